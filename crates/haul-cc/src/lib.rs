@@ -1,0 +1,1 @@
+//! Round-trip estimation, pacing and congestion control for datagram transports

@@ -1,0 +1,1 @@
+//! An emulated WAN on one machine: namespaces, emulator, calibration, comparisons

@@ -1,0 +1,1 @@
+//! An emulated network link as a state machine: delay, loss, rate, queue, policer

@@ -1,0 +1,1 @@
+//! A seeded world of hosts and links on virtual time, for tests

@@ -1,0 +1,1 @@
+//! UDT4-compatible reliable transport over datagrams, as a state machine

@@ -1,0 +1,1 @@
+//! Files across long fat networks: sessions, integrity, resume
