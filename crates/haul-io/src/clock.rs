@@ -1,0 +1,1 @@
+//! The monotonic clock, in nanoseconds.

@@ -1,0 +1,1 @@
+//! Files: positioned reads and writes, preallocation, durable rename.

@@ -1,0 +1,1 @@
+//! Waiting for sockets, wake-ups and deadlines.

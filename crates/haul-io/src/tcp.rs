@@ -1,0 +1,1 @@
+//! TCP: sockets, sendfile, splice, MSG_ZEROCOPY.

@@ -1,0 +1,1 @@
+//! TUN devices with virtio-net headers, so that segmentation-offload super-packets pass whole.

@@ -1,0 +1,1 @@
+//! UDP with segmentation offload and batches.
