@@ -77,11 +77,11 @@ fn root() -> &'static Path {
 }
 
 fn files() -> Vec<TextFile> {
-    tree::read(root()).unwrap()
+    tree::read(root()).expect("read the files")
 }
 
 fn graph() -> Graph {
-    Graph::load(root()).unwrap()
+    Graph::load(root()).expect("ask cargo for the packages")
 }
 
 fn content<'a>(files: &'a [TextFile], path: &str) -> &'a str {
