@@ -42,7 +42,10 @@ is_installed() {
 
 install_packages() {
   local line="apt-get install --yes --no-install-recommends $*"
-  command -v apt-get >/dev/null || fail "install by hand what Debian calls: $*"
+  if ! command -v apt-get >/dev/null; then
+    printf 'setup: this is no Debian; needed is what Debian calls: %s\n' "$*" >&2
+    return
+  fi
   local as_root=(env DEBIAN_FRONTEND=noninteractive)
   if ((EUID != 0)); then
     command -v sudo >/dev/null || fail "as root, run: apt-get update && $line"
