@@ -7,7 +7,8 @@
 use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -162,19 +163,20 @@ impl Poller {
     }
 
     fn epoll_wait(&self, events: &mut Events, timeout_ns: Option<u64>) -> io::Result<()> {
-        let timeout = timeout_ns.map(timespec);
-        let buffer = rustix::buffer::spare_capacity(&mut events.ready);
-        match epoll::wait(&self.epoll, buffer, timeout.as_ref()) {
+        match epoll_pwait2(
+            self.epoll.as_fd(),
+            &mut events.ready,
+            timeout_ns.map(timespec),
+        ) {
+            Err(Errno::NOSYS) => {}
+            Ok(()) | Err(Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        // Before Linux 5.11 there are only whole milliseconds, rounded up so as not to spin.
+        let rounded = timeout_ns.map(|ns| timespec(ns.div_ceil(1_000_000) * 1_000_000));
+        let room = rustix::buffer::spare_capacity(&mut events.ready);
+        match epoll::wait(&self.epoll, room, rounded.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            // Before Linux 5.11 there is only `epoll_pwait`: whole milliseconds, rounded up so as not to spin.
-            Err(Errno::NOSYS) => {
-                let rounded = timeout_ns.map(|ns| timespec(ns.div_ceil(1_000_000) * 1_000_000));
-                let buffer = rustix::buffer::spare_capacity(&mut events.ready);
-                match epoll::wait(&self.epoll, buffer, rounded.as_ref()) {
-                    Ok(_) | Err(Errno::INTR) => Ok(()),
-                    Err(error) => Err(error.into()),
-                }
-            }
             Err(error) => Err(error.into()),
         }
     }
@@ -284,6 +286,36 @@ fn user_data(token: u64) -> io::Result<epoll::EventData> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(epoll::EventData::new_u64(token))
+}
+
+/// Waits to the nanosecond. (`rustix` rounds to milliseconds unless it may assume Linux 5.11 at build time.)
+fn epoll_pwait2(
+    epoll: BorrowedFd<'_>,
+    ready: &mut Vec<epoll::Event>,
+    timeout: Option<Timespec>,
+) -> Result<(), Errno> {
+    let room = ready.spare_capacity_mut();
+    let room_len = libc::c_int::try_from(room.len()).unwrap_or(libc::c_int::MAX);
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: `room` has space for `room_len` events, whose type has the kernel's layout; `timeout` is null or a live
+    // `__kernel_timespec`; there is no signal mask. The kernel writes events only.
+    let count = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll.as_raw_fd(),
+            room.as_mut_ptr(),
+            room_len,
+            timeout,
+            ptr::null::<libc::sigset_t>(),
+            0_usize,
+        )
+    };
+    let count = usize::try_from(count)
+        .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL))?;
+    let len = ready.len() + count;
+    // SAFETY: the kernel has filled `count` events at the start of the spare room, and no more than fit.
+    unsafe { ready.set_len(len) };
+    Ok(())
 }
 
 fn timespec(ns: u64) -> Timespec {

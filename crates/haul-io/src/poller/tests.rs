@@ -35,6 +35,22 @@ fn deadline_ends_the_wait_and_is_not_undercut() {
 }
 
 #[test]
+fn waits_shorter_than_a_millisecond_are_kept() {
+    set_timer_slack_ns(1).unwrap();
+    let clock = Clock::new();
+    let mut poller = Poller::new().unwrap();
+    let mut events = Events::with_capacity(1);
+    let lateness = |_| {
+        let deadline = clock.now_ns() + 50_000;
+        poller.wait(&mut events, Some(deadline), clock).unwrap();
+        clock.now_ns() - deadline
+    };
+    let best = (0..100).map(lateness).min().unwrap();
+    // Rounded to milliseconds, each would be 900 µs late.
+    assert!(best < 400_000, "{best} ns late at best");
+}
+
+#[test]
 fn deadline_in_the_past_returns_at_once() {
     let clock = Clock::new();
     let mut poller = Poller::new().unwrap();

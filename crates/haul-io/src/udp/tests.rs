@@ -195,6 +195,46 @@ fn slices_may_straddle_segments_when_cut_here() {
     }
 }
 
+/// Linux cuts only packets that carry a checksum (`udp_send_skb`): without one it refuses as a poor device would.
+fn make_gso_fail(socket: &UdpSocket) {
+    message::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+}
+
+#[test]
+fn refused_offload_is_replaced_without_the_caller_seeing_it() {
+    let bytes = payload(44 * 1000 + 5);
+    let slices = pairs(&bytes, 16, 1000);
+    for batched in [false, true] {
+        let receiver = socket(V4, UdpOptions::default());
+        let sender = socket(V4, UdpOptions::default());
+        make_gso_fail(&sender);
+        assert_eq!(sender.gso_segments_max(), SEGMENTS_MAX);
+        let to = receiver.local_addr();
+        for _ in 0..3 {
+            let packet = Outgoing {
+                to,
+                segment_bytes: 1000,
+                slices: &slices,
+            };
+            let mut taken = 0;
+            // The batch stops after the one that was refused; what is left is for the next call.
+            while taken < 90 {
+                taken += if batched {
+                    sender.send_batch(&[packet, packet][taken / 45..]).unwrap()
+                } else {
+                    sender.send_segments(to, 1000, &slices).unwrap()
+                };
+            }
+            assert_eq!(sender.gso_segments_max(), 1);
+            let came: Vec<u8> = receive(&receiver, 90)
+                .into_iter()
+                .flat_map(|(_, b)| b)
+                .collect();
+            assert_eq!(came, bytes.repeat(2));
+        }
+    }
+}
+
 #[test]
 fn empty_datagram_is_one_segment() {
     let (sender, receiver) = (
