@@ -494,10 +494,10 @@ impl Sender {
         };
         self.advance(next, &mut delivery);
         self.recheck_missing(gaps.clone(), &mut delivery);
-        self.look_at_new(highest, gaps, &mut delivery);
+        self.look_at_new(highest, gaps.clone(), &mut delivery);
         self.newest_delivered = delivery.newest;
         progress.acked_bytes = delivery.acked_bytes;
-        self.detect_losses(reorder_ns, &mut progress);
+        self.detect_losses(gaps, reorder_ns, &mut progress);
         Ok(progress)
     }
 
@@ -549,15 +549,16 @@ impl Sender {
         packet.state = State::Delivered;
     }
 
-    /// A missing packet is lost once one sent well after it has arrived (RFC 8985 §6.2).
-    fn detect_losses(&mut self, reorder_ns: u64, progress: &mut Progress) {
+    /// A missing packet is lost once one sent well after it has arrived (RFC 8985 §6.2). Only what this feedback names counts:
+    /// of what it does not cover, nothing is known.
+    fn detect_losses(&mut self, mut gaps: Gaps<'_>, reorder_ns: u64, progress: &mut Progress) {
         let missing = std::mem::take(&mut self.missing);
         for &number in &missing {
             let overdue = self.get(number).is_some_and(|packet| {
                 packet.state == State::InFlight
                     && packet.sent.after(reorder_ns) <= self.newest_delivered
             });
-            if overdue {
+            if overdue && gaps.covers(number) && gaps.leaves_open(number) {
                 self.mark_lost(number, progress);
             }
         }
@@ -768,9 +769,13 @@ impl<'a> Gaps<'a> {
         })
     }
 
+    fn covers(&self, number: u64) -> bool {
+        (self.from..self.to).contains(&number)
+    }
+
     /// The feedback does not show that packet `number` has arrived.
     fn leaves_open(&mut self, number: u64) -> bool {
-        if number < self.from || number >= self.to {
+        if !self.covers(number) {
             return true;
         }
         while self.ranges.next_if(|&(_, last)| last < number).is_some() {}
