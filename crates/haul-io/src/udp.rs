@@ -5,8 +5,8 @@
 //! `sendmmsg(2)`. Inward: `recvmmsg(2)` into a [`RecvBatch`] of 64 KiB buffers, each holding one or many datagrams of one
 //! sender (`UDP_GRO`), with the kernel's time of arrival and the ECN mark.
 //!
-//! Map: [`send`] the way out; [`recv`] the way in; [`pool`] the buffers; [`message`] the system calls; [`control`] ancillary
-//! data; [`address`] socket addresses as the kernel reads them.
+//! Map: `send` the way out; `recv` the way in; `pool` the buffers; `message` the system calls; `control` ancillary
+//! data; `address` socket addresses as the kernel reads them.
 
 mod address;
 mod control;
