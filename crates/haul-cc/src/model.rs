@@ -29,6 +29,8 @@ pub struct Model {
     queue: Queue,
     round: Round,
     smoothed_rtt_ns: u64,
+    /// The rate before the latest burst.
+    grown_from: Option<Rate>,
     /// Nothing is heard: hold back until the path answers again.
     stalled: bool,
     random: u64,
@@ -70,6 +72,10 @@ const CLIMB_GAIN: u64 = 200;
 const SATURATED_PERCENT: u64 = 88;
 /// Each train of the climb may be this much longer than the one before.
 const CLIMB_FACTOR: u64 = 16;
+/// … and lasts at least this long, so that its rate can be measured.
+const CLIMB_NS_MIN: u64 = 3 * MILLISECOND_NS;
+/// The climb resumes at this gain after a burst that passed whole.
+const RESUME_GAIN: u64 = 150;
 
 const UP_GAIN: u64 = 125;
 const DOWN_GAIN: u64 = 75;
@@ -78,6 +84,8 @@ const UP_NS_MIN: u64 = 4 * MILLISECOND_NS;
 const UP_NS_MAX: u64 = 20 * MILLISECOND_NS;
 /// Growth shown by a burst that makes the next one follow at once.
 const GROWTH_PERCENT: u64 = 108;
+/// Growth that leaves no doubt: the burst passed whole.
+const PASSED_PERCENT: u64 = 118;
 const CRUISE_RTTS: u64 = 5;
 const CRUISE_NS_MIN: u64 = 60 * MILLISECOND_NS;
 
@@ -135,6 +143,7 @@ impl Model {
             queue: Queue::default(),
             round: Round::default(),
             smoothed_rtt_ns: INITIAL_RTT_NS,
+            grown_from: None,
             stalled: false,
             random: seed | 1,
         }
@@ -266,7 +275,10 @@ impl Model {
 
     fn climb(&mut self, now: Time, pace: Rate, last_cap_bytes: u64) {
         let wanted = pace.bytes_in(self.base_ns() * 5 / 4) + self.slack_bytes(pace);
-        let cap_bytes = wanted.min(last_cap_bytes.saturating_mul(CLIMB_FACTOR));
+        let longer = last_cap_bytes
+            .saturating_mul(CLIMB_FACTOR)
+            .max(pace.bytes_in(CLIMB_NS_MIN));
+        let cap_bytes = wanted.min(longer);
         self.state = State::Climb {
             pace,
             cap_bytes,
@@ -309,6 +321,25 @@ impl Model {
             until: now.after(length_ns),
             started: now,
         };
+    }
+
+    /// A burst has shown more than was known: look further without waiting for the next turn.
+    fn follow_growth(&mut self, now: Time, known: Rate) {
+        self.grown_from = self
+            .grown_from
+            .filter(|_| !matches!(self.state, State::Climb { .. }));
+        let from = *self.grown_from.get_or_insert(known);
+        if !matches!(self.state, State::Cruise { .. }) {
+            return;
+        }
+        if self.rate() > from.percent(PASSED_PERCENT) && !self.queue.contested {
+            let in_flight = self.bdp_bytes();
+            self.climb(now, self.rate().percent(RESUME_GAIN), in_flight);
+            self.grown_from = None;
+        } else if self.rate() > from.percent(GROWTH_PERCENT) {
+            self.probe(now);
+            self.grown_from = None;
+        }
     }
 
     fn random_below(&mut self, bound: u64) -> u64 {
@@ -369,9 +400,8 @@ impl Controller for Model {
         if let Some(sample) = ack.arrival {
             let known = self.rate();
             self.take_arrival(now, sample);
-            let grew = self.rate() > known.percent(GROWTH_PERCENT) && known > Rate::default();
-            if grew && matches!(self.state, State::Cruise { .. }) {
-                self.probe(now);
+            if known > Rate::default() {
+                self.follow_growth(now, known);
             }
         }
         self.turn_round(now);

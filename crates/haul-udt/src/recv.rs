@@ -438,9 +438,8 @@ impl Receiver {
                 words += if hole.end - hole.start > 1 { 2 } else { 1 };
                 words > FEEDBACK_GAP_WORDS_MAX
             });
-        let to = cut.map_or(highest, |hole| hole.start);
-        self.schedule.cursor = to;
-        (from, to)
+        self.schedule.cursor = cut.map_or(0, |hole| hole.start);
+        (from, cut.map_or(highest, |hole| hole.start))
     }
 }
 

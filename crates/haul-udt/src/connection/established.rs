@@ -73,7 +73,7 @@ const ARRIVALS_KEPT: usize = 128;
 /// The first flight goes out in batches this large, so that the receiver can time the gaps between them.
 const TRAIN_PACKETS: u64 = 64;
 const TRAIN_BATCH_PACKETS: u64 = 16;
-const SAMPLE_NS_MIN: u64 = MILLISECOND_NS;
+const SAMPLE_NS_MIN: u64 = MILLISECOND_NS / 2;
 const FEEDBACK_NS_MIN: u64 = 250 * MICROSECOND_NS;
 const FEEDBACK_NS_MAX: u64 = 10 * MILLISECOND_NS;
 const FEEDBACK_RENEW_NS: u64 = 500 * MILLISECOND_NS;
