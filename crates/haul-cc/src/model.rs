@@ -186,12 +186,17 @@ impl Model {
         let window_ns = (BANDWIDTH_WINDOW_RTTS * self.smoothed_rtt_ns).max(BANDWIDTH_WINDOW_NS_MIN);
         self.bandwidth.set_window(window_ns);
         self.round.best = self.round.best.max(sample.rate);
+        let base_ns = self.base_ns();
         match &mut self.state {
             State::Train { answered_at, best } => {
                 answered_at.get_or_insert(now);
                 *best = sample.rate.max(*best);
             }
-            State::Climb { best, .. } => *best = sample.rate.max(*best),
+            // What arrives within the first round trip left before the climb began.
+            State::Climb { best, started, .. } if now.since(*started) >= base_ns => {
+                *best = sample.rate.max(*best);
+            }
+            State::Climb { .. } => {}
             _ => {
                 if !sample.app_limited || sample.rate > self.rate() {
                     self.bandwidth.update(now, sample.rate.bytes_per_second());
@@ -243,10 +248,9 @@ impl Model {
             } => {
                 let train_ns = pace.time_for(cap_bytes).min(self.smoothed_rtt_ns);
                 let judged = now.since(started) > self.smoothed_rtt_ns + train_ns + MILLISECOND_NS;
-                let answered = in_flight_bytes < cap_bytes / 16 && best > Rate::default();
                 let queue_stands = self.queue.delay_ns > self.queue_threshold_ns()
                     && now.since(started) > self.smoothed_rtt_ns;
-                if judged || answered || queue_stands {
+                if judged || queue_stands {
                     self.judge_climb(now, pace, cap_bytes, best);
                 }
             }

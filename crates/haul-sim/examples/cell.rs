@@ -41,7 +41,7 @@ fn main() {
     let ramp_ns = 10 * rtt_ms * MILLISECOND_NS;
     let mut at_ramp = 0;
     let end = Time::from_ns(seconds * SECOND_NS + ramp_ns);
-    let step = 50 * MILLISECOND_NS;
+    let step = if verbose { 10 } else { 50 } * MILLISECOND_NS;
     let mut now = Time::ZERO;
     let mut last = 0;
     while now < end {

@@ -335,9 +335,10 @@ impl Established {
     /// The arrival rate between this report and the youngest one that is far enough back.
     fn sample_arrivals(&mut self, feedback: &Feedback<'_>) -> Option<RateSample> {
         if !self.feedback.train_taken && feedback.train_ns > 0 {
-            let whole = feedback.arrived_bytes
-                >= (TRAIN_PACKETS - TRAIN_BATCH_PACKETS) * self.wire_overhead;
-            self.feedback.train_taken = feedback.arrived_bytes > TRAIN_PACKETS * self.wire_overhead;
+            let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
+            let whole =
+                feedback.arrived_bytes >= (TRAIN_PACKETS - TRAIN_BATCH_PACKETS) * packet_bytes;
+            self.feedback.train_taken = feedback.arrived_bytes >= TRAIN_PACKETS * packet_bytes;
             return whole.then(|| RateSample {
                 rate: Rate::of(
                     u64::from(feedback.train_bytes),
