@@ -69,6 +69,8 @@ struct Pending {
     drop: Option<(u32, u64, u64)>,
 }
 
+/// What one segmentation-offload call may carry (Linux `UDP_MAX_SEGMENTS` of old).
+const BATCH_PACKETS_MAX: usize = 64;
 const ARRIVALS_KEPT: usize = 128;
 /// The first flight goes out in batches this large, so that the receiver can time the gaps between them.
 const TRAIN_PACKETS: u64 = 64;
@@ -119,7 +121,6 @@ impl Established {
                 wire_overhead,
                 agreed.peer,
                 first(initial),
-                config.receive_window_bytes,
             ),
             receiver: Receiver::new(config, params, first(agreed.peer_initial)),
             pacer: Pacer::new(controller.pacing_rate(), packet_bytes, config.burst_bytes),
@@ -613,7 +614,9 @@ impl Established {
             let wire_bytes = u64::from(len) + self.wire_overhead;
             let segment = out.payload.first().map_or(len, |range| range.len);
             let previous = out.payload.last().map_or(len, |range| range.len);
-            if len > segment || previous < segment || (sent > 0 && sent + wire_bytes > budget) {
+            let full =
+                out.headers.len() >= BATCH_PACKETS_MAX || (sent > 0 && sent + wire_bytes > budget);
+            if full || len > segment || previous < segment {
                 break;
             }
             match self.sender.emit(now) {
