@@ -70,9 +70,12 @@ fn main() {
         return;
     }
     let seconds: u64 = args[2].parse().unwrap();
-    let control = args.get(3).map_or(Algorithm::Model, |rate| {
-        Algorithm::Fixed(Rate::from_bps(rate.parse::<u64>().unwrap() * 1_000_000))
-    });
+    let control = args
+        .get(3)
+        .filter(|arg| arg.parse::<u64>().is_ok())
+        .map_or(Algorithm::Model, |rate| {
+            Algorithm::Fixed(Rate::from_bps(rate.parse::<u64>().unwrap() * 1_000_000))
+        });
     let options = Options {
         config: Config {
             control,

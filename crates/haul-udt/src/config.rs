@@ -31,7 +31,7 @@ pub struct Config {
     pub rate_max: Rate,
     /// Offer what Longhaul has beyond UDT4.
     pub offer_placement: bool,
-    /// Largest batch handed to the socket at once, wire octets.
+    /// Most that leaves back to back before the pacer pauses, wire octets.
     pub burst_bytes: u64,
     /// Time to connect, ns.
     pub connect_timeout_ns: u64,
@@ -56,7 +56,7 @@ impl Default for Config {
             control_plain: Algorithm::Daimd,
             rate_max: Rate::UNLIMITED,
             offer_placement: true,
-            burst_bytes: 65_000,
+            burst_bytes: 512 << 10,
             connect_timeout_ns: 10 * SECOND_NS,
             idle_timeout_ns: 30 * SECOND_NS,
             linger_ns: 30 * SECOND_NS,

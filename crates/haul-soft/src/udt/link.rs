@@ -57,6 +57,8 @@ const SEND_BATCHES: usize = 8;
 const STATS_NS: u64 = 50 * haul_cc::time::MILLISECOND_NS;
 /// How long a sender without data sleeps before it looks for more by itself.
 const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
+/// With this much still to send, the source is not asked for more.
+const BACKLOG_BYTES: u64 = 4 << 20;
 /// Slices of one placement: the packets of a super-packet.
 const RUN: usize = 64;
 
@@ -177,24 +179,26 @@ impl Link {
     fn drive_send(&mut self, outgoing: &mut Outgoing<'_>) -> Result<(), LinkError> {
         // Timers coarser than this cost throughput; without the right to set them they still work.
         let _ = set_timer_slack_ns(1);
-        let mut written = 0;
+        let (mut written, mut complete) = (0, false);
         loop {
-            let available = outgoing.available(written);
-            if available.failed {
-                return Err(LinkError::Closed);
-            }
-            if available.end > written || available.complete {
-                let _ =
-                    self.connection
-                        .write(self.now, available.end - written, available.complete);
+            let backlog = written - self.connection.sent_position();
+            if !complete && backlog < BACKLOG_BYTES {
+                let available = outgoing.available(written);
+                if available.failed {
+                    return Err(LinkError::Closed);
+                }
+                complete = available.complete;
+                let _ = self
+                    .connection
+                    .write(self.now, available.end - written, complete);
                 written = available.end;
             }
-            if available.complete && self.connection.is_drained() && self.left.is_none() {
+            if complete && self.connection.is_drained() && self.left.is_none() {
                 return Ok(());
             }
             self.turn(outgoing, &mut NoSink)?;
             outgoing.release(self.connection.released(), self.connection.sent_position());
-            let idle = self.connection.sent_position() == written && !available.complete;
+            let idle = self.connection.sent_position() == written && !complete;
             self.sleep(idle.then(|| self.now.after(IDLE_NS)))?;
         }
     }
