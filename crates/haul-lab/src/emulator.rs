@@ -1,6 +1,6 @@
 //! The path in real time: two TUN devices, and a thread for each direction that carries packets from one to the other.
 //!
-//! What flows through: super-packets, read whole from one device into an [`arena`]; `haul-netem` decides the fate of each
+//! What flows through: super-packets, read whole from one device into a [`pool`]; `haul-netem` decides the fate of each
 //! wire packet in them; what survives is put into a [`schedule`] as runs of neighbours; when a run's last wire packet
 //! is due, the run is written to the other device, with headers cut to measure (`packet`). A super-packet of which
 //! nothing is lost leaves as it came.
@@ -8,12 +8,12 @@
 //! The directions share nothing, so there are no locks; each publishes its counters now and then. After start nothing is
 //! allocated per packet.
 //!
-//! Map: [`arena`] the bytes in flight · [`plan`] fates into runs · [`schedule`] runs in the order of time · [`direction`] the loop ·
+//! Map: [`pool`] the bytes in flight · [`plan`] fates into runs · [`schedule`] runs in the order of time · [`direction`] the loop ·
 //! [`stats`] counters and the histogram of lateness.
 
-mod arena;
 mod direction;
 mod plan;
+mod pool;
 mod schedule;
 mod stats;
 
@@ -30,7 +30,7 @@ use crate::scenario::{Direction, Scenario};
 pub use stats::{DirectionStats, Lateness};
 
 /// The most memory that one direction may hold in flight.
-const ARENA_BYTES_MAX: u64 = 2 << 30;
+const POOL_BYTES_MAX: u64 = 2 << 30;
 
 /// Wire packets may be joined into a run over at most this much time, so that a slow link does not turn into bursts.
 const RUN_NS_MAX: u64 = 500_000;
@@ -118,7 +118,7 @@ fn start(
     from: &Arc<Tun>,
     to: &Arc<Tun>,
 ) -> Result<Running> {
-    let arena_bytes = arena_bytes(scenario, direction)?;
+    let pool_bytes = pool_bytes(scenario, direction)?;
     let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(io::Error::from)
         .context("cannot make an event file")?;
@@ -128,7 +128,7 @@ fn start(
         direction: direction.clone(),
         seed,
         run_ns_max: run_ns_max(scenario.rtt_ns()),
-        arena_bytes,
+        pool_bytes,
         from: Arc::clone(from),
         to: Arc::clone(to),
         stop: Arc::clone(&stop),
@@ -151,10 +151,10 @@ fn run_ns_max(rtt_ns: u64) -> u64 {
 }
 
 /// Room for all that can be in flight: what the rate sends while the longest delay passes, and the queue.
-fn arena_bytes(scenario: &Scenario, direction: &Direction) -> Result<usize> {
+fn pool_bytes(scenario: &Scenario, direction: &Direction) -> Result<usize> {
     const UNSHAPED_BPS: u64 = 40_000_000_000;
     const SLACK_NS: u64 = 20_000_000;
-    const SLACK_BYTES: u64 = 8 << 20;
+    const SLACK_BYTES: u64 = 32 << 20;
     const ENDLESS_QUEUE_BYTES: u64 = 256 << 20;
 
     let link = &direction.link;
@@ -172,16 +172,16 @@ fn arena_bytes(scenario: &Scenario, direction: &Direction) -> Result<usize> {
             (None, None) => ENDLESS_QUEUE_BYTES,
         }
     });
-    // A quarter more: super-packets stay whole in memory until their last wire packet has left.
-    let bytes = (in_flight + u128::from(queue)) * 5 / 4 + u128::from(SLACK_BYTES);
+    // Twice that: buffers are larger than the packets in them, and a super-packet stays until its last wire packet has left.
+    let bytes = (in_flight + u128::from(queue)) * 2 + u128::from(SLACK_BYTES);
     if link.rate.is_none() {
-        return Ok(usize::try_from(bytes.min(u128::from(ARENA_BYTES_MAX)))?);
+        return Ok(usize::try_from(bytes.min(u128::from(POOL_BYTES_MAX)))?);
     }
-    if bytes > u128::from(ARENA_BYTES_MAX) {
+    if bytes > u128::from(POOL_BYTES_MAX) {
         bail!(
             "this path holds {} MiB in flight; the emulator holds at most {}",
             bytes >> 20,
-            ARENA_BYTES_MAX >> 20
+            POOL_BYTES_MAX >> 20
         );
     }
     Ok(usize::try_from(bytes)?)

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each host is a network namespace held by a file descriptor of this process, so nothing has a name that could be left behind.
-//! Hosts know each other's names: a process started inside sees an `/etc/hosts` with them.
+//! Hosts know each other's names: a process started inside sees an `/etc/hosts` with them (`b`, and `b6` for IPv6).
 //!
 //! Map: [`topology`] which hosts, devices and addresses · [`setup`] making them with `ip` · [`process`] who runs inside, and ending
 //! them · [`privilege`] the right to do all this · [`kernel`] the path made by kernel netem instead.
@@ -225,7 +225,8 @@ impl Lab {
         {
             text += &format!("{} {name}\n", addresses.v4);
             if self.scenario.mtu >= topology::IPV6_MTU_MIN {
-                text += &format!("{} {name}\n", addresses.v6);
+                // Under a name of its own: programs prefer IPv6, whose headers are larger, and a path's ceiling would change.
+                text += &format!("{} {name}6\n", addresses.v6);
             }
         }
         let path = self.dir.hosts_file();

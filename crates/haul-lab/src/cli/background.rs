@@ -20,6 +20,9 @@ use crate::state::{LabDir, State};
 /// How the line begins with which the background process says that the lab stands.
 const READY: &str = "ready: ";
 
+/// And how the text begins with which it says that it does not.
+const FAILED: &str = "failed: ";
+
 /// How often a lab in the background writes its counters.
 const STATS_EVERY: Duration = Duration::from_secs(1);
 
@@ -27,7 +30,12 @@ const STATS_EVERY: Duration = Duration::from_secs(1);
 const DOWN_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn up(args: &UpArgs) -> Result<ExitCode> {
-    if args.foreground || args.detached {
+    if args.detached {
+        if let Err(error) = hold(args) {
+            println!("{FAILED}{error:#}");
+            return Ok(ExitCode::FAILURE);
+        }
+    } else if args.foreground {
         hold(args)?;
     } else {
         detach()?;
@@ -89,24 +97,23 @@ fn detach() -> Result<()> {
         .arg("--detached")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
         .spawn()
         .context("cannot start the lab in the background")?;
+    let mut output = BufReader::new(child.stdout.take().context("the lab has no output")?);
     let mut said = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut said)?;
-    }
+    output.read_line(&mut said)?;
     if let Some(message) = said.trim_end().strip_prefix(READY) {
         eprintln!("{message}");
         return Ok(());
     }
-    let mut message = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut message)?;
-    }
+    output.read_to_string(&mut said)?;
     child.wait()?;
-    let message = message.trim();
-    bail!("{}", message.strip_prefix("Error: ").unwrap_or(message))
+    bail!(
+        "{}",
+        said.strip_prefix(FAILED)
+            .unwrap_or("the lab ended before it stood")
+            .trim_end()
+    )
 }
 
 /// Makes the lab and holds it until a signal comes.

@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::time::ClockId;
 
-use super::arena::Arena;
 use super::plan::plan;
+use super::pool::Pool;
 use super::schedule::{Run, Schedule};
 use super::stats::DirectionStats;
 use crate::packet::{HEAD_MAX, Packet};
@@ -25,7 +25,7 @@ pub(super) struct Setup {
     pub(super) direction: Direction,
     pub(super) seed: u64,
     pub(super) run_ns_max: u64,
-    pub(super) arena_bytes: usize,
+    pub(super) pool_bytes: usize,
     pub(super) from: Arc<Tun>,
     pub(super) to: Arc<Tun>,
     /// Becomes readable when the direction is to end.
@@ -38,9 +38,9 @@ pub(super) struct Loop {
     setup: Setup,
     link: Link,
     damage: Rng,
-    arena: Arena,
+    pool: Pool,
     schedule: Schedule,
-    /// Where a damaged packet is put together, and where a packet goes for which there is no room.
+    /// Where a damaged packet is put together.
     scratch: Vec<u8>,
     head: [u8; HEAD_MAX],
     stats: DirectionStats,
@@ -53,7 +53,7 @@ impl Loop {
         Self {
             link: Link::new(setup.direction.link.clone(), setup.seed),
             damage: Rng::new(setup.seed ^ 0xdead),
-            arena: Arena::new(setup.arena_bytes),
+            pool: Pool::new(setup.pool_bytes),
             schedule: Schedule::new(),
             scratch: vec![0; TUN_PACKET_MAX + HEAD_MAX],
             head: [0; HEAD_MAX],
@@ -85,9 +85,7 @@ impl Loop {
 
     /// Reads one packet and decides its fate. False if there is none.
     fn take_one(&mut self) -> bool {
-        let room = self.arena.room();
-        let full = room.is_none();
-        let len = match self.setup.from.recv(room.unwrap_or(&mut self.scratch)) {
+        let len = match self.setup.from.recv(self.pool.landing()) {
             Ok(len) => len,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(_) => {
@@ -97,15 +95,14 @@ impl Loop {
             }
         };
         self.stats.packets_read += 1;
-        if full {
-            self.stats.overruns += 1;
-            return true;
-        }
-        let Ok(packet) = Packet::parse(self.arena.peek(len)) else {
+        let Ok(packet) = Packet::parse(self.pool.landed(len)) else {
             self.stats.refused += 1;
             return true;
         };
-        let ticket = self.arena.next_ticket();
+        let Some(ticket) = self.pool.reserve(len) else {
+            self.stats.overruns += u64::from(packet.segments());
+            return true;
+        };
         let Setup {
             direction,
             run_ns_max,
@@ -121,13 +118,13 @@ impl Loop {
             ticket,
             &mut self.schedule,
         );
-        self.arena.keep(packet, len, runs);
+        self.pool.keep(ticket, packet, len, runs);
         true
     }
 
     fn deliver(&mut self, run: Run, now_ns: u64) {
         self.stats.lateness.record(now_ns - run.at_ns);
-        let Some((packet, bytes)) = self.arena.packet(run.ticket) else {
+        let Some((packet, bytes)) = self.pool.packet(run.ticket) else {
             return;
         };
         let whole = run.first == 0 && run.end == packet.segments() && !run.damaged;
@@ -156,7 +153,7 @@ impl Loop {
             Ok(()) => self.stats.packets_written += 1,
             Err(_) => self.stats.refused += 1,
         }
-        self.arena.release(run.ticket);
+        self.pool.release(run.ticket);
     }
 
     /// Waits for a packet, or until a run is due. True if the direction is to end.

@@ -2,6 +2,7 @@
 
 use haul_netem::{Fate, Link};
 
+use super::pool::Ticket;
 use super::schedule::{Run, Schedule};
 use crate::packet::Packet;
 
@@ -15,7 +16,7 @@ pub(super) fn plan(
     run_ns_max: u64,
     now_ns: u64,
     packet: &Packet,
-    ticket: u64,
+    ticket: Ticket,
     schedule: &mut Schedule,
 ) -> u32 {
     let mut joiner = Joiner {
@@ -50,7 +51,7 @@ pub(super) fn plan(
 }
 
 struct Joiner<'a> {
-    ticket: u64,
+    ticket: Ticket,
     run_ns_max: u64,
     open: Option<Run>,
     /// When the first wire packet of the open run is due.
@@ -118,12 +119,21 @@ mod tests {
     fn runs(config: LinkConfig, run_ns_max: u64) -> Vec<Run> {
         let mut schedule = Schedule::new();
         let mut link = Link::new(config, 1);
-        let count = plan(&mut link, 0, run_ns_max, 0, &packet(), 7, &mut schedule);
+        let count = plan(
+            &mut link,
+            0,
+            run_ns_max,
+            0,
+            &packet(),
+            Ticket::TEST,
+            &mut schedule,
+        );
         let runs: Vec<Run> = std::iter::from_fn(|| schedule.pop_due(u64::MAX)).collect();
         assert_eq!(runs.len(), usize::try_from(count).unwrap());
         assert!(
-            runs.iter()
-                .all(|run| run.ticket == 7 && run.first < run.end && run.end <= SEGMENTS)
+            runs.iter().all(|run| run.ticket == Ticket::TEST
+                && run.first < run.end
+                && run.end <= SEGMENTS)
         );
         runs
     }
@@ -144,7 +154,7 @@ mod tests {
             runs(config, 50_000),
             [Run {
                 at_ns: 1000,
-                ticket: 7,
+                ticket: Ticket::TEST,
                 first: 0,
                 end: SEGMENTS,
                 damaged: false

@@ -3,13 +3,15 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use super::pool::Ticket;
+
 /// Neighbouring wire packets of one super-packet that are delivered together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     /// When the last of them is due.
     pub(super) at_ns: u64,
     /// Which super-packet.
-    pub(super) ticket: u64,
+    pub(super) ticket: Ticket,
     pub(super) first: u16,
     pub(super) end: u16,
     pub(super) damaged: bool,
@@ -77,19 +79,19 @@ mod tests {
     #[test]
     fn runs_leave_by_time_and_then_in_order() {
         let mut schedule = Schedule::new();
-        for (ticket, at_ns) in [(0, 30), (1, 10), (2, 20), (3, 10)] {
+        for (first, at_ns) in [(0, 30), (1, 10), (2, 20), (3, 10)] {
             schedule.push(Run {
                 at_ns,
-                ticket,
-                first: 0,
-                end: 1,
+                ticket: Ticket::TEST,
+                first,
+                end: 9,
                 damaged: false,
             });
         }
         assert_eq!(schedule.due_ns(), Some(10));
         assert_eq!(schedule.pop_due(9), None);
-        let order: Vec<u64> = std::iter::from_fn(|| schedule.pop_due(25))
-            .map(|run| run.ticket)
+        let order: Vec<u16> = std::iter::from_fn(|| schedule.pop_due(25))
+            .map(|run| run.first)
             .collect();
         assert_eq!(order, [1, 3, 2]);
         assert_eq!(schedule.due_ns(), Some(30));

@@ -11,7 +11,7 @@ pub struct DirectionStats {
     pub packets_read: u64,
     /// Packets written to the other device, super-packets counted once.
     pub packets_written: u64,
-    /// Packets dropped because the emulator had no room: the emulator's fault, not the path's.
+    /// Wire packets dropped because the emulator had no room: its fault, not the path's.
     pub overruns: u64,
     /// Packets that could not be understood, and those that the other device refused.
     pub refused: u64,
