@@ -20,6 +20,12 @@ use crate::scenario::Direction;
 /// Counters are published at most this often.
 const PUBLISH_NS: u64 = 20_000_000;
 
+/// A run is delivered this much early rather than another wait too late: a wait costs more than this.
+const EARLY_NS: u64 = 20_000;
+
+/// The kernel takes its time to wake a thread; this much at most is made up for by waking early.
+const WAKE_NS_MAX: u64 = 100_000;
+
 /// What a direction is started with.
 pub(super) struct Setup {
     pub(super) direction: Direction,
@@ -44,6 +50,10 @@ pub(super) struct Loop {
     scratch: Vec<u8>,
     head: [u8; HEAD_MAX],
     stats: DirectionStats,
+    /// How late the kernel wakes this thread at the least, of late.
+    wake_ns: u64,
+    /// A packet has just woken this thread, so it has been waiting for that long.
+    woken: bool,
     published_ns: u64,
     published_packets: u64,
 }
@@ -58,6 +68,8 @@ impl Loop {
             scratch: vec![0; TUN_PACKET_MAX + HEAD_MAX],
             head: [0; HEAD_MAX],
             stats: DirectionStats::default(),
+            wake_ns: 0,
+            woken: false,
             published_ns: 0,
             published_packets: 0,
             setup,
@@ -70,7 +82,7 @@ impl Loop {
         let _ = priority::take_precedence();
         loop {
             let now_ns = now_ns();
-            while let Some(run) = self.schedule.pop_due(now_ns) {
+            while let Some(run) = self.schedule.pop_due(now_ns + EARLY_NS) {
                 self.deliver(run, now_ns);
             }
             if now_ns - self.published_ns >= PUBLISH_NS {
@@ -109,11 +121,17 @@ impl Loop {
             ..
         } = &self.setup;
         let overhead = direction.overhead_bytes;
+        let waited_ns = if std::mem::take(&mut self.woken) {
+            self.wake_ns
+        } else {
+            0
+        };
+        let arrived_ns = now_ns().saturating_sub(waited_ns);
         let runs = plan(
             &mut self.link,
             overhead,
             *run_ns_max,
-            now_ns(),
+            arrived_ns,
             &packet,
             ticket,
             &mut self.schedule,
@@ -123,7 +141,7 @@ impl Loop {
     }
 
     fn deliver(&mut self, run: Run, now_ns: u64) {
-        self.stats.lateness.record(now_ns - run.at_ns);
+        self.stats.lateness.record(now_ns.saturating_sub(run.at_ns));
         let Some((packet, bytes)) = self.pool.packet(run.ticket) else {
             return;
         };
@@ -162,16 +180,33 @@ impl Loop {
             PollFd::new(&*self.setup.from, PollFlags::IN),
             PollFd::new(&*self.setup.stop, PollFlags::IN),
         ];
-        let now_ns = now_ns();
+        let asleep_ns = now_ns();
         let wait_ns = match self.schedule.due_ns() {
-            Some(due_ns) => Some(due_ns.saturating_sub(now_ns)),
+            Some(due_ns) => Some(due_ns.saturating_sub(asleep_ns + self.wake_ns)),
             None if self.published_packets != self.packets() => Some(PUBLISH_NS),
             None => None,
         };
         let wait = wait_ns.map(timespec);
         // An interrupted wait is like one that ended early.
-        let _ = rustix::event::poll(&mut polled, wait.as_ref());
-        !polled[1].revents().is_empty() || polled[0].revents().contains(PollFlags::ERR)
+        let ready = rustix::event::poll(&mut polled, wait.as_ref());
+        self.woken = polled[0].revents().contains(PollFlags::IN);
+        let ended = !polled[1].revents().is_empty() || polled[0].revents().contains(PollFlags::ERR);
+        if ready == Ok(0)
+            && let Some(wait_ns) = wait_ns.filter(|&wait_ns| wait_ns > 0)
+        {
+            self.learn_wake(now_ns().saturating_sub(asleep_ns + wait_ns));
+        }
+        ended
+    }
+
+    /// Falls fast and rises slowly, so that hardly a packet is early.
+    fn learn_wake(&mut self, late_ns: u64) {
+        if late_ns < self.wake_ns {
+            self.wake_ns -= (self.wake_ns - late_ns).div_ceil(8);
+        } else {
+            self.wake_ns += (late_ns - self.wake_ns) / 64;
+        }
+        self.wake_ns = self.wake_ns.min(WAKE_NS_MAX);
     }
 
     fn packets(&self) -> u64 {

@@ -165,9 +165,9 @@ mod tests {
         let mut rng = Rng::new(1);
         let mut held: Vec<(Ticket, usize, u8)> = Vec::new();
         for round in 0..20_000_u64 {
-            let len =
-                40 + usize::try_from(rng.below(65_000)).unwrap() / [1, 10, 100][round as usize % 3];
             let mark = u8::try_from(round % 251).unwrap();
+            let len = 40
+                + usize::try_from(rng.below(65_000)).unwrap() / [1, 10, 100][usize::from(mark) % 3];
             held.push((keep(&mut pool, len, mark).unwrap(), len, mark));
             while held.len() > 10 {
                 let which = usize::try_from(rng.below(held.len() as u64)).unwrap();
