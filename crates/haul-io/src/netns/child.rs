@@ -64,6 +64,15 @@ pub struct Signals {
     fd: OwnedFd,
 }
 
+/// A signal that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caught {
+    /// A child process has ended.
+    Child,
+    /// This process is asked to end, by the signal of this number.
+    End(i32),
+}
+
 impl Signals {
     /// Blocks the four signals for the calling thread and those it starts later, and collects them here.
     ///
@@ -90,21 +99,27 @@ impl Signals {
         Ok(Self { fd })
     }
 
-    /// The next signal's number, or `None` if none comes in time.
+    /// The next signal, or `None` if none comes in time.
     ///
     /// # Errors
     /// Those of `poll` and `read`.
-    pub fn wait(&self, timeout: Duration) -> io::Result<Option<i32>> {
+    pub fn wait(&self, timeout: Duration) -> io::Result<Option<Caught>> {
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
         let mut polled = [PollFd::new(&self.fd, PollFlags::IN)];
-        if rustix::event::poll(&mut polled, Some(&timeout))? == 0 {
-            return Ok(None);
-        }
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            result => result?,
+        };
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.fd, &mut info) {
-            Ok(_) => Ok(Some(i32::from_ne_bytes([
-                info[0], info[1], info[2], info[3],
-            ]))),
+            Ok(_) => {
+                let number = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
+                Ok(Some(if number == libc::SIGCHLD {
+                    Caught::Child
+                } else {
+                    Caught::End(number)
+                }))
+            }
             Err(rustix::io::Errno::AGAIN) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -1,0 +1,142 @@
+//! The commands of `haul lab`. Parsing is here; each command has a module.
+
+mod background;
+mod exec;
+mod list;
+mod run;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::lab::Engine;
+
+/// An emulated WAN on this machine
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What a lab can do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Start a lab in the background
+    Up(UpArgs),
+    /// Run a command on a host of a lab that is up
+    Exec(ExecArgs),
+    /// Start a lab, run commands in it, and take it down
+    ///
+    /// Without a command, runs what the scenario asks for; if it asks for nothing, opens a shell on host `a`.
+    /// In the lab, hosts know each other by name (`ping b`), and LAB_A, LAB_B … hold their addresses.
+    Run(RunArgs),
+    /// Show the labs that are up, and clean up after those that died
+    List(ListArgs),
+    /// Take labs down
+    Down(DownArgs),
+    /// Show the scenarios that come along, or the text of one
+    Scenarios(ScenariosArgs),
+}
+
+/// How a lab is started.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StartArgs {
+    /// A scenario: a TOML file, or the name of one that comes along (see `scenarios`)
+    pub scenario: String,
+    /// Who emulates the path
+    #[arg(long, value_enum, default_value = "tun")]
+    pub emulator: Engine,
+}
+
+/// Arguments of `up`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct UpArgs {
+    /// How to start.
+    #[command(flatten)]
+    pub start: StartArgs,
+    /// What to call it [default: the scenario's name]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Stay in the foreground until interrupted
+    #[arg(long)]
+    pub foreground: bool,
+    /// Set by `up` for the process that it leaves in the background
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+/// Arguments of `exec`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ExecArgs {
+    /// Which lab [default: the only one that is up]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Which host
+    pub host: String,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of `run`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RunArgs {
+    /// How to start.
+    #[command(flatten)]
+    pub start: StartArgs,
+    /// The host that the command runs on
+    #[arg(long, default_value = "a")]
+    pub host: String,
+    /// Do not say at the end what happened on the path
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print at the end what happened on the path, as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// A command, which runs once those that the scenario starts in the background have been started
+    #[arg(last = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of `list`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ListArgs {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `down`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DownArgs {
+    /// Which labs [default: the only one that is up]
+    pub names: Vec<String>,
+    /// All of them
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// Arguments of `scenarios`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ScenariosArgs {
+    /// Print this one
+    pub name: Option<String>,
+}
+
+/// Does what was asked for. Call it before starting threads: without root, a lab must change the process's user namespace.
+///
+/// # Errors
+/// One line that says what happened and what to do about it.
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::Up(args) => background::up(&args),
+        Command::Exec(args) => exec::exec(&args),
+        Command::Run(args) => run::run(&args),
+        Command::List(args) => list::list(&args),
+        Command::Down(args) => background::down(&args),
+        Command::Scenarios(args) => list::scenarios(&args),
+    }
+}

@@ -1,0 +1,77 @@
+//! `list` and `scenarios`.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::{ListArgs, ScenariosArgs};
+use crate::scenario::{BUILTIN, Scenario};
+use crate::state::{LabDir, State};
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    #[serde(flatten)]
+    state: State,
+    /// The counters that a lab in the background writes; none yet if it has just started, or runs in the foreground.
+    path: Option<serde_json::Value>,
+}
+
+pub(super) fn list(args: &ListArgs) -> Result<ExitCode> {
+    LabDir::sweep()?;
+    let mut labs = Vec::new();
+    for dir in LabDir::all()? {
+        if let Some(state) = dir.read_state() {
+            let text = std::fs::read_to_string(dir.stats_file()).ok();
+            let path = text.and_then(|text| serde_json::from_str(&text).ok());
+            labs.push(Listed {
+                name: dir.name().into(),
+                state,
+                path,
+            });
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&labs)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    for Listed { name, state, .. } in &labs {
+        let hosts: Vec<String> = state
+            .hosts
+            .iter()
+            .map(|host| format!("{} {}", host.name, host.v4))
+            .collect();
+        println!(
+            "{name}\t{}\tprocess {}\t{}",
+            state.scenario,
+            state.pid,
+            hosts.join(", ")
+        );
+    }
+    if labs.is_empty() {
+        eprintln!("no lab is up");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn scenarios(args: &ScenariosArgs) -> Result<ExitCode> {
+    if let Some(wanted) = &args.name {
+        let (_, text) = BUILTIN
+            .iter()
+            .find(|(name, _)| name == wanted)
+            .with_context(|| {
+                let names: Vec<_> = BUILTIN.iter().map(|(name, _)| *name).collect();
+                format!(
+                    "no scenario {wanted} comes along: there are {}",
+                    names.join(", ")
+                )
+            })?;
+        print!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (name, text) in BUILTIN {
+        println!("{name:<12} {}", Scenario::parse(name, text)?.description);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,245 @@
+//! The loop of one direction: deliver what is due, take what has arrived, sleep until one or the other.
+
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use haul_io::netns::priority;
+use haul_io::tun::{TUN_PACKET_MAX, Tun};
+use haul_netem::{Link, Rng};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use rustix::time::ClockId;
+
+use super::plan::plan;
+use super::pool::Pool;
+use super::schedule::{Run, Schedule};
+use super::stats::DirectionStats;
+use crate::packet::{HEAD_MAX, Packet};
+use crate::scenario::Direction;
+
+/// Counters are published at most this often.
+const PUBLISH_NS: u64 = 20_000_000;
+
+/// A run is delivered this much early rather than another wait too late: a wait costs more than this.
+const EARLY_NS: u64 = 20_000;
+
+/// The kernel takes its time to wake a thread; this much at most is made up for by waking early.
+const WAKE_NS_MAX: u64 = 100_000;
+
+/// What a direction is started with.
+pub(super) struct Setup {
+    pub(super) direction: Direction,
+    pub(super) seed: u64,
+    pub(super) run_ns_max: u64,
+    pub(super) pool_bytes: usize,
+    pub(super) from: Arc<Tun>,
+    pub(super) to: Arc<Tun>,
+    /// Becomes readable when the direction is to end.
+    pub(super) stop: Arc<OwnedFd>,
+    pub(super) stats: Arc<Mutex<DirectionStats>>,
+}
+
+/// One direction at work. All its memory is here, and all of it was allocated at the start.
+pub(super) struct Loop {
+    setup: Setup,
+    link: Link,
+    damage: Rng,
+    pool: Pool,
+    schedule: Schedule,
+    /// Where a damaged packet is put together.
+    scratch: Vec<u8>,
+    head: [u8; HEAD_MAX],
+    stats: DirectionStats,
+    /// How late the kernel wakes this thread at the least, of late.
+    wake_ns: u64,
+    /// A packet has just woken this thread, so it has been waiting for that long.
+    woken: bool,
+    published_ns: u64,
+    published_packets: u64,
+}
+
+impl Loop {
+    pub(super) fn new(setup: Setup) -> Self {
+        Self {
+            link: Link::new(setup.direction.link.clone(), setup.seed),
+            damage: Rng::new(setup.seed ^ 0xdead),
+            pool: Pool::new(setup.pool_bytes),
+            schedule: Schedule::new(),
+            scratch: vec![0; TUN_PACKET_MAX + HEAD_MAX],
+            head: [0; HEAD_MAX],
+            stats: DirectionStats::default(),
+            wake_ns: 0,
+            woken: false,
+            published_ns: 0,
+            published_packets: 0,
+            setup,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        // Both are refused to some users; calibration shows what is lost by it.
+        let _ = priority::wake_on_time();
+        let _ = priority::take_precedence();
+        loop {
+            let now_ns = now_ns();
+            while let Some(run) = self.schedule.pop_due(now_ns + EARLY_NS) {
+                self.deliver(run, now_ns);
+            }
+            if now_ns - self.published_ns >= PUBLISH_NS {
+                self.publish(now_ns);
+            }
+            if !self.take_one() && self.sleep() {
+                break;
+            }
+        }
+        self.publish(now_ns());
+    }
+
+    /// Reads one packet and decides its fate. False if there is none.
+    fn take_one(&mut self) -> bool {
+        let len = match self.setup.from.recv(self.pool.landing()) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(_) => {
+                // A device that is down or going away has no packets.
+                self.stats.refused += 1;
+                return false;
+            }
+        };
+        self.stats.packets_read += 1;
+        let Ok(packet) = Packet::parse(self.pool.landed(len)) else {
+            self.stats.refused += 1;
+            return true;
+        };
+        let Some(ticket) = self.pool.reserve(len) else {
+            self.stats.overruns += u64::from(packet.segments());
+            return true;
+        };
+        let Setup {
+            direction,
+            run_ns_max,
+            ..
+        } = &self.setup;
+        let overhead = direction.overhead_bytes;
+        let waited_ns = if std::mem::take(&mut self.woken) {
+            self.wake_ns
+        } else {
+            0
+        };
+        let arrived_ns = now_ns().saturating_sub(waited_ns);
+        let runs = plan(
+            &mut self.link,
+            overhead,
+            *run_ns_max,
+            arrived_ns,
+            &packet,
+            ticket,
+            &mut self.schedule,
+        );
+        self.pool.keep(ticket, packet, len, runs);
+        true
+    }
+
+    fn deliver(&mut self, run: Run, now_ns: u64) {
+        self.stats.lateness.record(now_ns.saturating_sub(run.at_ns));
+        let Some((packet, bytes)) = self.pool.packet(run.ticket) else {
+            return;
+        };
+        let whole = run.first == 0 && run.end == packet.segments() && !run.damaged;
+        let sent = if whole {
+            self.setup.to.send(&[IoSlice::new(bytes)])
+        } else {
+            let cut = packet.cut(bytes, run.first, run.end, &mut self.head);
+            let (head, payload) = (&self.head[..cut.head_len], &bytes[cut.payload]);
+            if run.damaged {
+                let (damaged, _) = self.scratch.split_at_mut(head.len() + payload.len());
+                damaged[..head.len()].copy_from_slice(head);
+                damaged[head.len()..].copy_from_slice(payload);
+                Packet::damage(
+                    damaged,
+                    self.damage.next_u64(),
+                    self.setup.direction.corrupt_undetected,
+                );
+                self.setup.to.send(&[IoSlice::new(damaged)])
+            } else {
+                self.setup
+                    .to
+                    .send(&[IoSlice::new(head), IoSlice::new(payload)])
+            }
+        };
+        match sent {
+            Ok(()) => self.stats.packets_written += 1,
+            Err(_) => self.stats.refused += 1,
+        }
+        self.pool.release(run.ticket);
+    }
+
+    /// Waits for a packet, or until a run is due. True if the direction is to end.
+    fn sleep(&mut self) -> bool {
+        let mut polled = [
+            PollFd::new(&*self.setup.from, PollFlags::IN),
+            PollFd::new(&*self.setup.stop, PollFlags::IN),
+        ];
+        let asleep_ns = now_ns();
+        let wait_ns = match self.schedule.due_ns() {
+            Some(due_ns) => Some(due_ns.saturating_sub(asleep_ns + self.wake_ns)),
+            None if self.published_packets != self.packets() => Some(PUBLISH_NS),
+            None => None,
+        };
+        let wait = wait_ns.map(timespec);
+        // An interrupted wait is like one that ended early.
+        let ready = rustix::event::poll(&mut polled, wait.as_ref());
+        self.woken = polled[0].revents().contains(PollFlags::IN);
+        let ended = !polled[1].revents().is_empty() || polled[0].revents().contains(PollFlags::ERR);
+        if ready == Ok(0)
+            && let Some(wait_ns) = wait_ns.filter(|&wait_ns| wait_ns > 0)
+        {
+            self.learn_wake(now_ns().saturating_sub(asleep_ns + wait_ns));
+        }
+        ended
+    }
+
+    /// Falls fast and rises slowly, so that hardly a packet is early.
+    fn learn_wake(&mut self, late_ns: u64) {
+        if late_ns < self.wake_ns {
+            self.wake_ns -= (self.wake_ns - late_ns).div_ceil(8);
+        } else {
+            self.wake_ns += (late_ns - self.wake_ns) / 64;
+        }
+        self.wake_ns = self.wake_ns.min(WAKE_NS_MAX);
+    }
+
+    fn packets(&self) -> u64 {
+        self.stats.packets_read + self.stats.packets_written
+    }
+
+    fn publish(&mut self, now_ns: u64) {
+        self.stats.link = *self.link.stats();
+        self.stats.cpu_ns = clock_ns(ClockId::ThreadCPUTime);
+        *self
+            .setup
+            .stats
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = self.stats;
+        (self.published_ns, self.published_packets) = (now_ns, self.packets());
+    }
+}
+
+/// The clock of the emulator, in nanoseconds since some time before it started.
+fn now_ns() -> u64 {
+    clock_ns(ClockId::Monotonic)
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(clock);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+fn timespec(ns: u64) -> Timespec {
+    let seconds = i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX);
+    Timespec {
+        tv_sec: seconds,
+        tv_nsec: (ns % 1_000_000_000).try_into().unwrap_or(0),
+    }
+}

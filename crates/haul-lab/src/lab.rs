@@ -1,0 +1,289 @@
+//! A lab: namespaces joined by an emulated path, for as long as the value lives.
+//!
+//! ```text
+//!   pair:       a [wan] ═══ path ═══ [wan] b
+//!   gateways:   a [lan]──[lan1] ga [wan] ═══ path ═══ [wan] gb [lan1]──[lan] b
+//! ```
+//!
+//! Each host is a network namespace held by a file descriptor of this process, so nothing has a name that could be left behind.
+//! Hosts know each other's names: a process started inside sees an `/etc/hosts` with them (`b`, and `b6` for IPv6).
+//!
+//! Map: [`topology`] which hosts, devices and addresses · [`setup`] making them with `ip` · [`process`] who runs inside, and ending
+//! them · [`privilege`] the right to do all this · [`kernel`] the path made by kernel netem instead.
+
+mod kernel;
+pub mod privilege;
+pub(crate) mod process;
+mod setup;
+pub(crate) mod topology;
+
+use std::ffi::OsStr;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use haul_io::netns::NetNs;
+use haul_io::netns::child::Inside;
+
+use crate::emulator::{Emulator, PathStats};
+use crate::scenario::Scenario;
+use crate::state::{self, HostState, LabDir, State};
+
+/// Who emulates the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// This program, between two TUN devices.
+    #[default]
+    Tun,
+    /// The kernel's netem queueing discipline on a veth pair, where the kernel has it.
+    Kernel,
+}
+
+/// A running lab. Dropping it ends every process inside and takes everything down.
+#[derive(Debug)]
+pub struct Lab {
+    scenario: Scenario,
+    hosts: Vec<Host>,
+    emulator: Option<Emulator>,
+    dir: LabDir,
+    id: String,
+}
+
+/// One host of a lab.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    addresses: Addresses,
+    netns: NetNs,
+}
+
+/// Where a host is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// IPv4.
+    pub v4: Ipv4Addr,
+    /// IPv6; only with an MTU of at least 1280.
+    pub v6: Ipv6Addr,
+}
+
+/// What has happened on the path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LabStats {
+    /// The emulator's counters; `None` where the kernel emulates.
+    pub path: Option<PathStats>,
+    /// Packets that the kernel dropped before the emulator could read them: the emulator was too slow.
+    pub device_drops: u64,
+}
+
+impl Lab {
+    /// Makes the lab and starts its path, under a name of its own.
+    ///
+    /// # Errors
+    /// One line that says what is missing: the right to make namespaces, the TUN device, the `ip` program.
+    pub fn start(scenario: &Scenario) -> Result<Self> {
+        Self::start_named(scenario, &state::free_name(), Engine::Tun)
+    }
+
+    /// Makes the lab under this name, for others to find.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start); or if a lab of this name is up.
+    pub fn start_named(scenario: &Scenario, name: &str, engine: Engine) -> Result<Self> {
+        privilege::acquire()?;
+        let id = format!("{name}.{}", rustix::process::getpid().as_raw_pid());
+        let dir = LabDir::create(name)?;
+        // From here on, whatever fails is cleaned up by dropping this.
+        let mut lab = Self {
+            scenario: scenario.clone(),
+            hosts: Vec::new(),
+            emulator: None,
+            dir,
+            id,
+        };
+        lab.dir.write_state(&lab.state())?;
+        let plan = topology::plan(scenario);
+        for host in &plan.hosts {
+            let netns = NetNs::new().context("cannot make a network namespace")?;
+            lab.hosts.push(Host {
+                name: host.name.clone(),
+                addresses: host.addresses,
+                netns,
+            });
+        }
+        lab.write_hosts_file()?;
+        match engine {
+            Engine::Tun => lab.emulator = Some(setup::with_tun(&lab, &plan)?),
+            Engine::Kernel => setup::with_kernel(&lab, &plan)?,
+        }
+        lab.dir.write_state(&lab.state())?;
+        Ok(lab)
+    }
+
+    /// The name under which `lab exec` finds it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.dir.name()
+    }
+
+    /// What it emulates.
+    #[must_use]
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// Its hosts, from the `a` side to the `b` side.
+    #[must_use]
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// One of its hosts.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn host(&self, name: &str) -> Result<&Host> {
+        let found = self.hosts.iter().find(|host| host.name == name);
+        found.with_context(|| {
+            let names: Vec<&str> = self.hosts.iter().map(Host::name).collect();
+            format!(
+                "there is no host `{name}`: this lab has {}",
+                names.join(", ")
+            )
+        })
+    }
+
+    /// A command that will run on a host. It is killed when the thread that starts it ends, and with the lab at the latest.
+    ///
+    /// # Errors
+    /// If there is no such host.
+    pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command> {
+        let host = self.host(host)?;
+        let mut command = Command::new(program);
+        command.envs(environment(&self.state(), host.name()));
+        let hosts_file = self.dir.hosts_file();
+        let inside = Inside {
+            network: Some(host.netns.as_fd()),
+            binds: vec![(&hosts_file, Path::new("/etc/hosts"))],
+            dies_with_parent: true,
+            ..Inside::default()
+        };
+        inside
+            .on(&mut command)
+            .context("cannot prepare the command")?;
+        Ok(command)
+    }
+
+    /// What has happened on the path so far.
+    #[must_use]
+    pub fn stats(&self) -> LabStats {
+        LabStats {
+            path: self.emulator.as_ref().map(Emulator::stats),
+            device_drops: self
+                .hosts
+                .iter()
+                .map(|host| setup::device_drops(&host.netns))
+                .sum(),
+        }
+    }
+
+    /// Ends every process inside: asks first, and kills what is left after `patience`.
+    pub fn end_processes(&self, patience: Duration) {
+        process::end_all(&self.state().inodes(), patience);
+    }
+
+    /// The directory of this lab's files.
+    pub(crate) fn dir(&self) -> &LabDir {
+        &self.dir
+    }
+
+    pub(crate) fn state(&self) -> State {
+        let hosts = self.hosts.iter().map(|host| HostState {
+            name: host.name.clone(),
+            v4: host.addresses.v4,
+            v6: host.addresses.v6,
+            fd: host.netns.raw_fd(),
+            inode: host.netns.inode().unwrap_or(0),
+        });
+        State {
+            id: self.id.clone(),
+            pid: rustix::process::getpid().as_raw_pid(),
+            started: process::start_time(rustix::process::getpid().as_raw_pid()).unwrap_or(0),
+            scenario: self.scenario.name.clone(),
+            hosts: hosts.collect(),
+        }
+    }
+
+    fn write_hosts_file(&self) -> Result<()> {
+        let mut text = String::from("127.0.0.1 localhost\n::1 localhost\n");
+        for Host {
+            name, addresses, ..
+        } in &self.hosts
+        {
+            text += &format!("{} {name}\n", addresses.v4);
+            if self.scenario.mtu >= topology::IPV6_MTU_MIN {
+                // Under a name of its own: programs prefer IPv6, whose headers are larger, and a path's ceiling would change.
+                text += &format!("{} {name}6\n", addresses.v6);
+            }
+        }
+        let path = self.dir.hosts_file();
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.end_processes(Duration::from_millis(500));
+        self.emulator = None;
+        self.dir.remove();
+    }
+}
+
+impl Host {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its addresses.
+    #[must_use]
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Its namespace.
+    #[must_use]
+    pub fn netns(&self) -> &NetNs {
+        &self.netns
+    }
+}
+
+/// What a process inside is told: the lab, its host, and the IPv4 address of every host (`LAB_A`, `LAB_B`, …).
+pub(crate) fn environment(state: &State, host: &str) -> Vec<(String, String)> {
+    let mut variables = vec![
+        (process::MARK.to_string(), state.id.clone()),
+        ("HAUL_LAB_HOST".to_string(), host.to_string()),
+    ];
+    variables.extend(state.hosts.iter().map(|host| {
+        (
+            format!("LAB_{}", host.name.to_uppercase()),
+            host.v4.to_string(),
+        )
+    }));
+    variables
+}
+
+/// A name for a lab: what can be a directory, and is not taken for an option.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let plain = name
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if !plain || name.is_empty() || name.len() > 64 || name.starts_with(['-', '.']) {
+        bail!("`{name}` cannot name a lab: use up to 64 letters, digits, `-`, `_` and `.`");
+    }
+    Ok(())
+}

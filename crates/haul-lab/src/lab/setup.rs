@@ -1,0 +1,160 @@
+//! Making what a plan asks for: devices with the `ip` program, kernel parameters by their files.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, anyhow, bail};
+use haul_io::netns::{NetNs, device, write_file};
+use haul_io::tun::{TUN_DEVICE, Tun};
+
+use super::topology::{Plan, WAN};
+use super::{Lab, kernel, privilege};
+use crate::emulator::Emulator;
+
+/// What every host is tuned to, so that the path is what limits a transfer. Congestion control is a common one, whatever the
+/// machine's default is.
+const TUNING: [(&str, &str); 9] = [
+    ("net.ipv4.tcp_rmem", "4096 131072 536870912"),
+    ("net.ipv4.tcp_wmem", "4096 65536 536870912"),
+    ("net.ipv4.tcp_slow_start_after_idle", "0"),
+    ("net.ipv4.tcp_no_metrics_save", "1"),
+    ("net.ipv4.tcp_congestion_control", "cubic"),
+    ("net.ipv4.ping_group_range", "0 0"),
+    ("net.ipv6.conf.all.accept_ra", "0"),
+    ("net.ipv6.conf.default.accept_ra", "0"),
+    ("net.ipv6.conf.default.router_solicitations", "0"),
+];
+
+const FORWARDING: [(&str, &str); 2] = [
+    ("net.ipv4.ip_forward", "1"),
+    ("net.ipv6.conf.all.forwarding", "1"),
+];
+
+/// Everything, with the path emulated here.
+pub(super) fn with_tun(lab: &Lab, plan: &Plan) -> Result<Emulator> {
+    let mut ends = plan.wan.into_iter().map(|host| {
+        lab.hosts[host]
+            .netns
+            .run(|| Tun::open(Path::new(TUN_DEVICE), WAN))?
+            .map_err(|error| privilege::tun_error(&error))
+    });
+    let (Some(a), Some(b)) = (ends.next().transpose()?, ends.next().transpose()?) else {
+        bail!("a path has two ends");
+    };
+    configure(lab, plan)?;
+    Emulator::start(&lab.scenario, a, b)
+}
+
+/// Everything, with the path emulated by the kernel.
+pub(super) fn with_kernel(lab: &Lab, plan: &Plan) -> Result<()> {
+    let [a, b] = plan.wan.map(|host| &lab.hosts[host].netns);
+    join(a, WAN, b, WAN)?;
+    configure(lab, plan)?;
+    kernel::shape(a, &lab.scenario.forward)?;
+    kernel::shape(b, &lab.scenario.reverse)
+}
+
+/// Packets dropped on their way into the emulator, on this host.
+pub(super) fn device_drops(netns: &NetNs) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
+    let Ok(Ok(text)) = netns.run(read) else {
+        return 0;
+    };
+    let prefix = format!("{WAN}:");
+    let line = text
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix(&prefix));
+    // Eight columns of receive counters, then bytes, packets, errors and drops of transmission.
+    line.and_then(|line| line.split_whitespace().nth(11))
+        .and_then(|drops| drops.parse().ok())
+        .unwrap_or(0)
+}
+
+fn configure(lab: &Lab, plan: &Plan) -> Result<()> {
+    for cable in &plan.cables {
+        let (gateway, host) = (
+            &lab.hosts[cable.gateway].netns,
+            &lab.hosts[cable.host].netns,
+        );
+        join(gateway, &cable.gateway_device, host, cable.host_device)?;
+    }
+    for (host, host_plan) in lab.hosts.iter().zip(&plan.hosts) {
+        host.netns.run(|| {
+            tune(&TUNING);
+            if host_plan.forwards {
+                tune(&FORWARDING);
+            }
+            ip_batch(&host_plan.batch)
+                .with_context(|| format!("cannot set up host {}", host.name))?;
+            for device in &host_plan.gro_devices {
+                device::set_gro(device, true)
+                    .with_context(|| format!("cannot switch on GRO of {device}"))?;
+            }
+            lab.scenario
+                .sysctls
+                .get(&host.name)
+                .map_or(Ok(()), |wanted| {
+                    wanted.iter().try_for_each(|(name, value)| {
+                        set_sysctl(name, value).with_context(|| {
+                            format!("cannot set {name} = {value} on host {}", host.name)
+                        })
+                    })
+                })
+        })??;
+    }
+    Ok(())
+}
+
+/// A veth pair with one end in each namespace.
+fn join(near: &NetNs, near_device: &str, far: &NetNs, far_device: &str) -> Result<()> {
+    let far_path = format!(
+        "/proc/{}/fd/{}",
+        rustix::process::getpid().as_raw_pid(),
+        far.raw_fd()
+    );
+    let line = format!("link add {near_device} type veth peer name {far_device} netns {far_path}");
+    near.run(|| ip_batch(&[line]))
+        .context("cannot enter the namespace")?
+        .context("cannot join two hosts")
+}
+
+/// What is not there, or not ours to change, is left as it is: it is tuning.
+fn tune(parameters: &[(&str, &str)]) {
+    for (name, value) in parameters {
+        let _ = set_sysctl(name, value);
+    }
+}
+
+fn set_sysctl(name: &str, value: &str) -> Result<()> {
+    if name.contains("..") || name.contains('/') {
+        bail!("`{name}` is not the name of a kernel parameter");
+    }
+    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+    Ok(write_file(Path::new(&path), value.as_bytes())?)
+}
+
+fn ip_batch(lines: &[String]) -> Result<()> {
+    let mut command = Command::new("ip");
+    command
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => anyhow!("the program `ip` is missing: install iproute2"),
+        _ => anyhow!("cannot run `ip`: {error}"),
+    })?;
+    let mut input = child.stdin.take().context("`ip` has no input")?;
+    input.write_all((lines.join("\n") + "\n").as_bytes())?;
+    drop(input);
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "`ip` says: {}",
+            message.lines().collect::<Vec<_>>().join("; ")
+        );
+    }
+    Ok(())
+}

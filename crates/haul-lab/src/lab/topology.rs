@@ -1,0 +1,221 @@
+//! Which hosts, devices, addresses and routes a scenario needs, as lines for `ip -batch`.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::Addresses;
+use crate::scenario::{Scenario, Topology};
+
+/// RFC 8200 §5: no IPv6 on links with less.
+pub(crate) const IPV6_MTU_MIN: u16 = 1280;
+
+/// The device at each end of the path.
+pub(crate) const WAN: &str = "wan";
+
+/// Packets that wait for the emulator. Super-packets count once, so this is tens of MiB at most.
+const WAN_QUEUE_PACKETS: u32 = 4096;
+
+/// What is to be made.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// In the order of the scenario's names.
+    pub(crate) hosts: Vec<HostPlan>,
+    /// Indices of the two hosts that the path joins.
+    pub(crate) wan: [usize; 2],
+    /// Cables on the local sides.
+    pub(crate) cables: Vec<Cable>,
+}
+
+#[derive(Debug)]
+pub(crate) struct HostPlan {
+    pub(crate) name: String,
+    pub(crate) addresses: Addresses,
+    /// Lines that bring up its devices, once they are there.
+    pub(crate) batch: Vec<String>,
+    /// Devices that join arriving packets, so that a gateway forwards super-packets.
+    pub(crate) gro_devices: Vec<String>,
+    pub(crate) forwards: bool,
+}
+
+/// A veth pair between two hosts.
+#[derive(Debug)]
+pub(crate) struct Cable {
+    pub(crate) gateway: usize,
+    pub(crate) gateway_device: String,
+    pub(crate) host: usize,
+    pub(crate) host_device: &'static str,
+}
+
+/// A subnet: IPv4 /24 and IPv6 /64.
+#[derive(Clone, Copy)]
+struct Subnet(u8);
+
+impl Subnet {
+    fn address(self, host: u8) -> Addresses {
+        Addresses {
+            v4: Ipv4Addr::new(10, 77, self.0, host),
+            v6: Ipv6Addr::new(0xfd77, 0, 0, self.0.into(), 0, 0, 0, host.into()),
+        }
+    }
+}
+
+/// The path itself. The others are numbered from here: odd ones behind `ga`, even ones behind `gb`.
+const WAN_SUBNET: Subnet = Subnet(0);
+
+pub(crate) fn plan(scenario: &Scenario) -> Plan {
+    match scenario.topology {
+        Topology::Pair => pair(scenario),
+        Topology::Gateways => gateways(scenario),
+    }
+}
+
+fn pair(scenario: &Scenario) -> Plan {
+    let hosts = ["a", "b"].into_iter().zip(1..).map(|(name, number)| {
+        let mut host = HostPlan::new(name.into(), WAN_SUBNET.address(number), false);
+        host.bring_up_wan(scenario, WAN_SUBNET.address(number));
+        host
+    });
+    Plan {
+        hosts: hosts.collect(),
+        wan: [0, 1],
+        cables: Vec::new(),
+    }
+}
+
+fn gateways(scenario: &Scenario) -> Plan {
+    let sides = usize::from(scenario.hosts_per_side);
+    let names = scenario.host_names();
+    let wan = [sides, sides + 1];
+    let mut plan = Plan {
+        hosts: Vec::new(),
+        wan,
+        cables: Vec::new(),
+    };
+    for name in names {
+        plan.hosts
+            .push(HostPlan::new(name, WAN_SUBNET.address(0), false));
+    }
+    for (side, gateway) in wan.into_iter().enumerate() {
+        let number = if side == 0 { 1 } else { 2 };
+        let own = WAN_SUBNET.address(number);
+        let far = WAN_SUBNET.address(3 - number);
+        plan.hosts[gateway].forwards = true;
+        plan.hosts[gateway].addresses = own;
+        plan.hosts[gateway].bring_up_wan(scenario, own);
+        plan.hosts[gateway].route("default", "default", far);
+        for index in 0..sides {
+            let host = if side == 0 { index } else { sides + 2 + index };
+            plan.join(scenario, gateway, host, index, number);
+        }
+    }
+    plan
+}
+
+impl Plan {
+    /// A cable, its subnet, and the way out for the host.
+    fn join(&mut self, scenario: &Scenario, gateway: usize, host: usize, index: usize, side: u8) {
+        let offset = u8::try_from(index * 2).unwrap_or(u8::MAX - 2);
+        let subnet = Subnet(offset + side);
+        let (near, end) = (subnet.address(1), subnet.address(2));
+        let device = format!("lan{}", index + 1);
+        self.hosts[gateway].bring_up(scenario, &device, near);
+        self.hosts[gateway].gro_devices.push(device.clone());
+        self.hosts[host].addresses = end;
+        self.hosts[host].bring_up(scenario, "lan", end);
+        self.hosts[host].gro_devices.push("lan".into());
+        self.hosts[host].route("default", "default", near);
+        self.cables.push(Cable {
+            gateway,
+            gateway_device: device,
+            host,
+            host_device: "lan",
+        });
+    }
+}
+
+impl HostPlan {
+    fn new(name: String, addresses: Addresses, forwards: bool) -> Self {
+        let batch = vec!["link set lo up".to_string()];
+        Self {
+            name,
+            addresses,
+            batch,
+            gro_devices: Vec::new(),
+            forwards,
+        }
+    }
+
+    fn bring_up_wan(&mut self, scenario: &Scenario, own: Addresses) {
+        self.batch
+            .push(format!("link set {WAN} txqueuelen {WAN_QUEUE_PACKETS}"));
+        self.bring_up(scenario, WAN, own);
+    }
+
+    fn bring_up(&mut self, scenario: &Scenario, device: &str, own: Addresses) {
+        let mtu = scenario.mtu;
+        self.batch.push(format!("link set {device} mtu {mtu}"));
+        if mtu >= IPV6_MTU_MIN {
+            self.batch
+                .push(format!("link set {device} addrgenmode none"));
+            self.batch
+                .push(format!("addr add {}/64 dev {device} nodad", own.v6));
+        }
+        self.batch
+            .push(format!("addr add {}/24 dev {device}", own.v4));
+        self.batch.push(format!("link set {device} up"));
+    }
+
+    fn route(&mut self, v4: &str, v6: &str, via: Addresses) {
+        self.batch.push(format!("-4 route add {v4} via {}", via.v4));
+        self.batch.push(format!("-6 route add {v6} via {}", via.v6));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(text: &str) -> Plan {
+        plan(&Scenario::parse("test", text).unwrap())
+    }
+
+    #[test]
+    fn a_pair_shares_the_path_subnet() {
+        let plan = planned("[path]\nrtt = \"1ms\"\nmtu = 9000");
+        assert_eq!(plan.wan, [0, 1]);
+        assert_eq!(plan.hosts[1].addresses.v4, Ipv4Addr::new(10, 77, 0, 2));
+        assert!(
+            plan.hosts[0]
+                .batch
+                .contains(&"link set wan mtu 9000".to_string())
+        );
+        assert!(
+            plan.hosts[0]
+                .batch
+                .contains(&"addr add fd77::1/64 dev wan nodad".to_string())
+        );
+    }
+
+    #[test]
+    fn a_small_mtu_leaves_ipv6_out() {
+        let plan = planned("[path]\nrtt = \"1ms\"\nmtu = 1000");
+        assert!(
+            plan.hosts[0]
+                .batch
+                .iter()
+                .all(|line| !line.contains("fd77"))
+        );
+    }
+
+    #[test]
+    fn every_host_has_an_address_and_a_cable_of_its_own() {
+        let plan = planned("topology = \"gateways\"\nhosts_per_side = 100\n[path]\nrtt = \"1ms\"");
+        assert_eq!(plan.hosts.len(), 202);
+        assert_eq!(plan.cables.len(), 200);
+        let mut addresses: Vec<Ipv4Addr> =
+            plan.hosts.iter().map(|host| host.addresses.v4).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 202);
+        assert_eq!(plan.hosts.iter().filter(|host| host.forwards).count(), 2);
+    }
+}

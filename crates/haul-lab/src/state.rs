@@ -1,0 +1,204 @@
+//! What labs leave on disk while they are up, so that other commands find them: one directory each, in the user's runtime directory.
+//!
+//! `state.json` says which process holds the lab and through which file descriptors; `hosts` is what the hosts see as `/etc/hosts`;
+//! `stats.json` has the counters; `log` what a lab in the background had to say.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::lab::{check_name, process};
+
+/// A lab that is up, or was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// What its processes are marked with.
+    pub(crate) id: String,
+    /// The process that holds it.
+    pub(crate) pid: i32,
+    /// That process's start time.
+    pub(crate) started: u64,
+    pub(crate) scenario: String,
+    pub(crate) hosts: Vec<HostState>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostState {
+    pub(crate) name: String,
+    pub(crate) v4: Ipv4Addr,
+    pub(crate) v6: Ipv6Addr,
+    /// The holder's file descriptor of the namespace.
+    pub(crate) fd: i32,
+    /// The namespace's number.
+    pub(crate) inode: u64,
+}
+
+/// The directory of one lab.
+#[derive(Debug)]
+pub(crate) struct LabDir {
+    name: String,
+    path: PathBuf,
+}
+
+impl State {
+    /// Whether the process that holds it still runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        process::start_time(self.pid) == Some(self.started)
+    }
+
+    pub(crate) fn inodes(&self) -> BTreeSet<u64> {
+        self.hosts
+            .iter()
+            .map(|host| host.inode)
+            .filter(|&inode| inode != 0)
+            .collect()
+    }
+}
+
+impl LabDir {
+    /// A new directory for a lab of this name; what a dead one has left there is cleaned up first.
+    pub(crate) fn create(name: &str) -> Result<Self> {
+        check_name(name)?;
+        let root = root()?;
+        let dir = Self {
+            name: name.into(),
+            path: root.join(name),
+        };
+        match std::fs::create_dir(&dir.path) {
+            Ok(()) => return Ok(dir),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot make {}", dir.path.display()));
+            }
+        }
+        if let Some(state) = dir.read_state().filter(State::is_alive) {
+            bail!(
+                "lab {name} is up already (process {}): take it down with `haul lab down {name}`",
+                state.pid
+            );
+        }
+        dir.clean_up();
+        std::fs::create_dir(&dir.path)
+            .with_context(|| format!("cannot make {}", dir.path.display()))?;
+        Ok(dir)
+    }
+
+    /// Every directory of a lab, dead or alive.
+    pub(crate) fn all() -> Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(root()?)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                found.push(Self {
+                    name,
+                    path: entry.path(),
+                });
+            }
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn hosts_file(&self) -> PathBuf {
+        self.path.join("hosts")
+    }
+
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    pub(crate) fn stats_file(&self) -> PathBuf {
+        self.path.join("stats.json")
+    }
+
+    pub(crate) fn read_state(&self) -> Option<State> {
+        let text = std::fs::read_to_string(self.path.join("state.json")).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Written under another name first, so that nobody reads half of it.
+    pub(crate) fn write_state(&self, state: &State) -> Result<()> {
+        let temporary = self.path.join("state.json.new");
+        std::fs::write(&temporary, serde_json::to_string_pretty(state)?)?;
+        std::fs::rename(&temporary, self.path.join("state.json"))
+            .context("cannot write the lab's state")
+    }
+
+    /// Cleans up after every lab of this user whose process is gone.
+    pub(crate) fn sweep() -> Result<()> {
+        for dir in Self::all()? {
+            if !dir.read_state().is_some_and(|state| state.is_alive()) {
+                dir.clean_up();
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what a dead lab has left running, and removes its files.
+    pub(crate) fn clean_up(&self) {
+        if let Some(state) = self.read_state() {
+            process::end_orphans(&state.inodes(), &state.id);
+        }
+        self.remove();
+    }
+
+    pub(crate) fn remove(&self) {
+        // What cannot be removed is found and cleaned up by the next command.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A name that no other lab of this user has.
+pub(crate) fn free_name() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("run-{}-{number}", rustix::process::getpid().as_raw_pid())
+}
+
+/// The directory of all labs of this user: in `XDG_RUNTIME_DIR`, or `/run` for root, or `/tmp`. It belongs to the user alone.
+fn root() -> Result<PathBuf> {
+    let uid = real_uid();
+    let path = match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir()) {
+        Some(dir) => PathBuf::from(dir).join("haul-lab"),
+        None if uid == 0 => PathBuf::from("/run/haul-lab"),
+        None => PathBuf::from(format!("/tmp/haul-lab-{uid}")),
+    };
+    match std::fs::create_dir(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("cannot make {}", path.display()));
+        }
+        _ => {}
+    }
+    let stat = rustix::fs::lstat(&path).map_err(io::Error::from)?;
+    if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir()
+        || stat.st_uid != rustix::process::getuid().as_raw()
+    {
+        bail!(
+            "{} does not belong to you: remove it, or set XDG_RUNTIME_DIR",
+            path.display()
+        );
+    }
+    rustix::fs::chmod(&path, rustix::fs::Mode::RWXU).map_err(io::Error::from)?;
+    Ok(path)
+}
+
+/// The user outside of a user namespace that maps one user: the second number of the map's line.
+fn real_uid() -> u32 {
+    let own = rustix::process::getuid().as_raw();
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let mut numbers = map.split_whitespace().map(str::parse::<u32>);
+    match (numbers.next(), numbers.next(), numbers.next()) {
+        (Some(Ok(inside)), Some(Ok(outside)), Some(Ok(1))) if inside == own => outside,
+        _ => own,
+    }
+}
