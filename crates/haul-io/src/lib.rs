@@ -8,3 +8,4 @@ pub mod ring;
 pub mod tcp;
 pub mod tun;
 pub mod udp;
+pub mod usage;
