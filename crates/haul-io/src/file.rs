@@ -58,7 +58,7 @@ impl Dir {
     /// Opens a directory below this one; an empty path is this directory itself.
     ///
     /// # Errors
-    /// That of `openat2(2)`; `EXDEV` or `ELOOP` where the path would lead outside or through a link.
+    /// That of `openat2(2)`; `CrossesDevices` where the path would lead outside or through a link.
     pub fn open_beneath(&self, relative: &Path) -> io::Result<Self> {
         let path = if relative.as_os_str().is_empty() {
             Path::new(".")
@@ -75,7 +75,7 @@ impl Dir {
     /// the caller looks at [`Metadata::regular`].
     ///
     /// # Errors
-    /// That of `openat2(2)`; `EXDEV` or `ELOOP` where the path would lead outside or through a link.
+    /// That of `openat2(2)`; `CrossesDevices` where the path would lead outside or through a link.
     pub fn open_file(&self, relative: &Path) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         Ok(File::from(beneath(
@@ -153,7 +153,9 @@ impl Dir {
     /// That of `fstatvfs(3)`.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.fd)?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        let blocks =
+            if rustix::process::geteuid().is_root() { stat.f_bfree } else { stat.f_bavail };
+        Ok(blocks.saturating_mul(stat.f_frsize))
     }
 }
 
@@ -269,6 +271,8 @@ fn beneath(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Result<
             // The kernel could not tell, because of a rename going on elsewhere, that the path
             // stays beneath (openat2(2), EAGAIN).
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            // One kind for both ways of leading outside; `io::ErrorKind` has no stable one for ELOOP.
+            Err(rustix::io::Errno::LOOP) => return Err(rustix::io::Errno::XDEV.into()),
             result => return Ok(result?),
         }
     }

@@ -1,0 +1,29 @@
+//! `haul bench`.
+
+use std::process::ExitCode;
+
+use haul::client::{self, BenchLimit};
+
+use crate::args::Bench;
+use crate::output::Output;
+
+/// Measures.
+pub(crate) fn run(args: Bench) -> ExitCode {
+    let output = Output::bench(args.output);
+    let limit = args
+        .bytes
+        .map_or(BenchLimit::Time(args.time), BenchLimit::Bytes);
+    let host = args
+        .host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned();
+    let config = args.path.client_config(host, None);
+    match client::bench(&config, limit, args.reverse, &output) {
+        Ok(summary) => {
+            output.bench_summary(&summary);
+            ExitCode::SUCCESS
+        }
+        Err(fault) => output.fault(&fault),
+    }
+}
