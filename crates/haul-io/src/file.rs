@@ -153,10 +153,23 @@ impl Dir {
     /// That of `fstatvfs(3)`.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.fd)?;
-        let blocks =
-            if rustix::process::geteuid().is_root() { stat.f_bfree } else { stat.f_bavail };
+        let blocks = if rustix::process::geteuid().is_root() {
+            stat.f_bfree
+        } else {
+            stat.f_bavail
+        };
         Ok(blocks.saturating_mul(stat.f_frsize))
     }
+}
+
+/// Opens a file that the local user named for reading; symbolic links are followed, and a pipe or
+/// device does not block the call.
+///
+/// # Errors
+/// That of `open(2)`.
+pub fn open_source(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
 /// The same as [`Dir::metadata`], for an open file.

@@ -1,6 +1,5 @@
 //! The client: connects to a server, sends or gets files, and connects again when the path breaks.
 
-use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -291,29 +290,29 @@ pub(crate) fn hello(transfer: TransferId, dead_after: Duration) -> Hello {
 /// The server's hello, or what else answered.
 fn answer(handshake: &mut Handshake<'_>, peer: &str) -> Result<Hello, Fault> {
     let mut preamble = [0; CONTROL_PREAMBLE.len()];
-    let not_haul = |text: String| {
-        Fault::new(Code::NotHaul, text)
-            .hint("check the address and --port; 'haul serve' listens there")
+    let silent = |how: &str| {
+        Fault::new(
+            Code::Unreachable,
+            format!("{peer} takes the connection and {how}"),
+        )
+        .hint("check that 'haul serve' runs there and listens on that port")
     };
     let got = handshake
         .read(&mut preamble)
         .map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => not_haul(format!(
-                "{peer} took the connection but does not answer as haul does"
-            )),
-            io::ErrorKind::ConnectionReset => not_haul(format!(
-                "{peer} closed the connection; it does not answer as haul does"
-            )),
-            _ => Fault::connection(&error),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent("says nothing"),
+            _ => silent("breaks it again"),
         })?;
+    if got == 0 {
+        return Err(silent("closes it again"));
+    }
     if &preamble != CONTROL_PREAMBLE {
-        return Err(not_haul(match got {
-            0 => format!("{peer} closed the connection; it does not answer as haul does"),
-            _ => format!(
-                "{peer} is not haul: it answered '{}'",
-                printable(&preamble[..got])
-            ),
-        }));
+        let answer = printable(&preamble[..got]);
+        return Err(Fault::new(
+            Code::NotHaul,
+            format!("{peer} is not haul; it answers '{answer}'"),
+        )
+        .hint("check the address and --port"));
     }
     match handshake.message()? {
         Some(Message::Hello(hello)) => Ok(hello),
@@ -432,7 +431,7 @@ fn open_sources(paths: &[PathBuf]) -> Result<Vec<SourceFile>, Fault> {
         .iter()
         .map(|path| {
             let shown = printable(path.as_os_str().as_encoded_bytes());
-            let file = File::open(path).map_err(|error| match error.kind() {
+            let file = haul_io::file::open_source(path).map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => {
                     Fault::new(Code::FileNotFound, format!("there is no file '{shown}'"))
                         .hint("check the name")

@@ -224,13 +224,13 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(300))]
         #[test]
         fn a_torn_or_damaged_log_never_claims_a_block_that_was_not_written(
-            count in 0_u32..20,
+            count in 0_u8..20,
             cut in 0_usize..1000,
             damage in proptest::option::of((0_usize..1000, 1_u8..=255)),
         ) {
-            let written: Vec<Verified> = (0..count).map(|n| (n, [n as u8; 32])).collect();
+            let written: Vec<Verified> = (0..count).map(|n| (n.into(), [n; 32])).collect();
             let file = journal_with(&written);
-            let length = file.metadata().unwrap().len() as usize;
+            let length = usize::try_from(file.metadata().unwrap().len()).unwrap();
             file.set_len(cut.min(length) as u64).unwrap();
             if let Some((at, flip)) = damage && at < cut.min(length) {
                 let mut byte = [0];

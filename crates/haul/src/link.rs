@@ -5,11 +5,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::fault::{Code, Fault};
 use crate::lock;
@@ -23,8 +24,9 @@ const TICK: Duration = Duration::from_millis(250);
 const LINGER: Duration = Duration::from_secs(2);
 /// The longest message of the handshake, bytes: little may be held for a stranger.
 const HANDSHAKE_MAX: usize = 64 << 10;
-/// Messages taken off the socket and not handled yet.
-const INCOMING_MAX: usize = 256;
+/// Bytes of messages taken off the socket while others wait to be handled. The reader never waits
+/// for the session: two ends that both wait for room to send would wait for ever.
+const BACKLOG_MAX: usize = 64 << 20;
 
 /// One end of a control connection after the handshake.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub(crate) struct Link {
     writer: Arc<Writer>,
     incoming: Receiver<Result<Message, Fault>>,
     reader: Option<JoinHandle<()>>,
+    reported: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -59,7 +62,7 @@ impl Link {
         stream.set_write_timeout(Some(dead_after)).map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         haul_io::tcp::detect_dead_peer(&stream, dead_after).map_err(failed)?;
-        let (sender, incoming) = bounded(INCOMING_MAX);
+        let (sender, incoming) = unbounded();
         let input = stream.try_clone().map_err(failed)?;
         let writer = Arc::new(Writer {
             stream,
@@ -87,6 +90,7 @@ impl Link {
             writer,
             incoming,
             reader: Some(reader),
+            reported: AtomicBool::new(false),
         })
     }
 
@@ -112,9 +116,12 @@ impl Link {
         Closer(Arc::clone(&self.writer))
     }
 
-    /// Tells the peer why the session ends, as far as it still listens.
+    /// Tells the peer, once, why the session ends.
     pub(crate) fn report(&self, fault: &Fault) {
-        let _ = self.send(&Message::Error(WireError::from(fault)));
+        if !self.reported.swap(true, Ordering::AcqRel) {
+            // It may not listen any more; the fault may be that it does not.
+            let _ = self.send(&Message::Error(WireError::from(fault)));
+        }
     }
 }
 
@@ -187,11 +194,20 @@ impl Reader<'_> {
         let mut buffer = Vec::new();
         let mut scratch = vec![0; 64 << 10];
         let mut last_heard = Instant::now();
+        let mut backlog = 0;
         loop {
             match self.input.read(&mut scratch) {
                 Ok(0) => return gone(format!("{} closed the connection", self.peer)),
                 Ok(n) => {
                     last_heard = Instant::now();
+                    backlog = if self.sender.is_empty() {
+                        n
+                    } else {
+                        backlog + n
+                    };
+                    if backlog > BACKLOG_MAX {
+                        return Fault::protocol("the peer sends more than can be handled");
+                    }
                     if self.heart.lingered().is_none() {
                         buffer.extend_from_slice(&scratch[..n]);
                         if let Err(fault) = self.deliver(&mut buffer) {

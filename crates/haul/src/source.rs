@@ -98,6 +98,8 @@ impl SourceFile {
 #[derive(Debug)]
 pub(crate) struct FileSource {
     files: Vec<SourceFile>,
+    /// Every block once, and some of them again.
+    runs_max: usize,
     space: RwLock<Space<()>>,
     gate: Mutex<Gate>,
     changed: Condvar,
@@ -115,8 +117,13 @@ struct Gate {
 
 impl FileSource {
     pub(crate) fn new(files: Vec<SourceFile>) -> Self {
+        let blocks = files
+            .iter()
+            .map(|file| file.blocks().count() as usize)
+            .sum::<usize>();
         Self {
             files,
+            runs_max: blocks.saturating_mul(6).saturating_add(64),
             space: RwLock::new(Space::new()),
             gate: Mutex::new(Gate {
                 end: 0,
@@ -135,6 +142,11 @@ impl FileSource {
     /// Appends what the receiver asks for.
     pub(crate) fn append(&self, runs: &[Run]) -> Result<(), Fault> {
         let mut space = write(&self.space);
+        if space.runs().len() + runs.len() > self.runs_max {
+            return Err(Fault::protocol(
+                "the receiver asks for the same over and over",
+            ));
+        }
         for run in runs {
             let blocks = self.files.get(run.file as usize).map(SourceFile::blocks);
             let inside = blocks.filter(|blocks| {

@@ -9,6 +9,7 @@ use haul::server::{Config, Log, Server, exposure};
 use super::fail;
 use crate::args::Serve;
 use crate::operand::listen_address;
+use crate::output::tell;
 
 /// Serves until it is ended.
 pub(crate) fn run(args: Serve) -> ExitCode {
@@ -37,7 +38,7 @@ fn bind(args: &Serve) -> Result<Server, Fault> {
                     .hint("add --allow-insecure where you trust everybody who reaches it"),
             );
         }
-        eprintln!("haul: warning: listening on {address}: {why}");
+        tell(&format!("warning: listening on {address}: {why}"));
     }
     let by_default = listen.is_empty();
     if by_default {
@@ -63,7 +64,7 @@ fn bind(args: &Serve) -> Result<Server, Fault> {
         .map_err(|error| Fault::new(Code::Other, format!("cannot tell the addresses: {error}")))?;
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let dir = haul::printable(args.dir.as_os_str().as_encoded_bytes());
-    eprintln!("haul: serving '{dir}' on {}", addresses.join(" and "));
+    tell(&format!("serving '{dir}' on {}", addresses.join(" and ")));
     Ok(server)
 }
 
@@ -71,6 +72,6 @@ fn log(quiet: bool) -> Log {
     if quiet {
         Box::new(|_| {})
     } else {
-        Box::new(|line| eprintln!("haul: {line}"))
+        Box::new(tell)
     }
 }

@@ -1,5 +1,6 @@
 //! What a command prints: progress and errors for people on stderr, JSON on stdout.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -108,7 +109,7 @@ impl Output {
 
     fn say(&self, text: &str) {
         if !self.options.quiet {
-            eprintln!("haul: {text}");
+            tell(text);
         }
     }
 
@@ -189,9 +190,15 @@ impl Observer for Output {
 /// One line on stderr: what happened and what to do about it.
 pub(crate) fn print_fault(fault: &Fault) {
     match &fault.hint {
-        Some(hint) => eprintln!("haul: {fault} ({hint})"),
-        None => eprintln!("haul: {fault}"),
+        Some(hint) => tell(&format!("{fault} ({hint})")),
+        None => tell(&fault.to_string()),
     }
+}
+
+/// A line on stderr.
+pub(crate) fn tell(text: &str) {
+    // Whoever reads it may have gone; the work does not depend on it.
+    let _ = writeln!(std::io::stderr().lock(), "haul: {text}");
 }
 
 fn error(fault: &Fault) -> Value {
@@ -208,7 +215,6 @@ fn merge(object: &mut Value, body: &impl Serialize) {
 }
 
 fn print_line(value: &Value) {
-    use std::io::Write;
     // Whoever reads stdout may have gone; the transfer does not depend on it.
     let _ = writeln!(std::io::stdout().lock(), "{value}");
 }

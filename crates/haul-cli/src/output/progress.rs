@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::human::{binary, percent, rate, rate_bps, time};
+use super::tell;
 
 /// The rate shown is that of the last seconds.
 const WINDOW: Duration = Duration::from_secs(8);
@@ -80,8 +81,8 @@ impl Progress {
             return;
         }
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("haul: {text}")),
-            None => eprintln!("haul: {text}"),
+            Some(bar) => bar.suspend(|| tell(text)),
+            None => tell(text),
         }
     }
 

@@ -164,8 +164,13 @@ impl Setup {
 }
 
 /// A channel on its way to being open, on a thread of its own.
-#[derive(Debug)]
-pub(crate) struct Opening(std::thread::JoinHandle<Result<Arc<dyn Channel>, Fault>>);
+pub(crate) struct Opening {
+    thread: std::thread::JoinHandle<Result<Arc<dyn Channel>, Fault>>,
+    cancel: Cancel,
+}
+
+/// Has an [`Opening`] fail soon instead of waiting out its time.
+pub(crate) type Cancel = Arc<dyn Fn() + Send + Sync>;
 
 impl Opening {
     /// The client's side.
@@ -175,7 +180,8 @@ impl Opening {
         timeout: Duration,
     ) -> Result<Self, Fault> {
         let setup = setup.clone();
-        Self::spawn(move || match setup.kind {
+        // Connecting ends by itself within `timeout`.
+        Self::spawn(Arc::new(|| {}), move || match setup.kind {
             Kind::Tcp => Ok(Arc::new(tcp::TcpChannel::connect(&setup, server, timeout)?)),
         })
     }
@@ -187,30 +193,38 @@ impl Opening {
         timeout: Duration,
     ) -> Result<Self, Fault> {
         let setup = setup.clone();
-        let doors = Arc::clone(doors);
         let deadline = Instant::now() + timeout;
-        // Claimed here and not on the thread: the first connection may come at once.
-        let claim = match setup.kind {
-            Kind::Tcp => doors.tcp.claim(setup.token),
-        };
-        Self::spawn(move || Ok(Arc::new(tcp::TcpChannel::accept(&setup, &claim, deadline)?)))
+        match setup.kind {
+            Kind::Tcp => {
+                // Claimed here and not on the thread: the first connection may come at once.
+                let claim = Arc::new(doors.tcp.claim(setup.token));
+                let claimed = Arc::clone(&claim);
+                Self::spawn(Arc::new(move || claimed.give_up()), move || {
+                    Ok(Arc::new(tcp::TcpChannel::accept(&setup, &claim, deadline)?))
+                })
+            }
+        }
     }
 
     /// Waits until the channel is open.
     pub(crate) fn finish(self) -> Result<Arc<dyn Channel>, Fault> {
-        self.0
-            .join()
-            .unwrap_or_else(|_| Err(Fault::new(Code::Other, "opening the channel failed")))
+        let opened = self.thread.join();
+        opened.unwrap_or_else(|_| Err(Fault::new(Code::Other, "opening the channel failed")))
+    }
+
+    pub(crate) fn cancel(&self) -> Cancel {
+        Arc::clone(&self.cancel)
     }
 
     fn spawn(
+        cancel: Cancel,
         open: impl FnOnce() -> Result<Arc<dyn Channel>, Fault> + Send + 'static,
     ) -> Result<Self, Fault> {
         let builder = std::thread::Builder::new().name("haul-open".into());
-        builder
+        let thread = builder
             .spawn(open)
-            .map(Self)
-            .map_err(|error| Fault::new(Code::Other, format!("cannot start a thread: {error}")))
+            .map_err(|error| Fault::new(Code::Other, format!("cannot start a thread: {error}")))?;
+        Ok(Self { thread, cancel })
     }
 }
 

@@ -361,8 +361,16 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// Ends the claim; connections that came for it are closed.
+    pub(crate) fn give_up(&self) {
+        lock(&self.waiting.sessions).remove(&self.token);
+        self.waiting.changed.notify_all();
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
-        lock(&self.waiting.sessions).remove(&self.token);
+        self.give_up();
     }
 }

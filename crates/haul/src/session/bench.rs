@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, select, unbounded};
 use haul_soft::bulk::{Extent, FileRange, Sink, Source};
 
-use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, tell};
+use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
@@ -143,7 +143,7 @@ fn with_channel<T>(
     work: impl FnOnce(&dyn crate::channel::Channel) -> io::Result<()> + Send,
     converse: impl FnOnce(&Carrier, &Receiver<CarrierEnd>) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    let carrier = Carrier::default();
+    let carrier = Carrier::new(&opening);
     std::thread::scope(|scope| {
         let (sender, ended) = unbounded();
         let channel = &carrier;
@@ -153,7 +153,7 @@ fn with_channel<T>(
         });
         let result = converse(&carrier, &ended);
         if let Err(fault) = &result {
-            tell(link, fault);
+            link.report(fault);
         }
         carrier.close();
         result

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use haul_io::usage::{CpuTime, cpu_time};
 
-use crate::channel::{Channel, ChannelStats, Opening};
+use crate::channel::{Cancel, Channel, ChannelStats, Opening};
 use crate::fault::{Code, Fault, plain};
 use crate::link::Link;
 use crate::lock;
@@ -24,15 +24,12 @@ pub(crate) mod sender;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The channel of a session, from opening to closing.
-#[derive(Default)]
 struct Carrier {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 enum State {
-    #[default]
-    Opening,
+    Opening(Cancel),
     Open(Arc<dyn Channel>),
     Closed(ChannelStats),
 }
@@ -47,6 +44,12 @@ enum CarrierEnd {
 }
 
 impl Carrier {
+    fn new(opening: &Opening) -> Self {
+        Self {
+            state: Mutex::new(State::Opening(opening.cancel())),
+        }
+    }
+
     /// Opens the channel and works with it until it ends.
     fn run(
         &self,
@@ -72,14 +75,16 @@ impl Carrier {
     fn close(&self) {
         let stats = self.stats();
         let before = std::mem::replace(&mut *lock(&self.state), State::Closed(stats));
-        if let State::Open(channel) = before {
-            channel.close();
+        match before {
+            State::Opening(cancel) => cancel(),
+            State::Open(channel) => channel.close(),
+            State::Closed(_) => {}
         }
     }
 
     fn stats(&self) -> ChannelStats {
         match &*lock(&self.state) {
-            State::Opening => ChannelStats::default(),
+            State::Opening(_) => ChannelStats::default(),
             State::Open(channel) => channel.stats(),
             State::Closed(stats) => *stats,
         }
@@ -168,9 +173,4 @@ fn channel_fault(error: &io::Error) -> Fault {
 /// Adds numbers that a peer may have chosen.
 pub(crate) fn saturating_sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
-}
-
-/// Ends a session that went wrong: tells the peer, unless the peer is where it came from.
-fn tell(link: &Link, fault: &Fault) {
-    link.report(fault);
 }

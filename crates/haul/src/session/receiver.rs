@@ -11,7 +11,7 @@ use haul_io::file::Dir;
 use super::hash::hash_targets;
 use super::keeper::{Job, keep};
 use super::plan::{Planned, prepare};
-use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, tell};
+use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
@@ -53,7 +53,7 @@ pub(crate) fn run(
     outcome: &mut ReceiverOutcome,
 ) -> Result<(), Fault> {
     let meter = Meter::start();
-    let carrier = Carrier::default();
+    let carrier = Carrier::new(&opening);
     let mut moved = (0, 0);
     let result = prepare(dir, offer, policy).and_then(|planned| {
         outcome.plan.clone_from(&planned.plans);
@@ -64,7 +64,7 @@ pub(crate) fn run(
     });
     carrier.close();
     if let Err(fault) = &result {
-        tell(link, fault);
+        link.report(fault);
     }
     outcome.spent = meter.spent(moved.0, moved.1, carrier.stats());
     result

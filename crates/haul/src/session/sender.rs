@@ -2,7 +2,7 @@
 
 use crossbeam_channel::{Receiver, select, unbounded};
 
-use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, tell};
+use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
@@ -36,7 +36,7 @@ pub(crate) fn run(
     let entries: Vec<_> = files.iter().map(SourceFile::entry).collect();
     outcome.roots = vec![None; entries.len()];
     let source = FileSource::new(files);
-    let carrier = Carrier::default();
+    let carrier = Carrier::new(&opening);
     let result = link
         .send(&Message::Offer(Offer { files: entries }))
         .and_then(|()| {
@@ -63,7 +63,7 @@ pub(crate) fn run(
                 };
                 let result = session.converse(&happened, outcome);
                 if let Err(fault) = &result {
-                    tell(link, fault);
+                    link.report(fault);
                 }
                 source.complete();
                 carrier.close();
