@@ -86,7 +86,7 @@ pub(crate) struct Get {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Bench {
-    /// The server: a name or an address
+    /// The server: HOST, HOST:PORT or [ADDRESS]:PORT
     pub(crate) host: String,
     /// The server sends, this end receives
     #[arg(long)]

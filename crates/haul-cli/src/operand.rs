@@ -44,6 +44,25 @@ impl Remote {
     }
 }
 
+/// A server named alone: `host`, `host:port`, `[address]:port`.
+pub(crate) fn host_and_port(text: &str) -> (String, Option<u16>) {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return (address.ip().to_string(), Some(address.port()));
+    }
+    if text.parse::<IpAddr>().is_err()
+        && let Some((host, port)) = text.split_once(':')
+        && let Ok(port) = port.parse()
+    {
+        return (host.to_owned(), Some(port));
+    }
+    (
+        text.trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned(),
+        None,
+    )
+}
+
 /// Where a server is to listen: an address, with or without a port.
 pub(crate) fn listen_address(text: &str, port: u16) -> Result<SocketAddr, Fault> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
@@ -108,6 +127,16 @@ mod tests {
         for bad in ["file", ":x", "a/b:c", "[::1]", "[::1"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_server_alone_may_carry_its_port() {
+        let some = |host: &str, port| (host.to_owned(), port);
+        assert_eq!(host_and_port("host"), some("host", None));
+        assert_eq!(host_and_port("host:9"), some("host", Some(9)));
+        assert_eq!(host_and_port("::1"), some("::1", None));
+        assert_eq!(host_and_port("[::1]"), some("::1", None));
+        assert_eq!(host_and_port("[::1]:9"), some("::1", Some(9)));
     }
 
     #[test]

@@ -76,6 +76,23 @@ pub struct FileResult {
     pub status: FileStatus,
 }
 
+impl FileResult {
+    pub(crate) fn copied(
+        name: &impl std::fmt::Display,
+        bytes: u64,
+        root: [u8; 32],
+        resumed_bytes: u64,
+    ) -> Self {
+        Self {
+            name: name.to_string(),
+            bytes,
+            blake3: Some(blake3::Hash::from_bytes(root).to_hex().to_string()),
+            resumed_bytes,
+            status: FileStatus::Copied,
+        }
+    }
+}
+
 /// What became of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -3,11 +3,10 @@
 //! Every connection begins in the *lobby*, where it must say within ten seconds what it is; junk is
 //! closed there without an answer, and when too many strangers crowd it the oldest has to go.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_io::file::Dir;
@@ -15,25 +14,24 @@ use haul_io::file::Dir;
 use crate::channel::tcp::STREAM_HEADER;
 use crate::channel::{Doors, Opening, Setup, Token};
 use crate::fault::{Code, Fault, plain};
-use crate::link::{Closer, Handshake, Link, agree};
+use crate::link::{Handshake, Link, agree};
 use crate::name::{Name, printable, relative_path};
 use crate::report::{Event, Observer};
 use crate::session::{bench, receiver, sender};
 use crate::source::SourceFile;
 use crate::wire::{
-    self, Bench, CONTROL_PREAMBLE, DATA_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, TransferId,
-    WireError,
+    self, Bench, CONTROL_PREAMBLE, DATA_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, WireError,
 };
-use crate::{SOFTWARE, client, lock};
+use crate::{SOFTWARE, client};
 
 mod lobby;
+mod table;
 
 use lobby::Lobby;
+use table::{Table, Ticket};
 
 /// A connection must have said what it is by then.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a session waits for an older one of the same transfer to end.
-const TAKEOVER: Duration = Duration::from_secs(10);
 /// Sessions at the same time unless told otherwise.
 pub const SESSIONS_DEFAULT: usize = 64;
 /// The shortest and longest silence after which a client may ask to be taken for gone.
@@ -73,11 +71,9 @@ impl Server {
         let shared = Arc::new(Shared {
             root,
             read_only: config.read_only,
-            sessions_max: config.sessions_max,
             doors: Arc::default(),
             lobby: Lobby::default(),
-            sessions: Mutex::default(),
-            ended: Condvar::new(),
+            table: Table::new(config.sessions_max),
             log,
         });
         Ok(Self { shared, listeners })
@@ -113,18 +109,10 @@ impl std::fmt::Debug for Server {
 struct Shared {
     root: Arc<Dir>,
     read_only: bool,
-    sessions_max: usize,
     doors: Arc<Doors>,
     lobby: Lobby,
-    sessions: Mutex<HashMap<u64, Running>>,
-    ended: Condvar,
+    table: Table,
     log: Log,
-}
-
-/// A session in the table.
-struct Running {
-    transfer: TransferId,
-    closer: Option<Closer>,
 }
 
 fn open_root(path: &Path) -> Result<Arc<Dir>, Fault> {
@@ -247,7 +235,7 @@ fn admit<'a>(
         .write(&answer)
         .map_err(|error| Fault::connection(&error))?;
     agree(SOFTWARE, hello, &format!("the client at {peer}"))?;
-    Ticket::take(shared, hello.transfer)
+    shared.table.enter(hello.transfer)
 }
 
 fn refuse(
@@ -273,70 +261,6 @@ fn refuse(
             .read(&mut scratch)
             .is_ok_and(|got| got == scratch.len())
         {}
-    }
-}
-
-/// A session's place among those that may run.
-struct Ticket<'a> {
-    shared: &'a Shared,
-    number: u64,
-}
-
-impl<'a> Ticket<'a> {
-    /// Takes a place; an older session of the same transfer, whose connection must be broken, has
-    /// to leave first.
-    fn take(shared: &'a Shared, transfer: TransferId) -> Result<Self, Fault> {
-        let mut sessions = lock(&shared.sessions);
-        for old in sessions
-            .values()
-            .filter(|running| running.transfer == transfer)
-        {
-            if let Some(closer) = &old.closer {
-                closer.close();
-            }
-        }
-        let waited = shared
-            .ended
-            .wait_timeout_while(sessions, TAKEOVER, |sessions| {
-                sessions
-                    .values()
-                    .any(|running| running.transfer == transfer)
-            });
-        sessions = waited.unwrap_or_else(PoisonError::into_inner).0;
-        if sessions.len() >= shared.sessions_max {
-            return Err(Fault::new(
-                Code::ServerBusy,
-                format!(
-                    "{} transfers are running, which is all it may",
-                    sessions.len()
-                ),
-            )
-            .hint("try again when one has ended"));
-        }
-        let number = (0..)
-            .find(|number| !sessions.contains_key(number))
-            .unwrap_or(0);
-        sessions.insert(
-            number,
-            Running {
-                transfer,
-                closer: None,
-            },
-        );
-        Ok(Self { shared, number })
-    }
-
-    fn hold(&self, closer: Closer) {
-        if let Some(running) = lock(&self.shared.sessions).get_mut(&self.number) {
-            running.closer = Some(closer);
-        }
-    }
-}
-
-impl Drop for Ticket<'_> {
-    fn drop(&mut self) {
-        lock(&self.shared.sessions).remove(&self.number);
-        self.shared.ended.notify_all();
     }
 }
 

@@ -271,23 +271,31 @@ impl Source for FileSource {
     }
 }
 
-/// The failure behind an error of the channel, where the source is to blame for it.
-pub(crate) fn blame_source(source: &FileSource, error: &io::Error) -> Fault {
+/// The failure behind an error of the channel, which may be the source's or the connection's.
+pub(crate) fn blame(source: &FileSource, error: &io::Error) -> Fault {
     for file in source.files() {
         if let Err(fault) = file.check_unchanged() {
             return fault;
         }
     }
-    if error.kind() == io::ErrorKind::UnexpectedEof {
-        return Fault::new(
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Fault::new(
             Code::SourceChanged,
             "a source ended early; it was not delivered",
         )
-        .hint("send it again when nothing writes to it");
+        .hint("send it again when nothing writes to it"),
+        io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::TimedOut
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::NetworkDown => Fault::new(
+            Code::PeerGone,
+            format!("the data connection failed: {}", plain(error)),
+        )
+        .hint("run the same command again; what has arrived is not sent twice"),
+        _ => Fault::file("cannot read a source", error),
     }
-    Fault::new(
-        Code::PeerGone,
-        format!("the data channel failed: {}", plain(error)),
-    )
-    .hint("run the same command again; what has arrived is not sent twice")
 }

@@ -71,6 +71,10 @@ impl Target {
             if !policy.recheck
                 && (existing.size, existing.modified_ns) == (entry.size, entry.modified_ns)
             {
+                if dir.metadata(&name.part()).is_ok_and(|part| part.is_none()) {
+                    // Left by an end that was killed between naming the file and removing it.
+                    let _ = dir.remove(&name.journal());
+                }
                 return Ok(Found::Complete);
             }
             if !policy.replace {
@@ -98,10 +102,13 @@ impl Target {
         };
         let (mut verified, mut restarted) = (Vec::new(), false);
         if target.blocks.count() > 1 {
-            match target
-                .open_journal()
-                .map_err(|error| target.fault("cannot open", &error))?
-            {
+            let content = target.open_journal().map_err(|error| {
+                if target.is_empty() {
+                    target.discard();
+                }
+                target.fault("cannot open the journal of", &error)
+            })?;
+            match content {
                 Content::Blocks(blocks) => verified = blocks,
                 Content::OtherSource => restarted = true,
                 Content::Nothing => {}
@@ -116,18 +123,27 @@ impl Target {
     }
 
     fn open_journal(&self) -> io::Result<Content> {
-        let file = self.dir.open_or_create(&self.name.journal(), 0o600)?;
+        let name = self.name.journal();
         let meta = metadata(&self.file)?;
-        if meta.size != self.size {
-            // The part file was never reserved, so no block can be in it.
-            file.set_len(0)?;
-        }
         let subject = Subject {
             size: self.size,
             modified_ns: self.modified_ns,
             inode: meta.identity.1,
         };
-        let (journal, content) = Journal::open(file, subject, random_bytes()?)?;
+        let open = || {
+            Journal::open(
+                self.dir.open_or_create(&name, 0o600)?,
+                subject,
+                random_bytes()?,
+            )
+        };
+        let (mut journal, mut content) = open()?;
+        if meta.size != self.size && matches!(content, Content::Blocks(_)) {
+            // No block can be in a part file whose storage was never reserved; it has got the
+            // inode of one that was removed.
+            self.dir.remove(&name)?;
+            (journal, content) = open()?;
+        }
         *lock(&self.journal) = Some(journal);
         Ok(content)
     }
@@ -153,7 +169,13 @@ impl Target {
     pub(crate) fn discard(&self) {
         // What cannot be removed stays; the next transfer of the same file uses it.
         let _ = self.dir.remove(&self.name.part());
-        let _ = self.dir.remove(&self.name.journal());
+        if lock(&self.journal).is_some() {
+            let _ = self.dir.remove(&self.name.journal());
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        metadata(&self.file).is_ok_and(|meta| meta.size == 0)
     }
 
     /// Reads block `index` back and hashes it.

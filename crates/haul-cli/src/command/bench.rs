@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use haul::client::{self, BenchLimit};
 
 use crate::args::Bench;
+use crate::operand::host_and_port;
 use crate::output::Output;
 
 /// Measures.
@@ -13,12 +14,8 @@ pub(crate) fn run(args: Bench) -> ExitCode {
     let limit = args
         .bytes
         .map_or(BenchLimit::Time(args.time), BenchLimit::Bytes);
-    let host = args
-        .host
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .to_owned();
-    let config = args.path.client_config(host, None);
+    let (host, port) = host_and_port(&args.host);
+    let config = args.path.client_config(host, port);
     match client::bench(&config, limit, args.reverse, &output) {
         Ok(summary) => {
             output.bench_summary(&summary);

@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 
 use crate::fault::Fault;
 use crate::sink::BlockId;
-use crate::source::FileSource;
+use crate::source::{FileSource, blame};
 use crate::target::{HASH_PIECE, Target};
 use crate::tree::Digest;
 use crate::wire::Digests;
@@ -43,7 +43,7 @@ pub(super) fn hash_source(
                     .unwrap_or(usize::MAX)
                     .min(buffer.len());
                 if let Err(error) = file.read_exact_at(&mut buffer[..piece], at) {
-                    send(Err(crate::source::blame_source(source, &error)));
+                    send(Err(blame(source, &error)));
                     return;
                 }
                 hasher.update(&buffer[..piece]);

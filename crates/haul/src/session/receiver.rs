@@ -11,11 +11,12 @@ use haul_io::file::Dir;
 use super::hash::hash_targets;
 use super::keeper::{Job, keep};
 use super::plan::{Planned, prepare};
+use super::sender::restarted;
 use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
-use crate::report::{Event, FileResult, FileStatus, Observer};
+use crate::report::{Event, FileResult, Observer};
 use crate::sink::{BlockId, FileSink};
 use crate::target::Target;
 use crate::tree::Digest;
@@ -240,6 +241,11 @@ impl Session<'_> {
             total: self.total,
             present: self.present_before,
         });
+        for (plan, file) in plans.iter().zip(&self.files) {
+            if let (true, Some(target)) = (plan.restarted, &file.target) {
+                self.observer.event(&Event::Note(&restarted(&target.name)));
+            }
+        }
         self.ask_for_missing()?;
         self.left = self
             .files
@@ -370,13 +376,12 @@ impl Session<'_> {
                         "a file was named before it was verified",
                     ));
                 };
-                self.observer.event(&Event::FileDone(&FileResult {
-                    name: target.name.to_string(),
-                    bytes: target.size,
-                    blake3: Some(blake3::Hash::from_bytes(root).to_hex().to_string()),
-                    resumed_bytes: outcome.plan[file as usize].present,
-                    status: FileStatus::Copied,
-                }));
+                self.observer.event(&Event::FileDone(&FileResult::copied(
+                    &target.name,
+                    target.size,
+                    root,
+                    outcome.plan[file as usize].present,
+                )));
                 outcome.roots[file as usize] = Some(root);
                 self.left -= 1;
                 self.link

@@ -2,13 +2,13 @@
 
 use crossbeam_channel::{Receiver, select, unbounded};
 
-use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum};
+use super::{Carrier, CarrierEnd, Meter, account_of, saturating_sum};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
-use crate::report::{Event, Observer};
+use crate::report::{Event, FileResult, Observer};
 use crate::session::hash::hash_source;
-use crate::source::{FileSource, SourceFile, blame_source};
+use crate::source::{FileSource, SourceFile, blame};
 use crate::wire::{Complete, Digests, FileId, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX};
 
 /// What a sender knows when all is done, and, where it failed, what it knows until then.
@@ -139,10 +139,7 @@ impl Session<'_> {
                 source.check_unchanged()?;
                 self.link.send(&Message::Commit(FileId { file }))?;
             }
-            Message::Done(FileRoot { file, blake3 }) => {
-                let root = outcome.roots.get_mut(file as usize);
-                *root.ok_or_else(|| Fault::protocol("no such file"))? = Some(blake3);
-            }
+            Message::Done(done) => self.on_done(&done, outcome)?,
             Message::Complete(peer) => {
                 let done = |(plan, root): (&FilePlan, &Option<_>)| plan.complete || root.is_some();
                 if outcome.plan.is_empty() || !outcome.plan.iter().zip(&outcome.roots).all(done) {
@@ -158,6 +155,27 @@ impl Session<'_> {
             other => return Err(other.misplaced()),
         }
         Ok(false)
+    }
+
+    fn on_done(&self, done: &FileRoot, outcome: &mut SenderOutcome) -> Result<(), Fault> {
+        let index = done.file as usize;
+        let (Some(file), Some(root), Some(plan)) = (
+            self.source.files().get(index),
+            outcome.roots.get_mut(index),
+            outcome.plan.get(index),
+        ) else {
+            return Err(Fault::protocol(
+                "the receiver completed a file that was not offered",
+            ));
+        };
+        *root = Some(done.blake3);
+        self.observer.event(&Event::FileDone(&FileResult::copied(
+            &file.name,
+            file.size,
+            done.blake3,
+            plan.present,
+        )));
+        Ok(())
     }
 
     fn on_plan(&self, plan: Plan, outcome: &mut SenderOutcome) -> Result<(), Fault> {
@@ -188,10 +206,8 @@ impl Session<'_> {
                 self.link,
                 Fault::new(Code::PeerGone, "the data connection was closed"),
             )),
-            CarrierEnd::Ran(Err(error)) => match blame_source(self.source, &error) {
-                fault if fault.code == Code::PeerGone => {
-                    Err(account_of(self.link, channel_fault(&error)))
-                }
+            CarrierEnd::Ran(Err(error)) => match blame(self.source, &error) {
+                fault if fault.code == Code::PeerGone => Err(account_of(self.link, fault)),
                 fault => Err(fault),
             },
         }
