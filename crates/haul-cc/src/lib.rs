@@ -1,1 +1,25 @@
-//! Round-trip estimation, pacing and congestion control for datagram transports
+//! Round-trip estimation, pacing and congestion control for datagram transports.
+//!
+//! No I/O, no clock, no threads: callers pass [`Time`]. All byte counts are *wire* bytes (IP packet size), so that a
+//! declared rate means the rate of the link and not of the payload.
+//!
+//! Map: [`time`] the clock's currency · [`rtt`] round-trip estimates · [`pacer`] when the next batch may leave ·
+//! [`controller`] what a congestion control sees and answers · [`fixed`], [`daimd`], [`cubic`], [`model`] the controls ·
+//! [`filter`] windowed extremes.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod controller;
+pub mod cubic;
+pub mod daimd;
+pub mod filter;
+pub mod fixed;
+pub mod model;
+pub mod pacer;
+pub mod rtt;
+pub mod time;
+
+pub use controller::{Ack, Algorithm, Controller, Loss, Rate, RateSample, Snapshot};
+pub use pacer::Pacer;
+pub use rtt::RttEstimator;
+pub use time::Time;

@@ -8,4 +8,3 @@ pub mod ring;
 pub mod tcp;
 pub mod tun;
 pub mod udp;
-pub mod usage;

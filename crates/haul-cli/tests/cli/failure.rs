@@ -344,7 +344,7 @@ impl Disk {
         if mount.is_ok_and(|mount| mount.status.success()) {
             return Some(Self(at));
         }
-        eprintln!("skipped: mounting a small file system needs root");
+        println!("SKIPPED: mounting a small file system needs root");
         None
     }
 }

@@ -249,6 +249,10 @@ impl Source for Pattern {
         Ok(())
     }
 
+    fn memory_at(&self, offset: u64) -> Option<&[u8]> {
+        self.memory.get(position(offset)..)
+    }
+
     fn file_at(&self, offset: u64) -> Option<FileRange<'_>> {
         let at = position(offset);
         Some(FileRange {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use haul_io::usage::{CpuTime, cpu_time};
+use haul_io::clock::{CpuTime, process_cpu};
 
 use crate::channel::{Cancel, Channel, ChannelStats, Opening};
 use crate::fault::{Code, Fault, plain};
@@ -97,16 +97,15 @@ struct Meter(CpuTime);
 
 impl Meter {
     fn start() -> Self {
-        Self(cpu_time().unwrap_or_default())
+        Self(process_cpu().unwrap_or_default())
     }
 
     /// The goodbye of an end that has moved `moved` bytes.
     fn spent(self, moved: u64, repaired: u64, stats: ChannelStats) -> Complete {
-        let now = cpu_time().unwrap_or_default();
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let used = process_cpu().unwrap_or_default().since(self.0);
         Complete {
-            cpu_user_us: micros(now.user.saturating_sub(self.0.user)),
-            cpu_system_us: micros(now.system.saturating_sub(self.0.system)),
+            cpu_user_us: used.user_ns / 1000,
+            cpu_system_us: used.system_ns / 1000,
             moved,
             retransmitted: stats.retransmitted,
             rtt_us: stats.rtt_us,

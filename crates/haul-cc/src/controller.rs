@@ -1,0 +1,184 @@
+//! What a congestion control sees and what it answers.
+//!
+//! A transport feeds every control the same two inputs, [`Ack`] and [`Loss`], and obeys the same two answers, a pacing
+//! rate and a window. A new control is one file and one [`Algorithm`] variant.
+
+use std::fmt::Debug;
+
+use crate::cubic::Cubic;
+use crate::daimd::Daimd;
+use crate::fixed::Fixed;
+use crate::model::Model;
+use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
+
+/// Wire bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// More than any link of today: unpaced.
+    pub const UNLIMITED: Self = Self(1 << 40);
+
+    /// From bits per second.
+    #[must_use]
+    pub const fn from_bps(bits_per_second: u64) -> Self {
+        Self(bits_per_second / 8)
+    }
+
+    /// From bytes per second.
+    #[must_use]
+    pub const fn from_bytes_per_second(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// `bytes` in `ns` nanoseconds.
+    #[must_use]
+    pub fn of(bytes: u64, ns: u64) -> Self {
+        let per_second = u128::from(bytes) * u128::from(SECOND_NS) / u128::from(ns.max(1));
+        Self(
+            u64::try_from(per_second)
+                .unwrap_or(u64::MAX)
+                .min(Self::UNLIMITED.0),
+        )
+    }
+
+    /// Bytes per second.
+    #[must_use]
+    pub const fn bytes_per_second(self) -> u64 {
+        self.0
+    }
+
+    /// Bits per second.
+    #[must_use]
+    pub const fn bps(self) -> u64 {
+        self.0 * 8
+    }
+
+    /// Bytes that `ns` nanoseconds carry.
+    #[must_use]
+    pub fn bytes_in(self, ns: u64) -> u64 {
+        let bytes = u128::from(self.0) * u128::from(ns) / u128::from(SECOND_NS);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Nanoseconds that `bytes` take.
+    #[must_use]
+    pub fn time_for(self, bytes: u64) -> u64 {
+        let ns = u128::from(bytes) * u128::from(SECOND_NS) / u128::from(self.0.max(1));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
+    /// This rate times `gain`, a ratio in percent.
+    #[must_use]
+    pub fn percent(self, gain: u64) -> Self {
+        let scaled = u128::from(self.0) * u128::from(gain) / 100;
+        Self(
+            u64::try_from(scaled)
+                .unwrap_or(u64::MAX)
+                .min(Self::UNLIMITED.0),
+        )
+    }
+}
+
+/// How fast data arrived at the receiver, by the receiver's own clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateSample {
+    /// Arrivals per second over the interval.
+    pub rate: Rate,
+    /// Length of the interval, ns.
+    pub interval_ns: u64,
+    /// Wire bytes that arrived in it.
+    pub bytes: u64,
+    /// The sender had too little to send during a part of it, so the path may carry more.
+    pub app_limited: bool,
+}
+
+/// News of data that arrived.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ack {
+    /// Wire bytes acknowledged by this report for the first time.
+    pub acked_bytes: u64,
+    /// Round-trip time of the newest packet acknowledged, ns.
+    pub rtt_ns: Option<u64>,
+    /// Smoothed round-trip time, ns.
+    pub smoothed_rtt_ns: u64,
+    /// Arrival rate, where the receiver reports it.
+    pub arrival: Option<RateSample>,
+    /// UDT's packet-pair estimate of the link's capacity, packets per second.
+    pub link_capacity_pps: Option<u64>,
+    /// Wire bytes sent and neither acknowledged nor known lost, after this report.
+    pub in_flight_bytes: u64,
+    /// The sender had nothing more to send when it last looked.
+    pub app_limited: bool,
+}
+
+/// News of data that did not arrive.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Loss {
+    /// Wire bytes declared lost by this report.
+    pub lost_bytes: u64,
+    /// Packet number of the first packet lost.
+    pub first_packet: u64,
+    /// Packet number that will be sent next.
+    pub next_packet: u64,
+    /// Wire bytes in flight after the loss.
+    pub in_flight_bytes: u64,
+}
+
+/// What a control would tell somebody who watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Name of the control and, after a slash, of its present state.
+    pub state: &'static str,
+    /// The pacing rate in force.
+    pub pacing: Rate,
+    /// The window in force, wire bytes.
+    pub window_bytes: u64,
+}
+
+/// A congestion control.
+pub trait Controller: Debug + Send {
+    /// Data arrived.
+    fn handle_ack(&mut self, now: Time, ack: &Ack);
+    /// Data was lost.
+    fn handle_loss(&mut self, now: Time, loss: &Loss);
+    /// Nothing has been heard for a retransmission time-out.
+    fn handle_timeout(&mut self, now: Time);
+    /// The rate at which to send.
+    fn pacing_rate(&self) -> Rate;
+    /// The most wire bytes to have in flight.
+    fn window_bytes(&self) -> u64;
+    /// The shortest interval over which an arrival rate is worth a sample, ns; zero while any two reports will do.
+    fn sampling_interval_ns(&self) -> u64 {
+        10 * MILLISECOND_NS
+    }
+    /// For people.
+    fn snapshot(&self) -> Snapshot;
+}
+
+/// Which control to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Algorithm {
+    /// Model of the path (BBR class): finds the rate by itself and holds it under random loss.
+    #[default]
+    Model,
+    /// A declared rate, for dedicated circuits and policed paths.
+    Fixed(Rate),
+    /// CUBIC (RFC 9438): loss means congestion.
+    Cubic,
+    /// UDT's own rate control.
+    Daimd,
+}
+
+impl Algorithm {
+    /// Makes the control for packets of `packet_bytes` wire bytes.
+    #[must_use]
+    pub fn build(self, packet_bytes: u64, seed: u64) -> Box<dyn Controller> {
+        match self {
+            Self::Model => Box::new(Model::new(packet_bytes, seed)),
+            Self::Fixed(rate) => Box::new(Fixed::new(rate, packet_bytes)),
+            Self::Cubic => Box::new(Cubic::new(packet_bytes)),
+            Self::Daimd => Box::new(Daimd::new(packet_bytes, seed)),
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! The default control: a model of the path, in the manner of BBR.
+//!
+//! It keeps two figures, the arrival rate that the path has shown and its base round-trip time, and sends what they
+//! multiply to. Random loss does not enter. It differs from BBR (draft-cardwell-iccrg-bbr-congestion-control) where bulk
+//! transfers on long paths are hurt by it:
+//!
+//! * **Start.** The dispersion of the first back-to-back packets gives a first rate after one round trip; a longer paced
+//!   train confirms it after the second. Doubling per round trip needs 9 round trips for 1 Gb/s x 100 ms and then
+//!   overshoots by a whole bandwidth-delay product.
+//! * **Probe.** A burst of bounded length at 125 %, repaid at once, instead of a full round trip: what it shows arrives a
+//!   round trip later either way, and the queue that it costs no longer grows with distance.
+//! * **Queue.** While nobody else keeps the bottleneck's queue filled, a standing queue means that the model is too high, and
+//!   the rate yields until it is gone. When the queue stays although the flow yields, somebody else fills it; then the flow
+//!   stops yielding and probes for whole round trips, as BBR does.
+//! * **Loss** counts as congestion only where it comes with a queue and exceeds [`CONGESTION_LOSS_PERCENT`].
+
+use crate::controller::{Ack, Controller, Loss, Rate, RateSample, Snapshot};
+use crate::filter::WindowedMax;
+use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
+
+/// Model-based control. See the module's text.
+#[derive(Debug)]
+pub struct Model {
+    packet_bytes: u64,
+    state: State,
+    /// Arrival rates shown by the path, bytes per second, over the last [`BANDWIDTH_WINDOW_RTTS`].
+    bandwidth: WindowedMax,
+    base: BaseRtt,
+    queue: Queue,
+    round: Round,
+    smoothed_rtt_ns: u64,
+    /// The rate before the latest burst.
+    grown_from: Option<Rate>,
+    /// Nothing is heard: hold back until the path answers again.
+    stalled: bool,
+    random: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The first packets, back to back: their dispersion is the first estimate.
+    Train {
+        answered_at: Option<Time>,
+        best: Rate,
+    },
+    /// A paced train of bounded size, longer each time, until arrivals fall behind departures.
+    Climb {
+        pace: Rate,
+        cap_bytes: u64,
+        started: Time,
+        best: Rate,
+    },
+    /// Hold the rate.
+    Cruise { until: Time },
+    /// A burst above the rate to see whether the path carries more.
+    Up { until: Time, started: Time },
+    /// Repay the burst.
+    Down { until: Time },
+    /// Half a window in flight so that the queue empties and the base round-trip time shows.
+    Drain { until: Time },
+}
+
+const INITIAL_WINDOW_PACKETS: u64 = 64;
+const WINDOW_PACKETS_MIN: u64 = 32;
+const BANDWIDTH_WINDOW_RTTS: u64 = 10;
+const BANDWIDTH_WINDOW_NS_MIN: u64 = 200 * MILLISECOND_NS;
+const INITIAL_RTT_NS: u64 = 100 * MILLISECOND_NS;
+
+const TRAIN_GAIN: u64 = 125;
+const CLIMB_GAIN: u64 = 200;
+/// Arrivals below this share of the pace mean that the path, not the pace, set them.
+const SATURATED_PERCENT: u64 = 88;
+/// Each train of the climb may be this much longer than the one before.
+const CLIMB_FACTOR: u64 = 16;
+/// … and lasts at least this long, so that its rate can be measured.
+const CLIMB_NS_MIN: u64 = 3 * MILLISECOND_NS;
+/// The climb resumes at this gain after a burst that passed whole.
+const RESUME_GAIN: u64 = 150;
+
+const UP_GAIN: u64 = 125;
+const DOWN_GAIN: u64 = 75;
+const YIELD_GAIN: u64 = 90;
+const UP_NS_MIN: u64 = 4 * MILLISECOND_NS;
+const UP_NS_MAX: u64 = 20 * MILLISECOND_NS;
+/// Growth shown by a burst that makes the next one follow at once.
+const GROWTH_PERCENT: u64 = 108;
+/// Growth that leaves no doubt: the burst passed whole.
+const PASSED_PERCENT: u64 = 118;
+const CRUISE_RTTS: u64 = 5;
+const CRUISE_NS_MIN: u64 = 60 * MILLISECOND_NS;
+
+const WINDOW_GAIN: u64 = 200;
+/// Congestion: this share of a round's packets lost while a queue stands.
+const CONGESTION_LOSS_PERCENT: u64 = 2;
+const CONGESTION_GAIN: u64 = 85;
+
+const BASE_RTT_EXPIRES_NS: u64 = 10 * SECOND_NS;
+const DRAIN_NS_MIN: u64 = 20 * MILLISECOND_NS;
+
+/// The least round-trip time seen, and when it was last seen or nearly so.
+#[derive(Debug)]
+struct BaseRtt {
+    ns: Option<u64>,
+    confirmed: Time,
+}
+
+/// How long packets wait at the bottleneck: the least of each short epoch, so that scheduling noise does not count.
+#[derive(Debug, Default)]
+struct Queue {
+    epoch_start: Time,
+    epoch_min_ns: Option<u64>,
+    delay_ns: u64,
+    /// Since when the queue has been standing without a break.
+    standing_since: Option<Time>,
+    /// Somebody else keeps it standing.
+    contested: bool,
+}
+
+/// What happened since the round began; a round is a smoothed round-trip time.
+#[derive(Debug, Default)]
+struct Round {
+    started: Time,
+    acked_bytes: u64,
+    lost_bytes: u64,
+    best: Rate,
+}
+
+impl Model {
+    /// A control for packets of `packet_bytes` wire bytes; `seed` keeps competing flows from probing in step.
+    #[must_use]
+    pub fn new(packet_bytes: u64, seed: u64) -> Self {
+        Self {
+            packet_bytes,
+            state: State::Train {
+                answered_at: None,
+                best: Rate::default(),
+            },
+            bandwidth: WindowedMax::new(SECOND_NS),
+            base: BaseRtt {
+                ns: None,
+                confirmed: Time::ZERO,
+            },
+            queue: Queue::default(),
+            round: Round::default(),
+            smoothed_rtt_ns: INITIAL_RTT_NS,
+            grown_from: None,
+            stalled: false,
+            random: seed | 1,
+        }
+    }
+
+    fn base_ns(&self) -> u64 {
+        self.base.ns.unwrap_or(self.smoothed_rtt_ns)
+    }
+
+    fn rate(&self) -> Rate {
+        Rate::from_bytes_per_second(self.bandwidth.value().unwrap_or(0))
+    }
+
+    fn bdp_bytes(&self) -> u64 {
+        self.rate().bytes_in(self.base_ns())
+    }
+
+    /// A delay beyond this is a queue and not noise.
+    fn queue_threshold_ns(&self) -> u64 {
+        (self.base_ns() / 24).max(3 * MILLISECOND_NS / 2)
+    }
+
+    fn is_starting(&self) -> bool {
+        matches!(self.state, State::Train { .. } | State::Climb { .. })
+    }
+
+    fn take_rtt(&mut self, now: Time, rtt_ns: u64) {
+        let threshold_ns = self.queue_threshold_ns();
+        let base = self.base.ns.get_or_insert(rtt_ns);
+        if rtt_ns <= *base + threshold_ns / 2 {
+            *base = rtt_ns.min(*base);
+            self.base.confirmed = now;
+        }
+        let over_base_ns = rtt_ns - (*base).min(rtt_ns);
+        let round_ns = self.smoothed_rtt_ns;
+        self.queue.take(now, over_base_ns, threshold_ns, round_ns);
+    }
+
+    fn take_arrival(&mut self, now: Time, sample: RateSample) {
+        let window_ns = (BANDWIDTH_WINDOW_RTTS * self.smoothed_rtt_ns).max(BANDWIDTH_WINDOW_NS_MIN);
+        self.bandwidth.set_window(window_ns);
+        self.round.best = self.round.best.max(sample.rate);
+        let base_ns = self.base_ns();
+        match &mut self.state {
+            State::Train { answered_at, best } => {
+                answered_at.get_or_insert(now);
+                *best = sample.rate.max(*best);
+            }
+            // What arrives within the first round trip left before the climb began.
+            State::Climb { best, started, .. } if now.since(*started) >= base_ns => {
+                *best = sample.rate.max(*best);
+            }
+            State::Climb { .. } => {}
+            _ => {
+                if !sample.app_limited || sample.rate > self.rate() {
+                    self.bandwidth.update(now, sample.rate.bytes_per_second());
+                }
+            }
+        }
+    }
+
+    /// Ends the round when its time has come: loss together with a queue means congestion.
+    fn turn_round(&mut self, now: Time) {
+        if now.since(self.round.started) < self.smoothed_rtt_ns {
+            return;
+        }
+        let sent = self.round.acked_bytes + self.round.lost_bytes;
+        let congested = self.round.lost_bytes * 100 > sent * CONGESTION_LOSS_PERCENT
+            && self.queue.delay_ns > self.queue_threshold_ns();
+        if congested && !self.is_starting() && self.round.best > Rate::default() {
+            let yielded = self.round.best.min(self.rate()).percent(CONGESTION_GAIN);
+            self.bandwidth.reset(now, yielded.bytes_per_second());
+        }
+        self.round = Round {
+            started: now,
+            ..Round::default()
+        };
+    }
+
+    fn advance(&mut self, now: Time, in_flight_bytes: u64) {
+        match self.state {
+            State::Train {
+                answered_at: Some(at),
+                best,
+            } => {
+                let answered = in_flight_bytes < INITIAL_WINDOW_PACKETS / 4 * self.packet_bytes;
+                if best > Rate::default() && (answered || now.since(at) > self.smoothed_rtt_ns / 4)
+                {
+                    self.climb(
+                        now,
+                        best.percent(TRAIN_GAIN),
+                        INITIAL_WINDOW_PACKETS * self.packet_bytes,
+                    );
+                }
+            }
+            State::Train { .. } => {}
+            State::Climb {
+                pace,
+                cap_bytes,
+                started,
+                best,
+            } => {
+                let train_ns = pace.time_for(cap_bytes).min(self.smoothed_rtt_ns);
+                let judged = now.since(started) > self.smoothed_rtt_ns + train_ns + MILLISECOND_NS;
+                let queue_stands = self.queue.delay_ns > self.queue_threshold_ns()
+                    && now.since(started) > self.smoothed_rtt_ns;
+                if judged || queue_stands {
+                    self.judge_climb(now, pace, cap_bytes, best);
+                }
+            }
+            State::Cruise { until } if self.base_expired(now) => {
+                let _ = until;
+                let drain_ns = self.smoothed_rtt_ns.max(DRAIN_NS_MIN) + DRAIN_NS_MIN;
+                self.state = State::Drain {
+                    until: now.after(drain_ns),
+                };
+            }
+            State::Cruise { until } if now >= until => self.probe(now),
+            State::Up { until, started } if now >= until => {
+                self.state = State::Down {
+                    until: now.after(now.since(started)),
+                };
+            }
+            State::Down { until } if now >= until => self.cruise(now),
+            State::Drain { until } if now >= until => {
+                self.base.confirmed = now;
+                self.queue.contested = false;
+                self.cruise(now);
+            }
+            State::Cruise { .. } | State::Up { .. } | State::Down { .. } | State::Drain { .. } => {}
+        }
+    }
+
+    fn climb(&mut self, now: Time, pace: Rate, last_cap_bytes: u64) {
+        let wanted = pace.bytes_in(self.base_ns() * 5 / 4) + self.slack_bytes(pace);
+        let longer = last_cap_bytes
+            .saturating_mul(CLIMB_FACTOR)
+            .max(pace.bytes_in(CLIMB_NS_MIN));
+        let cap_bytes = wanted.min(longer);
+        self.state = State::Climb {
+            pace,
+            cap_bytes,
+            started: now,
+            best: Rate::default(),
+        };
+    }
+
+    fn judge_climb(&mut self, now: Time, pace: Rate, cap_bytes: u64, best: Rate) {
+        let saturated = best < pace.percent(SATURATED_PERCENT);
+        if best == Rate::default() {
+            self.climb(now, pace, cap_bytes / CLIMB_FACTOR);
+        } else if saturated || self.queue.delay_ns > self.queue_threshold_ns() {
+            self.bandwidth.reset(now, best.bytes_per_second());
+            self.cruise(now);
+        } else {
+            self.climb(now, best.percent(CLIMB_GAIN), cap_bytes);
+        }
+    }
+
+    fn base_expired(&self, now: Time) -> bool {
+        now.since(self.base.confirmed) > BASE_RTT_EXPIRES_NS
+    }
+
+    fn cruise(&mut self, now: Time) {
+        let rtts = CRUISE_RTTS * 16 + self.random_below(2 * 16);
+        let length_ns = (self.base_ns() * rtts / 16).max(CRUISE_NS_MIN);
+        self.state = State::Cruise {
+            until: now.after(length_ns),
+        };
+    }
+
+    fn probe(&mut self, now: Time) {
+        let length_ns = if self.queue.contested {
+            self.base_ns().max(UP_NS_MIN)
+        } else {
+            (2 * self.base_ns()).clamp(UP_NS_MIN, UP_NS_MAX)
+        };
+        self.state = State::Up {
+            until: now.after(length_ns),
+            started: now,
+        };
+    }
+
+    /// A burst has shown more than was known: look further without waiting for the next turn.
+    fn follow_growth(&mut self, now: Time, known: Rate) {
+        self.grown_from = self
+            .grown_from
+            .filter(|_| !matches!(self.state, State::Climb { .. }));
+        let from = *self.grown_from.get_or_insert(known);
+        if !matches!(self.state, State::Cruise { .. }) {
+            return;
+        }
+        if self.rate() > from.percent(PASSED_PERCENT) && !self.queue.contested {
+            let in_flight = self.bdp_bytes();
+            self.climb(now, self.rate().percent(RESUME_GAIN), in_flight);
+            self.grown_from = None;
+        } else if self.rate() > from.percent(GROWTH_PERCENT) {
+            self.probe(now);
+            self.grown_from = None;
+        }
+    }
+
+    fn random_below(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound
+    }
+
+    /// What delayed feedback and batches of a window keep in flight beyond the product of rate and time.
+    fn slack_bytes(&self, rate: Rate) -> u64 {
+        rate.bytes_in(2 * MILLISECOND_NS) + WINDOW_PACKETS_MIN * self.packet_bytes
+    }
+
+    /// The model is too high, and nobody else is to blame for the queue.
+    fn yields(&self) -> bool {
+        !self.queue.contested && self.queue.delay_ns > self.queue_threshold_ns()
+    }
+}
+
+impl Queue {
+    fn take(&mut self, now: Time, over_base_ns: u64, threshold_ns: u64, round_ns: u64) {
+        let epoch_ns = (round_ns / 8).clamp(4 * MILLISECOND_NS, 20 * MILLISECOND_NS);
+        let least = self
+            .epoch_min_ns
+            .map_or(over_base_ns, |min| min.min(over_base_ns));
+        self.epoch_min_ns = Some(least);
+        if now.since(self.epoch_start) < epoch_ns {
+            return;
+        }
+        self.epoch_start = now;
+        self.epoch_min_ns = None;
+        self.delay_ns = least;
+        if least <= threshold_ns {
+            self.standing_since = None;
+            self.contested = false;
+            return;
+        }
+        let since = *self.standing_since.get_or_insert(now);
+        if now.since(since) > (CONTESTED_RTTS * round_ns).max(CONTESTED_NS_MIN) {
+            self.contested = true;
+        }
+    }
+}
+
+/// A queue that outlasts this much yielding is kept by somebody else.
+const CONTESTED_RTTS: u64 = 6;
+const CONTESTED_NS_MIN: u64 = 150 * MILLISECOND_NS;
+
+impl Controller for Model {
+    fn handle_ack(&mut self, now: Time, ack: &Ack) {
+        self.smoothed_rtt_ns = ack.smoothed_rtt_ns;
+        self.stalled = false;
+        self.round.acked_bytes += ack.acked_bytes;
+        if let Some(rtt_ns) = ack.rtt_ns {
+            self.take_rtt(now, rtt_ns);
+        }
+        if let Some(sample) = ack.arrival {
+            let known = self.rate();
+            self.take_arrival(now, sample);
+            if known > Rate::default() {
+                self.follow_growth(now, known);
+            }
+        }
+        self.turn_round(now);
+        self.advance(now, ack.in_flight_bytes);
+    }
+
+    fn handle_loss(&mut self, _now: Time, loss: &Loss) {
+        self.round.lost_bytes += loss.lost_bytes;
+    }
+
+    fn handle_timeout(&mut self, _now: Time) {
+        self.stalled = true;
+    }
+
+    fn pacing_rate(&self) -> Rate {
+        let gain = match self.state {
+            State::Train { .. } => return Rate::UNLIMITED,
+            State::Climb { pace, .. } => return pace,
+            State::Up { .. } => UP_GAIN,
+            State::Down { .. } => DOWN_GAIN,
+            State::Cruise { .. } if self.yields() => YIELD_GAIN,
+            State::Cruise { .. } | State::Drain { .. } => 100,
+        };
+        let floor = Rate::of(self.packet_bytes, 10 * MILLISECOND_NS);
+        self.rate().percent(gain).max(floor)
+    }
+
+    fn window_bytes(&self) -> u64 {
+        let initial = INITIAL_WINDOW_PACKETS * self.packet_bytes;
+        if self.stalled {
+            return initial;
+        }
+        match self.state {
+            State::Train { .. } => initial,
+            State::Climb { cap_bytes, .. } => cap_bytes,
+            State::Drain { .. } => {
+                (self.bdp_bytes() / 2).max(WINDOW_PACKETS_MIN * self.packet_bytes)
+            }
+            State::Cruise { .. } | State::Up { .. } | State::Down { .. } => {
+                self.bdp_bytes() * WINDOW_GAIN / 100 + self.slack_bytes(self.rate())
+            }
+        }
+    }
+
+    fn sampling_interval_ns(&self) -> u64 {
+        if self.is_starting() {
+            return 0;
+        }
+        (self.base_ns() / 2).clamp(UP_NS_MIN / 2, UP_NS_MAX / 2)
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let state = match self.state {
+            State::Train { .. } => "model/train",
+            State::Climb { .. } => "model/climb",
+            State::Cruise { .. } if self.yields() => "model/yield",
+            State::Cruise { .. } if self.queue.contested => "model/cruise-contested",
+            State::Cruise { .. } => "model/cruise",
+            State::Up { .. } => "model/up",
+            State::Down { .. } => "model/down",
+            State::Drain { .. } => "model/drain",
+        };
+        Snapshot {
+            state,
+            pacing: self.pacing_rate(),
+            window_bytes: self.window_bytes(),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! When the next batch may leave.
+//!
+//! Kernels without `fq` do not pace, and a timer per packet costs more than the packet. So the pacer keeps a schedule
+//! and lets a *batch* go when its moment has come: the batch is what the rate produces in [`QUANTUM_NS`], never more than
+//! the stated burst. A sender that woke up late may catch up, at most 10/8 of the rate and only for what it
+//! missed within [`LAG_MAX_NS`]: forgetting the lag would turn every scheduling hiccup into lost throughput, and repaying
+//! it at once would be the burst that a shallow queue or a policer drops.
+
+use crate::controller::Rate;
+use crate::time::{MICROSECOND_NS, MILLISECOND_NS, Time};
+
+/// The time that one batch should cover.
+pub const QUANTUM_NS: u64 = 400 * MICROSECOND_NS;
+/// The longest lag that is made up for.
+pub const LAG_MAX_NS: u64 = 20 * MILLISECOND_NS;
+/// The rate at which lag is made up, in eighths of the paced rate; the module's text says why not more.
+const CATCH_UP_EIGHTHS: u64 = 10;
+
+/// A schedule of departures at a rate.
+#[derive(Debug, Clone)]
+pub struct Pacer {
+    rate: Rate,
+    burst_bytes: u64,
+    packet_bytes: u64,
+    /// When the next batch is due if the schedule has been kept.
+    due: Time,
+    /// Earliest departure while lag is being made up.
+    not_before: Time,
+}
+
+impl Pacer {
+    /// A pacer whose batches hold at least one packet of `packet_bytes` and at most `burst_bytes` (wire bytes).
+    #[must_use]
+    pub fn new(rate: Rate, packet_bytes: u64, burst_bytes: u64) -> Self {
+        Self {
+            rate,
+            burst_bytes: burst_bytes.max(packet_bytes),
+            packet_bytes,
+            due: Time::ZERO,
+            not_before: Time::ZERO,
+        }
+    }
+
+    /// Changes the rate from the next batch on.
+    pub fn set_rate(&mut self, rate: Rate) {
+        self.rate = rate;
+    }
+
+    /// The rate in force.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// Wire bytes that may leave now; zero until [`Pacer::ready_at`].
+    #[must_use]
+    pub fn budget_bytes(&self, now: Time) -> u64 {
+        if now < self.ready_at() {
+            0
+        } else {
+            self.batch_bytes()
+        }
+    }
+
+    /// When the next batch may leave.
+    #[must_use]
+    pub fn ready_at(&self) -> Time {
+        self.due.max(self.not_before)
+    }
+
+    /// The size that batches aim for, wire bytes: the rate over a quantum, within one packet and the burst.
+    #[must_use]
+    pub fn batch_bytes(&self) -> u64 {
+        self.rate
+            .bytes_in(QUANTUM_NS)
+            .clamp(self.packet_bytes, self.burst_bytes)
+    }
+
+    /// `bytes` left at `now`.
+    pub fn handle_sent(&mut self, now: Time, bytes: u64) {
+        let spacing_ns = self.rate.time_for(bytes);
+        self.due = self.due.max(now.before(LAG_MAX_NS)).after(spacing_ns);
+        self.not_before = now.after(spacing_ns * 8 / CATCH_UP_EIGHTHS);
+    }
+
+    /// The sender had nothing to send until `now`: time that passed is not lag.
+    pub fn handle_idle(&mut self, now: Time) {
+        self.due = self.due.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::SECOND_NS;
+
+    const PACKET: u64 = 1_500;
+
+    fn pacer(bits_per_second: u64) -> Pacer {
+        Pacer::new(Rate::from_bps(bits_per_second), PACKET, 64_000)
+    }
+
+    /// Sends whenever allowed, waking up as `wake` says; answers wire bytes sent in a second.
+    fn sent_in_a_second(mut pacer: Pacer, wake: impl Fn(Time) -> Time) -> u64 {
+        let (mut now, mut sent) = (Time::from_ns(SECOND_NS), 0);
+        pacer.handle_idle(now);
+        while now < Time::from_ns(2 * SECOND_NS) {
+            let budget = pacer.budget_bytes(now);
+            if budget > 0 {
+                pacer.handle_sent(now, budget);
+                sent += budget;
+            }
+            now = wake(pacer.ready_at().max(now));
+        }
+        sent
+    }
+
+    #[test]
+    fn an_exact_timer_gives_the_exact_rate() {
+        for rate in [10_000_000, 1_000_000_000, 40_000_000_000] {
+            let sent = sent_in_a_second(pacer(rate), |due| due);
+            assert!(
+                sent.abs_diff(rate / 8) <= 64_000 + rate / 8 / 10_000,
+                "{rate}: {sent}"
+            );
+        }
+    }
+
+    #[test]
+    fn late_wakeups_are_made_up_for() {
+        let wakeups = std::cell::Cell::new(0_u32);
+        let late = |due: Time| {
+            wakeups.set(wakeups.get() + 1);
+            if wakeups.get().is_multiple_of(64) {
+                due.after(5 * MILLISECOND_NS)
+            } else {
+                due
+            }
+        };
+        let sent = sent_in_a_second(pacer(1_000_000_000), late);
+        assert!(sent > 124_000_000 * 98 / 100, "{sent}");
+    }
+
+    #[test]
+    fn making_up_never_exceeds_the_catch_up_rate() {
+        let mut pacer = pacer(1_000_000_000);
+        let mut now = Time::from_ns(SECOND_NS);
+        pacer.handle_sent(now, 50_000);
+        now = now.after(10 * MILLISECOND_NS);
+        let (start, mut sent) = (now, 0);
+        while now < start.after(4 * MILLISECOND_NS) {
+            let budget = pacer.budget_bytes(now);
+            assert!(budget <= 64_000);
+            pacer.handle_sent(now, budget);
+            sent += budget;
+            now = pacer.ready_at();
+        }
+        let line = Rate::from_bps(1_250_000_000).bytes_in(now.since(start));
+        assert!(sent <= line + 64_000, "{sent} > {line}");
+    }
+
+    #[test]
+    fn idleness_earns_no_burst() {
+        let mut pacer = pacer(1_000_000_000);
+        let now = Time::from_ns(SECOND_NS);
+        pacer.handle_idle(now);
+        pacer.handle_sent(now, 64_000);
+        assert!(pacer.ready_at() > now);
+        assert_eq!(pacer.ready_at().since(now), 512_000);
+    }
+}

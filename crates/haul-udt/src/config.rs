@@ -1,0 +1,128 @@
+//! What the user may choose, and what both ends agreed on.
+
+use haul_cc::{Algorithm, Rate};
+
+use crate::wire::{HEADER_LEN, LOWER_LEN_V4, SocketKind};
+
+/// Every receiver that places takes this much before it has said how much.
+pub const WINDOW_BYTES_MIN: u64 = 1 << 20;
+
+/// Choices of the local user.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Stream or messages.
+    pub kind: SocketKind,
+    /// Largest IP packet, octets; the lesser of both ends' counts.
+    pub mtu: u32,
+    /// Octets of IP and UDP headers: 28 for IPv4, 48 for IPv6.
+    pub lower_len: u32,
+    /// Packets that this end takes in flight.
+    pub flight_packets: u32,
+    /// Payload octets beyond the last one consumed that this end takes where packets are placed: [`WINDOW_BYTES_MIN`] to
+    /// 1 GiB. Costs no memory here.
+    pub receive_window_bytes: u64,
+    /// Memory for packets that wait in slots (messages, and plain UDT peers), octets.
+    pub slot_memory_bytes: u64,
+    /// Congestion control towards a Longhaul peer.
+    pub control: Algorithm,
+    /// Congestion control towards a plain UDT peer, whose feedback suits UDT's own best.
+    pub control_plain: Algorithm,
+    /// No more than this whatever the control says.
+    pub rate_max: Rate,
+    /// Offer what Longhaul has beyond UDT4.
+    pub offer_placement: bool,
+    /// Largest batch handed to the socket at once, wire octets.
+    pub burst_bytes: u64,
+    /// Time to connect, ns.
+    pub connect_timeout_ns: u64,
+    /// Silence after which the peer counts as gone, ns.
+    pub idle_timeout_ns: u64,
+    /// Time that unacknowledged data is still tried for after close, ns.
+    pub linger_ns: u64,
+}
+
+const SECOND_NS: u64 = haul_cc::time::SECOND_NS;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            kind: SocketKind::Stream,
+            mtu: 1_500,
+            lower_len: 28,
+            flight_packets: 1 << 20,
+            receive_window_bytes: 1 << 30,
+            slot_memory_bytes: 32 << 20,
+            control: Algorithm::Model,
+            control_plain: Algorithm::Daimd,
+            rate_max: Rate::UNLIMITED,
+            offer_placement: true,
+            burst_bytes: 65_000,
+            connect_timeout_ns: 10 * SECOND_NS,
+            idle_timeout_ns: 30 * SECOND_NS,
+            linger_ns: 30 * SECOND_NS,
+        }
+    }
+}
+
+impl Config {
+    /// Packets that fit into the receive window when each takes a slot of its own (messages, and plain UDT peers).
+    #[must_use]
+    pub fn receive_slots(&self) -> u32 {
+        let slot_len = u64::from(payload_len(self.mtu, LOWER_LEN_LEAST).max(1));
+        let slots = self.slot_memory_bytes / slot_len;
+        u32::try_from(slots)
+            .unwrap_or(u32::MAX)
+            .clamp(SLOTS_MIN, self.flight_packets.max(SLOTS_MIN))
+    }
+
+    /// Octets of payload in a full packet when the peer has `mtu` too.
+    #[must_use]
+    pub fn payload_len(&self) -> u32 {
+        payload_len(self.mtu, self.lower_len)
+    }
+}
+
+/// libudt never advertises less than two packets; we keep room for a burst.
+const SLOTS_MIN: u32 = 64;
+
+fn payload_len(mtu: u32, lower_len: u32) -> u32 {
+    const HEADER: u32 = HEADER_LEN as u32;
+    mtu.saturating_sub(lower_len + HEADER)
+}
+
+/// The smallest packet size a peer may ask for: below it headers outweigh payload, and a peer could make us send
+/// millions of tiny packets.
+pub(crate) const MTU_MIN: u32 = 576;
+
+const LOWER_LEN_LEAST: u32 = LOWER_LEN_V4 as u32;
+
+/// What both ends agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Params {
+    /// Octets of payload in a full packet that this end sends.
+    pub payload_len: u32,
+    /// Octets of payload that the peer may put into a packet: it may count fewer headers than we do (libudt takes IPv6's
+    /// to be as short as IPv4's).
+    pub payload_len_max: u32,
+    /// Packets that the peer takes in flight.
+    pub peer_flight_packets: u32,
+    /// Packets carry offsets, feedback is selective.
+    pub placement: bool,
+}
+
+impl Params {
+    pub(crate) fn negotiate(
+        config: &Config,
+        peer_mss: u32,
+        flight: u32,
+        placement: bool,
+    ) -> Option<Self> {
+        let mtu = config.mtu.min(peer_mss);
+        (mtu >= MTU_MIN).then(|| Self {
+            payload_len: payload_len(mtu, config.lower_len),
+            payload_len_max: payload_len(mtu, LOWER_LEN_LEAST),
+            peer_flight_packets: flight.clamp(2, 1 << 24),
+            placement: placement && config.offer_placement,
+        })
+    }
+}

@@ -1,0 +1,652 @@
+//! An open connection: both halves, congestion control, and the timers that keep them going.
+
+use std::collections::VecDeque;
+
+use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
+use haul_cc::{Ack as ControlAck, Controller, Loss, Pacer, Rate, RateSample, RttEstimator, Time};
+
+use super::{PayloadRange, Stats, Transmit};
+use crate::config::{Config, Params};
+use crate::error::{Error, Misbehaviour, SendError};
+use crate::handshake::Agreed;
+use crate::plain::{PlainControl, SYN_NS, append_losses};
+use crate::recv::{Received, Receiver};
+use crate::send::{Emit, Progress, Sender};
+use crate::wire::{
+    Ack, AckRates, Control, ControlWriter, Data, Feedback, HEADER_LEN, SenderInfo, SocketId,
+};
+
+/// An open connection.
+#[derive(Debug)]
+pub(super) struct Established {
+    params: Params,
+    peer: SocketId,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    controller: Box<dyn Controller>,
+    pacer: Pacer,
+    rtt: RttEstimator,
+    rate_max: Rate,
+    wire_overhead: u64,
+    burst_bytes: u64,
+    feedback: FeedbackState,
+    timers: Timers,
+    /// Control packets that wait to be written.
+    pending: Pending,
+    closing: Option<Time>,
+    misbehaviour: u32,
+}
+
+/// What the sender remembers of its peer's selective feedback.
+#[derive(Debug, Default)]
+struct FeedbackState {
+    number: Option<u32>,
+    /// Arrival times (receiver's clock, ns) and wire bytes arrived, oldest first.
+    arrivals: VecDeque<(u64, u64)>,
+    train_taken: bool,
+    /// Samples that begin below this count of arrived bytes were limited by the application.
+    app_limited_until: u64,
+    interval_ns: u64,
+    interval_told: Option<(u64, Time)>,
+}
+
+#[derive(Debug)]
+struct Timers {
+    heard: Time,
+    said: Time,
+    /// From when the retransmission time-out counts.
+    waiting_since: Time,
+    timeouts_in_a_row: u32,
+    timeouts: u32,
+    idle_timeout_ns: u64,
+    linger_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    ack2: Option<u32>,
+    ack2_at: Time,
+    drop: Option<(u32, u64, u64)>,
+}
+
+/// What one segmentation-offload call may carry (Linux `UDP_MAX_SEGMENTS` of old).
+const BATCH_PACKETS_MAX: usize = 64;
+const ARRIVALS_KEPT: usize = 128;
+/// The first flight goes out in batches this large, so that the receiver can time the gaps between them.
+const TRAIN_PACKETS: u64 = 64;
+const TRAIN_BATCH_PACKETS: u64 = 16;
+const SAMPLE_NS_MIN: u64 = MILLISECOND_NS / 2;
+const FEEDBACK_NS_MIN: u64 = 250 * MICROSECOND_NS;
+const FEEDBACK_NS_MAX: u64 = 10 * MILLISECOND_NS;
+const FEEDBACK_RENEW_NS: u64 = 500 * MILLISECOND_NS;
+const KEEP_ALIVE_NS: u64 = SECOND_NS;
+/// libudt's least expiration interval.
+const EXPIRATION_NS_MIN: u64 = 300 * MILLISECOND_NS;
+const TIMEOUT_NS_MAX: u64 = 2 * SECOND_NS;
+/// Probes without an answer before everything in flight counts as lost.
+const PROBES: u32 = 2;
+const REORDER_NS_MIN: u64 = MILLISECOND_NS / 2;
+const RTT_NS_MAX: u64 = 60 * SECOND_NS;
+
+impl Established {
+    pub(super) fn new(
+        now: Time,
+        config: &Config,
+        agreed: &Agreed,
+        initial: u32,
+        seed: u64,
+    ) -> Self {
+        let params = agreed.params;
+        let wire_overhead = u64::from(config.lower_len) + HEADER_LEN as u64;
+        let packet_bytes = u64::from(params.payload_len) + wire_overhead;
+        let algorithm = if params.placement {
+            config.control
+        } else {
+            config.control_plain
+        };
+        let controller = algorithm.build(packet_bytes, seed);
+        let mut rtt = RttEstimator::default();
+        if let Some(sample_ns) = agreed.rtt_ns {
+            rtt.update(now, sample_ns);
+        }
+        // One wrap above zero, so that packet numbers before the first stay positive.
+        let first = |initial: u32| u64::from(initial) + (1 << 31);
+        Self {
+            params,
+            peer: agreed.peer,
+            sender: Sender::new(
+                now,
+                config.kind,
+                params,
+                wire_overhead,
+                agreed.peer,
+                first(initial),
+            ),
+            receiver: Receiver::new(config, params, first(agreed.peer_initial)),
+            pacer: Pacer::new(controller.pacing_rate(), packet_bytes, config.burst_bytes),
+            controller,
+            rtt,
+            rate_max: config.rate_max,
+            wire_overhead,
+            burst_bytes: config.burst_bytes.max(packet_bytes),
+            feedback: FeedbackState {
+                interval_ns: FEEDBACK_NS_MIN,
+                ..FeedbackState::default()
+            },
+            timers: Timers {
+                heard: now,
+                said: now,
+                waiting_since: now,
+                timeouts_in_a_row: 0,
+                timeouts: 0,
+                idle_timeout_ns: config.idle_timeout_ns,
+                linger_ns: config.linger_ns,
+            },
+            pending: Pending::default(),
+            closing: None,
+            misbehaviour: 0,
+        }
+    }
+
+    pub(super) fn params(&self) -> Params {
+        self.params
+    }
+
+    pub(super) fn peer(&self) -> SocketId {
+        self.peer
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.is_some()
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.sender.is_drained()
+    }
+
+    pub(super) fn is_silent(&self, now: Time) -> bool {
+        now.since(self.timers.heard) >= self.timers.idle_timeout_ns
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let (received_packets, received_bytes, duplicates) = self.receiver.stats();
+        Stats {
+            sent: self.sender.totals(),
+            received_packets,
+            received_bytes,
+            duplicates,
+            misbehaviour: self.misbehaviour,
+            rtt_ns: self.rtt.smoothed_ns(),
+            rtt_min_ns: self.rtt.minimum_ns(),
+            in_flight_bytes: self.sender.in_flight_bytes(),
+            control: self.controller.snapshot(),
+            timeouts: self.timers.timeouts,
+        }
+    }
+
+    // ---- commands
+
+    pub(super) fn write(&mut self, now: Time, bytes: u64, push: bool) -> Result<(), SendError> {
+        self.begin_waiting(now);
+        self.sender.write(bytes, push)
+    }
+
+    pub(super) fn send_message(
+        &mut self,
+        now: Time,
+        len: u64,
+        in_order: bool,
+        ttl_ns: Option<u64>,
+    ) -> Result<u32, SendError> {
+        self.begin_waiting(now);
+        self.sender.send_message(now, len, in_order, ttl_ns)
+    }
+
+    pub(super) fn close(&mut self, now: Time) {
+        let _ = self.sender.write(0, true);
+        self.closing.get_or_insert(now.after(self.timers.linger_ns));
+    }
+
+    /// Time in which there was nothing to be answered is no time-out.
+    fn begin_waiting(&mut self, now: Time) {
+        if !self.sender.has_unacknowledged() {
+            self.timers.waiting_since = now;
+        }
+    }
+
+    // ---- inputs
+
+    pub(super) fn handle_data(
+        &mut self,
+        now: Time,
+        arrived: Time,
+        data: &Data,
+        payload_len: usize,
+    ) -> Result<Received, Error> {
+        self.timers.heard = now;
+        let result = self.receiver.handle_data(now, arrived, data, payload_len);
+        self.judge(result)
+    }
+
+    pub(super) fn handle_control(&mut self, now: Time, control: &Control<'_>) -> Result<(), Error> {
+        self.timers.heard = now;
+        let result = match control {
+            Control::Feedback(feedback) if self.params.placement => self.on_feedback(now, feedback),
+            Control::SenderInfo(info) if self.params.placement => {
+                self.receiver.handle_sender_info(*info);
+                Ok(())
+            }
+            Control::Ack { number, body } if !self.params.placement => {
+                self.on_ack(now, *number, body)
+            }
+            Control::Nak(losses) if !self.params.placement => {
+                let repeat_ns = self.rtt.smoothed_ns();
+                self.sender
+                    .handle_nak(now, losses, repeat_ns)
+                    .map(|progress| self.on_loss(now, &progress))
+            }
+            Control::Ack2 { number } if !self.params.placement => {
+                if let Some((plain, ..)) = self.receiver.plain() {
+                    plain.handle_ack2(now, *number);
+                }
+                Ok(())
+            }
+            Control::DropRequest {
+                message,
+                first,
+                last,
+            } => self.receiver.handle_drop(now, *message, *first, *last),
+            Control::KeepAlive
+            | Control::CongestionWarning
+            | Control::PeerError(_)
+            | Control::User(_) => Ok(()),
+            _ => Err(Error::PeerMisbehaved(Misbehaviour::OutOfPlace)),
+        };
+        self.judge(result)
+    }
+
+    fn judge<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if matches!(result, Err(Error::PeerMisbehaved(_))) {
+            self.misbehaviour = self.misbehaviour.saturating_add(1);
+        }
+        result
+    }
+
+    fn on_feedback(&mut self, now: Time, feedback: &Feedback<'_>) -> Result<(), Error> {
+        let stale = |last: u32| feedback.number.wrapping_sub(last).cast_signed() <= 0;
+        if self.feedback.number.is_some_and(stale) {
+            return Ok(());
+        }
+        let reorder_ns = self.reorder_ns(feedback.reorder_us);
+        let progress =
+            self.sender
+                .handle_feedback(now, feedback, reorder_ns, self.rtt.minimum_ns())?;
+        self.feedback.number = Some(feedback.number);
+        self.timers.waiting_since = now;
+        self.timers.timeouts_in_a_row = 0;
+        let age_ns = u64::from(feedback.echo_age_us) * MICROSECOND_NS;
+        let rtt_ns = progress.echo_ns.and_then(|echo| echo.checked_sub(age_ns));
+        let rtt_ns = rtt_ns.filter(|&ns| ns > 0 && ns < RTT_NS_MAX);
+        if let Some(rtt_ns) = rtt_ns {
+            self.rtt.update(now, rtt_ns);
+        }
+        self.on_loss(now, &progress);
+        let arrival = self.sample_arrivals(feedback);
+        self.controller.handle_ack(
+            now,
+            &ControlAck {
+                acked_bytes: progress.acked_bytes,
+                rtt_ns,
+                smoothed_rtt_ns: self.rtt.smoothed_ns(),
+                arrival,
+                link_capacity_pps: None,
+                in_flight_bytes: self.sender.in_flight_bytes(),
+                app_limited: self.app_limited(feedback.arrived_bytes),
+            },
+        );
+        self.choose_feedback_interval();
+        Ok(())
+    }
+
+    /// How much later than a delivered packet a missing one may have been sent and still be only late.
+    fn reorder_ns(&self, reorder_us: u32) -> u64 {
+        let seen_ns = u64::from(reorder_us) * MICROSECOND_NS;
+        let guess_ns = self.rtt.minimum_ns() / 16;
+        (seen_ns * 5 / 4).max(guess_ns).clamp(
+            REORDER_NS_MIN,
+            2 * self.rtt.smoothed_ns().max(REORDER_NS_MIN),
+        )
+    }
+
+    fn on_loss(&mut self, now: Time, progress: &Progress) {
+        if progress.lost_bytes == 0 {
+            return;
+        }
+        self.controller.handle_loss(
+            now,
+            &Loss {
+                lost_bytes: progress.lost_bytes,
+                first_packet: progress.first_lost,
+                next_packet: self.sender.next_packet(),
+                in_flight_bytes: self.sender.in_flight_bytes(),
+            },
+        );
+    }
+
+    /// The arrival rate between this report and the youngest one that is far enough back.
+    fn sample_arrivals(&mut self, feedback: &Feedback<'_>) -> Option<RateSample> {
+        if !self.feedback.train_taken && feedback.train_ns > 0 {
+            let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
+            let whole =
+                feedback.arrived_bytes >= (TRAIN_PACKETS - TRAIN_BATCH_PACKETS) * packet_bytes;
+            self.feedback.train_taken = feedback.arrived_bytes >= TRAIN_PACKETS * packet_bytes;
+            return whole.then(|| RateSample {
+                rate: Rate::of(
+                    u64::from(feedback.train_bytes),
+                    u64::from(feedback.train_ns),
+                ),
+                interval_ns: u64::from(feedback.train_ns),
+                bytes: u64::from(feedback.train_bytes),
+                app_limited: false,
+            });
+        }
+        let (at_ns, bytes) = (feedback.arrived_at_ns, feedback.arrived_bytes);
+        let interval_ns = self.controller.sampling_interval_ns().max(SAMPLE_NS_MIN);
+        let arrivals = &mut self.feedback.arrivals;
+        let start = arrivals
+            .iter()
+            .rev()
+            .find(|(then_ns, _)| then_ns + interval_ns <= at_ns)
+            .copied();
+        if arrivals.back().is_none_or(|&(then_ns, _)| then_ns < at_ns) {
+            if arrivals.len() == ARRIVALS_KEPT {
+                arrivals.pop_front();
+            }
+            arrivals.push_back((at_ns, bytes));
+        }
+        let (start_ns, start_bytes) = start?;
+        let bytes = bytes.checked_sub(start_bytes).filter(|&bytes| bytes > 0)?;
+        Some(RateSample {
+            rate: Rate::of(bytes, at_ns - start_ns),
+            interval_ns: at_ns - start_ns,
+            bytes,
+            app_limited: self.app_limited(start_bytes),
+        })
+    }
+
+    fn app_limited(&self, arrived_bytes: u64) -> bool {
+        arrived_bytes < self.feedback.app_limited_until
+    }
+
+    fn choose_feedback_interval(&mut self) {
+        let wanted = self.controller.sampling_interval_ns() / 4;
+        self.feedback.interval_ns = wanted.clamp(FEEDBACK_NS_MIN, FEEDBACK_NS_MAX);
+    }
+
+    fn on_ack(&mut self, now: Time, number: u32, ack: &Ack) -> Result<(), Error> {
+        let window = ack.rates.map(|rates| rates.window_packets);
+        let progress = self.sender.handle_ack(now, ack.next, window)?;
+        self.timers.waiting_since = now;
+        self.timers.timeouts_in_a_row = 0;
+        let Some(rates) = ack.rates else {
+            return Ok(());
+        };
+        if now.since(self.pending.ack2_at) >= SYN_NS || progress.acked_bytes == 0 {
+            self.pending.ack2 = Some(number);
+        }
+        let (rtt_ns, variation_ns) = nanoseconds(&rates);
+        self.rtt
+            .adopt(now, rtt_ns.min(RTT_NS_MAX), variation_ns.min(RTT_NS_MAX));
+        let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
+        let arrival = rates
+            .speed
+            .filter(|&(pps, _)| pps > 0)
+            .map(|(pps, _)| RateSample {
+                rate: Rate::from_bytes_per_second(u64::from(pps) * packet_bytes),
+                interval_ns: SYN_NS,
+                bytes: progress.acked_bytes,
+                app_limited: false,
+            });
+        self.controller.handle_ack(
+            now,
+            &ControlAck {
+                acked_bytes: progress.acked_bytes,
+                rtt_ns: Some(rtt_ns),
+                smoothed_rtt_ns: self.rtt.smoothed_ns(),
+                arrival,
+                link_capacity_pps: rates.speed.map(|(_, capacity)| u64::from(capacity)),
+                in_flight_bytes: self.sender.in_flight_bytes(),
+                app_limited: !self.sender.has_sendable(),
+            },
+        );
+        Ok(())
+    }
+
+    // ---- time
+
+    /// True when the connection has lingered long enough and is to be closed.
+    pub(super) fn handle_timeout(&mut self, now: Time) -> bool {
+        if self.closing.is_some_and(|until| now >= until) {
+            return true;
+        }
+        if self.sender.has_unacknowledged() && now >= self.retransmission_due() {
+            self.timers.waiting_since = now;
+            self.timers.timeouts_in_a_row += 1;
+            self.timers.timeouts += 1;
+            let hopeless = !self.params.placement || self.timers.timeouts_in_a_row > PROBES;
+            let progress = if hopeless {
+                self.sender.lose_all()
+            } else {
+                self.sender.probe()
+            };
+            if hopeless {
+                self.on_loss(now, &progress);
+                self.controller.handle_timeout(now);
+            }
+        }
+        false
+    }
+
+    fn retransmission_due(&self) -> Time {
+        let doubled = self.timers.timeouts_in_a_row.min(6);
+        let timeout_ns = if self.params.placement {
+            (self.rtt.timeout_ns() + 2 * self.feedback.interval_ns + SYN_NS) << doubled
+        } else {
+            (self.rtt.timeout_ns() + SYN_NS).max(EXPIRATION_NS_MIN) << doubled
+        };
+        let limit = TIMEOUT_NS_MAX.max(2 * self.rtt.smoothed_ns());
+        self.timers.waiting_since.after(timeout_ns.min(limit))
+    }
+
+    pub(super) fn timeout(&self, now: Time) -> Time {
+        let mut due = self.timers.heard.after(self.timers.idle_timeout_ns);
+        due = due.min(self.timers.said.after(KEEP_ALIVE_NS));
+        if self.sender.has_unacknowledged() {
+            due = due.min(self.retransmission_due());
+        }
+        if let Some(at) = self.receiver.feedback_due() {
+            due = due.min(at);
+        }
+        if let Some(until) = self.closing {
+            due = due.min(until);
+        }
+        due.min(self.plain_due()).min(self.data_due(now))
+    }
+
+    fn plain_due(&self) -> Time {
+        self.receiver.plain_due().unwrap_or(Time::from_ns(u64::MAX))
+    }
+
+    fn data_due(&self, _now: Time) -> Time {
+        let sendable = self.sender.has_lost() || self.sender.has_sendable();
+        if sendable && self.sender.in_flight_bytes() < self.controller.window_bytes() {
+            self.pacer.ready_at()
+        } else {
+            Time::from_ns(u64::MAX)
+        }
+    }
+
+    // ---- output
+
+    pub(super) fn poll_transmit(&mut self, now: Time, out: &mut Transmit) -> bool {
+        let some = self.write_control(now, &mut out.control) || self.write_data(now, out);
+        if some {
+            self.timers.said = now;
+        }
+        some
+    }
+
+    fn write_control(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        let peer = self.peer;
+        if let Some(number) = self.pending.ack2.take() {
+            self.pending.ack2_at = now;
+            ControlWriter::new(out, peer).ack2(number);
+            return true;
+        }
+        if let Some((message, first, last)) = self.pending.drop.take() {
+            ControlWriter::new(out, peer).drop_request(message, first, last);
+            return true;
+        }
+        if self.receiver.feedback_due().is_some_and(|at| now >= at) {
+            self.receiver.write_feedback(now, self.peer, out);
+            return true;
+        }
+        if self.write_plain(now, out) || self.write_sender_info(now, out) {
+            return true;
+        }
+        if now.since(self.timers.said) >= KEEP_ALIVE_NS {
+            ControlWriter::new(out, peer).keep_alive();
+            return true;
+        }
+        false
+    }
+
+    fn write_plain(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        let peer = self.peer;
+        let Some((plain, holes, free)) = self.receiver.plain() else {
+            return false;
+        };
+        if plain.due(holes).is_none_or(|at| now < at) {
+            return false;
+        }
+        match plain.write(now, peer, holes, free, out) {
+            Some(PlainControl::Nak { repeat_ns }) => {
+                append_losses(now, holes, repeat_ns, out);
+                out.len() > HEADER_LEN
+            }
+            Some(PlainControl::Ack) => true,
+            None => false,
+        }
+    }
+
+    /// Tells the receiver how often feedback is wanted, while there is data to give feedback on.
+    fn write_sender_info(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        if !self.params.placement || !self.sender.has_unacknowledged() {
+            return false;
+        }
+        let wanted = self.feedback.interval_ns;
+        let current = self
+            .feedback
+            .interval_told
+            .is_some_and(|(told, at)| told == wanted && now.since(at) < FEEDBACK_RENEW_NS);
+        if current {
+            return false;
+        }
+        self.feedback.interval_told = Some((wanted, now));
+        let interval_us = u32::try_from(wanted / MICROSECOND_NS).unwrap_or(u32::MAX);
+        ControlWriter::new(out, self.peer).sender_info(SenderInfo {
+            feedback_interval_us: interval_us,
+        });
+        true
+    }
+
+    fn write_data(&mut self, now: Time, out: &mut Transmit) -> bool {
+        let window = self.controller.window_bytes();
+        let in_flight = self.sender.in_flight_bytes();
+        let sendable = self.sender.has_lost() || self.sender.has_sendable();
+        if !sendable || in_flight >= window {
+            if !sendable {
+                self.note_app_limited(in_flight);
+            }
+            self.pacer.handle_idle(now);
+            return false;
+        }
+        self.pacer
+            .set_rate(self.controller.pacing_rate().min(self.rate_max));
+        let budget = self
+            .pacer
+            .budget_bytes(now)
+            .min(self.burst_limit())
+            .min(window - in_flight);
+        if self.pacer.budget_bytes(now) == 0 {
+            return false;
+        }
+        let unacknowledged = self.sender.has_unacknowledged();
+        let sent = self.fill_batch(now, budget, out);
+        if sent == 0 {
+            return self.pending.drop.is_some() && self.write_control(now, &mut out.control);
+        }
+        if !unacknowledged {
+            self.timers.waiting_since = now;
+        }
+        self.pacer.handle_sent(now, sent);
+        true
+    }
+
+    fn burst_limit(&self) -> u64 {
+        let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
+        if self.sender.totals().packets < TRAIN_PACKETS {
+            TRAIN_BATCH_PACKETS * packet_bytes
+        } else {
+            self.burst_bytes
+        }
+    }
+
+    fn note_app_limited(&mut self, in_flight: u64) {
+        let arrived = self.feedback.arrivals.back().map_or(0, |&(_, bytes)| bytes);
+        self.feedback.app_limited_until = arrived + in_flight + 1;
+    }
+
+    /// Packets of one length, but for a shorter last one, as far as `budget` wire bytes go. Answers wire bytes.
+    fn fill_batch(&mut self, now: Time, budget: u64, out: &mut Transmit) -> u64 {
+        let mut sent = 0;
+        while let Some(len) = self.sender.peek_len() {
+            let wire_bytes = u64::from(len) + self.wire_overhead;
+            let segment = out.payload.first().map_or(len, |range| range.len);
+            let previous = out.payload.last().map_or(len, |range| range.len);
+            let full =
+                out.headers.len() >= BATCH_PACKETS_MAX || (sent > 0 && sent + wire_bytes > budget);
+            if full || len > segment || previous < segment {
+                break;
+            }
+            match self.sender.emit(now) {
+                Some(Emit::Data {
+                    header,
+                    position,
+                    len,
+                }) => {
+                    out.headers.push(header.emit());
+                    out.payload.push(PayloadRange { position, len });
+                    sent += u64::from(len) + self.wire_overhead;
+                }
+                Some(Emit::DropRequest {
+                    message,
+                    first,
+                    last,
+                }) => {
+                    self.pending.drop = Some((message, first, last));
+                    break;
+                }
+                None => break,
+            }
+        }
+        sent
+    }
+}
+
+fn nanoseconds(rates: &AckRates) -> (u64, u64) {
+    (
+        u64::from(rates.rtt_us) * MICROSECOND_NS,
+        u64::from(rates.rtt_variation_us) * MICROSECOND_NS,
+    )
+}

@@ -1,0 +1,517 @@
+//! A connection: opening, data both ways, closing.
+
+mod established;
+mod transmit;
+
+use std::collections::VecDeque;
+
+use haul_cc::{Snapshot, Time};
+
+pub use transmit::{PayloadRange, Transmit};
+
+use crate::config::{Config, Params};
+use crate::error::{Error, Misbehaviour, SendError};
+use crate::handshake::{Agreed, Opening, own_body};
+use crate::listener::Request;
+use crate::recv::Received;
+use crate::send::SendTotals;
+use crate::seq::Seq;
+use crate::slots::{Message, Piece};
+use crate::wire::{
+    Control, ControlWriter, Handshake, Offer, Packet, RequestKind, SocketId, SocketKind,
+};
+use established::Established;
+
+/// A UDT connection.
+///
+/// Four families of methods: inputs (`handle_*`), commands (`write`, `send_message`, `consume`, `close`), outputs (`poll_*`),
+/// and getters. After every input or command drain [`Connection::poll_transmit`] and [`Connection::poll_event`], then ask
+/// [`Connection::poll_timeout`].
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    local: SocketId,
+    seed: u64,
+    phase: Phase,
+    /// What to answer to a handshake that the peer repeats, and whether one has to be answered.
+    repeat: Option<(Handshake, Offer)>,
+    repeat_due: bool,
+    events: VecDeque<Event>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Opening(Box<Opening>),
+    Open(Box<Established>),
+    /// Closed; a peer that missed it is told again until then.
+    Closed {
+        peer: SocketId,
+        tell: u32,
+        until: Time,
+    },
+}
+
+/// What identifies a connection's end: choose both at random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// This socket; not zero.
+    pub socket: SocketId,
+    /// First sequence number of this end.
+    pub initial: Seq,
+}
+
+/// News for the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The connection is open.
+    Connected(Params),
+    /// The peer has closed, in order: nothing more will arrive.
+    PeerClosed,
+    /// The connection is over.
+    Closed(Option<Error>),
+}
+
+/// Counters and present values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// The sending half.
+    pub sent: SendTotals,
+    /// Data packets that arrived, repeats included.
+    pub received_packets: u64,
+    /// Wire octets that arrived in data packets, repeats included.
+    pub received_bytes: u64,
+    /// Data packets that had arrived before.
+    pub duplicates: u32,
+    /// Datagrams that no correct peer sends.
+    pub misbehaviour: u32,
+    /// Smoothed round-trip time, ns.
+    pub rtt_ns: u64,
+    /// Least round-trip time of late, ns.
+    pub rtt_min_ns: u64,
+    /// Wire octets in flight.
+    pub in_flight_bytes: u64,
+    /// The congestion control.
+    pub control: Snapshot,
+    /// Retransmission time-outs.
+    pub timeouts: u32,
+}
+
+/// A lost shutdown leaves the peer waiting for its idle time-out, so it is said more than once.
+const SHUTDOWN_COPIES: u32 = 2;
+const CLOSED_TELLS_NS: u64 = 3 * haul_cc::time::SECOND_NS;
+
+impl Connection {
+    /// Connects to a listener. `peer` are the words of [`Handshake::peer_words`]; `seed` feeds the congestion control.
+    #[must_use]
+    pub fn connect(now: Time, config: Config, own: Identity, peer: [u32; 4], seed: u64) -> Self {
+        let opening = Opening::client(now, &config, own.socket, own.initial.get(), peer);
+        Self::opening(config, own, seed, opening)
+    }
+
+    /// Connects to a peer that does the same.
+    #[must_use]
+    pub fn rendezvous(now: Time, config: Config, own: Identity, peer: [u32; 4], seed: u64) -> Self {
+        let opening = Opening::rendezvous(now, &config, own.socket, own.initial.get(), peer);
+        Self::opening(config, own, seed, opening)
+    }
+
+    fn opening(config: Config, own: Identity, seed: u64, opening: Opening) -> Self {
+        Self {
+            config,
+            local: own.socket,
+            seed,
+            repeat: None,
+            repeat_due: false,
+            events: VecDeque::new(),
+            phase: Phase::Opening(Box::new(opening)),
+        }
+    }
+
+    /// Accepts a client's request. The connection is open at once.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] if the client's packets are too small to be useful.
+    pub fn accept(
+        now: Time,
+        config: Config,
+        socket: SocketId,
+        request: &Request,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        let theirs = &request.handshake;
+        let params = Params::negotiate(&config, theirs.mss, theirs.flight, request.offer.placement)
+            .ok_or(Error::Incompatible("its packets are too small"))?;
+        let initial = theirs.initial.get();
+        let body = Handshake {
+            cookie: theirs.cookie,
+            ..own_body(
+                &config,
+                RequestKind::Conclusion,
+                socket,
+                initial,
+                Handshake::peer_words(request.from.ip()),
+            )
+        };
+        let agreed = Agreed {
+            params,
+            peer: theirs.socket,
+            peer_initial: initial,
+            rtt_ns: None,
+        };
+        let established = Established::new(now, &config, &agreed, initial, seed);
+        let mut connection = Self {
+            local: socket,
+            seed,
+            repeat: Some((
+                body,
+                Offer {
+                    placement: params.placement,
+                },
+            )),
+            repeat_due: true,
+            events: VecDeque::from([Event::Connected(params)]),
+            phase: Phase::Open(Box::new(established)),
+            config,
+        };
+        connection.events.reserve(4);
+        Ok(connection)
+    }
+
+    // ---- inputs
+
+    /// Takes a datagram that this host received at `arrived` and this call sees at `now`.
+    ///
+    /// # Errors
+    /// The datagram was ignored; the connection goes on, unless an [`Event::Closed`] says otherwise.
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        arrived: Time,
+        datagram: &[u8],
+    ) -> Result<Received, Error> {
+        match Packet::parse(datagram)? {
+            Packet::Data(data) => match &mut self.phase {
+                Phase::Open(open) => open.handle_data(
+                    now,
+                    arrived,
+                    &data,
+                    datagram.len() - crate::wire::HEADER_LEN,
+                ),
+                // The peer is connected already; our own answer was lost. Its repetition will come.
+                Phase::Opening(_) => Ok(Received::Discard),
+                Phase::Closed { tell, .. } => {
+                    *tell = (*tell).max(1);
+                    Err(Error::Closed)
+                }
+            },
+            Packet::Control(Control::Handshake { body, offer, .. }) => {
+                self.handle_handshake(now, &body, offer)?;
+                Ok(Received::Control)
+            }
+            Packet::Control(Control::Shutdown) => {
+                self.handle_shutdown(now);
+                Ok(Received::Control)
+            }
+            Packet::Control(control) => match &mut self.phase {
+                Phase::Open(open) => {
+                    open.handle_control(now, &control)?;
+                    Ok(Received::Control)
+                }
+                Phase::Opening(_) => Err(Error::PeerMisbehaved(Misbehaviour::OutOfPlace)),
+                Phase::Closed { tell, .. } => {
+                    *tell = (*tell).max(1);
+                    Err(Error::Closed)
+                }
+            },
+        }
+    }
+
+    /// A deadline of [`Connection::poll_timeout`] has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        match &mut self.phase {
+            Phase::Opening(opening) if opening.is_overdue(now) => {
+                self.end(now, SocketId(0), Some(Error::TimedOut));
+            }
+            Phase::Opening(_) | Phase::Closed { .. } => {}
+            Phase::Open(open) => {
+                if open.is_silent(now) {
+                    let peer = open.peer();
+                    self.end(now, peer, Some(Error::TimedOut));
+                } else if open.handle_timeout(now) {
+                    self.finish_close(now);
+                }
+            }
+        }
+    }
+
+    // ---- commands
+
+    /// Stream: `bytes` more exist at the end of the send space. With `push`, all may go even in a short packet; without, a
+    /// tail shorter than a packet waits for more.
+    ///
+    /// # Errors
+    /// [`SendError`] if this is not an open stream.
+    pub fn write(&mut self, now: Time, bytes: u64, push: bool) -> Result<(), SendError> {
+        self.sending()?.write(now, bytes, push)
+    }
+
+    /// Message mode: a message of `len` bytes exists at the end of the send space. Answers its number.
+    ///
+    /// # Errors
+    /// [`SendError`] if this is not an open message connection, or the size does not fit.
+    pub fn send_message(
+        &mut self,
+        now: Time,
+        len: u64,
+        in_order: bool,
+        ttl_ns: Option<u64>,
+    ) -> Result<u32, SendError> {
+        self.sending()?.send_message(now, len, in_order, ttl_ns)
+    }
+
+    fn sending(&mut self) -> Result<&mut Established, SendError> {
+        match &mut self.phase {
+            Phase::Open(open) if !open.is_closing() => Ok(open),
+            _ => Err(SendError::Closed),
+        }
+    }
+
+    /// Placed streams: the caller has taken everything below stream offset `to`, which makes room for more.
+    pub fn consume(&mut self, now: Time, to: u64) {
+        if let Phase::Open(open) = &mut self.phase {
+            open.receiver.consume(now, to);
+        }
+    }
+
+    /// Plain streams: the next piece of the stream in the receive memory, if it has arrived.
+    #[must_use]
+    pub fn front_piece(&mut self) -> Option<Piece> {
+        match &mut self.phase {
+            Phase::Open(open) if self.config.kind == SocketKind::Stream => {
+                open.receiver.slots()?.front()
+            }
+            _ => None,
+        }
+    }
+
+    /// Plain streams: the caller has taken the front piece.
+    pub fn pop_piece(&mut self) {
+        if let Phase::Open(open) = &mut self.phase
+            && let Some(slots) = open.receiver.slots()
+        {
+            slots.pop_front();
+        }
+    }
+
+    /// Message mode: a message that has arrived whole and whose turn it is.
+    #[must_use]
+    pub fn front_message(&mut self) -> Option<Message> {
+        match &mut self.phase {
+            Phase::Open(open) if self.config.kind == SocketKind::Datagram => {
+                open.receiver.slots()?.message()
+            }
+            _ => None,
+        }
+    }
+
+    /// Message mode: hands the pieces of `message` to `take` in order, and frees them.
+    pub fn take_message(&mut self, message: &Message, mut take: impl FnMut(Piece)) {
+        if let Phase::Open(open) = &mut self.phase
+            && let Some(slots) = open.receiver.slots()
+        {
+            slots.pieces(message).for_each(&mut take);
+            slots.release(message);
+        }
+    }
+
+    /// Closes once all that was written has arrived, or the linger time has passed.
+    pub fn close(&mut self, now: Time) {
+        match &mut self.phase {
+            Phase::Opening(_) => self.end(now, SocketId(0), None),
+            Phase::Open(open) => {
+                open.close(now);
+                if open.is_drained() {
+                    self.finish_close(now);
+                }
+            }
+            Phase::Closed { .. } => {}
+        }
+    }
+
+    /// Closes at once; what has not arrived may never do so.
+    pub fn abort(&mut self, now: Time) {
+        match &self.phase {
+            Phase::Opening(_) => self.end(now, SocketId(0), None),
+            Phase::Open(_) => self.finish_close(now),
+            Phase::Closed { .. } => {}
+        }
+    }
+
+    // ---- outputs
+
+    /// Fills `out` with the next control packet or batch of data packets; false when there is nothing to send now.
+    pub fn poll_transmit(&mut self, now: Time, out: &mut Transmit) -> bool {
+        out.clear();
+        if self.repeat_due
+            && let Some((body, offer)) = &self.repeat
+        {
+            self.repeat_due = false;
+            let destination = self.peer();
+            ControlWriter::new(&mut out.control, destination).handshake(body, *offer);
+            return true;
+        }
+        match &mut self.phase {
+            Phase::Opening(opening) => opening.write(now, &mut out.control),
+            Phase::Open(open) => {
+                let some = open.poll_transmit(now, out);
+                if !some && open.is_closing() && open.is_drained() {
+                    self.finish_close(now);
+                    return self.poll_transmit(now, out);
+                }
+                some
+            }
+            Phase::Closed { peer, tell, .. } => {
+                if *tell == 0 || *peer == SocketId(0) {
+                    return false;
+                }
+                *tell -= 1;
+                ControlWriter::new(&mut out.control, *peer).shutdown();
+                true
+            }
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`Connection::handle_timeout`] and [`Connection::poll_transmit`] again at the latest; none when the
+    /// connection can be forgotten.
+    #[must_use]
+    pub fn poll_timeout(&self, now: Time) -> Option<Time> {
+        match &self.phase {
+            Phase::Opening(opening) => Some(opening.due()),
+            Phase::Open(open) => Some(open.timeout(now)),
+            Phase::Closed { until, .. } => (now < *until).then_some(*until),
+        }
+    }
+
+    // ---- getters
+
+    /// This socket's id: packets for it carry it as their destination.
+    #[must_use]
+    pub fn local_id(&self) -> SocketId {
+        self.local
+    }
+
+    /// What both ends agreed on, while the connection is open.
+    #[must_use]
+    pub fn params(&self) -> Option<Params> {
+        self.open().map(Established::params)
+    }
+
+    /// Placed streams: everything below this stream offset has arrived.
+    #[must_use]
+    pub fn delivered_offset(&self) -> u64 {
+        self.open()
+            .map_or(0, |open| open.receiver.delivered_offset())
+    }
+
+    /// The send space below this position has arrived and need not be kept.
+    #[must_use]
+    pub fn released(&self) -> u64 {
+        self.open().map_or(0, |open| open.sender.released())
+    }
+
+    /// The send space below this position has been sent at least once.
+    #[must_use]
+    pub fn sent_position(&self) -> u64 {
+        self.open().map_or(0, |open| open.sender.position())
+    }
+
+    /// Everything written has arrived.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.open().is_none_or(Established::is_drained)
+    }
+
+    /// The connection is over.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed { .. })
+    }
+
+    /// Counters, while the connection is open.
+    #[must_use]
+    pub fn stats(&self) -> Option<Stats> {
+        self.open().map(Established::stats)
+    }
+
+    // ---- helpers
+
+    fn open(&self) -> Option<&Established> {
+        match &self.phase {
+            Phase::Open(open) => Some(open),
+            _ => None,
+        }
+    }
+
+    fn peer(&self) -> SocketId {
+        match &self.phase {
+            Phase::Opening(_) => SocketId(0),
+            Phase::Open(open) => open.peer(),
+            Phase::Closed { peer, .. } => *peer,
+        }
+    }
+
+    fn handle_handshake(&mut self, now: Time, body: &Handshake, offer: Offer) -> Result<(), Error> {
+        let Phase::Opening(opening) = &mut self.phase else {
+            // The peer has missed our answer, or (rendezvous) waits for the last one.
+            self.repeat_due = self.repeat.is_some() && body.request != RequestKind::Agreement;
+            return Ok(());
+        };
+        match opening.handle(now, &self.config, body, offer) {
+            Ok(None) => Ok(()),
+            Ok(Some(agreed)) => {
+                let initial = opening.initial();
+                self.repeat = Some(opening.repeat());
+                self.repeat_due = opening.is_rendezvous() && body.request != RequestKind::Agreement;
+                let open = Established::new(now, &self.config, &agreed, initial, self.seed);
+                self.phase = Phase::Open(Box::new(open));
+                self.events.push_back(Event::Connected(agreed.params));
+                Ok(())
+            }
+            Err(error) => {
+                self.end(now, SocketId(0), Some(error));
+                Err(error)
+            }
+        }
+    }
+
+    fn handle_shutdown(&mut self, now: Time) {
+        if let Phase::Open(open) = &mut self.phase {
+            let peer = open.peer();
+            self.events.push_back(Event::PeerClosed);
+            self.end(now, peer, None);
+            if let Phase::Closed { tell, .. } = &mut self.phase {
+                *tell = 0;
+            }
+        }
+    }
+
+    fn finish_close(&mut self, now: Time) {
+        let peer = self.peer();
+        self.end(now, peer, None);
+    }
+
+    fn end(&mut self, now: Time, peer: SocketId, error: Option<Error>) {
+        let until = now.after(CLOSED_TELLS_NS);
+        self.phase = Phase::Closed {
+            peer,
+            tell: SHUTDOWN_COPIES,
+            until,
+        };
+        self.events.push_back(Event::Closed(error));
+    }
+}

@@ -1,0 +1,39 @@
+//! What leaves: one control packet, or a batch of data packets as headers and named payload.
+
+use crate::wire::HEADER_LEN;
+
+/// A run of the send space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PayloadRange {
+    /// Position in the send space, octets.
+    pub position: u64,
+    /// Octets.
+    pub len: u32,
+}
+
+/// One control packet, or a batch of data packets for one system call. Keeps its capacity from call to call.
+#[derive(Debug, Default)]
+pub struct Transmit {
+    /// A control packet; empty if this is a batch.
+    pub control: Vec<u8>,
+    /// Headers of the data packets.
+    pub headers: Vec<[u8; HEADER_LEN]>,
+    /// Their payload: as many as headers.
+    pub payload: Vec<PayloadRange>,
+}
+
+impl Transmit {
+    pub(super) fn clear(&mut self) {
+        self.control.clear();
+        self.headers.clear();
+        self.payload.clear();
+    }
+
+    /// Octets of each data packet but the last, header included; the last is no longer than that.
+    #[must_use]
+    pub fn segment_len(&self) -> usize {
+        self.payload
+            .first()
+            .map_or(0, |range| HEADER_LEN + range.len as usize)
+    }
+}

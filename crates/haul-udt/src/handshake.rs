@@ -1,0 +1,250 @@
+//! The client's and the rendezvous' way to a connection (libudt `core.cpp` connect; reference docs/protocol/udt.md).
+
+use haul_cc::Time;
+use haul_cc::time::MILLISECOND_NS;
+
+use crate::config::{Config, Params};
+use crate::error::Error;
+use crate::wire::{ControlWriter, Handshake, Offer, RequestKind, SocketId, UDT_VERSION};
+
+/// libudt's interval between repeated requests.
+const RETRY_NS: u64 = 250 * MILLISECOND_NS;
+
+/// What a connection is before it is one.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    role: Role,
+    body: Handshake,
+    destination: SocketId,
+    offer: Offer,
+    deadline: Time,
+    /// When the next request goes out.
+    due: Time,
+    sent: Option<Time>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Client,
+    Rendezvous,
+}
+
+/// The agreement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Agreed {
+    pub(crate) params: Params,
+    pub(crate) peer: SocketId,
+    /// First sequence number of the peer's packets.
+    pub(crate) peer_initial: u32,
+    pub(crate) rtt_ns: Option<u64>,
+}
+
+impl Opening {
+    pub(crate) fn client(
+        now: Time,
+        config: &Config,
+        local: SocketId,
+        initial: u32,
+        peer: [u32; 4],
+    ) -> Self {
+        Self::new(
+            now,
+            config,
+            Role::Client,
+            RequestKind::Induction,
+            local,
+            initial,
+            peer,
+        )
+    }
+
+    pub(crate) fn rendezvous(
+        now: Time,
+        config: &Config,
+        local: SocketId,
+        initial: u32,
+        peer: [u32; 4],
+    ) -> Self {
+        Self::new(
+            now,
+            config,
+            Role::Rendezvous,
+            RequestKind::Rendezvous,
+            local,
+            initial,
+            peer,
+        )
+    }
+
+    fn new(
+        now: Time,
+        config: &Config,
+        role: Role,
+        request: RequestKind,
+        local: SocketId,
+        initial: u32,
+        peer: [u32; 4],
+    ) -> Self {
+        Self {
+            role,
+            body: own_body(config, request, local, initial, peer),
+            destination: SocketId(0),
+            offer: Offer {
+                placement: config.offer_placement,
+            },
+            deadline: now.after(config.connect_timeout_ns),
+            due: now,
+            sent: None,
+        }
+    }
+
+    pub(crate) fn due(&self) -> Time {
+        self.due.min(self.deadline)
+    }
+
+    pub(crate) fn is_overdue(&self, now: Time) -> bool {
+        now >= self.deadline
+    }
+
+    /// Writes the next request if it is time.
+    pub(crate) fn write(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        if now < self.due {
+            return false;
+        }
+        // A repeated request would make the round-trip time ambiguous.
+        self.sent = self.sent.is_none().then_some(now);
+        self.due = now.after(RETRY_NS);
+        ControlWriter::new(out, self.destination).handshake(&self.body, self.offer);
+        true
+    }
+
+    pub(crate) fn handle(
+        &mut self,
+        now: Time,
+        config: &Config,
+        answer: &Handshake,
+        offer: Offer,
+    ) -> Result<Option<Agreed>, Error> {
+        if answer.version != UDT_VERSION {
+            return Err(Error::Incompatible("it does not speak UDT4"));
+        }
+        match self.role {
+            Role::Client => self.handle_as_client(now, config, answer, offer),
+            Role::Rendezvous => self.handle_as_rendezvous(now, config, answer, offer),
+        }
+    }
+
+    fn handle_as_client(
+        &mut self,
+        now: Time,
+        config: &Config,
+        answer: &Handshake,
+        offer: Offer,
+    ) -> Result<Option<Agreed>, Error> {
+        match (self.body.request, answer.request) {
+            (_, RequestKind::Rejected(code)) => Err(Error::Refused(code)),
+            (RequestKind::Induction, RequestKind::Induction) => {
+                self.body.request = RequestKind::Conclusion;
+                self.body.cookie = answer.cookie;
+                self.due = now;
+                self.sent = None;
+                Ok(None)
+            }
+            (RequestKind::Conclusion, RequestKind::Conclusion) => {
+                if answer.initial != self.body.initial {
+                    return Err(Error::Incompatible("it did not return the sequence number"));
+                }
+                self.agree(now, config, answer, offer).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn handle_as_rendezvous(
+        &mut self,
+        now: Time,
+        config: &Config,
+        answer: &Handshake,
+        offer: Offer,
+    ) -> Result<Option<Agreed>, Error> {
+        if answer.kind != config.kind {
+            return Err(Error::Incompatible("it uses the other socket type"));
+        }
+        match (self.body.request, answer.request) {
+            (_, RequestKind::Rejected(code)) => Err(Error::Refused(code)),
+            (_, RequestKind::Induction) => Ok(None),
+            (RequestKind::Rendezvous, _) | (_, RequestKind::Rendezvous) => {
+                self.body.request = RequestKind::Conclusion;
+                self.destination = answer.socket;
+                self.due = now;
+                self.sent = None;
+                Ok(None)
+            }
+            (_, RequestKind::Conclusion | RequestKind::Agreement) => {
+                self.agree(now, config, answer, offer).map(Some)
+            }
+        }
+    }
+
+    fn agree(
+        &self,
+        now: Time,
+        config: &Config,
+        answer: &Handshake,
+        offer: Offer,
+    ) -> Result<Agreed, Error> {
+        let params = Params::negotiate(config, answer.mss, answer.flight, offer.placement)
+            .ok_or(Error::Incompatible("its packets are too small"))?;
+        Ok(Agreed {
+            params,
+            peer: answer.socket,
+            peer_initial: answer.initial.get(),
+            rtt_ns: self.sent.map(|sent| now.since(sent)),
+        })
+    }
+
+    pub(crate) fn initial(&self) -> u32 {
+        self.body.initial.get()
+    }
+
+    /// What a connected socket answers to handshakes that its peer repeats.
+    pub(crate) fn repeat(&self) -> (Handshake, Offer) {
+        let request = match self.role {
+            Role::Client => RequestKind::Conclusion,
+            Role::Rendezvous => RequestKind::Agreement,
+        };
+        (
+            Handshake {
+                request,
+                cookie: 0,
+                ..self.body
+            },
+            self.offer,
+        )
+    }
+
+    pub(crate) fn is_rendezvous(&self) -> bool {
+        self.role == Role::Rendezvous
+    }
+}
+
+/// This end's handshake body.
+pub(crate) fn own_body(
+    config: &Config,
+    request: RequestKind,
+    local: SocketId,
+    initial: u32,
+    peer: [u32; 4],
+) -> Handshake {
+    Handshake {
+        version: UDT_VERSION,
+        kind: config.kind,
+        initial: crate::seq::Seq::new(initial),
+        mss: config.mtu,
+        flight: config.receive_slots(),
+        request,
+        socket: local,
+        cookie: 0,
+        peer,
+    }
+}

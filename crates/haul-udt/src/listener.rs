@@ -1,0 +1,156 @@
+//! Answers connection requests without keeping state until the client has shown, by returning a cookie, that it
+//! receives at the address it sends from.
+
+use std::hash::Hasher;
+use std::net::SocketAddr;
+
+use haul_cc::Time;
+use haul_cc::time::SECOND_NS;
+use siphasher::sip::SipHasher24;
+
+use crate::config::Config;
+use crate::wire::{
+    Control, ControlWriter, Handshake, Offer, Packet, RequestKind, SocketId, SocketKind,
+};
+
+/// A client's request with a valid cookie: enough to make a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Where it came from.
+    pub from: SocketAddr,
+    /// The client's handshake.
+    pub handshake: Handshake,
+    /// What the client offers beyond UDT4.
+    pub offer: Offer,
+}
+
+/// What to do with a datagram that no connection claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reaction {
+    /// Nothing: it is not a request, or its cookie is not ours.
+    Ignore,
+    /// Send what was written into the buffer; it is no longer than the request.
+    Reply,
+    /// Make a connection, unless this client has one.
+    Accept(Request),
+}
+
+/// A listener's secret and what it accepts.
+#[derive(Debug)]
+pub struct Listener {
+    secret: [u8; 16],
+    kind: SocketKind,
+    mtu: u32,
+    flight_packets: u32,
+}
+
+/// A cookie holds for this minute and the one before.
+const COOKIE_PERIOD_NS: u64 = 60 * SECOND_NS;
+const VERSION: u32 = crate::wire::UDT_VERSION;
+
+impl Listener {
+    /// `secret` must be random; it keeps cookies unforgeable.
+    #[must_use]
+    pub fn new(config: &Config, secret: [u8; 16]) -> Self {
+        Self {
+            secret,
+            kind: config.kind,
+            mtu: config.mtu,
+            flight_packets: config.receive_slots(),
+        }
+    }
+
+    /// Takes a datagram from `from`; a reply is written to `out`.
+    pub fn handle_datagram(
+        &self,
+        now: Time,
+        from: SocketAddr,
+        datagram: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Reaction {
+        let Ok(Packet::Control(Control::Handshake {
+            destination,
+            body,
+            offer,
+        })) = Packet::parse(datagram)
+        else {
+            return Reaction::Ignore;
+        };
+        if destination != SocketId(0) {
+            return Reaction::Ignore;
+        }
+        let compatible = body.version == VERSION && body.kind == self.kind;
+        match body.request {
+            RequestKind::Induction => {
+                self.reply(
+                    &body,
+                    RequestKind::Induction,
+                    self.cookie(from, minute(now)),
+                    out,
+                );
+                Reaction::Reply
+            }
+            RequestKind::Conclusion if !self.cookie_holds(now, from, body.cookie) => {
+                Reaction::Ignore
+            }
+            RequestKind::Conclusion if !compatible => {
+                let code = RequestKind::Rejected(crate::wire::REJECT_INCOMPATIBLE);
+                self.reply(&body, code, body.cookie, out);
+                Reaction::Reply
+            }
+            RequestKind::Conclusion => Reaction::Accept(Request {
+                from,
+                handshake: body,
+                offer,
+            }),
+            RequestKind::Rendezvous | RequestKind::Agreement | RequestKind::Rejected(_) => {
+                Reaction::Ignore
+            }
+        }
+    }
+
+    /// Writes a refusal of `request` with libudt's `code` (above 1000).
+    pub fn refuse(&self, request: &Request, code: u32, out: &mut Vec<u8>) {
+        let kind = RequestKind::Rejected(code);
+        self.reply(&request.handshake, kind, request.handshake.cookie, out);
+    }
+
+    fn reply(&self, body: &Handshake, request: RequestKind, cookie: u32, out: &mut Vec<u8>) {
+        let answer = Handshake {
+            version: VERSION,
+            mss: self.mtu,
+            flight: self.flight_packets,
+            request,
+            cookie,
+            ..*body
+        };
+        ControlWriter::new(out, body.socket).handshake(&answer, Offer::default());
+    }
+
+    fn cookie_holds(&self, now: Time, from: SocketAddr, cookie: u32) -> bool {
+        let minute = minute(now);
+        cookie == self.cookie(from, minute)
+            || minute
+                .checked_sub(1)
+                .is_some_and(|last| cookie == self.cookie(from, last))
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the handshake has 32 bits for it"
+    )]
+    fn cookie(&self, from: SocketAddr, minute: u64) -> u32 {
+        let mut hasher = SipHasher24::new_with_key(&self.secret);
+        match from {
+            SocketAddr::V4(v4) => hasher.write(&v4.ip().octets()),
+            SocketAddr::V6(v6) => hasher.write(&v6.ip().octets()),
+        }
+        hasher.write_u16(from.port());
+        hasher.write_u64(minute);
+        hasher.finish() as u32
+    }
+}
+
+fn minute(now: Time) -> u64 {
+    now.as_ns() / COOKIE_PERIOD_NS
+}

@@ -1,0 +1,468 @@
+//! The receiving half of a connection: what has arrived, where it belongs, and what to tell the sender.
+//!
+//! Between Longhaul ends a stream packet names its stream offset, so it is placed at once wherever it belongs. Otherwise
+//! it takes a slot of the receive window. Feedback is selective to Longhaul ends ([`Receiver::write_feedback`]) and UDT4's
+//! ACK, light ACK and NAK to plain ones ([`crate::plain`]).
+
+use haul_cc::Time;
+use haul_cc::filter::WindowedMax;
+use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
+
+use crate::config::{Config, Params, WINDOW_BYTES_MIN};
+use crate::error::{Error, Misbehaviour};
+use crate::holes::{Arrival, Holes};
+use crate::plain::PlainFeedback;
+use crate::seq::{Seq, extend_offset};
+use crate::slots::Slots;
+use crate::wire::{
+    ControlWriter, Data, FEEDBACK_GAP_WORDS_MAX, Feedback, HEADER_LEN, LossRanges, SenderInfo,
+    SocketId, SocketKind, push_range,
+};
+
+/// Where the payload of an arrived packet belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Stream offset between Longhaul ends, otherwise the position of a slot in the receive memory, octets.
+    pub position: u64,
+    /// Octets; the payload follows the header of [`HEADER_LEN`] octets.
+    pub len: u32,
+}
+
+/// What a datagram was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// Payload that belongs there and had not arrived before.
+    Data(Placement),
+    /// Payload that had arrived before, or that there is no room for: not to be placed.
+    Discard,
+    /// No payload.
+    Control,
+}
+
+#[derive(Debug)]
+enum Discipline {
+    /// Packets name their stream offsets.
+    Placed {
+        /// Stream offset below which the caller has taken everything.
+        consumed: u64,
+        window_bytes: u64,
+        flight_packets: u64,
+    },
+    /// Packets take slots.
+    Slotted(Slots),
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    params: Params,
+    lower_len: u64,
+    holes: Holes,
+    discipline: Discipline,
+    plain: Option<PlainFeedback>,
+    arrivals: Arrivals,
+    schedule: Schedule,
+}
+
+/// Facts that selective feedback reports.
+#[derive(Debug)]
+struct Arrivals {
+    bytes: u64,
+    packets: u64,
+    last_at: Time,
+    /// The packet that arrived last, and when this end saw it.
+    echo: (u64, Time),
+    duplicates: u32,
+    reorder_us: WindowedMax,
+    train: Train,
+}
+
+/// Dispersion of the connection's first packets.
+#[derive(Debug, Default)]
+struct Train {
+    started: Option<Time>,
+    packets: u32,
+    bytes: u32,
+    ns: u32,
+}
+
+/// When to send selective feedback.
+#[derive(Debug)]
+struct Schedule {
+    number: u32,
+    interval_ns: u64,
+    due: Option<Time>,
+    /// Repeats still to send without news, against the loss of feedback.
+    repeats: u32,
+    /// Where the next rotating report of old gaps begins.
+    cursor: u64,
+    limit_reported: u64,
+}
+
+/// The sender's first flight; it is sent back to back, later packets are not.
+const TRAIN_PACKETS: u32 = 64;
+/// Until the sender has told its wish, feedback comes this often.
+const INTERVAL_NS_INITIAL: u64 = 2 * MILLISECOND_NS;
+const INTERVAL_NS_MIN: u64 = 50 * MICROSECOND_NS;
+const INTERVAL_NS_MAX: u64 = 100 * MILLISECOND_NS;
+const REPEATS: u32 = 2;
+/// Half of what the lower 32 bits of an offset can tell apart.
+const WINDOW_BYTES_MAX: u64 = 1 << 30;
+const REORDER_WINDOW_NS: u64 = 5 * SECOND_NS;
+
+impl Receiver {
+    pub(crate) fn new(config: &Config, params: Params, first: u64) -> Self {
+        let placed = params.placement && config.kind == SocketKind::Stream;
+        let discipline = if placed {
+            Discipline::Placed {
+                consumed: 0,
+                window_bytes: config
+                    .receive_window_bytes
+                    .clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX),
+                flight_packets: u64::from(config.flight_packets),
+            }
+        } else {
+            Discipline::Slotted(Slots::new(
+                first,
+                config.receive_slots(),
+                params.payload_len_max,
+            ))
+        };
+        Self {
+            params,
+            lower_len: u64::from(config.lower_len),
+            holes: Holes::new(first),
+            discipline,
+            plain: (!params.placement).then(|| PlainFeedback::new(first)),
+            arrivals: Arrivals {
+                bytes: 0,
+                packets: 0,
+                last_at: Time::ZERO,
+                echo: (first, Time::ZERO),
+                duplicates: 0,
+                reorder_us: WindowedMax::new(REORDER_WINDOW_NS),
+                train: Train::default(),
+            },
+            schedule: Schedule {
+                number: 0,
+                interval_ns: INTERVAL_NS_INITIAL,
+                due: None,
+                repeats: 0,
+                cursor: first,
+                limit_reported: 0,
+            },
+        }
+    }
+
+    /// A data packet of `payload_len` octets was seen at `now`; it had reached this host at `arrived`.
+    pub(crate) fn handle_data(
+        &mut self,
+        now: Time,
+        arrived: Time,
+        data: &Data,
+        payload_len: usize,
+    ) -> Result<Received, Error> {
+        let len = u32::try_from(payload_len).unwrap_or(u32::MAX);
+        if len == 0 || len > self.params.payload_len_max {
+            return Err(Error::PeerMisbehaved(Misbehaviour::Oversized));
+        }
+        let number = data.seq.extend(self.holes.next());
+        let wire_bytes = u64::from(len) + HEADER_LEN as u64 + self.lower_len;
+        self.arrivals.take(arrived, wire_bytes);
+        if let Some(plain) = &mut self.plain {
+            plain.estimator.take(arrived, number, data.seq.get());
+        }
+        if number < self.holes.next() {
+            return Ok(self.duplicate(now));
+        }
+        let placement = match self.judge(number, data, len)? {
+            Some(offset) => self.holes.take(now, number, offset, u64::from(len)),
+            None => return Ok(Received::Discard),
+        };
+        match placement {
+            Arrival::Duplicate => return Ok(self.duplicate(now)),
+            Arrival::Refused => return Ok(Received::Discard),
+            Arrival::Contradiction => return Err(Error::PeerMisbehaved(Misbehaviour::Offset)),
+            Arrival::Filled(noticed) if self.params.placement && !data.resent() => {
+                let late_us = now.since(noticed) / MICROSECOND_NS;
+                self.arrivals.reorder_us.update(now, late_us);
+            }
+            Arrival::Ahead => {
+                if let Some(plain) = &mut self.plain {
+                    plain.nak_due = true;
+                }
+            }
+            Arrival::Filled(_) | Arrival::Next => {}
+        }
+        self.arrivals.echo = (number, now);
+        self.note_news(now);
+        Ok(Received::Data(self.place(number, data, len)))
+    }
+
+    /// Checks that there is room; answers the packet's stream offset (zero where packets take slots), or none if it lies
+    /// beyond what this end has offered.
+    fn judge(&self, number: u64, data: &Data, len: u32) -> Result<Option<u64>, Error> {
+        match &self.discipline {
+            Discipline::Placed {
+                consumed,
+                window_bytes,
+                flight_packets,
+            } => {
+                let offset = extend_offset(data.word2, self.holes.offset_highest());
+                if number >= self.holes.next() + flight_packets
+                    || offset + u64::from(len) > consumed + window_bytes
+                {
+                    return Err(Error::PeerMisbehaved(Misbehaviour::BeyondWindow));
+                }
+                Ok(Some(offset))
+            }
+            // A plain sender learns of the window only from ACKs and may well overrun it.
+            Discipline::Slotted(slots) => Ok((number < slots.limit()).then_some(0)),
+        }
+    }
+
+    fn place(&mut self, number: u64, data: &Data, len: u32) -> Placement {
+        match &mut self.discipline {
+            Discipline::Placed { .. } => {
+                let position = extend_offset(data.word2, self.holes.offset_highest());
+                Placement { position, len }
+            }
+            Discipline::Slotted(slots) => {
+                let message = if self.params.placement {
+                    data.message_extended()
+                } else {
+                    data.message
+                };
+                let piece = slots.put(number, data, message, len);
+                Placement {
+                    position: piece.position,
+                    len: piece.len,
+                }
+            }
+        }
+    }
+
+    fn duplicate(&mut self, now: Time) -> Received {
+        self.arrivals.duplicates = self.arrivals.duplicates.wrapping_add(1);
+        self.note_news(now);
+        Received::Discard
+    }
+
+    fn note_news(&mut self, now: Time) {
+        let schedule = &mut self.schedule;
+        let eager = self.arrivals.packets <= 2 * u64::from(TRAIN_PACKETS);
+        let due = if eager {
+            now
+        } else {
+            now.after(schedule.interval_ns)
+        };
+        schedule.due = Some(schedule.due.map_or(due, |old| old.min(due)));
+        schedule.repeats = REPEATS;
+    }
+
+    /// The sender gave up packets of `message`.
+    pub(crate) fn handle_drop(
+        &mut self,
+        now: Time,
+        message: u32,
+        first: Seq,
+        last: Seq,
+    ) -> Result<(), Error> {
+        let Discipline::Slotted(slots) = &mut self.discipline else {
+            return Err(Error::PeerMisbehaved(Misbehaviour::OutOfPlace));
+        };
+        let first = first.extend(self.holes.next());
+        let last = last.extend(first);
+        if last < first || last >= slots.limit() {
+            return Err(Error::PeerMisbehaved(Misbehaviour::BeyondWindow));
+        }
+        for number in first.max(self.holes.next())..=last {
+            // libudt names one packet too many, which belongs to the next message.
+            let one_too_many = !self.params.placement
+                && number == last
+                && last > first
+                && self.holes.highest() <= number;
+            if one_too_many || !slots.may_drop(number, message) {
+                continue;
+            }
+            self.holes.give_up(now, number, number);
+            slots.drop_packet(number);
+        }
+        self.note_news(now);
+        Ok(())
+    }
+
+    pub(crate) fn handle_sender_info(&mut self, info: SenderInfo) {
+        let wished_ns = u64::from(info.feedback_interval_us) * MICROSECOND_NS;
+        self.schedule.interval_ns = wished_ns.clamp(INTERVAL_NS_MIN, INTERVAL_NS_MAX);
+    }
+
+    /// Stream offset below which everything has arrived; only where packets are placed.
+    pub(crate) fn delivered_offset(&self) -> u64 {
+        self.holes.offset_next()
+    }
+
+    /// The caller took (or no longer needs to keep) everything below stream offset `to`.
+    pub(crate) fn consume(&mut self, now: Time, to: u64) {
+        let Discipline::Placed {
+            consumed,
+            window_bytes,
+            ..
+        } = &mut self.discipline
+        else {
+            return;
+        };
+        *consumed = to.max(*consumed);
+        let limit = *consumed + *window_bytes;
+        if limit - self.schedule.limit_reported.min(limit) > *window_bytes / 4 {
+            self.schedule.due = Some(now);
+        }
+    }
+
+    pub(crate) fn slots(&mut self) -> Option<&mut Slots> {
+        match &mut self.discipline {
+            Discipline::Slotted(slots) => Some(slots),
+            Discipline::Placed { .. } => None,
+        }
+    }
+
+    pub(crate) fn stats(&self) -> (u64, u64, u32) {
+        (
+            self.arrivals.packets,
+            self.arrivals.bytes,
+            self.arrivals.duplicates,
+        )
+    }
+
+    /// The plain peer's share, with what it needs of the rest.
+    pub(crate) fn plain(&mut self) -> Option<(&mut PlainFeedback, &mut Holes, u64)> {
+        let free = match &self.discipline {
+            Discipline::Slotted(slots) => slots.free(self.holes.next()),
+            Discipline::Placed { .. } => 0,
+        };
+        self.plain
+            .as_mut()
+            .map(|plain| (plain, &mut self.holes, free))
+    }
+
+    /// When an ACK or NAK for a plain peer may be due.
+    pub(crate) fn plain_due(&self) -> Option<Time> {
+        self.plain.as_ref().and_then(|plain| plain.due(&self.holes))
+    }
+
+    /// When [`Receiver::write_feedback`] has something to say.
+    pub(crate) fn feedback_due(&self) -> Option<Time> {
+        self.schedule.due.filter(|_| self.plain.is_none())
+    }
+
+    /// Writes selective feedback.
+    pub(crate) fn write_feedback(&mut self, now: Time, peer: SocketId, out: &mut Vec<u8>) {
+        let schedule = &mut self.schedule;
+        schedule.number = schedule.number.wrapping_add(1);
+        schedule.due = None;
+        if schedule.repeats > 0 {
+            schedule.repeats -= 1;
+            schedule.due = Some(now.after(2 * schedule.interval_ns));
+        }
+        let (covered_from, covered_to) = self.coverage();
+        let (packet_limit, offset_limit) = match &self.discipline {
+            Discipline::Placed {
+                consumed,
+                window_bytes,
+                flight_packets,
+            } => (self.holes.next() + flight_packets, consumed + window_bytes),
+            Discipline::Slotted(slots) => (slots.limit(), u64::MAX),
+        };
+        self.schedule.limit_reported = offset_limit;
+        let (echo, echo_at) = self.arrivals.echo;
+        let age_us = now.since(echo_at) / MICROSECOND_NS;
+        let fixed = Feedback {
+            number: self.schedule.number,
+            next: Seq::of(self.holes.next()),
+            highest: Seq::of(self.holes.highest()),
+            echo: Seq::of(echo),
+            echo_age_us: u32::try_from(age_us).unwrap_or(u32::MAX),
+            arrived_bytes: self.arrivals.bytes,
+            arrived_at_ns: self.arrivals.last_at.as_ns(),
+            packet_limit: Seq::of(packet_limit),
+            offset_limit,
+            duplicates: self.arrivals.duplicates,
+            reorder_us: self.reorder_us(),
+            train_bytes: self.arrivals.train.bytes,
+            train_ns: self.arrivals.train.ns,
+            covered_from: Seq::of(covered_from),
+            covered_to: Seq::of(covered_to),
+            gaps: LossRanges::NONE,
+        };
+        ControlWriter::new(out, peer).feedback(fixed.number, &fixed);
+        for hole in self.holes.iter() {
+            if hole.start >= covered_from && hole.start < covered_to {
+                push_range(out, hole.start, hole.end - 1);
+            }
+        }
+    }
+
+    fn reorder_us(&self) -> u32 {
+        let us = self.arrivals.reorder_us.value().unwrap_or(0);
+        u32::try_from(us).unwrap_or(u32::MAX)
+    }
+
+    /// The part of the window that the next feedback lists: all of it, or, where too much is missing, by turns the newest
+    /// part and the older ones.
+    fn coverage(&mut self) -> (u64, u64) {
+        let (next, highest) = (self.holes.next(), self.holes.highest());
+        if !self.schedule.number.is_multiple_of(2) {
+            let mut words = 0;
+            let cut = self.holes.iter().rev().find(|hole| {
+                words += if hole.end - hole.start > 1 { 2 } else { 1 };
+                words > FEEDBACK_GAP_WORDS_MAX
+            });
+            return (cut.map_or(next, |hole| hole.end), highest);
+        }
+        let from = if self.schedule.cursor >= highest {
+            next
+        } else {
+            self.schedule.cursor.max(next)
+        };
+        let from = self
+            .holes
+            .iter()
+            .find(|hole| hole.end > from)
+            .map_or(from, |hole| hole.start.min(from));
+        let mut words = 0;
+        let cut = self
+            .holes
+            .iter()
+            .filter(|hole| hole.start >= from)
+            .find(|hole| {
+                words += if hole.end - hole.start > 1 { 2 } else { 1 };
+                words > FEEDBACK_GAP_WORDS_MAX
+            });
+        self.schedule.cursor = cut.map_or(0, |hole| hole.start);
+        (from, cut.map_or(highest, |hole| hole.start))
+    }
+}
+
+impl Arrivals {
+    fn take(&mut self, arrived: Time, wire_bytes: u64) {
+        self.bytes += wire_bytes;
+        self.packets += 1;
+        self.last_at = self.last_at.max(arrived);
+        self.train.take(arrived, wire_bytes);
+    }
+}
+
+impl Train {
+    fn take(&mut self, arrived: Time, wire_bytes: u64) {
+        if self.packets >= TRAIN_PACKETS {
+            return;
+        }
+        self.packets += 1;
+        let started = *self.started.get_or_insert(arrived);
+        let ns = arrived.since(started);
+        if ns > 0 {
+            self.bytes += u32::try_from(wire_bytes).unwrap_or(0);
+            self.ns = u32::try_from(ns).unwrap_or(u32::MAX);
+        }
+    }
+}

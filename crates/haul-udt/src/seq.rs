@@ -1,0 +1,82 @@
+//! 31-bit sequence numbers on the wire, 64-bit packet numbers inside.
+//!
+//! Only the wire wraps. A [`Seq`] becomes a packet number once, on arrival, relative to a packet number known to be near;
+//! everything behind compares plain integers.
+
+use std::fmt;
+
+/// A sequence number as UDT sends it: 31 bits (UDT4 draft §3).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Seq(u32);
+
+const MASK: u32 = 0x7fff_ffff;
+const SPAN: i64 = 1 << 31;
+
+impl Seq {
+    /// The lower 31 bits of `raw`.
+    #[must_use]
+    pub const fn new(raw: u32) -> Self {
+        Self(raw & MASK)
+    }
+
+    /// The 31 bits.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The sequence number of packet `number`.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the wire carries the lower 31 bits"
+    )]
+    pub const fn of(number: u64) -> Self {
+        Self(number as u32 & MASK)
+    }
+
+    /// The packet number nearest to `near` with this sequence number.
+    #[must_use]
+    pub fn extend(self, near: u64) -> u64 {
+        let ahead = i64::from(self.0) - i64::from(Self::of(near).0);
+        let distance = (ahead + SPAN / 2).rem_euclid(SPAN) - SPAN / 2;
+        near.saturating_add_signed(distance)
+    }
+}
+
+impl fmt::Debug for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seq({:#x})", self.0)
+    }
+}
+
+/// Extends the lower 32 bits of an offset to the 64-bit offset nearest to `near`.
+#[must_use]
+pub(crate) fn extend_offset(low: u32, near: u64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the lower half is what is compared"
+    )]
+    let distance = low.wrapping_sub(near as u32).cast_signed();
+    near.saturating_add_signed(i64::from(distance))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn extension_inverts_truncation_within_half_the_span(near in (1_u64 << 31)..(1 << 60), distance in -(1_i64 << 30)..(1 << 30)) {
+            let number = near.saturating_add_signed(distance);
+            prop_assert_eq!(Seq::of(number).extend(near), number);
+        }
+
+        #[test]
+        fn offsets_extend_across_the_wrap(near in (1_u64 << 32)..(1 << 60), distance in -(1_i64 << 31)..(1 << 31)) {
+            let offset = near.saturating_add_signed(distance);
+            prop_assert_eq!(extend_offset(offset as u32, near), offset);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The handshake body (UDT4 draft §5, libudt `core.cpp`), and what Longhaul offers beside it.
+
+use std::net::IpAddr;
+
+use super::{ParseError, word};
+use crate::seq::Seq;
+use crate::wire::SocketId;
+
+/// UDT's protocol version.
+pub(crate) const UDT_VERSION: u32 = 4;
+
+/// Body of a handshake packet: 48 octets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handshake {
+    /// 4 for UDT4.
+    pub version: u32,
+    /// Stream or messages. The wire has 1 and 2, the draft says 0 and 1; the code wins.
+    pub kind: SocketKind,
+    /// First sequence number of the sender.
+    pub initial: Seq,
+    /// Largest packet with IP and UDP headers, octets.
+    pub mss: u32,
+    /// Packets that the sender can take in flight.
+    pub flight: u32,
+    /// Step of the handshake.
+    pub request: RequestKind,
+    /// The sender's socket.
+    pub socket: SocketId,
+    /// SYN cookie: opaque to the client.
+    pub cookie: u32,
+    /// The address at which the sender sees its peer; informative.
+    pub peer: [u32; 4],
+}
+
+/// Stream or messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SocketKind {
+    /// A byte stream.
+    #[default]
+    Stream,
+    /// Messages with boundaries, optionally unordered and with a time to live.
+    Datagram,
+}
+
+/// Step of the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RequestKind {
+    /// First request of a client.
+    Induction,
+    /// Either side of a rendezvous, first step.
+    Rendezvous,
+    /// Client's request with the cookie, server's acceptance, rendezvous' second step.
+    Conclusion,
+    /// Rendezvous' last step.
+    Agreement,
+    /// Refused, with libudt's code (1002: version or kind do not match, 1004: other).
+    Rejected(u32),
+}
+
+/// libudt: version or socket type do not match.
+pub(crate) const REJECT_INCOMPATIBLE: u32 = 1002;
+
+/// What an end offers beyond UDT4, carried in the two header words that UDT4 leaves zero and libudt ignores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offer {
+    /// Packets say where they belong and feedback is selective (docs/protocol/udt.md).
+    pub placement: bool,
+}
+
+/// "HAUL".
+const OFFER_MAGIC: u32 = 0x4841_554c;
+const OFFER_PLACEMENT: u32 = 1;
+
+impl Offer {
+    pub(super) fn from_words(info: u32, word2: u32) -> Self {
+        Self {
+            placement: word2 == OFFER_MAGIC && info & OFFER_PLACEMENT != 0,
+        }
+    }
+
+    pub(super) fn to_words(self) -> (u32, u32) {
+        if self.placement {
+            (OFFER_PLACEMENT, OFFER_MAGIC)
+        } else {
+            (0, 0)
+        }
+    }
+}
+
+impl SocketKind {
+    fn from_wire(value: u32) -> Result<Self, ParseError> {
+        match value {
+            1 => Ok(Self::Stream),
+            2 => Ok(Self::Datagram),
+            value => Err(ParseError::UnknownValue {
+                what: "socket type",
+                value,
+            }),
+        }
+    }
+
+    fn to_wire(self) -> u32 {
+        match self {
+            Self::Stream => 1,
+            Self::Datagram => 2,
+        }
+    }
+}
+
+impl RequestKind {
+    fn from_wire(value: u32) -> Result<Self, ParseError> {
+        match value.cast_signed() {
+            1 => Ok(Self::Induction),
+            0 => Ok(Self::Rendezvous),
+            -1 => Ok(Self::Conclusion),
+            -2 => Ok(Self::Agreement),
+            code if code > 1_000 => Ok(Self::Rejected(value)),
+            _ => Err(ParseError::UnknownValue {
+                what: "handshake request type",
+                value,
+            }),
+        }
+    }
+
+    fn to_wire(self) -> u32 {
+        match self {
+            Self::Induction => 1,
+            Self::Rendezvous => 0,
+            Self::Conclusion => (-1_i32).cast_unsigned(),
+            Self::Agreement => (-2_i32).cast_unsigned(),
+            Self::Rejected(code) => code,
+        }
+    }
+}
+
+impl Handshake {
+    /// Octets of the body.
+    pub const LEN: usize = 48;
+
+    pub(super) fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        match body.len() {
+            len if len < Self::LEN => {
+                return Err(ParseError::Short {
+                    what: "handshake",
+                    len,
+                });
+            }
+            len if len > Self::LEN => return Err(ParseError::Long { len }),
+            _ => {}
+        }
+        Ok(Self {
+            version: word(body, 0),
+            kind: SocketKind::from_wire(word(body, 1))?,
+            initial: Seq::new(word(body, 2)),
+            mss: word(body, 3),
+            flight: word(body, 4),
+            request: RequestKind::from_wire(word(body, 5))?,
+            socket: SocketId(word(body, 6)),
+            cookie: word(body, 7),
+            peer: std::array::from_fn(|i| word(body, 8 + i)),
+        })
+    }
+
+    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+        let fixed = [
+            self.version,
+            self.kind.to_wire(),
+            self.initial.get(),
+            self.mss,
+            self.flight,
+            self.request.to_wire(),
+            self.socket.0,
+            self.cookie,
+        ];
+        for word in fixed.into_iter().chain(self.peer) {
+            out.extend_from_slice(&word.to_be_bytes());
+        }
+    }
+
+    /// The words of `address` as libudt writes them: host order of a little-endian machine, then swapped, so that the
+    /// octets of an IPv4 address appear reversed.
+    #[must_use]
+    pub fn peer_words(address: IpAddr) -> [u32; 4] {
+        match address {
+            IpAddr::V4(v4) => [u32::from_le_bytes(v4.octets()), 0, 0, 0],
+            IpAddr::V6(v6) => {
+                let octets = v6.octets();
+                std::array::from_fn(|i| {
+                    u32::from_le_bytes(std::array::from_fn(|j| octets[i * 4 + j]))
+                })
+            }
+        }
+    }
+}

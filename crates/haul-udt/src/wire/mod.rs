@@ -1,0 +1,183 @@
+//! UDT4 packets: bytes to meaning and back (reference: UDT4 draft §3, libudt 4.11 `packet.cpp`).
+//!
+//! [`Packet::parse`] is the only fallible step: it checks every length once; what it returns needs no further check of
+//! form. Values (sequence numbers in range, sizes within limits) are for the state machine to judge.
+
+mod control;
+mod feedback;
+mod handshake;
+
+pub use control::{Ack, AckRates, Control, LossRanges};
+pub use feedback::{FEEDBACK_GAP_WORDS_MAX, Feedback, SenderInfo};
+pub use handshake::{Handshake, Offer, RequestKind, SocketKind};
+
+pub(crate) use control::{ControlWriter, push_range};
+pub(crate) use handshake::{REJECT_INCOMPATIBLE, UDT_VERSION};
+
+use crate::seq::Seq;
+
+/// Octets of every UDT header.
+pub const HEADER_LEN: usize = 16;
+/// Octets of IPv4 and UDP headers in front of a UDT packet.
+pub const LOWER_LEN_V4: usize = 28;
+/// Octets of IPv6 and UDP headers in front of a UDT packet.
+pub const LOWER_LEN_V6: usize = 48;
+
+const CONTROL_BIT: u32 = 1 << 31;
+const FIRST_BIT: u32 = 1 << 31;
+const LAST_BIT: u32 = 1 << 30;
+const ORDER_BIT: u32 = 1 << 29;
+const RESENT_BIT: u32 = 1 << 28;
+const MESSAGE_MASK: u32 = ORDER_BIT - 1;
+const MESSAGE_MASK_EXTENDED: u32 = RESENT_BIT - 1;
+
+/// A socket's id, unique within its host. Zero addresses a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct SocketId(pub u32);
+
+/// Why bytes are not a UDT packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Shorter than its header or its fixed body.
+    #[error("packet of {len} octets is too short for a {what}")]
+    Short {
+        /// What it claimed to be.
+        what: &'static str,
+        /// Its length, octets.
+        len: usize,
+    },
+    /// Longer than its fixed body.
+    #[error("handshake of {len} octets has trailing data")]
+    Long {
+        /// Its length, octets.
+        len: usize,
+    },
+    /// A control type that UDT4 does not have.
+    #[error("unknown control type {0}")]
+    UnknownControl(u16),
+    /// A loss list whose last range has no end, or whose range runs backwards.
+    #[error("malformed loss list")]
+    LossList,
+    /// An enumeration's value that UDT4 does not have.
+    #[error("unknown {what} {value}")]
+    UnknownValue {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        value: u32,
+    },
+}
+
+/// A packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packet<'a> {
+    /// Payload, which follows the header and is not looked at.
+    Data(Data),
+    /// Everything else.
+    Control(Control<'a>),
+}
+
+/// The header of a data packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Data {
+    /// Sequence number.
+    pub seq: Seq,
+    /// First packet of a message.
+    pub first: bool,
+    /// Last packet of a message.
+    pub last: bool,
+    /// The message is to be delivered in order.
+    pub in_order: bool,
+    /// Message number, 29 bits; the uppermost is [`Data::resent`] between Longhaul ends.
+    pub message: u32,
+    /// Plain UDT: microseconds since the sender's socket was made. Between Longhaul ends: the lower 32 bits of the
+    /// stream offset, or the offset within the message (docs/protocol/udt.md).
+    pub word2: u32,
+    /// Receiving socket.
+    pub destination: SocketId,
+}
+
+impl Data {
+    /// Writes the header.
+    #[must_use]
+    pub fn emit(&self) -> [u8; HEADER_LEN] {
+        let flags = u32::from(self.first) * FIRST_BIT
+            | u32::from(self.last) * LAST_BIT
+            | u32::from(self.in_order) * ORDER_BIT;
+        let mut header = [0; HEADER_LEN];
+        header[0..4].copy_from_slice(&self.seq.get().to_be_bytes());
+        header[4..8].copy_from_slice(&(flags | self.message & MESSAGE_MASK).to_be_bytes());
+        header[8..12].copy_from_slice(&self.word2.to_be_bytes());
+        header[12..16].copy_from_slice(&self.destination.0.to_be_bytes());
+        header
+    }
+
+    /// Between Longhaul ends: this packet was sent before.
+    #[must_use]
+    pub fn resent(&self) -> bool {
+        self.message & RESENT_BIT != 0
+    }
+
+    /// Between Longhaul ends: the message number without the mark of [`Data::resent`], 28 bits.
+    #[must_use]
+    pub fn message_extended(&self) -> u32 {
+        self.message & MESSAGE_MASK_EXTENDED
+    }
+
+    /// Between Longhaul ends: a message number with the mark of [`Data::resent`].
+    #[must_use]
+    pub fn mark(message: u32, resent: bool) -> u32 {
+        message & MESSAGE_MASK_EXTENDED | u32::from(resent) * RESENT_BIT
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a datagram. Payload of data packets is not touched.
+    ///
+    /// # Errors
+    /// [`ParseError`] where a length or an enumeration is not UDT4's.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, ParseError> {
+        let short = ParseError::Short {
+            what: "UDT header",
+            len: datagram.len(),
+        };
+        let (header, body) = datagram.split_first_chunk::<HEADER_LEN>().ok_or(short)?;
+        let word0 = word(header, 0);
+        if word0 & CONTROL_BIT != 0 {
+            return Control::parse(header, body).map(Self::Control);
+        }
+        let word1 = word(header, 1);
+        Ok(Self::Data(Data {
+            seq: Seq::new(word0),
+            first: word1 & FIRST_BIT != 0,
+            last: word1 & LAST_BIT != 0,
+            in_order: word1 & ORDER_BIT != 0,
+            message: word1 & MESSAGE_MASK,
+            word2: word(header, 2),
+            destination: SocketId(word(header, 3)),
+        }))
+    }
+
+    /// The receiving socket of a datagram, for demultiplexing; none if it is too short to have one.
+    #[must_use]
+    pub fn destination(datagram: &[u8]) -> Option<SocketId> {
+        datagram
+            .first_chunk::<HEADER_LEN>()
+            .map(|header| SocketId(word(header, 3)))
+    }
+}
+
+/// The `index`th 32-bit word; zero past the end, which callers have excluded by checking lengths.
+fn word(bytes: &[u8], index: usize) -> u32 {
+    bytes
+        .get(index * 4..)
+        .and_then(|rest| rest.first_chunk::<4>())
+        .map_or(0, |chunk| u32::from_be_bytes(*chunk))
+}
+
+fn double_word(bytes: &[u8], index: usize) -> u64 {
+    u64::from(word(bytes, index)) << 32 | u64::from(word(bytes, index + 1))
+}
+
+#[cfg(test)]
+mod tests;

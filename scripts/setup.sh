@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Makes sure that Rust, a C compiler and the named Debian packages are there: installs the packages
+# as root or through sudo, and otherwise says in one line what to install. Changes nothing else.
+#
+# Usage: scripts/setup.sh [PACKAGE…]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly RUST_MIN=1.90.0
+
+main() {
+  local package missing=()
+  command -v cc >/dev/null || set -- build-essential "$@"
+  for package in "$@"; do
+    is_installed "$package" || missing+=("$package")
+  done
+  if ((${#missing[@]} > 0)); then
+    install_packages "${missing[@]}"
+  fi
+  check_rust
+}
+
+fail() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 1
+}
+
+check_rust() {
+  local tool found
+  for tool in cargo rustc; do
+    command -v "$tool" >/dev/null ||
+      fail "Rust $RUST_MIN or newer is missing: install rustup (https://rustup.rs, or the package rustup of Debian 13 and Ubuntu 24.04), then run this again"
+  done
+  found=$(rustc --version | cut -d ' ' -f 2)
+  [[ $(printf '%s\n' "$RUST_MIN" "${found%%-*}" | sort -V | head -n 1) == "$RUST_MIN" ]] ||
+    fail "Rust $found is too old, $RUST_MIN is needed: remove it and install rustup (https://rustup.rs), then run this again"
+}
+
+is_installed() {
+  [[ $(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
+}
+
+install_packages() {
+  local line="apt-get install --yes --no-install-recommends $*"
+  if ! command -v apt-get >/dev/null; then
+    printf 'setup: this is no Debian; needed is what Debian calls: %s\n' "$*" >&2
+    return
+  fi
+  local as_root=(env DEBIAN_FRONTEND=noninteractive)
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || fail "as root, run: apt-get update && $line"
+    as_root=(sudo "${as_root[@]}")
+  fi
+  printf 'setup: %s%s\n' "$( ((EUID == 0)) || echo 'sudo ')" "$line" >&2
+  "${as_root[@]}" apt-get update -qq >&2 || fail "apt-get update failed; run it by hand, then run this again"
+  "${as_root[@]}" apt-get install --yes --no-install-recommends -qq "$@" >&2 </dev/null ||
+    fail "could not install: $*; run by hand: $line"
+}
+
+main "$@"

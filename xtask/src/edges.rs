@@ -1,0 +1,156 @@
+//! Dependency direction: the picture in ARCHITECTURE.md as a table.
+
+use crate::Finding;
+use crate::graph::{Graph, Package};
+
+/// What one crate may name in its manifest.
+struct Allowed {
+    krate: &'static str,
+    /// Crates of this workspace.
+    internal: &'static [&'static str],
+    /// Packages from outside; `None` leaves the choice to review.
+    external: Option<&'static [&'static str]>,
+}
+
+/// A protocol core computes; whatever could reach a clock, a socket or a file is not on its list.
+const PURE: Option<&[&str]> = Some(&["thiserror"]);
+
+const ALLOWED: [Allowed; 10] = [
+    Allowed {
+        krate: "haul-netem",
+        internal: &[],
+        external: PURE,
+    },
+    Allowed {
+        krate: "haul-cc",
+        internal: &[],
+        external: PURE,
+    },
+    Allowed {
+        krate: "haul-udt",
+        internal: &["haul-cc"],
+        external: PURE,
+    },
+    Allowed {
+        krate: "haul-sim",
+        internal: &["haul-cc", "haul-netem", "haul-udt"],
+        external: PURE,
+    },
+    Allowed {
+        krate: "haul-io",
+        internal: &[],
+        external: None,
+    },
+    Allowed {
+        krate: "haul-soft",
+        internal: &["haul-cc", "haul-io", "haul-udt"],
+        external: None,
+    },
+    Allowed {
+        krate: "haul",
+        internal: &["haul-io", "haul-soft"],
+        external: None,
+    },
+    Allowed {
+        krate: "haul-lab",
+        internal: &["haul-io", "haul-netem"],
+        external: None,
+    },
+    Allowed {
+        krate: "haul-cli",
+        internal: &["haul", "haul-lab"],
+        external: None,
+    },
+    Allowed {
+        krate: "xtask",
+        internal: &[],
+        external: None,
+    },
+];
+
+/// Crates that tests of any other crate may use as well.
+const FOR_TESTS: [&str; 2] = ["haul-netem", "haul-sim"];
+
+/// Edges between crates of this workspace, and dependencies of the cores, that the table does not have.
+#[must_use]
+pub fn check(graph: &Graph) -> Vec<Finding> {
+    graph.members().flat_map(check_package).collect()
+}
+
+fn check_package(package: &Package) -> Vec<Finding> {
+    let name = &package.name;
+    let Some(allowed) = ALLOWED.iter().find(|allowed| allowed.krate == name) else {
+        return vec![format!(
+            "{name}: not in the table of xtask/src/edges.rs; say what it may use"
+        )];
+    };
+    let mut findings = Vec::new();
+    for dependency in &package.dependencies {
+        let wanted = dependency.name.as_str();
+        let for_tests = dependency.kind.as_deref() == Some("dev");
+        let fine = if dependency.path.is_some() {
+            allowed.internal.contains(&wanted) || for_tests && FOR_TESTS.contains(&wanted)
+        } else {
+            for_tests || allowed.external.is_none_or(|list| list.contains(&wanted))
+        };
+        if !fine {
+            findings.push(format!(
+                "{name} may not depend on {wanted} (ARCHITECTURE.md, dependencies)"
+            ));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Dependency;
+
+    fn package(name: &str, wanted: &str, kind: Option<&str>, path: Option<&str>) -> Package {
+        let dependency = Dependency {
+            name: wanted.to_owned(),
+            kind: kind.map(str::to_owned),
+            path: path.map(str::to_owned),
+        };
+        Package {
+            name: name.to_owned(),
+            version: "0.1.0".to_owned(),
+            source: None,
+            license: None,
+            rust_version: None,
+            dependencies: vec![dependency],
+        }
+    }
+
+    #[test]
+    fn a_core_that_reaches_for_sockets_is_found() {
+        let found = check_package(&package(
+            "haul-udt",
+            "haul-io",
+            None,
+            Some("crates/haul-io"),
+        ));
+        assert_eq!(found.len(), 1, "{found:?}");
+        let found = check_package(&package("haul-cc", "libc", None, None));
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+
+    #[test]
+    fn the_simulation_may_serve_tests_only() {
+        let path = Some("crates/haul-sim");
+        assert!(check_package(&package("haul-udt", "haul-sim", Some("dev"), path)).is_empty());
+        assert_eq!(
+            check_package(&package("haul-soft", "haul-sim", None, path)).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_new_crate_must_be_entered_in_the_table() {
+        assert_eq!(
+            check_package(&package("haul-new", "thiserror", None, None)).len(),
+            1
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! Every rule of `xtask`, applied to this repository.
+
+use std::path::Path;
+
+use xtask::graph::Graph;
+use xtask::supply::{self, Policy};
+use xtask::tree::{self, TextFile};
+use xtask::{Finding, edges, text};
+
+#[test]
+fn crates_depend_downwards_only() {
+    none(&edges::check(&graph()));
+}
+
+#[test]
+fn dependencies_carry_allowed_licences() {
+    let files = files();
+    let policy = Policy::parse(content(&files, "deny.toml")).unwrap();
+    none(&policy.check_licenses(&graph()));
+}
+
+#[test]
+fn dependencies_come_from_the_registry() {
+    none(&supply::check_sources(&graph()));
+}
+
+#[test]
+fn dependencies_build_with_the_promised_rust() {
+    none(&supply::check_rust_versions(&graph()));
+}
+
+#[test]
+fn files_are_short_enough_to_read() {
+    none(&text::check_lengths(&files()));
+}
+
+#[test]
+fn every_crate_says_why_it_exists() {
+    none(&text::check_introductions(&files()));
+}
+
+#[test]
+fn raw_memory_and_system_calls_stay_in_haul_io() {
+    none(&text::check_unsafe(&files()));
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    none(&text::check_unfinished(&files()));
+}
+
+#[test]
+fn no_file_names_a_path_of_one_machine() {
+    none(&text::check_personal_paths(&files()));
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    none(&text::check_links(root(), &files()));
+}
+
+#[test]
+fn the_code_map_names_every_crate() {
+    none(&text::check_code_map(
+        &graph(),
+        content(&files(), "ARCHITECTURE.md"),
+    ));
+}
+
+#[test]
+fn every_crate_takes_over_the_shared_lints() {
+    none(&text::check_manifests(&files()));
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn files() -> Vec<TextFile> {
+    tree::read(root()).expect("read the files")
+}
+
+fn graph() -> Graph {
+    Graph::load(root()).expect("ask cargo for the packages")
+}
+
+fn content<'a>(files: &'a [TextFile], path: &str) -> &'a str {
+    let file = files.iter().find(|file| file.path == path);
+    file.map(|file| file.text.as_str())
+        .unwrap_or_else(|| panic!("{path} is missing"))
+}
+
+#[track_caller]
+fn none(findings: &[Finding]) {
+    assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
+}
