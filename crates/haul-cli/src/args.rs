@@ -165,18 +165,21 @@ pub(crate) struct Output {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Channel {
+    /// Reliable UDP: finds its rate, or keeps to --rate; holds it under loss
+    Udt,
     /// Kernel TCP
     Tcp,
 }
 
 impl Channel {
-    const DEFAULT: Self = Self::Tcp;
+    const DEFAULT: Self = Self::Udt;
 }
 
 impl From<Channel> for haul::channel::Kind {
     fn from(channel: Channel) -> Self {
         match channel {
             Channel::Tcp => Self::Tcp,
+            Channel::Udt => Self::Udt,
         }
     }
 }

@@ -57,8 +57,8 @@ fn main() {
     let addr = args[1].parse().expect("an address");
     let cpu = haul_io::clock::process_cpu().unwrap();
     if args[0] == "recv" {
-        let mut listener = Listener::bind(addr, Options::default(), [7; 16]).unwrap();
-        let mut link = listener.accept(None, &mut |_| true).unwrap().unwrap();
+        let mut listener = Listener::bind(addr, &Options::default(), [7; 16]).unwrap();
+        let (_, mut link) = listener.accept(None, &mut |_| Some(Options::default())).unwrap().unwrap();
         let sink = Memory(Mutex::new((vec![1; 8 << 20], 0, None)));
         let result = link.receive(&sink);
         let (_, total, first) = &*sink.0.lock().unwrap();

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_io::file::Dir;
+use haul_soft::udt::Listener;
 
 use crate::channel::tcp::STREAM_HEADER;
-use crate::channel::{Doors, Opening, Setup, Token};
+use crate::channel::{Doors, Opening, Setup, Token, udt};
 use crate::fault::{Code, Fault, plain};
 use crate::link::{Handshake, Link, agree};
 use crate::name::{Name, printable, relative_path};
@@ -54,6 +55,7 @@ pub struct Config {
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<TcpListener>,
+    datagrams: Vec<Listener>,
 }
 
 /// What a server tells about its sessions, one line each.
@@ -68,6 +70,14 @@ impl Server {
         let root = open_root(&config.root)?;
         let listeners = config.listen.iter().map(|address| listen(*address));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        // UDT comes in at the ports of TCP, also where the kernel chose them.
+        let datagrams = listeners.iter().map(|listener| {
+            let address = listener.local_addr().map_err(|error| {
+                Fault::new(Code::Other, format!("cannot tell the port: {error}"))
+            })?;
+            udt::listen(address)
+        });
+        let datagrams = datagrams.collect::<Result<Vec<_>, _>>()?;
         let shared = Arc::new(Shared {
             root,
             read_only: config.read_only,
@@ -76,7 +86,11 @@ impl Server {
             table: Table::new(config.sessions_max),
             log,
         });
-        Ok(Self { shared, listeners })
+        Ok(Self {
+            shared,
+            listeners,
+            datagrams,
+        })
     }
 
     /// The addresses that it listens on.
@@ -88,8 +102,12 @@ impl Server {
     }
 
     /// Serves for ever.
-    pub fn run(self) {
+    pub fn run(mut self) {
         std::thread::scope(|scope| {
+            for listener in &mut self.datagrams {
+                let doors = &self.shared.doors;
+                scope.spawn(move || doors.udt.serve(listener));
+            }
             for listener in &self.listeners {
                 let shared = &self.shared;
                 scope.spawn(move || accept(shared, listener));

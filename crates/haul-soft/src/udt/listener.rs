@@ -20,7 +20,6 @@ use super::{Link, LinkError, Options};
 pub struct Listener {
     socket: UdpSocket,
     core: haul_udt::Listener,
-    options: Options,
     poller: Poller,
     events: Events,
     batch: RecvBatch,
@@ -46,7 +45,7 @@ impl Listener {
     ///
     /// # Errors
     /// Of `bind(2)`.
-    pub fn bind(local: SocketAddr, options: Options, secret: [u8; 16]) -> io::Result<Self> {
+    pub fn bind(local: SocketAddr, options: &Options, secret: [u8; 16]) -> io::Result<Self> {
         let socket = UdpSocket::bind(local, &options.socket_options(true))?;
         let poller = Poller::new()?;
         poller.add(&socket, TOKEN, Interest::READ)?;
@@ -62,7 +61,6 @@ impl Listener {
             next_socket: u32::from_be_bytes([a, b, c, d]) >> 2,
             stop: Arc::new(AtomicBool::new(false)),
             socket,
-            options,
         })
     }
 
@@ -78,16 +76,16 @@ impl Listener {
         Stop(Arc::clone(&self.stop), self.poller.waker())
     }
 
-    /// Waits for a client that `wanted` takes, until `deadline` of the [`Clock`]; none when that has passed or a
-    /// [`Stop`] was used. Clients are named by what they chose for their end.
+    /// Waits for a client, until `deadline` of the [`Clock`]; none when that has passed or a [`Stop`] was used. Clients are
+    /// named by what they chose for their end; `wanted` answers with the options for one that is to be accepted.
     ///
     /// # Errors
     /// [`LinkError::Network`] where the socket fails.
     pub fn accept(
         &mut self,
         deadline: Option<Time>,
-        wanted: &mut dyn FnMut(Identity) -> bool,
-    ) -> Result<Option<Link>, LinkError> {
+        wanted: &mut dyn FnMut(Identity) -> Option<Options>,
+    ) -> Result<Option<(Identity, Link)>, LinkError> {
         loop {
             let now = Time::from_ns(self.clock.now_ns());
             if deadline.is_some_and(|at| now >= at) || self.stop.load(Ordering::Acquire) {
@@ -99,10 +97,10 @@ impl Listener {
                     socket: theirs.socket,
                     initial: theirs.initial,
                 };
-                if wanted(identity)
-                    && let Some(link) = self.open(&request)?
+                if let Some(options) = wanted(identity)
+                    && let Some(link) = self.open(&request, &options)?
                 {
-                    return Ok(Some(link));
+                    return Ok(Some((identity, link)));
                 }
             }
             self.poller
@@ -155,13 +153,12 @@ impl Listener {
         self.recent.iter().any(same)
     }
 
-    fn open(&mut self, request: &Request) -> Result<Option<Link>, LinkError> {
+    fn open(&mut self, request: &Request, options: &Options) -> Result<Option<Link>, LinkError> {
         let local = self.socket.local_addr();
-        let socket = UdpSocket::bind(local, &self.options.socket_options(true))
-            .map_err(LinkError::Network)?;
+        let socket = UdpSocket::bind(local, &options.socket_options(true)).map_err(LinkError::Network)?;
         socket.connect(request.from).map_err(LinkError::Network)?;
         let now = Time::from_ns(self.clock.now_ns());
-        let config = self.options.config_for(request.from, socket.path_mtu());
+        let config = options.config_for(request.from, socket.path_mtu());
         self.next_socket = self.next_socket % 0x3fff_ffff + 1;
         let id = SocketId(self.next_socket);
         let seed = u64::from(id.0) << 32 | u64::from(request.handshake.initial.get());

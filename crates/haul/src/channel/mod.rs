@@ -17,6 +17,7 @@ use crate::random_bytes;
 use crate::wire::OpenChannel;
 
 pub(crate) mod tcp;
+pub(crate) mod udt;
 
 /// A data channel that is open. Its calls may come from different threads.
 pub trait Channel: Send + Sync {
@@ -56,6 +57,8 @@ pub struct ChannelStats {
 pub enum Kind {
     /// Kernel TCP, one or more streams.
     Tcp,
+    /// UDT over UDP, one connection.
+    Udt,
 }
 
 impl Kind {
@@ -63,18 +66,21 @@ impl Kind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Udt => "udt",
         }
     }
 
     const fn number(self) -> u8 {
         match self {
             Self::Tcp => 0,
+            Self::Udt => 1,
         }
     }
 
     const fn from_number(number: u8) -> Option<Self> {
         match number {
             0 => Some(Self::Tcp),
+            1 => Some(Self::Udt),
             _ => None,
         }
     }
@@ -183,6 +189,7 @@ impl Opening {
         // Connecting ends by itself within `timeout`.
         Self::spawn(Arc::new(|| {}), move || match setup.kind {
             Kind::Tcp => Ok(Arc::new(tcp::TcpChannel::connect(&setup, server, timeout)?)),
+            Kind::Udt => Ok(Arc::new(udt::UdtChannel::connect(&setup, server, timeout)?)),
         })
     }
 
@@ -201,6 +208,14 @@ impl Opening {
                 let claimed = Arc::clone(&claim);
                 Self::spawn(Arc::new(move || claimed.give_up()), move || {
                     Ok(Arc::new(tcp::TcpChannel::accept(&setup, &claim, deadline)?))
+                })
+            }
+            Kind::Udt => {
+                let claim = doors.udt.claim(&setup);
+                let (claimed, token) = (Arc::clone(doors), setup.token);
+                Self::spawn(Arc::new(move || claimed.udt.give_up(token)), move || {
+                    let channel = udt::UdtChannel::accept(&claim, deadline);
+                    Ok(Arc::new(channel?))
                 })
             }
         }
@@ -232,4 +247,5 @@ impl Opening {
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
     pub(crate) tcp: tcp::Door,
+    pub(crate) udt: udt::Door,
 }
