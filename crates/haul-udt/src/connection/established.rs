@@ -596,7 +596,7 @@ impl Established {
     fn batch_limit(&self) -> u64 {
         let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
         if self.sender.totals().packets < TRAIN_PACKETS {
-            TRAIN_BATCH_PACKETS * packet_bytes
+            (TRAIN_BATCH_PACKETS * packet_bytes).min(BATCH_BYTES_MAX)
         } else {
             BATCH_BYTES_MAX
         }
