@@ -58,7 +58,10 @@ fn main() {
     let cpu = haul_io::clock::process_cpu().unwrap();
     if args[0] == "recv" {
         let mut listener = Listener::bind(addr, &Options::default(), [7; 16]).unwrap();
-        let (_, mut link) = listener.accept(None, &mut |_| Some(Options::default())).unwrap().unwrap();
+        let (_, mut link) = listener
+            .accept(None, &mut |_| Some(Options::default()))
+            .unwrap()
+            .unwrap();
         let sink = Memory(Mutex::new((vec![1; 8 << 20], 0, None)));
         let result = link.receive(&sink);
         let (_, total, first) = &*sink.0.lock().unwrap();

@@ -155,7 +155,8 @@ impl Listener {
 
     fn open(&mut self, request: &Request, options: &Options) -> Result<Option<Link>, LinkError> {
         let local = self.socket.local_addr();
-        let socket = UdpSocket::bind(local, &options.socket_options(true)).map_err(LinkError::Network)?;
+        let socket =
+            UdpSocket::bind(local, &options.socket_options(true)).map_err(LinkError::Network)?;
         socket.connect(request.from).map_err(LinkError::Network)?;
         let now = Time::from_ns(self.clock.now_ns());
         let config = options.config_for(request.from, socket.path_mtu());

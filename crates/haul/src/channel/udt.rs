@@ -28,14 +28,23 @@ pub(crate) struct UdtChannel {
 
 impl UdtChannel {
     /// Connects to the server.
-    pub(crate) fn connect(setup: &Setup, server: SocketAddr, timeout: Duration) -> Result<Self, Fault> {
+    pub(crate) fn connect(
+        setup: &Setup,
+        server: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Self, Fault> {
         let any: IpAddr = match server {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let mut options = options(setup);
         options.config.connect_timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let link = udt::connect(SocketAddr::new(any, 0), server, setup.token.identity(), &options);
+        let link = udt::connect(
+            SocketAddr::new(any, 0),
+            server,
+            setup.token.identity(),
+            &options,
+        );
         link.map(Self::new).map_err(|error| {
             let text = match &error {
                 LinkError::Network(error) => plain(error),
@@ -57,7 +66,10 @@ impl UdtChannel {
     }
 
     fn new(link: Link) -> Self {
-        Self { remote: link.remote(), link: Mutex::new(link) }
+        Self {
+            remote: link.remote(),
+            link: Mutex::new(link),
+        }
     }
 
     fn settle(&self, result: Result<(), LinkError>) -> io::Result<()> {
@@ -116,7 +128,10 @@ impl Token {
     /// The token as a UDT handshake carries it.
     fn identity(self) -> Identity {
         let half = |value: u64| u32::try_from(value & Self::HALF).unwrap_or(0);
-        Identity { initial: Seq::new(half(self.0 >> 31)), socket: SocketId(half(self.0)) }
+        Identity {
+            initial: Seq::new(half(self.0 >> 31)),
+            socket: SocketId(half(self.0)),
+        }
     }
 
     fn from_identity(identity: Identity) -> Self {
@@ -155,10 +170,14 @@ impl Door {
         loop {
             let mut wanted = |identity| {
                 let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
-                expected.get(&Token::from_identity(identity)).map(|(options, _)| options.clone())
+                expected
+                    .get(&Token::from_identity(identity))
+                    .map(|(options, _)| options.clone())
             };
             // The socket itself failing is as good as a lost packet: sessions time out and say so.
-            let Ok(Some((identity, link))) = listener.accept(None, &mut wanted) else { continue };
+            let Ok(Some((identity, link))) = listener.accept(None, &mut wanted) else {
+                continue;
+            };
             let claimed = lock(&self.expected).remove(&Token::from_identity(identity));
             if let Some((_, sender)) = claimed {
                 // The session may have given up meanwhile; then the link closes.
@@ -170,11 +189,13 @@ impl Door {
 
 /// Listens for UDT connections at `address`.
 pub(crate) fn listen(address: SocketAddr) -> Result<Listener, Fault> {
-    let secret = random_bytes().map_err(|error| {
-        Fault::new(Code::Other, format!("cannot read random bytes: {error}"))
-    })?;
+    let secret = random_bytes()
+        .map_err(|error| Fault::new(Code::Other, format!("cannot read random bytes: {error}")))?;
     Listener::bind(address, &Options::default(), secret).map_err(|error| {
-        Fault::new(Code::Other, format!("cannot listen on UDP {address}: {}", plain(&error)))
-            .hint("another program has that UDP port; choose one with --listen")
+        Fault::new(
+            Code::Other,
+            format!("cannot listen on UDP {address}: {}", plain(&error)),
+        )
+        .hint("another program has that UDP port; choose one with --listen")
     })
 }
