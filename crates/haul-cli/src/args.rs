@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Get(Get),
     /// Measure memory to memory against a server
     Bench(Bench),
+    /// An emulated WAN on this machine: hosts, paths, comparisons
+    Lab(haul_lab::Args),
 }
 
 #[derive(Debug, ClapArgs)]

@@ -24,5 +24,6 @@ fn main() -> ExitCode {
         args::Command::Get(get) => command::transfer::get(get),
         args::Command::Serve(serve) => command::serve::run(serve),
         args::Command::Bench(bench) => command::bench::run(bench),
+        args::Command::Lab(lab) => command::lab::run(lab),
     }
 }
