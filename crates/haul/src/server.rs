@@ -324,10 +324,13 @@ fn take(
     }
     let path = relative_path(&put.directory)?;
     let shown = printable(&put.directory);
-    let dir = shared
-        .root
-        .open_beneath(&path)
-        .map_err(|error| named(&shown, &error, true))?;
+    // With a slash at its end it can only be a directory, so one that is missing is made.
+    let dir = if put.directory.ends_with(b"/") {
+        shared.root.make_beneath(&path)
+    } else {
+        shared.root.open_beneath(&path)
+    };
+    let dir = dir.map_err(|error| named(&shown, &error, true))?;
     let offer = match next(link)? {
         Message::Offer(offer) => offer,
         other => return Err(other.misplaced()),
@@ -390,7 +393,7 @@ fn named(shown: &str, error: &io::Error, directory: bool) -> Fault {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if directory => {
             fault(Code::DirectoryNotFound, "is not a directory of the server")
-                .hint("make it there first")
+                .hint("put a / at its end to have it made")
         }
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             fault(Code::FileNotFound, "is not a file of the server").hint("check the name")
