@@ -369,6 +369,7 @@ fn give(
         SourceFile::new(name, file, &shown)
     };
     let files = get.paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    link.send(&sender::offer(&files))?;
     let mut outcome = sender::SenderOutcome::default();
     sender::run(link, files, opening, &Logger(log), &mut outcome)
 }
