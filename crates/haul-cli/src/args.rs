@@ -34,9 +34,12 @@ pub(crate) enum Command {
 pub(crate) struct Serve {
     /// The directory; nothing outside it can be reached
     pub(crate) dir: PathBuf,
-    /// Address to listen on, as ADDR, ADDR:PORT or [ADDR]:PORT; may be given more than once
-    /// [default: 127.0.0.1 and ::1]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        help = "Address to listen on, as ADDR, ADDR:PORT or [ADDR]:PORT; may be given more than \
+                once [default: 127.0.0.1 and ::1]"
+    )]
     pub(crate) listen: Vec<String>,
     /// Port for addresses given without one, TCP and UDP
     #[arg(long, default_value_t = haul::DEFAULT_PORT, env = "HAUL_PORT")]
@@ -56,9 +59,10 @@ pub(crate) struct Serve {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(override_usage = "haul send [OPTIONS] FILE… HOST:DIR/")]
 pub(crate) struct Send {
     /// The files, then where they go: HOST:DIR/ (an IPv6 address in brackets; an empty DIR is the
-    /// server's directory itself)
+    /// server's directory itself; with a / at its end a missing DIR is made)
     #[arg(required = true, num_args = 2.., value_names = ["FILE", "HOST:DIR/"])]
     pub(crate) operands: Vec<OsString>,
     #[command(flatten)]
@@ -72,6 +76,7 @@ pub(crate) struct Send {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(override_usage = "haul get [OPTIONS] HOST:FILE… DIR/")]
 pub(crate) struct Get {
     /// The files of one server, then the local directory they go to
     #[arg(required = true, num_args = 2.., value_names = ["HOST:FILE", "DIR/"])]
@@ -88,7 +93,7 @@ pub(crate) struct Get {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Bench {
-    /// The server: HOST, HOST:PORT or [ADDRESS]:PORT
+    #[arg(help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT")]
     pub(crate) host: String,
     /// The server sends, this end receives
     #[arg(long)]
@@ -146,8 +151,13 @@ pub(crate) struct Path {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Retry {
-    /// Stop trying again this long after the last progress; 0 never tries again [default: never stop]
-    #[arg(long, value_parser = duration, value_name = "TIME")]
+    #[arg(
+        long,
+        value_parser = duration,
+        value_name = "TIME",
+        help = "Stop trying again this long after the last progress; 0 never tries again \
+                [default: never stop]"
+    )]
     pub(crate) give_up_after: Option<Duration>,
 }
 

@@ -71,6 +71,23 @@ impl Dir {
         })
     }
 
+    /// Opens a directory below this one, making those that are missing on the way, durably.
+    ///
+    /// # Errors
+    /// As [`Dir::open_beneath`], and that of `mkdirat(2)`.
+    pub fn make_beneath(&self, relative: &Path) -> io::Result<Self> {
+        let mut dir = self.open_beneath(Path::new(""))?;
+        for part in relative {
+            match rustix::fs::mkdirat(&dir.fd, part, Mode::from_raw_mode(0o777)) {
+                Ok(()) => dir.sync()?,
+                Err(rustix::io::Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            dir = dir.open_beneath(Path::new(part))?;
+        }
+        Ok(dir)
+    }
+
     /// Opens a file below this directory for reading. A pipe or device does not block the call;
     /// the caller looks at [`Metadata::regular`].
     ///

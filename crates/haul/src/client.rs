@@ -89,7 +89,8 @@ pub fn send(
                 .iter()
                 .map(|file| (file.name.to_string(), file.size)),
         );
-        let session = Session::open(config, transfer, &put, observer)?;
+        let requests = [put.clone(), sender::offer(&sources)];
+        let session = Session::open(config, transfer, &requests, observer)?;
         tally.connected(&session.peer);
         let mut outcome = sender::SenderOutcome::default();
         let result = sender::run(
@@ -136,7 +137,7 @@ pub fn get(
     let request = Message::Get(Get { paths: wanted });
     let mut tally = Tally::new(config);
     persist(config, observer, |observer| {
-        let session = Session::open(config, transfer, &request, observer)?;
+        let session = Session::open(config, transfer, std::slice::from_ref(&request), observer)?;
         tally.connected(&session.peer);
         let offer = match session.link.receive()? {
             Message::Offer(offer) => offer,
@@ -200,7 +201,7 @@ pub fn bench(
     let session = Session::open(
         config,
         transfer_id()?,
-        &Message::Bench(request.clone()),
+        &[Message::Bench(request.clone())],
         observer,
     )?;
     let (report, sender, receiver) = if reverse {
@@ -232,11 +233,11 @@ struct Session {
 }
 
 impl Session {
-    /// Connects, says hello and makes the request in one flight, and opens the channel beside it.
+    /// Connects, says hello and makes its requests in one flight, and opens the channel beside it.
     fn open(
         config: &Config,
         transfer: TransferId,
-        request: &Message,
+        requests: &[Message],
         observer: &dyn Observer,
     ) -> Result<Self, Fault> {
         let (stream, address) = connect(config)?;
@@ -254,7 +255,9 @@ impl Session {
             config.dead_after,
         )))?);
         flight.extend(wire::encode(&Message::OpenChannel(setup.to_message()))?);
-        flight.extend(wire::encode(request)?);
+        for request in requests {
+            flight.extend(wire::encode(request)?);
+        }
         let deadline = Instant::now() + config.connect_timeout;
         let mut handshake = Handshake::new(&stream, deadline);
         handshake

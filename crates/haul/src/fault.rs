@@ -4,6 +4,11 @@ use std::io;
 
 use crate::name::printable;
 
+/// Linux's numbers, the same on every architecture, for errors that `io::ErrorKind` has no name for:
+/// too many open files in the process, in the system.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+
 /// A failure as the user, a script and the peer see it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
@@ -83,9 +88,12 @@ impl Fault {
     /// An operation on a file failed; `doing` reads like "cannot write 'name'".
     pub fn file(doing: &str, error: &io::Error) -> Self {
         let fault = Self::new(file_code(error), format!("{doing}: {}", plain(error)));
-        match fault.code {
-            Code::DiskFull => fault.hint("make room there and run the same command again"),
-            Code::Denied => fault.hint("check the owner, the permissions and the mount"),
+        match (fault.code, error.raw_os_error()) {
+            (Code::DiskFull, _) => fault.hint("make room there and run the same command again"),
+            (Code::Denied, _) => fault.hint("check the owner, the permissions and the mount"),
+            (_, Some(EMFILE | ENFILE)) => {
+                fault.hint("move fewer files at a time, or raise the limit (ulimit -n)")
+            }
             _ => fault,
         }
     }

@@ -342,10 +342,13 @@ fn take(
     }
     let path = relative_path(&put.directory)?;
     let shown = printable(&put.directory);
-    let dir = shared
-        .root
-        .open_beneath(&path)
-        .map_err(|error| named(&shown, &error, true))?;
+    // With a slash at its end it can only be a directory, so one that is missing is made.
+    let dir = if put.directory.ends_with(b"/") {
+        shared.root.make_beneath(&path)
+    } else {
+        shared.root.open_beneath(&path)
+    };
+    let dir = dir.map_err(|error| named(&shown, &error, true))?;
     let offer = match next(link)? {
         Message::Offer(offer) => offer,
         other => return Err(other.misplaced()),
@@ -384,6 +387,7 @@ fn give(
         SourceFile::new(name, file, &shown)
     };
     let files = get.paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    link.send(&sender::offer(&files))?;
     let mut outcome = sender::SenderOutcome::default();
     sender::run(link, files, opening, &Logger(log), &mut outcome)
 }
@@ -408,7 +412,7 @@ fn named(shown: &str, error: &io::Error, directory: bool) -> Fault {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if directory => {
             fault(Code::DirectoryNotFound, "is not a directory of the server")
-                .hint("make it there first")
+                .hint("put a / at its end to have it made")
         }
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             fault(Code::FileNotFound, "is not a file of the server").hint("check the name")

@@ -241,3 +241,114 @@ impl<'a> Parts<'a> {
         (count, bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use crossbeam_channel::{Receiver, unbounded};
+    use haul_io::file::Dir;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::target::Found;
+    use crate::wire::{Entry, Policy};
+
+    const MIB: u64 = 1 << 20;
+    const SIZES: [u64; 2] = [2 * MIB + 5, 3 * MIB];
+
+    /// A sink that wants both files whole, the second before the last block of the first.
+    fn sink() -> (FileSink, Receiver<BlockId>, tempfile::TempDir) {
+        let place = tempfile::tempdir().unwrap();
+        let dir = Arc::new(Dir::open(place.path()).unwrap());
+        let targets = (0..).zip(SIZES).map(|(index, size): (u8, u64)| {
+            let entry = Entry {
+                name: vec![b'a' + index],
+                size,
+                modified_ns: 0,
+                mode: 0o600,
+            };
+            let policy = Policy {
+                replace: true,
+                recheck: false,
+            };
+            let Found::Part { target, .. } = Target::find(&dir, &entry, policy).unwrap() else {
+                panic!("there is nothing yet");
+            };
+            target.reserve().unwrap();
+            Some(Arc::new(target))
+        });
+        let (complete, completed) = unbounded();
+        let sink = FileSink::new(targets.collect(), complete);
+        let runs = [(0, 0, 2), (1, 0, 3), (0, 2, 1)];
+        let runs = runs.map(|(file, first, count)| Run { file, first, count });
+        sink.append(&runs).unwrap();
+        (sink, completed, place)
+    }
+
+    fn space() -> Vec<u8> {
+        (0..251_u8).cycle().take(5 << 20 | 5).collect()
+    }
+
+    #[test]
+    fn bytes_outside_the_space_and_bytes_that_come_twice_are_refused() {
+        let (sink, _completed, place) = sink();
+        let end = SIZES.iter().sum::<u64>();
+        for offset in [end, end - 3, u64::MAX - 1, u64::MAX] {
+            let error = sink.place(offset, &[IoSlice::new(b"four")]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{offset}");
+        }
+        let space = space();
+        sink.place(0, &[IoSlice::new(&space[..1 << 20])]).unwrap();
+        for offset in [0, MIB - 1] {
+            assert!(
+                sink.place(offset, &[IoSlice::new(b"X")]).is_err(),
+                "{offset}"
+            );
+        }
+        let written = std::fs::read(place.path().join(".a.haul-part")).unwrap();
+        assert!(
+            written[..1 << 20] == space[..1 << 20],
+            "what was whole is as it was"
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20))]
+        #[test]
+        fn pieces_in_any_order_and_of_any_shape_land_in_their_place(
+            cuts in proptest::collection::btree_set(1_usize..5 << 20, 0..40),
+            slices in 1_usize..200,
+            seed in any::<u64>(),
+        ) {
+            let (sink, completed, place) = sink();
+            let space = space();
+            let mut ends: Vec<usize> = cuts.into_iter().collect();
+            ends.push(space.len());
+            let mut start = 0;
+            let mut pieces: Vec<_> = ends
+                .into_iter()
+                .map(|end| std::mem::replace(&mut start, end)..end)
+                .collect();
+            let mut state = seed | 1;
+            pieces.sort_by_cached_key(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state >> 20
+            });
+            for piece in pieces {
+                let offset = piece.start as u64;
+                let len = piece.len().div_ceil(slices);
+                let parts: Vec<_> = space[piece].chunks(len).map(IoSlice::new).collect();
+                sink.place(offset, &parts).unwrap();
+            }
+            let blocks: Vec<_> = completed.try_iter().collect();
+            prop_assert_eq!(blocks.len(), 6);
+            let different: HashSet<_> = blocks.iter().map(|id| (id.file, id.block)).collect();
+            prop_assert_eq!(different.len(), 6);
+            let a = std::fs::read(place.path().join(".a.haul-part")).unwrap();
+            let b = std::fs::read(place.path().join(".b.haul-part")).unwrap();
+            prop_assert!(a == [&space[..2 << 20], &space[5 << 20..]].concat());
+            prop_assert!(b == space[2 << 20..5 << 20]);
+        }
+    }
+}

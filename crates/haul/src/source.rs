@@ -299,3 +299,82 @@ pub(crate) fn blame(source: &FileSource, error: &io::Error) -> Fault {
         _ => Fault::file("cannot read a source", error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn source(sizes: &[usize]) -> FileSource {
+        let files = (0_u8..).zip(sizes).map(|(index, size)| {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&vec![index; *size]).unwrap();
+            let name = Name::new(&[b'a' + index]).unwrap();
+            SourceFile::new(name, file, "a file").unwrap()
+        });
+        FileSource::new(files.collect())
+    }
+
+    fn run(file: u32, first: u32, count: u32) -> Run {
+        Run { file, first, count }
+    }
+
+    #[test]
+    fn a_read_may_cross_from_one_file_to_the_next() {
+        let source = source(&[MIB + 10, 100]);
+        source.append(&[run(0, 1, 1), run(1, 0, 1)]).unwrap();
+        let extent = source.wait(0, Duration::ZERO);
+        assert_eq!(
+            extent,
+            Extent {
+                end: 110,
+                complete: false
+            }
+        );
+        let mut bytes = [9; 110];
+        source.read_at(0, &mut bytes).unwrap();
+        assert!(bytes[..10] == [0; 10] && bytes[10..] == [1; 100]);
+        assert_eq!(
+            source.file_at(4).map(|range| (range.position, range.len)),
+            Some((MIB as u64 + 4, 6))
+        );
+        assert!(source.read_at(109, &mut [0; 2]).is_err());
+    }
+
+    #[test]
+    fn blocks_that_no_file_has_cannot_be_asked_for() {
+        let source = source(&[MIB + 10, 0]);
+        for bad in [
+            run(0, 2, 1),
+            run(0, 0, 3),
+            run(0, 0, 0),
+            run(0, u32::MAX, 2),
+            run(1, 0, 1),
+            run(2, 0, 1),
+        ] {
+            assert_eq!(
+                source.append(&[bad]).unwrap_err().code,
+                Code::Protocol,
+                "{bad:?}"
+            );
+        }
+        let again = std::iter::repeat_n(run(0, 0, 1), 100).collect::<Vec<_>>();
+        assert!(source.append(&again).is_err(), "the same over and over");
+    }
+
+    #[test]
+    fn waiting_ends_when_the_space_grows_or_is_complete() {
+        let source = source(&[10]);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| source.wait(0, Duration::from_secs(20)).end);
+            source.append(&[run(0, 0, 1)]).unwrap();
+            assert_eq!(waiter.join().unwrap(), 10);
+            let waiter = scope.spawn(|| source.wait(10, Duration::from_secs(20)).complete);
+            source.complete();
+            assert!(waiter.join().unwrap());
+        });
+    }
+}

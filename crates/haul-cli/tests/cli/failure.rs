@@ -21,8 +21,11 @@ fn a_missing_directory_exits_3() {
     let place = Place::new();
     let server = place.serve();
     make_file(&place.client("a"), 10, 1);
-    haul(["send", &text(&place.client("a")), &server.at("nowhere/")])
-        .failed(3, "'nowhere/' is not a directory of the server");
+    haul(["send", &text(&place.client("a")), &server.at("nowhere")])
+        .failed(3, "'nowhere' is not a directory of the server");
+    make_file(&place.server("file"), 10, 1);
+    haul(["send", &text(&place.client("a")), &server.at("file/")])
+        .failed(3, "'file/' is not a directory of the server");
     make_file(&place.server("b"), 10, 1);
     haul(["get", &server.at("b"), &text(&place.client("nowhere"))]).failed(3, "is not a directory");
     haul(["serve", &text(&place.outside("nowhere"))]).failed(3, "is not a directory");

@@ -122,7 +122,6 @@ fn a_changed_file_replaces_the_old_one_unless_told_not_to() {
 fn files_go_into_a_directory_of_the_server_and_come_out_of_it() {
     let place = Place::new();
     let server = place.serve();
-    std::fs::create_dir_all(place.server("x/y")).unwrap();
     let content = make_file(&place.client("a"), 5000, 1);
     haul(["send", &text(&place.client("a")), &server.at("/x/y/")]).ok();
     assert!(read_file(&place.server("x/y/a")) == content);

@@ -117,4 +117,17 @@ mod tests {
         drop(first);
         assert!(table.enter([2; 16]).is_ok());
     }
+
+    #[test]
+    fn a_transfer_that_comes_back_waits_for_its_older_session_to_leave() {
+        let table = Table::new(2);
+        let old = table.enter([1; 16]).unwrap();
+        std::thread::scope(|scope| {
+            let new = scope.spawn(|| table.enter([1; 16]).is_ok());
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!new.is_finished());
+            drop(old);
+            assert!(new.join().unwrap());
+        });
+    }
 }

@@ -24,7 +24,14 @@ pub(crate) struct SenderOutcome {
     pub(crate) peer: Complete,
 }
 
-/// Offers the files and sends what the receiver asks for until it has everything.
+/// What the receiver must have before [`run`].
+pub(crate) fn offer(files: &[SourceFile]) -> Message {
+    Message::Offer(Offer {
+        files: files.iter().map(SourceFile::entry).collect(),
+    })
+}
+
+/// Sends what the receiver asks for of the offered files until it has everything.
 pub(crate) fn run(
     link: &Link,
     files: Vec<SourceFile>,
@@ -33,44 +40,39 @@ pub(crate) fn run(
     outcome: &mut SenderOutcome,
 ) -> Result<(), Fault> {
     let meter = Meter::start();
-    let entries: Vec<_> = files.iter().map(SourceFile::entry).collect();
-    outcome.roots = vec![None; entries.len()];
+    outcome.roots = vec![None; files.len()];
     let source = FileSource::new(files);
     let carrier = Carrier::new(&opening);
-    let result = link
-        .send(&Message::Offer(Offer { files: entries }))
-        .and_then(|()| {
-            std::thread::scope(|scope| {
-                let (events, happened) = unbounded();
-                let (source, carrier) = (&source, &carrier);
-                let channel_events = events.clone();
-                scope.spawn(move || {
-                    let end = carrier.run(opening, |channel| channel.send(source));
-                    // The session may be over.
-                    let _ = channel_events.send(Happened::Channel(end));
-                });
-                scope.spawn(move || {
-                    hash_source(source, |digests| {
-                        events.send(Happened::Hashed(digests)).is_ok()
-                    });
-                });
-                let session = Session {
-                    link,
-                    source,
-                    carrier,
-                    observer,
-                    meter,
-                };
-                let result = session.converse(&happened, outcome);
-                if let Err(fault) = &result {
-                    link.report(fault);
-                }
-                source.complete();
-                carrier.close();
-                drop(happened);
-                result
-            })
+    let result = std::thread::scope(|scope| {
+        let (events, happened) = unbounded();
+        let (source, carrier) = (&source, &carrier);
+        let channel_events = events.clone();
+        scope.spawn(move || {
+            let end = carrier.run(opening, |channel| channel.send(source));
+            // The session may be over.
+            let _ = channel_events.send(Happened::Channel(end));
         });
+        scope.spawn(move || {
+            hash_source(source, |digests| {
+                events.send(Happened::Hashed(digests)).is_ok()
+            });
+        });
+        let session = Session {
+            link,
+            source,
+            carrier,
+            observer,
+            meter,
+        };
+        let result = session.converse(&happened, outcome);
+        if let Err(fault) = &result {
+            link.report(fault);
+        }
+        source.complete();
+        carrier.close();
+        drop(happened);
+        result
+    });
     outcome.spent = meter.spent(source.taken(), 0, carrier.stats());
     result
 }
