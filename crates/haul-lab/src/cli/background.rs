@@ -14,7 +14,6 @@ use rustix::process::{Pid, Signal};
 use super::{DownArgs, UpArgs};
 use crate::lab::Lab;
 use crate::report::Report;
-use crate::scenario::Scenario;
 use crate::state::{LabDir, State};
 
 /// How the line begins with which the background process says that the lab stands.
@@ -119,7 +118,7 @@ fn detach() -> Result<()> {
 /// Makes the lab and holds it until a signal comes.
 fn hold(args: &UpArgs) -> Result<()> {
     let signals = Signals::block().context("cannot handle signals")?;
-    let scenario = Scenario::load(&args.start.scenario)?;
+    let scenario = args.start.load()?;
     let name = args.name.as_deref().unwrap_or(&scenario.name);
     let lab = Lab::start_named(&scenario, name, args.start.emulator)?;
     LabDir::sweep()?;

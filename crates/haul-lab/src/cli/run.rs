@@ -22,7 +22,7 @@ const BY_SIGNAL: i32 = 128;
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let signals = Signals::block().context("cannot handle signals")?;
-    let scenario = Scenario::load(&args.start.scenario)?;
+    let scenario = args.start.load()?;
     let lab = Lab::start_named(&scenario, &free_name(), args.start.emulator)?;
     LabDir::sweep()?;
     let mut session = Session {
