@@ -13,7 +13,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::calibrate::Ceilings;
-use crate::lab::Engine;
+use crate::lab::{Engine, Lab};
 use crate::scenario::Scenario;
 
 /// An emulated WAN on this machine
@@ -161,6 +161,12 @@ pub struct CalibrateArgs {
 pub struct ScenariosArgs {
     /// Print this one
     pub name: Option<String>,
+}
+
+fn show_notes(lab: &Lab) {
+    for note in lab.notes() {
+        eprintln!("note: {note}");
+    }
 }
 
 /// Does what was asked for. Call it before starting threads: without root, a lab must change the process's user namespace.

@@ -23,6 +23,8 @@ pub(crate) struct State {
     /// That process's start time.
     pub(crate) started: u64,
     pub(crate) scenario: String,
+    /// It waits for others to use it: `up` started it.
+    pub(crate) shared: bool,
     pub(crate) hosts: Vec<HostState>,
 }
 

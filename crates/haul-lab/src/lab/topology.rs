@@ -147,6 +147,10 @@ impl HostPlan {
     fn bring_up_wan(&mut self, scenario: &Scenario, own: Addresses) {
         self.batch
             .push(format!("link set {WAN} txqueuelen {WAN_QUEUE_PACKETS}"));
+        if scenario.mtu >= IPV6_MTU_MIN {
+            // Without a link-local address the path carries nothing that nobody sent.
+            self.batch.push(format!("link set {WAN} addrgenmode none"));
+        }
         self.bring_up(scenario, WAN, own);
     }
 
@@ -154,8 +158,6 @@ impl HostPlan {
         let mtu = scenario.mtu;
         self.batch.push(format!("link set {device} mtu {mtu}"));
         if mtu >= IPV6_MTU_MIN {
-            self.batch
-                .push(format!("link set {device} addrgenmode none"));
             self.batch
                 .push(format!("addr add {}/64 dev {device} nodad", own.v6));
         }
