@@ -62,6 +62,7 @@ enum State {
 
 const INITIAL_WINDOW_PACKETS: u64 = 64;
 const WINDOW_PACKETS_MIN: u64 = 32;
+const FLOOR_NS: u64 = 100 * MILLISECOND_NS;
 const BANDWIDTH_WINDOW_RTTS: u64 = 10;
 const BANDWIDTH_WINDOW_NS_MIN: u64 = 200 * MILLISECOND_NS;
 const INITIAL_RTT_NS: u64 = 100 * MILLISECOND_NS;
@@ -193,7 +194,10 @@ impl Model {
                 *best = sample.rate.max(*best);
             }
             // What arrives within the first round trip left before the climb began.
-            State::Climb { best, started, .. } if now.since(*started) >= base_ns => {
+            // What the application held up says nothing of the path.
+            State::Climb { best, started, .. }
+                if now.since(*started) >= base_ns && !sample.app_limited =>
+            {
                 *best = sample.rate.max(*best);
             }
             State::Climb { .. } => {}
@@ -294,7 +298,7 @@ impl Model {
     fn judge_climb(&mut self, now: Time, pace: Rate, cap_bytes: u64, best: Rate) {
         let saturated = best < pace.percent(SATURATED_PERCENT);
         if best == Rate::default() {
-            self.climb(now, pace, cap_bytes / CLIMB_FACTOR);
+            self.climb(now, pace, cap_bytes);
         } else if saturated || self.queue.delay_ns > self.queue_threshold_ns() {
             self.bandwidth.reset(now, best.bytes_per_second());
             self.cruise(now);
@@ -351,6 +355,12 @@ impl Model {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         self.random % bound
+    }
+
+    /// Slower than this nothing could be learnt; the window still holds a slower path's packets together.
+    fn floor(&self) -> Rate {
+        let window = WINDOW_PACKETS_MIN * self.packet_bytes;
+        Rate::of(window, self.base_ns().max(FLOOR_NS))
     }
 
     /// What delayed feedback and batches of a window keep in flight beyond the product of rate and time.
@@ -423,14 +433,13 @@ impl Controller for Model {
     fn pacing_rate(&self) -> Rate {
         let gain = match self.state {
             State::Train { .. } => return Rate::UNLIMITED,
-            State::Climb { pace, .. } => return pace,
+            State::Climb { pace, .. } => return pace.max(self.floor()),
             State::Up { .. } => UP_GAIN,
             State::Down { .. } => DOWN_GAIN,
             State::Cruise { .. } if self.yields() => YIELD_GAIN,
             State::Cruise { .. } | State::Drain { .. } => 100,
         };
-        let floor = Rate::of(self.packet_bytes, 10 * MILLISECOND_NS);
-        self.rate().percent(gain).max(floor)
+        self.rate().percent(gain).max(self.floor())
     }
 
     fn window_bytes(&self) -> u64 {

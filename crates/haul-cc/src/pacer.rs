@@ -26,6 +26,10 @@ pub struct Pacer {
     due: Time,
     /// Earliest departure while lag is being made up.
     not_before: Time,
+    /// What is left of a batch that has been begun: it may take several system calls.
+    left_bytes: u64,
+    begun_bytes: u64,
+    begun: Time,
 }
 
 impl Pacer {
@@ -38,6 +42,9 @@ impl Pacer {
             packet_bytes,
             due: Time::ZERO,
             not_before: Time::ZERO,
+            left_bytes: 0,
+            begun_bytes: 0,
+            begun: Time::ZERO,
         }
     }
 
@@ -55,17 +62,23 @@ impl Pacer {
     /// Wire bytes that may leave now; zero until [`Pacer::ready_at`].
     #[must_use]
     pub fn budget_bytes(&self, now: Time) -> u64 {
-        if now < self.ready_at() {
+        if self.left_bytes > 0 {
+            self.left_bytes
+        } else if now < self.ready_at() {
             0
         } else {
             self.batch_bytes()
         }
     }
 
-    /// When the next batch may leave.
+    /// When the next batch, or the rest of the present one, may leave.
     #[must_use]
     pub fn ready_at(&self) -> Time {
-        self.due.max(self.not_before)
+        if self.left_bytes > 0 {
+            Time::ZERO
+        } else {
+            self.due.max(self.not_before)
+        }
     }
 
     /// The size that batches aim for, wire bytes: the rate over a quantum, within one packet and the burst.
@@ -78,14 +91,38 @@ impl Pacer {
 
     /// `bytes` left at `now`.
     pub fn handle_sent(&mut self, now: Time, bytes: u64) {
-        let spacing_ns = self.rate.time_for(bytes);
-        self.due = self.due.max(now.before(LAG_MAX_NS)).after(spacing_ns);
-        self.not_before = now.after(spacing_ns * 8 / CATCH_UP_EIGHTHS);
+        let batch_bytes = if self.left_bytes > 0 {
+            self.left_bytes
+        } else {
+            self.batch_bytes()
+        };
+        if self.begun_bytes == 0 {
+            self.begun = now;
+        }
+        self.begun_bytes += bytes;
+        self.left_bytes = batch_bytes.saturating_sub(bytes);
+        self.due = self
+            .due
+            .max(now.before(LAG_MAX_NS))
+            .after(self.rate.time_for(bytes));
+        if self.left_bytes < self.packet_bytes {
+            self.end_batch();
+        }
     }
 
     /// The sender had nothing to send until `now`: time that passed is not lag.
     pub fn handle_idle(&mut self, now: Time) {
         self.due = self.due.max(now);
+        if self.left_bytes > 0 {
+            self.end_batch();
+        }
+    }
+
+    fn end_batch(&mut self) {
+        let spacing_ns = self.rate.time_for(self.begun_bytes);
+        self.not_before = self.begun.after(spacing_ns * 8 / CATCH_UP_EIGHTHS);
+        self.left_bytes = 0;
+        self.begun_bytes = 0;
     }
 }
 

@@ -1,1 +1,29 @@
-fn main() {}
+//! The `haul` command: parse, resolve, run.
+//!
+//! Map: `args` what the command line may say · `quantity` and `operand` the values in it · `command`
+//! one module for each verb · `output` progress, text and JSON. Text for people goes to stderr,
+//! results go to stdout.
+#![forbid(unsafe_code)]
+#![expect(clippy::disallowed_methods, reason = "progress is shown by the clock")]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod args;
+mod command;
+mod operand;
+mod output;
+mod quantity;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    haul::raise_open_file_limit();
+    match args.command {
+        args::Command::Send(send) => command::transfer::send(send),
+        args::Command::Get(get) => command::transfer::get(get),
+        args::Command::Serve(serve) => command::serve::run(serve),
+        args::Command::Bench(bench) => command::bench::run(bench),
+        args::Command::Lab(lab) => command::lab::run(lab),
+    }
+}

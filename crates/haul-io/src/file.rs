@@ -1,1 +1,326 @@
-//! Files: positioned reads and writes, preallocation, durable rename.
+//! Files: names confined beneath a directory, positioned writes, preallocation, durable rename.
+//!
+//! A name that came from a peer is only ever resolved by [`Dir`], with `openat2` and
+//! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS`, so that neither `..`, an absolute
+//! path nor a symbolic link, also one swapped in meanwhile, leads outside.
+
+#![expect(
+    clippy::disallowed_types,
+    reason = "this crate is where files are opened"
+)]
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{ResolveFlags, Timespec, Timestamps};
+
+/// An open directory. Everything named through it stays beneath it.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+}
+
+/// What a name stands for, without following a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metadata {
+    /// A regular file, as opposed to a directory, link, device, pipe or socket.
+    pub regular: bool,
+    /// Bytes.
+    pub size: u64,
+    /// Time of the last change of the content, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Permission bits (`0o7777`).
+    pub mode: u32,
+    /// Device and inode number: the identity of the file.
+    pub identity: (u64, u64),
+    /// Bytes of storage taken.
+    pub allocated: u64,
+    /// The file has other names beside this one.
+    pub linked: bool,
+}
+
+impl Dir {
+    /// Opens a directory that the local user named; symbolic links are followed.
+    ///
+    /// # Errors
+    /// That of `open(2)`.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(Self { fd })
+    }
+
+    /// Opens a directory below this one; an empty path is this directory itself.
+    ///
+    /// # Errors
+    /// That of `openat2(2)`; `CrossesDevices` where the path would lead outside or through a link.
+    pub fn open_beneath(&self, relative: &Path) -> io::Result<Self> {
+        let path = if relative.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            relative
+        };
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(Self {
+            fd: beneath(&self.fd, path, flags, Mode::empty())?,
+        })
+    }
+
+    /// Opens a directory below this one, making those that are missing on the way, durably.
+    ///
+    /// # Errors
+    /// As [`Dir::open_beneath`], and that of `mkdirat(2)`.
+    pub fn make_beneath(&self, relative: &Path) -> io::Result<Self> {
+        let mut dir = self.open_beneath(Path::new(""))?;
+        for part in relative {
+            match rustix::fs::mkdirat(&dir.fd, part, Mode::from_raw_mode(0o777)) {
+                Ok(()) => dir.sync()?,
+                Err(rustix::io::Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            dir = dir.open_beneath(Path::new(part))?;
+        }
+        Ok(dir)
+    }
+
+    /// Opens a file below this directory for reading. A pipe or device does not block the call;
+    /// the caller looks at [`Metadata::regular`].
+    ///
+    /// # Errors
+    /// That of `openat2(2)`; `CrossesDevices` where the path would lead outside or through a link.
+    pub fn open_file(&self, relative: &Path) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        Ok(File::from(beneath(
+            &self.fd,
+            relative,
+            flags,
+            Mode::empty(),
+        )?))
+    }
+
+    /// Opens `name` for reading and writing, making it where it does not exist.
+    ///
+    /// # Errors
+    /// That of `openat2(2)`.
+    pub fn open_or_create(&self, name: &OsStr, mode: u32) -> io::Result<File> {
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::CLOEXEC
+            | OFlags::NONBLOCK
+            | OFlags::NOCTTY
+            | OFlags::NOFOLLOW;
+        let mode = Mode::from_raw_mode(mode);
+        Ok(File::from(beneath(&self.fd, Path::new(name), flags, mode)?))
+    }
+
+    /// What `name` stands for in this directory, or `None` where there is no such name.
+    ///
+    /// # Errors
+    /// That of `fstatat(2)`.
+    pub fn metadata(&self, name: &OsStr) -> io::Result<Option<Metadata>> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(from_stat(&stat))),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives `from` the name `to`, replacing what has that name only where `replace` is set.
+    ///
+    /// # Errors
+    /// That of `renameat2(2)`; `AlreadyExists` where `to` exists and may not be replaced.
+    pub fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()> {
+        let flags = if replace {
+            RenameFlags::empty()
+        } else {
+            RenameFlags::NOREPLACE
+        };
+        Ok(rustix::fs::renameat_with(
+            &self.fd, from, &self.fd, to, flags,
+        )?)
+    }
+
+    /// Removes a file's name; a name that does not exist is no error.
+    ///
+    /// # Errors
+    /// That of `unlinkat(2)`.
+    pub fn remove(&self, name: &OsStr) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the directory's names durable.
+    ///
+    /// # Errors
+    /// That of `fsync(2)`.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
+    /// Bytes that this user may still write to the file system behind the directory.
+    ///
+    /// # Errors
+    /// That of `fstatvfs(3)`.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::fstatvfs(&self.fd)?;
+        let blocks = if rustix::process::geteuid().is_root() {
+            stat.f_bfree
+        } else {
+            stat.f_bavail
+        };
+        Ok(blocks.saturating_mul(stat.f_frsize))
+    }
+}
+
+/// Opens a file that the local user named for reading; symbolic links are followed, and a pipe or
+/// device does not block the call.
+///
+/// # Errors
+/// That of `open(2)`.
+pub fn open_source(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+/// The same as [`Dir::metadata`], for an open file.
+///
+/// # Errors
+/// That of `fstat(2)`.
+pub fn metadata(file: &impl AsFd) -> io::Result<Metadata> {
+    Ok(from_stat(&rustix::fs::fstat(file)?))
+}
+
+/// Reserves storage for `len` bytes and makes the file at least that long. A file system that
+/// cannot reserve only gets the length.
+///
+/// # Errors
+/// `StorageFull` or `QuotaExceeded` where there is no room, otherwise that of `fallocate(2)`.
+pub fn preallocate(file: &File, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+            if file.metadata()?.len() < len {
+                file.set_len(len)?;
+            }
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes all of `parts`, one after another, from `position` on. The slices are used up.
+///
+/// # Errors
+/// That of `pwritev(2)`.
+pub fn write_all_at(
+    file: BorrowedFd<'_>,
+    mut parts: &mut [IoSlice<'_>],
+    mut position: u64,
+) -> io::Result<()> {
+    IoSlice::advance_slices(&mut parts, 0);
+    while !parts.is_empty() {
+        match rustix::io::pwritev(file, parts, position) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                position += written as u64;
+                IoSlice::advance_slices(&mut parts, written);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Sets the time of the last change; the time of the last access is left alone.
+///
+/// # Errors
+/// That of `futimens(3)`.
+pub fn set_modified(file: &File, modified_ns: i64) -> io::Result<()> {
+    const SECOND: i64 = 1_000_000_000;
+    let times = Timestamps {
+        last_access: Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_OMIT,
+        },
+        last_modification: Timespec {
+            tv_sec: modified_ns.div_euclid(SECOND),
+            tv_nsec: modified_ns.rem_euclid(SECOND),
+        },
+    };
+    Ok(rustix::fs::futimens(file, &times)?)
+}
+
+/// Takes away the permission bits that `mode` lacks; adds none, so that the user's umask holds.
+///
+/// # Errors
+/// That of `fchmod(2)`.
+pub fn restrict_mode(file: &File, mode: u32) -> io::Result<()> {
+    let current = metadata(file)?.mode & 0o777;
+    Ok(rustix::fs::fchmod(
+        file,
+        Mode::from_raw_mode(current & mode),
+    )?)
+}
+
+/// A file that lives in memory only and holds `content`.
+///
+/// # Errors
+/// That of `memfd_create(2)` or of the write.
+pub fn memory_file(content: &[u8]) -> io::Result<File> {
+    let file = File::from(rustix::fs::memfd_create(c"haul", MemfdFlags::CLOEXEC)?);
+    file.write_all_at(content, 0)?;
+    Ok(file)
+}
+
+/// Raises the number of files that this process may have open as far as the system lets it.
+pub fn raise_open_file_limit() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // Refused only where the limit is already what it is going to be.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
+}
+
+fn beneath(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match rustix::fs::openat2(dir, path, flags, mode, resolve) {
+            // The kernel could not tell, because of a rename going on elsewhere, that the path
+            // stays beneath (openat2(2), EAGAIN).
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            // One kind for both ways of leading outside; `io::ErrorKind` has no stable one for ELOOP.
+            Err(rustix::io::Errno::LOOP) => return Err(rustix::io::Errno::XDEV.into()),
+            result => return Ok(result?),
+        }
+    }
+}
+
+fn from_stat(stat: &rustix::fs::Stat) -> Metadata {
+    Metadata {
+        regular: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        modified_ns: stat
+            .st_mtime
+            .saturating_mul(1_000_000_000)
+            .saturating_add(i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+        mode: stat.st_mode & 0o7777,
+        identity: (stat.st_dev, stat.st_ino),
+        allocated: u64::try_from(stat.st_blocks)
+            .unwrap_or(0)
+            .saturating_mul(512),
+        linked: stat.st_nlink > 1,
+    }
+}

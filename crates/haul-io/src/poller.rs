@@ -206,6 +206,9 @@ pub struct Events {
     woken: bool,
 }
 
+// SAFETY: what keeps the vector from being sent is the pointer that an event's data may be; ours are numbers only.
+unsafe impl Send for Events {}
+
 impl Events {
     /// Room for `capacity` events (at least one); more wait in the kernel for the next call.
     #[must_use]

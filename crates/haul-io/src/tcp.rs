@@ -1,1 +1,174 @@
-//! TCP: sockets, sendfile, splice, MSG_ZEROCOPY.
+//! TCP: sockets, their options, and sending from a file without a copy in user space.
+
+#![expect(
+    clippy::disallowed_types,
+    reason = "this crate is where sockets are opened"
+)]
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::net::SendFlags;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+/// Waiting connections that the kernel keeps for a listener.
+const BACKLOG: i32 = 1024;
+
+/// What the kernel knows about a connection (`TCP_INFO`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Info {
+    /// Smoothed round-trip time, microseconds.
+    pub rtt_us: u32,
+    /// Bytes of payload sent, retransmissions included.
+    pub bytes_sent: u64,
+    /// Bytes of payload sent again.
+    pub bytes_retransmitted: u64,
+}
+
+/// Listens on exactly `address`; an IPv6 address takes no IPv4 connections.
+///
+/// # Errors
+/// That of `socket(2)`, `bind(2)` or `listen(2)`.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Has the kernel find out that the peer is gone: probes an idle connection and gives up on
+/// unacknowledged data, both within `dead_after`.
+///
+/// # Errors
+/// That of `setsockopt(2)`.
+pub fn detect_dead_peer(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
+    const PROBES: u32 = 4;
+    let interval = (dead_after / (PROBES + 1)).max(Duration::from_secs(1));
+    let keepalive = TcpKeepalive::new()
+        .with_time(interval)
+        .with_interval(interval)
+        .with_retries(PROBES);
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(dead_after))
+}
+
+/// Chooses the kernel's congestion control by name (`cubic`, `bbr`, …).
+///
+/// # Errors
+/// `NotFound` where the kernel has no such control, `PermissionDenied` where this user may not use it.
+pub fn set_congestion(stream: &TcpStream, name: &str) -> io::Result<()> {
+    SockRef::from(stream).set_tcp_congestion(name.as_bytes())
+}
+
+/// Caps the rate at which the kernel sends, bytes per second (`SO_MAX_PACING_RATE`).
+///
+/// # Errors
+/// That of `setsockopt(2)`.
+pub fn set_max_pacing_rate(stream: &TcpStream, bytes_per_second: u64) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open for the borrow's life, and the value is a u64 of the stated length.
+    let result = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const bytes_per_second).cast(),
+            length,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Reads `TCP_INFO`. A kernel that is too old for a counter leaves it 0.
+///
+/// # Errors
+/// That of `getsockopt(2)`.
+pub fn info(stream: &TcpStream) -> io::Result<Info> {
+    // Offsets of struct tcp_info in the kernel's uapi/linux/tcp.h, which only ever grows at its end.
+    const RTT: usize = 68;
+    const BYTES_SENT: usize = 200;
+    const BYTES_RETRANS: usize = 208;
+    let mut raw = [0_u8; 256];
+    let mut length = libc::socklen_t::try_from(raw.len()).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open for the borrow's life, and the kernel writes at most `length` bytes to `raw`.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            raw.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let u32_at = |at: usize| {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(&raw[at..at + 4]);
+        u32::from_ne_bytes(bytes)
+    };
+    let u64_at = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&raw[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    Ok(Info {
+        rtt_us: u32_at(RTT),
+        bytes_sent: u64_at(BYTES_SENT),
+        bytes_retransmitted: u64_at(BYTES_RETRANS),
+    })
+}
+
+/// Sends all of `bytes`, telling the kernel that more follows at once.
+///
+/// # Errors
+/// That of `send(2)`; `WriteZero` where nothing could be sent.
+pub fn send_all_more(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::net::send(stream, bytes, SendFlags::MORE | SendFlags::NOSIGNAL) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Sends `len` bytes of `file` from `position` on, without a copy in user space.
+///
+/// # Errors
+/// That of `sendfile(2)`; `UnexpectedEof` where the file ends early.
+pub fn send_file(
+    stream: &TcpStream,
+    file: BorrowedFd<'_>,
+    mut position: u64,
+    len: u64,
+) -> io::Result<()> {
+    let end = position + len;
+    while position < end {
+        let want = usize::try_from(end - position).unwrap_or(usize::MAX);
+        match rustix::fs::sendfile(stream, file, Some(&mut position), want) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

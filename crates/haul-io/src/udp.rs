@@ -50,6 +50,9 @@ pub struct UdpOptions {
     pub gro: bool,
     /// Mark packets as ECN-capable, ECT(0) (RFC 3168 §5).
     pub ecn: bool,
+    /// Share the local port with other sockets that do the same: the kernel hands a packet to the one that is connected to
+    /// its sender, if there is one.
+    pub share_port: bool,
 }
 
 impl Default for UdpOptions {
@@ -60,6 +63,7 @@ impl Default for UdpOptions {
             gso: true,
             gro: true,
             ecn: false,
+            share_port: false,
         }
     }
 }
@@ -93,6 +97,9 @@ impl UdpSocket {
         enlarge_buffers(&socket, options)?;
         if local.is_ipv6() {
             socket.set_only_v6(false)?;
+        }
+        if options.share_port {
+            socket.set_reuse_address(true)?;
         }
         socket.bind(&SockAddr::from(local))?;
         let local = socket
@@ -144,6 +151,12 @@ impl UdpSocket {
     #[must_use]
     pub fn send_buffer_bytes(&self) -> usize {
         self.send_buffer_bytes
+    }
+
+    /// The largest IP packet that the route to the peer carries, octets; none before [`UdpSocket::connect`].
+    #[must_use]
+    pub fn path_mtu(&self) -> Option<u32> {
+        message::path_mtu(self.as_fd(), self.local.is_ipv4()).ok()
     }
 
     /// Packets thrown away since the socket was made because its receive buffer was full, as the kernel counts them (a

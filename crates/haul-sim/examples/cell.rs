@@ -26,7 +26,6 @@ fn main() {
     let mut world = World::new(&path, 1);
     let config = Config {
         control,
-        receive_window_bytes: 256 << 20,
         ..Config::default()
     };
     let flow = Flow {

@@ -19,6 +19,11 @@ pub trait Source: Send + Sync {
     /// The error of the file read; a source that has become shorter is `UnexpectedEof`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 
+    /// The bytes from `offset` on, where they lie in memory already: channels send them from there.
+    fn memory_at(&self, _offset: u64) -> Option<&[u8]> {
+        None
+    }
+
     /// The file behind `offset`, for channels that can hand it to the kernel whole (`sendfile`).
     fn file_at(&self, offset: u64) -> Option<FileRange<'_>>;
 }

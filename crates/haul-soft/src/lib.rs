@@ -1,5 +1,15 @@
 //! The engine: threads that own transports and join the protocol cores to sockets.
 //!
-//! Map: [`bulk`] what a channel moves.
+//! A connection has a socket of its own and is driven by the thread that uses it: no lock, hand-over or wake-up stands between
+//! a packet and its place, and a server's connections share nothing.
+//!
+//! Map: [`bulk`] what a channel moves · [`udt`] UDT connections over UDP.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the engine is where threads wait"
+)]
 
 pub mod bulk;
+pub mod udt;

@@ -4,6 +4,9 @@ use haul_cc::{Algorithm, Rate};
 
 use crate::wire::{HEADER_LEN, LOWER_LEN_V4, SocketKind};
 
+/// Every receiver that places takes this much before it has said how much.
+pub const WINDOW_BYTES_MIN: u64 = 1 << 20;
+
 /// Choices of the local user.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -15,8 +18,11 @@ pub struct Config {
     pub lower_len: u32,
     /// Packets that this end takes in flight.
     pub flight_packets: u32,
-    /// Payload octets beyond the last one consumed that this end takes in stream mode with placement.
+    /// Payload octets beyond the last one consumed that this end takes where packets are placed: [`WINDOW_BYTES_MIN`] to
+    /// 1 GiB. Costs no memory here.
     pub receive_window_bytes: u64,
+    /// Memory for packets that wait in slots (messages, and plain UDT peers), octets.
+    pub slot_memory_bytes: u64,
     /// Congestion control towards a Longhaul peer.
     pub control: Algorithm,
     /// Congestion control towards a plain UDT peer, whose feedback suits UDT's own best.
@@ -25,7 +31,7 @@ pub struct Config {
     pub rate_max: Rate,
     /// Offer what Longhaul has beyond UDT4.
     pub offer_placement: bool,
-    /// Largest batch handed to the socket at once, wire octets.
+    /// Most that leaves back to back before the pacer pauses, wire octets.
     pub burst_bytes: u64,
     /// Time to connect, ns.
     pub connect_timeout_ns: u64,
@@ -43,13 +49,14 @@ impl Default for Config {
             kind: SocketKind::Stream,
             mtu: 1_500,
             lower_len: 28,
-            flight_packets: 1 << 18,
-            receive_window_bytes: 64 << 20,
+            flight_packets: 1 << 20,
+            receive_window_bytes: 1 << 30,
+            slot_memory_bytes: 32 << 20,
             control: Algorithm::Model,
             control_plain: Algorithm::Daimd,
             rate_max: Rate::UNLIMITED,
             offer_placement: true,
-            burst_bytes: 65_000,
+            burst_bytes: 512 << 10,
             connect_timeout_ns: 10 * SECOND_NS,
             idle_timeout_ns: 30 * SECOND_NS,
             linger_ns: 30 * SECOND_NS,
@@ -62,7 +69,7 @@ impl Config {
     #[must_use]
     pub fn receive_slots(&self) -> u32 {
         let slot_len = u64::from(payload_len(self.mtu, LOWER_LEN_LEAST).max(1));
-        let slots = self.receive_window_bytes / slot_len;
+        let slots = self.slot_memory_bytes / slot_len;
         u32::try_from(slots)
             .unwrap_or(u32::MAX)
             .clamp(SLOTS_MIN, self.flight_packets.max(SLOTS_MIN))

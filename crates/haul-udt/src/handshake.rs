@@ -17,7 +17,6 @@ pub(crate) struct Opening {
     body: Handshake,
     destination: SocketId,
     offer: Offer,
-    started: Time,
     deadline: Time,
     /// When the next request goes out.
     due: Time,
@@ -93,7 +92,6 @@ impl Opening {
             offer: Offer {
                 placement: config.offer_placement,
             },
-            started: now,
             deadline: now.after(config.connect_timeout_ns),
             due: now,
             sent: None,
@@ -227,10 +225,6 @@ impl Opening {
 
     pub(crate) fn is_rendezvous(&self) -> bool {
         self.role == Role::Rendezvous
-    }
-
-    pub(crate) fn started(&self) -> Time {
-        self.started
     }
 }
 

@@ -25,7 +25,7 @@ mod seq;
 mod slots;
 pub mod wire;
 
-pub use config::{Config, Params};
+pub use config::{Config, Params, WINDOW_BYTES_MIN};
 pub use connection::{Connection, Event, Identity, PayloadRange, Stats, Transmit};
 pub use error::{Error, Misbehaviour, SendError};
 pub use listener::{Listener, Reaction, Request};

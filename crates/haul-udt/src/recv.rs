@@ -8,7 +8,7 @@ use haul_cc::Time;
 use haul_cc::filter::WindowedMax;
 use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 
-use crate::config::{Config, Params};
+use crate::config::{Config, Params, WINDOW_BYTES_MIN};
 use crate::error::{Error, Misbehaviour};
 use crate::holes::{Arrival, Holes};
 use crate::plain::PlainFeedback;
@@ -106,6 +106,8 @@ const INTERVAL_NS_INITIAL: u64 = 2 * MILLISECOND_NS;
 const INTERVAL_NS_MIN: u64 = 50 * MICROSECOND_NS;
 const INTERVAL_NS_MAX: u64 = 100 * MILLISECOND_NS;
 const REPEATS: u32 = 2;
+/// Half of what the lower 32 bits of an offset can tell apart.
+const WINDOW_BYTES_MAX: u64 = 1 << 30;
 const REORDER_WINDOW_NS: u64 = 5 * SECOND_NS;
 
 impl Receiver {
@@ -114,7 +116,9 @@ impl Receiver {
         let discipline = if placed {
             Discipline::Placed {
                 consumed: 0,
-                window_bytes: config.receive_window_bytes,
+                window_bytes: config
+                    .receive_window_bytes
+                    .clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX),
                 flight_packets: u64::from(config.flight_packets),
             }
         } else {
@@ -328,10 +332,6 @@ impl Receiver {
             self.arrivals.bytes,
             self.arrivals.duplicates,
         )
-    }
-
-    pub(crate) fn holes(&self) -> &Holes {
-        &self.holes
     }
 
     /// The plain peer's share, with what it needs of the rest.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use haul_cc::Time;
 
-use crate::config::Params;
+use crate::config::{Params, WINDOW_BYTES_MIN};
 use crate::error::{Error, Misbehaviour, SendError};
 use crate::seq::Seq;
 use crate::wire::{Data, Feedback, LossRanges, SocketId, SocketKind};
@@ -144,7 +144,6 @@ impl Sender {
         wire_overhead: u64,
         peer: SocketId,
         first: u64,
-        receive_window_bytes: u64,
     ) -> Self {
         Self {
             kind,
@@ -165,7 +164,7 @@ impl Sender {
             newest_delivered: Time::ZERO,
             limits: Limits {
                 packet: first + u64::from(params.peer_flight_packets),
-                offset: receive_window_bytes,
+                offset: WINDOW_BYTES_MIN,
             },
             in_flight_bytes: 0,
             totals: SendTotals::default(),
@@ -224,6 +223,10 @@ impl Sender {
         self.packets
             .front()
             .map_or(self.position, |packet| packet.position)
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
     }
 
     pub(crate) fn is_drained(&self) -> bool {

@@ -188,20 +188,39 @@ pub(super) const MEMORY_INFO_DROPS: usize = 8;
 
 /// What the kernel knows about the socket's memory (`SO_MEMINFO`).
 pub(super) fn memory_info(fd: BorrowedFd<'_>) -> io::Result<[u32; 9]> {
-    let mut info = [0_u32; 9];
-    let mut len = socklen::<[u32; 9]>();
-    // SAFETY: the kernel writes at most `len` bytes, the size of `info`, and updates `len`; both are live locals.
+    get_option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO)
+}
+
+/// The largest IP packet that the route of a connected socket carries, octets.
+pub(super) fn path_mtu(fd: BorrowedFd<'_>, ipv4: bool) -> io::Result<u32> {
+    let (level, name) = if ipv4 {
+        (libc::IPPROTO_IP, libc::IP_MTU)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
+    };
+    get_option::<1>(fd, level, name).map(|[mtu]| mtu)
+}
+
+/// A socket option of `N` words.
+fn get_option<const N: usize>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<[u32; N]> {
+    let mut words = [0_u32; N];
+    let mut len = socklen::<[u32; N]>();
+    // SAFETY: the kernel writes at most `len` bytes, the size of `words`, and updates `len`; both are live locals.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
-            info.as_mut_ptr().cast(),
+            level,
+            name,
+            words.as_mut_ptr().cast(),
             &raw mut len,
         )
     };
     if result == 0 {
-        Ok(info)
+        Ok(words)
     } else {
         Err(io::Error::last_os_error())
     }

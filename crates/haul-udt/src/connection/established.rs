@@ -28,7 +28,6 @@ pub(super) struct Established {
     rtt: RttEstimator,
     rate_max: Rate,
     wire_overhead: u64,
-    burst_bytes: u64,
     feedback: FeedbackState,
     timers: Timers,
     /// Control packets that wait to be written.
@@ -69,6 +68,10 @@ struct Pending {
     drop: Option<(u32, u64, u64)>,
 }
 
+/// What one segmentation-offload call may carry (Linux `UDP_MAX_SEGMENTS` of old).
+const BATCH_PACKETS_MAX: usize = 64;
+/// A super-packet is an IP packet to the kernel: 64 KiB.
+const BATCH_BYTES_MAX: u64 = 65_000;
 const ARRIVALS_KEPT: usize = 128;
 /// The first flight goes out in batches this large, so that the receiver can time the gaps between them.
 const TRAIN_PACKETS: u64 = 64;
@@ -119,7 +122,6 @@ impl Established {
                 wire_overhead,
                 agreed.peer,
                 first(initial),
-                config.receive_window_bytes,
             ),
             receiver: Receiver::new(config, params, first(agreed.peer_initial)),
             pacer: Pacer::new(controller.pacing_rate(), packet_bytes, config.burst_bytes),
@@ -127,7 +129,6 @@ impl Established {
             rtt,
             rate_max: config.rate_max,
             wire_overhead,
-            burst_bytes: config.burst_bytes.max(packet_bytes),
             feedback: FeedbackState {
                 interval_ns: FEEDBACK_NS_MIN,
                 ..FeedbackState::default()
@@ -575,7 +576,7 @@ impl Established {
         let budget = self
             .pacer
             .budget_bytes(now)
-            .min(self.burst_limit())
+            .min(self.batch_limit())
             .min(window - in_flight);
         if self.pacer.budget_bytes(now) == 0 {
             return false;
@@ -592,12 +593,12 @@ impl Established {
         true
     }
 
-    fn burst_limit(&self) -> u64 {
+    fn batch_limit(&self) -> u64 {
         let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
         if self.sender.totals().packets < TRAIN_PACKETS {
-            TRAIN_BATCH_PACKETS * packet_bytes
+            (TRAIN_BATCH_PACKETS * packet_bytes).min(BATCH_BYTES_MAX)
         } else {
-            self.burst_bytes
+            BATCH_BYTES_MAX
         }
     }
 
@@ -613,7 +614,9 @@ impl Established {
             let wire_bytes = u64::from(len) + self.wire_overhead;
             let segment = out.payload.first().map_or(len, |range| range.len);
             let previous = out.payload.last().map_or(len, |range| range.len);
-            if len > segment || previous < segment || (sent > 0 && sent + wire_bytes > budget) {
+            let full =
+                out.headers.len() >= BATCH_PACKETS_MAX || (sent > 0 && sent + wire_bytes > budget);
+            if full || len > segment || previous < segment {
                 break;
             }
             match self.sender.emit(now) {

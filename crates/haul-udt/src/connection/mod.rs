@@ -287,7 +287,9 @@ impl Connection {
     #[must_use]
     pub fn front_piece(&mut self) -> Option<Piece> {
         match &mut self.phase {
-            Phase::Open(open) => open.receiver.slots()?.front(),
+            Phase::Open(open) if self.config.kind == SocketKind::Stream => {
+                open.receiver.slots()?.front()
+            }
             _ => None,
         }
     }
@@ -420,6 +422,12 @@ impl Connection {
     #[must_use]
     pub fn released(&self) -> u64 {
         self.open().map_or(0, |open| open.sender.released())
+    }
+
+    /// The send space below this position has been sent at least once.
+    #[must_use]
+    pub fn sent_position(&self) -> u64 {
+        self.open().map_or(0, |open| open.sender.position())
     }
 
     /// Everything written has arrived.

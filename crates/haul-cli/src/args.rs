@@ -1,0 +1,223 @@
+//! What the command line may say. Nothing is looked up or opened here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+use crate::quantity::{bytes, duration, rate};
+
+/// Moves files over long fat networks.
+#[derive(Debug, Parser)]
+#[command(name = "haul", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a directory: take files that are sent to it and give those that are asked for
+    Serve(Serve),
+    /// Send files to a server: haul send FILE… HOST:DIR/
+    Send(Send),
+    /// Get files from a server: haul get HOST:FILE… DIR/
+    Get(Get),
+    /// Measure memory to memory against a server
+    Bench(Bench),
+    /// An emulated WAN on this machine: hosts, paths, comparisons
+    Lab(haul_lab::Args),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Serve {
+    /// The directory; nothing outside it can be reached
+    pub(crate) dir: PathBuf,
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        help = "Address to listen on, as ADDR, ADDR:PORT or [ADDR]:PORT; may be given more than \
+                once [default: 127.0.0.1 and ::1]"
+    )]
+    pub(crate) listen: Vec<String>,
+    /// Port for addresses given without one, TCP and UDP
+    #[arg(long, default_value_t = haul::DEFAULT_PORT, env = "HAUL_PORT")]
+    pub(crate) port: u16,
+    /// Give files and take none
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Listen beyond this machine although there is no authentication and no encryption yet
+    #[arg(long)]
+    pub(crate) allow_insecure: bool,
+    /// Transfers at the same time; further ones are told to try again
+    #[arg(long, value_name = "N", default_value_t = haul::server::SESSIONS_DEFAULT)]
+    pub(crate) max_sessions: usize,
+    /// Say nothing about single transfers
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(override_usage = "haul send [OPTIONS] FILE… HOST:DIR/")]
+pub(crate) struct Send {
+    /// The files, then where they go: HOST:DIR/ (an IPv6 address in brackets; an empty DIR is the
+    /// server's directory itself; with a / at its end a missing DIR is made)
+    #[arg(required = true, num_args = 2.., value_names = ["FILE", "HOST:DIR/"])]
+    pub(crate) operands: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+    #[command(flatten)]
+    pub(crate) path: Path,
+    #[command(flatten)]
+    pub(crate) retry: Retry,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(override_usage = "haul get [OPTIONS] HOST:FILE… DIR/")]
+pub(crate) struct Get {
+    /// The files of one server, then the local directory they go to
+    #[arg(required = true, num_args = 2.., value_names = ["HOST:FILE", "DIR/"])]
+    pub(crate) operands: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+    #[command(flatten)]
+    pub(crate) path: Path,
+    #[command(flatten)]
+    pub(crate) retry: Retry,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Bench {
+    #[arg(help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT")]
+    pub(crate) host: String,
+    /// The server sends, this end receives
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// How long to send
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s",
+          conflicts_with = "bytes")]
+    pub(crate) time: Duration,
+    /// How much to send, instead of a time
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    pub(crate) bytes: Option<u64>,
+    #[command(flatten)]
+    pub(crate) path: Path,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// How files that exist at the receiver are treated.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Existing {
+    /// Fail where a different file of the same name exists instead of replacing it
+    #[arg(long)]
+    pub(crate) no_replace: bool,
+    /// Hash what is there of a partial file again before believing it; send complete files again
+    #[arg(long)]
+    pub(crate) recheck: bool,
+}
+
+/// How the bytes travel.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Path {
+    /// The server's port, TCP and UDP
+    #[arg(long, default_value_t = haul::DEFAULT_PORT, env = "HAUL_PORT")]
+    pub(crate) port: u16,
+    /// Kind of data channel
+    #[arg(long, value_enum, default_value_t = Channel::DEFAULT)]
+    pub(crate) channel: Channel,
+    /// Parallel streams
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=i64::from(haul::channel::STREAMS_MAX)))]
+    pub(crate) streams: u16,
+    /// The rate that the path is known to have, or that may be used: 10Gbit, 1.2GiB
+    #[arg(long, value_parser = rate, value_name = "RATE")]
+    pub(crate) rate: Option<u64>,
+    /// The kernel's congestion control for the tcp channel: cubic, bbr, …
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tcp_congestion: Option<String>,
+    /// How long connecting may take
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
+    pub(crate) connect_timeout: Duration,
+    /// After this long without a word the peer is taken for gone
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
+    pub(crate) peer_timeout: Duration,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Retry {
+    #[arg(
+        long,
+        value_parser = duration,
+        value_name = "TIME",
+        help = "Stop trying again this long after the last progress; 0 never tries again \
+                [default: never stop]"
+    )]
+    pub(crate) give_up_after: Option<Duration>,
+}
+
+/// What is printed.
+#[derive(Debug, Clone, Copy, ClapArgs)]
+pub(crate) struct Output {
+    /// Print one JSON object on stdout at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print one JSON object for each event, a line each, on stdout
+    #[arg(long)]
+    pub(crate) json_stream: bool,
+    /// Print nothing on stderr but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Channel {
+    /// Reliable UDP: finds its rate, or keeps to --rate; holds it under loss
+    Udt,
+    /// Kernel TCP
+    Tcp,
+}
+
+impl Channel {
+    const DEFAULT: Self = Self::Udt;
+}
+
+impl From<Channel> for haul::channel::Kind {
+    fn from(channel: Channel) -> Self {
+        match channel {
+            Channel::Tcp => Self::Tcp,
+            Channel::Udt => Self::Udt,
+        }
+    }
+}
+
+impl Path {
+    pub(crate) fn client_config(&self, host: String, port: Option<u16>) -> haul::client::Config {
+        haul::client::Config {
+            host,
+            port: port.unwrap_or(self.port),
+            channel: self.channel.into(),
+            streams: self.streams,
+            rate_bps: self.rate,
+            congestion: self.tcp_congestion.clone(),
+            connect_timeout: self.connect_timeout.max(Duration::from_millis(1)),
+            dead_after: self.peer_timeout.max(Duration::from_secs(1)),
+            give_up_after: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,26 @@
+//! `haul bench`.
+
+use std::process::ExitCode;
+
+use haul::client::{self, BenchLimit};
+
+use crate::args::Bench;
+use crate::operand::host_and_port;
+use crate::output::Output;
+
+/// Measures.
+pub(crate) fn run(args: Bench) -> ExitCode {
+    let output = Output::bench(args.output);
+    let limit = args
+        .bytes
+        .map_or(BenchLimit::Time(args.time), BenchLimit::Bytes);
+    let (host, port) = host_and_port(&args.host);
+    let config = args.path.client_config(host, port);
+    match client::bench(&config, limit, args.reverse, &output) {
+        Ok(summary) => {
+            output.bench_summary(&summary);
+            ExitCode::SUCCESS
+        }
+        Err(fault) => output.fault(&fault),
+    }
+}

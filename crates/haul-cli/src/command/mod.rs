@@ -1,0 +1,16 @@
+//! The verbs.
+
+use std::process::ExitCode;
+
+use haul::fault::Fault;
+
+pub(crate) mod bench;
+pub(crate) mod lab;
+pub(crate) mod serve;
+pub(crate) mod transfer;
+
+/// Tells the user of a failure outside any output format.
+fn fail(fault: &Fault) -> ExitCode {
+    crate::output::print_fault(fault);
+    ExitCode::from(fault.exit())
+}

@@ -1,0 +1,95 @@
+//! `haul send` and `haul get`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use haul::client::{self, Config, ExistingPolicy};
+use haul::fault::{Code, Fault};
+use haul::report::Summary;
+
+use crate::args::{Existing, Get, Retry, Send};
+use crate::operand::Remote;
+use crate::output::Output;
+
+/// Sends files.
+pub(crate) fn send(args: Send) -> ExitCode {
+    let output = Output::transfer(args.output);
+    let result = resolve_send(&args).and_then(|(config, files, remote)| {
+        client::send(
+            &config,
+            &files,
+            &remote.path,
+            policy(&args.existing),
+            &output,
+        )
+    });
+    finish(&output, result)
+}
+
+/// Gets files.
+pub(crate) fn get(args: Get) -> ExitCode {
+    let output = Output::transfer(args.output);
+    let result = resolve_get(&args).and_then(|(config, paths, directory)| {
+        client::get(&config, &paths, &directory, policy(&args.existing), &output)
+    });
+    finish(&output, result)
+}
+
+fn finish(output: &Output, result: Result<Summary, Fault>) -> ExitCode {
+    match result {
+        Ok(summary) => {
+            output.summary(&summary);
+            ExitCode::SUCCESS
+        }
+        Err(fault) => output.fault(&fault),
+    }
+}
+
+fn resolve_send(args: &Send) -> Result<(Config, Vec<PathBuf>, Remote), Fault> {
+    let Some((target, files)) = args.operands.split_last() else {
+        return Err(too_few());
+    };
+    let remote = Remote::parse(target)?;
+    let config = config(&args.path, &args.retry, &remote);
+    Ok((config, files.iter().map(PathBuf::from).collect(), remote))
+}
+
+fn resolve_get(args: &Get) -> Result<(Config, Vec<Vec<u8>>, PathBuf), Fault> {
+    let Some((directory, sources)) = args.operands.split_last() else {
+        return Err(too_few());
+    };
+    let remotes = sources.iter().map(|source| Remote::parse(source));
+    let remotes = remotes.collect::<Result<Vec<_>, _>>()?;
+    let Some(first) = remotes.first() else {
+        return Err(too_few());
+    };
+    if remotes
+        .iter()
+        .any(|remote| (&remote.host, remote.port) != (&first.host, first.port))
+    {
+        return Err(
+            Fault::new(Code::Usage, "the files are of different servers")
+                .hint("get from one server at a time"),
+        );
+    }
+    let config = config(&args.path, &args.retry, first);
+    let paths = remotes.into_iter().map(|remote| remote.path).collect();
+    Ok((config, paths, Path::new(directory).to_owned()))
+}
+
+fn config(path: &crate::args::Path, retry: &Retry, remote: &Remote) -> Config {
+    let mut config = path.client_config(remote.host.clone(), remote.port);
+    config.give_up_after = retry.give_up_after;
+    config
+}
+
+fn policy(existing: &Existing) -> ExistingPolicy {
+    ExistingPolicy {
+        replace: !existing.no_replace,
+        recheck: existing.recheck,
+    }
+}
+
+fn too_few() -> Fault {
+    Fault::new(Code::Usage, "files and a place for them are needed").hint("see --help")
+}

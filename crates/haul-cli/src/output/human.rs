@@ -1,0 +1,144 @@
+//! Numbers and summaries for people.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use haul::report::{BenchSummary, Cpu, FileStatus, Summary};
+
+/// The summary of a transfer.
+pub(super) fn summary(summary: &Summary) -> String {
+    let mut text = String::new();
+    let copied = summary
+        .files
+        .iter()
+        .filter(|file| file.status == FileStatus::Copied)
+        .count();
+    let there = summary.files.len() - copied;
+    if copied == 0 {
+        return format!(
+            "nothing to do: {} there already",
+            count(there, "file is", "files are")
+        );
+    }
+    let _ = write!(
+        text,
+        "{} complete, {} in {}, {}",
+        count(copied, "file", "files"),
+        binary(summary.moved_bytes),
+        time(Duration::try_from_secs_f64(summary.seconds).unwrap_or_default()),
+        rate(summary.goodput_bps),
+    );
+    if there > 0 {
+        let _ = write!(
+            text,
+            "; {} there already",
+            count(there, "file was", "files were")
+        );
+    }
+    if summary.resumed_bytes > 0 {
+        let _ = write!(text, "; {} resumed", binary(summary.resumed_bytes));
+    }
+    if summary.repaired_bytes > 0 {
+        let _ = write!(
+            text,
+            "; {} arrived damaged and were repaired",
+            binary(summary.repaired_bytes)
+        );
+    }
+    let _ = write!(text, "; {}", cpu(&summary.sender, &summary.receiver));
+    if let [file] = summary.files.as_slice()
+        && let Some(hash) = &file.blake3
+    {
+        let _ = write!(text, "\nhaul: blake3 {hash}  {}", file.name);
+    }
+    text
+}
+
+/// The summary of a bench.
+pub(super) fn bench(summary: &BenchSummary) -> String {
+    format!(
+        "{} in {:.2} s, {}; {} sent again; {}",
+        binary(summary.bytes),
+        summary.seconds,
+        rate(summary.goodput_bps),
+        binary(summary.retransmitted_bytes),
+        cpu(&summary.sender, &summary.receiver),
+    )
+}
+
+/// Bytes in binary units.
+#[expect(clippy::cast_precision_loss, reason = "shown to three digits")]
+pub(super) fn binary(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.2} {}", UNITS[unit])
+}
+
+/// Bits per second in decimal units.
+pub(super) fn rate(bps: f64) -> String {
+    match bps {
+        bps if bps >= 1e9 => format!("{:.2} Gbit/s", bps / 1e9),
+        bps if bps >= 1e6 => format!("{:.1} Mbit/s", bps / 1e6),
+        bps => format!("{:.0} kbit/s", bps / 1e3),
+    }
+}
+
+/// The rate of `bytes` in `elapsed`, bits per second.
+#[expect(clippy::cast_precision_loss, reason = "a rate for people, not a count")]
+pub(super) fn rate_bps(bytes: u64, elapsed: Duration) -> f64 {
+    bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-9)
+}
+
+/// A share, rounded down so that 100 % means all of it.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    let share = u128::from(part) * 100 / u128::from(whole.max(1));
+    format!("{share} %")
+}
+
+/// A span of time.
+pub(super) fn time(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0..=59 => format!("{:.1} s", span.as_secs_f64()),
+        60..=3599 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+fn cpu(sender: &Cpu, receiver: &Cpu) -> String {
+    let per_gb = |cpu: &Cpu| {
+        cpu.cpu_s_per_gb
+            .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
+    };
+    format!(
+        "CPU s/GB: {} sending, {} receiving",
+        per_gb(sender),
+        per_gb(receiver)
+    )
+}
+
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_carry_their_unit() {
+        assert_eq!(binary(1023), "1023 B");
+        assert_eq!(binary(1 << 30), "1.00 GiB");
+        assert_eq!(rate(1.25e9), "1.25 Gbit/s");
+        assert_eq!(percent(999, 1000), "99 %");
+        assert_eq!(time(Duration::from_secs(3661)), "1 h 01 min");
+    }
+}

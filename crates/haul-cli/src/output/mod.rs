@@ -1,0 +1,220 @@
+//! What a command prints: progress and errors for people on stderr, JSON on stdout.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul::fault::Fault;
+use haul::report::{BenchSummary, Event, Observer, Summary};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::args;
+
+mod human;
+mod progress;
+
+use human::{binary, percent};
+use progress::Progress;
+
+/// Schema of the final object of a transfer, and of its events.
+const TRANSFER_SCHEMA: &str = "haul.transfer/1";
+/// Schema of the final object of a bench.
+const BENCH_SCHEMA: &str = "haul.bench/1";
+/// `--json-stream` reports the rate this often.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The output of one command.
+#[derive(Debug)]
+pub(crate) struct Output {
+    schema: &'static str,
+    options: args::Output,
+    begun: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    progress: Progress,
+    interval: Option<(Instant, u64)>,
+}
+
+impl Output {
+    pub(crate) fn transfer(options: args::Output) -> Self {
+        Self::new(TRANSFER_SCHEMA, options)
+    }
+
+    pub(crate) fn bench(options: args::Output) -> Self {
+        Self::new(BENCH_SCHEMA, options)
+    }
+
+    fn new(schema: &'static str, options: args::Output) -> Self {
+        let state = State {
+            progress: Progress::new(options.quiet),
+            interval: None,
+        };
+        Self {
+            schema,
+            options,
+            begun: Instant::now(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// A transfer that went well.
+    pub(crate) fn summary(&self, summary: &Summary) {
+        self.state().progress.clear();
+        self.say(&human::summary(summary));
+        self.finish(&self.object(true, summary));
+    }
+
+    /// A bench that went well.
+    pub(crate) fn bench_summary(&self, summary: &BenchSummary) {
+        self.state().progress.clear();
+        self.say(&human::bench(summary));
+        self.finish(&self.object(true, summary));
+    }
+
+    /// A command that failed.
+    pub(crate) fn fault(&self, fault: &Fault) -> ExitCode {
+        self.state().progress.clear();
+        print_fault(fault);
+        self.event("error", &error(fault));
+        self.finish(&self.object(false, &json!({ "error": error(fault) })));
+        ExitCode::from(fault.exit())
+    }
+
+    fn object(&self, ok: bool, body: &impl Serialize) -> Value {
+        let mut object = json!({ "schema": self.schema, "ok": ok });
+        merge(&mut object, body);
+        object
+    }
+
+    fn finish(&self, object: &Value) {
+        self.event("end", object);
+        if self.options.json {
+            print_line(object);
+        }
+    }
+
+    fn event(&self, name: &str, body: &impl Serialize) {
+        if !self.options.json_stream {
+            return;
+        }
+        let mut object = json!({ "event": name, "time_s": self.begun.elapsed().as_secs_f64() });
+        merge(&mut object, body);
+        print_line(&object);
+    }
+
+    fn say(&self, text: &str) {
+        if !self.options.quiet {
+            tell(text);
+        }
+    }
+
+    fn on_progress(&self, present: u64, total: u64) {
+        let mut state = self.state();
+        state.progress.advance(present);
+        let now = Instant::now();
+        let (since, bytes) = *state.interval.get_or_insert((now, present));
+        let elapsed = now - since;
+        if elapsed >= INTERVAL {
+            let moved = present.saturating_sub(bytes);
+            state.interval = Some((now, present));
+            drop(state);
+            let rate = human::rate_bps(moved, elapsed);
+            self.event(
+                "interval",
+                &json!({
+                    "seconds": elapsed.as_secs_f64(), "bytes": moved, "rate_bps": rate,
+                    "present_bytes": present, "total_bytes": total,
+                }),
+            );
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Output {
+    fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::Connected { peer, software } => self.event(
+                "start",
+                &json!({ "schema": self.schema, "peer": peer, "software": software }),
+            ),
+            Event::Planned {
+                files,
+                total,
+                present,
+            } => {
+                self.event(
+                    "plan",
+                    &json!({ "files": files, "total_bytes": total, "present_bytes": present }),
+                );
+                let mut state = self.state();
+                state.progress.begin(*total, *present);
+                state.interval = Some((Instant::now(), *present));
+                if *present > 0 {
+                    state.progress.say(&format!(
+                        "{} of {} are there already ({})",
+                        binary(*present),
+                        binary(*total),
+                        percent(*present, *total)
+                    ));
+                }
+            }
+            Event::Progress { present, total } => self.on_progress(*present, *total),
+            Event::FileDone(file) => self.event("file", file),
+            Event::Note(text) => {
+                self.state().progress.say(text);
+                self.event("note", &json!({ "text": text }));
+            }
+            Event::Retrying { fault, after } => {
+                let seconds = after.as_secs_f64();
+                self.state()
+                    .progress
+                    .say(&format!("{fault}; trying again in {seconds} s"));
+                self.event(
+                    "retry",
+                    &json!({ "error": error(fault), "after_s": seconds }),
+                );
+            }
+        }
+    }
+}
+
+/// One line on stderr: what happened and what to do about it.
+pub(crate) fn print_fault(fault: &Fault) {
+    match &fault.hint {
+        Some(hint) => tell(&format!("{fault} ({hint})")),
+        None => tell(&fault.to_string()),
+    }
+}
+
+/// A line on stderr.
+pub(crate) fn tell(text: &str) {
+    // Whoever reads it may have gone; the work does not depend on it.
+    let _ = writeln!(std::io::stderr().lock(), "haul: {text}");
+}
+
+fn error(fault: &Fault) -> Value {
+    json!({
+        "code": fault.code.name(), "exit": fault.exit(), "text": fault.text, "hint": fault.hint,
+    })
+}
+
+fn merge(object: &mut Value, body: &impl Serialize) {
+    // Both are objects of plain fields, which always serialize.
+    if let (Value::Object(into), Ok(Value::Object(from))) = (object, serde_json::to_value(body)) {
+        into.extend(from);
+    }
+}
+
+fn print_line(value: &Value) {
+    // Whoever reads stdout may have gone; the transfer does not depend on it.
+    let _ = writeln!(std::io::stdout().lock(), "{value}");
+}

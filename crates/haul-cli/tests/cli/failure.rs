@@ -1,0 +1,359 @@
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text};
+
+#[test]
+fn a_missing_source_exits_4() {
+    let place = Place::new();
+    let server = place.serve();
+    haul(["send", &text(&place.client("nothing")), &server.at("")]).failed(4, "there is no file");
+    haul(["get", &server.at("nothing"), &text(&place.client(""))])
+        .failed(4, "'nothing' is not a file of the server");
+}
+
+#[test]
+fn a_missing_directory_exits_3() {
+    let place = Place::new();
+    let server = place.serve();
+    make_file(&place.client("a"), 10, 1);
+    haul(["send", &text(&place.client("a")), &server.at("nowhere")])
+        .failed(3, "'nowhere' is not a directory of the server");
+    make_file(&place.server("file"), 10, 1);
+    haul(["send", &text(&place.client("a")), &server.at("file/")])
+        .failed(3, "'file/' is not a directory of the server");
+    make_file(&place.server("b"), 10, 1);
+    haul(["get", &server.at("b"), &text(&place.client("nowhere"))]).failed(3, "is not a directory");
+    haul(["serve", &text(&place.outside("nowhere"))]).failed(3, "is not a directory");
+}
+
+#[test]
+fn wrong_usage_exits_2() {
+    assert_eq!(haul(["send", "a"]).code, Some(2));
+    assert_eq!(haul(["frobnicate"]).code, Some(2));
+    assert_eq!(haul(["send", "a", "host:", "--rate", "10Gb"]).code, Some(2));
+    haul(["send", "a", "b"]).failed(2, "'b' names no server");
+    haul(["get", "h:a", "i:b", "."]).failed(2, "different servers");
+    haul(["send", "a", "x/a", "h:"]).code.unwrap();
+}
+
+#[test]
+fn a_wrong_address_exits_5() {
+    let place = Place::new();
+    make_file(&place.client("a"), 10, 1);
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    haul([
+        "send",
+        &text(&place.client("a")),
+        &format!("127.0.0.1:{free}:"),
+    ])
+    .failed(5, "nothing listens at");
+    haul(["send", &text(&place.client("a")), "no-such-host.invalid:"])
+        .failed(5, "cannot find a host called 'no-such-host.invalid'");
+}
+
+#[test]
+fn a_listener_that_is_not_haul_exits_7() {
+    let place = Place::new();
+    make_file(&place.client("a"), 10, 1);
+    let port = answer_with(b"SSH-2.0-OpenSSH_9.2\r\n");
+    haul([
+        "send",
+        &text(&place.client("a")),
+        &format!("127.0.0.1:{port}:"),
+    ])
+    .failed(7, "is not haul; it answers 'SSH-2.0-'");
+}
+
+#[test]
+fn a_listener_that_says_nothing_exits_5() {
+    let place = Place::new();
+    make_file(&place.client("a"), 10, 1);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("127.0.0.1:{}:", listener.local_addr().unwrap().port());
+    haul([
+        "send",
+        &text(&place.client("a")),
+        &at,
+        "--connect-timeout",
+        "500ms",
+    ])
+    .failed(5, "says nothing");
+}
+
+#[test]
+fn a_server_of_another_version_exits_7_and_names_both() {
+    let place = Place::new();
+    make_file(&place.client("a"), 10, 1);
+    let mut answer = b"haulctl\n".to_vec();
+    answer.extend(hello(98, 99));
+    let port = answer_with(&answer);
+    haul([
+        "send",
+        &text(&place.client("a")),
+        &format!("127.0.0.1:{port}:"),
+    ])
+    .failed(7, "speaks protocol versions 98 to 99");
+}
+
+#[test]
+fn a_client_of_another_version_is_told_so() {
+    let place = Place::new();
+    let server = place.serve();
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.write_all(b"haulctl\n").unwrap();
+    stream.write_all(&hello(98, 99)).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(answer.starts_with(b"haulctl\n"));
+    let text = String::from_utf8_lossy(&answer);
+    assert!(text.contains("speaks protocol versions 98 to 99"), "{text}");
+}
+
+#[test]
+fn a_full_disk_exits_13_before_the_first_byte() {
+    let place = Place::new();
+    let Some(disk) = Disk::mount(&place.server(""), "size=4m") else {
+        return;
+    };
+    let server = place.serve();
+    let source = place.client("big");
+    make_file(&source, 6 * MIB, 1);
+    let ended = haul(["send", &text(&source), &server.at(""), "--json"]);
+    assert!(ended.stderr.contains("make room"), "{}", ended.stderr);
+    let json = ended.failed(13, "the target has no room").json();
+    assert_eq!(json["error"]["code"], "disk_full");
+    assert_eq!(
+        std::fs::read_dir(place.server("")).unwrap().count(),
+        0,
+        "nothing is left there"
+    );
+    make_file(&source, MIB, 2);
+    haul(["send", &text(&source), &server.at("")]).ok();
+    drop(server);
+    drop(disk);
+}
+
+#[test]
+fn an_unwritable_target_exits_7() {
+    let place = Place::new();
+    // Root may write anywhere but to what is mounted read-only.
+    let disk = Disk::mount(&place.server(""), "ro");
+    if disk.is_none() {
+        std::fs::set_permissions(place.server(""), PermissionsExt::from_mode(0o555)).unwrap();
+    }
+    let server = place.serve();
+    make_file(&place.client("a"), 10, 1);
+    let ended = haul(["send", &text(&place.client("a")), &server.at("")]);
+    assert!(
+        ended.stderr.contains("cannot write 'a'"),
+        "{}",
+        ended.stderr
+    );
+    ended.failed(7, "permissions");
+    drop(server);
+    drop(disk);
+}
+
+#[test]
+fn a_source_that_becomes_shorter_on_the_way_is_not_delivered() {
+    changed_on_the_way("became shorter", |path| {
+        std::fs::File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_len(MIB as u64)
+            .unwrap();
+    });
+}
+
+#[test]
+fn a_source_that_is_written_to_on_the_way_is_not_delivered() {
+    use std::os::unix::fs::FileExt;
+    changed_on_the_way("was written to", |path| {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.write_all_at(b"new", 100).unwrap();
+    });
+}
+
+#[test]
+fn a_source_that_grows_on_the_way_is_not_delivered() {
+    changed_on_the_way("grew", |path| {
+        let mut file = std::fs::File::options().append(true).open(path).unwrap();
+        file.write_all(b"more").unwrap();
+    });
+}
+
+fn changed_on_the_way(how: &str, change: impl FnOnce(&Path)) {
+    let place = Place::new();
+    let server = place.serve();
+    let source = place.client("a");
+    make_file(&source, 12 * MIB, 1);
+    let client = start([
+        "send",
+        &text(&source),
+        &server.at(""),
+        "--rate",
+        "80Mbit",
+        "--json-stream",
+    ]);
+    client.wait_for_bytes(1);
+    change(&source);
+    client.end().failed(5, how);
+    assert!(!place.server("a").exists(), "nothing under the final name");
+}
+
+#[test]
+fn of_two_writers_of_one_target_the_second_is_told() {
+    let place = Place::new();
+    let server = place.serve();
+    let (one, two) = (place.client("a"), place.outside("a"));
+    let content = make_file(&one, 16 * MIB, 1);
+    make_file(&two, 16 * MIB, 2);
+    let mut first = start([
+        "send",
+        &text(&one),
+        &server.at(""),
+        "--rate",
+        "16Mbit",
+        "--json-stream",
+    ]);
+    first.wait_for_bytes(1);
+    haul(["send", &text(&two), &server.at("")]).failed(5, "another transfer is writing 'a'");
+    assert!(first.is_running());
+    first.kill();
+    haul(["send", &text(&one), &server.at("")]).ok();
+    assert!(read_file(&place.server("a")) == content);
+}
+
+#[test]
+fn a_full_server_says_that_it_is_busy() {
+    let place = Place::new();
+    let server = Server::start(&place.server(""), "127.0.0.1:0", &["--max-sessions", "1"]);
+    make_file(&place.client("a"), 8 * MIB, 1);
+    make_file(&place.client("b"), 10, 1);
+    let first = start([
+        "send",
+        &text(&place.client("a")),
+        &server.at(""),
+        "--rate",
+        "16Mbit",
+        "--json-stream",
+    ]);
+    first.wait_for_bytes(1);
+    let second = haul(["send", &text(&place.client("b")), &server.at("")]);
+    second.failed(5, "1 transfers are running, which is all it may");
+    first.kill();
+}
+
+#[test]
+fn a_read_only_server_takes_nothing() {
+    let place = Place::new();
+    let server = Server::start(&place.server(""), "127.0.0.1:0", &["--read-only"]);
+    make_file(&place.client("a"), 10, 1);
+    haul(["send", &text(&place.client("a")), &server.at("")]).failed(7, "only gives files");
+    make_file(&place.server("b"), 10, 1);
+    haul(["get", &server.at("b"), &text(&place.client(""))]).ok();
+}
+
+#[test]
+fn a_directory_or_a_pipe_as_source_is_refused_at_once() {
+    let place = Place::new();
+    let server = place.serve();
+    let made = Command::new("mkfifo")
+        .arg(place.client("pipe"))
+        .arg(place.server("pipe"))
+        .status();
+    assert!(made.unwrap().success());
+    haul(["send", &text(&place.client("pipe")), &server.at("")]).failed(7, "not a regular file");
+    haul(["get", &server.at("pipe"), &text(&place.client(""))]).failed(7, "not a regular file");
+    haul(["send", &text(&place.client("")), &server.at("")]).failed(7, "is a directory");
+}
+
+#[test]
+fn listening_beyond_the_machine_needs_consent() {
+    let place = Place::new();
+    haul(["serve", &text(&place.server("")), "--listen", "0.0.0.0:0"])
+        .failed(2, "no authentication and no encryption yet");
+}
+
+#[test]
+fn an_unknown_congestion_control_is_a_clear_failure() {
+    let place = Place::new();
+    let server = place.serve();
+    make_file(&place.client("a"), 10, 1);
+    haul([
+        "send",
+        &text(&place.client("a")),
+        &server.at(""),
+        "--tcp-congestion",
+        "nonesuch",
+    ])
+    .failed(2, "no congestion control 'nonesuch'");
+}
+
+/// Takes one connection after another and answers each with the same.
+fn answer_with(answer: &[u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = answer.to_vec();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let answer = answer.clone();
+            std::thread::spawn(move || {
+                let mut scratch = [0; 4096];
+                stream
+                    .set_read_timeout(Some(Duration::from_secs(2)))
+                    .unwrap();
+                let _ = stream.read(&mut scratch);
+                let _ = stream.write_all(&answer);
+                // Read on, so that closing does not reset the connection.
+                while stream.read(&mut scratch).is_ok_and(|n| n > 0) {}
+            });
+        }
+    });
+    port
+}
+
+/// A hello as docs/protocol/session.md describes it, written by hand.
+fn hello(version_min: u8, version_max: u8) -> Vec<u8> {
+    let mut body = vec![0x82, 0x00, 0x81, 0x85, 0x18, version_min, 0x18, version_max];
+    body.extend(b"\x66haul 9");
+    body.push(0x50);
+    body.extend([7; 16]);
+    body.extend([0x19, 0x4e, 0x20]);
+    let mut frame = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
+    frame.extend(body);
+    frame
+}
+
+/// A small file system, for as long as the guard lives.
+struct Disk(String);
+
+impl Disk {
+    fn mount(at: &Path, options: &str) -> Option<Self> {
+        let at = text(at);
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs", &at])
+            .output();
+        if mount.is_ok_and(|mount| mount.status.success()) {
+            return Some(Self(at));
+        }
+        println!("SKIPPED: mounting a small file system needs root");
+        None
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l", &self.0]).status();
+    }
+}

@@ -1,0 +1,18 @@
+//! The `haul` program from outside: real processes, real files, loopback.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::unwrap_used,
+    reason = "these tests run programs, open sockets and wait"
+)]
+
+mod bench;
+mod damage;
+mod failure;
+mod hostile;
+mod json;
+mod proxy;
+mod resume;
+mod roundtrip;
+mod schema;
+mod support;

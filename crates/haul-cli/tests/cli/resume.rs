@@ -1,0 +1,318 @@
+use std::time::{Duration, Instant};
+
+use crate::proxy::Proxy;
+use crate::support::{
+    MIB, Place, Server, events, haul, make_file, read_file, start, text, wait_until,
+};
+
+/// 25 MB/s: slow enough to be killed on the way.
+const RATE: &str = "200Mbit";
+const RATE_BYTES: u64 = 25_000_000;
+/// What may be lost of the last moments: a second between commits, another for a busy machine.
+const SLACK: u64 = 2 * RATE_BYTES + 8 * MIB as u64;
+
+#[test]
+fn a_killed_sender_goes_on_where_it_stopped() {
+    let place = Place::new();
+    let server = place.serve();
+    let source = place.client("big");
+    let content = make_file(&source, 100 * MIB, 1);
+    let mut before = 0;
+    for kill_at in [10, 40] {
+        let args = [
+            "send",
+            &text(&source),
+            &server.at(""),
+            "--rate",
+            RATE,
+            "--json-stream",
+        ];
+        let client = start(args);
+        let reached = client.wait_for_bytes(kill_at * MIB as u64);
+        let resumed = resumed_at_start(&client.stdout());
+        assert!(
+            resumed + 8 * MIB as u64 >= before,
+            "{resumed} of {before} were kept"
+        );
+        before = reached;
+        client.kill();
+    }
+    let ended = haul(["send", &text(&source), &server.at(""), "--json"])
+        .ok()
+        .json();
+    assert!(read_file(&place.server("big")) == content);
+    let resumed = ended["resumed_bytes"].as_u64().unwrap();
+    // The server notices at once and keeps every block that was whole.
+    assert!(
+        resumed + 8 * MIB as u64 >= before,
+        "{resumed} of {before} were kept"
+    );
+    assert_eq!(
+        ended["moved_bytes"].as_u64().unwrap() + resumed,
+        content.len() as u64
+    );
+    assert_eq!(
+        ended["files"][0]["blake3"],
+        blake3::hash(&content).to_hex().as_str()
+    );
+}
+
+#[test]
+fn a_killed_server_loses_at_most_the_last_moments() {
+    let place = Place::new();
+    let mut server = place.serve();
+    let source = place.client("big");
+    let content = make_file(&source, 120 * MIB, 2);
+    let args = [
+        "send",
+        &text(&source),
+        &server.at(""),
+        "--rate",
+        RATE,
+        "--json-stream",
+    ];
+    let client = start(args.iter().chain(&["--give-up-after", "0"]));
+    let reached = client.wait_for_bytes(70 * MIB as u64);
+    server.kill();
+    client.end().failed(5, "");
+    assert!(!place.server("big").exists());
+    let server = place.serve();
+    let ended = haul(["send", &text(&source), &server.at(""), "--json"])
+        .ok()
+        .json();
+    assert!(read_file(&place.server("big")) == content);
+    let resumed = ended["resumed_bytes"].as_u64().unwrap();
+    assert!(
+        resumed > 0 && resumed + SLACK >= reached,
+        "{resumed} of {reached} were kept"
+    );
+}
+
+#[test]
+fn a_killed_getter_goes_on_where_it_stopped() {
+    let place = Place::new();
+    let server = place.serve();
+    let content = make_file(&place.server("big"), 100 * MIB, 3);
+    let into = text(&place.client(""));
+    let client = start([
+        "get",
+        &server.at("big"),
+        &into,
+        "--rate",
+        RATE,
+        "--json-stream",
+        "--streams",
+        "2",
+    ]);
+    let reached = client.wait_for_bytes(60 * MIB as u64);
+    client.kill();
+    let ended = haul(["get", &server.at("big"), &into, "--json"])
+        .ok()
+        .json();
+    assert!(read_file(&place.client("big")) == content);
+    let resumed = ended["resumed_bytes"].as_u64().unwrap();
+    assert!(
+        resumed > 0 && resumed + SLACK >= reached,
+        "{resumed} of {reached} were kept"
+    );
+}
+
+#[test]
+fn a_client_outlives_its_server_and_goes_on_by_itself() {
+    let place = Place::new();
+    let mut server = place.serve();
+    let listen = format!("127.0.0.1:{}", server.port);
+    let source = place.client("big");
+    let content = make_file(&source, 60 * MIB, 4);
+    let args = [
+        "send",
+        &text(&source),
+        &server.at(""),
+        "--rate",
+        RATE,
+        "--json",
+        "--json-stream",
+    ];
+    let client = start(args);
+    client.wait_for_bytes(20 * MIB as u64);
+    server.kill();
+    std::thread::sleep(Duration::from_millis(300));
+    let _server = Server::start(&place.server(""), &listen, &[]);
+    let ended = client.end().ok();
+    assert!(read_file(&place.server("big")) == content);
+    let events = events(&ended.stdout);
+    assert!(events.iter().any(|event| event["event"] == "retry"));
+    let summary = events.last().unwrap();
+    assert!(summary["reconnects"].as_u64().unwrap() >= 1);
+    assert_eq!(
+        summary["resumed_bytes"], 0,
+        "nothing was there before the command"
+    );
+}
+
+#[test]
+fn of_several_files_those_that_are_complete_are_not_sent_again() {
+    let place = Place::new();
+    let server = place.serve();
+    let (small, big) = (place.client("a"), place.client("b"));
+    make_file(&small, 3 * MIB, 5);
+    let content = make_file(&big, 60 * MIB, 6);
+    let send = ["send", &text(&small), &text(&big), &server.at("")].map(str::to_owned);
+    let client = start(
+        send.iter()
+            .map(String::as_str)
+            .chain(["--rate", RATE, "--json-stream"]),
+    );
+    client.wait_for_bytes(15 * MIB as u64);
+    wait_until("the first file", || place.server("a").exists());
+    client.kill();
+    let ended = haul(send.iter().map(String::as_str).chain(["--json"]))
+        .ok()
+        .json();
+    assert_eq!(ended["files"][0]["status"], "already_there");
+    assert!(read_file(&place.server("b")) == content);
+}
+
+#[test]
+fn a_source_that_has_changed_starts_over_and_says_so() {
+    let place = Place::new();
+    let server = place.serve();
+    let source = place.client("big");
+    make_file(&source, 60 * MIB, 7);
+    let args = [
+        "send",
+        &text(&source),
+        &server.at(""),
+        "--rate",
+        RATE,
+        "--json-stream",
+    ];
+    let client = start(args);
+    client.wait_for_bytes(10 * MIB as u64);
+    client.kill();
+    let content = make_file(&source, 40 * MIB, 8);
+    let ended = haul(["send", &text(&source), &server.at(""), "--json"]).ok();
+    assert!(
+        ended
+            .stderr
+            .contains("'big' has changed since its partial copy was made")
+    );
+    assert_eq!(ended.json()["resumed_bytes"], 0);
+    assert!(read_file(&place.server("big")) == content);
+}
+
+#[test]
+fn recheck_finds_a_block_that_went_bad_on_the_disk() {
+    use std::os::unix::fs::FileExt;
+    let place = Place::new();
+    let server = place.serve();
+    let source = place.client("big");
+    let content = make_file(&source, 60 * MIB, 9);
+    let args = [
+        "send",
+        &text(&source),
+        &server.at(""),
+        "--rate",
+        RATE,
+        "--json-stream",
+    ];
+    let client = start(args);
+    client.wait_for_bytes(20 * MIB as u64);
+    client.kill();
+    server.wait_for_log("failed after");
+    let part = std::fs::File::options()
+        .write(true)
+        .open(place.server(".big.haul-part"))
+        .unwrap();
+    part.write_all_at(b"rot", 5 * MIB as u64 + 99).unwrap();
+    drop(part);
+    let ended = haul([
+        "send",
+        &text(&source),
+        &server.at(""),
+        "--json",
+        "--recheck",
+    ])
+    .ok()
+    .json();
+    assert!(ended["resumed_bytes"].as_u64().unwrap() > 0);
+    assert!(read_file(&place.server("big")) == content);
+}
+
+#[test]
+fn kills_of_either_end_or_both_at_random_moments_never_damage_the_file() {
+    let place = Place::new();
+    let source = place.client("big");
+    let content = make_file(&source, 48 * MIB, 11);
+    let mut server = place.serve();
+    // A fixed sequence (x -> 16807 x mod 2^31 - 1), so that a failure comes again.
+    let mut random = 20_260_731_u64;
+    for kill in 0..12 {
+        random = random * 16_807 % 0x7fff_ffff;
+        let args = ["send", &text(&source), &server.at(""), "--rate", "400Mbit"];
+        let client = start(args.iter().chain(&["--give-up-after", "0"]));
+        std::thread::sleep(Duration::from_millis(random % 500));
+        if kill % 3 != 0 {
+            server.kill();
+        }
+        if kill % 3 != 1 {
+            client.kill();
+        } else {
+            client.end();
+        }
+        if kill % 3 != 0 {
+            server = place.serve();
+        }
+        assert!(
+            !place.server("big").exists() || read_file(&place.server("big")) == content,
+            "after kill {kill}"
+        );
+    }
+    haul(["send", &text(&source), &server.at("")]).ok();
+    assert!(read_file(&place.server("big")) == content);
+}
+
+#[test]
+fn a_silent_path_is_noticed_at_both_ends_and_gone_on_from() {
+    let place = Place::new();
+    let server = place.serve();
+    let proxy = Proxy::start(server.port);
+    let source = place.client("big");
+    let content = make_file(&source, 40 * MIB, 10);
+    let args = [
+        "send",
+        &text(&source),
+        &proxy.at(""),
+        "--rate",
+        RATE,
+        "--json-stream",
+    ];
+    let client = start(
+        args.iter()
+            .chain(&["--peer-timeout", "2s", "--give-up-after", "0"]),
+    );
+    client.wait_for_bytes(10 * MIB as u64);
+    proxy.freeze();
+    let frozen = Instant::now();
+    client.end().failed(5, "has said nothing for 2 s");
+    assert!(
+        frozen.elapsed() < Duration::from_secs(12),
+        "{:?}",
+        frozen.elapsed()
+    );
+    server.wait_for_log("has said nothing for 2 s");
+    let ended = haul(["send", &text(&source), &server.at(""), "--json"])
+        .ok()
+        .json();
+    assert!(ended["resumed_bytes"].as_u64().unwrap() > 0);
+    assert!(read_file(&place.server("big")) == content);
+}
+
+fn resumed_at_start(stdout: &str) -> u64 {
+    let events = events(stdout);
+    let plan = events
+        .iter()
+        .find(|event| event["event"] == "plan")
+        .unwrap();
+    plan["present_bytes"].as_u64().unwrap()
+}

@@ -1,0 +1,162 @@
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use crate::support::{MIB, Place, haul, make_file, read_file, text};
+
+const SIZES: [usize; 9] = [
+    0,
+    1,
+    1024,
+    MIB - 1,
+    MIB,
+    MIB + 1,
+    2 * MIB,
+    5 * MIB - 1,
+    7 * MIB + 12_345,
+];
+
+#[test]
+fn files_of_odd_sizes_go_there_and_back_byte_exact() {
+    let place = Place::new();
+    let server = place.serve();
+    let mut send = vec!["send".to_owned()];
+    let mut contents = Vec::new();
+    for (index, size) in (0_u64..).zip(SIZES) {
+        let path = place.client(&format!("file {index}"));
+        contents.push(make_file(&path, size, index + 1));
+        send.push(text(&path));
+    }
+    send.push(server.at("/"));
+    send.push("--json".into());
+    let sent = haul(&send).ok().json();
+    std::fs::create_dir(place.client("back")).unwrap();
+    let mut get = vec!["get".to_owned()];
+    get.extend((0..SIZES.len()).map(|index| server.at(&format!("file {index}"))));
+    get.push(text(&place.client("back")));
+    get.extend(["--json".into(), "--streams".into(), "3".into()]);
+    let got = haul(&get).ok().json();
+    for (index, content) in contents.iter().enumerate() {
+        let name = format!("file {index}");
+        assert!(
+            read_file(&place.server(&name)) == *content,
+            "{name} at the server"
+        );
+        assert!(
+            read_file(&place.client("back").join(&name)) == *content,
+            "{name} back"
+        );
+        let hash = blake3::hash(content).to_hex().to_string();
+        assert_eq!(sent["files"][index]["blake3"], hash.as_str());
+        assert_eq!(got["files"][index]["blake3"], hash.as_str());
+    }
+    let total: usize = SIZES.iter().sum();
+    assert_eq!(sent["bytes"], total);
+    assert_eq!(sent["moved_bytes"], total);
+    let left = std::fs::read_dir(place.server("")).unwrap().count();
+    assert_eq!(left, SIZES.len(), "no part file or journal is left");
+}
+
+#[test]
+fn time_and_permissions_of_the_source_are_kept() {
+    let place = Place::new();
+    let server = place.serve();
+    let source = place.client("tool");
+    make_file(&source, 10, 1);
+    std::fs::set_permissions(&source, PermissionsExt::from_mode(0o4751)).unwrap();
+    haul(["send", &text(&source), &server.at("")]).ok();
+    let (before, after) = (
+        source.metadata().unwrap(),
+        place.server("tool").metadata().unwrap(),
+    );
+    assert_eq!(
+        (before.mtime(), before.mtime_nsec()),
+        (after.mtime(), after.mtime_nsec())
+    );
+    assert_eq!(
+        after.mode() & 0o6000,
+        0,
+        "no set-user-id bit comes over the network"
+    );
+    assert_eq!(after.mode() & 0o700, 0o700);
+}
+
+#[test]
+fn what_is_there_already_is_not_sent_again() {
+    let place = Place::new();
+    let server = place.serve();
+    let source = place.client("a");
+    make_file(&source, 3 * MIB, 1);
+    haul(["send", &text(&source), &server.at("")]).ok();
+    let again = haul(["send", &text(&source), &server.at(""), "--json"])
+        .ok()
+        .json();
+    assert_eq!(again["moved_bytes"], 0);
+    assert_eq!(again["files"][0]["status"], "already_there");
+    let rechecked = haul([
+        "send",
+        &text(&source),
+        &server.at(""),
+        "--json",
+        "--recheck",
+    ])
+    .ok()
+    .json();
+    assert_eq!(rechecked["files"][0]["status"], "copied");
+}
+
+#[test]
+fn a_changed_file_replaces_the_old_one_unless_told_not_to() {
+    let place = Place::new();
+    let server = place.serve();
+    let source = place.client("a");
+    let old = make_file(&source, 1000, 1);
+    haul(["send", &text(&source), &server.at("")]).ok();
+    let new = make_file(&source, 2000, 2);
+    haul(["send", &text(&source), &server.at(""), "--no-replace"])
+        .failed(7, "'a' exists at the target");
+    assert!(read_file(&place.server("a")) == old);
+    haul(["send", &text(&source), &server.at("")]).ok();
+    assert!(read_file(&place.server("a")) == new);
+}
+
+#[test]
+fn files_go_into_a_directory_of_the_server_and_come_out_of_it() {
+    let place = Place::new();
+    let server = place.serve();
+    let content = make_file(&place.client("a"), 5000, 1);
+    haul(["send", &text(&place.client("a")), &server.at("/x/y/")]).ok();
+    assert!(read_file(&place.server("x/y/a")) == content);
+    std::fs::create_dir(place.client("back")).unwrap();
+    haul(["get", &server.at("x/./y/a"), &text(&place.client("back"))]).ok();
+    assert!(read_file(&place.client("back/a")) == content);
+}
+
+#[test]
+fn on_success_quiet_prints_nothing() {
+    let place = Place::new();
+    let server = place.serve();
+    make_file(&place.client("a"), 5000, 1);
+    let ended = haul(["send", &text(&place.client("a")), &server.at(""), "--quiet"]).ok();
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
+}
+
+#[test]
+fn a_declared_rate_is_kept() {
+    let place = Place::new();
+    let server = place.serve();
+    make_file(&place.client("a"), 4 * MIB, 1);
+    let ended = haul([
+        "send",
+        &text(&place.client("a")),
+        &server.at(""),
+        "--rate",
+        "32Mbit",
+        "--json",
+    ])
+    .ok()
+    .json();
+    let seconds = ended["seconds"].as_f64().unwrap();
+    assert!(
+        seconds > 0.8,
+        "4 MiB at 32 Mbit/s take a second, not {seconds} s"
+    );
+}

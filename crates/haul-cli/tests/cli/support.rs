@@ -1,0 +1,292 @@
+//! Servers, clients and files for the tests; everything ends with its guard.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub(crate) const MIB: usize = 1 << 20;
+/// No command in these tests takes longer.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A directory with one for the server and one for the client in it.
+pub(crate) struct Place {
+    root: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("server")).unwrap();
+        std::fs::create_dir(root.path().join("client")).unwrap();
+        Self { root }
+    }
+
+    pub(crate) fn outside(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    pub(crate) fn server(&self, name: &str) -> PathBuf {
+        self.root.path().join("server").join(name)
+    }
+
+    pub(crate) fn client(&self, name: &str) -> PathBuf {
+        self.root.path().join("client").join(name)
+    }
+
+    pub(crate) fn serve(&self) -> Server {
+        Server::start(&self.server(""), "127.0.0.1:0", &[])
+    }
+}
+
+/// A file of `size` bytes that no other seed gives.
+pub(crate) fn make_file(path: &Path, size: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut content = Vec::with_capacity(size + 8);
+    while content.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        content.extend_from_slice(&state.to_le_bytes());
+    }
+    content.truncate(size);
+    File::create(path).unwrap().write_all(&content).unwrap();
+    content
+}
+
+pub(crate) fn read_file(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A running `haul serve`.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    pub(crate) fn start(dir: &Path, listen: &str, flags: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_haul"))
+            .arg("serve")
+            .arg(dir)
+            .args(["--listen", listen])
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let port = first.rsplit(':').next().and_then(|port| port.parse().ok());
+        let port = port.unwrap_or_else(|| panic!("the server says: {first}"));
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let keep = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                keep.lock().unwrap().push(line);
+            }
+        });
+        Self { child, port, log }
+    }
+
+    /// `127.0.0.1:PORT:path`, as the command line takes it.
+    pub(crate) fn at(&self, path: &str) -> String {
+        format!("127.0.0.1:{}:{path}", self.port)
+    }
+
+    /// What kill -9 does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until the log has a line with `text` in it.
+    pub(crate) fn wait_for_log(&self, text: &str) {
+        wait_until(&format!("'{text}' in the server's log"), || {
+            self.log
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|line| line.contains(text))
+        });
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have been killed by the test.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A `haul` command that is running.
+pub(crate) struct Client {
+    child: Child,
+    stdout: Arc<Mutex<String>>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+    stderr: Arc<Mutex<String>>,
+}
+
+/// A `haul` command that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Starts `haul` with these arguments.
+pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Client {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_haul"))
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (stdout, stderr) = (Arc::default(), Arc::default());
+    let readers = vec![
+        gather(child.stdout.take().unwrap(), &stdout),
+        gather(child.stderr.take().unwrap(), &stderr),
+    ];
+    Client {
+        child,
+        stdout,
+        readers,
+        stderr,
+    }
+}
+
+/// Runs `haul` with these arguments to its end.
+pub(crate) fn haul<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended {
+    start(args).end()
+}
+
+impl Client {
+    /// What it has printed on stdout so far.
+    pub(crate) fn stdout(&self) -> String {
+        self.stdout.lock().unwrap().clone()
+    }
+
+    /// Waits until its `--json-stream` says that at least `bytes` are at the receiver; returns how
+    /// many it said last.
+    pub(crate) fn wait_for_bytes(&self, bytes: u64) -> u64 {
+        let mut present = 0;
+        wait_until("progress", || {
+            present = events(&self.stdout())
+                .iter()
+                .filter_map(|event| event["present_bytes"].as_u64())
+                .next_back()
+                .unwrap_or(0);
+            present >= bytes
+        });
+        present
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn end(mut self) -> Ended {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() > deadline {
+                self.child.kill().unwrap();
+                self.child.wait().unwrap();
+                panic!("haul did not end; stderr: {}", self.stderr.lock().unwrap());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        for reader in self.readers {
+            reader.join().unwrap();
+        }
+        let (stdout, stderr) = (self.stdout.lock().unwrap(), self.stderr.lock().unwrap());
+        Ended {
+            code: status.code(),
+            stdout: stdout.clone(),
+            stderr: stderr.clone(),
+        }
+    }
+}
+
+impl Ended {
+    /// It must have gone well.
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!(self.code, Some(0), "stderr: {}", self.stderr);
+        self
+    }
+
+    /// The one object that `--json` printed.
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.stdout.lines().count(), 1, "stdout: {}", self.stdout);
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    /// It must have failed with this exit code and one line that has `text` in it.
+    pub(crate) fn failed(self, code: i32, text: &str) -> Self {
+        assert_eq!(self.code, Some(code), "stderr: {}", self.stderr);
+        let last = self.stderr.lines().next_back().unwrap_or_default();
+        assert!(
+            last.starts_with("haul: ") && last.contains(text),
+            "stderr: {}",
+            self.stderr
+        );
+        assert!(!self.stderr.contains("panicked"), "stderr: {}", self.stderr);
+        self
+    }
+}
+
+/// The events of `--json-stream`, as far as their lines are whole.
+pub(crate) fn events(stdout: &str) -> Vec<Value> {
+    stdout
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
+}
+
+/// Waits for something that happens soon.
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+fn gather(
+    mut from: impl Read + Send + 'static,
+    into: &Arc<Mutex<String>>,
+) -> std::thread::JoinHandle<()> {
+    let into = Arc::clone(into);
+    std::thread::spawn(move || {
+        let mut scratch = [0; 4096];
+        while let Ok(n) = from.read(&mut scratch) {
+            if n == 0 {
+                return;
+            }
+            into.lock()
+                .unwrap()
+                .push_str(&String::from_utf8_lossy(&scratch[..n]));
+        }
+    })
+}

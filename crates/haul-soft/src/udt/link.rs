@@ -1,0 +1,484 @@
+//! The loop that drives one connection over one socket, on the thread that uses it.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use haul_cc::Time;
+use haul_io::clock::Clock;
+use haul_io::poller::{Events, Interest, Poller, Waker, set_timer_slack_ns};
+use haul_io::ring::mirror_ring;
+use haul_io::udp::{RecvBatch, UdpSocket};
+use haul_udt::wire::HEADER_LEN;
+use haul_udt::{Connection, Event, Placement, Received, Stats, Transmit};
+
+use super::LinkError;
+use super::outgoing::{Outgoing, RING_BYTES, read_ahead};
+use crate::bulk::{Sink, Source};
+
+/// One connection, its socket and its buffers.
+#[derive(Debug)]
+pub struct Link {
+    socket: UdpSocket,
+    peer: SocketAddr,
+    pub(super) connection: Connection,
+    poller: Poller,
+    events: Events,
+    batch: RecvBatch,
+    transmit: Transmit,
+    /// Segments of `transmit` that have left; the rest waits for room in the socket's buffer.
+    left: Option<usize>,
+    clock: Clock,
+    pub(super) now: Time,
+    shared: Arc<Shared>,
+    stats_due: Time,
+    pub(super) ended: Option<Option<haul_udt::Error>>,
+    peer_closed: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    closed: AtomicBool,
+    waker: Waker,
+    stats: Mutex<Option<Stats>>,
+}
+
+/// Watches or ends a [`Link`] from another thread.
+#[derive(Debug, Clone)]
+pub struct Remote(Arc<Shared>);
+
+const TOKEN: u64 = 1;
+const RECEIVE_MESSAGES: usize = 8;
+const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+/// Rounds of receiving, and batches sent, before the other direction gets its turn.
+const RECEIVE_ROUNDS: usize = 4;
+const SEND_BATCHES: usize = 8;
+const STATS_NS: u64 = 50 * haul_cc::time::MILLISECOND_NS;
+/// How long a sender without data sleeps before it looks for more by itself.
+const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
+/// With this much still to send, the source is not asked for more.
+const BACKLOG_BYTES: u64 = 4 << 20;
+/// Slices of one placement: the packets of a super-packet.
+const RUN: usize = 64;
+
+/// What the loop is to do with arriving payload: position in the stream (or a slot), pieces in order.
+pub(super) trait Place {
+    fn place(&mut self, position: u64, parts: &[IoSlice<'_>]) -> io::Result<()>;
+}
+
+struct NoSink;
+
+impl Place for NoSink {
+    fn place(&mut self, _: u64, _: &[IoSlice<'_>]) -> io::Result<()> {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "payload arrived at the sending end",
+        ))
+    }
+}
+
+struct Into<'a>(&'a dyn Sink);
+
+impl Place for Into<'_> {
+    fn place(&mut self, position: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.0.place(position, parts)
+    }
+}
+
+impl Link {
+    pub(super) fn new(
+        socket: UdpSocket,
+        peer: SocketAddr,
+        connection: Connection,
+    ) -> io::Result<Self> {
+        let poller = Poller::new()?;
+        poller.add(&socket, TOKEN, Interest::READ)?;
+        let clock = Clock::new();
+        Ok(Self {
+            shared: Arc::new(Shared {
+                closed: AtomicBool::new(false),
+                waker: poller.waker(),
+                stats: Mutex::new(None),
+            }),
+            batch: RecvBatch::new(RECEIVE_MESSAGES, RECEIVE_BUFFER_BYTES, 0)?,
+            events: Events::with_capacity(4),
+            transmit: Transmit::default(),
+            left: None,
+            now: Time::from_ns(clock.now_ns()),
+            clock,
+            socket,
+            peer,
+            connection,
+            poller,
+            stats_due: Time::ZERO,
+            ended: None,
+            peer_closed: false,
+        })
+    }
+
+    /// A handle for other threads.
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        Remote(Arc::clone(&self.shared))
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The receive buffer that the kernel gave, octets by its own count.
+    #[must_use]
+    pub fn recv_buffer_bytes(&self) -> usize {
+        self.socket.recv_buffer_bytes()
+    }
+
+    /// Counters; the last known ones after the end.
+    #[must_use]
+    pub fn stats(&self) -> Option<Stats> {
+        self.connection.stats().or_else(|| self.remote().stats())
+    }
+
+    /// Sends the space of `source` as it grows; returns when it is complete and all of it has arrived.
+    ///
+    /// # Errors
+    /// [`LinkError`]; the link is closed then.
+    pub fn send(&mut self, source: &dyn Source) -> Result<(), LinkError> {
+        self.require_placement()?;
+        let result = if source.memory_at(0).is_some() {
+            self.drive_send(&mut Outgoing::Memory { source })
+        } else {
+            self.send_read_ahead(source)
+        };
+        self.finish(result)
+    }
+
+    fn send_read_ahead(&mut self, source: &dyn Source) -> Result<(), LinkError> {
+        let (producer, consumer) = mirror_ring(RING_BYTES).map_err(LinkError::Source)?;
+        let stop = AtomicBool::new(false);
+        let waker = self.poller.waker();
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("haul-read".into());
+            let reader = builder
+                .spawn_scoped(scope, || read_ahead(source, producer, &waker, &stop))
+                .map_err(LinkError::Source)?;
+            let mut outgoing = Outgoing::ring(source, consumer, reader.thread().clone());
+            let sent = self.drive_send(&mut outgoing);
+            stop.store(true, Ordering::Release);
+            drop(outgoing);
+            reader.thread().unpark();
+            match reader.join() {
+                Ok(Err(error)) => Err(LinkError::Source(error)),
+                _ => sent,
+            }
+        })
+    }
+
+    fn drive_send(&mut self, outgoing: &mut Outgoing<'_>) -> Result<(), LinkError> {
+        // Timers coarser than this cost throughput; without the right to set them they still work.
+        let _ = set_timer_slack_ns(1);
+        let (mut written, mut complete) = (0, false);
+        loop {
+            let backlog = written - self.connection.sent_position();
+            if !complete && backlog < BACKLOG_BYTES {
+                let available = outgoing.available(written);
+                if available.failed {
+                    return Err(LinkError::Closed);
+                }
+                complete = available.complete;
+                let _ = self
+                    .connection
+                    .write(self.now, available.end - written, complete);
+                written = available.end;
+            }
+            if complete && self.connection.is_drained() && self.left.is_none() {
+                return Ok(());
+            }
+            self.turn(outgoing, &mut NoSink)?;
+            outgoing.release(self.connection.released(), self.connection.sent_position());
+            let idle = self.connection.sent_position() == written && !complete;
+            self.sleep(idle.then(|| self.now.after(IDLE_NS)))?;
+        }
+    }
+
+    /// Places what arrives into `sink` until the peer has closed.
+    ///
+    /// # Errors
+    /// [`LinkError`]; the link is closed then.
+    pub fn receive(&mut self, sink: &dyn Sink) -> Result<(), LinkError> {
+        self.require_placement()?;
+        let result = self.drive_receive(sink);
+        self.finish(result)
+    }
+
+    fn drive_receive(&mut self, sink: &dyn Sink) -> Result<(), LinkError> {
+        let _ = set_timer_slack_ns(1);
+        let mut outgoing = Outgoing::Memory { source: &Nothing };
+        loop {
+            match self.turn(&mut outgoing, &mut Into(sink)) {
+                Err(LinkError::PeerClosed) => return Ok(()),
+                other => other?,
+            }
+            let delivered = self.connection.delivered_offset();
+            self.connection.consume(self.now, delivered);
+            self.flush(&mut outgoing)?;
+            self.sleep(None)?;
+        }
+    }
+
+    fn require_placement(&self) -> Result<(), LinkError> {
+        match self.connection.params() {
+            Some(params) if params.placement => Ok(()),
+            Some(_) => Err(LinkError::Plain),
+            None => Err(LinkError::Closed),
+        }
+    }
+
+    /// Tells the peer that it is over, whatever the result.
+    fn finish(&mut self, result: Result<(), LinkError>) -> Result<(), LinkError> {
+        self.publish_stats();
+        if result.is_ok() {
+            self.connection.close(self.now);
+        } else {
+            self.connection.abort(self.now);
+        }
+        let _ = self.flush(&mut Outgoing::Memory { source: &Nothing });
+        result
+    }
+
+    /// Drives the handshake.
+    pub(super) fn wait_open(&mut self) -> Result<(), LinkError> {
+        let mut outgoing = Outgoing::Memory { source: &Nothing };
+        while self.connection.params().is_none() {
+            self.turn(&mut outgoing, &mut NoSink)?;
+            if self.connection.params().is_none() {
+                self.sleep(None)?;
+            }
+        }
+        self.flush(&mut outgoing)
+    }
+
+    /// Receives, lets timers act, sends.
+    pub(super) fn turn(
+        &mut self,
+        outgoing: &mut Outgoing<'_>,
+        place: &mut dyn Place,
+    ) -> Result<(), LinkError> {
+        self.now = Time::from_ns(self.clock.now_ns());
+        self.receive_some(place)?;
+        self.connection.handle_timeout(self.now);
+        self.flush(outgoing)?;
+        self.note_events()?;
+        if self.shared.closed.load(Ordering::Acquire) {
+            return Err(LinkError::Closed);
+        }
+        if self.now >= self.stats_due {
+            self.publish_stats();
+        }
+        Ok(())
+    }
+
+    fn publish_stats(&mut self) {
+        self.stats_due = self.now.after(STATS_NS);
+        if let Some(stats) = self.connection.stats() {
+            *self
+                .shared
+                .stats
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(stats);
+        }
+    }
+
+    fn receive_some(&mut self, place: &mut dyn Place) -> Result<(), LinkError> {
+        for _ in 0..RECEIVE_ROUNDS {
+            match self.socket.recv_batch(&mut self.batch) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // The peer's host says that nobody listens there (any more).
+                Err(error) => return Err(LinkError::Network(error)),
+            }
+            self.now = Time::from_ns(self.batch.now_ns());
+            for message in self.batch.iter() {
+                let arrived = Time::from_ns(message.arrived_ns);
+                let datagrams = message.datagrams();
+                take(&mut self.connection, self.now, arrived, datagrams, place)
+                    .map_err(LinkError::Sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what the connection wants to send now.
+    pub(super) fn flush(&mut self, outgoing: &mut Outgoing<'_>) -> Result<(), LinkError> {
+        for _ in 0..SEND_BATCHES {
+            if self.left.is_none() {
+                if !self.connection.poll_transmit(self.now, &mut self.transmit) {
+                    return Ok(());
+                }
+                self.left = Some(0);
+            }
+            if !self.push_out(outgoing)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands `transmit` to the socket; false when its buffer is full.
+    fn push_out(&mut self, outgoing: &mut Outgoing<'_>) -> Result<bool, LinkError> {
+        let (socket, peer, transmit) = (&self.socket, self.peer, &self.transmit);
+        let skip = self.left.unwrap_or(0);
+        let (taken, total) = if transmit.control.is_empty() {
+            let segment_len = transmit.segment_len();
+            let sent = outgoing
+                .gather(transmit, skip, |slices| {
+                    socket.send_segments(peer, segment_len, slices)
+                })
+                .map_err(LinkError::Source)?;
+            (sent, transmit.headers.len() - skip)
+        } else {
+            let control = [IoSlice::new(&transmit.control)];
+            (
+                socket.send_segments(peer, transmit.control.len(), &control),
+                1,
+            )
+        };
+        match taken {
+            Ok(taken) if taken >= total => self.left = None,
+            Ok(taken) => self.left = Some(skip + taken),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if is_transient(&error) => self.left = None,
+            Err(error) => return Err(LinkError::Network(error)),
+        }
+        let interest = if self.left.is_some() {
+            Interest::BOTH
+        } else {
+            return Ok(true);
+        };
+        self.poller
+            .modify(&self.socket, TOKEN, interest)
+            .map_err(LinkError::Network)?;
+        Ok(false)
+    }
+
+    fn note_events(&mut self) -> Result<(), LinkError> {
+        while let Some(event) = self.connection.poll_event() {
+            match event {
+                Event::Connected(_) => {}
+                Event::PeerClosed => self.peer_closed = true,
+                Event::Closed(reason) => self.ended = Some(reason),
+            }
+        }
+        match self.ended {
+            Some(Some(error)) => Err(LinkError::Protocol(error)),
+            Some(None) if self.peer_closed => Err(LinkError::PeerClosed),
+            Some(None) => Err(LinkError::Closed),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for packets, the connection's deadline, `limit`, or a wake-up.
+    pub(super) fn sleep(&mut self, limit: Option<Time>) -> Result<(), LinkError> {
+        let due = self.connection.poll_timeout(self.now);
+        let deadline = match (due, limit) {
+            (Some(due), Some(limit)) => Some(due.min(limit)),
+            (due, limit) => due.or(limit),
+        };
+        let blocked = self.left.is_some();
+        self.poller
+            .wait(
+                &mut self.events,
+                deadline.filter(|_| !blocked).map(Time::as_ns),
+                self.clock,
+            )
+            .map_err(LinkError::Network)?;
+        if blocked && self.events.iter().any(|event| event.writable) {
+            self.poller
+                .modify(&self.socket, TOKEN, Interest::READ)
+                .map_err(LinkError::Network)?;
+        }
+        Ok(())
+    }
+}
+
+/// Feeds datagrams to the connection and places their payload, runs of neighbours at once.
+fn take<'d>(
+    connection: &mut Connection,
+    now: Time,
+    arrived: Time,
+    datagrams: impl Iterator<Item = &'d [u8]>,
+    place: &mut dyn Place,
+) -> io::Result<()> {
+    let mut parts = [IoSlice::new(&[]); RUN];
+    let (mut used, mut start, mut end) = (0, 0, 0);
+    for datagram in datagrams {
+        let Ok(Received::Data(Placement { position, len })) =
+            connection.handle_datagram(now, arrived, datagram)
+        else {
+            continue;
+        };
+        if used == RUN || (used > 0 && position != end) {
+            place.place(start, &parts[..used])?;
+            used = 0;
+        }
+        if used == 0 {
+            start = position;
+        }
+        parts[used] = IoSlice::new(&datagram[HEADER_LEN..]);
+        used += 1;
+        end = position + u64::from(len);
+    }
+    if used > 0 {
+        place.place(start, &parts[..used])?;
+    }
+    Ok(())
+}
+
+/// Errors that say something about the moment and not about the path.
+fn is_transient(error: &io::Error) -> bool {
+    const ENOBUFS: i32 = 105;
+    matches!(error.kind(), io::ErrorKind::Interrupted) || error.raw_os_error() == Some(ENOBUFS)
+}
+
+/// A source without anything.
+#[derive(Debug)]
+pub(super) struct Nothing;
+
+impl Source for Nothing {
+    fn wait(&self, _: u64, _: std::time::Duration) -> crate::bulk::Extent {
+        crate::bulk::Extent {
+            end: 0,
+            complete: false,
+        }
+    }
+
+    fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn file_at(&self, _: u64) -> Option<crate::bulk::FileRange<'_>> {
+        None
+    }
+}
+
+impl Remote {
+    /// Ends the link's `send` or `receive` at once.
+    pub fn close(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.waker.wake();
+    }
+
+    /// Makes a sender look for new data at once.
+    pub fn wake(&self) {
+        self.0.waker.wake();
+    }
+
+    /// Counters of late (updated every 50 ms and at the end).
+    #[must_use]
+    pub fn stats(&self) -> Option<Stats> {
+        *self.0.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,186 @@
+//! Accepting: one socket listens and keeps no state; each accepted connection gets a socket of its own on the same port,
+//! connected to its peer, so that the kernel tells their packets apart.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use haul_cc::Time;
+use haul_io::clock::Clock;
+use haul_io::poller::{Events, Interest, Poller, Waker};
+use haul_io::udp::{RecvBatch, UdpSocket};
+use haul_udt::wire::SocketId;
+use haul_udt::{Connection, Identity, Reaction, Request};
+
+use super::{Link, LinkError, Options};
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UdpSocket,
+    core: haul_udt::Listener,
+    poller: Poller,
+    events: Events,
+    batch: RecvBatch,
+    clock: Clock,
+    reply: Vec<u8>,
+    /// Connections accepted last: their client may not have heard yet and ask again.
+    recent: Vec<(SocketAddr, SocketId, Time)>,
+    next_socket: u32,
+    stop: Arc<AtomicBool>,
+}
+
+/// Ends [`Listener::accept`] from another thread.
+#[derive(Debug, Clone)]
+pub struct Stop(Arc<AtomicBool>, Waker);
+
+const TOKEN: u64 = 1;
+/// A client repeats its request every 250 ms until it hears; its connection answers, not we.
+const RECENT_NS: u64 = 30 * haul_cc::time::SECOND_NS;
+const RECENT_MAX: usize = 1_024;
+
+impl Listener {
+    /// Listens at `local`. `secret` must be random: cookies and socket ids are made from it.
+    ///
+    /// # Errors
+    /// Of `bind(2)`.
+    pub fn bind(local: SocketAddr, options: &Options, secret: [u8; 16]) -> io::Result<Self> {
+        let socket = UdpSocket::bind(local, &options.socket_options(true))?;
+        let poller = Poller::new()?;
+        poller.add(&socket, TOKEN, Interest::READ)?;
+        let [a, b, c, d, ..] = secret;
+        Ok(Self {
+            core: haul_udt::Listener::new(&options.config, secret),
+            poller,
+            events: Events::with_capacity(4),
+            batch: RecvBatch::new(8, 64 << 10, 0)?,
+            clock: Clock::new(),
+            reply: Vec::new(),
+            recent: Vec::new(),
+            next_socket: u32::from_be_bytes([a, b, c, d]) >> 2,
+            stop: Arc::new(AtomicBool::new(false)),
+            socket,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
+    }
+
+    /// A handle that ends [`Listener::accept`].
+    #[must_use]
+    pub fn stop_handle(&self) -> Stop {
+        Stop(Arc::clone(&self.stop), self.poller.waker())
+    }
+
+    /// Waits for a client, until `deadline` of the [`Clock`]; none when that has passed or a [`Stop`] was used. Clients are
+    /// named by what they chose for their end; `wanted` answers with the options for one that is to be accepted.
+    ///
+    /// # Errors
+    /// [`LinkError::Network`] where the socket fails.
+    pub fn accept(
+        &mut self,
+        deadline: Option<Time>,
+        wanted: &mut dyn FnMut(Identity) -> Option<Options>,
+    ) -> Result<Option<(Identity, Link)>, LinkError> {
+        loop {
+            let now = Time::from_ns(self.clock.now_ns());
+            if deadline.is_some_and(|at| now >= at) || self.stop.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            while let Some(request) = self.next_request()? {
+                let theirs = &request.handshake;
+                let identity = Identity {
+                    socket: theirs.socket,
+                    initial: theirs.initial,
+                };
+                if let Some(options) = wanted(identity)
+                    && let Some(link) = self.open(&request, &options)?
+                {
+                    return Ok(Some((identity, link)));
+                }
+            }
+            self.poller
+                .wait(&mut self.events, deadline.map(Time::as_ns), self.clock)
+                .map_err(LinkError::Network)?;
+        }
+    }
+
+    /// Answers what has arrived, up to the next request with a valid cookie.
+    fn next_request(&mut self) -> Result<Option<Request>, LinkError> {
+        loop {
+            match self.socket.recv_batch(&mut self.batch) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(LinkError::Network(error)),
+            }
+            let now = Time::from_ns(self.batch.now_ns());
+            self.recent.retain(|(.., at)| now.since(*at) < RECENT_NS);
+            let mut found = None;
+            for message in self.batch.iter() {
+                for datagram in message.datagrams() {
+                    let reaction =
+                        self.core
+                            .handle_datagram(now, message.from, datagram, &mut self.reply);
+                    match reaction {
+                        Reaction::Ignore => {}
+                        Reaction::Reply => {
+                            let reply = [io::IoSlice::new(&self.reply)];
+                            // A lost reply is like any lost packet: the client asks again.
+                            let _ =
+                                self.socket
+                                    .send_segments(message.from, self.reply.len(), &reply);
+                        }
+                        Reaction::Accept(request) if self.is_recent(&request) => {}
+                        Reaction::Accept(request) => found = found.or(Some(request)),
+                    }
+                }
+            }
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn is_recent(&self, request: &Request) -> bool {
+        let same = |(from, socket, _): &(SocketAddr, SocketId, Time)| {
+            *from == request.from && *socket == request.handshake.socket
+        };
+        self.recent.iter().any(same)
+    }
+
+    fn open(&mut self, request: &Request, options: &Options) -> Result<Option<Link>, LinkError> {
+        let local = self.socket.local_addr();
+        let socket =
+            UdpSocket::bind(local, &options.socket_options(true)).map_err(LinkError::Network)?;
+        socket.connect(request.from).map_err(LinkError::Network)?;
+        let now = Time::from_ns(self.clock.now_ns());
+        let config = options.config_for(request.from, socket.path_mtu());
+        self.next_socket = self.next_socket % 0x3fff_ffff + 1;
+        let id = SocketId(self.next_socket);
+        let seed = u64::from(id.0) << 32 | u64::from(request.handshake.initial.get());
+        let Ok(connection) = Connection::accept(now, config, id, request, seed) else {
+            return Ok(None);
+        };
+        if self.recent.len() == RECENT_MAX {
+            self.recent.remove(0);
+        }
+        self.recent
+            .push((request.from, request.handshake.socket, now));
+        let mut link = Link::new(socket, request.from, connection).map_err(LinkError::Network)?;
+        link.wait_open()?;
+        Ok(Some(link))
+    }
+}
+
+impl Stop {
+    /// Ends a running or the next [`Listener::accept`].
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Release);
+        self.1.wake();
+    }
+}

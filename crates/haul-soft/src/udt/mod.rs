@@ -1,0 +1,150 @@
+//! UDT connections over UDP sockets.
+//!
+//! [`connect`] and [`Listener::accept`] give a [`Link`], which the calling thread then drives: [`Link::send`] and
+//! [`Link::receive`] for bulk between Longhaul ends, [`plain::Socket`] for streams and messages with any UDT peer. A
+//! [`Remote`] watches or ends a link from another thread.
+//!
+//! Map: `link` the loop · `outgoing` where payload comes from · `listener` cookies and sockets of its own for each
+//! accepted connection · [`plain`] a socket-like face.
+
+mod link;
+mod listener;
+mod outgoing;
+pub mod plain;
+
+use std::io;
+use std::net::SocketAddr;
+
+pub use haul_udt::{Config, Identity, Seq, Stats};
+pub use link::{Link, Remote};
+pub use listener::{Listener, Stop};
+
+use haul_io::udp::{UdpOptions, UdpSocket};
+
+/// Why a link could not be opened, or ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The protocol ended it: the peer refused, fell silent, or is not compatible.
+    #[error(transparent)]
+    Protocol(#[from] haul_udt::Error),
+    /// The network: no route, refused, not permitted.
+    #[error("UDP: {0}")]
+    Network(#[source] io::Error),
+    /// The source of what was to be sent.
+    #[error("reading what is to be sent: {0}")]
+    Source(#[source] io::Error),
+    /// The sink of what arrived.
+    #[error("writing what arrived: {0}")]
+    Sink(#[source] io::Error),
+    /// The peer closed before everything had passed.
+    #[error("the peer closed the channel early")]
+    PeerClosed,
+    /// [`Remote::close`] was called.
+    #[error("the channel was closed")]
+    Closed,
+    /// The peer is a plain UDT socket; bulk needs Longhaul's extension.
+    #[error("the peer speaks plain UDT, without placement")]
+    Plain,
+}
+
+/// How to open links.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The protocol's choices. `lower_len` and `mtu` are set from the address family and the route.
+    pub config: Config,
+    /// Receive buffer to ask the kernel for, octets.
+    pub recv_buffer_bytes: usize,
+    /// Send buffer to ask the kernel for, octets.
+    pub send_buffer_bytes: usize,
+}
+
+/// A few milliseconds of tens of gigabits; what an unprivileged process gets is often less.
+const SOCKET_BUFFER_BYTES: usize = 16 << 20;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            config: Config::default(),
+            recv_buffer_bytes: SOCKET_BUFFER_BYTES,
+            send_buffer_bytes: SOCKET_BUFFER_BYTES / 4,
+        }
+    }
+}
+
+impl Options {
+    fn socket_options(&self, share_port: bool) -> UdpOptions {
+        UdpOptions {
+            recv_buffer_bytes: self.recv_buffer_bytes,
+            send_buffer_bytes: self.send_buffer_bytes,
+            share_port,
+            ..UdpOptions::default()
+        }
+    }
+
+    /// The protocol's choices for packets to `peer`, whose route carries `mtu` octets.
+    fn config_for(&self, peer: SocketAddr, mtu: Option<u32>) -> Config {
+        let lower_len = if peer.is_ipv4() {
+            haul_udt::wire::LOWER_LEN_V4
+        } else {
+            haul_udt::wire::LOWER_LEN_V6
+        };
+        Config {
+            lower_len: u32::try_from(lower_len).unwrap_or(u32::MAX),
+            mtu: mtu.unwrap_or(self.config.mtu).min(MTU_MAX),
+            ..self.config.clone()
+        }
+    }
+}
+
+/// Above it a batch would hold few packets and a lost one would cost much; loopback offers 64 KiB.
+const MTU_MAX: u32 = 9_216;
+
+/// Connects to a Longhaul listener (or a plain UDT one) and waits until the connection is open.
+///
+/// # Errors
+/// [`LinkError::Network`] where the address cannot be reached, [`LinkError::Protocol`] where the peer does not answer or
+/// refuses.
+pub fn connect(
+    local: SocketAddr,
+    peer: SocketAddr,
+    own: Identity,
+    options: &Options,
+) -> Result<Link, LinkError> {
+    open(local, peer, own, options, haul_udt::Connection::connect)
+}
+
+/// Connects to a peer that does the same from and to these addresses (UDT's rendezvous).
+///
+/// # Errors
+/// As [`connect`].
+pub fn rendezvous(
+    local: SocketAddr,
+    peer: SocketAddr,
+    own: Identity,
+    options: &Options,
+) -> Result<Link, LinkError> {
+    open(local, peer, own, options, haul_udt::Connection::rendezvous)
+}
+
+type Opener = fn(haul_cc::Time, Config, Identity, [u32; 4], u64) -> haul_udt::Connection;
+
+fn open(
+    local: SocketAddr,
+    peer: SocketAddr,
+    own: Identity,
+    options: &Options,
+    opener: Opener,
+) -> Result<Link, LinkError> {
+    let socket =
+        UdpSocket::bind(local, &options.socket_options(false)).map_err(LinkError::Network)?;
+    socket.connect(peer).map_err(LinkError::Network)?;
+    let config = options.config_for(peer, socket.path_mtu());
+    let clock = haul_io::clock::Clock::new();
+    let now = haul_cc::Time::from_ns(clock.now_ns());
+    let words = haul_udt::wire::Handshake::peer_words(peer.ip());
+    let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
+    let connection = opener(now, config, own, words, seed);
+    let mut link = Link::new(socket, peer, connection).map_err(LinkError::Network)?;
+    link.wait_open()?;
+    Ok(link)
+}

@@ -1,0 +1,376 @@
+//! The TCP channel: the space in chunks over one or more streams.
+//!
+//! Each stream takes the next chunk when it is done with its last, so a slow stream does not hold
+//! the others up. A chunk is a 12-byte header (offset in the space as u64, length as u32, both
+//! big-endian) and its payload. The sender hands files to the kernel (`sendfile`); the receiver
+//! reads into one buffer per stream and writes at the place (measured on loopback: `splice` through
+//! a pipe costs a fifth less processor time than this with 1 MiB reads, not enough to have a second
+//! way of placing bytes).
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_io::tcp;
+use haul_soft::bulk::{Sink, Source};
+
+use super::{Channel, ChannelStats, Setup, Token};
+use crate::fault::{Code, Fault, plain};
+use crate::lock;
+use crate::wire::DATA_PREAMBLE;
+
+/// The longest chunk, bytes.
+const CHUNK: u64 = 1 << 20;
+/// Offset and length.
+const CHUNK_HEADER: usize = 12;
+/// Preamble, token, index of the stream.
+pub(crate) const STREAM_HEADER: usize = 18;
+/// Bytes of an incomplete chunk are placed after this long, so that progress shows on slow paths.
+const PLACE_AFTER: Duration = Duration::from_millis(50);
+/// How long a stream waits for the space to grow before it looks whether the channel is closed.
+const SPACE_TICK: Duration = Duration::from_millis(200);
+/// A data connection whose peer acknowledges nothing for this long is dead.
+const DEAD_AFTER: Duration = Duration::from_secs(30);
+
+/// An open TCP channel.
+#[derive(Debug)]
+pub(crate) struct TcpChannel {
+    streams: Vec<TcpStream>,
+    closed: AtomicBool,
+}
+
+impl TcpChannel {
+    /// Connects all streams, at the same time.
+    pub(crate) fn connect(
+        setup: &Setup,
+        server: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Self, Fault> {
+        let connect = |index: u16| -> io::Result<TcpStream> {
+            let stream = TcpStream::connect_timeout(&server, timeout)?;
+            let mut header = [0; STREAM_HEADER];
+            header[..8].copy_from_slice(DATA_PREAMBLE);
+            header[8..16].copy_from_slice(&setup.token.to_wire().to_be_bytes());
+            header[16..].copy_from_slice(&index.to_be_bytes());
+            (&stream).write_all(&header)?;
+            Ok(stream)
+        };
+        let streams = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..setup.streams)
+                .map(|index| scope.spawn(move || connect(index)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+                })
+                .collect::<io::Result<Vec<_>>>()
+        });
+        let streams = streams.map_err(|error| {
+            let text = format!(
+                "cannot open a data connection to {server}: {}",
+                plain(&error)
+            );
+            Fault::new(Code::Unreachable, text)
+        })?;
+        Self::new(setup, streams)
+    }
+
+    /// Waits until the client has connected all streams.
+    pub(crate) fn accept(setup: &Setup, claim: &Claim, deadline: Instant) -> Result<Self, Fault> {
+        let streams = claim
+            .wait(setup.streams, deadline)
+            .ok_or_else(|| Fault::new(Code::PeerGone, "the client opened no data connection"))?;
+        Self::new(setup, streams)
+    }
+
+    fn new(setup: &Setup, streams: Vec<TcpStream>) -> Result<Self, Fault> {
+        for stream in &streams {
+            configure(setup, stream).map_err(|error| match &setup.congestion {
+                Some(name) if error.kind() == io::ErrorKind::NotFound => Fault::new(
+                    Code::Usage,
+                    format!("the kernel has no congestion control '{name}'"),
+                )
+                .hint("see /proc/sys/net/ipv4/tcp_available_congestion_control"),
+                _ => Fault::new(
+                    Code::Other,
+                    format!("cannot set up a data connection: {}", plain(&error)),
+                ),
+            })?;
+        }
+        Ok(Self {
+            streams,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs `work` for every stream on a thread of its own; the first error ends them all.
+    fn on_each(&self, work: impl Fn(&TcpStream) -> io::Result<()> + Sync) -> io::Result<()> {
+        let first_error = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for stream in &self.streams {
+                let (work, first_error) = (&work, &first_error);
+                let run = move || {
+                    if let Err(error) = work(stream) {
+                        lock(first_error).get_or_insert(error);
+                        self.shut();
+                    }
+                };
+                let builder = std::thread::Builder::new().name("haul-tcp".into());
+                if let Err(error) = builder.spawn_scoped(scope, run) {
+                    lock(first_error).get_or_insert(error);
+                    self.shut();
+                }
+            }
+        });
+        match first_error
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
+            Some(_) if self.closed.load(Ordering::Acquire) => Ok(()),
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn shut(&self) {
+        for stream in &self.streams {
+            // An error means that it is down already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Channel for TcpChannel {
+    fn send(&self, source: &dyn Source) -> io::Result<()> {
+        let next = Mutex::new(0);
+        self.on_each(|stream| {
+            let mut buffer = Vec::new();
+            while let Some((offset, len)) = self.next_chunk(source, &next) {
+                send_chunk(stream, source, offset, len, &mut buffer)?;
+            }
+            stream.shutdown(Shutdown::Write)
+        })
+    }
+
+    fn receive(&self, sink: &dyn Sink) -> io::Result<()> {
+        self.on_each(|stream| receive_chunks(stream, sink))
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.shut();
+    }
+
+    fn stats(&self) -> ChannelStats {
+        let infos: Vec<_> = self
+            .streams
+            .iter()
+            .filter_map(|s| tcp::info(s).ok())
+            .collect();
+        ChannelStats {
+            retransmitted: infos.iter().map(|info| info.bytes_retransmitted).sum(),
+            rtt_us: infos.iter().map(|info| info.rtt_us).min(),
+        }
+    }
+}
+
+impl TcpChannel {
+    /// Takes the next chunk of the space, waiting for it to grow; `None` at its end.
+    fn next_chunk(&self, source: &dyn Source, next: &Mutex<u64>) -> Option<(u64, u64)> {
+        loop {
+            let mut next = lock(next);
+            let extent = source.wait(*next, SPACE_TICK);
+            if extent.end > *next {
+                let (offset, len) = (*next, CHUNK.min(extent.end - *next));
+                *next += len;
+                return Some((offset, len));
+            }
+            if extent.complete || self.closed.load(Ordering::Acquire) {
+                return None;
+            }
+        }
+    }
+}
+
+fn configure(setup: &Setup, stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    tcp::detect_dead_peer(stream, DEAD_AFTER)?;
+    if let Some(name) = &setup.congestion {
+        tcp::set_congestion(stream, name)?;
+    }
+    if let Some(rate_bps) = setup.rate_bps {
+        tcp::set_max_pacing_rate(stream, (rate_bps / 8 / u64::from(setup.streams)).max(1))?;
+    }
+    Ok(())
+}
+
+fn send_chunk(
+    stream: &TcpStream,
+    source: &dyn Source,
+    offset: u64,
+    len: u64,
+    buffer: &mut Vec<u8>,
+) -> io::Result<()> {
+    let length = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut header = [0; CHUNK_HEADER];
+    header[..8].copy_from_slice(&offset.to_be_bytes());
+    header[8..].copy_from_slice(&length.to_be_bytes());
+    tcp::send_all_more(stream, &header)?;
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        if let Some(file) = source.file_at(at) {
+            let piece = file.len.min(end - at);
+            tcp::send_file(stream, file.fd, file.position, piece)?;
+            at += piece;
+        } else {
+            let piece = end - at;
+            buffer.resize(usize::try_from(piece).unwrap_or(0), 0);
+            source.read_at(at, buffer)?;
+            let mut stream = stream;
+            stream.write_all(buffer)?;
+            at += piece;
+        }
+    }
+    Ok(())
+}
+
+fn receive_chunks(mut stream: &TcpStream, sink: &dyn Sink) -> io::Result<()> {
+    let mut buffer = vec![0; usize::try_from(CHUNK).unwrap_or(0)];
+    loop {
+        let mut header = [0; CHUNK_HEADER];
+        if !read_header(stream, &mut header)? {
+            return Ok(());
+        }
+        let (offset, len) = header.split_at(8);
+        let offset = offset
+            .try_into()
+            .map(u64::from_be_bytes)
+            .unwrap_or(u64::MAX);
+        let len = len.try_into().map(u32::from_be_bytes).unwrap_or(u32::MAX) as usize;
+        if len == 0 || len > buffer.len() || offset.checked_add(len as u64).is_none() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let (mut placed, mut filled, mut since) = (0, 0, Instant::now());
+        while filled < len {
+            match stream.read(&mut buffer[filled..len]) {
+                Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if filled == len || since.elapsed() > PLACE_AFTER {
+                sink.place(
+                    offset + placed as u64,
+                    &[IoSlice::new(&buffer[placed..filled])],
+                )?;
+                (placed, since) = (filled, Instant::now());
+            }
+        }
+    }
+}
+
+/// Reads a chunk header; false where the stream ends in front of it.
+fn read_header(mut stream: &TcpStream, header: &mut [u8]) -> io::Result<bool> {
+    let mut filled = 0;
+    while filled < header.len() {
+        match stream.read(&mut header[filled..]) {
+            Ok(0) if filled == 0 => return Ok(false),
+            Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// Where a server's TCP data connections wait for the session that claims them, and sessions for
+/// their connections.
+#[derive(Debug, Default)]
+pub(crate) struct Door {
+    waiting: Arc<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    sessions: Mutex<HashMap<Token, HashMap<u16, TcpStream>>>,
+    changed: Condvar,
+}
+
+/// A session's claim on the connections that carry its token.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    token: Token,
+    waiting: Arc<Waiting>,
+}
+
+impl Door {
+    /// From now on connections with this token are the caller's.
+    pub(crate) fn claim(&self, token: Token) -> Claim {
+        lock(&self.waiting.sessions).entry(token).or_default();
+        self.waiting.changed.notify_all();
+        Claim {
+            token,
+            waiting: Arc::clone(&self.waiting),
+        }
+    }
+
+    /// Hands a connection to the session that claims its token, waiting for the claim until
+    /// `deadline`; a connection that nobody claims is closed.
+    pub(crate) fn deliver(&self, token: Token, index: u16, stream: TcpStream, deadline: Instant) {
+        let sessions = lock(&self.waiting.sessions);
+        let patience = deadline.saturating_duration_since(Instant::now());
+        let unclaimed =
+            |sessions: &mut HashMap<Token, HashMap<u16, TcpStream>>| !sessions.contains_key(&token);
+        let waited = self
+            .waiting
+            .changed
+            .wait_timeout_while(sessions, patience, unclaimed);
+        let (mut sessions, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if let Some(streams) = sessions.get_mut(&token) {
+            streams.entry(index).or_insert(stream);
+            self.waiting.changed.notify_all();
+        }
+    }
+}
+
+impl Claim {
+    /// All connections of the session, once they are there.
+    fn wait(&self, count: u16, deadline: Instant) -> Option<Vec<TcpStream>> {
+        let sessions = lock(&self.waiting.sessions);
+        let patience = deadline.saturating_duration_since(Instant::now());
+        let waited = self
+            .waiting
+            .changed
+            .wait_timeout_while(sessions, patience, |sessions| {
+                sessions
+                    .get(&self.token)
+                    .is_some_and(|streams| streams.len() < usize::from(count))
+            });
+        let (mut sessions, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut streams = sessions.remove(&self.token)?;
+        (0..count).map(|index| streams.remove(&index)).collect()
+    }
+}
+
+impl Claim {
+    /// Ends the claim; connections that came for it are closed.
+    pub(crate) fn give_up(&self) {
+        lock(&self.waiting.sessions).remove(&self.token);
+        self.waiting.changed.notify_all();
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}

@@ -1,0 +1,201 @@
+//! The UDT channel: reliable UDP that places bytes on arrival and paces what it sends.
+//!
+//! The transfer space is the UDT stream: offsets are the same. The token of the session is what the client's handshake
+//! carries as initial sequence number and socket id, so binding a connection to its session costs no message.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use haul_cc::{Algorithm, Rate};
+use haul_soft::bulk::{Sink, Source};
+use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options, Remote, Seq};
+use haul_udt::wire::SocketId;
+
+use super::{Channel, ChannelStats, Setup, Token};
+use crate::fault::{Code, Fault, plain};
+use crate::{lock, random_bytes};
+
+/// An open UDT channel.
+#[derive(Debug)]
+pub(crate) struct UdtChannel {
+    link: Mutex<Link>,
+    remote: Remote,
+}
+
+impl UdtChannel {
+    /// Connects to the server.
+    pub(crate) fn connect(
+        setup: &Setup,
+        server: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Self, Fault> {
+        let any: IpAddr = match server {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let mut options = options(setup);
+        options.config.connect_timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let link = udt::connect(
+            SocketAddr::new(any, 0),
+            server,
+            setup.token.identity(),
+            &options,
+        );
+        link.map(Self::new).map_err(|error| {
+            let text = match &error {
+                LinkError::Network(error) => plain(error),
+                other => other.to_string(),
+            };
+            let text = format!("cannot open a UDP channel to {server}: {text}");
+            Fault::new(Code::Unreachable, text)
+                .hint("is UDP let through to that port? --channel tcp needs only TCP")
+        })
+    }
+
+    /// Waits until the client has connected.
+    pub(crate) fn accept(claim: &Claim, deadline: Instant) -> Result<Self, Fault> {
+        let link = claim
+            .arrived
+            .recv_deadline(deadline)
+            .map_err(|_| Fault::new(Code::PeerGone, "the client opened no UDP channel"))?;
+        Ok(Self::new(link))
+    }
+
+    fn new(link: Link) -> Self {
+        Self {
+            remote: link.remote(),
+            link: Mutex::new(link),
+        }
+    }
+
+    fn settle(&self, result: Result<(), LinkError>) -> io::Result<()> {
+        match result {
+            Ok(()) | Err(LinkError::Closed) => Ok(()),
+            Err(LinkError::Source(error) | LinkError::Sink(error) | LinkError::Network(error)) => {
+                Err(error)
+            }
+            Err(error @ LinkError::Protocol(haul_udt::Error::TimedOut)) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, error))
+            }
+            Err(error @ LinkError::PeerClosed) => {
+                Err(io::Error::new(io::ErrorKind::ConnectionReset, error))
+            }
+            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        }
+    }
+}
+
+impl Channel for UdtChannel {
+    fn send(&self, source: &dyn Source) -> io::Result<()> {
+        let result = lock(&self.link).send(source);
+        self.settle(result)
+    }
+
+    fn receive(&self, sink: &dyn Sink) -> io::Result<()> {
+        let result = lock(&self.link).receive(sink);
+        self.settle(result)
+    }
+
+    fn close(&self) {
+        self.remote.close();
+    }
+
+    fn stats(&self) -> ChannelStats {
+        let stats = self.remote.stats();
+        ChannelStats {
+            retransmitted: stats.map_or(0, |stats| stats.sent.resent_bytes),
+            rtt_us: stats.and_then(|stats| u32::try_from(stats.rtt_ns / 1_000).ok()),
+        }
+    }
+}
+
+/// What both ends choose for a channel.
+fn options(setup: &Setup) -> Options {
+    let mut options = Options::default();
+    if let Some(rate_bps) = setup.rate_bps {
+        options.config.control = Algorithm::Fixed(Rate::from_bps(rate_bps));
+    }
+    options
+}
+
+impl Token {
+    const HALF: u64 = (1 << 31) - 1;
+
+    /// The token as a UDT handshake carries it.
+    fn identity(self) -> Identity {
+        let half = |value: u64| u32::try_from(value & Self::HALF).unwrap_or(0);
+        Identity {
+            initial: Seq::new(half(self.0 >> 31)),
+            socket: SocketId(half(self.0)),
+        }
+    }
+
+    fn from_identity(identity: Identity) -> Self {
+        let (initial, socket) = (identity.initial.get(), identity.socket.0);
+        Self::from_wire(u64::from(initial) << 31 | u64::from(socket))
+    }
+}
+
+/// Where a server's UDT connections come in.
+#[derive(Debug, Default)]
+pub(crate) struct Door {
+    expected: Mutex<HashMap<Token, (Options, Sender<Link>)>>,
+}
+
+/// A session's claim on the connection with its token.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    arrived: Receiver<Link>,
+}
+
+impl Door {
+    /// Claims the connection that will carry the token of `setup`.
+    pub(crate) fn claim(&self, setup: &Setup) -> Claim {
+        let (sender, arrived) = bounded(1);
+        lock(&self.expected).insert(setup.token, (options(setup), sender));
+        Claim { arrived }
+    }
+
+    /// Nobody waits for that connection any more.
+    pub(crate) fn give_up(&self, token: Token) {
+        lock(&self.expected).remove(&token);
+    }
+
+    /// Accepts connections until the process ends. Strangers get no further than the cookie.
+    pub(crate) fn serve(&self, listener: &mut Listener) {
+        loop {
+            let mut wanted = |identity| {
+                let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+                expected
+                    .get(&Token::from_identity(identity))
+                    .map(|(options, _)| options.clone())
+            };
+            // The socket itself failing is as good as a lost packet: sessions time out and say so.
+            let Ok(Some((identity, link))) = listener.accept(None, &mut wanted) else {
+                continue;
+            };
+            let claimed = lock(&self.expected).remove(&Token::from_identity(identity));
+            if let Some((_, sender)) = claimed {
+                // The session may have given up meanwhile; then the link closes.
+                let _ = sender.send(link);
+            }
+        }
+    }
+}
+
+/// Listens for UDT connections at `address`.
+pub(crate) fn listen(address: SocketAddr) -> Result<Listener, Fault> {
+    let secret = random_bytes()
+        .map_err(|error| Fault::new(Code::Other, format!("cannot read random bytes: {error}")))?;
+    Listener::bind(address, &Options::default(), secret).map_err(|error| {
+        Fault::new(
+            Code::Other,
+            format!("cannot listen on UDP {address}: {}", plain(&error)),
+        )
+        .hint("another program has that UDP port; choose one with --listen")
+    })
+}

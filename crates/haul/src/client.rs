@@ -1,0 +1,470 @@
+//! The client: connects to a server, sends or gets files, and connects again when the path breaks.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use haul_io::file::Dir;
+
+use crate::channel::{Kind, Opening, Setup, Token};
+use crate::fault::{Code, Fault, plain};
+use crate::link::{Handshake, Link, agree};
+use crate::name::{Name, printable};
+use crate::report::{BenchSummary, Event, Observer, Summary};
+use crate::session::{bench, receiver, sender};
+use crate::source::SourceFile;
+use crate::wire::{
+    self, CONTROL_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, TransferId, VERSIONS,
+};
+use crate::{SOFTWARE, lock, random_bytes};
+
+mod outcome;
+
+use outcome::{Tally, bench_summary};
+
+/// The first pause before a broken connection is made anew; each further one is twice as long.
+const BACKOFF: Duration = Duration::from_millis(500);
+/// The longest pause.
+const BACKOFF_MAX: Duration = Duration::from_secs(15);
+
+/// How a client reaches its server.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name or address of the server.
+    pub host: String,
+    /// Its port, TCP and UDP.
+    pub port: u16,
+    /// Kind of channel.
+    pub channel: Kind,
+    /// Parallel streams.
+    pub streams: u16,
+    /// Declared rate, bits per second.
+    pub rate_bps: Option<u64>,
+    /// Congestion control by the transport's own name.
+    pub congestion: Option<String>,
+    /// How long connecting and the handshake may take.
+    pub connect_timeout: Duration,
+    /// After this long without a word the server is taken for gone.
+    pub dead_after: Duration,
+    /// How long to try again after the last byte arrived; without end where `None`.
+    pub give_up_after: Option<Duration>,
+}
+
+/// What to do about files that exist at the receiver.
+pub use crate::wire::Policy as ExistingPolicy;
+
+/// How long a bench sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BenchLimit {
+    /// Until this much time has passed.
+    Time(Duration),
+    /// Until this many bytes are sent.
+    Bytes(u64),
+}
+
+/// Sends local files into a directory of the server.
+///
+/// # Errors
+/// The failure that ended it; one that may pass is retried first, as `config` says.
+pub fn send(
+    config: &Config,
+    files: &[PathBuf],
+    directory: &[u8],
+    policy: ExistingPolicy,
+    observer: &dyn Observer,
+) -> Result<Summary, Fault> {
+    check_count(files.len())?;
+    let transfer = transfer_id()?;
+    let put = Message::Put(Put {
+        directory: directory.to_vec(),
+        policy,
+    });
+    let mut tally = Tally::new(config);
+    persist(config, observer, |observer| {
+        let sources = open_sources(files)?;
+        tally.offered(
+            sources
+                .iter()
+                .map(|file| (file.name.to_string(), file.size)),
+        );
+        let requests = [put.clone(), sender::offer(&sources)];
+        let session = Session::open(config, transfer, &requests, observer)?;
+        tally.connected(&session.peer);
+        let mut outcome = sender::SenderOutcome::default();
+        let result = sender::run(
+            &session.link,
+            sources,
+            session.opening,
+            observer,
+            &mut outcome,
+        );
+        tally.sent(&outcome);
+        result
+    })?;
+    Ok(tally.into_summary(crate::report::Direction::Send))
+}
+
+/// Gets files of the server into a local directory.
+///
+/// # Errors
+/// The failure that ended it; one that may pass is retried first, as `config` says.
+pub fn get(
+    config: &Config,
+    paths: &[Vec<u8>],
+    directory: &Path,
+    policy: ExistingPolicy,
+    observer: &dyn Observer,
+) -> Result<Summary, Fault> {
+    check_count(paths.len())?;
+    let names: Vec<Name> = paths
+        .iter()
+        .map(|path| Name::new(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()))
+        .collect::<Result<_, _>>()?;
+    let shown = printable(directory.as_os_str().as_encoded_bytes());
+    let dir = Dir::open(directory).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Fault::new(
+            Code::DirectoryNotFound,
+            format!("'{shown}' is not a directory"),
+        )
+        .hint("make it first, or name another"),
+        _ => Fault::file(&format!("cannot open '{shown}'"), &error),
+    })?;
+    let dir = Arc::new(dir);
+    let transfer = transfer_id()?;
+    let wanted = paths.iter().map(|path| path.clone().into()).collect();
+    let request = Message::Get(Get { paths: wanted });
+    let mut tally = Tally::new(config);
+    persist(config, observer, |observer| {
+        let session = Session::open(config, transfer, std::slice::from_ref(&request), observer)?;
+        tally.connected(&session.peer);
+        let offer = match session.link.receive()? {
+            Message::Offer(offer) => offer,
+            other => return Err(other.misplaced()),
+        };
+        // A server must not choose names: what it offers is what was asked for.
+        if !offer
+            .files
+            .iter()
+            .map(|entry| entry.name.as_slice())
+            .eq(names.iter().map(Name::as_bytes))
+        {
+            return Err(Fault::protocol(
+                "the server offers other files than were asked for",
+            ));
+        }
+        tally.offered(
+            names
+                .iter()
+                .zip(&offer.files)
+                .map(|(n, entry)| (n.to_string(), entry.size)),
+        );
+        let mut outcome = receiver::ReceiverOutcome::default();
+        let result = receiver::run(
+            &session.link,
+            &dir,
+            &offer,
+            policy,
+            session.opening,
+            observer,
+            &mut outcome,
+        );
+        tally.received(&outcome);
+        result
+    })?;
+    Ok(tally.into_summary(crate::report::Direction::Get))
+}
+
+/// Measures memory to memory. Never tried again.
+///
+/// # Errors
+/// The failure that ended it.
+pub fn bench(
+    config: &Config,
+    limit: BenchLimit,
+    reverse: bool,
+    observer: &dyn Observer,
+) -> Result<BenchSummary, Fault> {
+    let (bytes, time_ms) = match limit {
+        BenchLimit::Bytes(bytes) => (Some(bytes), None),
+        BenchLimit::Time(time) => (
+            None,
+            Some(u64::try_from(time.min(bench::TIME_MAX).as_millis()).unwrap_or(0)),
+        ),
+    };
+    let request = wire::Bench {
+        reverse,
+        bytes,
+        time_ms,
+    };
+    let session = Session::open(
+        config,
+        transfer_id()?,
+        &[Message::Bench(request.clone())],
+        observer,
+    )?;
+    let (report, sender, receiver) = if reverse {
+        let received = bench::receive(&session.link, session.opening)?;
+        (
+            received.report.clone(),
+            received.peer,
+            received.report.spent,
+        )
+    } else {
+        let sent = bench::send(&session.link, &request, session.opening)?;
+        (sent.report.clone(), sent.spent, sent.report.spent)
+    };
+    Ok(bench_summary(
+        config,
+        &session.peer,
+        reverse,
+        &report,
+        &sender,
+        &receiver,
+    ))
+}
+
+/// A session whose request is under way.
+struct Session {
+    link: Link,
+    opening: Opening,
+    peer: String,
+}
+
+impl Session {
+    /// Connects, says hello and makes its requests in one flight, and opens the channel beside it.
+    fn open(
+        config: &Config,
+        transfer: TransferId,
+        requests: &[Message],
+        observer: &dyn Observer,
+    ) -> Result<Self, Fault> {
+        let (stream, address) = connect(config)?;
+        let peer = address.to_string();
+        let setup = Setup {
+            kind: config.channel,
+            token: Token::random()?,
+            streams: config.streams,
+            rate_bps: config.rate_bps,
+            congestion: config.congestion.clone(),
+        };
+        let mut flight = CONTROL_PREAMBLE.to_vec();
+        flight.extend(wire::encode(&Message::Hello(hello(
+            transfer,
+            config.dead_after,
+        )))?);
+        flight.extend(wire::encode(&Message::OpenChannel(setup.to_message()))?);
+        for request in requests {
+            flight.extend(wire::encode(request)?);
+        }
+        let deadline = Instant::now() + config.connect_timeout;
+        let mut handshake = Handshake::new(&stream, deadline);
+        handshake
+            .write(&flight)
+            .map_err(|error| Fault::connection(&error))?;
+        let opening = Opening::connect(&setup, address, config.connect_timeout)?;
+        let server = answer(&mut handshake, &peer)?;
+        agree(SOFTWARE, &server, &format!("the server at {peer}"))?;
+        observer.event(&Event::Connected {
+            peer: &peer,
+            software: &printable(server.software.as_bytes()),
+        });
+        let link = Link::start(stream, "the server", config.dead_after)?;
+        Ok(Self {
+            link,
+            opening,
+            peer,
+        })
+    }
+}
+
+/// Our own hello.
+pub(crate) fn hello(transfer: TransferId, dead_after: Duration) -> Hello {
+    Hello {
+        version_min: *VERSIONS.start(),
+        version_max: *VERSIONS.end(),
+        software: SOFTWARE.to_owned(),
+        transfer,
+        dead_after_ms: u32::try_from(dead_after.as_millis()).unwrap_or(u32::MAX),
+    }
+}
+
+/// The server's hello, or what else answered.
+fn answer(handshake: &mut Handshake<'_>, peer: &str) -> Result<Hello, Fault> {
+    let mut preamble = [0; CONTROL_PREAMBLE.len()];
+    let silent = |how: &str| {
+        Fault::new(
+            Code::Unreachable,
+            format!("{peer} takes the connection and {how}"),
+        )
+        .hint("check that 'haul serve' runs there and listens on that port")
+    };
+    let got = handshake
+        .read(&mut preamble)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent("says nothing"),
+            _ => silent("breaks it again"),
+        })?;
+    if got == 0 {
+        return Err(silent("closes it again"));
+    }
+    if &preamble != CONTROL_PREAMBLE {
+        let answer = printable(&preamble[..got]);
+        return Err(Fault::new(
+            Code::NotHaul,
+            format!("{peer} is not haul; it answers '{answer}'"),
+        )
+        .hint("check the address and --port"));
+    }
+    match handshake.message()? {
+        Some(Message::Hello(hello)) => Ok(hello),
+        Some(Message::Error(error)) => Err(error.into_fault("the server")),
+        _ => Err(Fault::protocol("the server did not say hello")),
+    }
+}
+
+fn connect(config: &Config) -> Result<(TcpStream, SocketAddr), Fault> {
+    let shown = printable(config.host.as_bytes());
+    let port = config.port;
+    let addresses = (config.host.as_str(), port)
+        .to_socket_addrs()
+        .map_err(|_| {
+            Fault::new(
+                Code::Unreachable,
+                format!("cannot find a host called '{shown}'"),
+            )
+            .hint("check the name, or give its address")
+        })?;
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, config.connect_timeout) {
+            Ok(stream) => return Ok((stream, address)),
+            Err(error) => last = Some((address, error)),
+        }
+    }
+    let (address, error) =
+        last.ok_or_else(|| Fault::new(Code::Unreachable, format!("'{shown}' has no address")))?;
+    let fault = |text: String| Err(Fault::new(Code::Unreachable, text));
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            fault(format!("nothing listens at {address}")).map_err(|fault| {
+                fault.hint("start 'haul serve DIR' there, or give its port with --port")
+            })
+        }
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            let seconds = config.connect_timeout.as_secs_f64();
+            fault(format!("{address} did not answer within {seconds} s"))
+                .map_err(|fault| fault.hint("check the address and any firewall in between"))
+        }
+        _ => fault(format!("cannot connect to {address}: {}", plain(&error)))
+            .map_err(|fault| fault.hint("check the address and the route to it")),
+    }
+}
+
+/// Makes attempts until one succeeds, fails for good, or the time to give up has come. The first
+/// one must get as far as a session.
+fn persist(
+    config: &Config,
+    observer: &dyn Observer,
+    mut attempt: impl FnMut(&dyn Observer) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let watch = Watch {
+        observer,
+        seen: Mutex::default(),
+    };
+    let mut pause = BACKOFF;
+    let mut alive_at = Instant::now();
+    loop {
+        let Err(fault) = attempt(&watch) else {
+            return Ok(());
+        };
+        let seen = {
+            let mut seen = lock(&watch.seen);
+            let now = *seen;
+            seen.moved = false;
+            now
+        };
+        if seen.moved {
+            (pause, alive_at) = (BACKOFF, Instant::now());
+        }
+        let out_of_time = config
+            .give_up_after
+            .is_some_and(|limit| alive_at.elapsed() + pause > limit);
+        if !fault.code.passes() || !seen.planned || out_of_time {
+            return Err(fault);
+        }
+        observer.event(&Event::Retrying {
+            fault: &fault,
+            after: pause,
+        });
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(BACKOFF_MAX);
+    }
+}
+
+/// Sees from the events whether the attempts get anywhere.
+struct Watch<'a> {
+    observer: &'a dyn Observer,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// An attempt got as far as a session.
+    planned: bool,
+    /// Bytes have come since the last failure.
+    moved: bool,
+}
+
+impl Observer for Watch<'_> {
+    fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::Planned { .. } => lock(&self.seen).planned = true,
+            Event::Progress { .. } | Event::FileDone(_) => lock(&self.seen).moved = true,
+            _ => {}
+        }
+        self.observer.event(event);
+    }
+}
+
+fn open_sources(paths: &[PathBuf]) -> Result<Vec<SourceFile>, Fault> {
+    let mut names = std::collections::HashSet::new();
+    paths
+        .iter()
+        .map(|path| {
+            let shown = printable(path.as_os_str().as_encoded_bytes());
+            let file = haul_io::file::open_source(path).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => {
+                    Fault::new(Code::FileNotFound, format!("there is no file '{shown}'"))
+                        .hint("check the name")
+                }
+                _ => Fault::file(&format!("cannot read '{shown}'"), &error),
+            })?;
+            let name = Name::of_path(path)?;
+            if !names.insert(name.clone()) {
+                return Err(
+                    Fault::new(Code::Usage, format!("two files are called '{name}'"))
+                        .hint("send them to different directories"),
+                );
+            }
+            SourceFile::new(name, file, &shown)
+        })
+        .collect()
+}
+
+fn check_count(count: usize) -> Result<(), Fault> {
+    if count <= FILES_MAX {
+        return Ok(());
+    }
+    Err(Fault::new(
+        Code::Usage,
+        format!("{count} files are too many for one transfer"),
+    )
+    .hint(format!("name at most {FILES_MAX} at a time")))
+}
+
+fn transfer_id() -> Result<TransferId, Fault> {
+    random_bytes()
+        .map_err(|error| Fault::new(Code::Other, format!("cannot read random bytes: {error}")))
+}

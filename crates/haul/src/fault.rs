@@ -1,0 +1,244 @@
+//! What went wrong, in one line, with what to do about it and the exit code that says so.
+
+use std::io;
+
+use crate::name::printable;
+
+/// Linux's numbers, the same on every architecture, for errors that `io::ErrorKind` has no name for:
+/// too many open files in the process, in the system.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+
+/// A failure as the user, a script and the peer see it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Fault {
+    /// The kind of failure.
+    pub code: Code,
+    /// What happened, one line without control characters.
+    pub text: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+/// The kinds of failure. The numbers go over the wire and are never given a new meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// Anything without a kind of its own.
+    Other = 1,
+    /// The command line or the request is wrong.
+    Usage = 2,
+    /// A directory does not exist.
+    DirectoryNotFound = 3,
+    /// A file does not exist.
+    FileNotFound = 4,
+    /// No connection could be made.
+    Unreachable = 5,
+    /// The connection was lost, or the peer has gone silent.
+    PeerGone = 6,
+    /// The server runs as many sessions as it may.
+    ServerBusy = 7,
+    /// Another transfer is writing the same target.
+    TargetBusy = 8,
+    /// The source is no longer what was offered.
+    SourceChanged = 9,
+    /// Something else than haul answered.
+    NotHaul = 10,
+    /// The two ends have no protocol version in common.
+    Version = 11,
+    /// The peer broke the protocol.
+    Protocol = 12,
+    /// The system does not permit the access.
+    Denied = 13,
+    /// This end does not do what was asked (read-only server, unsafe name, not a regular file).
+    Refused = 14,
+    /// Data stayed damaged although it was sent again.
+    Integrity = 15,
+    /// The target's file system or quota is full.
+    DiskFull = 16,
+    /// Reading or writing a file failed.
+    FileError = 17,
+    /// The target exists and may not be replaced.
+    Exists = 18,
+}
+
+impl Fault {
+    /// A failure that needs no advice.
+    pub fn new(code: Code, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            text: printable(text.into().as_bytes()),
+            hint: None,
+        }
+    }
+
+    /// The same failure with what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(printable(hint.into().as_bytes()));
+        self
+    }
+
+    /// The peer sent something that the protocol does not allow.
+    pub fn protocol(text: impl Into<String>) -> Self {
+        Self::new(Code::Protocol, text)
+            .hint("run the same haul version at both ends; if both are equal, please report this")
+    }
+
+    /// An operation on a file failed; `doing` reads like "cannot write 'name'".
+    pub fn file(doing: &str, error: &io::Error) -> Self {
+        let fault = Self::new(file_code(error), format!("{doing}: {}", plain(error)));
+        match (fault.code, error.raw_os_error()) {
+            (Code::DiskFull, _) => fault.hint("make room there and run the same command again"),
+            (Code::Denied, _) => fault.hint("check the owner, the permissions and the mount"),
+            (_, Some(EMFILE | ENFILE)) => {
+                fault.hint("move fewer files at a time, or raise the limit (ulimit -n)")
+            }
+            _ => fault,
+        }
+    }
+
+    /// A connection that was up has failed.
+    pub fn connection(error: &io::Error) -> Self {
+        Self::new(Code::PeerGone, format!("connection lost: {}", plain(error)))
+            .hint("run the same command again; what has arrived is not sent twice")
+    }
+
+    /// The process exit code for this failure.
+    pub fn exit(&self) -> u8 {
+        self.code.exit()
+    }
+}
+
+impl Code {
+    const ALL: [Self; 18] = [
+        Self::Other,
+        Self::Usage,
+        Self::DirectoryNotFound,
+        Self::FileNotFound,
+        Self::Unreachable,
+        Self::PeerGone,
+        Self::ServerBusy,
+        Self::TargetBusy,
+        Self::SourceChanged,
+        Self::NotHaul,
+        Self::Version,
+        Self::Protocol,
+        Self::Denied,
+        Self::Refused,
+        Self::Integrity,
+        Self::DiskFull,
+        Self::FileError,
+        Self::Exists,
+    ];
+
+    /// The process exit code: rclone's 0 to 10 where they apply, then 11 integrity,
+    /// 12 authentication (not used yet), 13 disk or quota full.
+    pub const fn exit(self) -> u8 {
+        match self {
+            Self::Other | Self::FileError => 1,
+            Self::Usage => 2,
+            Self::DirectoryNotFound => 3,
+            Self::FileNotFound => 4,
+            Self::Unreachable
+            | Self::PeerGone
+            | Self::ServerBusy
+            | Self::TargetBusy
+            | Self::SourceChanged => 5,
+            Self::NotHaul
+            | Self::Version
+            | Self::Protocol
+            | Self::Denied
+            | Self::Refused
+            | Self::Exists => 7,
+            Self::Integrity => 11,
+            Self::DiskFull => 13,
+        }
+    }
+
+    /// The name used in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Other => "other",
+            Self::Usage => "usage",
+            Self::DirectoryNotFound => "directory_not_found",
+            Self::FileNotFound => "file_not_found",
+            Self::Unreachable => "unreachable",
+            Self::PeerGone => "peer_gone",
+            Self::ServerBusy => "server_busy",
+            Self::TargetBusy => "target_busy",
+            Self::SourceChanged => "source_changed",
+            Self::NotHaul => "not_haul",
+            Self::Version => "version",
+            Self::Protocol => "protocol",
+            Self::Denied => "denied",
+            Self::Refused => "refused",
+            Self::Integrity => "integrity",
+            Self::DiskFull => "disk_full",
+            Self::FileError => "file_error",
+            Self::Exists => "exists",
+        }
+    }
+
+    /// Whether the same attempt may succeed a moment later without anybody doing anything.
+    pub const fn passes(self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable | Self::PeerGone | Self::ServerBusy | Self::TargetBusy
+        )
+    }
+
+    /// The number used on the wire.
+    pub const fn number(self) -> u16 {
+        self as u16
+    }
+
+    /// The kind with this number; an unknown one, from a newer peer, is [`Code::Other`].
+    pub fn from_number(number: u16) -> Self {
+        Self::ALL
+            .into_iter()
+            .find(|code| code.number() == number)
+            .unwrap_or(Self::Other)
+    }
+}
+
+/// The error's own words without the number that `io::Error` appends.
+pub(crate) fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_lowercase(),
+        None => text,
+    }
+}
+
+fn file_code(error: &io::Error) -> Code {
+    match error.kind() {
+        io::ErrorKind::NotFound => Code::FileNotFound,
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Code::Denied,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::DiskFull,
+        io::ErrorKind::AlreadyExists => Code::Exists,
+        io::ErrorKind::CrossesDevices => Code::Refused,
+        _ => Code::FileError,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_survives_the_wire_and_fails_the_process() {
+        for code in Code::ALL {
+            assert_eq!(Code::from_number(code.number()), code);
+            assert_ne!(code.exit(), 0);
+        }
+        assert_eq!(Code::from_number(9999), Code::Other);
+    }
+
+    #[test]
+    fn disk_full_exits_13_with_a_hint() {
+        let fault = Fault::file("cannot write 'x'", &io::ErrorKind::StorageFull.into());
+        assert_eq!(fault.exit(), 13);
+        assert!(fault.hint.is_some());
+    }
+}

@@ -1,0 +1,245 @@
+//! The resume journal: which blocks of a part file are verified, kept in a file beside it.
+//!
+//! An append-only log of fixed-size records behind a header that names the source and the part file.
+//! Each record carries a check keyed by the header, so a torn tail, or a record of an earlier
+//! journal that happens to lie on the same disk blocks, ends the log instead of being believed.
+//! The caller makes the data durable before it appends (docs/adr/resume-journal.md).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::tree::Digest;
+
+const MAGIC: &[u8; 8] = b"haulJRN1";
+const HEADER: usize = 56;
+const RECORD: usize = 44;
+const CHECK: usize = 8;
+/// Longer logs than 65 536 blocks, each asked for a few times, are not ours.
+const LENGTH_MAX: u64 = 64 << 20;
+
+/// What the log is about. Where any of it differs, the log is of no use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) size: u64,
+    pub(crate) modified_ns: i64,
+    /// Inode of the part file.
+    pub(crate) inode: u64,
+}
+
+/// A verified block and its digest.
+pub(crate) type Verified = (u32, Digest);
+
+/// What an existing log says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// These blocks of the same source are in the part file.
+    Blocks(Vec<Verified>),
+    /// It is about another source.
+    OtherSource,
+    /// There is none, or it cannot be read.
+    Nothing,
+}
+
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+    key: [u8; 32],
+    end: u64,
+}
+
+impl Journal {
+    /// Opens the log in `file` and reads what it says about `subject`; whatever it says otherwise
+    /// is thrown away and a new log begun, with `id` as 16 fresh random bytes.
+    pub(crate) fn open(file: File, subject: Subject, id: [u8; 16]) -> io::Result<(Self, Content)> {
+        let bytes = load(&file)?;
+        let mut content = Content::Nothing;
+        if let Some(header) = bytes.get(..HEADER)
+            && let Some(found) = parse_header(header)
+        {
+            if found == subject {
+                let key = *blake3::hash(header).as_bytes();
+                let (blocks, end) = parse_records(&bytes[HEADER..], &key);
+                let end = (HEADER + end) as u64;
+                file.set_len(end)?;
+                return Ok((Self { file, key, end }, Content::Blocks(blocks)));
+            }
+            content = Content::OtherSource;
+        }
+        let header = emit_header(subject, id);
+        file.set_len(0)?;
+        file.write_all_at(&header, 0)?;
+        file.sync_data()?;
+        let key = *blake3::hash(&header).as_bytes();
+        Ok((
+            Self {
+                file,
+                key,
+                end: HEADER as u64,
+            },
+            content,
+        ))
+    }
+
+    /// Appends blocks, whose data must be durable already, and makes the log durable.
+    pub(crate) fn append(&mut self, blocks: &[Verified]) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(blocks.len() * RECORD);
+        for (block, digest) in blocks {
+            let start = bytes.len();
+            bytes.extend_from_slice(&block.to_le_bytes());
+            bytes.extend_from_slice(digest);
+            let check = check(&self.key, &bytes[start..]);
+            bytes.extend_from_slice(&check);
+        }
+        self.file.write_all_at(&bytes, self.end)?;
+        self.file.sync_data()?;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+fn load(file: &File) -> io::Result<Vec<u8>> {
+    let length = file.metadata()?.len();
+    if length > LENGTH_MAX {
+        return Ok(Vec::new());
+    }
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+fn emit_header(subject: Subject, id: [u8; 16]) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..24].copy_from_slice(&id);
+    header[24..32].copy_from_slice(&subject.size.to_le_bytes());
+    header[32..40].copy_from_slice(&subject.modified_ns.to_le_bytes());
+    header[40..48].copy_from_slice(&subject.inode.to_le_bytes());
+    let check = check(blake3::hash(MAGIC).as_bytes(), &header[..48]);
+    header[48..].copy_from_slice(&check);
+    header
+}
+
+fn parse_header(header: &[u8]) -> Option<Subject> {
+    let (body, found) = header.split_at(HEADER - CHECK);
+    if &body[..8] != MAGIC || found != check(blake3::hash(MAGIC).as_bytes(), body) {
+        return None;
+    }
+    let number = |at: usize| body[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+    Some(Subject {
+        size: number(24)?,
+        modified_ns: body[32..40].try_into().map(i64::from_le_bytes).ok()?,
+        inode: number(40)?,
+    })
+}
+
+/// The records up to the first that does not check, and where they end. A block named twice counts
+/// with its latest digest.
+fn parse_records(bytes: &[u8], key: &[u8; 32]) -> (Vec<Verified>, usize) {
+    let mut blocks = std::collections::BTreeMap::new();
+    let mut end = 0;
+    for record in bytes.as_chunks::<RECORD>().0 {
+        let (body, found) = record.split_at(RECORD - CHECK);
+        let (Some((block, _)), Some((_, digest))) =
+            (body.split_first_chunk::<4>(), body.split_last_chunk::<32>())
+        else {
+            break;
+        };
+        if found != check(key, body) {
+            break;
+        }
+        blocks.insert(u32::from_le_bytes(*block), *digest);
+        end += RECORD;
+    }
+    (blocks.into_iter().collect(), end)
+}
+
+fn check(key: &[u8; 32], bytes: &[u8]) -> [u8; CHECK] {
+    let hash = blake3::keyed_hash(key, bytes);
+    let mut check = [0; CHECK];
+    check.copy_from_slice(&hash.as_bytes()[..CHECK]);
+    check
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SUBJECT: Subject = Subject {
+        size: 10 << 20,
+        modified_ns: -5,
+        inode: 77,
+    };
+
+    fn journal_with(blocks: &[Verified]) -> File {
+        let file = tempfile::tempfile().unwrap();
+        let (mut journal, content) =
+            Journal::open(file.try_clone().unwrap(), SUBJECT, [1; 16]).unwrap();
+        assert_eq!(content, Content::Nothing);
+        journal.append(blocks).unwrap();
+        file
+    }
+
+    fn reopen(file: &File, subject: Subject) -> Content {
+        Journal::open(file.try_clone().unwrap(), subject, [2; 16])
+            .unwrap()
+            .1
+    }
+
+    #[test]
+    fn blocks_are_found_again_and_more_can_follow() {
+        let file = journal_with(&[(3, [3; 32]), (1, [1; 32])]);
+        let (mut journal, content) =
+            Journal::open(file.try_clone().unwrap(), SUBJECT, [2; 16]).unwrap();
+        assert_eq!(content, Content::Blocks(vec![(1, [1; 32]), (3, [3; 32])]));
+        journal.append(&[(2, [2; 32])]).unwrap();
+        let Content::Blocks(blocks) = reopen(&file, SUBJECT) else {
+            panic!("lost")
+        };
+        assert_eq!(blocks.len(), 3);
+    }
+
+    #[test]
+    fn a_changed_source_or_another_part_file_voids_the_log() {
+        for other in [
+            Subject { size: 1, ..SUBJECT },
+            Subject {
+                modified_ns: 0,
+                ..SUBJECT
+            },
+            Subject {
+                inode: 78,
+                ..SUBJECT
+            },
+        ] {
+            let file = journal_with(&[(0, [0; 32])]);
+            assert_eq!(reopen(&file, other), Content::OtherSource);
+            assert_eq!(reopen(&file, other), Content::Blocks(vec![]));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn a_torn_or_damaged_log_never_claims_a_block_that_was_not_written(
+            count in 0_u8..20,
+            cut in 0_usize..1000,
+            damage in proptest::option::of((0_usize..1000, 1_u8..=255)),
+        ) {
+            let written: Vec<Verified> = (0..count).map(|n| (n.into(), [n; 32])).collect();
+            let file = journal_with(&written);
+            let length = usize::try_from(file.metadata().unwrap().len()).unwrap();
+            file.set_len(cut.min(length) as u64).unwrap();
+            if let Some((at, flip)) = damage && at < cut.min(length) {
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, at as u64).unwrap();
+                file.write_all_at(&[byte[0] ^ flip], at as u64).unwrap();
+            }
+            if let Content::Blocks(blocks) = reopen(&file, SUBJECT) {
+                prop_assert!(blocks.iter().all(|block| written.contains(block)));
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The control connection: frames in and out, heartbeats, and noticing that the peer is gone.
+//!
+//! A reader thread takes messages off the socket and keeps the heartbeat, so that an end which is
+//! busy (reserving storage, say) is not taken for dead.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::fault::{Code, Fault};
+use crate::lock;
+use crate::wire::{self, Hello, MESSAGE_MAX, Message, VERSIONS, WireError};
+
+/// An idle end says something this often.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How often the reader looks at the clock.
+const TICK: Duration = Duration::from_millis(250);
+/// How long an end that is done waits for the other to close too.
+const LINGER: Duration = Duration::from_secs(2);
+/// The longest message of the handshake, bytes: little may be held for a stranger.
+const HANDSHAKE_MAX: usize = 64 << 10;
+/// Bytes of messages taken off the socket while others wait to be handled. The reader never waits
+/// for the session: two ends that both wait for room to send would wait for ever.
+const BACKLOG_MAX: usize = 64 << 20;
+
+/// One end of a control connection after the handshake.
+#[derive(Debug)]
+pub(crate) struct Link {
+    writer: Arc<Writer>,
+    incoming: Receiver<Result<Message, Fault>>,
+    reader: Option<JoinHandle<()>>,
+    reported: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Writer {
+    stream: TcpStream,
+    last_sent: Mutex<Instant>,
+    /// When the session let go of the link.
+    closed: Mutex<Option<Instant>>,
+}
+
+/// Ends a [`Link`] from another thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Closer(Arc<Writer>);
+
+impl Link {
+    /// Takes over a connection after both ends have said hello. `peer` is how messages to the user
+    /// name the other end.
+    pub(crate) fn start(
+        stream: TcpStream,
+        peer: &str,
+        dead_after: Duration,
+    ) -> Result<Self, Fault> {
+        let failed = |error: io::Error| Fault::connection(&error);
+        stream.set_read_timeout(Some(TICK)).map_err(failed)?;
+        stream.set_write_timeout(Some(dead_after)).map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        haul_io::tcp::detect_dead_peer(&stream, dead_after).map_err(failed)?;
+        let (sender, incoming) = unbounded();
+        let input = stream.try_clone().map_err(failed)?;
+        let writer = Arc::new(Writer {
+            stream,
+            last_sent: Mutex::new(Instant::now()),
+            closed: Mutex::new(None),
+        });
+        let heart = Arc::clone(&writer);
+        let peer = peer.to_owned();
+        let reader = std::thread::Builder::new()
+            .name("haul-control".into())
+            .spawn(move || {
+                let fault = Reader {
+                    input,
+                    heart,
+                    sender: &sender,
+                    peer: &peer,
+                    dead_after,
+                }
+                .run();
+                // The session may be over and no longer listening.
+                let _ = sender.send(Err(fault));
+            })
+            .map_err(|error| Fault::new(Code::Other, format!("cannot start a thread: {error}")))?;
+        Ok(Self {
+            writer,
+            incoming,
+            reader: Some(reader),
+            reported: AtomicBool::new(false),
+        })
+    }
+
+    /// Sends one message, waiting while the peer's buffers are full.
+    pub(crate) fn send(&self, message: &Message) -> Result<(), Fault> {
+        self.writer.send(message)
+    }
+
+    /// Messages as they come. After an error nothing follows.
+    pub(crate) fn incoming(&self) -> &Receiver<Result<Message, Fault>> {
+        &self.incoming
+    }
+
+    /// Waits for the next message.
+    pub(crate) fn receive(&self) -> Result<Message, Fault> {
+        self.incoming
+            .recv()
+            .unwrap_or_else(|_| Err(gone("the connection is closed")))
+    }
+
+    /// A handle that ends this link from another thread.
+    pub(crate) fn closer(&self) -> Closer {
+        Closer(Arc::clone(&self.writer))
+    }
+
+    /// Tells the peer, once, why the session ends.
+    pub(crate) fn report(&self, fault: &Fault) {
+        if !self.reported.swap(true, Ordering::AcqRel) {
+            // It may not listen any more; the fault may be that it does not.
+            let _ = self.send(&Message::Error(WireError::from(fault)));
+        }
+    }
+}
+
+impl Closer {
+    pub(crate) fn close(&self) {
+        // An error means that the connection is closed already.
+        let _ = self.0.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Closing with data unread would reset the connection and could take the last message away
+        // from the peer, so only this half ends now, and the reader discards what still comes.
+        *lock(&self.writer.closed) = Some(Instant::now());
+        let _ = self.writer.stream.shutdown(Shutdown::Write);
+        drop(std::mem::replace(
+            &mut self.incoming,
+            crossbeam_channel::never(),
+        ));
+        if let Some(reader) = self.reader.take() {
+            // A panic in the reader has been printed by its own thread.
+            let _ = reader.join();
+        }
+    }
+}
+
+impl Writer {
+    fn send(&self, message: &Message) -> Result<(), Fault> {
+        let frame = wire::encode(message)?;
+        let mut last_sent = lock(&self.last_sent);
+        (&self.stream)
+            .write_all(&frame)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    gone("the peer has stopped reading")
+                }
+                _ => Fault::connection(&error),
+            })?;
+        *last_sent = Instant::now();
+        Ok(())
+    }
+
+    /// How long ago the session let go of the link, if it has.
+    fn lingered(&self) -> Option<Duration> {
+        lock(&self.closed).map(|since| since.elapsed())
+    }
+
+    fn beat(&self) -> Result<(), Fault> {
+        let idle = lock(&self.last_sent).elapsed();
+        if idle >= HEARTBEAT {
+            self.send(&Message::Ping)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+struct Reader<'a> {
+    input: TcpStream,
+    heart: Arc<Writer>,
+    sender: &'a Sender<Result<Message, Fault>>,
+    peer: &'a str,
+    dead_after: Duration,
+}
+
+impl Reader<'_> {
+    /// Reads until the connection ends and says why it did.
+    fn run(mut self) -> Fault {
+        let mut buffer = Vec::new();
+        let mut scratch = vec![0; 64 << 10];
+        let mut last_heard = Instant::now();
+        let mut backlog = 0;
+        loop {
+            match self.input.read(&mut scratch) {
+                Ok(0) => return gone(format!("{} closed the connection", self.peer)),
+                Ok(n) => {
+                    last_heard = Instant::now();
+                    backlog = if self.sender.is_empty() {
+                        n
+                    } else {
+                        backlog + n
+                    };
+                    if backlog > BACKLOG_MAX {
+                        return Fault::protocol("the peer sends more than can be handled");
+                    }
+                    if self.heart.lingered().is_none() {
+                        buffer.extend_from_slice(&scratch[..n]);
+                        if let Err(fault) = self.deliver(&mut buffer) {
+                            return fault;
+                        }
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock
+                    | io::ErrorKind::TimedOut
+                    | io::ErrorKind::Interrupted => {}
+                    _ => return Fault::connection(&error),
+                },
+            }
+            if last_heard.elapsed() > self.dead_after {
+                let seconds = self.dead_after.as_secs();
+                return gone(format!("{} has said nothing for {seconds} s", self.peer));
+            }
+            match self.heart.lingered() {
+                Some(lingered) if lingered > LINGER => return gone("the session is over"),
+                Some(_) => {}
+                None => {
+                    if let Err(fault) = self.heart.beat() {
+                        return fault;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands over the whole messages at the front of `buffer`.
+    fn deliver(&self, buffer: &mut Vec<u8>) -> Result<(), Fault> {
+        let mut at = 0;
+        while let Some((body, next)) = frame(&buffer[at..])? {
+            let message = wire::decode(body)?;
+            at += next;
+            let message = match message {
+                None | Some(Message::Ping) => continue,
+                Some(Message::Error(error)) => return Err(error.into_fault(self.peer)),
+                Some(message) => message,
+            };
+            if self.sender.send(Ok(message)).is_err() {
+                break;
+            }
+        }
+        buffer.drain(..at);
+        Ok(())
+    }
+}
+
+/// The first message in `bytes` and where the next begins, once all of it is there.
+fn frame(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Fault> {
+    let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let length = u32::from_be_bytes(*length) as usize;
+    if length > MESSAGE_MAX {
+        return Err(Fault::protocol("the peer sent a message longer than 4 MiB"));
+    }
+    Ok(rest.get(..length).map(|body| (body, 4 + length)))
+}
+
+/// Reads and writes the handshake under one deadline.
+pub(crate) struct Handshake<'a> {
+    stream: &'a TcpStream,
+    deadline: Instant,
+}
+
+impl<'a> Handshake<'a> {
+    pub(crate) fn new(stream: &'a TcpStream, deadline: Instant) -> Self {
+        Self { stream, deadline }
+    }
+
+    /// Fills all of `bytes`; returns how many came before the peer stopped.
+    pub(crate) fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            self.stream.set_read_timeout(Some(self.left()?))?;
+            match (&mut &*self.stream).read(&mut bytes[filled..]) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        (&mut &*self.stream).write_all(bytes)
+    }
+
+    /// Reads one message.
+    pub(crate) fn message(&mut self) -> Result<Option<Message>, Fault> {
+        let cut = |error: io::Error| Fault::connection(&error);
+        let mut length = [0; 4];
+        if self.read(&mut length).map_err(cut)? < length.len() {
+            return Err(gone("the peer closed the connection during the handshake"));
+        }
+        let length = u32::from_be_bytes(length) as usize;
+        if length > HANDSHAKE_MAX {
+            return Err(Fault::protocol("the peer sent a hello longer than 64 KiB"));
+        }
+        let mut body = vec![0; length];
+        if self.read(&mut body).map_err(cut)? < length {
+            return Err(gone("the peer closed the connection during the handshake"));
+        }
+        wire::decode(&body)
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            Ok(left)
+        }
+    }
+}
+
+/// The version that both ends speak.
+pub(crate) fn agree(ours: &str, hello: &Hello, peer: &str) -> Result<u16, Fault> {
+    let newest = hello.version_max.min(*VERSIONS.end());
+    if newest >= hello.version_min.max(*VERSIONS.start()) {
+        return Ok(newest);
+    }
+    let older = if hello.version_max < *VERSIONS.start() {
+        peer
+    } else {
+        "this end"
+    };
+    Err(Fault::new(
+        Code::Version,
+        format!(
+            "{peer} runs {} and speaks protocol versions {} to {}; {ours} here speaks {} to {}",
+            hello.software,
+            hello.version_min,
+            hello.version_max,
+            VERSIONS.start(),
+            VERSIONS.end(),
+        ),
+    )
+    .hint(format!("update haul at {older}")))
+}
+
+fn gone(text: impl Into<String>) -> Fault {
+    Fault::new(Code::PeerGone, text)
+        .hint("run the same command again; what has arrived is not sent twice")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(min: u16, max: u16) -> Hello {
+        Hello {
+            version_min: min,
+            version_max: max,
+            software: "haul 9".into(),
+            transfer: [0; 16],
+            dead_after_ms: 1000,
+        }
+    }
+
+    #[test]
+    fn the_newest_common_version_is_agreed_on() {
+        assert_eq!(
+            agree("haul", &hello(1, 9), "peer").unwrap(),
+            *VERSIONS.end()
+        );
+        let fault = agree("haul", &hello(98, 99), "peer").unwrap_err();
+        assert_eq!(fault.code, Code::Version);
+        assert_eq!(fault.hint.as_deref(), Some("update haul at this end"));
+    }
+
+    #[test]
+    fn a_frame_is_taken_only_when_whole() {
+        assert_eq!(frame(&[0, 0, 0]).unwrap(), None);
+        assert_eq!(frame(&[0, 0, 0, 2, 7]).unwrap(), None);
+        assert_eq!(
+            frame(&[0, 0, 0, 2, 7, 8, 9]).unwrap(),
+            Some((&[7, 8][..], 6))
+        );
+        assert!(frame(&[0xff, 0, 0, 0]).is_err());
+    }
+}

@@ -1,0 +1,208 @@
+//! Names that come from a peer: what is allowed, and how they are printed.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use crate::fault::{Code, Fault};
+
+/// Longest name of a file that file systems take, bytes.
+const NAME_MAX: usize = 255;
+/// Longest path that a peer may name, bytes.
+const PATH_MAX: usize = 4096;
+
+pub(crate) const PART_SUFFIX: &str = ".haul-part";
+pub(crate) const JOURNAL_SUFFIX: &str = ".haul-journal";
+
+/// The name of one file inside a directory, safe to use there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Name(OsString);
+
+impl Name {
+    /// Checks a name: no path, not empty, `.` or `..`, no NUL, not one of Longhaul's own.
+    ///
+    /// # Errors
+    /// [`Code::Refused`].
+    pub(crate) fn new(bytes: &[u8]) -> Result<Self, Fault> {
+        let refuse = |why: &str| {
+            Err(Fault::new(
+                Code::Refused,
+                format!("the name '{}' {why}", printable(bytes)),
+            ))
+        };
+        match bytes {
+            b"" => return refuse("is empty"),
+            b"." | b".." => return refuse("is not the name of a file"),
+            _ => {}
+        }
+        if bytes.len() > NAME_MAX {
+            return refuse("is longer than 255 bytes");
+        }
+        if bytes.contains(&b'/') || bytes.contains(&0) {
+            return refuse("has a '/' or NUL in it");
+        }
+        let own =
+            bytes.ends_with(PART_SUFFIX.as_bytes()) || bytes.ends_with(JOURNAL_SUFFIX.as_bytes());
+        if bytes.starts_with(b".") && own {
+            return refuse("is one that haul itself uses for files not yet complete");
+        }
+        Ok(Self(OsString::from_vec(bytes.to_vec())))
+    }
+
+    /// The last part of a path that the local user named.
+    ///
+    /// # Errors
+    /// [`Code::Refused`] where the path ends in no name.
+    pub(crate) fn of_path(path: &Path) -> Result<Self, Fault> {
+        Self::new(
+            path.file_name()
+                .unwrap_or_else(|| OsStr::new(""))
+                .as_bytes(),
+        )
+    }
+
+    /// The bytes as they go over the wire.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    /// The name for system calls.
+    pub(crate) fn as_os_str(&self) -> &OsStr {
+        &self.0
+    }
+
+    /// The name of the file that gathers this one until it is complete.
+    pub(crate) fn part(&self) -> OsString {
+        self.companion(PART_SUFFIX)
+    }
+
+    /// The name of the journal beside it.
+    pub(crate) fn journal(&self) -> OsString {
+        self.companion(JOURNAL_SUFFIX)
+    }
+
+    /// `.NAME` + suffix; a name that leaves no room for both is shortened and made unique by a hash.
+    fn companion(&self, suffix: &str) -> OsString {
+        let bytes = self.as_bytes();
+        let mut name = Vec::with_capacity(NAME_MAX);
+        name.push(b'.');
+        if bytes.len() + 1 + suffix.len() <= NAME_MAX {
+            name.extend_from_slice(bytes);
+        } else {
+            name.extend_from_slice(&bytes[..200]);
+            name.push(b'-');
+            name.extend_from_slice(&blake3::hash(bytes).to_hex().as_bytes()[..16]);
+        }
+        name.extend_from_slice(suffix.as_bytes());
+        OsString::from_vec(name)
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&printable(self.as_bytes()))
+    }
+}
+
+/// Checks a path that a peer named: relative, without `..` and NUL. Empty is the root itself.
+///
+/// # Errors
+/// [`Code::Refused`].
+pub(crate) fn relative_path(bytes: &[u8]) -> Result<PathBuf, Fault> {
+    let path = Path::new(OsStr::from_bytes(bytes));
+    let safe = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !safe || bytes.contains(&0) || bytes.len() > PATH_MAX {
+        return Err(Fault::new(
+            Code::Refused,
+            format!(
+                "the path '{}' leads outside the directory that is served",
+                printable(bytes)
+            ),
+        )
+        .hint("name it relative to that directory, without '..'"));
+    }
+    Ok(path
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)))
+        .collect())
+}
+
+/// Text that cannot steer a terminal: control, format and direction characters, and bytes that are
+/// no UTF-8, are escaped.
+pub fn printable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            let steers = c.is_control()
+                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+            if steers {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_paths_or_ours_are_refused() {
+        for bad in [
+            &b""[..],
+            b".",
+            b"..",
+            b"a/b",
+            b"/etc/passwd",
+            b"a\0b",
+            b".x.haul-part",
+            b".x.haul-journal",
+        ] {
+            assert_eq!(Name::new(bad).unwrap_err().code, Code::Refused, "{bad:?}");
+        }
+        assert!(Name::new(&[b'a'; 256]).is_err());
+        assert!(Name::new("ünï çode\n".as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn companions_fit_beside_the_longest_name_and_differ() {
+        let mut other = [b'a'; 255];
+        other[254] = b'b';
+        let (one, two) = (Name::new(&[b'a'; 255]).unwrap(), Name::new(&other).unwrap());
+        assert!(one.part().len() <= NAME_MAX && one.journal().len() <= NAME_MAX);
+        assert_ne!(one.part(), two.part());
+        assert_eq!(Name::new(b"x").unwrap().part(), ".x.haul-part");
+    }
+
+    #[test]
+    fn paths_that_lead_outside_are_refused() {
+        for bad in [&b".."[..], b"a/../..", b"/etc", b"a/../b", b"a\0"] {
+            assert_eq!(
+                relative_path(bad).unwrap_err().code,
+                Code::Refused,
+                "{bad:?}"
+            );
+        }
+        assert_eq!(relative_path(b"").unwrap(), PathBuf::new());
+        assert_eq!(relative_path(b"./a//b/").unwrap(), PathBuf::from("a/b"));
+    }
+
+    #[test]
+    fn printed_names_hold_no_control_characters() {
+        let hostile = b"a\x1b[2Jb\x07\xc2\x9b\xff\xe2\x80\xaec\n";
+        let text = printable(hostile);
+        assert!(
+            text.chars().all(|c| !c.is_control() && c != '\u{202e}'),
+            "{text}"
+        );
+        assert_eq!(text, "a\\u{1b}[2Jb\\u{7}\\u{9b}\\xff\\u{202e}c\\n");
+    }
+}

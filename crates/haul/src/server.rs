@@ -1,0 +1,463 @@
+//! The server: one directory, many sessions, a thread for each.
+//!
+//! Every connection begins in the *lobby*, where it must say within ten seconds what it is; junk is
+//! closed there without an answer, and when too many strangers crowd it the oldest has to go.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haul_io::file::Dir;
+use haul_soft::udt::Listener;
+
+use crate::channel::tcp::STREAM_HEADER;
+use crate::channel::{Doors, Opening, Setup, Token, udt};
+use crate::fault::{Code, Fault, plain};
+use crate::link::{Handshake, Link, agree};
+use crate::name::{Name, printable, relative_path};
+use crate::report::{Event, Observer};
+use crate::session::{bench, receiver, sender};
+use crate::source::SourceFile;
+use crate::wire::{
+    self, Bench, CONTROL_PREAMBLE, DATA_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, WireError,
+};
+use crate::{SOFTWARE, client};
+
+mod lobby;
+mod table;
+
+use lobby::Lobby;
+use table::{Table, Ticket};
+
+/// A connection must have said what it is by then.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Sessions at the same time unless told otherwise.
+pub const SESSIONS_DEFAULT: usize = 64;
+/// The shortest and longest silence after which a client may ask to be taken for gone.
+const DEAD_AFTER: std::ops::RangeInclusive<u32> = 1_000..=600_000;
+
+/// How a server runs.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The directory that is served; nothing outside it is reachable.
+    pub root: PathBuf,
+    /// Where to listen.
+    pub listen: Vec<SocketAddr>,
+    /// Refuse to receive files.
+    pub read_only: bool,
+    /// Sessions at the same time.
+    pub sessions_max: usize,
+}
+
+/// A server that listens and has not begun to serve.
+pub struct Server {
+    shared: Arc<Shared>,
+    listeners: Vec<TcpListener>,
+    datagrams: Vec<Listener>,
+}
+
+/// What a server tells about its sessions, one line each.
+pub type Log = Box<dyn Fn(&str) + Send + Sync>;
+
+impl Server {
+    /// Opens the directory and the ports.
+    ///
+    /// # Errors
+    /// [`Code::DirectoryNotFound`], [`Code::Denied`], or [`Code::Other`] for an address that cannot be used.
+    pub fn bind(config: &Config, log: Log) -> Result<Self, Fault> {
+        let root = open_root(&config.root)?;
+        let listeners = config.listen.iter().map(|address| listen(*address));
+        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        // UDT comes in at the ports of TCP, also where the kernel chose them.
+        let datagrams = listeners.iter().map(|listener| {
+            let address = listener.local_addr().map_err(|error| {
+                Fault::new(Code::Other, format!("cannot tell the port: {error}"))
+            })?;
+            udt::listen(address)
+        });
+        let datagrams = datagrams.collect::<Result<Vec<_>, _>>()?;
+        let shared = Arc::new(Shared {
+            root,
+            read_only: config.read_only,
+            doors: Arc::default(),
+            lobby: Lobby::default(),
+            table: Table::new(config.sessions_max),
+            log,
+        });
+        Ok(Self {
+            shared,
+            listeners,
+            datagrams,
+        })
+    }
+
+    /// The addresses that it listens on.
+    ///
+    /// # Errors
+    /// That of `getsockname(2)`.
+    pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.listeners.iter().map(TcpListener::local_addr).collect()
+    }
+
+    /// Serves for ever.
+    pub fn run(mut self) {
+        std::thread::scope(|scope| {
+            for listener in &mut self.datagrams {
+                let doors = &self.shared.doors;
+                scope.spawn(move || doors.udt.serve(listener));
+            }
+            for listener in &self.listeners {
+                let shared = &self.shared;
+                scope.spawn(move || accept(shared, listener));
+            }
+        });
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("listeners", &self.listeners)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Shared {
+    root: Arc<Dir>,
+    read_only: bool,
+    doors: Arc<Doors>,
+    lobby: Lobby,
+    table: Table,
+    log: Log,
+}
+
+fn open_root(path: &Path) -> Result<Arc<Dir>, Fault> {
+    let shown = printable(path.as_os_str().as_encoded_bytes());
+    match Dir::open(path) {
+        Ok(dir) => Ok(Arc::new(dir)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Err(Fault::new(
+                Code::DirectoryNotFound,
+                format!("'{shown}' is not a directory"),
+            )
+            .hint("make it first, or name another"))
+        }
+        Err(error) => Err(Fault::file(&format!("cannot open '{shown}'"), &error)),
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, Fault> {
+    haul_io::tcp::listen(address).map_err(|error| {
+        let fault = Fault::new(
+            Code::Other,
+            format!("cannot listen on {address}: {}", plain(&error)),
+        );
+        match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                fault.hint("another server has that port; choose one with --listen")
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                fault.hint("this machine does not have that address")
+            }
+            _ => fault,
+        }
+    })
+}
+
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    loop {
+        let Ok((stream, peer)) = listener.accept() else {
+            // Out of descriptors or memory, or the connection is gone again: try on, not too fast.
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        let guest = shared.lobby.enter(&stream);
+        let visitor = Arc::clone(shared);
+        let builder = std::thread::Builder::new().name("haul-session".into());
+        // Without a thread for it the connection is closed.
+        let _ = builder.spawn(move || {
+            let deadline = Instant::now() + HANDSHAKE;
+            receive_visitor(&visitor, stream, peer, deadline, guest);
+        });
+    }
+}
+
+fn receive_visitor(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    deadline: Instant,
+    guest: lobby::Guest,
+) {
+    let mut handshake = Handshake::new(&stream, deadline);
+    let mut preamble = [0; 8];
+    if !handshake
+        .read(&mut preamble)
+        .is_ok_and(|got| got == preamble.len())
+    {
+        return;
+    }
+    if &preamble == DATA_PREAMBLE {
+        let mut rest = [0; STREAM_HEADER - 8];
+        if handshake.read(&mut rest).is_ok_and(|got| got == rest.len()) {
+            let (token, index) = rest.split_at(8);
+            let token = token.try_into().map(u64::from_be_bytes).unwrap_or(0);
+            let index = index.try_into().map(u16::from_be_bytes).unwrap_or(0);
+            shared
+                .doors
+                .tcp
+                .deliver(Token::from_wire(token), index, stream, deadline);
+        }
+        drop(guest);
+        return;
+    }
+    if &preamble != CONTROL_PREAMBLE {
+        return;
+    }
+    let Ok(Some(Message::Hello(hello))) = handshake.message() else {
+        return;
+    };
+    match admit(shared, &mut handshake, &hello, peer) {
+        Ok(ticket) => {
+            drop(guest);
+            let dead_after = hello
+                .dead_after_ms
+                .clamp(*DEAD_AFTER.start(), *DEAD_AFTER.end());
+            let dead_after = Duration::from_millis(dead_after.into());
+            if let Ok(link) = Link::start(stream, "the client", dead_after) {
+                serve(shared, &link, &ticket, peer);
+            }
+        }
+        Err(fault) => refuse(shared, &mut handshake, stream.try_clone(), peer, &fault),
+    }
+}
+
+/// Says hello and finds the session a place.
+fn admit<'a>(
+    shared: &'a Shared,
+    handshake: &mut Handshake<'_>,
+    hello: &Hello,
+    peer: SocketAddr,
+) -> Result<Ticket<'a>, Fault> {
+    let mut answer = CONTROL_PREAMBLE.to_vec();
+    let ours = client::hello(hello.transfer, Duration::ZERO);
+    answer.extend(wire::encode(&Message::Hello(ours))?);
+    handshake
+        .write(&answer)
+        .map_err(|error| Fault::connection(&error))?;
+    agree(SOFTWARE, hello, &format!("the client at {peer}"))?;
+    shared.table.enter(hello.transfer)
+}
+
+fn refuse(
+    shared: &Shared,
+    handshake: &mut Handshake<'_>,
+    stream: io::Result<TcpStream>,
+    peer: SocketAddr,
+    fault: &Fault,
+) {
+    (shared.log)(&format!("{peer}: refused: {fault}"));
+    let Ok(frame) = wire::encode(&Message::Error(WireError::from(fault))) else {
+        return;
+    };
+    if handshake.write(&frame).is_err() {
+        return;
+    }
+    // The client may still be talking; closing with that unread would take the answer from it.
+    if let Ok(stream) = stream {
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut scratch = [0; 4096];
+        let mut rest = Handshake::new(&stream, Instant::now() + Duration::from_secs(1));
+        while rest
+            .read(&mut scratch)
+            .is_ok_and(|got| got == scratch.len())
+        {}
+    }
+}
+
+fn serve(shared: &Shared, link: &Link, ticket: &Ticket<'_>, peer: SocketAddr) {
+    ticket.hold(link.closer());
+    let begun = Instant::now();
+    let log = |what: &str| (shared.log)(&format!("{peer}: {what}"));
+    let (what, result) = converse(shared, link, &|note| log(note));
+    let seconds = begun.elapsed().as_secs_f64();
+    match result {
+        Ok(()) => log(&format!("{what}: done in {seconds:.1} s")),
+        Err(fault) => {
+            link.report(&fault);
+            log(&format!("{what}: failed after {seconds:.1} s: {fault}"));
+        }
+    }
+}
+
+/// Runs the session that the client asks for; says what that was.
+fn converse(
+    shared: &Shared,
+    link: &Link,
+    log: &(dyn Fn(&str) + Sync),
+) -> (&'static str, Result<(), Fault>) {
+    let asked = next(link).and_then(|message| match message {
+        Message::OpenChannel(open) => {
+            let setup = Setup::from_message(&open)?;
+            let opening = Opening::accept(&setup, &shared.doors, HANDSHAKE)?;
+            Ok((next(link)?, opening))
+        }
+        other => Err(other.misplaced()),
+    });
+    match asked {
+        Err(fault) => ("session", Err(fault)),
+        Ok((Message::Put(put), opening)) => ("put", take(shared, link, &put, opening, log)),
+        Ok((Message::Get(get), opening)) => ("get", give(shared, link, &get, opening, log)),
+        Ok((Message::Bench(bench), opening)) => ("bench", measure(link, &bench, opening)),
+        Ok((other, _)) => ("session", Err(other.misplaced())),
+    }
+}
+
+/// The next message of a client that has no reason to wait.
+fn next(link: &Link) -> Result<Message, Fault> {
+    link.incoming()
+        .recv_timeout(HANDSHAKE)
+        .unwrap_or_else(|_| Err(Fault::new(Code::PeerGone, "the client asked for nothing")))
+}
+
+fn take(
+    shared: &Shared,
+    link: &Link,
+    put: &Put,
+    opening: Opening,
+    log: &(dyn Fn(&str) + Sync),
+) -> Result<(), Fault> {
+    if shared.read_only {
+        return Err(
+            Fault::new(Code::Refused, "it only gives files and takes none")
+                .hint("start it without --read-only"),
+        );
+    }
+    let path = relative_path(&put.directory)?;
+    let shown = printable(&put.directory);
+    // With a slash at its end it can only be a directory, so one that is missing is made.
+    let dir = if put.directory.ends_with(b"/") {
+        shared.root.make_beneath(&path)
+    } else {
+        shared.root.open_beneath(&path)
+    };
+    let dir = dir.map_err(|error| named(&shown, &error, true))?;
+    let offer = match next(link)? {
+        Message::Offer(offer) => offer,
+        other => return Err(other.misplaced()),
+    };
+    let mut outcome = receiver::ReceiverOutcome::default();
+    let observer = Logger(log);
+    receiver::run(
+        link,
+        &Arc::new(dir),
+        &offer,
+        put.policy,
+        opening,
+        &observer,
+        &mut outcome,
+    )
+}
+
+fn give(
+    shared: &Shared,
+    link: &Link,
+    get: &Get,
+    opening: Opening,
+    log: &(dyn Fn(&str) + Sync),
+) -> Result<(), Fault> {
+    if get.paths.len() > FILES_MAX {
+        return Err(Fault::protocol("too many files were asked for"));
+    }
+    let open = |bytes: &minicbor::bytes::ByteVec| {
+        let path = relative_path(bytes)?;
+        let shown = printable(bytes);
+        let name = Name::of_path(&path)?;
+        let file = shared
+            .root
+            .open_file(&path)
+            .map_err(|error| named(&shown, &error, false))?;
+        SourceFile::new(name, file, &shown)
+    };
+    let files = get.paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    link.send(&sender::offer(&files))?;
+    let mut outcome = sender::SenderOutcome::default();
+    sender::run(link, files, opening, &Logger(log), &mut outcome)
+}
+
+fn measure(link: &Link, request: &Bench, opening: Opening) -> Result<(), Fault> {
+    let limit = u64::try_from(bench::TIME_MAX.as_millis()).unwrap_or(u64::MAX);
+    let mut request = request.clone();
+    request.time_ms = match (request.time_ms, request.bytes) {
+        (None, None) => return Err(Fault::protocol("a bench needs a limit")),
+        (time, _) => Some(time.unwrap_or(limit).min(limit)),
+    };
+    if request.reverse {
+        bench::send(link, &request, opening).map(drop)
+    } else {
+        bench::receive(link, opening).map(drop)
+    }
+}
+
+/// A path that a client named could not be opened.
+fn named(shown: &str, error: &io::Error, directory: bool) -> Fault {
+    let fault = |code, text: &str| Fault::new(code, format!("'{shown}' {text}"));
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if directory => {
+            fault(Code::DirectoryNotFound, "is not a directory of the server")
+                .hint("put a / at its end to have it made")
+        }
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            fault(Code::FileNotFound, "is not a file of the server").hint("check the name")
+        }
+        io::ErrorKind::CrossesDevices => fault(
+            Code::Refused,
+            "leads through a symbolic link or outside the directory served",
+        )
+        .hint("name the file itself"),
+        _ => Fault::file(&format!("cannot open '{shown}'"), error),
+    }
+}
+
+/// Writes a server's log from what happens in a session.
+struct Logger<'a>(&'a (dyn Fn(&str) + Sync));
+
+impl Observer for Logger<'_> {
+    fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::Planned {
+                files,
+                total,
+                present,
+            } => {
+                (self.0)(&format!(
+                    "{files} files, {total} bytes, {present} there already"
+                ));
+            }
+            Event::FileDone(file) => {
+                let hash = file.blake3.as_deref().unwrap_or("");
+                (self.0)(&format!(
+                    "complete: {} ({} bytes, {hash})",
+                    file.name, file.bytes
+                ));
+            }
+            Event::Note(note) => (self.0)(note),
+            Event::Connected { .. } | Event::Progress { .. } | Event::Retrying { .. } => {}
+        }
+    }
+}
+
+/// Why serving on `address` needs the user's consent, if it does.
+pub fn exposure(address: IpAddr) -> Option<&'static str> {
+    (!address.is_loopback()).then_some(
+        "there is no authentication and no encryption yet: whoever reaches this port can read and \
+         write the directory",
+    )
+}

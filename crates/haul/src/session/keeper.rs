@@ -1,0 +1,77 @@
+//! Makes verified blocks durable and complete files final, on a thread of its own, because both
+//! wait for the disk.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
+use crate::fault::Fault;
+use crate::journal::Verified;
+use crate::target::Target;
+
+/// Verified blocks wait at most this long to become durable …
+const COMMIT_EVERY: Duration = Duration::from_secs(1);
+/// … or until this many bytes of them have gathered.
+const COMMIT_BYTES: u64 = 256 << 20;
+
+/// What the keeper is asked to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    /// Note a verified block.
+    Verified { file: u32, block: Verified },
+    /// Give the file, all of whose blocks are verified, its final name.
+    Publish { file: u32 },
+}
+
+/// Works until the other end of `jobs` is dropped, then makes durable what it has. Each published
+/// file goes to `published`; the first failure goes there too and ends it.
+pub(super) fn keep(
+    targets: &[Option<Arc<Target>>],
+    jobs: &Receiver<Job>,
+    mut published: impl FnMut(Result<u32, Fault>),
+) {
+    let mut pending: HashMap<u32, Vec<Verified>> = HashMap::new();
+    let (mut bytes, mut due) = (0, None);
+    loop {
+        let job = match due {
+            Some(due) => jobs.recv_deadline(due),
+            None => jobs.recv().map_err(RecvTimeoutError::from),
+        };
+        let mut over = false;
+        match job {
+            Ok(Job::Verified { file, block }) => {
+                if let Some(Some(target)) = targets.get(file as usize) {
+                    bytes += target.blocks.block_size();
+                    pending.entry(file).or_default().push(block);
+                    due.get_or_insert_with(|| Instant::now() + COMMIT_EVERY);
+                }
+            }
+            Ok(Job::Publish { file }) => {
+                pending.remove(&file);
+                if let Some(Some(target)) = targets.get(file as usize) {
+                    published(target.publish().map(|()| file));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => over = true,
+        }
+        let due_now = due.is_some_and(|due| Instant::now() >= due);
+        if over || due_now || bytes >= COMMIT_BYTES {
+            for (file, blocks) in pending.drain() {
+                let Some(Some(target)) = targets.get(file as usize) else {
+                    continue;
+                };
+                if let Err(fault) = target.commit(&blocks) {
+                    published(Err(fault));
+                    return;
+                }
+            }
+            (bytes, due) = (0, None);
+        }
+        if over {
+            return;
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What runs between the handshake and the goodbye: one role at each end.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_io::clock::{CpuTime, process_cpu};
+
+use crate::channel::{Cancel, Channel, ChannelStats, Opening};
+use crate::fault::{Code, Fault, plain};
+use crate::link::Link;
+use crate::lock;
+use crate::report::Cpu;
+use crate::wire::Complete;
+
+pub(crate) mod bench;
+mod hash;
+mod keeper;
+mod plan;
+pub(crate) mod receiver;
+pub(crate) mod sender;
+
+/// When a data connection breaks, the reason may be on its way over the control connection.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The channel of a session, from opening to closing.
+struct Carrier {
+    state: Mutex<State>,
+}
+
+enum State {
+    Opening(Cancel),
+    Open(Arc<dyn Channel>),
+    Closed(ChannelStats),
+}
+
+/// How a channel ended.
+#[derive(Debug)]
+enum CarrierEnd {
+    /// It could not be opened.
+    NotOpened(Fault),
+    /// It ran, and this is how it returned.
+    Ran(io::Result<()>),
+}
+
+impl Carrier {
+    fn new(opening: &Opening) -> Self {
+        Self {
+            state: Mutex::new(State::Opening(opening.cancel())),
+        }
+    }
+
+    /// Opens the channel and works with it until it ends.
+    fn run(
+        &self,
+        opening: Opening,
+        work: impl FnOnce(&dyn Channel) -> io::Result<()>,
+    ) -> CarrierEnd {
+        let channel = match opening.finish() {
+            Ok(channel) => channel,
+            Err(fault) => return CarrierEnd::NotOpened(fault),
+        };
+        {
+            let mut state = lock(&self.state);
+            if matches!(*state, State::Closed(_)) {
+                channel.close();
+                return CarrierEnd::Ran(Ok(()));
+            }
+            *state = State::Open(Arc::clone(&channel));
+        }
+        CarrierEnd::Ran(work(&*channel))
+    }
+
+    /// Ends the channel, now or as soon as it opens.
+    fn close(&self) {
+        let stats = self.stats();
+        let before = std::mem::replace(&mut *lock(&self.state), State::Closed(stats));
+        match before {
+            State::Opening(cancel) => cancel(),
+            State::Open(channel) => channel.close(),
+            State::Closed(_) => {}
+        }
+    }
+
+    fn stats(&self) -> ChannelStats {
+        match &*lock(&self.state) {
+            State::Opening(_) => ChannelStats::default(),
+            State::Open(channel) => channel.stats(),
+            State::Closed(stats) => *stats,
+        }
+    }
+}
+
+/// Processor time since the session began.
+#[derive(Debug, Clone, Copy)]
+struct Meter(CpuTime);
+
+impl Meter {
+    fn start() -> Self {
+        Self(process_cpu().unwrap_or_default())
+    }
+
+    /// The goodbye of an end that has moved `moved` bytes.
+    fn spent(self, moved: u64, repaired: u64, stats: ChannelStats) -> Complete {
+        let used = process_cpu().unwrap_or_default().since(self.0);
+        Complete {
+            cpu_user_us: used.user_ns / 1000,
+            cpu_system_us: used.system_ns / 1000,
+            moved,
+            retransmitted: stats.retransmitted,
+            rtt_us: stats.rtt_us,
+            repaired,
+        }
+    }
+}
+
+/// Adds up what one end spent in several attempts.
+pub(crate) fn add(sum: &mut Complete, more: &Complete) {
+    sum.cpu_user_us = sum.cpu_user_us.saturating_add(more.cpu_user_us);
+    sum.cpu_system_us = sum.cpu_system_us.saturating_add(more.cpu_system_us);
+    sum.moved = sum.moved.saturating_add(more.moved);
+    sum.retransmitted = sum.retransmitted.saturating_add(more.retransmitted);
+    sum.repaired = sum.repaired.saturating_add(more.repaired);
+    sum.rtt_us = more.rtt_us.or(sum.rtt_us);
+}
+
+/// Processor time for the summary.
+pub(crate) fn cpu(spent: &Complete, moved: u64) -> Cpu {
+    let seconds = |micros: u64| Duration::from_micros(micros).as_secs_f64();
+    let (user, system) = (seconds(spent.cpu_user_us), seconds(spent.cpu_system_us));
+    Cpu {
+        cpu_user_s: user,
+        cpu_system_s: system,
+        cpu_s_per_gb: ratio((user + system) * 1e9, moved),
+    }
+}
+
+/// `part / whole`, where there is a whole.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a share for people, not a count"
+)]
+pub(crate) fn ratio(part: f64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part / whole as f64)
+}
+
+/// Waits a moment for the peer's own account of a failure that showed first on the data channel.
+fn account_of(link: &Link, otherwise: Fault) -> Fault {
+    let deadline = std::time::Instant::now() + GRACE;
+    loop {
+        match link.incoming().recv_deadline(deadline) {
+            Ok(Ok(_)) => {}
+            Ok(Err(fault)) if fault.code != Code::PeerGone => return fault,
+            Ok(Err(_)) | Err(_) => return otherwise,
+        }
+    }
+}
+
+fn channel_fault(error: &io::Error) -> Fault {
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+            Fault::protocol("the peer sent data that was not asked for")
+        }
+        _ => Fault::new(
+            Code::PeerGone,
+            format!("the data connection failed: {}", plain(error)),
+        )
+        .hint("run the same command again; what has arrived is not sent twice"),
+    }
+}
+
+/// Adds numbers that a peer may have chosen.
+pub(crate) fn saturating_sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}

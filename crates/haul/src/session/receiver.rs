@@ -1,0 +1,491 @@
+//! The role of the end that gets the files.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
+use haul_io::file::Dir;
+
+use super::hash::hash_targets;
+use super::keeper::{Job, keep};
+use super::plan::{Planned, prepare};
+use super::sender::restarted;
+use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum};
+use crate::channel::Opening;
+use crate::fault::{Code, Fault};
+use crate::link::Link;
+use crate::report::{Event, FileResult, Observer};
+use crate::sink::{BlockId, FileSink};
+use crate::target::Target;
+use crate::tree::Digest;
+use crate::wire::{
+    Complete, Digests, FilePlan, FileRoot, Message, Offer, Plan, Policy, Progress, RUNS_MAX, Run,
+    Wants,
+};
+
+/// The sender hears about progress this often.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+/// A block that is still damaged after being sent this often will not get better.
+const ATTEMPTS: u8 = 5;
+
+/// What a receiver knows when all is done, and, where it failed, what it knows until then.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiverOutcome {
+    /// What was there at the beginning, for each file.
+    pub(crate) plan: Vec<FilePlan>,
+    /// The hash of each file that got its final name.
+    pub(crate) roots: Vec<Option<[u8; 32]>>,
+    /// What this end spent.
+    pub(crate) spent: Complete,
+    /// What the sender says that it spent.
+    pub(crate) peer: Complete,
+}
+
+/// Asks for what is missing of the offered files and puts it into `dir` until all have their names.
+pub(crate) fn run(
+    link: &Link,
+    dir: &Arc<Dir>,
+    offer: &Offer,
+    policy: Policy,
+    opening: Opening,
+    observer: &dyn Observer,
+    outcome: &mut ReceiverOutcome,
+) -> Result<(), Fault> {
+    let meter = Meter::start();
+    let carrier = Carrier::new(&opening);
+    let mut moved = (0, 0);
+    let result = prepare(dir, offer, policy).and_then(|planned| {
+        outcome.plan.clone_from(&planned.plans);
+        outcome.roots = vec![None; planned.plans.len()];
+        receive(
+            link, planned, opening, observer, &carrier, meter, outcome, &mut moved,
+        )
+    });
+    carrier.close();
+    if let Err(fault) = &result {
+        link.report(fault);
+    }
+    outcome.spent = meter.spent(moved.0, moved.1, carrier.stats());
+    result
+}
+
+/// Runs the threads of the session around its conversation.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one caller; a struct would only rename them"
+)]
+fn receive(
+    link: &Link,
+    planned: Planned,
+    opening: Opening,
+    observer: &dyn Observer,
+    carrier: &Carrier,
+    meter: Meter,
+    outcome: &mut ReceiverOutcome,
+    moved: &mut (u64, u64),
+) -> Result<(), Fault> {
+    let targets: Vec<_> = planned
+        .files
+        .iter()
+        .map(|file| file.target.clone())
+        .collect();
+    let stop = AtomicBool::new(false);
+    let (complete, completed) = unbounded();
+    let sink = Arc::new(FileSink::new(targets.clone(), complete));
+    std::thread::scope(|scope| {
+        let (events, happened) = unbounded();
+        let (jobs, job_queue) = unbounded();
+        let (targets, stop) = (&targets, &stop);
+        let channel_events = events.clone();
+        let channel_sink = Arc::clone(&sink);
+        scope.spawn(move || {
+            let end = carrier.run(opening, |channel| channel.receive(&*channel_sink));
+            // The session may be over, here and below.
+            let _ = channel_events.send(Happened::Channel(end));
+        });
+        let hash_events = events.clone();
+        scope.spawn(move || {
+            hash_targets(targets, &completed, stop, |id, digest| {
+                hash_events.send(Happened::Hashed(id, digest)).is_ok()
+            });
+        });
+        scope.spawn(move || {
+            keep(targets, &job_queue, |result| {
+                let _ = events.send(Happened::Published(result));
+            });
+        });
+        let mut session = Session {
+            link,
+            observer,
+            carrier,
+            sink: &sink,
+            jobs,
+            total: saturating_sum(planned.files.iter().map(|file| file.size)),
+            present_before: saturating_sum(planned.plans.iter().map(|plan| plan.present)),
+            repaired: 0,
+            left: 0,
+            meter,
+            files: planned.files.into_iter().map(Incoming::new).collect(),
+        };
+        let result = session.converse(&planned.plans, &happened, outcome);
+        *moved = (sink.placed(), session.repaired);
+        stop.store(true, Ordering::Release);
+        carrier.close();
+        // The keeper ends when the session's end of `jobs` is gone, the hasher with the sink.
+        drop(session);
+        drop(sink);
+        result
+    })
+}
+
+enum Happened {
+    Channel(CarrierEnd),
+    Hashed(BlockId, Result<Digest, Fault>),
+    Published(Result<u32, Fault>),
+}
+
+struct Session<'a> {
+    link: &'a Link,
+    observer: &'a dyn Observer,
+    carrier: &'a Carrier,
+    sink: &'a FileSink,
+    jobs: Sender<Job>,
+    meter: Meter,
+    files: Vec<Incoming>,
+    /// Bytes of all offered files.
+    total: u64,
+    /// Bytes that were there at the beginning.
+    present_before: u64,
+    /// Bytes asked for again.
+    repaired: u64,
+    /// Files without their final name.
+    left: usize,
+}
+
+/// A file of the session.
+struct Incoming {
+    target: Option<Arc<Target>>,
+    /// The digests of the blocks that are verified.
+    digests: Vec<Option<Digest>>,
+    unverified: u32,
+    doubtful: HashMap<u32, Doubtful>,
+    root: Option<[u8; 32]>,
+    committed: bool,
+}
+
+/// A block that is not verified yet.
+#[derive(Default)]
+struct Doubtful {
+    announced: Option<Digest>,
+    computed: Option<Digest>,
+    attempts: u8,
+}
+
+impl Incoming {
+    fn new(file: super::plan::PlannedFile) -> Self {
+        let count = file
+            .target
+            .as_ref()
+            .map_or(0, |target| target.blocks.count());
+        let mut digests = vec![None; count as usize];
+        for (block, digest) in file.verified {
+            if let Some(slot) = digests.get_mut(block as usize) {
+                *slot = Some(digest);
+            }
+        }
+        let unverified = digests.iter().filter(|digest| digest.is_none()).count();
+        Self {
+            target: file.target,
+            unverified: u32::try_from(unverified).unwrap_or(u32::MAX),
+            digests,
+            doubtful: HashMap::new(),
+            root: None,
+            committed: false,
+        }
+    }
+
+    /// The runs of blocks that are missing.
+    fn missing(&self, file: u32) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for (block, _) in (0..)
+            .zip(&self.digests)
+            .filter(|(_, digest)| digest.is_none())
+        {
+            match runs.last_mut() {
+                Some(run) if run.first + run.count == block => run.count += 1,
+                _ => runs.push(Run {
+                    file,
+                    first: block,
+                    count: 1,
+                }),
+            }
+        }
+        runs
+    }
+}
+
+impl Session<'_> {
+    fn converse(
+        &mut self,
+        plans: &[FilePlan],
+        happened: &Receiver<Happened>,
+        outcome: &mut ReceiverOutcome,
+    ) -> Result<(), Fault> {
+        self.link.send(&Message::Plan(Plan {
+            files: plans.to_vec(),
+        }))?;
+        self.observer.event(&Event::Planned {
+            files: plans.len(),
+            total: self.total,
+            present: self.present_before,
+        });
+        for (plan, file) in plans.iter().zip(&self.files) {
+            if let (true, Some(target)) = (plan.restarted, &file.target) {
+                self.observer.event(&Event::Note(&restarted(&target.name)));
+            }
+        }
+        self.ask_for_missing()?;
+        self.left = self
+            .files
+            .iter()
+            .filter(|file| file.target.is_some())
+            .count();
+        for file in 0..self.files.len() {
+            self.announce_if_verified(file)?;
+        }
+        let mut reported = (Instant::now(), self.present_before);
+        while self.left > 0 {
+            select! {
+                recv(self.link.incoming()) -> message => {
+                    let message = message.map_err(|_| Fault::protocol("no control connection"))??;
+                    self.handle(message)?;
+                }
+                recv(happened) -> event => match event {
+                    Ok(event) => self.on_event(event, outcome)?,
+                    Err(_) => return Err(Fault::new(Code::Other, "the session's threads ended")),
+                },
+                default(PROGRESS_EVERY) => {}
+            }
+            if reported.0.elapsed() >= PROGRESS_EVERY && self.present() != reported.1 {
+                reported = (Instant::now(), self.present());
+                self.link.send(&Message::Progress(Progress {
+                    present: reported.1,
+                }))?;
+                self.observer.event(&Event::Progress {
+                    present: reported.1,
+                    total: self.total,
+                });
+            }
+        }
+        self.say_goodbye(outcome)
+    }
+
+    fn say_goodbye(&self, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
+        let stats = self.carrier.stats();
+        let spent = self.meter.spent(self.sink.placed(), self.repaired, stats);
+        self.link.send(&Message::Complete(spent))?;
+        loop {
+            // All files have their names: what still goes wrong costs the sender's numbers only.
+            match self.link.incoming().recv_timeout(super::GRACE) {
+                Ok(Ok(Message::Complete(peer))) => {
+                    outcome.peer = peer;
+                    return Ok(());
+                }
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) | Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    fn present(&self) -> u64 {
+        (self.present_before + self.sink.placed()).saturating_sub(self.repaired)
+    }
+
+    fn ask_for_missing(&self) -> Result<(), Fault> {
+        let runs: Vec<Run> = (0..)
+            .zip(&self.files)
+            .flat_map(|(file, incoming)| incoming.missing(file))
+            .collect();
+        for runs in runs.chunks(RUNS_MAX) {
+            self.ask(runs.to_vec(), false)?;
+        }
+        Ok(())
+    }
+
+    fn ask(&self, runs: Vec<Run>, repair: bool) -> Result<(), Fault> {
+        self.sink.append(&runs)?;
+        self.link.send(&Message::Wants(Wants { runs, repair }))
+    }
+
+    fn handle(&mut self, message: Message) -> Result<(), Fault> {
+        match message {
+            Message::Digests(digests) => self.on_digests(&digests),
+            Message::Commit(id) => {
+                let incoming = self.files.get_mut(id.file as usize);
+                let ready = incoming.filter(|file| file.root.is_some() && !file.committed);
+                let incoming = ready.ok_or_else(|| {
+                    Fault::protocol("the peer committed a file that is not verified")
+                })?;
+                incoming.committed = true;
+                self.job(Job::Publish { file: id.file })
+            }
+            other => Err(other.misplaced()),
+        }
+    }
+
+    fn on_digests(&mut self, message: &Digests) -> Result<(), Fault> {
+        let (digests, rest) = message.digests.as_chunks::<32>();
+        let known = self
+            .files
+            .get(message.file as usize)
+            .map_or(0, |file| file.digests.len());
+        if !rest.is_empty() || message.first as usize + digests.len() > known {
+            return Err(Fault::protocol(
+                "the peer sent digests of blocks that no file has",
+            ));
+        }
+        for (block, digest) in (message.first..).zip(digests) {
+            let id = BlockId {
+                file: message.file,
+                block,
+            };
+            let incoming = &mut self.files[message.file as usize];
+            if incoming.digests[block as usize].is_none() {
+                incoming.doubtful.entry(block).or_default().announced = Some(*digest);
+                self.compare(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_event(&mut self, event: Happened, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
+        match event {
+            Happened::Hashed(id, digest) => {
+                let incoming = &mut self.files[id.file as usize];
+                incoming.doubtful.entry(id.block).or_default().computed = Some(digest?);
+                self.compare(id)
+            }
+            Happened::Published(file) => {
+                let file = file?;
+                let incoming = &self.files[file as usize];
+                let (Some(target), Some(root)) = (&incoming.target, incoming.root) else {
+                    return Err(Fault::new(
+                        Code::Other,
+                        "a file was named before it was verified",
+                    ));
+                };
+                self.observer.event(&Event::FileDone(&FileResult::copied(
+                    &target.name,
+                    target.size,
+                    root,
+                    outcome.plan[file as usize].present,
+                )));
+                outcome.roots[file as usize] = Some(root);
+                self.left -= 1;
+                self.link
+                    .send(&Message::Done(FileRoot { file, blake3: root }))
+            }
+            Happened::Channel(end) => Err(self.on_channel(end)),
+        }
+    }
+
+    /// Compares the two digests of a block once both are known.
+    fn compare(&mut self, id: BlockId) -> Result<(), Fault> {
+        let incoming = &mut self.files[id.file as usize];
+        let Some(doubtful) = incoming.doubtful.get_mut(&id.block) else {
+            return Ok(());
+        };
+        let (Some(announced), Some(computed)) = (doubtful.announced, doubtful.computed) else {
+            return Ok(());
+        };
+        if announced == computed {
+            incoming.doubtful.remove(&id.block);
+            incoming.digests[id.block as usize] = Some(computed);
+            incoming.unverified -= 1;
+            self.job(Job::Verified {
+                file: id.file,
+                block: (id.block, computed),
+            })?;
+            return self.announce_if_verified(id.file as usize);
+        }
+        *doubtful = Doubtful {
+            attempts: doubtful.attempts + 1,
+            ..Doubtful::default()
+        };
+        let attempts = doubtful.attempts;
+        self.repair(id, attempts)
+    }
+
+    fn repair(&mut self, id: BlockId, attempts: u8) -> Result<(), Fault> {
+        let Some(target) = self.files[id.file as usize].target.clone() else {
+            return Ok(());
+        };
+        let (position, len) = target.blocks.range(id.block, 1);
+        let place = format!(
+            "bytes {position} to {} of '{}'",
+            position + len,
+            target.name
+        );
+        if attempts >= ATTEMPTS {
+            return Err(Fault::new(
+                Code::Integrity,
+                format!("{place} arrived damaged {attempts} times"),
+            )
+            .hint("check the memory and network adapters of both ends"));
+        }
+        self.repaired += len;
+        self.observer.event(&Event::Note(&format!(
+            "{place} arrived damaged; asking again"
+        )));
+        self.ask(
+            vec![Run {
+                file: id.file,
+                first: id.block,
+                count: 1,
+            }],
+            true,
+        )
+    }
+
+    /// Once all blocks of a file are verified, asks the sender whether it may have its name.
+    fn announce_if_verified(&mut self, file: usize) -> Result<(), Fault> {
+        let incoming = &mut self.files[file];
+        let Some(target) = &incoming.target else {
+            return Ok(());
+        };
+        if incoming.unverified > 0 || incoming.root.is_some() {
+            return Ok(());
+        }
+        let digests: Vec<Digest> = incoming.digests.iter().flatten().copied().collect();
+        let root = *target.blocks.root(&digests).as_bytes();
+        incoming.root = Some(root);
+        let file = u32::try_from(file).map_err(|_| Fault::protocol("too many files"))?;
+        self.link
+            .send(&Message::Verified(FileRoot { file, blake3: root }))
+    }
+
+    fn on_channel(&self, end: CarrierEnd) -> Fault {
+        if let Some(fault) = self.sink.fault() {
+            return fault;
+        }
+        match end {
+            CarrierEnd::NotOpened(fault) => account_of(self.link, fault),
+            CarrierEnd::Ran(Ok(())) => account_of(
+                self.link,
+                Fault::new(Code::PeerGone, "the data connection was closed"),
+            ),
+            CarrierEnd::Ran(Err(error)) => match channel_fault(&error) {
+                fault if fault.code == Code::PeerGone => account_of(self.link, fault),
+                fault => fault,
+            },
+        }
+    }
+
+    fn job(&self, job: Job) -> Result<(), Fault> {
+        self.jobs
+            .send(job)
+            .map_err(|_| Fault::new(Code::Other, "the thread that writes the journal ended"))
+    }
+}

@@ -1,0 +1,222 @@
+//! The role of the end that has the files.
+
+use crossbeam_channel::{Receiver, select, unbounded};
+
+use super::{Carrier, CarrierEnd, Meter, account_of, saturating_sum};
+use crate::channel::Opening;
+use crate::fault::{Code, Fault};
+use crate::link::Link;
+use crate::report::{Event, FileResult, Observer};
+use crate::session::hash::hash_source;
+use crate::source::{FileSource, SourceFile, blame};
+use crate::wire::{Complete, Digests, FileId, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX};
+
+/// What a sender knows when all is done, and, where it failed, what it knows until then.
+#[derive(Debug, Default)]
+pub(crate) struct SenderOutcome {
+    /// What the receiver had at the beginning, for each file.
+    pub(crate) plan: Vec<FilePlan>,
+    /// The hash of each file that got its final name.
+    pub(crate) roots: Vec<Option<[u8; 32]>>,
+    /// What this end spent.
+    pub(crate) spent: Complete,
+    /// What the receiver says that it spent.
+    pub(crate) peer: Complete,
+}
+
+/// What the receiver must have before [`run`].
+pub(crate) fn offer(files: &[SourceFile]) -> Message {
+    Message::Offer(Offer {
+        files: files.iter().map(SourceFile::entry).collect(),
+    })
+}
+
+/// Sends what the receiver asks for of the offered files until it has everything.
+pub(crate) fn run(
+    link: &Link,
+    files: Vec<SourceFile>,
+    opening: Opening,
+    observer: &dyn Observer,
+    outcome: &mut SenderOutcome,
+) -> Result<(), Fault> {
+    let meter = Meter::start();
+    outcome.roots = vec![None; files.len()];
+    let source = FileSource::new(files);
+    let carrier = Carrier::new(&opening);
+    let result = std::thread::scope(|scope| {
+        let (events, happened) = unbounded();
+        let (source, carrier) = (&source, &carrier);
+        let channel_events = events.clone();
+        scope.spawn(move || {
+            let end = carrier.run(opening, |channel| channel.send(source));
+            // The session may be over.
+            let _ = channel_events.send(Happened::Channel(end));
+        });
+        scope.spawn(move || {
+            hash_source(source, |digests| {
+                events.send(Happened::Hashed(digests)).is_ok()
+            });
+        });
+        let session = Session {
+            link,
+            source,
+            carrier,
+            observer,
+            meter,
+        };
+        let result = session.converse(&happened, outcome);
+        if let Err(fault) = &result {
+            link.report(fault);
+        }
+        source.complete();
+        carrier.close();
+        drop(happened);
+        result
+    });
+    outcome.spent = meter.spent(source.taken(), 0, carrier.stats());
+    result
+}
+
+enum Happened {
+    Channel(CarrierEnd),
+    Hashed(Result<Digests, Fault>),
+}
+
+struct Session<'a> {
+    link: &'a Link,
+    source: &'a FileSource,
+    carrier: &'a Carrier,
+    observer: &'a dyn Observer,
+    meter: Meter,
+}
+
+impl Session<'_> {
+    fn converse(
+        &self,
+        happened: &Receiver<Happened>,
+        outcome: &mut SenderOutcome,
+    ) -> Result<(), Fault> {
+        let mut happened = happened.clone();
+        loop {
+            select! {
+                recv(self.link.incoming()) -> message => {
+                    let message = message.map_err(|_| Fault::protocol("no control connection"))??;
+                    if self.handle(message, outcome)? {
+                        return Ok(());
+                    }
+                }
+                recv(happened) -> event => match event {
+                    Ok(Happened::Hashed(digests)) => {
+                        self.link.send(&Message::Digests(digests?))?;
+                    }
+                    Ok(Happened::Channel(end)) => self.on_channel(end)?,
+                    Err(_) => happened = crossbeam_channel::never(),
+                },
+            }
+        }
+    }
+
+    /// Returns true after the last message of the session.
+    fn handle(&self, message: Message, outcome: &mut SenderOutcome) -> Result<bool, Fault> {
+        match message {
+            Message::Plan(plan) => self.on_plan(plan, outcome)?,
+            Message::Wants(wants) => {
+                if wants.runs.len() > RUNS_MAX {
+                    return Err(Fault::protocol(
+                        "the receiver asked for too many runs at once",
+                    ));
+                }
+                self.source.append(&wants.runs)?;
+            }
+            Message::Progress(progress) => {
+                let total = saturating_sum(self.source.files().iter().map(|file| file.size));
+                self.observer.event(&Event::Progress {
+                    present: progress.present,
+                    total,
+                });
+            }
+            Message::Verified(FileRoot { file, .. }) => {
+                let source = self.source.files().get(file as usize);
+                let source = source.ok_or_else(|| Fault::protocol("no such file"))?;
+                source.check_unchanged()?;
+                self.link.send(&Message::Commit(FileId { file }))?;
+            }
+            Message::Done(done) => self.on_done(&done, outcome)?,
+            Message::Complete(peer) => {
+                let done = |(plan, root): (&FilePlan, &Option<_>)| plan.complete || root.is_some();
+                if outcome.plan.is_empty() || !outcome.plan.iter().zip(&outcome.roots).all(done) {
+                    return Err(Fault::protocol("the receiver ended before all was done"));
+                }
+                outcome.peer = peer;
+                let spent = self
+                    .meter
+                    .spent(self.source.taken(), 0, self.carrier.stats());
+                self.link.send(&Message::Complete(spent))?;
+                return Ok(true);
+            }
+            other => return Err(other.misplaced()),
+        }
+        Ok(false)
+    }
+
+    fn on_done(&self, done: &FileRoot, outcome: &mut SenderOutcome) -> Result<(), Fault> {
+        let index = done.file as usize;
+        let (Some(file), Some(root), Some(plan)) = (
+            self.source.files().get(index),
+            outcome.roots.get_mut(index),
+            outcome.plan.get(index),
+        ) else {
+            return Err(Fault::protocol(
+                "the receiver completed a file that was not offered",
+            ));
+        };
+        *root = Some(done.blake3);
+        self.observer.event(&Event::FileDone(&FileResult::copied(
+            &file.name,
+            file.size,
+            done.blake3,
+            plan.present,
+        )));
+        Ok(())
+    }
+
+    fn on_plan(&self, plan: Plan, outcome: &mut SenderOutcome) -> Result<(), Fault> {
+        let files = self.source.files();
+        if plan.files.len() != files.len() {
+            return Err(Fault::protocol("the receiver's plan is about other files"));
+        }
+        for (file, plan) in files.iter().zip(&plan.files) {
+            if plan.restarted {
+                self.observer.event(&Event::Note(&restarted(&file.name)));
+            }
+        }
+        let total = saturating_sum(files.iter().map(|file| file.size));
+        let present = saturating_sum(plan.files.iter().map(|file| file.present));
+        self.observer.event(&Event::Planned {
+            files: files.len(),
+            total,
+            present,
+        });
+        outcome.plan = plan.files;
+        Ok(())
+    }
+
+    fn on_channel(&self, end: CarrierEnd) -> Result<(), Fault> {
+        match end {
+            CarrierEnd::NotOpened(fault) => Err(account_of(self.link, fault)),
+            CarrierEnd::Ran(Ok(())) => Err(account_of(
+                self.link,
+                Fault::new(Code::PeerGone, "the data connection was closed"),
+            )),
+            CarrierEnd::Ran(Err(error)) => match blame(self.source, &error) {
+                fault if fault.code == Code::PeerGone => Err(account_of(self.link, fault)),
+                fault => Err(fault),
+            },
+        }
+    }
+}
+
+/// What the user is told when a partial copy is of no use any more.
+pub(crate) fn restarted(name: &impl std::fmt::Display) -> String {
+    format!("'{name}' has changed since its partial copy was made; starting over")
+}

@@ -1,0 +1,269 @@
+//! A file on its way in: the part file that gathers it, its lock, its journal, its final name.
+
+use std::fs::File;
+use std::fs::TryLockError;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use haul_io::file::{Dir, metadata, preallocate, restrict_mode, set_modified};
+
+use crate::fault::{Code, Fault};
+use crate::journal::{Content, Journal, Subject, Verified};
+use crate::name::Name;
+use crate::tree::{Blocks, Digest, SIZE_MAX};
+use crate::wire::{Entry, Policy};
+use crate::{lock, random_bytes};
+
+/// How long a part file may stay locked by a session that is on its way out.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Read in pieces of this size when hashing, so that they stay in the processor's cache.
+pub(crate) const HASH_PIECE: usize = 256 << 10;
+
+/// A part file, held under an exclusive lock.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) name: Name,
+    pub(crate) file: File,
+    pub(crate) blocks: Blocks,
+    pub(crate) size: u64,
+    dir: Arc<Dir>,
+    modified_ns: i64,
+    mode: u32,
+    replace: bool,
+    /// `None` for a file of one block at most, which is not worth one.
+    journal: Mutex<Option<Journal>>,
+}
+
+/// What was found for an offered file.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The final name stands for a file of the same size and time.
+    Complete,
+    /// The part file is open.
+    Part {
+        target: Target,
+        verified: Vec<Verified>,
+        /// There was a part of another source.
+        restarted: bool,
+    },
+}
+
+impl Target {
+    /// Opens what is there for `entry`, or makes it. Reserves no storage yet.
+    pub(crate) fn find(dir: &Arc<Dir>, entry: &Entry, policy: Policy) -> Result<Found, Fault> {
+        let name = Name::new(&entry.name)?;
+        if entry.size > SIZE_MAX {
+            return Err(Fault::new(Code::Refused, format!("'{name}' is too large")));
+        }
+        let existing = dir
+            .metadata(name.as_os_str())
+            .map_err(|error| Fault::file(&format!("cannot look at '{name}'"), &error))?;
+        if let Some(existing) = existing {
+            if !existing.regular {
+                return Err(Fault::new(
+                    Code::Refused,
+                    format!("'{name}' exists at the target and is not a regular file"),
+                )
+                .hint("remove it or send to another directory"));
+            }
+            if !policy.recheck
+                && (existing.size, existing.modified_ns) == (entry.size, entry.modified_ns)
+            {
+                if dir.metadata(&name.part()).is_ok_and(|part| part.is_none()) {
+                    // Left by an end that was killed between naming the file and removing it.
+                    let _ = dir.remove(&name.journal());
+                }
+                return Ok(Found::Complete);
+            }
+            if !policy.replace {
+                return Err(
+                    Fault::new(Code::Exists, format!("'{name}' exists at the target"))
+                        .hint("leave out --no-replace to replace it"),
+                );
+            }
+        }
+        Self::open(dir, entry, name, policy.replace)
+    }
+
+    fn open(dir: &Arc<Dir>, entry: &Entry, name: Name, replace: bool) -> Result<Found, Fault> {
+        let file = lock_part(dir, &name, entry.mode)?;
+        let target = Self {
+            file,
+            blocks: Blocks::new(entry.size),
+            size: entry.size,
+            dir: Arc::clone(dir),
+            modified_ns: entry.modified_ns,
+            mode: entry.mode & 0o777,
+            replace,
+            journal: Mutex::new(None),
+            name,
+        };
+        let (mut verified, mut restarted) = (Vec::new(), false);
+        if target.blocks.count() > 1 {
+            let content = target.open_journal().map_err(|error| {
+                if target.is_empty() {
+                    target.discard();
+                }
+                target.fault("cannot open the journal of", &error)
+            })?;
+            match content {
+                Content::Blocks(blocks) => verified = blocks,
+                Content::OtherSource => restarted = true,
+                Content::Nothing => {}
+            }
+            verified.retain(|(block, _)| *block < target.blocks.count());
+        }
+        Ok(Found::Part {
+            target,
+            verified,
+            restarted,
+        })
+    }
+
+    fn open_journal(&self) -> io::Result<Content> {
+        let name = self.name.journal();
+        let meta = metadata(&self.file)?;
+        let subject = Subject {
+            size: self.size,
+            modified_ns: self.modified_ns,
+            inode: meta.identity.1,
+        };
+        let open = || {
+            Journal::open(
+                self.dir.open_or_create(&name, 0o600)?,
+                subject,
+                random_bytes()?,
+            )
+        };
+        let (mut journal, mut content) = open()?;
+        if meta.size != self.size && matches!(content, Content::Blocks(_)) {
+            // No block can be in a part file whose storage was never reserved; it has got the
+            // inode of one that was removed.
+            self.dir.remove(&name)?;
+            (journal, content) = open()?;
+        }
+        *lock(&self.journal) = Some(journal);
+        Ok(content)
+    }
+
+    /// Bytes of storage that the file system must still provide.
+    pub(crate) fn missing_storage(&self) -> Result<u64, Fault> {
+        let meta = metadata(&self.file).map_err(|error| self.fault("cannot look at", &error))?;
+        Ok(self.size.saturating_sub(meta.allocated))
+    }
+
+    /// Reserves the storage of the whole file.
+    pub(crate) fn reserve(&self) -> Result<(), Fault> {
+        let reserve = || {
+            if metadata(&self.file)?.size > self.size {
+                self.file.set_len(self.size)?;
+            }
+            preallocate(&self.file, self.size)
+        };
+        reserve().map_err(|error| self.fault("cannot reserve storage for", &error))
+    }
+
+    /// Removes the part file; only for one with nothing in it.
+    pub(crate) fn discard(&self) {
+        // What cannot be removed stays; the next transfer of the same file uses it.
+        let _ = self.dir.remove(&self.name.part());
+        if lock(&self.journal).is_some() {
+            let _ = self.dir.remove(&self.name.journal());
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        metadata(&self.file).is_ok_and(|meta| meta.size == 0)
+    }
+
+    /// Reads block `index` back and hashes it.
+    pub(crate) fn hash_block(&self, index: u32, buffer: &mut [u8]) -> io::Result<Digest> {
+        let (mut position, mut left) = self.blocks.range(index, 1);
+        let mut hasher = self.blocks.hasher(index);
+        while left > 0 {
+            let piece = usize::try_from(left)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len());
+            self.file.read_exact_at(&mut buffer[..piece], position)?;
+            hasher.update(&buffer[..piece]);
+            position += piece as u64;
+            left -= piece as u64;
+        }
+        Ok(hasher.finish())
+    }
+
+    /// Makes the data durable, then notes the blocks as verified.
+    pub(crate) fn commit(&self, verified: &[Verified]) -> Result<(), Fault> {
+        let mut journal = lock(&self.journal);
+        let Some(journal) = journal.as_mut() else {
+            return Ok(());
+        };
+        self.file
+            .sync_data()
+            .and_then(|()| journal.append(verified))
+            .map_err(|error| self.fault("cannot write", &error))
+    }
+
+    /// Gives the complete, verified file its final name, durably.
+    pub(crate) fn publish(&self) -> Result<(), Fault> {
+        let (part, name) = (self.name.part(), self.name.as_os_str());
+        let publish = || {
+            if metadata(&self.file)?.size != self.size {
+                self.file.set_len(self.size)?;
+            }
+            set_modified(&self.file, self.modified_ns)?;
+            restrict_mode(&self.file, self.mode)?;
+            self.file.sync_all()?;
+            self.dir.rename(&part, name, self.replace)?;
+            self.dir.remove(&self.name.journal())?;
+            self.dir.sync()
+        };
+        publish().map_err(|error| self.fault("cannot complete", &error))
+    }
+
+    pub(crate) fn fault(&self, doing: &str, error: &io::Error) -> Fault {
+        Fault::file(&format!("{doing} '{}'", self.name), error)
+    }
+}
+
+/// Opens the part file and takes its lock.
+fn lock_part(dir: &Dir, name: &Name, mode: u32) -> Result<File, Fault> {
+    let part = name.part();
+    let fault = |error: io::Error| Fault::file(&format!("cannot write '{name}'"), &error);
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        let file = dir
+            .open_or_create(&part, (mode & 0o777) | 0o600)
+            .map_err(fault)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(Fault::new(
+                    Code::TargetBusy,
+                    format!("another transfer is writing '{name}'"),
+                )
+                .hint("wait for it to end; if it died, the server notices within half a minute"));
+            }
+            Err(TryLockError::Error(error)) => return Err(fault(error)),
+        }
+        let meta = metadata(&file).map_err(fault)?;
+        if !meta.regular || meta.linked {
+            return Err(Fault::new(
+                Code::Refused,
+                format!("the part file of '{name}' is not a plain file of its own"),
+            )
+            .hint("remove the .haul-part file beside the target"));
+        }
+        // Whoever held the lock may have renamed the file to its final name meanwhile.
+        let named = dir.metadata(&part).map_err(fault)?;
+        if named.is_some_and(|named| named.identity == meta.identity) {
+            return Ok(file);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A file as a tree of blocks whose hashes join to the plain BLAKE3 hash of the file.
+//!
+//! A block is a subtree of BLAKE3's own tree, so its chaining value can be computed, exchanged and
+//! checked by itself, in any order, and the values of all blocks merge to the hash that `b3sum` prints.
+
+use blake3::Hasher;
+use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
+
+/// The smallest block, bytes.
+const BLOCK_MIN: u64 = 1 << 20;
+/// The most blocks that a file has.
+const BLOCKS_MAX: u64 = 1 << 16;
+/// The largest file, bytes: what an `off_t` can address.
+pub(crate) const SIZE_MAX: u64 = i64::MAX.unsigned_abs();
+
+/// The digest of one block: a chaining value, or the root hash where the file has one block only.
+pub(crate) type Digest = ChainingValue;
+
+/// How a file of some size is cut into blocks. Both ends derive it from the size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    size: u64,
+    block: u64,
+}
+
+impl Blocks {
+    pub(crate) fn new(size: u64) -> Self {
+        let block = size.div_ceil(BLOCKS_MAX).next_power_of_two().max(BLOCK_MIN);
+        Self { size, block }
+    }
+
+    /// Bytes of every block but the last.
+    pub(crate) fn block_size(self) -> u64 {
+        self.block
+    }
+
+    /// How many blocks there are; 0 for an empty file.
+    pub(crate) fn count(self) -> u32 {
+        u32::try_from(self.size.div_ceil(self.block)).unwrap_or(u32::MAX)
+    }
+
+    /// Position and length of the blocks `first..first + count`, bytes.
+    pub(crate) fn range(self, first: u32, count: u32) -> (u64, u64) {
+        let start = (u64::from(first) * self.block).min(self.size);
+        let end = (u64::from(first) + u64::from(count))
+            .saturating_mul(self.block)
+            .min(self.size);
+        (start, end - start)
+    }
+
+    /// Starts hashing block `index`.
+    pub(crate) fn hasher(self, index: u32) -> BlockHasher {
+        let mut hasher = Hasher::new();
+        hasher.set_input_offset(u64::from(index) * self.block);
+        BlockHasher {
+            hasher,
+            whole_file: self.count() == 1,
+        }
+    }
+
+    /// The BLAKE3 hash of the file from the digests of all its blocks, in order.
+    pub(crate) fn root(self, digests: &[Digest]) -> blake3::Hash {
+        debug_assert_eq!(digests.len(), self.count() as usize);
+        match digests {
+            [] => blake3::hash(b""),
+            [only] => blake3::Hash::from_bytes(*only),
+            _ => {
+                let (left, right) = digests.split_at(left_half(digests.len()));
+                hazmat::merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash)
+            }
+        }
+    }
+}
+
+/// Hashes one block.
+pub(crate) struct BlockHasher {
+    hasher: Hasher,
+    whole_file: bool,
+}
+
+impl BlockHasher {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        if self.whole_file {
+            *self.hasher.finalize().as_bytes()
+        } else {
+            self.hasher.finalize_non_root()
+        }
+    }
+}
+
+fn subtree(digests: &[Digest]) -> Digest {
+    match digests {
+        [only] => *only,
+        _ => {
+            let (left, right) = digests.split_at(left_half(digests.len()));
+            hazmat::merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
+        }
+    }
+}
+
+/// The left subtree of BLAKE3 is the largest power of two that leaves something for the right one.
+fn left_half(blocks: usize) -> usize {
+    blocks.div_ceil(2).next_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn root_of(content: &[u8], blocks: Blocks) -> blake3::Hash {
+        let digests: Vec<Digest> = (0..blocks.count())
+            .map(|index| {
+                let (start, len) = blocks.range(index, 1);
+                let mut hasher = blocks.hasher(index);
+                let (start, len) = (
+                    usize::try_from(start).unwrap(),
+                    usize::try_from(len).unwrap(),
+                );
+                hasher.update(&content[start..start + len]);
+                hasher.finish()
+            })
+            .collect();
+        blocks.root(&digests)
+    }
+
+    #[test]
+    fn blocks_stay_few_and_at_least_a_mebibyte() {
+        assert_eq!(Blocks::new(0).count(), 0);
+        assert_eq!(Blocks::new(1).count(), 1);
+        assert_eq!(Blocks::new(1 << 40).block_size(), 1 << 24);
+        for size in [1, BLOCK_MIN, BLOCK_MIN + 1, (1 << 36) + 1, SIZE_MAX] {
+            let blocks = Blocks::new(size);
+            assert!(u64::from(blocks.count()) <= BLOCKS_MAX && blocks.block_size() >= BLOCK_MIN);
+            assert_eq!(blocks.range(0, blocks.count()), (0, size));
+        }
+    }
+
+    #[test]
+    fn the_root_of_the_blocks_is_the_plain_hash_of_the_file() {
+        let content: Vec<u8> = (0..251_u8).cycle().take(9 << 20 | 17).collect();
+        for size in [
+            0,
+            1,
+            1024,
+            BLOCK_MIN - 1,
+            BLOCK_MIN,
+            BLOCK_MIN + 1,
+            2 * BLOCK_MIN,
+            3 * BLOCK_MIN,
+            4 * BLOCK_MIN + 1,
+            5 * BLOCK_MIN,
+            9 * BLOCK_MIN + 17,
+        ] {
+            let content = &content[..usize::try_from(size).unwrap()];
+            assert_eq!(
+                root_of(content, Blocks::new(size)),
+                blake3::hash(content),
+                "{size}"
+            );
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn any_block_count_merges_to_the_plain_hash(size in 1_usize..80_000, power in 10_u32..14) {
+            let content: Vec<u8> = (0..253_u8).cycle().step_by(7).take(size).collect();
+            let blocks = Blocks { size: size as u64, block: 1 << power };
+            prop_assert_eq!(root_of(&content, blocks), blake3::hash(&content));
+        }
+    }
+}

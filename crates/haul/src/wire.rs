@@ -1,0 +1,444 @@
+//! Control messages: CBOR (RFC 8949) behind a 32-bit length, as docs/protocol/session.md lays down.
+//!
+//! A field or a kind of message that a newer peer adds is skipped by an older one.
+
+use minicbor::{Decode, Encode};
+
+use crate::fault::{Code, Fault};
+
+/// What a client sends first on a control connection, and a server answers.
+pub(crate) const CONTROL_PREAMBLE: &[u8; 8] = b"haulctl\n";
+/// What a client sends first on a TCP data connection.
+pub(crate) const DATA_PREAMBLE: &[u8; 8] = b"hauldat\n";
+
+/// The protocol versions that this build speaks.
+pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 1..=1;
+
+/// The longest control message, bytes.
+pub(crate) const MESSAGE_MAX: usize = 4 << 20;
+/// The most files in one transfer.
+pub(crate) const FILES_MAX: usize = 4096;
+/// The most runs in one `Wants` message.
+pub(crate) const RUNS_MAX: usize = 65_536;
+
+/// Who a session is, chosen at random by the client and kept when it reconnects.
+pub(crate) type TransferId = [u8; 16];
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) enum Message {
+    #[n(0)]
+    Hello(#[n(0)] Hello),
+    /// Client to server: files will be offered for this directory.
+    #[n(1)]
+    Put(#[n(0)] Put),
+    /// Client to server: offer me these files.
+    #[n(2)]
+    Get(#[n(0)] Get),
+    #[n(3)]
+    Bench(#[n(0)] Bench),
+    #[n(4)]
+    OpenChannel(#[n(0)] OpenChannel),
+    /// Data sender to data receiver: the files, in order; their index is their id.
+    #[n(5)]
+    Offer(#[n(0)] Offer),
+    /// Data receiver to data sender: what is there already.
+    #[n(6)]
+    Plan(#[n(0)] Plan),
+    /// Data receiver to data sender: append these blocks to the transfer space.
+    #[n(7)]
+    Wants(#[n(0)] Wants),
+    /// Data sender to data receiver: digests of consecutive blocks.
+    #[n(8)]
+    Digests(#[n(0)] Digests),
+    #[n(9)]
+    Progress(#[n(0)] Progress),
+    /// Data receiver to data sender: every block of the file is verified. May it have its name?
+    #[n(10)]
+    Verified(#[n(0)] FileRoot),
+    /// Data sender to data receiver: the source is still what was offered; name it.
+    #[n(11)]
+    Commit(#[n(0)] FileId),
+    /// Data receiver to data sender: the file is durable under its final name.
+    #[n(12)]
+    Done(#[n(0)] FileRoot),
+    /// Either end: all is done here. Sent by the data receiver first, answered by the data sender.
+    #[n(13)]
+    Complete(#[n(0)] Complete),
+    #[n(14)]
+    Error(#[n(0)] WireError),
+    /// Nothing to say, still here.
+    #[n(15)]
+    Ping,
+    /// Data sender to data receiver: the bench space ends here.
+    #[n(16)]
+    BenchEnd(#[n(0)] BenchEnd),
+    /// Data receiver to data sender: what was counted.
+    #[n(17)]
+    BenchReport(#[n(0)] BenchReport),
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Hello {
+    #[n(0)]
+    pub(crate) version_min: u16,
+    #[n(1)]
+    pub(crate) version_max: u16,
+    /// Software and its version, for messages to people.
+    #[n(2)]
+    pub(crate) software: String,
+    #[cbor(n(3), with = "minicbor::bytes")]
+    pub(crate) transfer: TransferId,
+    /// After this long without a word from the other, an end takes it for gone, milliseconds.
+    #[n(4)]
+    pub(crate) dead_after_ms: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Put {
+    /// Relative to the server's directory.
+    #[cbor(n(0), with = "minicbor::bytes")]
+    pub(crate) directory: Vec<u8>,
+    #[n(1)]
+    pub(crate) policy: Policy,
+}
+
+/// How a data receiver treats what is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Policy {
+    /// An existing file is replaced.
+    #[n(0)]
+    pub replace: bool,
+    /// What is there is hashed again before it is believed.
+    #[n(1)]
+    pub recheck: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Get {
+    /// Relative to the server's directory.
+    #[n(0)]
+    pub(crate) paths: Vec<minicbor::bytes::ByteVec>,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Bench {
+    /// The server sends instead of the client.
+    #[n(0)]
+    pub(crate) reverse: bool,
+    /// End of the space, bytes; `None` where time limits it.
+    #[n(1)]
+    pub(crate) bytes: Option<u64>,
+    /// How long to send, milliseconds.
+    #[n(2)]
+    pub(crate) time_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct OpenChannel {
+    /// 0 TCP, 1 UDT.
+    #[n(0)]
+    pub(crate) kind: u8,
+    /// 62 random bits that the data connections carry: UDT initial sequence number, UDT socket id.
+    #[n(1)]
+    pub(crate) token: u64,
+    #[n(2)]
+    pub(crate) streams: u16,
+    /// Declared rate, bits per second.
+    #[n(3)]
+    pub(crate) rate_bps: Option<u64>,
+    /// Congestion control by name.
+    #[n(4)]
+    pub(crate) congestion: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Offer {
+    #[n(0)]
+    pub(crate) files: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Entry {
+    #[cbor(n(0), with = "minicbor::bytes")]
+    pub(crate) name: Vec<u8>,
+    #[n(1)]
+    pub(crate) size: u64,
+    #[n(2)]
+    pub(crate) modified_ns: i64,
+    #[n(3)]
+    pub(crate) mode: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Plan {
+    /// One for each offered file.
+    #[n(0)]
+    pub(crate) files: Vec<FilePlan>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct FilePlan {
+    /// Bytes that are there already and will not be asked for.
+    #[n(0)]
+    pub(crate) present: u64,
+    /// The whole file is there, under its final name.
+    #[n(1)]
+    pub(crate) complete: bool,
+    /// A partial copy was thrown away because the source has changed since.
+    #[n(2)]
+    pub(crate) restarted: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Wants {
+    #[n(0)]
+    pub(crate) runs: Vec<Run>,
+    /// These blocks came damaged and are asked for again.
+    #[n(1)]
+    pub(crate) repair: bool,
+}
+
+/// Blocks `first..first + count` of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Run {
+    #[n(0)]
+    pub(crate) file: u32,
+    #[n(1)]
+    pub(crate) first: u32,
+    #[n(2)]
+    pub(crate) count: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Digests {
+    #[n(0)]
+    pub(crate) file: u32,
+    #[n(1)]
+    pub(crate) first: u32,
+    /// 32 bytes for each block.
+    #[cbor(n(2), with = "minicbor::bytes")]
+    pub(crate) digests: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Progress {
+    /// Bytes of the offered files that are at the receiver, those there before included.
+    #[n(0)]
+    pub(crate) present: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct FileId {
+    #[n(0)]
+    pub(crate) file: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct FileRoot {
+    #[n(0)]
+    pub(crate) file: u32,
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub(crate) blake3: [u8; 32],
+}
+
+/// What one end spent on the session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Complete {
+    #[n(0)]
+    pub(crate) cpu_user_us: u64,
+    #[n(1)]
+    pub(crate) cpu_system_us: u64,
+    /// Payload that this end placed, or read to send, bytes; repairs included.
+    #[n(2)]
+    pub(crate) moved: u64,
+    /// Payload that the channel sent again, bytes.
+    #[n(3)]
+    pub(crate) retransmitted: u64,
+    #[n(4)]
+    pub(crate) rtt_us: Option<u32>,
+    /// Payload asked for again because a block was damaged, bytes.
+    #[n(5)]
+    pub(crate) repaired: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct WireError {
+    #[n(0)]
+    pub(crate) code: u16,
+    #[n(1)]
+    pub(crate) text: String,
+    #[n(2)]
+    pub(crate) hint: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct BenchEnd {
+    #[n(0)]
+    pub(crate) end: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct BenchReport {
+    /// Bytes received.
+    #[n(0)]
+    pub(crate) bytes: u64,
+    /// From the first byte to the last, microseconds.
+    #[n(1)]
+    pub(crate) duration_us: u64,
+    /// Bytes received in each 100 ms since the first byte.
+    #[n(2)]
+    pub(crate) intervals: Vec<u64>,
+    #[n(3)]
+    pub(crate) spent: Complete,
+}
+
+impl Message {
+    /// The fault of a peer that sends this message where it does not belong.
+    pub(crate) fn misplaced(&self) -> Fault {
+        let kind = match self {
+            Self::Hello(_) => "Hello",
+            Self::Put(_) => "Put",
+            Self::Get(_) => "Get",
+            Self::Bench(_) => "Bench",
+            Self::OpenChannel(_) => "OpenChannel",
+            Self::Offer(_) => "Offer",
+            Self::Plan(_) => "Plan",
+            Self::Wants(_) => "Wants",
+            Self::Digests(_) => "Digests",
+            Self::Progress(_) => "Progress",
+            Self::Verified(_) => "Verified",
+            Self::Commit(_) => "Commit",
+            Self::Done(_) => "Done",
+            Self::Complete(_) => "Complete",
+            Self::Error(_) => "Error",
+            Self::Ping => "Ping",
+            Self::BenchEnd(_) => "BenchEnd",
+            Self::BenchReport(_) => "BenchReport",
+        };
+        Fault::protocol(format!("the peer sent '{kind}' at the wrong time"))
+    }
+}
+
+impl From<&Fault> for WireError {
+    fn from(fault: &Fault) -> Self {
+        Self {
+            code: fault.code.number(),
+            text: fault.text.clone(),
+            hint: fault.hint.clone(),
+        }
+    }
+}
+
+impl WireError {
+    /// The failure as this end tells it; `peer` says whose words they are.
+    pub(crate) fn into_fault(self, peer: &str) -> Fault {
+        let fault = Fault::new(
+            Code::from_number(self.code),
+            format!("{peer}: {}", self.text),
+        );
+        match self.hint {
+            Some(hint) => fault.hint(hint),
+            None => fault,
+        }
+    }
+}
+
+/// The message with its length in front.
+pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
+    let mut frame = vec![0; 4];
+    minicbor::encode(message, &mut frame)
+        .map_err(|error| Fault::new(Code::Other, format!("cannot encode a message: {error}")))?;
+    let length = frame.len() - 4;
+    if length > MESSAGE_MAX {
+        return Err(Fault::new(
+            Code::Other,
+            "the list of files is too long for one transfer",
+        )
+        .hint("send fewer files at a time"));
+    }
+    let length = u32::try_from(length).map_err(|_| Fault::protocol("message too long"))?;
+    frame[..4].copy_from_slice(&length.to_be_bytes());
+    Ok(frame)
+}
+
+/// The message in `body`, or `None` where it is of a kind that only newer peers know.
+pub(crate) fn decode(body: &[u8]) -> Result<Option<Message>, Fault> {
+    match minicbor::decode(body) {
+        Ok(message) => Ok(Some(message)),
+        Err(error) if error.is_unknown_variant() => Ok(None),
+        Err(error) => Err(Fault::protocol(format!(
+            "the peer sent a damaged message: {error}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_wire() {
+        let message = Message::Offer(Offer {
+            files: vec![Entry {
+                name: b"a\xff".to_vec(),
+                size: 7,
+                modified_ns: -1,
+                mode: 0o644,
+            }],
+        });
+        let frame = encode(&message).unwrap();
+        assert_eq!(
+            frame[..4],
+            u32::try_from(frame.len() - 4).unwrap().to_be_bytes()
+        );
+        assert_eq!(decode(&frame[4..]).unwrap(), Some(message));
+    }
+
+    #[test]
+    fn a_field_of_a_newer_version_is_skipped() {
+        #[derive(Encode)]
+        struct NewerProgress {
+            #[n(0)]
+            present: u64,
+            #[n(1)]
+            more: String,
+            #[n(7)]
+            yet_more: Vec<u64>,
+        }
+        #[derive(Encode)]
+        enum Newer {
+            #[n(9)]
+            Progress(#[n(0)] NewerProgress),
+        }
+        let newer = Newer::Progress(NewerProgress {
+            present: 5,
+            more: "x".into(),
+            yet_more: vec![1, 2],
+        });
+        let bytes = minicbor::to_vec(&newer).unwrap();
+        assert_eq!(
+            decode(&bytes).unwrap(),
+            Some(Message::Progress(Progress { present: 5 }))
+        );
+    }
+
+    #[test]
+    fn a_message_of_a_newer_version_is_skipped() {
+        #[derive(Encode)]
+        enum Newer {
+            #[n(99)]
+            Unheard(#[n(0)] u8),
+        }
+        let bytes = minicbor::to_vec(Newer::Unheard(1)).unwrap();
+        assert_eq!(decode(&bytes).unwrap(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn junk_is_an_error_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = decode(&bytes);
+        }
+    }
+}
