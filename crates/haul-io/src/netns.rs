@@ -145,7 +145,7 @@ mod tests {
         match NetNs::new() {
             Ok(namespace) => Some(namespace),
             Err(error) => {
-                eprintln!("skipped: no right to make a network namespace ({error})");
+                println!("SKIPPED: no right to make a network namespace ({error})");
                 None
             }
         }

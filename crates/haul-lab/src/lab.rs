@@ -51,6 +51,8 @@ pub struct Lab {
     emulator: Option<Emulator>,
     dir: LabDir,
     id: String,
+    /// It waits for others to use it, rather than being somebody's tool.
+    shared: bool,
 }
 
 /// One host of a lab.
@@ -85,14 +87,26 @@ impl Lab {
     /// # Errors
     /// One line that says what is missing: the right to make namespaces, the TUN device, the `ip` program.
     pub fn start(scenario: &Scenario) -> Result<Self> {
-        Self::start_named(scenario, &state::free_name(), Engine::Tun)
+        Self::build(scenario, &state::free_name(), Engine::Tun, false)
     }
 
-    /// Makes the lab under this name, for others to find.
+    /// As [`start`](Self::start), with a choice of who emulates the path.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(scenario: &Scenario, engine: Engine) -> Result<Self> {
+        Self::build(scenario, &state::free_name(), engine, false)
+    }
+
+    /// Makes the lab under this name, for others to use.
     ///
     /// # Errors
     /// As [`start`](Self::start); or if a lab of this name is up.
-    pub fn start_named(scenario: &Scenario, name: &str, engine: Engine) -> Result<Self> {
+    pub(crate) fn start_shared(scenario: &Scenario, name: &str, engine: Engine) -> Result<Self> {
+        Self::build(scenario, name, engine, true)
+    }
+
+    fn build(scenario: &Scenario, name: &str, engine: Engine, shared: bool) -> Result<Self> {
         privilege::acquire()?;
         let id = format!("{name}.{}", rustix::process::getpid().as_raw_pid());
         let dir = LabDir::create(name)?;
@@ -103,6 +117,7 @@ impl Lab {
             emulator: None,
             dir,
             id,
+            shared,
         };
         lab.dir.write_state(&lab.state())?;
         let plan = topology::plan(scenario);
@@ -190,6 +205,21 @@ impl Lab {
         }
     }
 
+    /// What is not quite as it should be, one line each.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let other = self
+            .hosts
+            .first()
+            .and_then(|host| setup::other_congestion_control(&host.netns));
+        other
+            .map(|other| {
+                format!("this kernel does not let hosts of a lab use TCP cubic by default: they use {other}, unless a program chooses")
+            })
+            .into_iter()
+            .collect()
+    }
+
     /// Ends every process inside: asks first, and kills what is left after `patience`.
     pub fn end_processes(&self, patience: Duration) {
         process::end_all(&self.state().inodes(), patience);
@@ -213,6 +243,7 @@ impl Lab {
             pid: rustix::process::getpid().as_raw_pid(),
             started: process::start_time(rustix::process::getpid().as_raw_pid()).unwrap_or(0),
             scenario: self.scenario.name.clone(),
+            shared: self.shared,
             hosts: hosts.collect(),
         }
     }

@@ -7,7 +7,7 @@
 //! From the command line this is `haul lab` ([`Args`], [`run`]); in a program, [`Lab::start`] and [`Lab::command`].
 //!
 //! Map: [`scenario`] what is asked for · [`lab`] hosts and processes · [`emulator`] the path in real time · `packet` cutting super-packets ·
-//! `state` what labs leave on disk · [`report`] counters for people and programs · [`cli`] the commands.
+//! [`calibrate`] the emulator measured · `state` what labs leave on disk · [`report`] counters for people and programs · [`cli`] the commands.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -15,6 +15,7 @@
     reason = "the lab works in real time and reads the user's directories from the environment"
 )]
 
+pub mod calibrate;
 pub mod cli;
 pub mod emulator;
 pub mod lab;

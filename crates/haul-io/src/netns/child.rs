@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_child_starts_inside_the_namespace() {
         let Ok(namespace) = NetNs::new() else {
-            eprintln!("skipped: no right to make a network namespace");
+            println!("SKIPPED: no right to make a network namespace");
             return;
         };
         let mut command = Command::new("readlink");

@@ -3,12 +3,13 @@
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use haul_io::clock::{Clock, CpuTime, thread_cpu};
 use haul_io::netns::priority;
+use haul_io::poller::set_timer_slack_ns;
 use haul_io::tun::{TUN_PACKET_MAX, Tun};
 use haul_netem::{Link, Rng};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
-use rustix::time::ClockId;
 
 use super::plan::plan;
 use super::pool::Pool;
@@ -44,6 +45,7 @@ pub(super) struct Loop {
     setup: Setup,
     link: Link,
     damage: Rng,
+    clock: Clock,
     pool: Pool,
     schedule: Schedule,
     /// Where a damaged packet is put together.
@@ -63,6 +65,7 @@ impl Loop {
         Self {
             link: Link::new(setup.direction.link.clone(), setup.seed),
             damage: Rng::new(setup.seed ^ 0xdead),
+            clock: Clock::new(),
             pool: Pool::new(setup.pool_bytes),
             schedule: Schedule::new(),
             scratch: vec![0; TUN_PACKET_MAX + HEAD_MAX],
@@ -78,10 +81,10 @@ impl Loop {
 
     pub(super) fn run(mut self) {
         // Both are refused to some users; calibration shows what is lost by it.
-        let _ = priority::wake_on_time();
+        let _ = set_timer_slack_ns(1);
         let _ = priority::take_precedence();
         loop {
-            let now_ns = now_ns();
+            let now_ns = self.clock.now_ns();
             while let Some(run) = self.schedule.pop_due(now_ns + EARLY_NS) {
                 self.deliver(run, now_ns);
             }
@@ -92,7 +95,7 @@ impl Loop {
                 break;
             }
         }
-        self.publish(now_ns());
+        self.publish(self.clock.now_ns());
     }
 
     /// Reads one packet and decides its fate. False if there is none.
@@ -126,7 +129,7 @@ impl Loop {
         } else {
             0
         };
-        let arrived_ns = now_ns().saturating_sub(waited_ns);
+        let arrived_ns = self.clock.now_ns().saturating_sub(waited_ns);
         let runs = plan(
             &mut self.link,
             overhead,
@@ -180,7 +183,7 @@ impl Loop {
             PollFd::new(&*self.setup.from, PollFlags::IN),
             PollFd::new(&*self.setup.stop, PollFlags::IN),
         ];
-        let asleep_ns = now_ns();
+        let asleep_ns = self.clock.now_ns();
         let wait_ns = match self.schedule.due_ns() {
             Some(due_ns) => Some(due_ns.saturating_sub(asleep_ns + self.wake_ns)),
             None if self.published_packets != self.packets() => Some(PUBLISH_NS),
@@ -194,7 +197,7 @@ impl Loop {
         if ready == Ok(0)
             && let Some(wait_ns) = wait_ns.filter(|&wait_ns| wait_ns > 0)
         {
-            self.learn_wake(now_ns().saturating_sub(asleep_ns + wait_ns));
+            self.learn_wake(self.clock.now_ns().saturating_sub(asleep_ns + wait_ns));
         }
         ended
     }
@@ -215,7 +218,7 @@ impl Loop {
 
     fn publish(&mut self, now_ns: u64) {
         self.stats.link = *self.link.stats();
-        self.stats.cpu_ns = clock_ns(ClockId::ThreadCPUTime);
+        self.stats.cpu_ns = thread_cpu().map_or(0, CpuTime::total_ns);
         *self
             .setup
             .stats
@@ -223,17 +226,6 @@ impl Loop {
             .unwrap_or_else(PoisonError::into_inner) = self.stats;
         (self.published_ns, self.published_packets) = (now_ns, self.packets());
     }
-}
-
-/// The clock of the emulator, in nanoseconds since some time before it started.
-fn now_ns() -> u64 {
-    clock_ns(ClockId::Monotonic)
-}
-
-fn clock_ns(clock: ClockId) -> u64 {
-    let time = rustix::time::clock_gettime(clock);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 fn timespec(ns: u64) -> Timespec {
