@@ -34,6 +34,8 @@ pub struct Model {
     smoothed_rtt_ns: u64,
     /// The window among flows that fill the queue, while there are any.
     contest: Option<Cubic>,
+    /// The window with which a contest was left to see whether the queue empties.
+    left_contest_with: Option<u64>,
     last_round_best: Rate,
     /// How many times longer than usual to wait between bursts.
     patience: u64,
@@ -161,6 +163,7 @@ impl Model {
             round: Round::default(),
             smoothed_rtt_ns: INITIAL_RTT_NS,
             contest: None,
+            left_contest_with: None,
             last_round_best: Rate::default(),
             patience: 1,
             grown_from: None,
@@ -293,7 +296,12 @@ impl Model {
                     until: now.after(drain_ns),
                 };
             }
-            State::Cruise { until } if now >= until && self.contest.is_none() => self.probe(now),
+            // A burst into a queue that stands would only make it overflow.
+            State::Cruise { until }
+                if now >= until && self.contest.is_none() && !self.queue.stands() =>
+            {
+                self.probe(now);
+            }
             State::Up { until, started } if now >= until => {
                 self.state = State::Down {
                     until: now.after(now.since(started)),
@@ -363,7 +371,11 @@ impl Model {
         match (&mut self.contest, self.queue.contested) {
             (None, true) => {
                 let recent = self.round.best.max(self.last_round_best).min(self.rate());
-                let window = recent.percent(CONTEST_ENTRY).bytes_in(self.smoothed_rtt_ns);
+                let held = recent.percent(CONTEST_ENTRY).bytes_in(self.smoothed_rtt_ns);
+                let window = self
+                    .left_contest_with
+                    .take()
+                    .map_or(held, |left| left.min(held));
                 self.contest = Some(Cubic::resume(self.packet_bytes, window));
                 self.cruise(now);
             }
@@ -371,8 +383,10 @@ impl Model {
             (Some(contest), false) => {
                 let share = Rate::of(contest.window_bytes(), self.smoothed_rtt_ns);
                 self.bandwidth.reset(now, share.bytes_per_second());
+                self.left_contest_with = Some(contest.window_bytes());
                 self.contest = None;
             }
+            (None, false) if !self.queue.stands() => self.left_contest_with = None,
             (None, false) => {}
         }
     }
@@ -435,6 +449,15 @@ impl Model {
 }
 
 impl Queue {
+    fn stands(&self) -> bool {
+        self.standing_since.is_some()
+    }
+
+    fn forget_standing(&mut self) {
+        self.standing_since = None;
+        self.contested = false;
+    }
+
     fn take(&mut self, now: Time, over_base_ns: u64, threshold_ns: u64, round_ns: u64) {
         let epoch_ns = (round_ns / 8).clamp(4 * MILLISECOND_NS, 20 * MILLISECOND_NS);
         let least = self
@@ -487,6 +510,9 @@ impl Controller for Model {
         self.round.lost_bytes += loss.lost_bytes;
         if let Some(contest) = &mut self.contest {
             contest.handle_loss(now, loss);
+            // The queue has just overflowed, for everybody: the moment to see whether it empties when the flow yields. It
+            // does where the neighbours yield too.
+            self.queue.forget_standing();
         }
     }
 
