@@ -22,7 +22,13 @@ fn main() {
         Some("daimd") => Algorithm::Daimd,
         _ => Algorithm::Model,
     };
-    let path = scenario::plain(rate_bps, rtt_ms, loss);
+    let mut path = scenario::plain(rate_bps, rtt_ms, loss);
+    if number(5, 0.0) > 0.0 {
+        path.forward.reorder = Some(haul_netem::Reorder {
+            probability: number(5, 0.0),
+            delay_ns: number(6, 500.0) as u64 * 1_000,
+        });
+    }
     let mut world = World::new(&path, 1);
     let config = Config {
         control,

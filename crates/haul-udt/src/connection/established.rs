@@ -86,7 +86,7 @@ const EXPIRATION_NS_MIN: u64 = 300 * MILLISECOND_NS;
 const TIMEOUT_NS_MAX: u64 = 2 * SECOND_NS;
 /// Probes without an answer before everything in flight counts as lost.
 const PROBES: u32 = 2;
-const REORDER_NS_MIN: u64 = MILLISECOND_NS / 2;
+const REORDER_NS_MIN: u64 = MILLISECOND_NS;
 const RTT_NS_MAX: u64 = 60 * SECOND_NS;
 
 impl Established {
@@ -573,6 +573,7 @@ impl Established {
         }
         self.pacer
             .set_rate(self.controller.pacing_rate().min(self.rate_max));
+        self.pacer.set_quantum(self.rtt.minimum_ns() / 4);
         let budget = self
             .pacer
             .budget_bytes(now)
