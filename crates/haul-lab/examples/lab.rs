@@ -1,5 +1,5 @@
-//! The lab's commands as a program of their own: `haul lab` without `haul`. The crate's tests run it, since Cargo builds examples
-//! along with them and a crate above this one would not be there.
+//! The lab's commands as a program of their own: `haul lab` without `haul`. The crate's tests run
+//! it, since Cargo builds examples along with them and a crate above this one would not be there.
 
 use std::process::ExitCode;
 

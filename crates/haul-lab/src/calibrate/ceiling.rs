@@ -213,7 +213,8 @@ impl Ceilings {
         }
     }
 
-    /// The ceiling of the nearest kind of path that is not easier: packets as large or smaller, loss as high or higher.
+    /// The ceiling of the nearest kind of path that is not easier: packets as large or smaller,
+    /// loss as high or higher.
     fn of(&self, scenario: &Scenario) -> Option<u64> {
         let lossy = [&scenario.forward, &scenario.reverse]
             .into_iter()

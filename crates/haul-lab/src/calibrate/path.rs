@@ -74,7 +74,8 @@ pub struct Check {
     pub fine: bool,
 }
 
-/// Starts the scenario's path and measures it; `time` is that of each of three measurements for each direction.
+/// Starts the scenario's path and measures it; `time` is that of each of three measurements for
+/// each direction.
 ///
 /// # Errors
 /// If the lab cannot be started or a socket fails.

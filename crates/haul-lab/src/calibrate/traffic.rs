@@ -1,7 +1,8 @@
 //! Datagrams that cross a path: numbered and stamped when they leave, counted and timed when they arrive.
 //!
-//! Both ends run on one machine and read one clock, so the time that a datagram takes is known in each direction by itself. The arrival is
-//! the kernel's own stamp: how long the receiving thread takes to wake up does not count.
+//! Both ends run on one machine and read one clock, so the time that a datagram takes is known in
+//! each direction by itself. The arrival is the kernel's own stamp: how long the receiving thread
+//! takes to wake up does not count.
 
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -77,7 +78,8 @@ impl Outcome {
     }
 }
 
-/// Sends a flow from one host to another and watches it arrive. Answers when the last datagram that can still come has come.
+/// Sends a flow from one host to another and watches it arrive. Answers when the last datagram that
+/// can still come has come.
 pub(super) fn send(lab: &Lab, from: &Host, to: &Host, flow: Flow) -> Result<Outcome> {
     let receiver = to.netns().run(|| bind(to.addresses().v4))??;
     let target = receiver.local_addr();
@@ -132,7 +134,8 @@ fn transmit(own: Ipv4Addr, target: SocketAddr, flow: Flow) -> Result<(u64, f64)>
             / u128::from(bits);
         let behind = usize::try_from(owed.saturating_sub(number.into()))?;
         if behind == 0 || (behind < most && !flow.one_by_one) {
-            // A super-packet is sent when it is full, or, on a slow path, when as many as fit a millisecond are owed.
+            // A super-packet is sent when it is full, or, on a slow path, when as many as fit a
+            // millisecond are owed.
             let enough = (u128::from(flow.rate_bps) / 1000 / u128::from(bits)).max(1);
             if u128::try_from(behind)? < enough {
                 pause(Duration::from_micros(50))?;
