@@ -38,6 +38,9 @@ const POOL_BYTES_MAX: u64 = 2 << 30;
 const RUN_NS_MAX: u64 = 500_000;
 const RUN_NS_MIN: u64 = 50_000;
 
+/// While packets are many, a direction wakes up this many times in the time that a run may span.
+const REST_SHARE: u64 = 4;
+
 /// The running path. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Emulator {
@@ -126,10 +129,12 @@ fn start(
         .context("cannot make an event file")?;
     let stop = Arc::new(stop);
     let stats = Arc::new(Mutex::new(DirectionStats::default()));
+    let run_ns_max = run_ns_max(scenario.rtt_ns());
     let work = direction::Loop::new(direction::Setup {
         direction: direction.clone(),
         seed,
-        run_ns_max: run_ns_max(scenario.rtt_ns()),
+        run_ns_max,
+        rest_ns: run_ns_max / REST_SHARE,
         pool_bytes,
         from: Arc::clone(from),
         to: Arc::clone(to),
