@@ -9,8 +9,12 @@
 use crate::controller::Rate;
 use crate::time::{MICROSECOND_NS, MILLISECOND_NS, Time};
 
-/// The time that one batch should cover.
-pub const QUANTUM_NS: u64 = 400 * MICROSECOND_NS;
+/// The time that one batch covers at most, but for what the next constant allows.
+pub const QUANTUM_NS: u64 = MILLISECOND_NS;
+/// The most that one batch holds, wire bytes, …
+const BATCH_BYTES: u64 = 128 << 10;
+/// … unless the rate needs more because timers cannot wake it more often than this.
+const WAKE_NS: u64 = 160 * MICROSECOND_NS;
 /// The longest lag that is made up for.
 pub const LAG_MAX_NS: u64 = 20 * MILLISECOND_NS;
 /// The rate at which lag is made up, in eighths of the paced rate; the module's text says why not more.
@@ -84,9 +88,9 @@ impl Pacer {
     /// The size that batches aim for, wire bytes: the rate over a quantum, within one packet and the burst.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
-        self.rate
-            .bytes_in(QUANTUM_NS)
-            .clamp(self.packet_bytes, self.burst_bytes)
+        let most = self.rate.bytes_in(WAKE_NS).max(BATCH_BYTES);
+        let wanted = self.rate.bytes_in(QUANTUM_NS).min(most);
+        wanted.clamp(self.packet_bytes, self.burst_bytes)
     }
 
     /// `bytes` left at `now`.
@@ -190,7 +194,7 @@ mod tests {
             assert!(budget <= 64_000);
             pacer.handle_sent(now, budget);
             sent += budget;
-            now = pacer.ready_at();
+            now = pacer.ready_at().max(now);
         }
         let line = Rate::from_bps(1_250_000_000).bytes_in(now.since(start));
         assert!(sent <= line + 64_000, "{sent} > {line}");
