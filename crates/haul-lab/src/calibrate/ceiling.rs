@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::path::rate_text;
+use super::path::{CATCH_UP_FLOOD, rate_text};
 use super::traffic::{self, Flow};
 use crate::lab::Lab;
 use crate::report::Report;
@@ -121,6 +121,7 @@ fn attempt(mtu: u16, loss: f64, rate_mbps: u64, time: Duration) -> Result<Option
         rate_bps: rate_bps / 10 * 11,
         time,
         one_by_one: false,
+        catch_up: CATCH_UP_FLOOD,
     };
     let outcome = traffic::send(&lab, lab.host("a")?, lab.host("b")?, flow)?;
     let report = Report::from(lab.stats());
