@@ -111,7 +111,7 @@ const CONGESTION_LOSS_PERCENT: u64 = 2;
 const CONGESTION_GAIN: u64 = 85;
 const PATIENCE_MAX: u64 = 8;
 /// A newcomer to a contest begins a little below what it had.
-const CONTEST_ENTRY: u64 = 90;
+const CONTEST_ENTRY: u64 = 80;
 
 const BASE_RTT_EXPIRES_NS: u64 = 10 * SECOND_NS;
 const DRAIN_NS_MIN: u64 = 20 * MILLISECOND_NS;
@@ -400,7 +400,7 @@ impl Model {
         if !matches!(self.state, State::Cruise { .. }) {
             return;
         }
-        if self.contest.is_some() {
+        if self.contest.is_some() || self.queue.stands() {
             self.grown_from = None;
         } else if self.rate() > from.percent(PASSED_PERCENT) {
             let in_flight = self.bdp_bytes();
