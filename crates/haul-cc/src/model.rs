@@ -244,6 +244,8 @@ impl Model {
             let yielded = self.round.best.min(self.rate()).percent(CONGESTION_GAIN);
             self.bandwidth.reset(now, yielded.bytes_per_second());
         }
+        self.note_cost(sent);
+        self.last_round_best = self.round.best;
         self.round = Round {
             started: now,
             ..Round::default()
