@@ -6,6 +6,10 @@
 //! Map: [`bulk`] what a channel moves · [`udt`] UDT connections over UDP.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the engine is where threads wait"
+)]
 
 pub mod bulk;
 pub mod udt;
