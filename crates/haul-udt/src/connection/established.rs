@@ -204,7 +204,8 @@ impl Established {
 
     pub(super) fn close(&mut self, now: Time) {
         let _ = self.sender.write(0, true);
-        self.closing.get_or_insert(now.after(self.timers.linger_ns));
+        let end = now.after(self.timers.linger_ns);
+        self.closing.get_or_insert(end);
     }
 
     /// Time in which there was nothing to be answered is no time-out.
