@@ -182,7 +182,7 @@ impl Receiver {
             return Ok(self.duplicate(now));
         }
         let placement = match self.judge(number, data, len)? {
-            Some(offset) => self.holes.take(now, number, offset, u64::from(len)),
+            Some((offset, len)) => self.holes.take(now, number, offset, len),
             None => return Ok(Received::Discard),
         };
         match placement {
@@ -205,9 +205,9 @@ impl Receiver {
         Ok(Received::Data(self.place(number, data, len)))
     }
 
-    /// Checks that there is room; answers the packet's stream offset (zero where packets take slots), or none if it lies
-    /// beyond what this end has offered.
-    fn judge(&self, number: u64, data: &Data, len: u32) -> Result<Option<u64>, Error> {
+    /// Checks that there is room; answers the stream offset and length that the packet must fit in with (both zero where
+    /// packets take slots), or none if it lies beyond what this end has offered.
+    fn judge(&self, number: u64, data: &Data, len: u32) -> Result<Option<(u64, u64)>, Error> {
         match &self.discipline {
             Discipline::Placed {
                 consumed,
@@ -220,10 +220,10 @@ impl Receiver {
                 {
                     return Err(Error::PeerMisbehaved(Misbehaviour::BeyondWindow));
                 }
-                Ok(Some(offset))
+                Ok(Some((offset, u64::from(len))))
             }
             // A plain sender learns of the window only from ACKs and may well overrun it.
-            Discipline::Slotted(slots) => Ok((number < slots.limit()).then_some(0)),
+            Discipline::Slotted(slots) => Ok((number < slots.limit()).then_some((0, 0))),
         }
     }
 

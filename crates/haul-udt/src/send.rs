@@ -166,7 +166,12 @@ impl Sender {
             newest_delivered: Time::ZERO,
             limits: Limits {
                 packet: first + u64::from(params.peer_flight_packets),
-                offset: WINDOW_BYTES_MIN,
+                // Plain UDT4 counts packets only.
+                offset: if params.placement {
+                    WINDOW_BYTES_MIN
+                } else {
+                    u64::MAX
+                },
             },
             in_flight_bytes: 0,
             totals: SendTotals::default(),
@@ -285,12 +290,15 @@ impl Sender {
     /// Length of the payload that [`Sender::emit`] would name next, to keep segments of a batch alike.
     pub(crate) fn peek_len(&mut self, now: Time) -> Option<u32> {
         self.skip_stale(now);
-        let lost = self.lost.iter().filter_map(|&number| self.get(number));
-        let next_lost = lost
-            .filter(|packet| matches!(packet.state, State::Lost | State::Retell))
-            .map(|packet| u32::from(packet.len))
-            .next();
-        next_lost.or_else(|| self.fresh_len())
+        while let Some(&number) = self.lost.front() {
+            let waiting = |packet: &&Packet| matches!(packet.state, State::Lost | State::Retell);
+            if let Some(packet) = self.get(number).filter(waiting) {
+                return Some(u32::from(packet.len));
+            }
+            // It has arrived after all.
+            self.lost.pop_front();
+        }
+        self.fresh_len()
     }
 
     fn resend(&mut self, now: Time, number: u64) -> Option<Emit> {
