@@ -42,10 +42,8 @@ fn main() {
     let flow = Flow {
         client: config.clone(),
         server: config,
-        starts: Time::ZERO,
         stream_bytes: [u64::MAX / 4, 0],
-        messages: Vec::new(),
-        bytes_matter: false,
+        ..Flow::default()
     };
     let flow = world.add(flow);
     let ramp_ns = 10 * rtt_ms * MILLISECOND_NS;
