@@ -37,6 +37,10 @@ pub enum Command {
     List(ListArgs),
     /// Take labs down
     Down(DownArgs),
+    /// Measure tools side by side over a matrix of paths
+    Compare(crate::compare::CompareArgs),
+    /// Measure how two flows share a bottleneck
+    Fairness(crate::compare::FairnessArgs),
     /// Show the scenarios that come along, or the text of one
     Scenarios(ScenariosArgs),
 }
@@ -137,6 +141,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Run(args) => run::run(&args),
         Command::List(args) => list::list(&args),
         Command::Down(args) => background::down(&args),
+        Command::Compare(args) => crate::compare::compare(&args),
+        Command::Fairness(args) => crate::compare::fairness(&args),
         Command::Scenarios(args) => list::scenarios(&args),
     }
 }

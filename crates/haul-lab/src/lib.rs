@@ -7,7 +7,7 @@
 //! From the command line this is `haul lab` ([`Args`], [`run`]); in a program, [`Lab::start`] and [`Lab::command`].
 //!
 //! Map: [`scenario`] what is asked for · [`lab`] hosts and processes · [`emulator`] the path in real time · `packet` cutting super-packets ·
-//! `state` what labs leave on disk · [`report`] counters for people and programs · [`cli`] the commands.
+//! `state` what labs leave on disk · [`report`] counters for people and programs · [`compare`] tools side by side · [`cli`] the commands.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -16,6 +16,7 @@
 )]
 
 pub mod cli;
+pub mod compare;
 pub mod emulator;
 pub mod lab;
 mod packet;
