@@ -102,6 +102,13 @@ fn measure(
         for repetition in 0..args.repeat {
             for (index, tool) in tools.iter().enumerate() {
                 count += 1;
+                if let Some(reason) = tool.unfit(cell) {
+                    eprintln!(
+                        "[{count}/{total}] {} {}: not run: {reason}",
+                        cell.name, tool.name
+                    );
+                    continue;
+                }
                 let outcome = session.run(cell, tool, repetition)?;
                 let run = match outcome {
                     Outcome::Ran(run) => *run,

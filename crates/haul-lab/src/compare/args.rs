@@ -25,7 +25,7 @@ pub struct CompareArgs {
     )]
     pub mtus: Vec<u16>,
     /// A scenario instead of rates, round-trip times, losses and MTUs; may be given more than once
-    #[arg(long = "scenario", value_name = "FILE|NAME", conflicts_with_all = ["rates", "rtts", "losses"])]
+    #[arg(long = "scenario", value_name = "FILE|NAME", conflicts_with_all = ["rates", "rtts", "losses", "mtus"])]
     pub scenarios: Vec<String>,
     /// No emulation: two hosts joined directly, as fast as this machine is
     #[arg(long, conflicts_with_all = ["rates", "rtts", "losses", "scenarios"])]

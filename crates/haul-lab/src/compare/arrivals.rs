@@ -9,12 +9,24 @@ use crate::lab::topology::WAN;
 
 /// A control conversation sends less than this in a round trip; whoever sends more has begun.
 const BEGUN_BYTES: u64 = 12_000;
+/// "A round trip" is at least this long, s: samples are no closer than 1 ms.
+const AHEAD_S_MIN: f64 = 0.005;
 /// A packet with payload has more than this.
 const SMALL_BYTES: u64 = 750;
 /// A rate is taken over at least this time, s.
 const WINDOW_S_MIN: f64 = 0.01;
 /// "Has reached its rate" means this share of the final rate.
 const REACHED: f64 = 0.9;
+
+/// When a transfer is over.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Until {
+    /// This many seconds after its first byte.
+    Told(f64),
+    /// With the last byte that comes, and not before this many seconds: everything that is sent counts. A tool that sees its
+    /// first byte late, because it reads in large pieces, gains nothing by it.
+    LastByte(f64),
+}
 
 /// The counter over time.
 #[derive(Clone, Debug, Default)]
@@ -47,17 +59,24 @@ impl Arrivals {
         Duration::from_secs_f64((rtt_s / 10.0).clamp(0.001, 0.005))
     }
 
-    /// From the first payload on, for `seconds`; `None` where nothing came.
-    pub(super) fn transfer(&self, rtt_s: f64, seconds: f64) -> Option<Transfer<'_>> {
-        let ahead = rtt_s.max(0.02);
+    /// From the first payload on; `None` where nothing came.
+    pub(super) fn transfer(&self, rtt_s: f64, until: Until) -> Option<Transfer<'_>> {
+        let ahead = rtt_s.max(AHEAD_S_MIN);
         let begin = self.samples.windows(2).find(|pair| {
             let (at, before) = pair[0];
-            pair[1].1 - before > SMALL_BYTES
-                && self.at(at + ahead) - f64_of(before) >= f64_of(BEGUN_BYTES)
+            has_payload(pair) && self.at(at + ahead) - f64_of(before) >= f64_of(BEGUN_BYTES)
         })?;
+        let begin_s = begin[0].0;
+        let seconds = match until {
+            Until::Told(seconds) => seconds,
+            Until::LastByte(seconds) => {
+                let last = self.samples.windows(2).rfind(|pair| has_payload(pair))?;
+                seconds.max(last[1].0 - begin_s)
+            }
+        };
         Some(Transfer {
             arrivals: self,
-            begin_s: begin[0].0,
+            begin_s,
             seconds,
             window_s: rtt_s.max(WINDOW_S_MIN),
         })
@@ -89,6 +108,11 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
+    /// How long it took.
+    pub(super) fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
     /// The share of all bytes that came later than `after` seconds into it; `None` where it was over by then.
     pub(super) fn share_after(&self, after: f64) -> Option<f64> {
         let whole = self.bytes(0.0, self.seconds);
@@ -131,6 +155,10 @@ fn f64_of(bytes: u64) -> f64 {
     bytes as f64
 }
 
+fn has_payload(pair: &[(f64, u64)]) -> bool {
+    pair[1].1 - pair[0].1 > SMALL_BYTES
+}
+
 fn received_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
     text.lines().find_map(|line| {
@@ -168,28 +196,47 @@ mod tests {
     #[test]
     fn a_transfer_begins_with_its_first_payload() {
         let arrivals = ramping(0, 2.0);
-        let transfer = arrivals.transfer(0.1, 2.0).unwrap();
+        let transfer = arrivals.transfer(0.1, Until::Told(2.0)).unwrap();
         assert!(
             (transfer.begin_s - 0.3).abs() < 0.006,
             "{}",
             transfer.begin_s
         );
         assert!(transfer.ramp_s().unwrap() < 0.006);
-        assert!(Arrivals::default().transfer(0.1, 1.0).is_none());
+        assert!(
+            Arrivals::default()
+                .transfer(0.1, Until::Told(1.0))
+                .is_none()
+        );
     }
 
     #[test]
     fn a_ramp_ends_when_nine_tenths_of_the_final_rate_are_reached() {
         let arrivals = ramping(4, 3.0);
-        let ramp = arrivals.transfer(0.1, 3.0).unwrap().ramp_s().unwrap();
+        let ramp = arrivals
+            .transfer(0.1, Until::Told(3.0))
+            .unwrap()
+            .ramp_s()
+            .unwrap();
         // The window that spans the last step holds nine tenths when it begins 80 ms into the one before.
         assert!((0.35..=0.41).contains(&ramp), "{ramp}");
     }
 
     #[test]
+    fn a_first_byte_seen_late_gains_nothing() {
+        let arrivals = ramping(0, 2.0);
+        let transfer = arrivals.transfer(0.1, Until::LastByte(1.8)).unwrap();
+        assert!(
+            (transfer.seconds() - 2.0).abs() < 0.011,
+            "{}",
+            transfer.seconds()
+        );
+    }
+
+    #[test]
     fn what_comes_after_the_ramp_is_counted_by_itself() {
         let arrivals = ramping(0, 2.0);
-        let transfer = arrivals.transfer(0.1, 2.0).unwrap();
+        let transfer = arrivals.transfer(0.1, Until::Told(2.0)).unwrap();
         let share = transfer.share_after(0.5).unwrap();
         assert!((share - 0.75).abs() < 0.01, "{share}");
         assert_eq!(transfer.share_after(2.5), None);

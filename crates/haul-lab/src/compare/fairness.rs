@@ -64,7 +64,7 @@ pub(super) fn run(args: &FairnessArgs) -> Result<ExitCode> {
     };
     let seconds = tool::whole_seconds(args.time)?;
     let later = u32::try_from(args.later.ns / 1_000_000_000).unwrap_or(u32::MAX);
-    if later >= seconds || args.later.ns % 1_000_000_000 != 0 {
+    if later >= seconds || !args.later.ns.is_multiple_of(1_000_000_000) {
         bail!("--later must be whole seconds and less than --time");
     }
     let pairs = args

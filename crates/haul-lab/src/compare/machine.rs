@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 /// A machine counts as idle when at most this share of its processors is busy…
-const IDLE_SHARE: f64 = 0.1;
+pub(super) const IDLE_SHARE: f64 = 0.1;
 /// …for this long.
 const IDLE_TIME: Duration = Duration::from_millis(300);
 /// `/proc/stat` counts in hundredths of a second (`USER_HZ`, on every architecture that Linux has left).

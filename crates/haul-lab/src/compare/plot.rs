@@ -121,12 +121,12 @@ fn draw(panel: &Panel<'_>, tools: &[&str], top: f64) -> String {
     let goodputs = medians.filter_map(|tool| Some(tool.median.as_ref()?.goodput_bps));
     let highest = rates.chain(goodputs).fold(0.0, f64::max).max(1.0);
     let step = nice_step(highest);
-    let most = (highest / step).ceil() * step;
+    let most = highest * 1.08;
     let y_of = |bps: f64| bottom - bps / most * PANEL_HEIGHT;
 
     let mut svg = text(LEFT, top - 12.0, "panel", "start", &panel.title);
     let mut level = 0.0;
-    while level <= most * 1.001 {
+    while level <= most {
         let y = y_of(level);
         svg += &line("grid", LEFT, WIDTH - RIGHT, y);
         svg += &text(LEFT - 8.0, y + 4.0, "small", "end", &label(level));

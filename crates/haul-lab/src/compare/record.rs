@@ -4,7 +4,7 @@ use haul_io::process::Ended;
 use serde::Serialize;
 
 use super::args::CompareArgs;
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, Until};
 use super::bar;
 use super::cell::Cell;
 use super::machine::Machine;
@@ -296,16 +296,22 @@ impl Figures {
             RAMP_RTTS
         };
         let allowed_s = allowed_rtts * rtt_s;
-        let transfer = arrivals.transfer(rtt_s, told.seconds);
+        let until = if told.counts_all {
+            Until::LastByte(told.seconds)
+        } else {
+            Until::Told(told.seconds)
+        };
+        let transfer = arrivals.transfer(rtt_s, until);
+        let seconds = transfer.map_or(told.seconds, |transfer| transfer.seconds());
         let after = transfer.and_then(|transfer| transfer.share_after(allowed_s));
-        let after_ramp_bps = after.map(|share| bytes * 8.0 * share / (told.seconds - allowed_s));
-        let goodput_bps = bytes * 8.0 / told.seconds;
+        let after_ramp_bps = after.map(|share| bytes * 8.0 * share / (seconds - allowed_s));
+        let goodput_bps = bytes * 8.0 / seconds;
         let ceiling = cell.ceiling_bps(tool.header_bytes());
         let ramp_s = transfer.and_then(|transfer| transfer.ramp_s());
         let per_gb = |seconds: f64| seconds / (bytes / 1e9);
         Self {
             bytes,
-            seconds: told.seconds,
+            seconds,
             goodput_bps,
             after_ramp_bps,
             ceiling_share: ceiling.map(|most| goodput_bps / most),

@@ -18,7 +18,7 @@ use super::cell::Cell;
 use super::machine;
 use super::record::{Figures, Measured, PathCounts, Run, Skipped};
 use super::tool::{Load, Plan, Resolved, Told, Tool};
-use crate::lab::Lab;
+use crate::lab::{Engine, Lab};
 use crate::report::Report;
 use crate::state::free_name;
 
@@ -104,7 +104,15 @@ impl Session<'_> {
             Err(Stop::Failed(error)) => run.error = Some(format!("{error:#}")),
         }
         let report = Report::from(lab.stats());
-        run.warnings = report.warnings();
+        if cell.engine != Engine::None {
+            run.warnings = report.warnings();
+        }
+        if load_before > machine::IDLE_SHARE {
+            let percent = load_before * 100.0;
+            run.warnings.push(format!(
+                "others kept {percent:.0} % of the processors busy just before"
+            ));
+        }
         run.path = PathCounts::new(&report);
         Ok(Outcome::Ran(Box::new(run)))
     }

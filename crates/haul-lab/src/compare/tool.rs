@@ -60,6 +60,8 @@ pub(super) struct Told {
     pub(super) bytes: u64,
     /// From the first byte at the receiver to the last that counts.
     pub(super) seconds: f64,
+    /// Whatever is sent counts, to the last byte.
+    pub(super) counts_all: bool,
     /// Payload sent again.
     pub(super) resent_bytes: f64,
     /// Payload received by time: the length of a span in seconds, and each span's bytes.
@@ -75,7 +77,7 @@ pub(super) fn parse_all(names: &[String]) -> Result<Vec<Tool>> {
 pub(super) fn whole_seconds(time: Span) -> Result<u32> {
     let seconds = u32::try_from(time.ns / 1_000_000_000).ok();
     seconds
-        .filter(|&seconds| seconds > 0 && time.ns % 1_000_000_000 == 0)
+        .filter(|&seconds| seconds > 0 && time.ns.is_multiple_of(1_000_000_000))
         .with_context(|| format!("--time {time} must be whole seconds: iperf3 takes no others"))
 }
 
@@ -161,6 +163,12 @@ impl Tool {
         }
     }
 
+    /// Why it cannot run on this path, if so.
+    pub(super) fn unfit(&self, cell: &Cell) -> Option<&'static str> {
+        (self.is_declared() && cell.rate_bps().is_none())
+            .then_some("the path has no rate that it could be told")
+    }
+
     /// Its command lines. Flow `index` of several has a port of its own.
     pub(super) fn plan(
         &self,
@@ -232,7 +240,7 @@ impl Tool {
         let iperf = programs
             .iperf
             .as_deref()
-            .unwrap_or(Path::new("iperf3"))
+            .unwrap_or_else(|| Path::new("iperf3"))
             .as_os_str();
         let port_text = port.to_string();
         let amount = match load {
@@ -328,6 +336,7 @@ fn told_haul(client: &str) -> Result<Told> {
     Ok(Told {
         bytes: count(&json["bytes"])?,
         seconds: number(&json["seconds"])?,
+        counts_all: true,
         resent_bytes: number(&json["retransmitted_bytes"])?,
         spans: spans.iter().map(span).collect::<Result<_>>()?,
     })
@@ -345,6 +354,7 @@ fn told_iperf(client: &str, rtt_s: f64) -> Result<Told> {
         bytes: count(&received["bytes"])?,
         // The server's clock starts when it tells the client to send: the first byte comes a round trip later.
         seconds: (number(&received["seconds"])? - rtt_s).max(number(&sent["seconds"])?),
+        counts_all: false,
         resent_bytes: number(&sent["retransmits"])? * number(&json["start"]["tcp_mss_default"])?,
         spans: spans
             .iter()
@@ -364,6 +374,7 @@ fn told_libudt(server: &str, client: &str, payload: f64) -> Result<Told> {
     Ok(Told {
         bytes: count(&receiver["bytes"])?,
         seconds: number(&receiver["seconds"])?,
+        counts_all: false,
         resent_bytes: number(&sender["packets_retransmitted"])? * payload,
         spans: totals
             .iter()
