@@ -558,8 +558,16 @@ impl Controller for Model {
     }
 
     fn sampling_interval_ns(&self) -> u64 {
-        if self.is_starting() {
-            return 0;
+        match self.state {
+            State::Train { .. } => return 0,
+            // A good part of the train, so that scheduling and reordering average out.
+            State::Climb {
+                pace, cap_bytes, ..
+            } => {
+                let train_ns = pace.time_for(cap_bytes).min(self.smoothed_rtt_ns);
+                return (train_ns / 3).min(UP_NS_MAX / 2);
+            }
+            _ => {}
         }
         (self.base_ns() / 2).clamp(UP_NS_MIN / 2, UP_NS_MAX / 2)
     }

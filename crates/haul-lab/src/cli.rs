@@ -42,8 +42,9 @@ pub enum Command {
     Down(DownArgs),
     /// Measure whether the emulator does what it is asked for
     ///
-    /// With a scenario: whether its path has the delay, the loss and the rate that it says. Without one, an example is checked, and
-    /// then the highest rate is searched for that this machine carries honestly; `up` and `run` refuse more.
+    /// With a scenario: whether its path has the delay, the loss and the rate that it says. Without
+    /// one, an example is checked, and then the highest rate is searched for that this machine
+    /// carries honestly; `up` and `run` refuse more.
     Calibrate(CalibrateArgs),
     /// Show the scenarios that come along, or the text of one
     Scenarios(ScenariosArgs),
@@ -169,7 +170,8 @@ fn show_notes(lab: &Lab) {
     }
 }
 
-/// Does what was asked for. Call it before starting threads: without root, a lab must change the process's user namespace.
+/// Does what was asked for. Call it before starting threads: without root, a lab must change the
+/// process's user namespace.
 ///
 /// # Errors
 /// One line that says what happened and what to do about it.

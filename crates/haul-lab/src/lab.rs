@@ -5,11 +5,13 @@
 //!   gateways:   a [lan]──[lan1] ga [wan] ═══ path ═══ [wan] gb [lan1]──[lan] b
 //! ```
 //!
-//! Each host is a network namespace held by a file descriptor of this process, so nothing has a name that could be left behind.
-//! Hosts know each other's names: a process started inside sees an `/etc/hosts` with them (`b`, and `b6` for IPv6).
+//! Each host is a network namespace held by a file descriptor of this process, so nothing has a
+//! name that could be left behind. Hosts know each other's names: a process started inside sees an
+//! `/etc/hosts` with them (`b`, and `b6` for IPv6).
 //!
-//! Map: [`topology`] which hosts, devices and addresses · [`setup`] making them with `ip` · [`process`] who runs inside, and ending
-//! them · [`privilege`] the right to do all this · [`kernel`] the path made by kernel netem instead.
+//! Map: `topology` which hosts, devices and addresses · `setup` making them with `ip` · `process`
+//! who runs inside, and ending them · [`privilege`] the right to do all this · `kernel` the path
+//! made by kernel netem instead.
 
 mod kernel;
 pub mod privilege;
@@ -171,7 +173,8 @@ impl Lab {
         })
     }
 
-    /// A command that will run on a host. It is killed when the thread that starts it ends, and with the lab at the latest.
+    /// A command that will run on a host. It is killed when the thread that starts it ends, and
+    /// with the lab at the latest.
     ///
     /// # Errors
     /// If there is no such host.
@@ -256,7 +259,8 @@ impl Lab {
         {
             text += &format!("{} {name}\n", addresses.v4);
             if self.scenario.mtu >= topology::IPV6_MTU_MIN {
-                // Under a name of its own: programs prefer IPv6, whose headers are larger, and a path's ceiling would change.
+                // Under a name of its own: programs prefer IPv6, whose headers are larger, and a
+                // path's ceiling would change.
                 text += &format!("{} {name}6\n", addresses.v6);
             }
         }
@@ -293,7 +297,8 @@ impl Host {
     }
 }
 
-/// What a process inside is told: the lab, its host, and the IPv4 address of every host (`LAB_A`, `LAB_B`, …).
+/// What a process inside is told: the lab, its host, and the IPv4 address of every host (`LAB_A`,
+/// `LAB_B`, …).
 pub(crate) fn environment(state: &State, host: &str) -> Vec<(String, String)> {
     let mut variables = vec![
         (process::MARK.to_string(), state.id.clone()),

@@ -1,7 +1,9 @@
-//! What labs leave on disk while they are up, so that other commands find them: one directory each, in the user's runtime directory.
+//! What labs leave on disk while they are up, so that other commands find them: one directory each,
+//! in the user's runtime directory.
 //!
-//! `state.json` says which process holds the lab and through which file descriptors; `hosts` is what the hosts see as `/etc/hosts`;
-//! `stats.json` has the counters; `log` what a lab in the background had to say.
+//! `state.json` says which process holds the lab and through which file descriptors; `hosts` is
+//! what the hosts see as `/etc/hosts`; `stats.json` has the counters; `log` what a lab in the
+//! background had to say.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -186,7 +188,8 @@ pub(crate) fn free_name() -> String {
     format!("run-{}-{number}", rustix::process::getpid().as_raw_pid())
 }
 
-/// The directory of all labs of this user: in `XDG_RUNTIME_DIR`, or `/run` for root, or `/tmp`. It belongs to the user alone.
+/// The directory of all labs of this user: in `XDG_RUNTIME_DIR`, or `/run` for root, or `/tmp`. It
+/// belongs to the user alone.
 fn root() -> Result<PathBuf> {
     let uid = real_uid();
     let path = match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir()) {

@@ -242,8 +242,8 @@ fn kernel_netem_is_used_or_said_to_be_missing() {
     );
 }
 
-/// An ordinary user, on whose machine the TUN device is open to everybody (as udev makes it) or to root only. It
-/// takes root to play that user.
+/// An ordinary user, on whose machine the TUN device is open to everybody (as udev makes it) or to
+/// root only. It takes root to play that user.
 fn as_nobody(bench: &Bench, device_mode: &str, arguments: &[&str]) -> Option<Output> {
     if !rustix::process::getuid().is_root() || !Path::new("/dev/net/tun").exists() {
         println!("SKIPPED: only root, with /dev/net/tun, can play an ordinary user");

@@ -160,7 +160,8 @@ fn a_path_is_measured_to_be_what_it_says() {
     let scenario = Scenario::parse("test", text).unwrap();
     let check = check_path(&scenario, Duration::from_millis(700)).unwrap();
     for direction in [&check.forward, &check.reverse] {
-        // A machine that tests something else at the same time is not on time: half of the packets are enough here.
+        // A machine that tests something else at the same time is not on time: half of the packets
+        // are enough here.
         let late_us = direction.delay_over_us_p50.measured;
         assert!((-500.0..2000.0).contains(&late_us), "{check}");
         assert!(direction.loss.fine, "{check}");

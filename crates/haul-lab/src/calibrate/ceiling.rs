@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::path::rate_text;
+use super::path::{CATCH_UP_FLOOD, rate_text};
 use super::traffic::{self, Flow};
 use crate::lab::Lab;
 use crate::report::Report;
@@ -121,6 +121,7 @@ fn attempt(mtu: u16, loss: f64, rate_mbps: u64, time: Duration) -> Result<Option
         rate_bps: rate_bps / 10 * 11,
         time,
         one_by_one: false,
+        catch_up: CATCH_UP_FLOOD,
     };
     let outcome = traffic::send(&lab, lab.host("a")?, lab.host("b")?, flow)?;
     let report = Report::from(lab.stats());
@@ -213,7 +214,8 @@ impl Ceilings {
         }
     }
 
-    /// The ceiling of the nearest kind of path that is not easier: packets as large or smaller, loss as high or higher.
+    /// The ceiling of the nearest kind of path that is not easier: packets as large or smaller,
+    /// loss as high or higher.
     fn of(&self, scenario: &Scenario) -> Option<u64> {
         let lossy = [&scenario.forward, &scenario.reverse]
             .into_iter()

@@ -17,6 +17,10 @@ use crate::scenario::{Direction, Scenario, unit};
 const PROBES_PER_S: u64 = 1000;
 const PROBE_WIRE_BYTES: u32 = 100;
 
+/// A load must not overflow the queue; a flood is to keep it full.
+const CATCH_UP: Duration = Duration::from_millis(2);
+pub(super) const CATCH_UP_FLOOD: Duration = Duration::from_millis(50);
+
 /// A delay may be off by this much, half of the time and 99 times of 100…
 const DELAY_OFF_NS_P50: f64 = 200_000.0;
 const DELAY_OFF_NS_P99: f64 = 1_000_000.0;
@@ -74,7 +78,8 @@ pub struct Check {
     pub fine: bool,
 }
 
-/// Starts the scenario's path and measures it; `time` is that of each of three measurements for each direction.
+/// Starts the scenario's path and measures it; `time` is that of each of three measurements for
+/// each direction.
 ///
 /// # Errors
 /// If the lab cannot be started or a socket fails.
@@ -116,6 +121,7 @@ fn check_direction(
         rate_bps: PROBES_PER_S * u64::from(PROBE_WIRE_BYTES) * 8,
         time,
         one_by_one: true,
+        catch_up: CATCH_UP,
     };
     let idle = traffic::send(lab, from, to, probes)?;
     let load = Flow {
@@ -123,6 +129,7 @@ fn check_direction(
         rate_bps: bottleneck_bps(link).unwrap_or(UNSHAPED_BPS) / 10 * 9,
         time,
         one_by_one: false,
+        catch_up: CATCH_UP,
     };
     let loaded = traffic::send(lab, from, to, load)?;
     let rate = match bottleneck_bps(link) {
@@ -130,6 +137,7 @@ fn check_direction(
         Some(rate_bps) => {
             let flood = Flow {
                 rate_bps: rate_bps / 5 * 6,
+                catch_up: CATCH_UP_FLOOD,
                 ..load
             };
             Some((rate_bps, traffic::send(lab, from, to, flood)?))

@@ -1,7 +1,8 @@
 //! Datagrams that cross a path: numbered and stamped when they leave, counted and timed when they arrive.
 //!
-//! Both ends run on one machine and read one clock, so the time that a datagram takes is known in each direction by itself. The arrival is
-//! the kernel's own stamp: how long the receiving thread takes to wake up does not count.
+//! Both ends run on one machine and read one clock, so the time that a datagram takes is known in
+//! each direction by itself. The arrival is the kernel's own stamp: how long the receiving thread
+//! takes to wake up does not count.
 
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -37,8 +38,10 @@ pub(super) struct Flow {
     pub(super) rate_bps: u64,
     /// …for this long…
     pub(super) time: Duration,
-    /// …each by itself, or as super-packets.
+    /// …each by itself, or as super-packets…
     pub(super) one_by_one: bool,
+    /// …making up for no more than this when the sender was held up.
+    pub(super) catch_up: Duration,
 }
 
 /// What became of it.
@@ -77,7 +80,8 @@ impl Outcome {
     }
 }
 
-/// Sends a flow from one host to another and watches it arrive. Answers when the last datagram that can still come has come.
+/// Sends a flow from one host to another and watches it arrive. Answers when the last datagram that
+/// can still come has come.
 pub(super) fn send(lab: &Lab, from: &Host, to: &Host, flow: Flow) -> Result<Outcome> {
     let receiver = to.netns().run(|| bind(to.addresses().v4))??;
     let target = receiver.local_addr();
@@ -120,39 +124,73 @@ fn transmit(own: Ipv4Addr, target: SocketAddr, flow: Flow) -> Result<(u64, f64)>
     let mut buffer = vec![0_u8; most * payload_bytes];
     let start_ns = clock.now_ns();
     let end_ns = start_ns + u64::try_from(flow.time.as_nanos())?;
-    let bits = u64::from(flow.wire_bytes) * 8;
+    let mut pace = Pace::new(flow, start_ns);
+    // A super-packet is sent when it is full, or, on a slow path, when a millisecond's worth is owed.
+    let enough = pace
+        .within(Duration::from_millis(1))
+        .clamp(1, u64::try_from(most)?);
     let mut number = 0_u64;
     loop {
         let now_ns = clock.now_ns();
         if now_ns >= end_ns {
-            return Ok((number, per_second(number * bits, now_ns - start_ns)));
+            let bits = number * u64::from(flow.wire_bytes) * 8;
+            return Ok((number, per_second(bits, now_ns - start_ns)));
         }
-        let owed = u128::from(now_ns - start_ns) * u128::from(flow.rate_bps)
-            / 1_000_000_000
-            / u128::from(bits);
-        let behind = usize::try_from(owed.saturating_sub(number.into()))?;
-        if behind == 0 || (behind < most && !flow.one_by_one) {
-            // A super-packet is sent when it is full, or, on a slow path, when as many as fit a millisecond are owed.
-            let enough = (u128::from(flow.rate_bps) / 1000 / u128::from(bits)).max(1);
-            if u128::try_from(behind)? < enough {
-                pause(Duration::from_micros(50))?;
-                continue;
-            }
+        let owed = pace.owed(now_ns);
+        if owed < enough {
+            pause(Duration::from_micros(50))?;
+            continue;
         }
-        let count = behind.min(most);
-        for segment in buffer.chunks_exact_mut(payload_bytes).take(count) {
+        let count = usize::try_from(owed)?.min(most);
+        for (segment, number) in buffer
+            .chunks_exact_mut(payload_bytes)
+            .zip(number..)
+            .take(count)
+        {
             segment[..8].copy_from_slice(&number.to_be_bytes());
             segment[8..STAMP_BYTES].copy_from_slice(&now_ns.to_be_bytes());
-            number += 1;
         }
         let bytes = [IoSlice::new(&buffer[..count * payload_bytes])];
-        match socket.send_segments(target, payload_bytes, &bytes) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                number -= u64::try_from(count)?
-            }
+        let taken = match socket.send_segments(target, payload_bytes, &bytes) {
+            Ok(taken) => u64::try_from(taken)?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error).context("cannot send a datagram"),
+        };
+        number += taken;
+        pace.settled += taken;
+    }
+}
+
+/// How many datagrams a flow owes by now. What a thread owes that was not scheduled for a while is
+/// forgiven: sent at once, it would overflow the queue that is to be measured.
+struct Pace {
+    flow: Flow,
+    start_ns: u64,
+    /// Datagrams sent or forgiven.
+    settled: u64,
+}
+
+impl Pace {
+    fn new(flow: Flow, start_ns: u64) -> Self {
+        Self {
+            flow,
+            start_ns,
+            settled: 0,
         }
+    }
+
+    fn owed(&mut self, now_ns: u64) -> u64 {
+        let due = self.within(Duration::from_nanos(now_ns - self.start_ns));
+        let most = self.within(self.flow.catch_up).max(1);
+        self.settled = self.settled.max(due.saturating_sub(most));
+        due.saturating_sub(self.settled)
+    }
+
+    /// Datagrams that the flow sends in this time.
+    fn within(&self, time: Duration) -> u64 {
+        let bits = u128::from(self.flow.wire_bytes) * 8;
+        let due = time.as_nanos() * u128::from(self.flow.rate_bps) / 1_000_000_000 / bits;
+        u64::try_from(due).unwrap_or(u64::MAX)
     }
 }
 
@@ -321,7 +359,27 @@ mod tests {
             rate_bps: 1_000_000,
             time,
             one_by_one: true,
+            catch_up: Duration::from_millis(2),
         })
+    }
+
+    #[test]
+    fn a_sender_that_was_held_up_does_not_send_all_at_once() {
+        let flow = Flow {
+            wire_bytes: 125,
+            ..seen().flow
+        };
+        let mut pace = Pace::new(flow, 1_000);
+        assert_eq!(pace.owed(1_000), 0);
+        assert_eq!(pace.owed(1_001_000), 1);
+        assert_eq!(
+            pace.owed(900_001_000),
+            2,
+            "two milliseconds are made up for"
+        );
+        pace.settled += 2;
+        assert_eq!(pace.owed(900_001_000), 0);
+        assert_eq!(pace.owed(901_001_000), 1);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `up` and `down`: labs in the background.
 //!
-//! `up` starts its own command line again, detached from the terminal, and waits until the lab stands. The process left behind holds the
-//! lab until it is told to end.
+//! `up` starts its own command line again, detached from the terminal, and waits until the lab
+//! stands. The process left behind holds the lab until it is told to end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Command, ExitCode, Stdio};
@@ -59,7 +59,8 @@ pub(super) fn down(args: &DownArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The lab of this name, or the only one that `up` has started: one that belongs to a running command must be named.
+/// The lab of this name, or the only one that `up` has started: one that belongs to a running
+/// command must be named.
 pub(super) fn find(name: Option<&str>) -> Result<(LabDir, State)> {
     let labs = alive()?
         .into_iter()

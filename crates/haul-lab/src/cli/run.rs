@@ -46,7 +46,8 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)))
 }
 
-/// What runs: the scenario's commands; with a command from the command line, only those of them in the background, and then this.
+/// What runs: the scenario's commands; with a command from the command line, only those of them in
+/// the background, and then this.
 fn runs(scenario: &Scenario, args: &RunArgs) -> Vec<Job> {
     let own = |job: &Run| Job {
         host: job.host.clone(),

@@ -32,6 +32,8 @@ pub(super) struct Setup {
     pub(super) direction: Direction,
     pub(super) seed: u64,
     pub(super) run_ns_max: u64,
+    /// While packets are many, the thread wakes up this often.
+    pub(super) rest_ns: u64,
     pub(super) pool_bytes: usize,
     pub(super) from: Arc<Tun>,
     pub(super) to: Arc<Tun>,
@@ -54,6 +56,8 @@ pub(super) struct Loop {
     stats: DirectionStats,
     /// How late the kernel wakes this thread at the least, of late.
     wake_ns: u64,
+    /// When the last wait ended.
+    rested_ns: u64,
     /// A packet has just woken this thread, so it has been waiting for that long.
     woken: bool,
     published_ns: u64,
@@ -72,6 +76,7 @@ impl Loop {
             head: [0; HEAD_MAX],
             stats: DirectionStats::default(),
             wake_ns: 0,
+            rested_ns: 0,
             woken: false,
             published_ns: 0,
             published_packets: 0,
@@ -180,26 +185,40 @@ impl Loop {
     /// Waits for a packet, or until a run is due. True if the direction is to end.
     fn sleep(&mut self) -> bool {
         let mut polled = [
-            PollFd::new(&*self.setup.from, PollFlags::IN),
             PollFd::new(&*self.setup.stop, PollFlags::IN),
+            PollFd::new(&*self.setup.from, PollFlags::IN),
         ];
         let asleep_ns = self.clock.now_ns();
-        let wait_ns = match self.schedule.due_ns() {
-            Some(due_ns) => Some(due_ns.saturating_sub(asleep_ns + self.wake_ns)),
-            None if self.published_packets != self.packets() => Some(PUBLISH_NS),
-            None => None,
+        let rest_ns = self.rested_ns + self.setup.rest_ns;
+        let rest_ns = rest_ns.saturating_sub(asleep_ns + self.wake_ns);
+        let (watched, wait_ns) = if rest_ns > 0 {
+            // Packets are many: let some of them come together, as a network card does that
+            // moderates its interrupts.
+            (&mut polled[..1], Some(rest_ns))
+        } else {
+            (&mut polled[..], self.wait_ns(asleep_ns))
         };
         let wait = wait_ns.map(timespec);
         // An interrupted wait is like one that ended early.
-        let ready = rustix::event::poll(&mut polled, wait.as_ref());
-        self.woken = polled[0].revents().contains(PollFlags::IN);
-        let ended = !polled[1].revents().is_empty() || polled[0].revents().contains(PollFlags::ERR);
+        let ready = rustix::event::poll(watched, wait.as_ref());
+        let [stop, from] = polled.map(|fd| fd.revents());
+        self.rested_ns = self.clock.now_ns();
         if ready == Ok(0)
             && let Some(wait_ns) = wait_ns.filter(|&wait_ns| wait_ns > 0)
         {
-            self.learn_wake(self.clock.now_ns().saturating_sub(asleep_ns + wait_ns));
+            self.learn_wake(self.rested_ns.saturating_sub(asleep_ns + wait_ns));
         }
-        ended
+        self.woken = from.contains(PollFlags::IN);
+        !stop.is_empty() || from.contains(PollFlags::ERR)
+    }
+
+    /// How long until there is something to do, if that is known.
+    fn wait_ns(&self, now_ns: u64) -> Option<u64> {
+        match self.schedule.due_ns() {
+            Some(due_ns) => Some(due_ns.saturating_sub(now_ns + self.wake_ns)),
+            None if self.published_packets != self.packets() => Some(PUBLISH_NS),
+            None => None,
+        }
     }
 
     /// Falls fast and rises slowly, so that hardly a packet is early.

@@ -113,8 +113,9 @@ fn bring_up(lab: &Lab, host: &Host, plan: &HostPlan) -> Result<()> {
     Ok(())
 }
 
-/// What hosts use where the kernel does not let a namespace choose the lab's congestion control: only the machine's own default, and
-/// what `net.ipv4.tcp_allowed_congestion_control` lists, can be one's default.
+/// What hosts use where the kernel does not let a namespace choose the lab's congestion control:
+/// only the machine's own default, and what `net.ipv4.tcp_allowed_congestion_control` lists, can be
+/// one's default.
 pub(super) fn other_congestion_control(netns: &NetNs) -> Option<String> {
     let path = format!("/proc/sys/{}", CONGESTION_CONTROL.0.replace('.', "/"));
     let used = netns.run(|| std::fs::read_to_string(path)).ok()?.ok()?;
