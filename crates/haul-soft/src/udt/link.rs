@@ -27,6 +27,10 @@ pub struct Link {
     poller: Poller,
     events: Events,
     batch: RecvBatch,
+    /// Messages of `batch` that the connection has seen.
+    taken: usize,
+    /// Nobody has said yet where payload goes: what comes behind the answer to the handshake waits in `batch`.
+    opening: bool,
     transmit: Transmit,
     /// Segments of `transmit` that have left; the rest waits for room in the socket's buffer.
     left: Option<usize>,
@@ -110,6 +114,8 @@ impl Link {
             batch: RecvBatch::new(RECEIVE_MESSAGES, RECEIVE_BUFFER_BYTES, 0)?,
             events: Events::with_capacity(4),
             transmit: Transmit::default(),
+            taken: 0,
+            opening: false,
             left: None,
             now: Time::from_ns(clock.now_ns()),
             clock,
@@ -274,12 +280,14 @@ impl Link {
     /// Drives the handshake.
     pub(super) fn wait_open(&mut self) -> Result<(), LinkError> {
         let mut outgoing = Outgoing::Memory { source: &Nothing };
+        self.opening = true;
         while self.connection.params().is_none() {
             self.turn(&mut outgoing, &mut NoSink)?;
             if self.connection.params().is_none() {
                 self.sleep(None)?;
             }
         }
+        self.opening = false;
         self.flush(&mut outgoing)
     }
 
@@ -317,15 +325,21 @@ impl Link {
     fn receive_some(&mut self, place: &mut dyn Place) -> Result<(), LinkError> {
         self.arrived = 0;
         for _ in 0..RECEIVE_ROUNDS {
-            match self.socket.recv_batch(&mut self.batch) {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // The peer's host says that nobody listens there (any more).
-                Err(error) => return Err(LinkError::Network(error)),
+            if self.batch.message(self.taken).is_none() {
+                match self.socket.recv_batch(&mut self.batch) {
+                    Ok(0) => return Ok(()),
+                    Ok(_) => self.taken = 0,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                    // The peer's host says that nobody listens there (any more).
+                    Err(error) => return Err(LinkError::Network(error)),
+                }
+                self.now = Time::from_ns(self.batch.now_ns());
             }
-            self.now = Time::from_ns(self.batch.now_ns());
-            for message in self.batch.iter() {
+            while let Some(message) = self.batch.message(self.taken) {
+                if self.opening && self.connection.params().is_some() {
+                    return Ok(());
+                }
+                self.taken += 1;
                 self.arrived += message.bytes.len() as u64;
                 let arrived = Time::from_ns(message.arrived_ns);
                 let datagrams = message.datagrams();
