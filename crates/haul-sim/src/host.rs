@@ -5,6 +5,7 @@ use haul_udt::wire::{HEADER_LEN, SocketId, SocketKind};
 use haul_udt::{Config, Connection, Event, Received, Transmit};
 
 use crate::pattern;
+use crate::world::{Flow, MessageOut};
 
 /// What a host has received.
 #[derive(Debug, Default)]
@@ -35,24 +36,88 @@ pub struct Host {
     transmit: Transmit,
     connected: bool,
     closed: Option<Option<haul_udt::Error>>,
+    expected: Expected,
+    rest_ns: u64,
+    reads_at: Option<Time>,
+}
+
+/// What the peer sends.
+#[derive(Debug)]
+struct Expected {
+    stream_bytes: u64,
+    /// Each message with its position in the peer's send space, and whether it has come.
+    messages: Vec<(MessageOut, u64, bool)>,
+    /// The latest ordered message that has come.
+    ordered: usize,
+}
+
+impl Expected {
+    fn new(stream_bytes: u64, messages: &[MessageOut]) -> Self {
+        let mut position = 0;
+        let placed = messages.iter().map(|message| {
+            position += message.len;
+            (*message, position - message.len, false)
+        });
+        Self {
+            stream_bytes,
+            messages: placed.collect(),
+            ordered: 0,
+        }
+    }
+
+    /// Takes note of message `number`; answers its position, or what is wrong.
+    fn take(&mut self, number: u32, len: u64) -> Result<u64, String> {
+        let index = number as usize;
+        let (message, position, came) = index
+            .checked_sub(1)
+            .and_then(|at| self.messages.get_mut(at))
+            .ok_or_else(|| format!("message {number} was never sent"))?;
+        if *came {
+            return Err(format!("message {number} came twice"));
+        }
+        if message.len != len {
+            return Err(format!(
+                "message {number} came with {len} bytes, not {}",
+                message.len
+            ));
+        }
+        if index < self.ordered {
+            return Err(format!(
+                "message {number} came after {}, which is ordered",
+                self.ordered
+            ));
+        }
+        if message.in_order {
+            self.ordered = index;
+        }
+        *came = true;
+        Ok(*position)
+    }
+
+    fn has_all_messages(&self) -> bool {
+        self.messages
+            .iter()
+            .all(|(message, _, came)| *came || message.ttl_ns.is_some())
+    }
 }
 
 impl Host {
-    /// A host whose payload is the pattern of `seed` and whose peer's is that of `peer_seed`.
-    #[must_use]
-    pub fn new(
+    /// The host on `side` of `flow`, which is the world's `index`th.
+    pub(crate) fn new(
         connection: Connection,
         config: &Config,
-        seed: u64,
-        peer_seed: u64,
-        bytes_matter: bool,
+        flow: &Flow,
+        index: usize,
+        side: usize,
     ) -> Self {
         let slots = config.receive_slots() as usize * config.mtu as usize;
+        let bytes_matter = flow.bytes_matter;
         let memory = if bytes_matter {
             vec![0; slots]
         } else {
             Vec::new()
         };
+        let (seed, peer_seed) = (seed(index, side), seed(index, 1 - side));
         Self {
             connection,
             rx: Rx::default(),
@@ -64,7 +129,22 @@ impl Host {
             transmit: Transmit::default(),
             connected: false,
             closed: None,
+            expected: Expected::new(flow.stream_bytes[1 - side], &flow.messages[1 - side]),
+            rest_ns: flow.rest_ns[side],
+            reads_at: None,
         }
+    }
+
+    /// Everything that the peer sends has been delivered, but for messages that it may have given up.
+    pub(crate) fn has_all(&self) -> bool {
+        let stream = self.kind == SocketKind::Datagram
+            || self.rx.delivered_bytes >= self.expected.stream_bytes;
+        stream && self.expected.has_all_messages() && self.reads_at.is_none()
+    }
+
+    /// When the application wakes up to read.
+    pub(crate) fn reads_at(&self, now: Time) -> Option<Time> {
+        self.reads_at.map(|at| at.max(now))
     }
 
     /// The handshake is done.
@@ -119,6 +199,7 @@ impl Host {
     /// Lets time pass.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.connection.handle_timeout(now);
+        self.deliver(now);
         while let Some(event) = self.connection.poll_event() {
             self.note(event);
         }
@@ -153,11 +234,23 @@ impl Host {
         }
     }
 
+    /// The application reads, if it does not rest.
     fn deliver(&mut self, now: Time) {
-        let Some(params) = self.connection.params() else {
+        if self.reads_at.is_some_and(|at| now < at) {
             return;
-        };
-        if params.placement && self.kind == SocketKind::Stream {
+        }
+        let before = self.rx.delivered_bytes;
+        self.read(now);
+        let read = self.rx.delivered_bytes > before;
+        self.reads_at = (read && self.rest_ns > 0).then(|| now.after(self.rest_ns));
+    }
+
+    fn read(&mut self, now: Time) {
+        let placed = self
+            .connection
+            .params()
+            .is_some_and(|params| params.placement);
+        if placed && self.kind == SocketKind::Stream {
             self.rx.delivered_bytes = self.connection.delivered_offset();
             self.connection.consume(now, self.rx.delivered_bytes);
             return;
@@ -175,8 +268,14 @@ impl Host {
             self.connection
                 .take_message(&message, |piece| pieces.push(piece));
             let total: u64 = pieces.iter().map(|piece| u64::from(piece.len)).sum();
-            if total != message.len {
-                self.rx.wrong = Some(format!("message {} has {total} bytes", message.number));
+            match self.expected.take(message.number, total) {
+                Err(wrong) => self.rx.wrong = Some(wrong),
+                Ok(mut position) => {
+                    for piece in pieces {
+                        self.check_memory(piece.position, piece.len, position);
+                        position += u64::from(piece.len);
+                    }
+                }
             }
             self.rx.messages.push((message.number, message.len));
             self.rx.delivered_bytes += message.len;
@@ -198,9 +297,13 @@ impl Host {
         };
         let piece = &self.memory[at..at + len as usize];
         if !pattern::matches(piece, self.peer_seed, stream_offset) {
-            self.rx.wrong = Some(format!("stream differs at offset {stream_offset}"));
+            self.rx.wrong = Some(format!("what was sent from {stream_offset} on differs"));
         }
     }
+}
+
+fn seed(flow: usize, side: usize) -> u64 {
+    flow as u64 * 2 + side as u64 + 1
 }
 
 /// The id of the host on side `side`.

@@ -15,4 +15,4 @@ pub mod scenario;
 mod world;
 
 pub use host::{Host, Rx};
-pub use world::{Flow, Outcome, Path, World};
+pub use world::{Damage, Flow, MessageOut, Outcome, Path, World};

@@ -207,15 +207,11 @@ impl Opening {
         self.body.initial.get()
     }
 
-    /// What a connected socket answers to handshakes that its peer repeats.
+    /// What a connected rendezvous socket answers to handshakes that its peer repeats.
     pub(crate) fn repeat(&self) -> (Handshake, Offer) {
-        let request = match self.role {
-            Role::Client => RequestKind::Conclusion,
-            Role::Rendezvous => RequestKind::Agreement,
-        };
         (
             Handshake {
-                request,
+                request: RequestKind::Agreement,
                 cookie: 0,
                 ..self.body
             },

@@ -62,6 +62,8 @@ pub(crate) struct Receiver {
     plain: Option<PlainFeedback>,
     arrivals: Arrivals,
     schedule: Schedule,
+    /// The last drop request of a plain peer: message and last packet.
+    last_drop: Option<(u32, u64)>,
 }
 
 /// Facts that selective feedback reports.
@@ -96,7 +98,9 @@ struct Schedule {
     repeats: u32,
     /// Where the next rotating report of old gaps begins.
     cursor: u64,
+    /// Stream offset, and packet of the slots, up to which the sender was last allowed to go.
     limit_reported: u64,
+    packet_limit_reported: u64,
 }
 
 /// The sender's first flight; it is sent back to back, later packets are not.
@@ -150,7 +154,9 @@ impl Receiver {
                 repeats: 0,
                 cursor: first,
                 limit_reported: 0,
+                packet_limit_reported: 0,
             },
+            last_drop: None,
         }
     }
 
@@ -176,7 +182,7 @@ impl Receiver {
             return Ok(self.duplicate(now));
         }
         let placement = match self.judge(number, data, len)? {
-            Some(offset) => self.holes.take(now, number, offset, u64::from(len)),
+            Some((offset, len)) => self.holes.take(now, number, offset, len),
             None => return Ok(Received::Discard),
         };
         match placement {
@@ -199,9 +205,9 @@ impl Receiver {
         Ok(Received::Data(self.place(number, data, len)))
     }
 
-    /// Checks that there is room; answers the packet's stream offset (zero where packets take slots), or none if it lies
-    /// beyond what this end has offered.
-    fn judge(&self, number: u64, data: &Data, len: u32) -> Result<Option<u64>, Error> {
+    /// Checks that there is room; answers the stream offset and length that the packet must fit in with (both zero where
+    /// packets take slots), or none if it lies beyond what this end has offered.
+    fn judge(&self, number: u64, data: &Data, len: u32) -> Result<Option<(u64, u64)>, Error> {
         match &self.discipline {
             Discipline::Placed {
                 consumed,
@@ -214,10 +220,10 @@ impl Receiver {
                 {
                     return Err(Error::PeerMisbehaved(Misbehaviour::BeyondWindow));
                 }
-                Ok(Some(offset))
+                Ok(Some((offset, u64::from(len))))
             }
             // A plain sender learns of the window only from ACKs and may well overrun it.
-            Discipline::Slotted(slots) => Ok((number < slots.limit()).then_some(0)),
+            Discipline::Slotted(slots) => Ok((number < slots.limit()).then_some((0, 0))),
         }
     }
 
@@ -273,28 +279,30 @@ impl Receiver {
         };
         let first = first.extend(self.holes.next());
         let last = last.extend(first);
-        if last < first || last >= slots.limit() {
+        if last < first || last > slots.limit() {
             return Err(Error::PeerMisbehaved(Misbehaviour::BeyondWindow));
         }
-        for number in first.max(self.holes.next())..=last {
-            // libudt names one packet too many, which belongs to the next message.
-            let one_too_many = !self.params.placement
-                && number == last
-                && last > first
-                && self.holes.highest() <= number;
-            if one_too_many || !slots.may_drop(number, message) {
-                continue;
+        // libudt names one packet too many, which belongs to the next message. It never repeats itself; a peer that does
+        // means what it says.
+        let repeated = self.last_drop.replace((message, last)) == Some((message, last));
+        let spare_last = !self.params.placement && last > first && !repeated;
+        let end = if spare_last { last } else { last + 1 };
+        let base = slots.limit() - slots.capacity();
+        for number in first.max(base)..end.min(slots.limit()) {
+            if slots.may_drop(number, message) {
+                self.holes.give_up(now, number, number);
+                slots.drop_packet(number);
             }
-            self.holes.give_up(now, number, number);
-            slots.drop_packet(number);
         }
         self.note_news(now);
         Ok(())
     }
 
-    pub(crate) fn handle_sender_info(&mut self, info: SenderInfo) {
+    /// A sender that has no room repeats its wish, so the answer is the window as it is now.
+    pub(crate) fn handle_sender_info(&mut self, now: Time, info: SenderInfo) {
         let wished_ns = u64::from(info.feedback_interval_us) * MICROSECOND_NS;
         self.schedule.interval_ns = wished_ns.clamp(INTERVAL_NS_MIN, INTERVAL_NS_MAX);
+        self.schedule.due = Some(now);
     }
 
     /// Stream offset below which everything has arrived; only where packets are placed.
@@ -316,6 +324,19 @@ impl Receiver {
         let limit = *consumed + *window_bytes;
         if limit - self.schedule.limit_reported.min(limit) > *window_bytes / 4 {
             self.schedule.due = Some(now);
+            self.schedule.repeats = REPEATS;
+        }
+    }
+
+    /// The caller freed slots: a Longhaul sender that waits for room is told of it.
+    pub(crate) fn note_room(&mut self) {
+        let Discipline::Slotted(slots) = &self.discipline else {
+            return;
+        };
+        let (limit, reported) = (slots.limit(), self.schedule.packet_limit_reported);
+        if self.params.placement && reported > 0 && limit - reported > slots.capacity() / 4 {
+            self.schedule.due = Some(Time::ZERO);
+            self.schedule.repeats = REPEATS;
         }
     }
 
@@ -343,6 +364,10 @@ impl Receiver {
         self.plain
             .as_mut()
             .map(|plain| (plain, &mut self.holes, free))
+    }
+
+    pub(crate) fn feedback_interval_ns(&self) -> u64 {
+        self.schedule.interval_ns
     }
 
     /// When an ACK or NAK for a plain peer may be due.
@@ -374,6 +399,7 @@ impl Receiver {
             Discipline::Slotted(slots) => (slots.limit(), u64::MAX),
         };
         self.schedule.limit_reported = offset_limit;
+        self.schedule.packet_limit_reported = packet_limit;
         let (echo, echo_at) = self.arrivals.echo;
         let age_us = now.since(echo_at) / MICROSECOND_NS;
         let fixed = Feedback {

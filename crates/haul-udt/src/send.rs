@@ -74,8 +74,10 @@ enum State {
     /// Declared lost; queued to be sent again.
     Lost,
     Delivered,
-    /// Its message was given up; the peer has to be told.
+    /// Its message was given up; the peer has been told.
     GivenUp,
+    /// Its message was given up; queued to tell the peer again.
+    Retell,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -164,7 +166,12 @@ impl Sender {
             newest_delivered: Time::ZERO,
             limits: Limits {
                 packet: first + u64::from(params.peer_flight_packets),
-                offset: WINDOW_BYTES_MIN,
+                // Plain UDT4 counts packets only.
+                offset: if params.placement {
+                    WINDOW_BYTES_MIN
+                } else {
+                    u64::MAX
+                },
             },
             in_flight_bytes: 0,
             totals: SendTotals::default(),
@@ -258,6 +265,11 @@ impl Sender {
         self.fresh_len().is_some()
     }
 
+    /// All that was sent has arrived, and the peer's limits keep the rest back.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.packets.is_empty() && self.has_fresh() && self.fresh_len().is_none()
+    }
+
     fn has_fresh(&self) -> bool {
         self.position < self.written || !self.messages.is_empty()
     }
@@ -276,22 +288,26 @@ impl Sender {
     }
 
     /// Length of the payload that [`Sender::emit`] would name next, to keep segments of a batch alike.
-    pub(crate) fn peek_len(&self) -> Option<u32> {
-        let lost = self.lost.iter().filter_map(|&number| self.get(number));
-        let next_lost = lost
-            .filter(|packet| packet.state == State::Lost)
-            .map(|packet| u32::from(packet.len))
-            .next();
-        next_lost.or_else(|| self.fresh_len())
+    pub(crate) fn peek_len(&mut self, now: Time) -> Option<u32> {
+        self.skip_stale(now);
+        while let Some(&number) = self.lost.front() {
+            let waiting = |packet: &&Packet| matches!(packet.state, State::Lost | State::Retell);
+            if let Some(packet) = self.get(number).filter(waiting) {
+                return Some(u32::from(packet.len));
+            }
+            // It has arrived after all.
+            self.lost.pop_front();
+        }
+        self.fresh_len()
     }
 
     fn resend(&mut self, now: Time, number: u64) -> Option<Emit> {
         let expired_by = self.millis(now);
         let packet = self.get(number)?;
-        if !matches!(packet.state, State::Lost | State::GivenUp) {
+        if !matches!(packet.state, State::Lost | State::Retell) {
             return None;
         }
-        if packet.state == State::GivenUp || packet.expires.is_some_and(|at| at.0 < expired_by) {
+        if packet.state == State::Retell || packet.expires.is_some_and(|at| at.0 < expired_by) {
             return Some(self.give_up(now, number));
         }
         let index = self.index(number)?;
@@ -432,7 +448,7 @@ impl Sender {
                 continue;
             };
             let packet = &mut self.packets[index];
-            newly |= packet.state != State::GivenUp;
+            newly |= !matches!(packet.state, State::GivenUp | State::Retell);
             if packet.state == State::InFlight {
                 self.in_flight_bytes -= u64::from(packet.len) + self.wire_overhead;
             }
@@ -558,7 +574,7 @@ impl Sender {
         let missing = std::mem::take(&mut self.missing);
         for &number in &missing {
             let overdue = self.get(number).is_some_and(|packet| {
-                packet.state == State::InFlight
+                matches!(packet.state, State::InFlight | State::GivenUp)
                     && packet.sent.after(reorder_ns) <= self.newest_delivered
             });
             if overdue && gaps.covers(number) && gaps.leaves_open(number) {
@@ -573,11 +589,9 @@ impl Sender {
             return;
         };
         let packet = &mut self.packets[index];
-        let given_up = packet.state == State::GivenUp;
-        if packet.state != State::InFlight && !given_up {
-            return;
-        }
-        if !given_up {
+        if packet.state == State::GivenUp {
+            packet.state = State::Retell;
+        } else if packet.state == State::InFlight {
             packet.state = State::Lost;
             let wire_bytes = u64::from(packet.len) + self.wire_overhead;
             self.in_flight_bytes -= wire_bytes;
@@ -588,6 +602,8 @@ impl Sender {
                 progress.first_lost.min(number)
             };
             progress.lost_bytes += wire_bytes;
+        } else {
+            return;
         }
         self.lost.push_back(number);
     }
@@ -629,11 +645,18 @@ impl Sender {
         repeat_ns: u64,
     ) -> Result<Progress, Error> {
         let end = self.next_packet();
+        let mut named = 0;
         for (first, last) in losses.iter() {
             let first = first.extend(self.first);
-            if last.extend(first) >= end {
+            let last = last.extend(first);
+            if last >= end {
                 return Err(Error::PeerMisbehaved(Misbehaviour::NeverSent));
             }
+            named += (last + 1).saturating_sub(first.max(self.first));
+        }
+        // Overlapping ranges would make a small packet cost much work.
+        if named > end - self.first {
+            return Err(Error::PeerMisbehaved(Misbehaviour::Feedback));
         }
         let mut progress = Progress::default();
         for (first, last) in losses.iter() {
@@ -709,7 +732,7 @@ impl Delivery {
     fn take(&mut self, packet: &Packet, overhead: u64) -> u64 {
         let wire_bytes = u64::from(packet.len) + overhead;
         match packet.state {
-            State::Delivered | State::GivenUp => return 0,
+            State::Delivered | State::GivenUp | State::Retell => return 0,
             State::InFlight | State::Lost => self.acked_bytes += wire_bytes,
         }
         // A packet sent again less than a round trip ago was answered for its first transmission.

@@ -74,6 +74,11 @@ impl Slots {
         self.base + self.capacity
     }
 
+    /// Slots in all.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// Free slots, given that everything below `next` has arrived.
     pub(crate) fn free(&self, next: u64) -> u64 {
         self.limit().saturating_sub(next)
@@ -137,6 +142,7 @@ impl Slots {
 
     /// A message that is whole and whose turn it is: the first, or any that need not keep the order.
     pub(crate) fn message(&mut self) -> Option<Message> {
+        self.discard_fragments();
         if let Some(message) = self.message_at(self.base) {
             return Some(message);
         }
@@ -179,6 +185,30 @@ impl Slots {
         self.advance();
     }
 
+    /// What has arrived without gaps and yet makes no message never will: its sender dropped the rest, or is broken.
+    fn discard_fragments(&mut self) {
+        while let Some(front) = self.slots.front()
+            && front.state == State::Present
+        {
+            let (starts, ends, message) = (front.first, front.last, front.message);
+            let inner = |slot: &Slot| {
+                slot.state == State::Present && slot.message == message && !slot.first
+            };
+            let middle = |slot: &&Slot| inner(slot) && !slot.last;
+            let run = 1 + self.slots.iter().skip(1).take_while(middle).count();
+            let goes_on = |slot: &Slot| slot.state == State::Empty || inner(slot);
+            if starts && (ends || self.slots.get(run).is_none_or(goes_on)) {
+                return;
+            }
+            let broken = if starts { run } else { 1 };
+            self.slots
+                .iter_mut()
+                .take(broken)
+                .for_each(|slot| slot.state = State::Done);
+            self.advance();
+        }
+    }
+
     fn message_at(&self, number: u64) -> Option<Message> {
         let first = self
             .get(number)
@@ -186,7 +216,8 @@ impl Slots {
         let mut len = 0;
         for end in number.. {
             let slot = self.get(end)?;
-            if slot.state != State::Present || slot.message != first.message {
+            let foreign = slot.message != first.message || slot.first && end > number;
+            if slot.state != State::Present || foreign {
                 return None;
             }
             len += u64::from(slot.len);

@@ -142,6 +142,7 @@ impl Socket {
     /// # Errors
     /// [`LinkError`] where the connection ends otherwise.
     pub fn recv(&mut self, buf: &mut [u8]) -> Result<usize, LinkError> {
+        let mut closed = false;
         loop {
             let mut filled = 0;
             while let Some(piece) = self.link.connection.front_piece() {
@@ -153,12 +154,12 @@ impl Socket {
                 filled += len;
                 self.link.connection.pop_piece();
             }
-            if filled > 0 {
+            if filled > 0 || closed {
                 return Ok(filled);
             }
             match self.turn().and_then(|()| self.wait_unless_ready()) {
                 Ok(()) => {}
-                Err(LinkError::PeerClosed) => return Ok(0),
+                Err(LinkError::PeerClosed) => closed = true,
                 Err(error) => return Err(error),
             }
         }
@@ -169,13 +170,17 @@ impl Socket {
     /// # Errors
     /// [`LinkError`] where the connection ends otherwise.
     pub fn recv_message(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
+        let mut closed = false;
         loop {
             if let Some(message) = self.link.connection.front_message() {
                 return self.copy_out(&message).map(Some);
             }
+            if closed {
+                return Ok(None);
+            }
             match self.turn().and_then(|()| self.wait_unless_ready()) {
                 Ok(()) => {}
-                Err(LinkError::PeerClosed) => return Ok(None),
+                Err(LinkError::PeerClosed) => closed = true,
                 Err(error) => return Err(error),
             }
         }

@@ -86,7 +86,7 @@ const EXPIRATION_NS_MIN: u64 = 300 * MILLISECOND_NS;
 const TIMEOUT_NS_MAX: u64 = 2 * SECOND_NS;
 /// Probes without an answer before everything in flight counts as lost.
 const PROBES: u32 = 2;
-const REORDER_NS_MIN: u64 = MILLISECOND_NS / 2;
+const REORDER_NS_MIN: u64 = MILLISECOND_NS;
 const RTT_NS_MAX: u64 = 60 * SECOND_NS;
 
 impl Established {
@@ -204,7 +204,8 @@ impl Established {
 
     pub(super) fn close(&mut self, now: Time) {
         let _ = self.sender.write(0, true);
-        self.closing.get_or_insert(now.after(self.timers.linger_ns));
+        let end = now.after(self.timers.linger_ns);
+        self.closing.get_or_insert(end);
     }
 
     /// Time in which there was nothing to be answered is no time-out.
@@ -233,7 +234,7 @@ impl Established {
         let result = match control {
             Control::Feedback(feedback) if self.params.placement => self.on_feedback(now, feedback),
             Control::SenderInfo(info) if self.params.placement => {
-                self.receiver.handle_sender_info(*info);
+                self.receiver.handle_sender_info(now, *info);
                 Ok(())
             }
             Control::Ack { number, body } if !self.params.placement => {
@@ -464,6 +465,10 @@ impl Established {
         if self.sender.has_unacknowledged() {
             due = due.min(self.retransmission_due());
         }
+        if self.params.placement && self.sender.is_blocked() {
+            let told = self.feedback.interval_told;
+            due = due.min(told.map_or(Time::ZERO, |(_, at)| at.after(FEEDBACK_RENEW_NS)));
+        }
         if let Some(at) = self.receiver.feedback_due() {
             due = due.min(at);
         }
@@ -532,7 +537,11 @@ impl Established {
         match plain.write(now, peer, holes, free, out) {
             Some(PlainControl::Nak { repeat_ns }) => {
                 append_losses(now, holes, repeat_ns, out);
-                out.len() > HEADER_LEN
+                if out.len() == HEADER_LEN {
+                    // What was missing has come meanwhile.
+                    out.clear();
+                }
+                !out.is_empty()
             }
             Some(PlainControl::Ack) => true,
             None => false,
@@ -541,7 +550,8 @@ impl Established {
 
     /// Tells the receiver how often feedback is wanted, while there is data to give feedback on.
     fn write_sender_info(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
-        if !self.params.placement || !self.sender.has_unacknowledged() {
+        let awaits = self.sender.has_unacknowledged() || self.sender.is_blocked();
+        if !self.params.placement || !awaits {
             return false;
         }
         let wanted = self.feedback.interval_ns;
@@ -573,6 +583,7 @@ impl Established {
         }
         self.pacer
             .set_rate(self.controller.pacing_rate().min(self.rate_max));
+        self.pacer.set_quantum(self.rtt.minimum_ns() / 4);
         let budget = self
             .pacer
             .budget_bytes(now)
@@ -610,7 +621,7 @@ impl Established {
     /// Packets of one length, but for a shorter last one, as far as `budget` wire bytes go. Answers wire bytes.
     fn fill_batch(&mut self, now: Time, budget: u64, out: &mut Transmit) -> u64 {
         let mut sent = 0;
-        while let Some(len) = self.sender.peek_len() {
+        while let Some(len) = self.sender.peek_len(now) {
             let wire_bytes = u64::from(len) + self.wire_overhead;
             let segment = out.payload.first().map_or(len, |range| range.len);
             let previous = out.payload.last().map_or(len, |range| range.len);

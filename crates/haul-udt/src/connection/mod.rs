@@ -16,7 +16,7 @@ use crate::listener::Request;
 use crate::recv::Received;
 use crate::send::SendTotals;
 use crate::seq::Seq;
-use crate::slots::{Message, Piece};
+use crate::slots::{Message, Piece, Slots};
 use crate::wire::{
     Control, ControlWriter, Handshake, Offer, Packet, RequestKind, SocketId, SocketKind,
 };
@@ -48,6 +48,8 @@ enum Phase {
         peer: SocketId,
         tell: u32,
         until: Time,
+        /// What had arrived and was not taken yet.
+        rest: Option<Box<Established>>,
     },
 }
 
@@ -189,7 +191,14 @@ impl Connection {
         arrived: Time,
         datagram: &[u8],
     ) -> Result<Received, Error> {
-        match Packet::parse(datagram)? {
+        let packet = Packet::parse(datagram)?;
+        let destination = Packet::destination(datagram);
+        let unaddressed = matches!(packet, Packet::Control(Control::Handshake { .. }))
+            && destination == Some(SocketId(0));
+        if destination != Some(self.local) && !unaddressed {
+            return Err(Error::PeerMisbehaved(Misbehaviour::OutOfPlace));
+        }
+        match packet {
             Packet::Data(data) => match &mut self.phase {
                 Phase::Open(open) => open.handle_data(
                     now,
@@ -286,41 +295,45 @@ impl Connection {
     /// Plain streams: the next piece of the stream in the receive memory, if it has arrived.
     #[must_use]
     pub fn front_piece(&mut self) -> Option<Piece> {
-        match &mut self.phase {
-            Phase::Open(open) if self.config.kind == SocketKind::Stream => {
-                open.receiver.slots()?.front()
-            }
-            _ => None,
-        }
+        self.slots_of(SocketKind::Stream)?.front()
     }
 
     /// Plain streams: the caller has taken the front piece.
     pub fn pop_piece(&mut self) {
-        if let Phase::Open(open) = &mut self.phase
-            && let Some(slots) = open.receiver.slots()
-        {
+        if let Some(slots) = self.slots_of(SocketKind::Stream) {
             slots.pop_front();
         }
+        self.note_room();
     }
 
     /// Message mode: a message that has arrived whole and whose turn it is.
     #[must_use]
     pub fn front_message(&mut self) -> Option<Message> {
-        match &mut self.phase {
-            Phase::Open(open) if self.config.kind == SocketKind::Datagram => {
-                open.receiver.slots()?.message()
-            }
-            _ => None,
-        }
+        self.slots_of(SocketKind::Datagram)?.message()
     }
 
     /// Message mode: hands the pieces of `message` to `take` in order, and frees them.
     pub fn take_message(&mut self, message: &Message, mut take: impl FnMut(Piece)) {
-        if let Phase::Open(open) = &mut self.phase
-            && let Some(slots) = open.receiver.slots()
-        {
+        if let Some(slots) = self.slots_of(SocketKind::Datagram) {
             slots.pieces(message).for_each(&mut take);
             slots.release(message);
+        }
+        self.note_room();
+    }
+
+    fn slots_of(&mut self, kind: SocketKind) -> Option<&mut Slots> {
+        match &mut self.phase {
+            Phase::Open(open)
+            | Phase::Closed {
+                rest: Some(open), ..
+            } if self.config.kind == kind => open.receiver.slots(),
+            _ => None,
+        }
+    }
+
+    fn note_room(&mut self) {
+        if let Phase::Open(open) = &mut self.phase {
+            open.receiver.note_room();
         }
     }
 
@@ -414,8 +427,13 @@ impl Connection {
     /// Placed streams: everything below this stream offset has arrived.
     #[must_use]
     pub fn delivered_offset(&self) -> u64 {
-        self.open()
-            .map_or(0, |open| open.receiver.delivered_offset())
+        match &self.phase {
+            Phase::Open(open)
+            | Phase::Closed {
+                rest: Some(open), ..
+            } => open.receiver.delivered_offset(),
+            _ => 0,
+        }
     }
 
     /// The send space below this position has arrived and need not be kept.
@@ -428,6 +446,13 @@ impl Connection {
     #[must_use]
     pub fn sent_position(&self) -> u64 {
         self.open().map_or(0, |open| open.sender.position())
+    }
+
+    /// The interval at which the data sender wants feedback, ns: looking for arrivals much more often serves nobody.
+    #[must_use]
+    pub fn feedback_interval_ns(&self) -> u64 {
+        self.open()
+            .map_or(0, |open| open.receiver.feedback_interval_ns())
     }
 
     /// Everything written has arrived.
@@ -475,7 +500,8 @@ impl Connection {
             Ok(None) => Ok(()),
             Ok(Some(agreed)) => {
                 let initial = opening.initial();
-                self.repeat = Some(opening.repeat());
+                // A client that answered its server's answers would never end.
+                self.repeat = opening.is_rendezvous().then(|| opening.repeat());
                 self.repeat_due = opening.is_rendezvous() && body.request != RequestKind::Agreement;
                 let open = Established::new(now, &self.config, &agreed, initial, self.seed);
                 self.phase = Phase::Open(Box::new(open));
@@ -507,11 +533,17 @@ impl Connection {
 
     fn end(&mut self, now: Time, peer: SocketId, error: Option<Error>) {
         let until = now.after(CLOSED_TELLS_NS);
-        self.phase = Phase::Closed {
+        let closed = Phase::Closed {
             peer,
             tell: SHUTDOWN_COPIES,
             until,
+            rest: None,
         };
+        if let Phase::Open(open) = std::mem::replace(&mut self.phase, closed)
+            && let Phase::Closed { rest, .. } = &mut self.phase
+        {
+            *rest = Some(open);
+        }
         self.events.push_back(Event::Closed(error));
     }
 }
