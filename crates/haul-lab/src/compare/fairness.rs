@@ -15,7 +15,6 @@ use super::stats::{jain, median};
 use super::tool::{self, Load, Told, Tool};
 use crate::lab::{Lab, privilege};
 use crate::report::Report;
-use crate::state::free_name;
 
 const SCHEMA: &str = "haul.fairness/1";
 
@@ -140,7 +139,7 @@ fn measure(
         }
     }
     machine::settle(session.settle);
-    let lab = Lab::start_named(&cell.scenario, &free_name(), cell.engine)?;
+    let lab = Lab::start_with(&cell.scenario, cell.engine)?;
     let dir = lab.dir().hosts_file();
     let dir = dir.parent().context("the lab has no directory")?;
     let (mut plans, mut servers) = (Vec::new(), Vec::new());

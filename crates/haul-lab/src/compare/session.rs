@@ -20,7 +20,6 @@ use super::record::{Figures, Measured, PathCounts, Run, Skipped};
 use super::tool::{Load, Plan, Resolved, Told, Tool};
 use crate::lab::{Engine, Lab};
 use crate::report::Report;
-use crate::state::free_name;
 
 /// A server that does not listen by then never will.
 const READY: Duration = Duration::from_secs(5);
@@ -96,7 +95,7 @@ impl Session<'_> {
         let load_before = machine::settle(self.settle);
         let mut scenario = cell.scenario.clone();
         scenario.seed = scenario.seed.wrapping_add(repetition.into());
-        let lab = Lab::start_named(&scenario, &free_name(), cell.engine)?;
+        let lab = Lab::start_with(&scenario, cell.engine)?;
         let mut run = Run::new(repetition, load_before);
         match self.measure(&lab, cell, tool) {
             Ok(measured) => run.figures = Some(Figures::new(cell, tool, &measured)),
