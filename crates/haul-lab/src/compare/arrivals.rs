@@ -108,6 +108,11 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
+    /// Its first `seconds`.
+    pub(super) fn cut(self, seconds: f64) -> Self {
+        Self { seconds, ..self }
+    }
+
     /// How long it took.
     pub(super) fn seconds(&self) -> f64 {
         self.seconds

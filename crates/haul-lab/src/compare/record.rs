@@ -4,7 +4,7 @@ use haul_io::process::Ended;
 use serde::Serialize;
 
 use super::args::CompareArgs;
-use super::arrivals::{Arrivals, Until};
+use super::arrivals::Arrivals;
 use super::bar;
 use super::cell::Cell;
 use super::machine::Machine;
@@ -102,7 +102,9 @@ pub(super) struct PathCounts {
 /// What was measured in one run, or the medians of several. Processor times are per 10⁹ bytes of payload.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figures {
+    /// All payload received.
     pub(super) bytes: f64,
+    /// The time over which goodput is taken.
     pub(super) seconds: f64,
     pub(super) goodput_bps: f64,
     /// Goodput with the time left out that the ramp may take.
@@ -135,6 +137,8 @@ pub(super) struct Measured {
     pub(super) a: Ended,
     pub(super) b: Ended,
     pub(super) machine_s: f64,
+    /// How long the tool was to send, where it was told a time.
+    pub(super) sends_s: Option<f64>,
 }
 
 impl Results {
@@ -282,6 +286,7 @@ impl Figures {
             a,
             b,
             machine_s,
+            sends_s,
         } = measured;
         #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
         let (bytes, rss_a, rss_b) = (
@@ -296,16 +301,12 @@ impl Figures {
             RAMP_RTTS
         };
         let allowed_s = allowed_rtts * rtt_s;
-        let until = if told.counts_all {
-            Until::LastByte(told.seconds)
-        } else {
-            Until::Told(told.seconds)
-        };
-        let transfer = arrivals.transfer(rtt_s, until);
-        let seconds = transfer.map_or(told.seconds, |transfer| transfer.seconds());
+        let transfer = arrivals.transfer(rtt_s, told.until());
+        let (counted, seconds) = told.within(transfer.map(|transfer| transfer.seconds()), *sends_s);
+        let transfer = transfer.map(|transfer| transfer.cut(seconds));
         let after = transfer.and_then(|transfer| transfer.share_after(allowed_s));
-        let after_ramp_bps = after.map(|share| bytes * 8.0 * share / (seconds - allowed_s));
-        let goodput_bps = bytes * 8.0 / seconds;
+        let after_ramp_bps = after.map(|share| counted * 8.0 * share / (seconds - allowed_s));
+        let goodput_bps = counted * 8.0 / seconds;
         let ceiling = cell.ceiling_bps(tool.header_bytes());
         let ramp_s = transfer.and_then(|transfer| transfer.ramp_s());
         let per_gb = |seconds: f64| seconds / (bytes / 1e9);

@@ -141,6 +141,10 @@ impl Session<'_> {
                 a,
                 b,
                 machine_s: spent,
+                sends_s: match self.load {
+                    Load::Seconds(seconds) => Some(seconds.into()),
+                    Load::Bytes(_) => None,
+                },
             })
         })
     }

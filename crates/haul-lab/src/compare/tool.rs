@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
 use super::args::Programs;
+use super::arrivals::Until;
 use super::cell::Cell;
 use crate::scenario::unit::Span;
 
@@ -96,6 +97,48 @@ impl Programs {
             udt_bench,
             iperf: in_path("iperf3"),
         }
+    }
+}
+
+impl Told {
+    /// When its arrivals are over.
+    pub(super) fn until(&self) -> Until {
+        if self.counts_all {
+            Until::LastByte(self.seconds)
+        } else {
+            Until::Told(self.seconds)
+        }
+    }
+
+    /// The payload that counts for goodput, and over which time. `arrival_s`: from the first payload at the device to the last that
+    /// counts; `sends_s`: how long the tool was to send.
+    ///
+    /// A tool that was to send for a time, and then waits until all has arrived, is cut off at that time, as `iperf3` cuts itself
+    /// off: waiting for the last repairs is not what either is to be measured by.
+    pub(super) fn within(&self, arrival_s: Option<f64>, sends_s: Option<f64>) -> (f64, f64) {
+        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+        let bytes = self.bytes as f64;
+        let seconds = arrival_s.unwrap_or(self.seconds);
+        match sends_s {
+            Some(sends_s) if self.counts_all && sends_s < seconds => {
+                // The tool saw its first byte this much later than the device did.
+                let late_s = (seconds - self.seconds).max(0.0);
+                (self.bytes_by(sends_s - late_s), sends_s)
+            }
+            _ => (bytes, seconds),
+        }
+    }
+
+    /// What had come by a time, within a span in proportion.
+    fn bytes_by(&self, time: f64) -> f64 {
+        let mut left = time;
+        let mut bytes = 0.0;
+        for &(length, span) in &self.spans {
+            let part = (left / length).clamp(0.0, 1.0);
+            bytes += span * part;
+            left -= length;
+        }
+        bytes
     }
 }
 
@@ -473,6 +516,22 @@ mod tests {
         assert_eq!(told.bytes, 113_737_504);
         assert!((told.seconds - 1.003).abs() < 1e-9);
         assert!((told.resent_bytes - 14_480.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn repairs_after_the_time_is_up_count_for_nothing() {
+        let text = r#"{"bytes":2100,"seconds":2.1,"retransmitted_bytes":0,"intervals":[
+            {"start_s":0.0,"end_s":1.0,"bytes":1000},{"start_s":1.0,"end_s":2.0,"bytes":1000},
+            {"start_s":2.0,"end_s":3.0,"bytes":100}]}"#;
+        let told = Tool::parse("haul-udt")
+            .unwrap()
+            .told("", text, &cell())
+            .unwrap();
+        assert_eq!(told.within(Some(2.1), Some(2.0)), (2000.0, 2.0));
+        // Its first byte came a tenth of a second before it saw it.
+        let (bytes, seconds) = told.within(Some(2.2), Some(2.0));
+        assert!((bytes - 1900.0).abs() < 1e-6 && (seconds - 2.0).abs() < 1e-9);
+        assert_eq!(told.within(Some(2.1), None), (2100.0, 2.1));
     }
 
     #[test]
