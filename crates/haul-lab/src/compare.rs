@@ -6,7 +6,7 @@
 //!
 //! Map: [`args`] the command line · [`cell`] paths and their ceilings · [`tool`] programs and what they print · [`session`] one run ·
 //! [`arrivals`] when bytes came · [`stats`] medians and fairness · [`machine`] the machine and how busy it is · [`record`] what is
-//! kept · [`bar`] what is good enough · [`table`] and [`plot`] for people · [`fairness`] two flows.
+//! kept · [`bar`] what is good enough · [`table`] and [`plot`] for people · [`mod@fairness`] two flows.
 
 mod args;
 mod arrivals;

@@ -327,7 +327,7 @@ fn listens(netns: &NetNs, plan: &Plan) -> Result<bool> {
     }))
 }
 
-/// For the flows of [`super::fairness`], which read their own output.
+/// For the flows of [`mod@super::fairness`], which read their own output.
 pub(super) fn told_by(
     tool: &Tool,
     server: &Running,
