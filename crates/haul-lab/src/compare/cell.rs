@@ -112,7 +112,8 @@ impl Cell {
     /// The share of packets from `a` to `b` that do not arrive whole, in the long run.
     pub(super) fn loss(&self) -> f64 {
         let link = &self.scenario.forward.link;
-        1.0 - (1.0 - mean_loss(&link.loss)) * (1.0 - link.corrupt)
+        let lost = mean_loss(&link.loss);
+        lost + link.corrupt * (1.0 - lost)
     }
 
     /// The most payload per second, in bits: the rate, less headers, less what is lost (DESIGN §9). `header_bytes` is what each

@@ -21,6 +21,7 @@ pub(super) struct Machine {
     memory_bytes: u64,
     kernel: String,
     haul_version: &'static str,
+    /// Of the sources in the working directory.
     haul_commit: Option<String>,
     iperf3: Option<String>,
     date: String,

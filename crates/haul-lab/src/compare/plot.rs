@@ -20,7 +20,8 @@ const STYLE: &str = "<style>\
 svg{--ink:#1c1c1c;--paper:#ffffff;--line:#d0d0d0}\
 @media(prefers-color-scheme:dark){svg{--ink:#e8e8e8;--paper:#161616;--line:#444444}}\
 text{font:13px sans-serif;fill:#1c1c1c;fill:var(--ink)}\
-.title{font-size:16px;font-weight:bold}.panel{font-weight:bold}.small{font-size:11px}\
+.title{font-size:16px;font-weight:bold}.panel{font-weight:bold}.small,.value{font-size:11px}\
+.value{stroke:#ffffff;stroke:var(--paper);stroke-width:3px;paint-order:stroke}\
 .paper{fill:#ffffff;fill:var(--paper)}\
 .grid{stroke:#d0d0d0;stroke:var(--line);stroke-width:1}\
 .rate{stroke:#1c1c1c;stroke:var(--ink);stroke-width:1;stroke-dasharray:5 4}\
@@ -179,7 +180,7 @@ fn bars(
         );
         if width >= 26.0 {
             let short = label(figures.goodput_bps);
-            svg += &text(x + width * 0.45, y - 3.0, "small", "middle", &short);
+            svg += &text(x + width * 0.45, y - 3.0, "value", "middle", &short);
         }
     }
     svg
