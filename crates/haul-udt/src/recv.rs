@@ -183,7 +183,10 @@ impl Receiver {
         }
         let placement = match self.judge(number, data, len)? {
             Some((offset, len)) => self.holes.take(now, number, offset, len),
-            None => return Ok(Received::Discard),
+            None => {
+                self.note_news(now);
+                return Ok(Received::Discard);
+            }
         };
         match placement {
             Arrival::Duplicate => return Ok(self.duplicate(now)),
