@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that Rust, a C compiler and the named Debian packages are there: installs the packages
-# as root or through sudo, and otherwise says in one line what to install. Changes nothing else.
+# Makes sure that Rust, a C compiler and what the named Debian packages bring are there: installs what
+# is missing as root or through sudo, and otherwise says in one line what to install. Changes nothing else.
 #
 # Usage: scripts/setup.sh [PACKAGE…]
 set -euo pipefail
@@ -10,9 +10,8 @@ readonly RUST_MIN=1.90.0
 
 main() {
   local package missing=()
-  command -v cc >/dev/null || set -- build-essential "$@"
-  for package in "$@"; do
-    is_installed "$package" || missing+=("$package")
+  for package in build-essential "$@"; do
+    is_there "$package" || missing+=("$package")
   done
   if ((${#missing[@]} > 0)); then
     install_packages "${missing[@]}"
@@ -23,6 +22,16 @@ main() {
 fail() {
   printf 'setup: %s\n' "$*" >&2
   exit 1
+}
+
+# Whether what a package is wanted for is there, wherever it comes from.
+is_there() {
+  case $1 in
+    build-essential) command -v cc ;;
+    iproute2) command -v ip ;;
+    libudt-dev) [[ -e /usr/include/udt/udt.h ]] ;;
+    *) command -v "$1" ;;
+  esac >/dev/null
 }
 
 check_rust() {
@@ -36,23 +45,17 @@ check_rust() {
     fail "Rust $found is too old, $RUST_MIN is needed: remove it and install rustup (https://rustup.rs), then run this again"
 }
 
-is_installed() {
-  [[ $(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
-}
-
 install_packages() {
   local line="apt-get install --yes --no-install-recommends $*"
-  if ! command -v apt-get >/dev/null; then
-    printf 'setup: this is no Debian; needed is what Debian calls: %s\n' "$*" >&2
-    return
-  fi
+  command -v apt-get >/dev/null ||
+    fail "missing is what Debian calls: $*; install it by the means of this system, then run this again"
   local as_root=(env DEBIAN_FRONTEND=noninteractive)
   if ((EUID != 0)); then
-    command -v sudo >/dev/null || fail "as root, run: apt-get update && $line"
+    command -v sudo >/dev/null || fail "missing: $*; as root, run: apt-get update && $line"
     as_root=(sudo "${as_root[@]}")
   fi
   printf 'setup: %s%s\n' "$( ((EUID == 0)) || echo 'sudo ')" "$line" >&2
-  "${as_root[@]}" apt-get update -qq >&2 || fail "apt-get update failed; run it by hand, then run this again"
+  "${as_root[@]}" apt-get update -qq >&2 || fail 'apt-get update failed; run it by hand, then run this again'
   "${as_root[@]}" apt-get install --yes --no-install-recommends -qq "$@" >&2 </dev/null ||
     fail "could not install: $*; run by hand: $line"
 }

@@ -13,7 +13,7 @@ struct Allowed {
 }
 
 /// A protocol core computes; whatever could reach a clock, a socket or a file is not on its list.
-const PURE: Option<&[&str]> = Some(&["thiserror"]);
+const PURE: Option<&[&str]> = Some(&["siphasher", "thiserror"]);
 
 const ALLOWED: [Allowed; 10] = [
     Allowed {
@@ -48,7 +48,7 @@ const ALLOWED: [Allowed; 10] = [
     },
     Allowed {
         krate: "haul",
-        internal: &["haul-io", "haul-soft"],
+        internal: &["haul-cc", "haul-io", "haul-soft", "haul-udt"],
         external: None,
     },
     Allowed {

@@ -53,6 +53,22 @@ impl Cubic {
         }
     }
 
+    /// A control that goes on from `window_bytes` without slow start.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "windows are far below 2^52 bytes"
+    )]
+    pub fn resume(packet_bytes: u64, window_bytes: u64) -> Self {
+        let window = (window_bytes as f64 / packet_bytes as f64).max(MINIMUM_WINDOW);
+        Self {
+            window,
+            threshold: window,
+            window_max: window,
+            ..Self::new(packet_bytes)
+        }
+    }
+
     fn is_slow_start(&self) -> bool {
         self.window < self.threshold
     }

@@ -11,10 +11,13 @@
 //!   round trip later either way, and the queue that it costs no longer grows with distance.
 //! * **Queue.** While nobody else keeps the bottleneck's queue filled, a standing queue means that the model is too high, and
 //!   the rate yields until it is gone. When the queue stays although the flow yields, somebody else fills it; then the flow
-//!   stops yielding and probes for whole round trips, as BBR does.
-//! * **Loss** counts as congestion only where it comes with a queue and exceeds [`CONGESTION_LOSS_PERCENT`].
+//!   takes the window that CUBIC would have, which neither starves such a neighbour nor starves by it, until the queue
+//!   empties (Copa's idea of a competitive mode).
+//! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
+//!   [`CONGESTION_LOSS_PERCENT`].
 
 use crate::controller::{Ack, Controller, Loss, Rate, RateSample, Snapshot};
+use crate::cubic::Cubic;
 use crate::filter::WindowedMax;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
 
@@ -29,6 +32,13 @@ pub struct Model {
     queue: Queue,
     round: Round,
     smoothed_rtt_ns: u64,
+    /// The window among flows that fill the queue, while there are any.
+    contest: Option<Cubic>,
+    /// The window with which a contest was left to see whether the queue empties.
+    left_contest_with: Option<u64>,
+    last_round_best: Rate,
+    /// How many times longer than usual to wait between bursts.
+    patience: u64,
     /// The rate before the latest burst.
     grown_from: Option<Rate>,
     /// Nothing is heard: hold back until the path answers again.
@@ -80,7 +90,12 @@ const RESUME_GAIN: u64 = 150;
 
 const UP_GAIN: u64 = 125;
 const DOWN_GAIN: u64 = 75;
-const YIELD_GAIN: u64 = 90;
+/// What a standing queue takes off the pace at once, and with every round trip that it goes on standing: two flows that
+/// both think a little too much of themselves must together come below the link's rate.
+const YIELD_GAIN: u64 = 92;
+const YIELD_STEP: u64 = 5;
+const YIELD_GAIN_MIN: u64 = 65;
+const YIELD_ROUND_NS_MIN: u64 = 20 * MILLISECOND_NS;
 const UP_NS_MIN: u64 = 4 * MILLISECOND_NS;
 const UP_NS_MAX: u64 = 20 * MILLISECOND_NS;
 /// Growth shown by a burst that makes the next one follow at once.
@@ -94,6 +109,9 @@ const WINDOW_GAIN: u64 = 200;
 /// Congestion: this share of a round's packets lost while a queue stands.
 const CONGESTION_LOSS_PERCENT: u64 = 2;
 const CONGESTION_GAIN: u64 = 85;
+const PATIENCE_MAX: u64 = 8;
+/// A newcomer to a contest begins a little below what it had.
+const CONTEST_ENTRY: u64 = 80;
 
 const BASE_RTT_EXPIRES_NS: u64 = 10 * SECOND_NS;
 const DRAIN_NS_MIN: u64 = 20 * MILLISECOND_NS;
@@ -144,6 +162,10 @@ impl Model {
             queue: Queue::default(),
             round: Round::default(),
             smoothed_rtt_ns: INITIAL_RTT_NS,
+            contest: None,
+            left_contest_with: None,
+            last_round_best: Rate::default(),
+            patience: 1,
             grown_from: None,
             stalled: false,
             random: seed | 1,
@@ -215,16 +237,28 @@ impl Model {
             return;
         }
         let sent = self.round.acked_bytes + self.round.lost_bytes;
-        let congested = self.round.lost_bytes * 100 > sent * CONGESTION_LOSS_PERCENT
+        let congested = self.contest.is_none()
+            && self.round.lost_bytes * 100 > sent * CONGESTION_LOSS_PERCENT
             && self.queue.delay_ns > self.queue_threshold_ns();
         if congested && !self.is_starting() && self.round.best > Rate::default() {
             let yielded = self.round.best.min(self.rate()).percent(CONGESTION_GAIN);
             self.bandwidth.reset(now, yielded.bytes_per_second());
         }
+        self.note_cost(sent);
+        self.last_round_best = self.round.best;
         self.round = Round {
             started: now,
             ..Round::default()
         };
+    }
+
+    /// Bursts that overflow the queue and show nothing come less often.
+    fn note_cost(&mut self, sent_bytes: u64) {
+        let costly = self.round.lost_bytes * 100 > sent_bytes * CONGESTION_LOSS_PERCENT
+            && self.queue.delay_ns > self.queue_threshold_ns() / 2;
+        if costly {
+            self.patience = (self.patience * 2).min(PATIENCE_MAX);
+        }
     }
 
     fn advance(&mut self, now: Time, in_flight_bytes: u64) {
@@ -258,14 +292,18 @@ impl Model {
                     self.judge_climb(now, pace, cap_bytes, best);
                 }
             }
-            State::Cruise { until } if self.base_expired(now) => {
-                let _ = until;
+            State::Cruise { .. } if self.base_expired(now) && self.contest.is_none() => {
                 let drain_ns = self.smoothed_rtt_ns.max(DRAIN_NS_MIN) + DRAIN_NS_MIN;
                 self.state = State::Drain {
                     until: now.after(drain_ns),
                 };
             }
-            State::Cruise { until } if now >= until => self.probe(now),
+            // A burst into a queue that stands would only make it overflow.
+            State::Cruise { until }
+                if now >= until && self.contest.is_none() && !self.queue.stands() =>
+            {
+                self.probe(now);
+            }
             State::Up { until, started } if now >= until => {
                 self.state = State::Down {
                     until: now.after(now.since(started)),
@@ -313,22 +351,46 @@ impl Model {
 
     fn cruise(&mut self, now: Time) {
         let rtts = CRUISE_RTTS * 16 + self.random_below(2 * 16);
-        let length_ns = (self.base_ns() * rtts / 16).max(CRUISE_NS_MIN);
+        let length_ns = (self.base_ns() * rtts / 16).max(CRUISE_NS_MIN) * self.patience;
         self.state = State::Cruise {
             until: now.after(length_ns),
         };
     }
 
     fn probe(&mut self, now: Time) {
-        let length_ns = if self.queue.contested {
-            self.base_ns().max(UP_NS_MIN)
-        } else {
-            (2 * self.base_ns()).clamp(UP_NS_MIN, UP_NS_MAX)
-        };
+        let length_ns = (2 * self.base_ns()).clamp(UP_NS_MIN, UP_NS_MAX);
         self.state = State::Up {
             until: now.after(length_ns),
             started: now,
         };
+    }
+
+    /// Enters, follows or leaves the competition with flows that keep the queue filled.
+    fn follow_contest(&mut self, now: Time, ack: &Ack) {
+        if self.is_starting() {
+            return;
+        }
+        match (&mut self.contest, self.queue.contested) {
+            (None, true) => {
+                let recent = self.round.best.max(self.last_round_best).min(self.rate());
+                let held = recent.percent(CONTEST_ENTRY).bytes_in(self.smoothed_rtt_ns);
+                let window = self
+                    .left_contest_with
+                    .take()
+                    .map_or(held, |left| left.min(held));
+                self.contest = Some(Cubic::resume(self.packet_bytes, window));
+                self.cruise(now);
+            }
+            (Some(contest), true) => contest.handle_ack(now, ack),
+            (Some(contest), false) => {
+                let share = Rate::of(contest.window_bytes(), self.smoothed_rtt_ns);
+                self.bandwidth.reset(now, share.bytes_per_second());
+                self.left_contest_with = Some(contest.window_bytes());
+                self.contest = None;
+            }
+            (None, false) if !self.queue.stands() => self.left_contest_with = None,
+            (None, false) => {}
+        }
     }
 
     /// A burst has shown more than was known: look further without waiting for the next turn.
@@ -340,12 +402,15 @@ impl Model {
         if !matches!(self.state, State::Cruise { .. }) {
             return;
         }
-        if self.rate() > from.percent(PASSED_PERCENT) && !self.queue.contested {
+        if self.contest.is_some() || self.queue.stands() {
+            self.grown_from = None;
+        } else if self.rate() > from.percent(PASSED_PERCENT) {
             let in_flight = self.bdp_bytes();
             self.climb(now, self.rate().percent(RESUME_GAIN), in_flight);
             self.grown_from = None;
         } else if self.rate() > from.percent(GROWTH_PERCENT) {
             self.probe(now);
+            self.patience = 1;
             self.grown_from = None;
         }
     }
@@ -368,6 +433,17 @@ impl Model {
         rate.bytes_in(2 * MILLISECOND_NS) + WINDOW_PACKETS_MIN * self.packet_bytes
     }
 
+    fn yield_gain(&self) -> u64 {
+        let standing_ns = self
+            .queue
+            .standing_since
+            .map_or(0, |at| self.queue.epoch_start.since(at));
+        let rounds = standing_ns / self.smoothed_rtt_ns.max(YIELD_ROUND_NS_MIN);
+        YIELD_GAIN
+            .saturating_sub(YIELD_STEP * rounds)
+            .max(YIELD_GAIN_MIN)
+    }
+
     /// The model is too high, and nobody else is to blame for the queue.
     fn yields(&self) -> bool {
         !self.queue.contested && self.queue.delay_ns > self.queue_threshold_ns()
@@ -375,6 +451,15 @@ impl Model {
 }
 
 impl Queue {
+    fn stands(&self) -> bool {
+        self.standing_since.is_some()
+    }
+
+    fn forget_standing(&mut self) {
+        self.standing_since = None;
+        self.contested = false;
+    }
+
     fn take(&mut self, now: Time, over_base_ns: u64, threshold_ns: u64, round_ns: u64) {
         let epoch_ns = (round_ns / 8).clamp(4 * MILLISECOND_NS, 20 * MILLISECOND_NS);
         let least = self
@@ -400,7 +485,7 @@ impl Queue {
 }
 
 /// A queue that outlasts this much yielding is kept by somebody else.
-const CONTESTED_RTTS: u64 = 6;
+const CONTESTED_RTTS: u64 = 8;
 const CONTESTED_NS_MIN: u64 = 150 * MILLISECOND_NS;
 
 impl Controller for Model {
@@ -419,11 +504,18 @@ impl Controller for Model {
             }
         }
         self.turn_round(now);
+        self.follow_contest(now, ack);
         self.advance(now, ack.in_flight_bytes);
     }
 
-    fn handle_loss(&mut self, _now: Time, loss: &Loss) {
+    fn handle_loss(&mut self, now: Time, loss: &Loss) {
         self.round.lost_bytes += loss.lost_bytes;
+        if let Some(contest) = &mut self.contest {
+            contest.handle_loss(now, loss);
+            // The queue has just overflowed, for everybody: the moment to see whether it empties when the flow yields. It
+            // does where the neighbours yield too.
+            self.queue.forget_standing();
+        }
     }
 
     fn handle_timeout(&mut self, _now: Time) {
@@ -431,12 +523,15 @@ impl Controller for Model {
     }
 
     fn pacing_rate(&self) -> Rate {
+        if let (Some(contest), State::Cruise { .. }) = (&self.contest, self.state) {
+            return contest.pacing_rate().max(self.floor());
+        }
         let gain = match self.state {
             State::Train { .. } => return Rate::UNLIMITED,
             State::Climb { pace, .. } => return pace.max(self.floor()),
             State::Up { .. } => UP_GAIN,
             State::Down { .. } => DOWN_GAIN,
-            State::Cruise { .. } if self.yields() => YIELD_GAIN,
+            State::Cruise { .. } if self.yields() => self.yield_gain(),
             State::Cruise { .. } | State::Drain { .. } => 100,
         };
         self.rate().percent(gain).max(self.floor())
@@ -446,6 +541,9 @@ impl Controller for Model {
         let initial = INITIAL_WINDOW_PACKETS * self.packet_bytes;
         if self.stalled {
             return initial;
+        }
+        if let (Some(contest), State::Cruise { .. }) = (&self.contest, self.state) {
+            return contest.window_bytes();
         }
         match self.state {
             State::Train { .. } => initial,
@@ -460,8 +558,16 @@ impl Controller for Model {
     }
 
     fn sampling_interval_ns(&self) -> u64 {
-        if self.is_starting() {
-            return 0;
+        match self.state {
+            State::Train { .. } => return 0,
+            // A good part of the train, so that scheduling and reordering average out.
+            State::Climb {
+                pace, cap_bytes, ..
+            } => {
+                let train_ns = pace.time_for(cap_bytes).min(self.smoothed_rtt_ns);
+                return (train_ns / 3).min(UP_NS_MAX / 2);
+            }
+            _ => {}
         }
         (self.base_ns() / 2).clamp(UP_NS_MIN / 2, UP_NS_MAX / 2)
     }
@@ -471,7 +577,7 @@ impl Controller for Model {
             State::Train { .. } => "model/train",
             State::Climb { .. } => "model/climb",
             State::Cruise { .. } if self.yields() => "model/yield",
-            State::Cruise { .. } if self.queue.contested => "model/cruise-contested",
+            State::Cruise { .. } if self.contest.is_some() => "model/contest",
             State::Cruise { .. } => "model/cruise",
             State::Up { .. } => "model/up",
             State::Down { .. } => "model/down",

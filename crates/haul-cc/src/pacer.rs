@@ -9,8 +9,9 @@
 use crate::controller::Rate;
 use crate::time::{MICROSECOND_NS, MILLISECOND_NS, Time};
 
-/// The time that one batch covers at most, but for what the next constant allows.
+/// The time that one batch covers at most, but for what [`WAKE_NS`] allows: less on short paths, whose queues are short.
 pub const QUANTUM_NS: u64 = MILLISECOND_NS;
+const QUANTUM_NS_MIN: u64 = 250 * MICROSECOND_NS;
 /// The most that one batch holds, wire bytes, …
 const BATCH_BYTES: u64 = 128 << 10;
 /// … unless the rate needs more because timers cannot wake it more often than this.
@@ -24,6 +25,7 @@ const CATCH_UP_EIGHTHS: u64 = 10;
 #[derive(Debug, Clone)]
 pub struct Pacer {
     rate: Rate,
+    quantum_ns: u64,
     burst_bytes: u64,
     packet_bytes: u64,
     /// When the next batch is due if the schedule has been kept.
@@ -42,6 +44,7 @@ impl Pacer {
     pub fn new(rate: Rate, packet_bytes: u64, burst_bytes: u64) -> Self {
         Self {
             rate,
+            quantum_ns: QUANTUM_NS,
             burst_bytes: burst_bytes.max(packet_bytes),
             packet_bytes,
             due: Time::ZERO,
@@ -55,6 +58,11 @@ impl Pacer {
     /// Changes the rate from the next batch on.
     pub fn set_rate(&mut self, rate: Rate) {
         self.rate = rate;
+    }
+
+    /// Changes the time that a batch should cover, within its bounds.
+    pub fn set_quantum(&mut self, quantum_ns: u64) {
+        self.quantum_ns = quantum_ns.clamp(QUANTUM_NS_MIN, QUANTUM_NS);
     }
 
     /// The rate in force.
@@ -89,7 +97,7 @@ impl Pacer {
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
         let most = self.rate.bytes_in(WAKE_NS).max(BATCH_BYTES);
-        let wanted = self.rate.bytes_in(QUANTUM_NS).min(most);
+        let wanted = self.rate.bytes_in(self.quantum_ns).min(most);
         wanted.clamp(self.packet_bytes, self.burst_bytes)
     }
 

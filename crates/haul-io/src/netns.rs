@@ -1,11 +1,13 @@
-//! Network namespaces without names: they live as long as somebody holds them, and vanish with the last holder.
+//! Network namespaces without names: they live as long as somebody holds them, and vanish with the
+//! last holder.
 //!
-//! A [`NetNs`] is held by a file descriptor. [`NetNs::run`] does something inside it on a fresh thread, [`NetNs::enter_on_exec`]
-//! lets a child process start inside it. Nothing is left under `/run/netns`, so nothing has to be cleaned up
-//! after a crash. [`become_root_in_user_namespace`] gives an ordinary user the right to make them, where the
-//! system allows it.
+//! A [`NetNs`] is held by a file descriptor. [`NetNs::run`] does something inside it on a fresh
+//! thread, [`child::Inside`] lets a child process start inside it. Nothing is left under
+//! `/run/netns`, so nothing has to be cleaned up after a crash. [`become_root_in_user_namespace`]
+//! gives an ordinary user the right to make them, where the system allows it.
 //!
-//! Map: [`child`] processes inside, and the signals that end them · [`device`] switches of a network device · [`priority`] scheduling.
+//! Map: [`child`] processes inside, and the signals that end them · [`device`] switches of a
+//! network device · [`priority`] scheduling.
 
 pub mod child;
 pub mod device;
@@ -32,7 +34,8 @@ impl NetNs {
     /// `PermissionDenied` without `CAP_SYS_ADMIN`.
     pub fn new() -> io::Result<Self> {
         on_fresh_thread(|| {
-            // SAFETY: the thread shares its file descriptor table as before: only the network namespace is new.
+            // SAFETY: the thread shares its file descriptor table as before: only the network
+            // namespace is new.
             unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
             Self::open(Path::new("/proc/thread-self/ns/net"))
         })?
@@ -47,7 +50,8 @@ impl NetNs {
         Ok(Self { fd })
     }
 
-    /// The number by which the kernel tells this namespace from others: what `/proc/PID/ns/net` shows in brackets.
+    /// The number by which the kernel tells this namespace from others: what `/proc/PID/ns/net`
+    /// shows in brackets.
     ///
     /// # Errors
     /// Those of `fstat`.
@@ -145,7 +149,7 @@ mod tests {
         match NetNs::new() {
             Ok(namespace) => Some(namespace),
             Err(error) => {
-                eprintln!("skipped: no right to make a network namespace ({error})");
+                println!("SKIPPED: no right to make a network namespace ({error})");
                 None
             }
         }

@@ -1,8 +1,9 @@
 //! TUN devices with offloads: whole super-packets cross between a kernel's network stack and a user program.
 //!
-//! With `IFF_VNET_HDR` each packet comes with a [`VnetHeader`] that says how the kernel would have cut it
-//! (TSO, USO) and which checksum it has left for later. A program that passes the header on gives the receiving
-//! kernel the same super-packet, so a gigabit costs a few thousand packets per second instead of a hundred thousand.
+//! With `IFF_VNET_HDR` each packet comes with a [`VnetHeader`] that says how the kernel would have
+//! cut it (TSO, USO) and which checksum it has left for later. A program that passes the header on
+//! gives the receiving kernel the same super-packet, so a gigabit costs a few thousand packets per
+//! second instead of a hundred thousand.
 
 use std::ffi::{c_int, c_short, c_uint};
 use std::io::{self, IoSlice};
@@ -130,7 +131,8 @@ impl Tun {
         self.offloads
     }
 
-    /// Takes the next packet that the kernel sends out of this device: header, then IP packet. Answers the bytes of both.
+    /// Takes the next packet that the kernel sends out of this device: header, then IP packet.
+    /// Answers the bytes of both.
     ///
     /// # Errors
     /// `WouldBlock` if there is none. A packet larger than `buffer` is cut off (see [`TUN_PACKET_MAX`]).
@@ -139,7 +141,8 @@ impl Tun {
         Ok(rustix::io::read(&self.fd, buffer)?)
     }
 
-    /// Hands the kernel a packet as if it had arrived on this device: the concatenation of `parts` is the header and the IP packet.
+    /// Hands the kernel a packet as if it had arrived on this device: the concatenation of `parts`
+    /// is the header and the IP packet.
     ///
     /// # Errors
     /// `InvalidInput` if header and packet contradict each other; an OS error if the device is down.

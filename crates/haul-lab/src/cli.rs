@@ -1,6 +1,7 @@
 //! The commands of `haul lab`. Parsing is here; each command has a module.
 
 mod background;
+mod calibrate;
 mod exec;
 mod list;
 mod run;
@@ -11,7 +12,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::lab::Engine;
+use crate::calibrate::Ceilings;
+use crate::lab::{Engine, Lab};
+use crate::scenario::Scenario;
 
 /// An emulated WAN on this machine
 #[derive(Clone, Debug, clap::Args)]
@@ -37,6 +40,12 @@ pub enum Command {
     List(ListArgs),
     /// Take labs down
     Down(DownArgs),
+    /// Measure whether the emulator does what it is asked for
+    ///
+    /// With a scenario: whether its path has the delay, the loss and the rate that it says. Without
+    /// one, an example is checked, and then the highest rate is searched for that this machine
+    /// carries honestly; `up` and `run` refuse more.
+    Calibrate(CalibrateArgs),
     /// Show the scenarios that come along, or the text of one
     Scenarios(ScenariosArgs),
 }
@@ -49,6 +58,22 @@ pub struct StartArgs {
     /// Who emulates the path
     #[arg(long, value_enum, default_value = "tun")]
     pub emulator: Engine,
+    /// Start even if this machine cannot carry the rate honestly
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl StartArgs {
+    /// The scenario, if this machine can emulate it honestly or `--force` was given.
+    pub(crate) fn load(&self) -> Result<Scenario> {
+        let scenario = Scenario::load(&self.scenario)?;
+        if self.emulator == Engine::Tun {
+            // Without a place for a calibration there is none.
+            let known = Ceilings::load().unwrap_or(None);
+            Ceilings::judge(known.as_ref(), &scenario).enforce(self.force)?;
+        }
+        Ok(scenario)
+    }
 }
 
 /// Arguments of `up`.
@@ -119,6 +144,19 @@ pub struct DownArgs {
     pub all: bool,
 }
 
+/// Arguments of `calibrate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CalibrateArgs {
+    /// A scenario: a TOML file, or the name of one that comes along
+    pub scenario: Option<String>,
+    /// How long each of the measurements takes (six for a path; half of that for each rate that is tried)
+    #[arg(long, default_value = "2")]
+    pub seconds: f64,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `scenarios`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ScenariosArgs {
@@ -126,7 +164,14 @@ pub struct ScenariosArgs {
     pub name: Option<String>,
 }
 
-/// Does what was asked for. Call it before starting threads: without root, a lab must change the process's user namespace.
+fn show_notes(lab: &Lab) {
+    for note in lab.notes() {
+        eprintln!("note: {note}");
+    }
+}
+
+/// Does what was asked for. Call it before starting threads: without root, a lab must change the
+/// process's user namespace.
 ///
 /// # Errors
 /// One line that says what happened and what to do about it.
@@ -137,6 +182,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Run(args) => run::run(&args),
         Command::List(args) => list::list(&args),
         Command::Down(args) => background::down(&args),
+        Command::Calibrate(args) => calibrate::calibrate(&args),
         Command::Scenarios(args) => list::scenarios(&args),
     }
 }

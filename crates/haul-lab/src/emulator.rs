@@ -1,15 +1,16 @@
-//! The path in real time: two TUN devices, and a thread for each direction that carries packets from one to the other.
+//! The path in real time: two TUN devices, and a thread for each direction that carries packets
+//! from one to the other.
 //!
-//! What flows through: super-packets, read whole from one device into a [`pool`]; `haul-netem` decides the fate of each
-//! wire packet in them; what survives is put into a [`schedule`] as runs of neighbours; when a run's last wire packet
-//! is due, the run is written to the other device, with headers cut to measure (`packet`). A super-packet of which
-//! nothing is lost leaves as it came.
+//! What flows through: super-packets, read whole from one device into a `pool`; `haul-netem`
+//! decides the fate of each wire packet in them; what survives is put into a `schedule` as runs of
+//! neighbours; when a run's last wire packet is due, the run is written to the other device, with
+//! headers cut to measure (`packet`). A super-packet of which nothing is lost leaves as it came.
 //!
-//! The directions share nothing, so there are no locks; each publishes its counters now and then. After start nothing is
-//! allocated per packet.
+//! The directions share nothing, so there are no locks; each publishes its counters now and then.
+//! After start nothing is allocated per packet.
 //!
-//! Map: [`pool`] the bytes in flight · [`plan`] fates into runs · [`schedule`] runs in the order of time · [`direction`] the loop ·
-//! [`stats`] counters and the histogram of lateness.
+//! Map: `pool` the bytes in flight · `plan` fates into runs · `schedule` runs in the order of time
+//! · `direction` the loop · `stats` counters and the histogram of lateness.
 
 mod direction;
 mod plan;
@@ -32,9 +33,13 @@ pub use stats::{DirectionStats, Lateness};
 /// The most memory that one direction may hold in flight.
 const POOL_BYTES_MAX: u64 = 2 << 30;
 
-/// Wire packets may be joined into a run over at most this much time, so that a slow link does not turn into bursts.
+/// Wire packets may be joined into a run over at most this much time, so that a slow link does not
+/// turn into bursts.
 const RUN_NS_MAX: u64 = 500_000;
 const RUN_NS_MIN: u64 = 50_000;
+
+/// While packets are many, a direction wakes up this many times in the time that a run may span.
+const REST_SHARE: u64 = 4;
 
 /// The running path. It stops when this is dropped.
 #[derive(Debug)]
@@ -124,10 +129,12 @@ fn start(
         .context("cannot make an event file")?;
     let stop = Arc::new(stop);
     let stats = Arc::new(Mutex::new(DirectionStats::default()));
+    let run_ns_max = run_ns_max(scenario.rtt_ns());
     let work = direction::Loop::new(direction::Setup {
         direction: direction.clone(),
         seed,
-        run_ns_max: run_ns_max(scenario.rtt_ns()),
+        run_ns_max,
+        rest_ns: run_ns_max / REST_SHARE,
         pool_bytes,
         from: Arc::clone(from),
         to: Arc::clone(to),
@@ -172,7 +179,8 @@ fn pool_bytes(scenario: &Scenario, direction: &Direction) -> Result<usize> {
             (None, None) => ENDLESS_QUEUE_BYTES,
         }
     });
-    // Twice that: buffers are larger than the packets in them, and a super-packet stays until its last wire packet has left.
+    // Twice that: buffers are larger than the packets in them, and a super-packet stays until its
+    // last wire packet has left.
     let bytes = (in_flight + u128::from(queue)) * 2 + u128::from(SLACK_BYTES);
     if link.rate.is_none() {
         return Ok(usize::try_from(bytes.min(u128::from(POOL_BYTES_MAX)))?);

@@ -5,11 +5,13 @@
 //!   gateways:   a [lan]──[lan1] ga [wan] ═══ path ═══ [wan] gb [lan1]──[lan] b
 //! ```
 //!
-//! Each host is a network namespace held by a file descriptor of this process, so nothing has a name that could be left behind.
-//! Hosts know each other's names: a process started inside sees an `/etc/hosts` with them (`b`, and `b6` for IPv6).
+//! Each host is a network namespace held by a file descriptor of this process, so nothing has a
+//! name that could be left behind. Hosts know each other's names: a process started inside sees an
+//! `/etc/hosts` with them (`b`, and `b6` for IPv6).
 //!
-//! Map: [`topology`] which hosts, devices and addresses · [`setup`] making them with `ip` · [`process`] who runs inside, and ending
-//! them · [`privilege`] the right to do all this · [`kernel`] the path made by kernel netem instead.
+//! Map: `topology` which hosts, devices and addresses · `setup` making them with `ip` · `process`
+//! who runs inside, and ending them · [`privilege`] the right to do all this · `kernel` the path
+//! made by kernel netem instead.
 
 mod kernel;
 pub mod privilege;
@@ -51,6 +53,8 @@ pub struct Lab {
     emulator: Option<Emulator>,
     dir: LabDir,
     id: String,
+    /// It waits for others to use it, rather than being somebody's tool.
+    shared: bool,
 }
 
 /// One host of a lab.
@@ -85,14 +89,26 @@ impl Lab {
     /// # Errors
     /// One line that says what is missing: the right to make namespaces, the TUN device, the `ip` program.
     pub fn start(scenario: &Scenario) -> Result<Self> {
-        Self::start_named(scenario, &state::free_name(), Engine::Tun)
+        Self::build(scenario, &state::free_name(), Engine::Tun, false)
     }
 
-    /// Makes the lab under this name, for others to find.
+    /// As [`start`](Self::start), with a choice of who emulates the path.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(scenario: &Scenario, engine: Engine) -> Result<Self> {
+        Self::build(scenario, &state::free_name(), engine, false)
+    }
+
+    /// Makes the lab under this name, for others to use.
     ///
     /// # Errors
     /// As [`start`](Self::start); or if a lab of this name is up.
-    pub fn start_named(scenario: &Scenario, name: &str, engine: Engine) -> Result<Self> {
+    pub(crate) fn start_shared(scenario: &Scenario, name: &str, engine: Engine) -> Result<Self> {
+        Self::build(scenario, name, engine, true)
+    }
+
+    fn build(scenario: &Scenario, name: &str, engine: Engine, shared: bool) -> Result<Self> {
         privilege::acquire()?;
         let id = format!("{name}.{}", rustix::process::getpid().as_raw_pid());
         let dir = LabDir::create(name)?;
@@ -103,6 +119,7 @@ impl Lab {
             emulator: None,
             dir,
             id,
+            shared,
         };
         lab.dir.write_state(&lab.state())?;
         let plan = topology::plan(scenario);
@@ -156,7 +173,8 @@ impl Lab {
         })
     }
 
-    /// A command that will run on a host. It is killed when the thread that starts it ends, and with the lab at the latest.
+    /// A command that will run on a host. It is killed when the thread that starts it ends, and
+    /// with the lab at the latest.
     ///
     /// # Errors
     /// If there is no such host.
@@ -190,6 +208,21 @@ impl Lab {
         }
     }
 
+    /// What is not quite as it should be, one line each.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let other = self
+            .hosts
+            .first()
+            .and_then(|host| setup::other_congestion_control(&host.netns));
+        other
+            .map(|other| {
+                format!("this kernel does not let hosts of a lab use TCP cubic by default: they use {other}, unless a program chooses")
+            })
+            .into_iter()
+            .collect()
+    }
+
     /// Ends every process inside: asks first, and kills what is left after `patience`.
     pub fn end_processes(&self, patience: Duration) {
         process::end_all(&self.state().inodes(), patience);
@@ -213,6 +246,7 @@ impl Lab {
             pid: rustix::process::getpid().as_raw_pid(),
             started: process::start_time(rustix::process::getpid().as_raw_pid()).unwrap_or(0),
             scenario: self.scenario.name.clone(),
+            shared: self.shared,
             hosts: hosts.collect(),
         }
     }
@@ -225,7 +259,8 @@ impl Lab {
         {
             text += &format!("{} {name}\n", addresses.v4);
             if self.scenario.mtu >= topology::IPV6_MTU_MIN {
-                // Under a name of its own: programs prefer IPv6, whose headers are larger, and a path's ceiling would change.
+                // Under a name of its own: programs prefer IPv6, whose headers are larger, and a
+                // path's ceiling would change.
                 text += &format!("{} {name}6\n", addresses.v6);
             }
         }
@@ -262,7 +297,8 @@ impl Host {
     }
 }
 
-/// What a process inside is told: the lab, its host, and the IPv4 address of every host (`LAB_A`, `LAB_B`, …).
+/// What a process inside is told: the lab, its host, and the IPv4 address of every host (`LAB_A`,
+/// `LAB_B`, …).
 pub(crate) fn environment(state: &State, host: &str) -> Vec<(String, String)> {
     let mut variables = vec![
         (process::MARK.to_string(), state.id.clone()),

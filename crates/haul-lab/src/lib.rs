@@ -1,13 +1,17 @@
-//! An emulated WAN on one machine: hosts in network namespaces, joined by a path with a rate, a delay, a queue and loss.
+//! An emulated WAN on one machine: hosts in network namespaces, joined by a path with a rate, a
+//! delay, a queue and loss.
 //!
-//! It exists so that whatever moves data across an ocean can be tried, tested and compared without one. The path is emulated
-//! between two TUN devices that pass super-packets whole, while every wire packet in them has a fate of its own
-//! (`haul-netem`), so one core carries gigabits, with or without root, and without kernel modules.
+//! It exists so that whatever moves data across an ocean can be tried, tested and compared without
+//! one. The path is emulated between two TUN devices that pass super-packets whole, while every
+//! wire packet in them has a fate of its own (`haul-netem`), so one core carries gigabits, with or
+//! without root, and without kernel modules.
 //!
-//! From the command line this is `haul lab` ([`Args`], [`run`]); in a program, [`Lab::start`] and [`Lab::command`].
+//! From the command line this is `haul lab` ([`Args`], [`run`]); in a program, [`Lab::start`] and
+//! [`Lab::command`].
 //!
-//! Map: [`scenario`] what is asked for · [`lab`] hosts and processes · [`emulator`] the path in real time · `packet` cutting super-packets ·
-//! `state` what labs leave on disk · [`report`] counters for people and programs · [`cli`] the commands.
+//! Map: [`scenario`] what is asked for · [`lab`] hosts and processes · [`emulator`] the path in
+//! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · `state` what
+//! labs leave on disk · [`report`] counters for people and programs · [`cli`] the commands.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -15,6 +19,7 @@
     reason = "the lab works in real time and reads the user's directories from the environment"
 )]
 
+pub mod calibrate;
 pub mod cli;
 pub mod emulator;
 pub mod lab;

@@ -1,10 +1,11 @@
 //! Super-packets as they come from a TUN device, and how to cut them.
 //!
-//! A [`Packet`] is checked once, in [`Packet::parse`]; after that it knows how many wire packets it stands for, how large each
-//! is, and how to write the headers of any run of them, as the kernel's own segmentation would have (`tcp_gso_segment`,
-//! `__udp_gso_segment`): lengths, IPv4 identification and header checksum, TCP sequence number and flags, UDP length, and
-//! the pseudo-header sum that checksum offload leaves in the transport's checksum field. Offsets into a packet count from its IP
-//! header; the bytes of a packet begin with the [`VnetHeader`].
+//! A [`Packet`] is checked once, in [`Packet::parse`]; after that it knows how many wire packets it
+//! stands for, how large each is, and how to write the headers of any run of them, as the kernel's
+//! own segmentation would have (`tcp_gso_segment`, `__udp_gso_segment`): lengths, IPv4
+//! identification and header checksum, TCP sequence number and flags, UDP length, and the
+//! pseudo-header sum that checksum offload leaves in the transport's checksum field. Offsets into a
+//! packet count from its IP header; the bytes of a packet begin with the [`VnetHeader`].
 
 mod checksum;
 
@@ -124,7 +125,8 @@ impl Packet {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// Writes the headers of the segments from `first` up to `end` into `head`, as one packet. `bytes` are those that were parsed.
+    /// Writes the headers of the segments from `first` up to `end` into `head`, as one packet.
+    /// `bytes` are those that were parsed.
     pub(crate) fn cut(&self, bytes: &[u8], first: u16, end: u16, head: &mut [u8; HEAD_MAX]) -> Cut {
         let payload = self.payload_of(first, end);
         let Some(segment_bytes) = self.segment_bytes else {
@@ -158,9 +160,10 @@ impl Packet {
 
     /// Damages one wire packet, complete in `bytes`, by turning over one bit that `random` chooses.
     ///
-    /// With `undetected` the damage is in the payload and the receiving kernel is told that the checksum is right, as if the packet had
-    /// been damaged before it was computed; a packet without payload stays as it is. Otherwise the checksum is completed first, so
-    /// that the receiving kernel finds the damage, unless the packet had none.
+    /// With `undetected` the damage is in the payload and the receiving kernel is told that the
+    /// checksum is right, as if the packet had been damaged before it was computed; a packet
+    /// without payload stays as it is. Otherwise the checksum is completed first, so that the
+    /// receiving kernel finds the damage, unless the packet had none.
     pub(crate) fn damage(bytes: &mut [u8], random: u64, undetected: bool) {
         let Ok(packet) = Self::parse(bytes) else {
             return;
@@ -255,7 +258,8 @@ impl Packet {
     }
 }
 
-/// Version, length of the header, and the protocol behind it if it starts there: not in later fragments, not behind extension headers.
+/// Version, length of the header, and the protocol behind it if it starts there: not in later
+/// fragments, not behind extension headers.
 fn parse_ip(ip: &[u8]) -> Result<(Version, usize, Option<u8>), Malformed> {
     match ip.first().ok_or(Malformed::Short)? >> 4 {
         4 => {

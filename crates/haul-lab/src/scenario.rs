@@ -1,8 +1,8 @@
 //! What a lab is asked to emulate: a TOML file, checked and resolved.
 //!
-//! The file says what a network engineer would say about a path (rate, round-trip time, loss, queue); resolving turns
-//! it into one [`LinkConfig`] per direction. Every key has a default but `rtt` and, where a queue is measured in
-//! bandwidth-delay products, `rate`.
+//! The file says what a network engineer would say about a path (rate, round-trip time, loss,
+//! queue); resolving turns it into one [`LinkConfig`] per direction. Every key has a default but
+//! `rtt` and, where a queue is measured in bandwidth-delay products, `rate`.
 
 mod builtin;
 pub mod unit;
@@ -17,8 +17,8 @@ use serde::Deserialize;
 pub use builtin::BUILTIN;
 use unit::{Probability, QueueSize, Rate, Size, Span};
 
-/// The queue when none is asked for: one bandwidth-delay product, but at least this, so that a short path does not
-/// drop every burst…
+/// The queue when none is asked for: one bandwidth-delay product, but at least this, so that a
+/// short path does not drop every burst…
 pub const DEFAULT_QUEUE_BYTES_MIN: u64 = 256 << 10;
 
 /// …and at most this: few routers have more per port.
@@ -222,8 +222,8 @@ struct HostTable {
     sysctl: BTreeMap<String, String>,
 }
 
-/// `[path]`: both directions, and then what is different in one of them. The keys of a direction are written out
-/// here once more because flattening would lose the rejection of unknown keys.
+/// `[path]`: both directions, and then what is different in one of them. The keys of a direction
+/// are written out here once more because flattening would lose the rejection of unknown keys.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PathTable {

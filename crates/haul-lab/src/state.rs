@@ -1,17 +1,23 @@
-//! What labs leave on disk while they are up, so that other commands find them: one directory each, in the user's runtime directory.
+//! What labs leave on disk while they are up, so that other commands find them: one directory each,
+//! in the user's runtime directory.
 //!
-//! `state.json` says which process holds the lab and through which file descriptors; `hosts` is what the hosts see as `/etc/hosts`;
-//! `stats.json` has the counters; `log` what a lab in the background had to say.
+//! `state.json` says which process holds the lab and through which file descriptors; `hosts` is
+//! what the hosts see as `/etc/hosts`; `stats.json` has the counters; `log` what a lab in the
+//! background had to say.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::lab::{check_name, process};
+
+/// A directory without a state belongs to a lab that has just begun, or to nobody after this time.
+const START_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A lab that is up, or was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +29,8 @@ pub(crate) struct State {
     /// That process's start time.
     pub(crate) started: u64,
     pub(crate) scenario: String,
+    /// It waits for others to use it: `up` started it.
+    pub(crate) shared: bool,
     pub(crate) hosts: Vec<HostState>,
 }
 
@@ -75,7 +83,11 @@ impl LabDir {
                 return Err(error).with_context(|| format!("cannot make {}", dir.path.display()));
             }
         }
-        if let Some(state) = dir.read_state().filter(State::is_alive) {
+        let state = dir.read_state();
+        if state.is_none() && dir.age() <= START_TIME_MAX {
+            bail!("lab {name} is being started or taken down: try again");
+        }
+        if let Some(state) = state.filter(State::is_alive) {
             bail!(
                 "lab {name} is up already (process {}): take it down with `haul lab down {name}`",
                 state.pid
@@ -136,11 +148,22 @@ impl LabDir {
     /// Cleans up after every lab of this user whose process is gone.
     pub(crate) fn sweep() -> Result<()> {
         for dir in Self::all()? {
-            if !dir.read_state().is_some_and(|state| state.is_alive()) {
+            let dead = dir
+                .read_state()
+                .map_or_else(|| dir.age() > START_TIME_MAX, |state| !state.is_alive());
+            if dead {
                 dir.clean_up();
             }
         }
         Ok(())
+    }
+
+    /// How long ago something was last made in it; nothing if it is gone.
+    fn age(&self) -> Duration {
+        let made = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified());
+        made.ok()
+            .and_then(|made| made.elapsed().ok())
+            .unwrap_or_default()
     }
 
     /// Ends what a dead lab has left running, and removes its files.
@@ -165,7 +188,8 @@ pub(crate) fn free_name() -> String {
     format!("run-{}-{number}", rustix::process::getpid().as_raw_pid())
 }
 
-/// The directory of all labs of this user: in `XDG_RUNTIME_DIR`, or `/run` for root, or `/tmp`. It belongs to the user alone.
+/// The directory of all labs of this user: in `XDG_RUNTIME_DIR`, or `/run` for root, or `/tmp`. It
+/// belongs to the user alone.
 fn root() -> Result<PathBuf> {
     let uid = real_uid();
     let path = match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir()) {

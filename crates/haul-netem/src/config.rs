@@ -114,8 +114,9 @@ impl std::error::Error for ConfigError {}
 impl LinkConfig {
     /// Whether a link can be what is asked.
     ///
-    /// [`Link::new`](crate::Link::new) takes any value (a probability below 0 or not a number counts as 0, one
-    /// above 1 as 1, a rate of 0 as 1 bit/s); whoever reads a configuration from outside checks it here first.
+    /// [`Link::new`](crate::Link::new) takes any value (a probability below 0 or not a number
+    /// counts as 0, one above 1 as 1, a rate of 0 as 1 bit/s); whoever reads a configuration from
+    /// outside checks it here first.
     ///
     /// # Errors
     /// The first value that makes no sense.

@@ -1,10 +1,10 @@
 //! Delay that wanders without reordering.
 //!
-//! Independent random delays would either reorder packets or, if order is forced on them, pile
-//! them up behind the slowest one, so that the delay is always near its maximum. So the delay is a
-//! function of time instead: straight lines between random knots [`KNOT_JITTERS`] jitters apart. Its slope is at
-//! most one half, so of two packets the earlier one always arrives first, and the mean stays
-//! where it was asked for, at any packet rate.
+//! Independent random delays would either reorder packets or, if order is forced on them, pile them
+//! up behind the slowest one, so that the delay is always near its maximum. So the delay is a
+//! function of time instead: straight lines between random knots [`KNOT_JITTERS`] jitters apart.
+//! Its slope is at most one half, so of two packets the earlier one always arrives first, and the
+//! mean stays where it was asked for, at any packet rate.
 
 use crate::rng::Rng;
 

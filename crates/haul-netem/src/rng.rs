@@ -32,7 +32,8 @@ impl Rng {
         result
     }
 
-    /// A number in `0..bound`, or 0 if the bound is 0 (Lemire's multiplication; its bias is below `bound / 2^64`).
+    /// A number in `0..bound`, or 0 if the bound is 0 (Lemire's multiplication; its bias is below
+    /// `bound / 2^64`).
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(bound);

@@ -1,5 +1,10 @@
 //! One cell of the goodput matrix on virtual time: `cell RATE_MBPS RTT_MS LOSS SECONDS [fixed|model|cubic|daimd]`.
 //! Prints goodput, its share of the ceiling, what was sent again, and the control's state every tenth of a second with `-v`.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers of a command line"
+)]
 
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 use haul_cc::{Algorithm, Rate, Time};
@@ -22,7 +27,13 @@ fn main() {
         Some("daimd") => Algorithm::Daimd,
         _ => Algorithm::Model,
     };
-    let path = scenario::plain(rate_bps, rtt_ms, loss);
+    let mut path = scenario::plain(rate_bps, rtt_ms, loss);
+    if number(5, 0.0) > 0.0 {
+        path.forward.reorder = Some(haul_netem::Reorder {
+            probability: number(5, 0.0),
+            delay_ns: number(6, 500.0) as u64 * 1_000,
+        });
+    }
     let mut world = World::new(&path, 1);
     let config = Config {
         control,

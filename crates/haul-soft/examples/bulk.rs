@@ -1,5 +1,11 @@
 //! Memory to memory over UDT, without a session: `bulk recv ADDR` and `bulk send ADDR SECONDS [RATE_MBPS]`.
 //! Prints goodput and processor seconds per gigabyte of its end.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a tool for whoever works on the engine, on a clock; it may end with a panic"
+)]
 
 use std::io::{self, IoSlice};
 use std::sync::Mutex;

@@ -86,6 +86,7 @@ impl Config {
 const SLOTS_MIN: u32 = 64;
 
 fn payload_len(mtu: u32, lower_len: u32) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "16")]
     const HEADER: u32 = HEADER_LEN as u32;
     mtu.saturating_sub(lower_len + HEADER)
 }
@@ -94,6 +95,7 @@ fn payload_len(mtu: u32, lower_len: u32) -> u32 {
 /// millions of tiny packets.
 pub(crate) const MTU_MIN: u32 = 576;
 
+#[expect(clippy::cast_possible_truncation, reason = "28")]
 const LOWER_LEN_LEAST: u32 = LOWER_LEN_V4 as u32;
 
 /// What both ends agreed on.

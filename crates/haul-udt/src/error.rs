@@ -4,6 +4,10 @@ use crate::wire::ParseError;
 
 /// Why a datagram was not taken, or a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(
+    clippy::error_impl_error,
+    reason = "named with its crate: haul_udt::Error"
+)]
 pub enum Error {
     /// Not a UDT packet. The datagram is ignored.
     #[error("not a UDT packet: {0}")]

@@ -294,6 +294,7 @@ fn an_unknown_congestion_control_is_a_clear_failure() {
         "send",
         &text(&place.client("a")),
         &server.at(""),
+        "--channel=tcp",
         "--tcp-congestion",
         "nonesuch",
     ])

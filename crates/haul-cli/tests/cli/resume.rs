@@ -281,6 +281,7 @@ fn a_silent_path_is_noticed_at_both_ends_and_gone_on_from() {
     let content = make_file(&source, 40 * MIB, 10);
     let args = [
         "send",
+        "--channel=tcp",
         &text(&source),
         &proxy.at(""),
         "--rate",

@@ -15,8 +15,8 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::tun::check;
 
-/// Where a child process starts. Nothing of it needs to outlive the call to [`on`](Self::on) but the file descriptors,
-/// which must stay open until the child is started.
+/// Where a child process starts. Nothing of it needs to outlive the call to [`on`](Self::on) but
+/// the file descriptors, which must stay open until the child is started.
 #[derive(Debug, Default)]
 pub struct Inside<'a> {
     /// A user namespace to enter first, which gives the rights to enter the others.
@@ -52,7 +52,8 @@ impl Inside<'_> {
             block_no_signal()?;
             parent.map_or(Ok(()), die_with)
         };
-        // SAFETY: between `fork` and `exec` the closure makes system calls only; it does not allocate, lock or unwind.
+        // SAFETY: between `fork` and `exec` the closure makes system calls only; it does not
+        // allocate, lock or unwind.
         unsafe { command.pre_exec(enter) };
         Ok(())
     }
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn a_child_starts_inside_the_namespace() {
         let Ok(namespace) = NetNs::new() else {
-            eprintln!("skipped: no right to make a network namespace");
+            println!("SKIPPED: no right to make a network namespace");
             return;
         };
         let mut command = Command::new("readlink");

@@ -35,8 +35,8 @@ pub fn set_gro(name: &str, on: bool) -> io::Result<()> {
     };
     let mut request = interface_request(name)?;
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the socket is open, `request` is initialised and points to the `ethtool_value` that this command reads, which
-    // outlives the call.
+    // SAFETY: the socket is open, `request` is initialised and points to the `ethtool_value` that
+    // this command reads, which outlives the call.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) })
 }
 

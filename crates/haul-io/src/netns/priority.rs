@@ -1,8 +1,5 @@
 //! Scheduling of a thread that must be on time.
 
-use std::io;
-use std::num::NonZeroU64;
-
 use crate::tun::check;
 
 /// How much precedence a thread was given.
@@ -29,30 +26,5 @@ pub fn take_precedence() -> Precedence {
         Precedence::Nice
     } else {
         Precedence::None
-    }
-}
-
-/// Lets the calling thread's timers expire when they are due: by default the kernel may add 50 µs to save power.
-///
-/// # Errors
-/// Those of `prctl`.
-pub fn wake_on_time() -> io::Result<()> {
-    Ok(rustix::thread::set_current_timer_slack(Some(
-        NonZeroU64::MIN,
-    ))?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_can_ask_to_be_woken_on_time() {
-        std::thread::spawn(|| {
-            wake_on_time().unwrap();
-            assert_eq!(rustix::thread::current_timer_slack().unwrap(), 1);
-        })
-        .join()
-        .unwrap();
     }
 }

@@ -1,20 +1,19 @@
 //! `up` and `down`: labs in the background.
 //!
-//! `up` starts its own command line again, detached from the terminal, and waits until the lab stands. The process left behind holds the
-//! lab until it is told to end.
+//! `up` starts its own command line again, detached from the terminal, and waits until the lab
+//! stands. The process left behind holds the lab until it is told to end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use haul_io::netns::child::{Caught, Signals};
 use rustix::process::{Pid, Signal};
 
 use super::{DownArgs, UpArgs};
 use crate::lab::Lab;
 use crate::report::Report;
-use crate::scenario::Scenario;
 use crate::state::{LabDir, State};
 
 /// How the line begins with which the background process says that the lab stands.
@@ -45,9 +44,13 @@ pub(super) fn up(args: &UpArgs) -> Result<ExitCode> {
 
 pub(super) fn down(args: &DownArgs) -> Result<ExitCode> {
     let labs = if args.all {
-        LabDir::all()?
+        let is_shared = |dir: &LabDir| dir.read_state().is_some_and(|state| state.shared);
+        alive()?.into_iter().filter(is_shared).collect()
+    } else if args.names.is_empty() {
+        vec![find(None)?.0]
     } else {
-        chosen(&args.names)?
+        let found = args.names.iter().map(|name| Ok(find(Some(name))?.0));
+        found.collect::<Result<Vec<_>>>()?
     };
     for lab in &labs {
         take_down(lab)?;
@@ -56,37 +59,35 @@ pub(super) fn down(args: &DownArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The lab of this name, or the only one that is up.
+/// The lab of this name, or the only one that `up` has started: one that belongs to a running
+/// command must be named.
 pub(super) fn find(name: Option<&str>) -> Result<(LabDir, State)> {
-    LabDir::sweep()?;
-    let alive = LabDir::all()?
+    let labs = alive()?
         .into_iter()
-        .filter_map(|dir| dir.read_state().map(|state| (dir, state)));
-    let mut alive: Vec<_> = alive.collect();
-    let names = alive
-        .iter()
-        .map(|(dir, _)| dir.name().to_string())
-        .collect::<Vec<_>>()
-        .join(", ");
-    if let Some(name) = name {
-        let found = alive.into_iter().find(|(dir, _)| dir.name() == name);
-        return found.ok_or_else(|| match names.as_str() {
-            "" => anyhow!("no lab is up: start one with `haul lab up SCENARIO`"),
-            names => anyhow!("no lab {name} is up: there is {names}"),
-        });
-    }
-    match alive.len() {
-        0 => bail!("no lab is up: start one with `haul lab up SCENARIO`"),
-        1 => Ok(alive.remove(0)),
-        _ => bail!("several labs are up: choose with --name one of {names}"),
+        .filter_map(|dir| Some((dir.read_state()?, dir)));
+    let fits = |(state, dir): &(State, LabDir)| match name {
+        Some(name) => dir.name() == name,
+        None => state.shared,
+    };
+    let mut found: Vec<_> = labs.filter(fits).collect();
+    match (found.len(), name) {
+        (1, _) => {
+            let (state, dir) = found.remove(0);
+            Ok((dir, state))
+        }
+        (0, Some(name)) => bail!("no lab {name} is up: `haul lab list` shows those that are"),
+        (0, None) => bail!("no lab is up: start one with `haul lab up SCENARIO`"),
+        _ => {
+            let names: Vec<&str> = found.iter().map(|(_, dir)| dir.name()).collect();
+            bail!("several labs are up: say which, {}", names.join(" or "))
+        }
     }
 }
 
-fn chosen(names: &[String]) -> Result<Vec<LabDir>> {
-    if names.is_empty() {
-        return Ok(vec![find(None)?.0]);
-    }
-    names.iter().map(|name| Ok(find(Some(name))?.0)).collect()
+/// Labs whose process runs; what the others have left is cleaned up.
+fn alive() -> Result<Vec<LabDir>> {
+    LabDir::sweep()?;
+    LabDir::all()
 }
 
 /// Starts this command again in the background, and waits until it says that the lab stands.
@@ -119,9 +120,9 @@ fn detach() -> Result<()> {
 /// Makes the lab and holds it until a signal comes.
 fn hold(args: &UpArgs) -> Result<()> {
     let signals = Signals::block().context("cannot handle signals")?;
-    let scenario = Scenario::load(&args.start.scenario)?;
+    let scenario = args.start.load()?;
     let name = args.name.as_deref().unwrap_or(&scenario.name);
-    let lab = Lab::start_named(&scenario, name, args.start.emulator)?;
+    let lab = Lab::start_shared(&scenario, name, args.start.emulator)?;
     LabDir::sweep()?;
     let hosts: Vec<String> = lab
         .hosts()
@@ -129,6 +130,7 @@ fn hold(args: &UpArgs) -> Result<()> {
         .map(|host| format!("{} {}", host.name(), host.addresses().v4))
         .collect();
     let hosts = hosts.join(", ");
+    super::show_notes(&lab);
     if args.detached {
         announce(&lab, &hosts)?;
     } else {

@@ -14,7 +14,8 @@ struct Listed {
     name: String,
     #[serde(flatten)]
     state: State,
-    /// The counters that a lab in the background writes; none yet if it has just started, or runs in the foreground.
+    /// The counters that a lab in the background writes; none yet if it has just started, or runs
+    /// in the foreground.
     path: Option<serde_json::Value>,
 }
 

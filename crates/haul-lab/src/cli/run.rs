@@ -12,7 +12,7 @@ use super::RunArgs;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::{Run, Scenario};
-use crate::state::{LabDir, free_name};
+use crate::state::LabDir;
 
 /// How long commands may take to end once they are asked to.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -22,9 +22,10 @@ const BY_SIGNAL: i32 = 128;
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let signals = Signals::block().context("cannot handle signals")?;
-    let scenario = Scenario::load(&args.start.scenario)?;
-    let lab = Lab::start_named(&scenario, &free_name(), args.start.emulator)?;
+    let scenario = args.start.load()?;
+    let lab = Lab::start_with(&scenario, args.start.emulator)?;
     LabDir::sweep()?;
+    super::show_notes(&lab);
     let mut session = Session {
         lab,
         signals,
@@ -45,7 +46,8 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)))
 }
 
-/// What runs: the scenario's commands; with a command from the command line, only those of them in the background, and then this.
+/// What runs: the scenario's commands; with a command from the command line, only those of them in
+/// the background, and then this.
 fn runs(scenario: &Scenario, args: &RunArgs) -> Vec<Job> {
     let own = |job: &Run| Job {
         host: job.host.clone(),

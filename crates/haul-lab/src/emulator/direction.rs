@@ -3,12 +3,13 @@
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use haul_io::clock::{Clock, CpuTime, thread_cpu};
 use haul_io::netns::priority;
+use haul_io::poller::set_timer_slack_ns;
 use haul_io::tun::{TUN_PACKET_MAX, Tun};
 use haul_netem::{Link, Rng};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
-use rustix::time::ClockId;
 
 use super::plan::plan;
 use super::pool::Pool;
@@ -31,6 +32,8 @@ pub(super) struct Setup {
     pub(super) direction: Direction,
     pub(super) seed: u64,
     pub(super) run_ns_max: u64,
+    /// While packets are many, the thread wakes up this often.
+    pub(super) rest_ns: u64,
     pub(super) pool_bytes: usize,
     pub(super) from: Arc<Tun>,
     pub(super) to: Arc<Tun>,
@@ -44,6 +47,7 @@ pub(super) struct Loop {
     setup: Setup,
     link: Link,
     damage: Rng,
+    clock: Clock,
     pool: Pool,
     schedule: Schedule,
     /// Where a damaged packet is put together.
@@ -52,6 +56,8 @@ pub(super) struct Loop {
     stats: DirectionStats,
     /// How late the kernel wakes this thread at the least, of late.
     wake_ns: u64,
+    /// When the last wait ended.
+    rested_ns: u64,
     /// A packet has just woken this thread, so it has been waiting for that long.
     woken: bool,
     published_ns: u64,
@@ -63,12 +69,14 @@ impl Loop {
         Self {
             link: Link::new(setup.direction.link.clone(), setup.seed),
             damage: Rng::new(setup.seed ^ 0xdead),
+            clock: Clock::new(),
             pool: Pool::new(setup.pool_bytes),
             schedule: Schedule::new(),
             scratch: vec![0; TUN_PACKET_MAX + HEAD_MAX],
             head: [0; HEAD_MAX],
             stats: DirectionStats::default(),
             wake_ns: 0,
+            rested_ns: 0,
             woken: false,
             published_ns: 0,
             published_packets: 0,
@@ -78,10 +86,10 @@ impl Loop {
 
     pub(super) fn run(mut self) {
         // Both are refused to some users; calibration shows what is lost by it.
-        let _ = priority::wake_on_time();
+        let _ = set_timer_slack_ns(1);
         let _ = priority::take_precedence();
         loop {
-            let now_ns = now_ns();
+            let now_ns = self.clock.now_ns();
             while let Some(run) = self.schedule.pop_due(now_ns + EARLY_NS) {
                 self.deliver(run, now_ns);
             }
@@ -92,7 +100,7 @@ impl Loop {
                 break;
             }
         }
-        self.publish(now_ns());
+        self.publish(self.clock.now_ns());
     }
 
     /// Reads one packet and decides its fate. False if there is none.
@@ -126,7 +134,7 @@ impl Loop {
         } else {
             0
         };
-        let arrived_ns = now_ns().saturating_sub(waited_ns);
+        let arrived_ns = self.clock.now_ns().saturating_sub(waited_ns);
         let runs = plan(
             &mut self.link,
             overhead,
@@ -177,26 +185,40 @@ impl Loop {
     /// Waits for a packet, or until a run is due. True if the direction is to end.
     fn sleep(&mut self) -> bool {
         let mut polled = [
-            PollFd::new(&*self.setup.from, PollFlags::IN),
             PollFd::new(&*self.setup.stop, PollFlags::IN),
+            PollFd::new(&*self.setup.from, PollFlags::IN),
         ];
-        let asleep_ns = now_ns();
-        let wait_ns = match self.schedule.due_ns() {
-            Some(due_ns) => Some(due_ns.saturating_sub(asleep_ns + self.wake_ns)),
-            None if self.published_packets != self.packets() => Some(PUBLISH_NS),
-            None => None,
+        let asleep_ns = self.clock.now_ns();
+        let rest_ns = self.rested_ns + self.setup.rest_ns;
+        let rest_ns = rest_ns.saturating_sub(asleep_ns + self.wake_ns);
+        let (watched, wait_ns) = if rest_ns > 0 {
+            // Packets are many: let some of them come together, as a network card does that
+            // moderates its interrupts.
+            (&mut polled[..1], Some(rest_ns))
+        } else {
+            (&mut polled[..], self.wait_ns(asleep_ns))
         };
         let wait = wait_ns.map(timespec);
         // An interrupted wait is like one that ended early.
-        let ready = rustix::event::poll(&mut polled, wait.as_ref());
-        self.woken = polled[0].revents().contains(PollFlags::IN);
-        let ended = !polled[1].revents().is_empty() || polled[0].revents().contains(PollFlags::ERR);
+        let ready = rustix::event::poll(watched, wait.as_ref());
+        let [stop, from] = polled.map(|fd| fd.revents());
+        self.rested_ns = self.clock.now_ns();
         if ready == Ok(0)
             && let Some(wait_ns) = wait_ns.filter(|&wait_ns| wait_ns > 0)
         {
-            self.learn_wake(now_ns().saturating_sub(asleep_ns + wait_ns));
+            self.learn_wake(self.rested_ns.saturating_sub(asleep_ns + wait_ns));
         }
-        ended
+        self.woken = from.contains(PollFlags::IN);
+        !stop.is_empty() || from.contains(PollFlags::ERR)
+    }
+
+    /// How long until there is something to do, if that is known.
+    fn wait_ns(&self, now_ns: u64) -> Option<u64> {
+        match self.schedule.due_ns() {
+            Some(due_ns) => Some(due_ns.saturating_sub(now_ns + self.wake_ns)),
+            None if self.published_packets != self.packets() => Some(PUBLISH_NS),
+            None => None,
+        }
     }
 
     /// Falls fast and rises slowly, so that hardly a packet is early.
@@ -215,7 +237,7 @@ impl Loop {
 
     fn publish(&mut self, now_ns: u64) {
         self.stats.link = *self.link.stats();
-        self.stats.cpu_ns = clock_ns(ClockId::ThreadCPUTime);
+        self.stats.cpu_ns = thread_cpu().map_or(0, CpuTime::total_ns);
         *self
             .setup
             .stats
@@ -223,17 +245,6 @@ impl Loop {
             .unwrap_or_else(PoisonError::into_inner) = self.stats;
         (self.published_ns, self.published_packets) = (now_ns, self.packets());
     }
-}
-
-/// The clock of the emulator, in nanoseconds since some time before it started.
-fn now_ns() -> u64 {
-    clock_ns(ClockId::Monotonic)
-}
-
-fn clock_ns(clock: ClockId) -> u64 {
-    let time = rustix::time::clock_gettime(clock);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 fn timespec(ns: u64) -> Timespec {

@@ -6,10 +6,12 @@ use super::pool::Ticket;
 use super::schedule::{Run, Schedule};
 use crate::packet::Packet;
 
-/// Decides what becomes of a super-packet that arrives now. Answers how many runs were scheduled under `ticket`.
+/// Decides what becomes of a super-packet that arrives now. Answers how many runs were scheduled
+/// under `ticket`.
 ///
-/// Neighbours that survive are joined as long as they belong together in time: no more than `run_ns_max` between the first and the
-/// last, and none held back to be overtaken. A damaged wire packet, and a second copy, go alone.
+/// Neighbours that survive are joined as long as they belong together in time: no more than
+/// `run_ns_max` between the first and the last, and none held back to be overtaken. A damaged wire
+/// packet, and a second copy, go alone.
 pub(super) fn plan(
     link: &mut Link,
     overhead_bytes: u32,

@@ -1,8 +1,9 @@
 //! The bytes of the packets in flight, in buffers that are used again.
 //!
-//! Buffers come in a few sizes, so that a path full of acknowledgements does not take a super-packet's room for each. The one that was
-//! given back last is used first: its memory is the most likely to be in the cache. Memory grows to what the path needs, up
-//! to a limit, and is then kept.
+//! Buffers come in a few sizes, so that a path full of acknowledgements does not take a
+//! super-packet's room for each. The one that was given back last is used first: its memory is the
+//! most likely to be in the cache. Memory grows to what the path needs, up to a limit, and is then
+//! kept.
 
 use haul_io::tun::TUN_PACKET_MAX;
 
@@ -19,7 +20,8 @@ pub(super) struct Pool {
     /// `allocated <= limit`, in bytes.
     allocated: usize,
     limit: usize,
-    /// Where a packet is read to before its size is known, for packets that are then copied to a smaller buffer.
+    /// Where a packet is read to before its size is known, for packets that are then copied to a
+    /// smaller buffer.
     landing: Vec<u8>,
 }
 

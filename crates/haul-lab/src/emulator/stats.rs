@@ -40,7 +40,8 @@ impl Lateness {
         self.counts[step(late_ns)] += 1;
     }
 
-    /// The lateness that this share of packets does not exceed, in nanoseconds, to within a quarter; 0 if there was no packet.
+    /// The lateness that this share of packets does not exceed, in nanoseconds, to within a
+    /// quarter; 0 if there was no packet.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let total: u64 = self.counts.iter().sum();

@@ -47,9 +47,9 @@ fn arguments(direction: &Direction) -> Result<Vec<String>> {
             "kernel netem has no policer, overhead or undetected corruption: leave out `--emulator kernel`"
         );
     }
-    let mut words = vec!["delay".to_string(), format!("{}ns", link.delay_ns)];
+    let mut words = vec!["delay".to_string(), micros(link.delay_ns)];
     if link.jitter_ns > 0 {
-        words.push(format!("{}ns", link.jitter_ns));
+        words.push(micros(link.jitter_ns));
     }
     match link.loss {
         LossModel::None => {}
@@ -88,6 +88,11 @@ fn arguments(direction: &Direction) -> Result<Vec<String>> {
     Ok(words)
 }
 
+/// `tc` counts in microseconds, with decimals.
+fn micros(ns: u64) -> String {
+    format!("{}.{:03}us", ns / 1000, ns % 1000)
+}
+
 fn percent(probability: f64) -> String {
     format!("{}%", probability * 100.0)
 }
@@ -104,7 +109,7 @@ mod tests {
         let words = arguments(&scenario.forward).unwrap().join(" ");
         assert_eq!(
             words,
-            "delay 10000000ns 1000000ns loss 1% rate 1000000000bit limit 100"
+            "delay 10000.000us 1000.000us loss 1% rate 1000000000bit limit 100"
         );
     }
 

@@ -8,8 +8,8 @@ use haul_io::tun::TUN_DEVICE;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
 
-/// Makes sure that this process may build a lab. An ordinary user becomes root in a user namespace of their own, which works
-/// only before the process has started other threads.
+/// Makes sure that this process may build a lab. An ordinary user becomes root in a user namespace
+/// of their own, which works only before the process has started other threads.
 ///
 /// # Errors
 /// One line that says what to do.

@@ -1,4 +1,5 @@
-//! Processes inside a lab, found by the namespace they are in, so that none escapes by leaving its group or session.
+//! Processes inside a lab, found by the namespace they are in, so that none escapes by leaving its
+//! group or session.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -8,7 +9,8 @@ use rustix::process::{Pid, Signal};
 /// The variable that every process inside carries, with the lab's id.
 pub(crate) const MARK: &str = "HAUL_LAB";
 
-/// Asks every process in these namespaces to end, and kills what is left after `patience`. The caller holds the namespaces.
+/// Asks every process in these namespaces to end, and kills what is left after `patience`. The
+/// caller holds the namespaces.
 pub(crate) fn end_all(inodes: &BTreeSet<u64>, patience: Duration) {
     let deadline = Instant::now() + patience;
     let mut signal = Signal::TERM;
@@ -32,8 +34,8 @@ pub(crate) fn end_all(inodes: &BTreeSet<u64>, patience: Duration) {
     }
 }
 
-/// Ends what a dead lab has left running. A namespace's number may have been given to another one since, so only those count
-/// in which somebody carries the lab's mark.
+/// Ends what a dead lab has left running. A namespace's number may have been given to another one
+/// since, so only those count in which somebody carries the lab's mark.
 pub(crate) fn end_orphans(inodes: &BTreeSet<u64>, id: &str) {
     let left = inodes.iter().copied().filter(|&inode| {
         let here = BTreeSet::from([inode]);
@@ -42,7 +44,8 @@ pub(crate) fn end_orphans(inodes: &BTreeSet<u64>, id: &str) {
     end_all(&left.collect(), Duration::from_millis(500));
 }
 
-/// The processes in these namespaces, but for this one. Those that have ended and not been waited for do not count.
+/// The processes in these namespaces, but for this one. Those that have ended and not been waited
+/// for do not count.
 pub(crate) fn inside(inodes: &BTreeSet<u64>) -> Vec<Pid> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -56,7 +59,8 @@ pub(crate) fn inside(inodes: &BTreeSet<u64>) -> Vec<Pid> {
         .collect()
 }
 
-/// When a process started, in clock ticks since boot: with the pid, this names it uniquely. `None` if there is none.
+/// When a process started, in clock ticks since boot: with the pid, this names it uniquely. `None`
+/// if there is none.
 pub(crate) fn start_time(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything; state is the third field, the start time the 22nd.

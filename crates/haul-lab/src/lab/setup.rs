@@ -8,23 +8,26 @@ use anyhow::{Context, Result, anyhow, bail};
 use haul_io::netns::{NetNs, device, write_file};
 use haul_io::tun::{TUN_DEVICE, Tun};
 
-use super::topology::{Plan, WAN};
-use super::{Lab, kernel, privilege};
+use super::topology::{HostPlan, Plan, WAN};
+use super::{Host, Lab, kernel, privilege};
 use crate::emulator::Emulator;
 
-/// What every host is tuned to, so that the path is what limits a transfer. Congestion control is a common one, whatever the
-/// machine's default is.
-const TUNING: [(&str, &str); 9] = [
+/// What every host is tuned to, so that the path is what limits a transfer.
+const TUNING: [(&str, &str); 10] = [
     ("net.ipv4.tcp_rmem", "4096 131072 536870912"),
     ("net.ipv4.tcp_wmem", "4096 65536 536870912"),
     ("net.ipv4.tcp_slow_start_after_idle", "0"),
     ("net.ipv4.tcp_no_metrics_save", "1"),
-    ("net.ipv4.tcp_congestion_control", "cubic"),
     ("net.ipv4.ping_group_range", "0 0"),
+    ("net.ipv6.conf.all.accept_dad", "0"),
+    ("net.ipv6.conf.default.accept_dad", "0"),
     ("net.ipv6.conf.all.accept_ra", "0"),
     ("net.ipv6.conf.default.accept_ra", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
 ];
+
+/// A common congestion control, whatever the machine's own default is.
+const CONGESTION_CONTROL: (&str, &str) = ("net.ipv4.tcp_congestion_control", "cubic");
 
 const FORWARDING: [(&str, &str); 2] = [
     ("net.ipv4.ip_forward", "1"),
@@ -71,7 +74,17 @@ pub(super) fn device_drops(netns: &NetNs) -> u64 {
         .unwrap_or(0)
 }
 
+/// Parameters come first: devices made later begin with them.
 fn configure(lab: &Lab, plan: &Plan) -> Result<()> {
+    for (host, host_plan) in lab.hosts.iter().zip(&plan.hosts) {
+        host.netns.run(|| {
+            tune(&TUNING);
+            tune(&[CONGESTION_CONTROL]);
+            if host_plan.forwards {
+                tune(&FORWARDING);
+            }
+        })?;
+    }
     for cable in &plan.cables {
         let (gateway, host) = (
             &lab.hosts[cable.gateway].netns,
@@ -80,30 +93,33 @@ fn configure(lab: &Lab, plan: &Plan) -> Result<()> {
         join(gateway, &cable.gateway_device, host, cable.host_device)?;
     }
     for (host, host_plan) in lab.hosts.iter().zip(&plan.hosts) {
-        host.netns.run(|| {
-            tune(&TUNING);
-            if host_plan.forwards {
-                tune(&FORWARDING);
-            }
-            ip_batch(&host_plan.batch)
-                .with_context(|| format!("cannot set up host {}", host.name))?;
-            for device in &host_plan.gro_devices {
-                device::set_gro(device, true)
-                    .with_context(|| format!("cannot switch on GRO of {device}"))?;
-            }
-            lab.scenario
-                .sysctls
-                .get(&host.name)
-                .map_or(Ok(()), |wanted| {
-                    wanted.iter().try_for_each(|(name, value)| {
-                        set_sysctl(name, value).with_context(|| {
-                            format!("cannot set {name} = {value} on host {}", host.name)
-                        })
-                    })
-                })
-        })??;
+        host.netns.run(|| bring_up(lab, host, host_plan))??;
     }
     Ok(())
+}
+
+/// Inside a host: addresses, routes, offloads, and what the scenario wants of the kernel.
+fn bring_up(lab: &Lab, host: &Host, plan: &HostPlan) -> Result<()> {
+    let name = &host.name;
+    ip_batch(&plan.batch).with_context(|| format!("cannot set up host {name}"))?;
+    for device in &plan.gro_devices {
+        device::set_gro(device, true)
+            .with_context(|| format!("cannot switch on GRO of {device}"))?;
+    }
+    for (parameter, value) in lab.scenario.sysctls.get(name).into_iter().flatten() {
+        set_sysctl(parameter, value)
+            .with_context(|| format!("cannot set {parameter} = {value} on host {name}"))?;
+    }
+    Ok(())
+}
+
+/// What hosts use where the kernel does not let a namespace choose the lab's congestion control:
+/// only the machine's own default, and what `net.ipv4.tcp_allowed_congestion_control` lists, can be
+/// one's default.
+pub(super) fn other_congestion_control(netns: &NetNs) -> Option<String> {
+    let path = format!("/proc/sys/{}", CONGESTION_CONTROL.0.replace('.', "/"));
+    let used = netns.run(|| std::fs::read_to_string(path)).ok()?.ok()?;
+    (used.trim() != CONGESTION_CONTROL.1).then(|| used.trim().to_string())
 }
 
 /// A veth pair with one end in each namespace.

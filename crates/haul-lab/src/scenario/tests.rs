@@ -113,6 +113,16 @@ fn gateways_stand_between_the_hosts() {
 }
 
 #[test]
+fn every_file_of_the_repository_is_valid() {
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    for entry in std::fs::read_dir(files).unwrap() {
+        let path = entry.unwrap().path();
+        let scenario = Scenario::load(path.to_str().unwrap());
+        assert!(scenario.is_ok(), "{:#}", scenario.unwrap_err());
+    }
+}
+
+#[test]
 fn every_scenario_that_comes_along_is_valid_and_described() {
     for (name, text) in BUILTIN {
         let scenario = Scenario::parse(name, text).unwrap();

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use haul_cc::Time;
 use haul_io::clock::Clock;
@@ -33,6 +34,10 @@ pub struct Link {
     pub(super) now: Time,
     shared: Arc<Shared>,
     stats_due: Time,
+    /// Octets that the latest turn received.
+    arrived: u64,
+    /// When arrivals were last left to gather.
+    paused: Time,
     pub(super) ended: Option<Option<haul_udt::Error>>,
     peer_closed: bool,
 }
@@ -54,6 +59,7 @@ const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Rounds of receiving, and batches sent, before the other direction gets its turn.
 const RECEIVE_ROUNDS: usize = 4;
 const SEND_BATCHES: usize = 8;
+const PAUSE_NS_MAX: u64 = haul_cc::time::MILLISECOND_NS;
 const STATS_NS: u64 = 50 * haul_cc::time::MILLISECOND_NS;
 /// How long a sender without data sleeps before it looks for more by itself.
 const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
@@ -112,6 +118,8 @@ impl Link {
             connection,
             poller,
             stats_due: Time::ZERO,
+            arrived: 0,
+            paused: Time::ZERO,
             ended: None,
             peer_closed: false,
         })
@@ -224,8 +232,23 @@ impl Link {
             let delivered = self.connection.delivered_offset();
             self.connection.consume(self.now, delivered);
             self.flush(&mut outgoing)?;
-            self.sleep(None)?;
+            if self.arrived == 0 || self.left.is_some() {
+                self.sleep(None)?;
+            } else {
+                std::thread::sleep(self.pause());
+            }
         }
+    }
+
+    /// How long to let arrivals gather: a wake-up for each costs more than what it brings. Bounded by what feedback can
+    /// wait for and by the socket's buffer.
+    fn pause(&mut self) -> Duration {
+        let room = self.socket.recv_buffer_bytes() as u64 / 8;
+        let since_ns = self.now.since(self.paused).max(1);
+        let fill_ns = room.saturating_mul(since_ns) / self.arrived.max(1);
+        self.paused = self.now;
+        let patience_ns = self.connection.feedback_interval_ns() / 2;
+        Duration::from_nanos(patience_ns.min(PAUSE_NS_MAX).min(fill_ns))
     }
 
     fn require_placement(&self) -> Result<(), LinkError> {
@@ -292,6 +315,7 @@ impl Link {
     }
 
     fn receive_some(&mut self, place: &mut dyn Place) -> Result<(), LinkError> {
+        self.arrived = 0;
         for _ in 0..RECEIVE_ROUNDS {
             match self.socket.recv_batch(&mut self.batch) {
                 Ok(0) => return Ok(()),
@@ -302,6 +326,7 @@ impl Link {
             }
             self.now = Time::from_ns(self.batch.now_ns());
             for message in self.batch.iter() {
+                self.arrived += message.bytes.len() as u64;
                 let arrived = Time::from_ns(message.arrived_ns);
                 let datagrams = message.datagrams();
                 take(&mut self.connection, self.now, arrived, datagrams, place)
@@ -448,7 +473,7 @@ fn is_transient(error: &io::Error) -> bool {
 pub(super) struct Nothing;
 
 impl Source for Nothing {
-    fn wait(&self, _: u64, _: std::time::Duration) -> crate::bulk::Extent {
+    fn wait(&self, _: u64, _: Duration) -> crate::bulk::Extent {
         crate::bulk::Extent {
             end: 0,
             complete: false,

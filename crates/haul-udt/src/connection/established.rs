@@ -86,7 +86,7 @@ const EXPIRATION_NS_MIN: u64 = 300 * MILLISECOND_NS;
 const TIMEOUT_NS_MAX: u64 = 2 * SECOND_NS;
 /// Probes without an answer before everything in flight counts as lost.
 const PROBES: u32 = 2;
-const REORDER_NS_MIN: u64 = MILLISECOND_NS / 2;
+const REORDER_NS_MIN: u64 = MILLISECOND_NS;
 const RTT_NS_MAX: u64 = 60 * SECOND_NS;
 
 impl Established {
@@ -204,7 +204,8 @@ impl Established {
 
     pub(super) fn close(&mut self, now: Time) {
         let _ = self.sender.write(0, true);
-        self.closing.get_or_insert(now.after(self.timers.linger_ns));
+        let end = now.after(self.timers.linger_ns);
+        self.closing.get_or_insert(end);
     }
 
     /// Time in which there was nothing to be answered is no time-out.
@@ -584,6 +585,7 @@ impl Established {
         }
         self.pacer
             .set_rate(self.controller.pacing_rate().min(self.rate_max));
+        self.pacer.set_quantum(self.rtt.minimum_ns() / 4);
         let budget = self
             .pacer
             .budget_bytes(now)

@@ -448,6 +448,13 @@ impl Connection {
         self.open().map_or(0, |open| open.sender.position())
     }
 
+    /// The interval at which the data sender wants feedback, ns: looking for arrivals much more often serves nobody.
+    #[must_use]
+    pub fn feedback_interval_ns(&self) -> u64 {
+        self.open()
+            .map_or(0, |open| open.receiver.feedback_interval_ns())
+    }
+
     /// Everything written has arrived.
     #[must_use]
     pub fn is_drained(&self) -> bool {

@@ -95,7 +95,6 @@ impl<'a> Feedback<'a> {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the upper half")]
 fn upper(value: u64) -> u32 {
     (value >> 32) as u32
 }

@@ -101,12 +101,12 @@ impl Data {
     /// Writes the header.
     #[must_use]
     pub fn emit(&self) -> [u8; HEADER_LEN] {
-        let flags = u32::from(self.first) * FIRST_BIT
-            | u32::from(self.last) * LAST_BIT
-            | u32::from(self.in_order) * ORDER_BIT;
+        let flags = (u32::from(self.first) * FIRST_BIT)
+            | (u32::from(self.last) * LAST_BIT)
+            | (u32::from(self.in_order) * ORDER_BIT);
         let mut header = [0; HEADER_LEN];
         header[0..4].copy_from_slice(&self.seq.get().to_be_bytes());
-        header[4..8].copy_from_slice(&(flags | self.message & MESSAGE_MASK).to_be_bytes());
+        header[4..8].copy_from_slice(&(flags | (self.message & MESSAGE_MASK)).to_be_bytes());
         header[8..12].copy_from_slice(&self.word2.to_be_bytes());
         header[12..16].copy_from_slice(&self.destination.0.to_be_bytes());
         header
@@ -127,7 +127,7 @@ impl Data {
     /// Between Longhaul ends: a message number with the mark of [`Data::resent`].
     #[must_use]
     pub fn mark(message: u32, resent: bool) -> u32 {
-        message & MESSAGE_MASK_EXTENDED | u32::from(resent) * RESENT_BIT
+        (message & MESSAGE_MASK_EXTENDED) | (u32::from(resent) * RESENT_BIT)
     }
 }
 
