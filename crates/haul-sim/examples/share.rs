@@ -1,10 +1,6 @@
 //! Two flows over one bottleneck on virtual time: `share RATE_MBPS RTT_MS SECONDS QUEUE_BDP_PERCENT CONTROL CONTROL [-v]`.
 //! Controls: model, cubic. Prints each flow's share over the time when both are there, and Jain's index.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "a tool for developers"
-)]
+#![expect(clippy::unwrap_used, reason = "a tool for developers")]
 
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 use haul_cc::{Algorithm, Time};
@@ -39,8 +35,7 @@ fn main() {
                 server: config,
                 starts: Time::from_ns(index as u64 * 2 * SECOND_NS),
                 stream_bytes: [u64::MAX / 4, 0],
-                messages: Vec::new(),
-                bytes_matter: false,
+                ..Flow::default()
             })
         })
         .collect();

@@ -83,7 +83,7 @@ struct Report {
 }
 
 fn run(seed: u64) -> Report {
-    let mut rng = Rng::new(seed ^ 0x68_6175_6c);
+    let mut rng = Rng::new(seed ^ 0x6861_756c);
     let flow = random_flow(&mut rng);
     let kind = flow.client.kind;
     let mut world = World::new(&scenario::hostile(rng.next_u64()), rng.next_u64());
