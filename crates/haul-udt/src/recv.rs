@@ -130,6 +130,7 @@ impl Receiver {
                 first,
                 config.receive_slots(),
                 params.payload_len_max,
+                !params.placement,
             ))
         };
         Self {
@@ -183,7 +184,10 @@ impl Receiver {
         }
         let placement = match self.judge(number, data, len)? {
             Some((offset, len)) => self.holes.take(now, number, offset, len),
-            None => return Ok(Received::Discard),
+            None => {
+                self.note_news(now);
+                return Ok(Received::Discard);
+            }
         };
         match placement {
             Arrival::Duplicate => return Ok(self.duplicate(now)),
@@ -358,7 +362,7 @@ impl Receiver {
     /// The plain peer's share, with what it needs of the rest.
     pub(crate) fn plain(&mut self) -> Option<(&mut PlainFeedback, &mut Holes, u64)> {
         let free = match &self.discipline {
-            Discipline::Slotted(slots) => slots.free(self.holes.next()),
+            Discipline::Slotted(slots) => slots.free_slots(self.holes.next()),
             Discipline::Placed { .. } => 0,
         };
         self.plain

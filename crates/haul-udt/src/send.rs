@@ -448,6 +448,9 @@ impl Sender {
                 continue;
             };
             let packet = &mut self.packets[index];
+            if packet.state == State::Delivered {
+                continue;
+            }
             newly |= !matches!(packet.state, State::GivenUp | State::Retell);
             if packet.state == State::InFlight {
                 self.in_flight_bytes -= u64::from(packet.len) + self.wire_overhead;
@@ -731,12 +734,16 @@ impl Delivery {
     /// Counts a packet; answers the wire bytes that leave the flight.
     fn take(&mut self, packet: &Packet, overhead: u64) -> u64 {
         let wire_bytes = u64::from(packet.len) + overhead;
-        match packet.state {
-            State::Delivered | State::GivenUp | State::Retell => return 0,
-            State::InFlight | State::Lost => self.acked_bytes += wire_bytes,
+        let given_up = matches!(packet.state, State::GivenUp | State::Retell);
+        if packet.state == State::Delivered {
+            return 0;
         }
-        // A packet sent again less than a round trip ago was answered for its first transmission.
-        let ambiguous = packet.transmissions > 1 && self.now.since(packet.sent) < self.base_rtt_ns;
+        if !given_up {
+            self.acked_bytes += wire_bytes;
+        }
+        // A packet sent (or given up) again less than a round trip ago was answered for its first transmission.
+        let repeated = packet.transmissions > 1 || given_up;
+        let ambiguous = repeated && self.now.since(packet.sent) < self.base_rtt_ns;
         if !ambiguous {
             self.newest = self.newest.max(packet.sent);
         }

@@ -56,11 +56,19 @@ pub(crate) struct Slots {
     slot_len: u32,
     /// Where the search for a message that may overtake others goes on.
     searched: u64,
+    /// Numbers of the messages taken last, where a message may come twice.
+    taken: Option<VecDeque<u32>>,
 }
 
+/// libudt repeats messages right behind the one that it has given up.
+const TAKEN_KEPT: usize = 256;
+
 impl Slots {
-    pub(crate) fn new(first: u64, capacity: u32, slot_len: u32) -> Self {
+    /// `repeats`: after it has given a message up, the sender may send another twice, under different packet numbers, as
+    /// libudt does.
+    pub(crate) fn new(first: u64, capacity: u32, slot_len: u32, repeats: bool) -> Self {
         Self {
+            taken: repeats.then(VecDeque::new),
             base: first,
             slots: VecDeque::with_capacity(capacity as usize),
             capacity: u64::from(capacity),
@@ -80,7 +88,7 @@ impl Slots {
     }
 
     /// Free slots, given that everything below `next` has arrived.
-    pub(crate) fn free(&self, next: u64) -> u64 {
+    pub(crate) fn free_slots(&self, next: u64) -> u64 {
         self.limit().saturating_sub(next)
     }
 
@@ -143,14 +151,18 @@ impl Slots {
     /// A message that is whole and whose turn it is: the first, or any that need not keep the order.
     pub(crate) fn message(&mut self) -> Option<Message> {
         self.discard_fragments();
-        if let Some(message) = self.message_at(self.base) {
-            return Some(message);
+        while let Some(message) = self.message_at(self.base) {
+            if !self.is_repeated(&message) {
+                return Some(message);
+            }
+            self.free(&message);
+            self.discard_fragments();
         }
         let end = self.base + self.slots.len() as u64;
         let mut number = self.searched.max(self.base);
         while number < end {
             if let Some(message) = self.message_at(number) {
-                if !self.slots[self.index(number)].in_order {
+                if !self.slots[self.index(number)].in_order && !self.is_repeated(&message) {
                     self.searched = number;
                     return Some(message);
                 }
@@ -176,6 +188,19 @@ impl Slots {
 
     /// The caller has taken the message.
     pub(crate) fn release(&mut self, message: &Message) {
+        if let Some(taken) = &mut self.taken {
+            taken.truncate(TAKEN_KEPT - 1);
+            taken.push_front(message.number);
+        }
+        self.free(message);
+    }
+
+    fn is_repeated(&self, message: &Message) -> bool {
+        let taken = self.taken.as_ref();
+        taken.is_some_and(|taken| taken.contains(&message.number))
+    }
+
+    fn free(&mut self, message: &Message) {
         for number in message.packets.clone() {
             if number >= self.base && self.get(number).is_some() {
                 let index = self.index(number);
@@ -283,7 +308,7 @@ mod tests {
 
     #[test]
     fn messages_keep_their_order_unless_told_otherwise() {
-        let mut slots = Slots::new(0, 16, 100);
+        let mut slots = Slots::new(0, 16, 100, false);
         slots.put(2, &packet(2, (true, true), true), 2, 10);
         slots.put(3, &packet(3, (true, true), false), 3, 20);
         let overtaker = slots.message().unwrap();
@@ -304,20 +329,43 @@ mod tests {
         slots.release(&first);
         assert_eq!(slots.message().unwrap().number, 2);
         slots.release(&slots.message_at(2).unwrap());
-        assert_eq!(slots.free(4), 16);
+        assert_eq!(slots.free_slots(4), 16);
     }
 
     #[test]
     fn a_message_interrupted_by_another_number_is_not_delivered() {
-        let mut slots = Slots::new(0, 16, 100);
+        let mut slots = Slots::new(0, 16, 100, false);
         slots.put(0, &packet(0, (true, false), true), 1, 100);
         slots.put(1, &packet(1, (false, true), true), 2, 100);
         assert_eq!(slots.message(), None);
     }
 
     #[test]
+    fn a_message_that_a_plain_peer_sends_twice_is_delivered_once() {
+        let mut slots = Slots::new(0, 16, 100, true);
+        for number in [0, 2] {
+            slots.put(number, &packet(number, (true, true), true), 3, 10);
+        }
+        slots.put(3, &packet(3, (true, true), true), 4, 10);
+        slots.release(&slots.message_at(0).unwrap());
+        slots.drop_packet(1);
+        assert_eq!(slots.message().unwrap().number, 4);
+    }
+
+    #[test]
+    fn the_rest_of_a_dropped_message_makes_way() {
+        let mut slots = Slots::new(0, 16, 100, false);
+        slots.put(0, &packet(0, (true, false), true), 1, 100);
+        slots.put(1, &packet(1, (false, false), true), 1, 100);
+        slots.put(3, &packet(3, (true, true), true), 2, 100);
+        assert_eq!(slots.message(), None);
+        slots.drop_packet(2);
+        assert_eq!(slots.message().unwrap().number, 2);
+    }
+
+    #[test]
     fn dropped_packets_make_way() {
-        let mut slots = Slots::new(0, 4, 100);
+        let mut slots = Slots::new(0, 4, 100, false);
         slots.put(1, &packet(1, (true, true), true), 2, 1);
         slots.drop_packet(0);
         assert_eq!(slots.message().unwrap().number, 2);

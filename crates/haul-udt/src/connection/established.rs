@@ -283,8 +283,10 @@ impl Established {
             self.sender
                 .handle_feedback(now, feedback, reorder_ns, self.rtt.minimum_ns())?;
         self.feedback.number = Some(feedback.number);
-        self.timers.waiting_since = now;
-        self.timers.timeouts_in_a_row = 0;
+        if progress.acked_bytes > 0 || progress.lost_bytes > 0 {
+            self.timers.waiting_since = now;
+            self.timers.timeouts_in_a_row = 0;
+        }
         let age_ns = u64::from(feedback.echo_age_us) * MICROSECOND_NS;
         let rtt_ns = progress.echo_ns.and_then(|echo| echo.checked_sub(age_ns));
         let rtt_ns = rtt_ns.filter(|&ns| ns > 0 && ns < RTT_NS_MAX);

@@ -1,0 +1,152 @@
+//! What the protocol and its control make of a path, measured on virtual time: the rate found by itself, one stream, the
+//! allowed ramp of eight round trips left out.
+//!
+//! In a debug build, which is slow, the link has a tenth of the rate and only a few cells are measured.
+
+use std::sync::Mutex;
+
+use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
+use haul_cc::{Algorithm, Rate, Time};
+use haul_netem::{LossModel, Policer, Reorder};
+use haul_sim::{Flow, Path, World, scenario};
+use haul_udt::Config;
+
+const RATE_BPS: u64 = if cfg!(debug_assertions) {
+    100_000_000
+} else {
+    1_000_000_000
+};
+const SECONDS: u64 = if cfg!(debug_assertions) { 2 } else { 10 };
+const RAMP_RTTS: u64 = 8;
+const PAYLOAD: f64 = 1_456.0;
+const WIRE: f64 = 1_500.0;
+
+/// A path and what is expected of it.
+struct Cell {
+    name: String,
+    path: Path,
+    rtt_ms: u64,
+    control: Algorithm,
+    ceiling_bps: f64,
+    share_min: f64,
+    resent_max: f64,
+}
+
+#[test]
+fn the_rate_found_by_itself_fills_the_path() {
+    let mut cells = Vec::new();
+    let all = [1, 10, 50, 100, 200];
+    let rtts_ms = if cfg!(debug_assertions) {
+        &all[1..2]
+    } else {
+        &all[..]
+    };
+    for &rtt_ms in rtts_ms {
+        for loss in [0.0, 1e-5, 1e-4, 1e-3, 1e-2] {
+            cells.push(lossy(rtt_ms, loss));
+        }
+    }
+    measure(cells);
+}
+
+#[test]
+fn reordered_packets_are_not_taken_for_lost() {
+    let mut cell = lossy(50, 0.0);
+    cell.name = "5 % reordered by up to 10 ms".into();
+    cell.path.forward.reorder = Some(Reorder {
+        probability: 0.05,
+        delay_ns: 10 * MILLISECOND_NS,
+    });
+    measure(vec![cell]);
+}
+
+#[test]
+fn lost_feedback_costs_nothing() {
+    let mut cell = lossy(50, 0.0);
+    cell.name = "10 % of feedback lost".into();
+    cell.path.reverse.loss = LossModel::Random(0.1);
+    measure(vec![cell]);
+}
+
+#[test]
+fn a_declared_rate_passes_a_policer() {
+    let policed_bps = RATE_BPS / 2;
+    let mut cell = lossy(50, 0.0);
+    cell.name = "a policer at half the rate, 1 MiB burst, rate declared".into();
+    cell.path.forward.policer = Some(Policer {
+        rate_bps: policed_bps,
+        burst_bytes: 1 << 20,
+    });
+    cell.control = Algorithm::Fixed(Rate::from_bps(policed_bps));
+    cell.ceiling_bps /= 2.0;
+    cell.share_min = 0.95;
+    measure(vec![cell]);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates are far below 2^52")]
+fn lossy(rtt_ms: u64, loss: f64) -> Cell {
+    Cell {
+        name: format!("{rtt_ms} ms, loss {loss}"),
+        path: scenario::plain(RATE_BPS, rtt_ms, loss),
+        rtt_ms,
+        control: Algorithm::Model,
+        ceiling_bps: RATE_BPS as f64 * PAYLOAD / WIRE * (1.0 - loss),
+        share_min: if loss > 1e-3 { 0.93 } else { 0.97 },
+        resent_max: loss * 1.5 + 0.005,
+    }
+}
+
+/// Measures all cells, on all processors, prints them, and then complains of those that fall short.
+fn measure(cells: Vec<Cell>) {
+    let queue = Mutex::new(cells.into_iter());
+    let short = Mutex::new(Vec::new());
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        while let Some(cell) = queue.lock().expect("no worker panics").next() {
+            let (share, resent) = run(&cell);
+            println!(
+                "{}: {:.2} % of the ceiling, {:.3} % sent again",
+                cell.name,
+                share * 100.0,
+                resent * 100.0
+            );
+            if share < cell.share_min || resent > cell.resent_max {
+                short.lock().expect("no worker panics").push(cell.name);
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+    let short = short.into_inner().expect("no worker panics");
+    assert!(short.is_empty(), "these cells fall short: {short:#?}");
+}
+
+/// Share of the ceiling, and share of the payload that was sent again.
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn run(cell: &Cell) -> (f64, f64) {
+    let config = Config {
+        control: cell.control,
+        ..Config::default()
+    };
+    let mut world = World::new(&cell.path, 7);
+    let flow = world.add(Flow {
+        client: config.clone(),
+        server: config,
+        stream_bytes: [u64::MAX / 4, 0],
+        ..Flow::default()
+    });
+    let placed = |world: &World| world.host(flow, 1).map_or(0, |host| host.rx.placed_bytes);
+    let sent = |world: &World| {
+        let stats = world.host(flow, 0).and_then(|host| host.connection.stats());
+        stats.expect("the connection is open").sent
+    };
+    let ramp = Time::from_ns(RAMP_RTTS * cell.rtt_ms * MILLISECOND_NS);
+    world.run_until(ramp);
+    let before = placed(&world);
+    world.run_until(ramp.after(SECONDS * SECOND_NS));
+    let goodput_bps = (placed(&world) - before) as f64 * 8.0 / SECONDS as f64;
+    let sent = sent(&world);
+    (
+        goodput_bps / cell.ceiling_bps,
+        sent.resent_bytes as f64 / sent.payload_bytes as f64,
+    )
+}
