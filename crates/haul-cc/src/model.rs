@@ -560,12 +560,12 @@ impl Controller for Model {
     fn sampling_interval_ns(&self) -> u64 {
         match self.state {
             State::Train { .. } => return 0,
-            // A good part of the train, so that scheduling and reordering average out.
+            // Most of the train, so that stalls and bursts on the way average out.
             State::Climb {
                 pace, cap_bytes, ..
             } => {
                 let train_ns = pace.time_for(cap_bytes).min(self.smoothed_rtt_ns);
-                return (train_ns / 3).min(UP_NS_MAX / 2);
+                return train_ns * 3 / 4;
             }
             _ => {}
         }
