@@ -1,4 +1,5 @@
 //! What a peer, or anybody who can send datagrams, may not do.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
 

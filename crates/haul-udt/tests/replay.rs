@@ -1,4 +1,5 @@
 //! A recorded libudt talks to our state machine: each end in turn is played from the capture, the other is ours.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

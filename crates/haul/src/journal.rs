@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use crate::tree::Digest;
 
 const MAGIC: &[u8; 8] = b"haulJRN1";
-const HEADER: usize = 56;
+pub(crate) const HEADER: usize = 56;
 const RECORD: usize = 44;
 const CHECK: usize = 8;
 /// Longer logs than 65 536 blocks, each asked for a few times, are not ours.
@@ -120,7 +120,7 @@ fn emit_header(subject: Subject, id: [u8; 16]) -> [u8; HEADER] {
     header
 }
 
-fn parse_header(header: &[u8]) -> Option<Subject> {
+pub(crate) fn parse_header(header: &[u8]) -> Option<Subject> {
     let (body, found) = header.split_at(HEADER - CHECK);
     if &body[..8] != MAGIC || found != check(blake3::hash(MAGIC).as_bytes(), body) {
         return None;
@@ -135,7 +135,7 @@ fn parse_header(header: &[u8]) -> Option<Subject> {
 
 /// The records up to the first that does not check, and where they end. A block named twice counts
 /// with its latest digest.
-fn parse_records(bytes: &[u8], key: &[u8; 32]) -> (Vec<Verified>, usize) {
+pub(crate) fn parse_records(bytes: &[u8], key: &[u8; 32]) -> (Vec<Verified>, usize) {
     let mut blocks = std::collections::BTreeMap::new();
     let mut end = 0;
     for record in bytes.as_chunks::<RECORD>().0 {

@@ -36,6 +36,10 @@ mod target;
 mod tree;
 mod wire;
 
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use haul_io::file::raise_open_file_limit;
 pub use name::printable;
 

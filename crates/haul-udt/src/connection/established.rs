@@ -359,7 +359,7 @@ impl Established {
         let start = arrivals
             .iter()
             .rev()
-            .find(|(then_ns, _)| then_ns + interval_ns <= at_ns)
+            .find(|(then_ns, _)| then_ns.saturating_add(interval_ns) <= at_ns)
             .copied();
         if arrivals.back().is_none_or(|&(then_ns, _)| then_ns < at_ns) {
             if arrivals.len() == ARRIVALS_KEPT {
@@ -617,7 +617,7 @@ impl Established {
 
     fn note_app_limited(&mut self, in_flight: u64) {
         let arrived = self.feedback.arrivals.back().map_or(0, |&(_, bytes)| bytes);
-        self.feedback.app_limited_until = arrived + in_flight + 1;
+        self.feedback.app_limited_until = arrived.saturating_add(in_flight + 1);
     }
 
     /// Packets of one length, but for a shorter last one, as far as `budget` wire bytes go. Answers wire bytes.

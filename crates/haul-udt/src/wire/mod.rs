@@ -4,6 +4,9 @@
 //! form. Values (sequence numbers in range, sizes within limits) are for the state machine to judge.
 
 mod control;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod emit;
 mod feedback;
 mod handshake;
 
