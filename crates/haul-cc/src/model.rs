@@ -572,6 +572,11 @@ impl Controller for Model {
         (self.base_ns() / 2).clamp(UP_NS_MIN / 2, UP_NS_MAX / 2)
     }
 
+    fn feedback_interval_ns(&self) -> u64 {
+        // A train is short and its report wanted at once.
+        self.sampling_interval_ns() / if self.is_starting() { 8 } else { 2 }
+    }
+
     fn snapshot(&self) -> Snapshot {
         let state = match self.state {
             State::Train { .. } => "model/train",

@@ -63,7 +63,7 @@ const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Rounds of receiving, and batches sent, before the other direction gets its turn.
 const RECEIVE_ROUNDS: usize = 4;
 const SEND_BATCHES: usize = 8;
-const PAUSE_NS_MAX: u64 = haul_cc::time::MILLISECOND_NS;
+const PAUSE_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
 const STATS_NS: u64 = 50 * haul_cc::time::MILLISECOND_NS;
 /// How long a sender without data sleeps before it looks for more by itself.
 const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
