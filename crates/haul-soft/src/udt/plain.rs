@@ -19,6 +19,8 @@ use crate::bulk::{Extent, FileRange, Source};
 pub struct Socket {
     link: Link,
     received: Memory,
+    /// Octets of the front piece that are taken already.
+    taken: usize,
     to_send: Pending,
 }
 
@@ -94,6 +96,7 @@ impl Socket {
         Self {
             link,
             received: Memory(vec![0; bytes]),
+            taken: 0,
             to_send: Pending::default(),
         }
     }
@@ -146,15 +149,19 @@ impl Socket {
         loop {
             let mut filled = 0;
             while let Some(piece) = self.link.connection.front_piece() {
-                let len = piece.len as usize;
-                if filled + len > buf.len() {
+                let rest = self.slot(piece.position, piece.len as usize)?;
+                let rest = &rest[self.taken..];
+                let len = rest.len().min(buf.len() - filled);
+                buf[filled..filled + len].copy_from_slice(&rest[..len]);
+                filled += len;
+                if len < rest.len() {
+                    self.taken += len;
                     break;
                 }
-                buf[filled..filled + len].copy_from_slice(self.slot(piece.position, len)?);
-                filled += len;
+                self.taken = 0;
                 self.link.connection.pop_piece();
             }
-            if filled > 0 || closed {
+            if filled > 0 || closed || buf.is_empty() {
                 return Ok(filled);
             }
             match self.turn().and_then(|()| self.wait_unless_ready()) {

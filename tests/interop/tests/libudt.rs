@@ -1,0 +1,371 @@
+//! Longhaul's plain UDT sockets against Debian's libudt, both directions, both modes.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use haul_interop::libudt::{Peer, programs};
+use haul_interop::relay::Relay;
+use haul_interop::{Tally, pattern};
+use haul_netem::{LinkConfig, LossModel, Reorder};
+use haul_soft::udt::plain::{self, Socket};
+use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options};
+use haul_udt::Seq;
+use haul_udt::wire::{SocketId, SocketKind};
+
+const SEED: u64 = 7;
+const SIZES: [u64; 6] = [1, 1_455, 1_456, 1_457, 100_001, 20_000_000];
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+fn options(kind: SocketKind) -> Options {
+    let base = udt::Config {
+        kind,
+        ..udt::Config::default()
+    };
+    Options {
+        config: plain::config(base),
+        ..Options::default()
+    }
+}
+
+fn identity() -> Identity {
+    static NEXT: AtomicU32 = AtomicU32::new(1_000);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    Identity {
+        socket: SocketId(number),
+        // Some of the transfers cross the wrap of the sequence numbers.
+        initial: Seq::new(0x7fff_ff00 + number % 2 * 0x1234_5678),
+    }
+}
+
+fn mode(kind: SocketKind) -> &'static str {
+    match kind {
+        SocketKind::Stream => "stream",
+        SocketKind::Datagram => "dgram",
+    }
+}
+
+fn lossy() -> LinkConfig {
+    LinkConfig {
+        delay_ns: 10_000_000,
+        loss: LossModel::Random(0.02),
+        reorder: Some(Reorder {
+            probability: 0.01,
+            delay_ns: 3_000_000,
+        }),
+        duplicate: 0.01,
+        ..LinkConfig::default()
+    }
+}
+
+/// Sends the pattern, in messages of `message` bytes in message mode, and closes.
+fn send(link: Link, kind: SocketKind, bytes: u64, message: usize, ttl_ns: Option<u64>) -> Tally {
+    let (mut socket, mut tally) = (Socket::new(link, &options(kind).config), Tally::default());
+    while tally.bytes < bytes {
+        let len = usize::try_from(bytes - tally.bytes).unwrap().min(message);
+        let payload = pattern(SEED, tally.bytes, len);
+        if kind == SocketKind::Stream {
+            socket.send(&payload).unwrap();
+            tally.add_stream(&payload);
+        } else {
+            socket.send_message(&payload, true, ttl_ns).unwrap();
+            tally.add_message(&payload);
+        }
+    }
+    socket.close().unwrap();
+    tally
+}
+
+fn receive(link: Link, kind: SocketKind) -> Tally {
+    let (mut socket, mut tally) = (Socket::new(link, &options(kind).config), Tally::default());
+    let mut buffer = vec![0; 10_000];
+    loop {
+        if kind == SocketKind::Stream {
+            match socket.recv(&mut buffer).unwrap() {
+                0 => return tally,
+                len => tally.add_stream(&buffer[..len]),
+            }
+        } else {
+            match socket.recv_message().unwrap() {
+                None => return tally,
+                Some(message) => tally.add_message(&message),
+            }
+        }
+    }
+}
+
+fn accept(listener: &mut Listener, kind: SocketKind) -> Link {
+    let (_, link) = listener
+        .accept(None, &mut |_| Some(options(kind)))
+        .unwrap()
+        .expect("it is not stopped");
+    link
+}
+
+fn listen(kind: SocketKind) -> Listener {
+    Listener::bind(loopback(0), &options(kind), [9; 16]).unwrap()
+}
+
+/// libudt sends, we receive; by way of `link` if there is one.
+fn from_libudt(
+    kind: SocketKind,
+    bytes: u64,
+    arguments: &str,
+    link: Option<&LinkConfig>,
+) -> Option<(String, Tally)> {
+    let programs = programs()?;
+    let mut listener = listen(kind);
+    let relay = link.map(|link| Relay::start(listener.local_addr(), link, bytes));
+    let port = relay
+        .as_ref()
+        .map_or(listener.local_addr(), Relay::address)
+        .port();
+    let arguments = format!(
+        "127.0.0.1 {port} {} {bytes} --seed {SEED} {arguments}",
+        mode(kind)
+    );
+    let mut peer = Peer::start(&programs.join("udt_send"), &arguments);
+    let tally = receive(accept(&mut listener, kind), kind);
+    let sent = peer.line("sent");
+    assert_eq!(peer.end().0, 0);
+    Some((sent, tally))
+}
+
+/// We send, libudt receives; by way of `link` if there is one.
+fn to_libudt(
+    kind: SocketKind,
+    bytes: u64,
+    message: usize,
+    ttl_ns: Option<u64>,
+    link: Option<&LinkConfig>,
+) -> Option<(String, Tally)> {
+    let programs = programs()?;
+    let mut peer = Peer::start(&programs.join("udt_recv"), &format!("0 {}", mode(kind)));
+    let server = loopback(peer.line("listening").parse().unwrap());
+    let relay = link.map(|link| Relay::start(server, link, bytes));
+    let address = relay.as_ref().map_or(server, Relay::address);
+    let link = udt::connect(loopback(0), address, identity(), &options(kind)).unwrap();
+    let tally = send(link, kind, bytes, message, ttl_ns);
+    let received = peer.line("received");
+    assert_eq!(peer.end().0, 0);
+    Some((received, tally))
+}
+
+fn same(result: Option<(String, Tally)>) {
+    if let Some((theirs, ours)) = result {
+        assert_eq!(theirs, ours.to_string());
+    }
+}
+
+#[test]
+fn a_stream_from_libudt_arrives() {
+    for bytes in SIZES {
+        let result = from_libudt(SocketKind::Stream, bytes, "", None);
+        if result.is_none() {
+            return;
+        }
+        same(result);
+    }
+}
+
+#[test]
+fn a_stream_arrives_at_libudt() {
+    for bytes in SIZES {
+        let result = to_libudt(SocketKind::Stream, bytes, 1 << 20, None, None);
+        if result.is_none() {
+            return;
+        }
+        same(result);
+    }
+}
+
+#[test]
+fn messages_from_libudt_arrive() {
+    same(from_libudt(
+        SocketKind::Datagram,
+        2_000_000,
+        "--message 1000",
+        None,
+    ));
+}
+
+#[test]
+fn large_messages_from_libudt_arrive_in_order() {
+    same(from_libudt(
+        SocketKind::Datagram,
+        3_000_000,
+        "--message 100000 --in-order",
+        None,
+    ));
+}
+
+#[test]
+fn messages_arrive_at_libudt() {
+    same(to_libudt(
+        SocketKind::Datagram,
+        2_000_000,
+        1_000,
+        None,
+        None,
+    ));
+}
+
+#[test]
+fn large_messages_arrive_at_libudt() {
+    same(to_libudt(
+        SocketKind::Datagram,
+        3_000_000,
+        100_000,
+        None,
+        None,
+    ));
+}
+
+#[test]
+fn a_stream_from_libudt_arrives_over_a_lossy_path() {
+    same(from_libudt(
+        SocketKind::Stream,
+        2_000_001,
+        "",
+        Some(&lossy()),
+    ));
+}
+
+#[test]
+fn a_stream_arrives_at_libudt_over_a_lossy_path() {
+    same(to_libudt(
+        SocketKind::Stream,
+        2_000_001,
+        1 << 20,
+        None,
+        Some(&lossy()),
+    ));
+}
+
+#[test]
+fn messages_from_libudt_arrive_over_a_lossy_path() {
+    same(from_libudt(
+        SocketKind::Datagram,
+        500_000,
+        "--message 5000",
+        Some(&lossy()),
+    ));
+}
+
+#[test]
+fn messages_arrive_at_libudt_over_a_lossy_path() {
+    same(to_libudt(
+        SocketKind::Datagram,
+        500_000,
+        5_000,
+        None,
+        Some(&lossy()),
+    ));
+}
+
+/// libudt's drop requests skip sequence numbers and repeat messages: what it can promise is less than what it sent.
+#[test]
+fn libudts_messages_that_expire_do_not_stop_the_others() {
+    let Some((sent, ours)) = from_libudt(
+        SocketKind::Datagram,
+        300_000,
+        "--message 5000 --ttl 30 --in-order",
+        Some(&lossy()),
+    ) else {
+        return;
+    };
+    println!("libudt sent {sent}; arrived {ours}");
+    assert!(ours.messages > 0 && ours.messages <= 60, "{ours}");
+}
+
+#[test]
+fn our_messages_that_expire_do_not_stop_the_others_at_libudt() {
+    let ttl_ns = Some(30_000_000);
+    let Some((theirs, ours)) =
+        to_libudt(SocketKind::Datagram, 300_000, 5_000, ttl_ns, Some(&lossy()))
+    else {
+        return;
+    };
+    println!("sent {ours}; at libudt arrived {theirs}");
+    let messages: u64 = theirs.split(' ').nth(2).unwrap().parse().unwrap();
+    assert!(messages > 0 && messages <= ours.messages, "{theirs}");
+}
+
+#[test]
+fn we_meet_libudt_and_send() {
+    let Some(programs) = programs() else { return };
+    for kind in [SocketKind::Stream, SocketKind::Datagram] {
+        let [ours, theirs] = free_ports();
+        let arguments = format!(
+            "{theirs} {} --bind 127.0.0.2 --rendezvous 127.0.0.1 --peer-port {ours}",
+            mode(kind)
+        );
+        let mut peer = Peer::start(&programs.join("udt_recv"), &arguments);
+        let address = SocketAddr::from(([127, 0, 0, 2], theirs));
+        let link = udt::rendezvous(loopback(ours), address, identity(), &options(kind)).unwrap();
+        let tally = send(link, kind, 1_000_001, 10_000, None);
+        peer.line("meeting");
+        assert_eq!(peer.line("received"), tally.to_string());
+    }
+}
+
+#[test]
+fn we_meet_libudt_and_receive() {
+    let Some(programs) = programs() else { return };
+    for kind in [SocketKind::Stream, SocketKind::Datagram] {
+        let [ours, theirs] = free_ports();
+        let arguments = format!(
+            "127.0.0.1 {ours} {} 1000001 --bind 127.0.0.2 --local-port {theirs} --rendezvous",
+            mode(kind)
+        );
+        let mut peer = Peer::start(&programs.join("udt_send"), &arguments);
+        let address = SocketAddr::from(([127, 0, 0, 2], theirs));
+        let link = udt::rendezvous(loopback(ours), address, identity(), &options(kind)).unwrap();
+        let tally = receive(link, kind);
+        assert_eq!(peer.line("sent"), tally.to_string());
+    }
+}
+
+/// Two ports that were free a moment ago.
+fn free_ports() -> [u16; 2] {
+    let sockets = [(); 2].map(|()| std::net::UdpSocket::bind("0.0.0.0:0").unwrap());
+    sockets.map(|socket| socket.local_addr().unwrap().port())
+}
+
+#[test]
+fn a_client_of_the_other_kind_is_refused_by_either_side() {
+    let Some(programs) = programs() else { return };
+    let mut peer = Peer::start(&programs.join("udt_recv"), "0 dgram");
+    let server = loopback(peer.line("listening").parse().unwrap());
+    let refused = udt::connect(
+        loopback(0),
+        server,
+        identity(),
+        &options(SocketKind::Stream),
+    );
+    assert!(
+        matches!(
+            refused,
+            Err(LinkError::Protocol(haul_udt::Error::Refused(1_002)))
+        ),
+        "{refused:?}"
+    );
+
+    let mut listener = listen(SocketKind::Stream);
+    let port = listener.local_addr().port();
+    let stop = listener.stop_handle();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let accepted =
+            scope.spawn(move || listener.accept(None, &mut |_| Some(options(SocketKind::Stream))));
+        let arguments = format!("127.0.0.1 {port} dgram 1000");
+        let (code, said) = Peer::start(&programs.join("udt_send"), &arguments).end();
+        assert_eq!(code, 1, "{said}");
+        stop.stop();
+        assert!(matches!(accepted.join().unwrap(), Ok(None)));
+    });
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
