@@ -146,6 +146,8 @@ impl Connection {
         let initial = theirs.initial.get();
         let body = Handshake {
             cookie: theirs.cookie,
+            // libudt's client takes the answer for what was agreed.
+            mss: config.mtu.min(theirs.mss),
             ..own_body(
                 &config,
                 RequestKind::Conclusion,
