@@ -170,6 +170,8 @@ impl Opening {
         if answer.kind != config.kind {
             return Err(Error::Incompatible("it uses the other socket type"));
         }
+        // libudt takes what it hears for what was agreed.
+        self.body.mss = self.body.mss.min(answer.mss);
         match (self.body.request, answer.request) {
             (_, RequestKind::Rejected(code)) => Err(Error::Refused(code)),
             (_, RequestKind::Induction) => Ok(None),

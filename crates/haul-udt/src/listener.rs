@@ -118,7 +118,7 @@ impl Listener {
     fn reply(&self, body: &Handshake, request: RequestKind, cookie: u32, out: &mut Vec<u8>) {
         let answer = Handshake {
             version: VERSION,
-            mss: self.mtu,
+            mss: self.mtu.min(body.mss),
             flight: self.flight_packets,
             request,
             cookie,

@@ -44,6 +44,10 @@ pub struct Link {
     paused: Time,
     pub(super) ended: Option<Option<haul_udt::Error>>,
     peer_closed: bool,
+    /// The peer's host said that nobody listens there, before or after what is still to be received.
+    refused: Option<io::Error>,
+    /// The peer may open its socket later than this end.
+    patient: bool,
 }
 
 #[derive(Debug)]
@@ -128,6 +132,8 @@ impl Link {
             paused: Time::ZERO,
             ended: None,
             peer_closed: false,
+            refused: None,
+            patient: false,
         })
     }
 
@@ -278,7 +284,8 @@ impl Link {
     }
 
     /// Drives the handshake.
-    pub(super) fn wait_open(&mut self) -> Result<(), LinkError> {
+    pub(super) fn wait_open(&mut self, patient: bool) -> Result<(), LinkError> {
+        self.patient = patient;
         let mut outgoing = Outgoing::Memory { source: &Nothing };
         self.opening = true;
         while self.connection.params().is_none() {
@@ -327,10 +334,15 @@ impl Link {
         for _ in 0..RECEIVE_ROUNDS {
             if self.batch.message(self.taken).is_none() {
                 match self.socket.recv_batch(&mut self.batch) {
-                    Ok(0) => return Ok(()),
+                    Ok(0) => return self.judge_refusal(),
                     Ok(_) => self.taken = 0,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                    // The peer's host says that nobody listens there (any more).
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return self.judge_refusal();
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                        self.refused = Some(error);
+                        continue;
+                    }
                     Err(error) => return Err(LinkError::Network(error)),
                 }
                 self.now = Time::from_ns(self.batch.now_ns());
@@ -348,6 +360,18 @@ impl Link {
             }
         }
         Ok(())
+    }
+
+    /// The peer's host says that nobody listens there. That ends the link, unless what arrived before says that the peer
+    /// has closed in order, or the peer has yet to come.
+    fn judge_refusal(&mut self) -> Result<(), LinkError> {
+        let opening = self.connection.params().is_none() && !self.connection.is_closed();
+        match self.refused.take() {
+            Some(error) if !self.connection.is_closed() && !(opening && self.patient) => {
+                Err(LinkError::Network(error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Sends what the connection wants to send now.
@@ -390,6 +414,13 @@ impl Link {
             Ok(taken) => self.left = Some(skip + taken),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if is_transient(&error) => self.left = None,
+            // It is about a packet sent earlier; this one has not been tried yet.
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionRefused && self.refused.is_none() =>
+            {
+                self.refused = Some(error);
+                return Ok(true);
+            }
             Err(error) => return Err(LinkError::Network(error)),
         }
         let interest = if self.left.is_some() {

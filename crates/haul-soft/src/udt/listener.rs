@@ -172,7 +172,7 @@ impl Listener {
         self.recent
             .push((request.from, request.handshake.socket, now));
         let mut link = Link::new(socket, request.from, connection).map_err(LinkError::Network)?;
-        link.wait_open()?;
+        link.wait_open(false)?;
         Ok(Some(link))
     }
 }

@@ -110,7 +110,14 @@ pub fn connect(
     own: Identity,
     options: &Options,
 ) -> Result<Link, LinkError> {
-    open(local, peer, own, options, haul_udt::Connection::connect)
+    open(
+        local,
+        peer,
+        own,
+        options,
+        haul_udt::Connection::connect,
+        false,
+    )
 }
 
 /// Connects to a peer that does the same from and to these addresses (UDT's rendezvous).
@@ -123,7 +130,14 @@ pub fn rendezvous(
     own: Identity,
     options: &Options,
 ) -> Result<Link, LinkError> {
-    open(local, peer, own, options, haul_udt::Connection::rendezvous)
+    open(
+        local,
+        peer,
+        own,
+        options,
+        haul_udt::Connection::rendezvous,
+        true,
+    )
 }
 
 type Opener = fn(haul_cc::Time, Config, Identity, [u32; 4], u64) -> haul_udt::Connection;
@@ -134,6 +148,7 @@ fn open(
     own: Identity,
     options: &Options,
     opener: Opener,
+    patient: bool,
 ) -> Result<Link, LinkError> {
     let socket =
         UdpSocket::bind(local, &options.socket_options(false)).map_err(LinkError::Network)?;
@@ -145,6 +160,6 @@ fn open(
     let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
     let connection = opener(now, config, own, words, seed);
     let mut link = Link::new(socket, peer, connection).map_err(LinkError::Network)?;
-    link.wait_open()?;
+    link.wait_open(patient)?;
     Ok(link)
 }

@@ -146,6 +146,8 @@ impl Connection {
         let initial = theirs.initial.get();
         let body = Handshake {
             cookie: theirs.cookie,
+            // libudt's client takes the answer for what was agreed.
+            mss: config.mtu.min(theirs.mss),
             ..own_body(
                 &config,
                 RequestKind::Conclusion,
@@ -446,6 +448,19 @@ impl Connection {
     #[must_use]
     pub fn sent_position(&self) -> u64 {
         self.open().map_or(0, |open| open.sender.position())
+    }
+
+    /// Octets of receive memory that the positions of [`Placement`](crate::Placement)s reach into; zero where packets are
+    /// placed by stream offset.
+    #[must_use]
+    pub fn receive_memory_bytes(&mut self) -> u64 {
+        match &mut self.phase {
+            Phase::Open(open) => open
+                .receiver
+                .slots()
+                .map_or(0, |slots| slots.memory_bytes()),
+            _ => 0,
+        }
     }
 
     /// The interval at which the data sender wants feedback, ns: looking for arrivals much more often serves nobody.
