@@ -461,7 +461,7 @@ impl Established {
         self.timers.waiting_since.after(timeout_ns.min(limit))
     }
 
-    pub(super) fn timeout(&self, now: Time) -> Time {
+    pub(super) fn timeout(&self) -> Time {
         let mut due = self.timers.heard.after(self.timers.idle_timeout_ns);
         due = due.min(self.timers.said.after(KEEP_ALIVE_NS));
         if self.sender.has_unacknowledged() {
@@ -477,14 +477,14 @@ impl Established {
         if let Some(until) = self.closing {
             due = due.min(until);
         }
-        due.min(self.plain_due()).min(self.data_due(now))
+        due.min(self.plain_due()).min(self.data_due())
     }
 
     fn plain_due(&self) -> Time {
         self.receiver.plain_due().unwrap_or(Time::from_ns(u64::MAX))
     }
 
-    fn data_due(&self, _now: Time) -> Time {
+    fn data_due(&self) -> Time {
         let sendable = self.sender.has_lost() || self.sender.has_sendable();
         if sendable && self.sender.in_flight_bytes() < self.controller.window_bytes() {
             self.pacer.ready_at()

@@ -407,7 +407,7 @@ impl Connection {
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         match &self.phase {
             Phase::Opening(opening) => Some(opening.due()),
-            Phase::Open(open) => Some(open.timeout(now)),
+            Phase::Open(open) => Some(open.timeout()),
             Phase::Closed { until, .. } => (now < *until).then_some(*until),
         }
     }
