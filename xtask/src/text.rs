@@ -145,9 +145,16 @@ pub fn check_code_map(graph: &Graph, architecture: &str) -> Vec<Finding> {
 pub fn check_manifests(files: &[TextFile]) -> Vec<Finding> {
     let manifests = files
         .iter()
-        .filter(|file| file.path.ends_with("/Cargo.toml") && !file.path.starts_with("fuzz/"));
+        .filter(|file| file.path.ends_with("/Cargo.toml"));
     let unlinted = manifests.filter(|file| {
         let manifest: Option<toml::Table> = file.text.parse().ok();
+        // A workspace of its own cannot take over another's lints.
+        if manifest
+            .as_ref()
+            .is_some_and(|manifest| manifest.contains_key("workspace"))
+        {
+            return false;
+        }
         let lints = manifest.as_ref().and_then(|manifest| manifest.get("lints"));
         lints.and_then(|lints| lints.get("workspace")) != Some(&toml::Value::Boolean(true))
     });

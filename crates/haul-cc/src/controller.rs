@@ -152,6 +152,10 @@ pub trait Controller: Debug + Send {
     fn sampling_interval_ns(&self) -> u64 {
         10 * MILLISECOND_NS
     }
+    /// How often the receiver should report, ns: often enough for two reports per sample, and no oftener than pays.
+    fn feedback_interval_ns(&self) -> u64 {
+        self.sampling_interval_ns() / 2
+    }
     /// For people.
     fn snapshot(&self) -> Snapshot;
 }

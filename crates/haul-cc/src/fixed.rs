@@ -15,6 +15,10 @@ pub struct Fixed {
 
 /// Round trips in flight: one, and what waits for a retransmission or for delayed feedback.
 const WINDOW_RTTS: u64 = 3;
+/// At exactly the link's rate a queue that once arose would stand for ever, and every late batch would overflow it.
+const DRAIN_PER_MILLE: u64 = 995;
+const FEEDBACK_NS_MIN: u64 = MILLISECOND_NS;
+const FEEDBACK_NS_MAX: u64 = 5 * MILLISECOND_NS;
 const WINDOW_PACKETS_MIN: u64 = 256;
 const INITIAL_RTT_NS: u64 = 300 * MILLISECOND_NS;
 const SLACK_NS: u64 = 50 * MILLISECOND_NS;
@@ -41,7 +45,11 @@ impl Controller for Fixed {
     fn handle_timeout(&mut self, _now: Time) {}
 
     fn pacing_rate(&self) -> Rate {
-        self.rate
+        Rate::from_bytes_per_second(self.rate.bytes_per_second() / 1_000 * DRAIN_PER_MILLE)
+    }
+
+    fn feedback_interval_ns(&self) -> u64 {
+        (self.rtt_ns / 2).clamp(FEEDBACK_NS_MIN, FEEDBACK_NS_MAX)
     }
 
     fn window_bytes(&self) -> u64 {
@@ -53,7 +61,7 @@ impl Controller for Fixed {
     fn snapshot(&self) -> Snapshot {
         Snapshot {
             state: "fixed",
-            pacing: self.rate,
+            pacing: self.pacing_rate(),
             window_bytes: self.window_bytes(),
         }
     }

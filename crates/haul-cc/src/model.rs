@@ -560,16 +560,21 @@ impl Controller for Model {
     fn sampling_interval_ns(&self) -> u64 {
         match self.state {
             State::Train { .. } => return 0,
-            // A good part of the train, so that scheduling and reordering average out.
+            // Most of the train, so that stalls and bursts on the way average out.
             State::Climb {
                 pace, cap_bytes, ..
             } => {
                 let train_ns = pace.time_for(cap_bytes).min(self.smoothed_rtt_ns);
-                return (train_ns / 3).min(UP_NS_MAX / 2);
+                return train_ns * 3 / 4;
             }
             _ => {}
         }
         (self.base_ns() / 2).clamp(UP_NS_MIN / 2, UP_NS_MAX / 2)
+    }
+
+    fn feedback_interval_ns(&self) -> u64 {
+        // A train is short and its report wanted at once.
+        self.sampling_interval_ns() / if self.is_starting() { 8 } else { 2 }
     }
 
     fn snapshot(&self) -> Snapshot {

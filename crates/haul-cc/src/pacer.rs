@@ -11,7 +11,7 @@ use crate::time::{MICROSECOND_NS, MILLISECOND_NS, Time};
 
 /// The time that one batch covers at most, but for what [`WAKE_NS`] allows: less on short paths, whose queues are short.
 pub const QUANTUM_NS: u64 = MILLISECOND_NS;
-const QUANTUM_NS_MIN: u64 = 250 * MICROSECOND_NS;
+const QUANTUM_NS_MIN: u64 = 500 * MICROSECOND_NS;
 /// The most that one batch holds, wire bytes, …
 const BATCH_BYTES: u64 = 128 << 10;
 /// … unless the rate needs more because timers cannot wake it more often than this.

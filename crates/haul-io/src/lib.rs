@@ -4,6 +4,7 @@ pub mod clock;
 pub mod file;
 pub mod netns;
 pub mod poller;
+pub mod process;
 pub mod ring;
 pub mod tcp;
 pub mod tun;

@@ -46,6 +46,10 @@ pub enum Command {
     /// one, an example is checked, and then the highest rate is searched for that this machine
     /// carries honestly; `up` and `run` refuse more.
     Calibrate(CalibrateArgs),
+    /// Measure tools side by side over a matrix of paths
+    Compare(crate::compare::CompareArgs),
+    /// Measure how two flows share a bottleneck
+    Fairness(crate::compare::FairnessArgs),
     /// Show the scenarios that come along, or the text of one
     Scenarios(ScenariosArgs),
 }
@@ -183,6 +187,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::List(args) => list::list(&args),
         Command::Down(args) => background::down(&args),
         Command::Calibrate(args) => calibrate::calibrate(&args),
+        Command::Compare(args) => crate::compare::compare(&args),
+        Command::Fairness(args) => crate::compare::fairness(&args),
         Command::Scenarios(args) => list::scenarios(&args),
     }
 }

@@ -43,6 +43,8 @@ pub enum Engine {
     Tun,
     /// The kernel's netem queueing discipline on a veth pair, where the kernel has it.
     Kernel,
+    /// Nobody: a veth pair as fast as this machine is.
+    None,
 }
 
 /// A running lab. Dropping it ends every process inside and takes everything down.
@@ -135,6 +137,7 @@ impl Lab {
         match engine {
             Engine::Tun => lab.emulator = Some(setup::with_tun(&lab, &plan)?),
             Engine::Kernel => setup::with_kernel(&lab, &plan)?,
+            Engine::None => setup::with_veth(&lab, &plan)?,
         }
         lab.dir.write_state(&lab.state())?;
         Ok(lab)

@@ -10,7 +10,7 @@
 //! [`Lab::command`].
 //!
 //! Map: [`scenario`] what is asked for · [`lab`] hosts and processes · [`emulator`] the path in
-//! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · `state` what
+//! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · [`compare`] tools side by side · `state` what
 //! labs leave on disk · [`report`] counters for people and programs · [`cli`] the commands.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -21,6 +21,7 @@
 
 pub mod calibrate;
 pub mod cli;
+pub mod compare;
 pub mod emulator;
 pub mod lab;
 mod packet;

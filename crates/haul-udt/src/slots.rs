@@ -77,6 +77,11 @@ impl Slots {
         }
     }
 
+    /// Octets of memory that the slots stand for.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.capacity * u64::from(self.slot_len)
+    }
+
     /// One past the last packet that has a slot.
     pub(crate) fn limit(&self) -> u64 {
         self.base + self.capacity

@@ -232,6 +232,18 @@ struct Session {
     peer: String,
 }
 
+/// What is asked of the channel must be what it has: an option without effect would be a surprise.
+fn check_channel(config: &Config) -> Result<(), Fault> {
+    let what = match config.channel {
+        Kind::Tcp => return Ok(()),
+        Kind::Udt if config.streams > 1 => "has one stream and needs no more",
+        Kind::Udt if config.congestion.is_some() => "does not use the kernel's congestion control",
+        Kind::Udt => return Ok(()),
+    };
+    let fault = Fault::new(Code::Usage, format!("the udt channel {what}"));
+    Err(fault.hint("leave the option out, or say --channel tcp"))
+}
+
 impl Session {
     /// Connects, says hello and makes its requests in one flight, and opens the channel beside it.
     fn open(
@@ -240,6 +252,7 @@ impl Session {
         requests: &[Message],
         observer: &dyn Observer,
     ) -> Result<Self, Fault> {
+        check_channel(config)?;
         let (stream, address) = connect(config)?;
         let peer = address.to_string();
         let setup = Setup {

@@ -68,7 +68,7 @@ fn lossy() -> LinkConfig {
 
 /// Sends the pattern, in messages of `message` bytes in message mode, and closes.
 fn send(link: Link, kind: SocketKind, bytes: u64, message: usize, ttl_ns: Option<u64>) -> Tally {
-    let (mut socket, mut tally) = (Socket::new(link, &options(kind).config), Tally::default());
+    let (mut socket, mut tally) = (Socket::new(link), Tally::default());
     while tally.bytes < bytes {
         let len = usize::try_from(bytes - tally.bytes).unwrap().min(message);
         let payload = pattern(SEED, tally.bytes, len);
@@ -85,7 +85,7 @@ fn send(link: Link, kind: SocketKind, bytes: u64, message: usize, ttl_ns: Option
 }
 
 fn receive(link: Link, kind: SocketKind) -> Tally {
-    let (mut socket, mut tally) = (Socket::new(link, &options(kind).config), Tally::default());
+    let (mut socket, mut tally) = (Socket::new(link), Tally::default());
     let mut buffer = vec![0; 10_000];
     loop {
         if kind == SocketKind::Stream {

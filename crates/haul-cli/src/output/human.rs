@@ -45,6 +45,9 @@ pub(super) fn summary(summary: &Summary) -> String {
             binary(summary.repaired_bytes)
         );
     }
+    if summary.retransmitted_bytes > 0 {
+        let _ = write!(text, "; {} sent again", binary(summary.retransmitted_bytes));
+    }
     let _ = write!(text, "; {}", cpu(&summary.sender, &summary.receiver));
     if let [file] = summary.files.as_slice()
         && let Some(hash) = &file.blake3

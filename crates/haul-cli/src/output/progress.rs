@@ -45,7 +45,7 @@ impl Progress {
         if !self.quiet && self.bar.is_none() && std::io::stderr().is_terminal() {
             let bar =
                 ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8));
-            let style = ProgressStyle::with_template("{bar:30} {msg}");
+            let style = ProgressStyle::with_template("{wide_bar} {msg}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             self.bar = Some(bar);
         }

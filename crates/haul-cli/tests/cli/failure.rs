@@ -42,6 +42,23 @@ fn wrong_usage_exits_2() {
 }
 
 #[test]
+fn options_that_a_channel_does_not_have_exit_2() {
+    let place = Place::new();
+    let server = place.serve();
+    make_file(&place.client("a"), 10, 1);
+    let (file, at) = (text(&place.client("a")), server.at(""));
+    haul(["send", &file, &at, "--channel=udt", "--streams=2"]).failed(2, "one stream");
+    haul([
+        "send",
+        &file,
+        &at,
+        "--channel=udt",
+        "--tcp-congestion=cubic",
+    ])
+    .failed(2, "does not use the kernel's congestion control");
+}
+
+#[test]
 fn a_wrong_address_exits_5() {
     let place = Place::new();
     make_file(&place.client("a"), 10, 1);

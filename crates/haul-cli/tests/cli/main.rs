@@ -7,6 +7,7 @@
 )]
 
 mod bench;
+mod compare;
 mod damage;
 mod failure;
 mod hostile;

@@ -58,6 +58,17 @@ pub(super) fn with_kernel(lab: &Lab, plan: &Plan) -> Result<()> {
     kernel::shape(b, &lab.scenario.reverse)
 }
 
+/// Everything, with the two ends joined directly.
+pub(super) fn with_veth(lab: &Lab, plan: &Plan) -> Result<()> {
+    let [a, b] = plan.wan.map(|host| &lab.hosts[host].netns);
+    join(a, WAN, b, WAN)?;
+    for end in [a, b] {
+        // Where the kernel refuses, both ends do without, whatever runs between them.
+        let _ = end.run(|| device::set_gro(WAN, true))?;
+    }
+    configure(lab, plan)
+}
+
 /// Packets dropped on their way into the emulator, on this host.
 pub(super) fn device_drops(netns: &NetNs) -> u64 {
     let read = || std::fs::read_to_string("/proc/thread-self/net/dev");

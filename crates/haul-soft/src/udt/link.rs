@@ -27,6 +27,10 @@ pub struct Link {
     poller: Poller,
     events: Events,
     batch: RecvBatch,
+    /// Messages of `batch` that the connection has seen.
+    taken: usize,
+    /// Nobody has said yet where payload goes: what comes behind the answer to the handshake waits in `batch`.
+    opening: bool,
     transmit: Transmit,
     /// Segments of `transmit` that have left; the rest waits for room in the socket's buffer.
     left: Option<usize>,
@@ -63,7 +67,7 @@ const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Rounds of receiving, and batches sent, before the other direction gets its turn.
 const RECEIVE_ROUNDS: usize = 4;
 const SEND_BATCHES: usize = 8;
-const PAUSE_NS_MAX: u64 = haul_cc::time::MILLISECOND_NS;
+const PAUSE_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
 const STATS_NS: u64 = 50 * haul_cc::time::MILLISECOND_NS;
 /// How long a sender without data sleeps before it looks for more by itself.
 const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
@@ -114,6 +118,8 @@ impl Link {
             batch: RecvBatch::new(RECEIVE_MESSAGES, RECEIVE_BUFFER_BYTES, 0)?,
             events: Events::with_capacity(4),
             transmit: Transmit::default(),
+            taken: 0,
+            opening: false,
             left: None,
             now: Time::from_ns(clock.now_ns()),
             clock,
@@ -281,12 +287,14 @@ impl Link {
     pub(super) fn wait_open(&mut self, patient: bool) -> Result<(), LinkError> {
         self.patient = patient;
         let mut outgoing = Outgoing::Memory { source: &Nothing };
+        self.opening = true;
         while self.connection.params().is_none() {
             self.turn(&mut outgoing, &mut NoSink)?;
             if self.connection.params().is_none() {
                 self.sleep(None)?;
             }
         }
+        self.opening = false;
         self.flush(&mut outgoing)
     }
 
@@ -324,20 +332,26 @@ impl Link {
     fn receive_some(&mut self, place: &mut dyn Place) -> Result<(), LinkError> {
         self.arrived = 0;
         for _ in 0..RECEIVE_ROUNDS {
-            match self.socket.recv_batch(&mut self.batch) {
-                Ok(0) => return self.judge_refusal(),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return self.judge_refusal();
+            if self.batch.message(self.taken).is_none() {
+                match self.socket.recv_batch(&mut self.batch) {
+                    Ok(0) => return self.judge_refusal(),
+                    Ok(_) => self.taken = 0,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return self.judge_refusal();
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                        self.refused = Some(error);
+                        continue;
+                    }
+                    Err(error) => return Err(LinkError::Network(error)),
                 }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    self.refused = Some(error);
-                    continue;
-                }
-                Err(error) => return Err(LinkError::Network(error)),
+                self.now = Time::from_ns(self.batch.now_ns());
             }
-            self.now = Time::from_ns(self.batch.now_ns());
-            for message in self.batch.iter() {
+            while let Some(message) = self.batch.message(self.taken) {
+                if self.opening && self.connection.params().is_some() {
+                    return Ok(());
+                }
+                self.taken += 1;
                 self.arrived += message.bytes.len() as u64;
                 let arrived = Time::from_ns(message.arrived_ns);
                 let datagrams = message.datagrams();

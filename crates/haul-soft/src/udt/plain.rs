@@ -90,9 +90,9 @@ const PENDING_MAX: usize = 16 << 20;
 impl Socket {
     /// Takes over a link that was opened with [`config`].
     #[must_use]
-    pub fn new(link: Link, config: &Config) -> Self {
-        let slot_len = config.mtu.max(MTU_OF_LOOPBACK);
-        let bytes = config.receive_slots() as usize * slot_len as usize;
+    pub fn new(mut link: Link) -> Self {
+        let bytes = link.connection.receive_memory_bytes();
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {
             link,
             received: Memory(vec![0; bytes]),
@@ -269,6 +269,3 @@ impl Socket {
         }
     }
 }
-
-/// Loopback's packets are cut to this by the link.
-const MTU_OF_LOOPBACK: u32 = 9_216;

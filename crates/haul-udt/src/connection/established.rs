@@ -382,7 +382,7 @@ impl Established {
     }
 
     fn choose_feedback_interval(&mut self) {
-        let wanted = self.controller.sampling_interval_ns() / 4;
+        let wanted = self.controller.feedback_interval_ns();
         self.feedback.interval_ns = wanted.clamp(FEEDBACK_NS_MIN, FEEDBACK_NS_MAX);
     }
 

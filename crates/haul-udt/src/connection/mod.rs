@@ -450,6 +450,19 @@ impl Connection {
         self.open().map_or(0, |open| open.sender.position())
     }
 
+    /// Octets of receive memory that the positions of [`Placement`](crate::Placement)s reach into; zero where packets are
+    /// placed by stream offset.
+    #[must_use]
+    pub fn receive_memory_bytes(&mut self) -> u64 {
+        match &mut self.phase {
+            Phase::Open(open) => open
+                .receiver
+                .slots()
+                .map_or(0, |slots| slots.memory_bytes()),
+            _ => 0,
+        }
+    }
+
     /// The interval at which the data sender wants feedback, ns: looking for arrivals much more often serves nobody.
     #[must_use]
     pub fn feedback_interval_ns(&self) -> u64 {

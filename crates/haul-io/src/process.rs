@@ -1,0 +1,126 @@
+//! Child processes that are waited for together with what they used.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+
+/// A child process; its end tells what it used.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    ended: Option<Ended>,
+}
+
+/// How a process ended, and what it and those of its children that it waited for used.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Its exit code or signal.
+    pub status: ExitStatus,
+    /// Processor time in user space.
+    pub user: Duration,
+    /// Processor time in the kernel on its behalf.
+    pub system: Duration,
+    /// The most memory that was resident, bytes.
+    pub peak_rss_bytes: u64,
+}
+
+impl Process {
+    /// Takes a child over that nobody has waited for.
+    #[must_use]
+    pub fn new(child: Child) -> Self {
+        Self { child, ended: None }
+    }
+
+    /// How it ended, or `None` while it runs.
+    ///
+    /// # Errors
+    /// Those of `wait4`.
+    pub fn try_wait(&mut self) -> io::Result<Option<Ended>> {
+        if self.ended.is_none() {
+            self.ended = poll(self.pid())?;
+        }
+        Ok(self.ended)
+    }
+
+    /// Sends it a signal, unless it has ended.
+    ///
+    /// # Errors
+    /// Those of `kill`.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        // Until it is waited for, its number is nobody else's.
+        let pid = Pid::from_raw(self.pid()).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(0)
+    }
+}
+
+fn poll(pid: i32) -> io::Result<Option<Ended>> {
+    let mut status = 0;
+    // SAFETY: a `rusage` is numbers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to initialised values that outlive the call.
+    let got = unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) };
+    match got {
+        0 => Ok(None),
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(Some(Ended {
+            status: ExitStatus::from_raw(status),
+            user: duration(usage.ru_utime),
+            system: duration(usage.ru_stime),
+            // Linux counts in KiB.
+            peak_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10,
+        })),
+    }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn wait(process: &mut Process) -> Ended {
+        loop {
+            if let Some(ended) = process.try_wait().unwrap() {
+                return ended;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_process_tells_what_it_used() {
+        let work = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3";
+        let child = Command::new("sh").args(["-c", work]).spawn().unwrap();
+        let mut process = Process::new(child);
+        let ended = wait(&mut process);
+        assert_eq!(ended.status.code(), Some(3));
+        assert!(ended.user + ended.system > Duration::ZERO);
+        assert!(ended.peak_rss_bytes > 100_000, "{ended:?}");
+        assert!(process.signal(Signal::KILL).is_ok());
+    }
+
+    #[test]
+    fn a_signal_ends_it() {
+        let child = Command::new("sleep").arg("100").spawn().unwrap();
+        let mut process = Process::new(child);
+        assert!(process.try_wait().unwrap().is_none());
+        process.signal(Signal::KILL).unwrap();
+        assert_eq!(wait(&mut process).status.signal(), Some(9));
+    }
+}

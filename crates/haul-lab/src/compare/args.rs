@@ -1,0 +1,112 @@
+//! What the command line may say.
+
+use std::path::PathBuf;
+
+use crate::scenario::unit::{Probability, Rate, Size, Span};
+
+/// Arguments of `compare`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CompareArgs {
+    /// Rates of the path
+    #[arg(long, value_delimiter = ',', value_parser = Rate::parse, value_name = "RATE,…", default_value = "1Gbit")]
+    pub rates: Vec<Rate>,
+    /// Round-trip times
+    #[arg(long, value_delimiter = ',', value_parser = Span::parse, value_name = "TIME,…", default_value = "10ms,100ms")]
+    pub rtts: Vec<Span>,
+    /// Shares of packets lost, each by itself, both ways
+    #[arg(long, value_delimiter = ',', value_parser = Probability::parse, value_name = "SHARE,…", default_value = "0,1e-3")]
+    pub losses: Vec<Probability>,
+    /// Largest IP packets, bytes
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "BYTES,…",
+        default_value = "1500"
+    )]
+    pub mtus: Vec<u16>,
+    /// A scenario instead of rates, round-trip times, losses and MTUs; may be given more than once
+    #[arg(long = "scenario", value_name = "FILE|NAME", conflicts_with_all = ["rates", "rtts", "losses", "mtus"])]
+    pub scenarios: Vec<String>,
+    /// No emulation: two hosts joined directly, as fast as this machine is
+    #[arg(long, conflicts_with_all = ["rates", "rtts", "losses", "scenarios"])]
+    pub unshaped: bool,
+    /// Tools: haul-udt, haul-udt-rate (told the rate), haul-tcp, haul-tcp-CC, iperf3-CC, libudt; with -N at the end, N streams
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "TOOL,…",
+        default_value = "haul-udt,haul-udt-rate,haul-tcp,haul-tcp-8,iperf3-cubic,iperf3-bbr,iperf3-cubic-8,iperf3-bbr-8,libudt"
+    )]
+    pub tools: Vec<String>,
+    /// How often each tool runs on each path
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub repeat: u16,
+    /// How long each run sends, whole seconds
+    #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "10s", conflicts_with = "bytes")]
+    pub time: Span,
+    /// How much each run sends, instead of a time
+    #[arg(long, value_parser = Size::parse, value_name = "SIZE")]
+    pub bytes: Option<Size>,
+    /// Wait this long at most for an idle machine before each run
+    #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "10s")]
+    pub settle: Span,
+    /// Say of each median whether it is as good as the project asks for
+    #[arg(long)]
+    pub bar: bool,
+    /// Write results.json, results.csv and goodput.svg into this directory
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// The programs.
+    #[command(flatten)]
+    pub programs: Programs,
+}
+
+/// Arguments of `fairness`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FairnessArgs {
+    /// Rate of the path
+    #[arg(long, value_parser = Rate::parse, value_name = "RATE", default_value = "1Gbit")]
+    pub rate: Rate,
+    /// Round-trip time
+    #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "50ms")]
+    pub rtt: Span,
+    /// Share of packets lost, each by itself, both ways
+    #[arg(long, value_parser = Probability::parse, value_name = "SHARE", default_value = "0")]
+    pub loss: Probability,
+    /// Largest IP packet, bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: u16,
+    /// A scenario instead of rate, round-trip time, loss and MTU
+    #[arg(long, value_name = "FILE|NAME", conflicts_with_all = ["rate", "rtt", "loss", "mtu"])]
+    pub scenario: Option<String>,
+    /// Two tools that share the path, joined by a comma; may be given more than once
+    #[arg(
+        long = "pair",
+        value_name = "TOOL,TOOL",
+        default_values = ["haul-udt,haul-udt", "haul-udt,iperf3-cubic"]
+    )]
+    pub pairs: Vec<String>,
+    /// How long they send, whole seconds
+    #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "60s")]
+    pub time: Span,
+    /// The second one starts this much later; what both do counts from then on
+    #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "0s")]
+    pub later: Span,
+    /// Write the results to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The programs.
+    #[command(flatten)]
+    pub programs: Programs,
+}
+
+/// Where the tools are.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Programs {
+    /// The haul to measure [default: this one]
+    #[arg(long, value_name = "PATH")]
+    pub haul: Option<PathBuf>,
+    /// udt_bench, as tests/interop/build.sh makes it [default: beside this program, or in PATH]
+    #[arg(long, value_name = "PATH")]
+    pub udt_bench: Option<PathBuf>,
+}

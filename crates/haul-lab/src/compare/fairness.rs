@@ -1,0 +1,312 @@
+//! How two flows share one path.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use haul_io::netns::child::{Caught, Signals};
+use serde::Serialize;
+
+use super::args::FairnessArgs;
+use super::cell::{self, Cell};
+use super::machine::{self, Machine};
+use super::session::{self, Running, Session, Stop};
+use super::stats::{jain, median};
+use super::tool::{self, Load, Told, Tool};
+use crate::lab::{Lab, privilege};
+use crate::report::Report;
+
+const SCHEMA: &str = "haul.fairness/1";
+
+/// Everything.
+#[derive(Debug, Serialize)]
+struct Results {
+    schema: &'static str,
+    machine: Machine,
+    path: String,
+    rate_bps: Option<u64>,
+    rtt_ms: f64,
+    loss: f64,
+    mtu: u16,
+    seconds: u32,
+    interrupted: Option<i32>,
+    pairs: Vec<PairRecord>,
+}
+
+/// Two flows.
+#[derive(Debug, Serialize)]
+struct PairRecord {
+    flows: Vec<FlowRecord>,
+    /// Of the bytes of both over the time in which both ran.
+    jain: Option<f64>,
+    jain_by_second: Vec<Option<f64>>,
+    /// Both together, by what the path can carry.
+    ceiling_share: Option<f64>,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct FlowRecord {
+    tool: String,
+    goodput_bps: f64,
+    /// Of what both had.
+    share: f64,
+    resent_share: f64,
+    bps_by_second: Vec<f64>,
+}
+
+/// Measures every pair.
+pub(super) fn run(args: &FairnessArgs) -> Result<ExitCode> {
+    let cell = match &args.scenario {
+        Some(which) => cell::named(which)?,
+        None => cell::figures(args.rate, args.rtt, args.loss, args.mtu)?,
+    };
+    let seconds = tool::whole_seconds(args.time)?;
+    let later = u32::try_from(args.later.ns / 1_000_000_000).unwrap_or(u32::MAX);
+    if later >= seconds || !args.later.ns.is_multiple_of(1_000_000_000) {
+        bail!("--later must be whole seconds and less than --time");
+    }
+    let pairs = args
+        .pairs
+        .iter()
+        .map(|text| pair(text))
+        .collect::<Result<Vec<_>>>()?;
+    privilege::acquire()?;
+    let signals = Signals::block().context("cannot handle signals")?;
+    let session = Session {
+        programs: args.programs.resolve(),
+        signals: &signals,
+        load: Load::Seconds(seconds),
+        settle: Duration::from_secs(10),
+    };
+    let mut results = Results {
+        schema: SCHEMA,
+        machine: Machine::describe(),
+        path: cell.name.clone(),
+        rate_bps: cell.rate_bps(),
+        rtt_ms: cell.rtt_s() * 1e3,
+        loss: cell.loss(),
+        mtu: cell.scenario.mtu,
+        seconds,
+        interrupted: None,
+        pairs: Vec::new(),
+    };
+    let mut failed = false;
+    println!("{}\n{}, {seconds} s", results.machine.line(), cell.name);
+    for tools in &pairs {
+        match measure(&session, &cell, tools, later) {
+            Ok(record) => {
+                print!("{}", render(&record));
+                results.pairs.push(record);
+            }
+            Err(Stop::Interrupted(signal)) => {
+                results.interrupted = Some(signal);
+                break;
+            }
+            Err(Stop::Failed(error)) => {
+                eprintln!("{} and {}: {error:#}", tools[0].name, tools[1].name);
+                failed = true;
+            }
+        }
+    }
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&results)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(match results.interrupted {
+        Some(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
+        None if failed => ExitCode::FAILURE,
+        None => ExitCode::SUCCESS,
+    })
+}
+
+fn pair(text: &str) -> Result<[Tool; 2]> {
+    match text.split_once(',') {
+        Some((first, second)) => Ok([Tool::parse(first)?, Tool::parse(second)?]),
+        None => bail!("`{text}` is no pair: write two tools, such as haul-udt,iperf3-cubic"),
+    }
+}
+
+fn measure(
+    session: &Session<'_>,
+    cell: &Cell,
+    tools: &[Tool; 2],
+    later: u32,
+) -> Result<PairRecord, Stop> {
+    for tool in tools {
+        if let Some(reason) = tool.missing(&session.programs, session.load) {
+            return Err(Stop::Failed(anyhow!("{} cannot run: {reason}", tool.name)));
+        }
+    }
+    machine::settle(session.settle);
+    let lab = Lab::start_with(&cell.scenario, cell.engine)?;
+    let dir = lab.dir().hosts_file();
+    let dir = dir.parent().context("the lab has no directory")?;
+    let (mut plans, mut servers) = (Vec::new(), Vec::new());
+    for (index, tool) in (0..).zip(tools) {
+        let plan = tool.plan(&session.programs, cell, session.load, dir, index)?;
+        servers.push(session.serve(&lab, &plan)?);
+        plans.push(plan);
+    }
+    let mut clients = vec![session::spawn(&lab, "a", &plans[0].client)?];
+    pause(session, Duration::from_secs(later.into()))?;
+    clients.push(session::spawn(&lab, "a", &plans[1].client)?);
+    let mut told = Vec::new();
+    for (((tool, plan), server), client) in
+        tools.iter().zip(&plans).zip(&mut servers).zip(&mut clients)
+    {
+        let limit = session.limit(cell) + Duration::from_secs(later.into());
+        told.push(finish(session, cell, tool, (plan, server, client), limit)?);
+    }
+    let warnings = Report::from(lab.stats()).warnings();
+    Ok(PairRecord::new(cell, tools, &told, later, warnings))
+}
+
+fn finish(
+    session: &Session<'_>,
+    cell: &Cell,
+    tool: &Tool,
+    (plan, server, client): (&tool::Plan, &mut Running, &mut Running),
+    limit: Duration,
+) -> Result<Told, Stop> {
+    let ended = session.wait(client, limit)?;
+    if !ended.status.success() {
+        return Err(Stop::Failed(client.failure(&tool.name, &ended)));
+    }
+    session.end_server(plan, server)?;
+    Ok(session::told_by(tool, server, client, cell)?)
+}
+
+fn pause(session: &Session<'_>, time: Duration) -> Result<(), Stop> {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        if let Some(Caught::End(signal)) = session.signals.wait(left)? {
+            return Err(Stop::Interrupted(signal));
+        }
+    }
+}
+
+impl PairRecord {
+    /// `later`: seconds of the first flow before the second began, which do not count.
+    fn new(
+        cell: &Cell,
+        tools: &[Tool; 2],
+        told: &[Told],
+        later: u32,
+        warnings: Vec<String>,
+    ) -> Self {
+        let mut rates: Vec<Vec<f64>> = told.iter().map(|told| by_second(&told.spans)).collect();
+        let later = usize::try_from(later)
+            .unwrap_or(usize::MAX)
+            .min(rates[0].len());
+        rates[0].drain(..later);
+        let common = rates.iter().map(Vec::len).min().unwrap_or(0);
+        for flow in &mut rates {
+            flow.truncate(common);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "seconds of a measurement")]
+        let means: Vec<f64> = rates
+            .iter()
+            .map(|flow| flow.iter().sum::<f64>() / (common as f64).max(1.0))
+            .collect();
+        let whole: f64 = means.iter().sum();
+        let ceiling = cell.ceiling_bps(tools[0].header_bytes());
+        let jain_by_second = (0..common).map(|second| jain(&[rates[0][second], rates[1][second]]));
+        Self {
+            jain: jain(&means),
+            jain_by_second: jain_by_second.collect(),
+            ceiling_share: ceiling.map(|most| whole / most),
+            warnings,
+            flows: tools
+                .iter()
+                .zip(told)
+                .zip(rates.iter().zip(means))
+                .map(|((tool, told), (flow, goodput_bps))| {
+                    #[expect(clippy::cast_precision_loss, reason = "bytes of a measurement")]
+                    let bytes = told.bytes as f64;
+                    FlowRecord {
+                        tool: tool.name.clone(),
+                        goodput_bps,
+                        share: goodput_bps / whole.max(1.0),
+                        resent_share: told.resent_bytes / bytes,
+                        bps_by_second: flow.clone(),
+                    }
+                })
+                .collect(),
+        }
+    }
+}
+
+fn render(record: &PairRecord) -> String {
+    let mut text = String::new();
+    for flow in &record.flows {
+        text += &format!(
+            "  {:<16} {:>8.1} Mbit/s  {:>5.1} % of both  {:.2} % resent\n",
+            flow.tool,
+            flow.goodput_bps / 1e6,
+            flow.share * 100.0,
+            flow.resent_share * 100.0
+        );
+    }
+    let seconds: Vec<f64> = record.jain_by_second.iter().copied().flatten().collect();
+    let lowest = seconds.iter().copied().fold(1.0, f64::min);
+    text += &format!(
+        "  Jain index {:.3} overall; by second: median {:.3}, lowest {lowest:.3}",
+        record.jain.unwrap_or(0.0),
+        median(seconds).unwrap_or(0.0)
+    );
+    if let Some(share) = record.ceiling_share {
+        text += &format!("; both together {:.1} % of the ceiling", share * 100.0);
+    }
+    for warning in &record.warnings {
+        text += &format!("\n  warning: {warning}");
+    }
+    format!("\n{text}\n")
+}
+
+/// Bits in each whole second, from spans that follow one another. A span that reaches over the end of a second counts
+/// in both by its length; what does not fill a second at the end is left out.
+fn by_second(spans: &[(f64, f64)]) -> Vec<f64> {
+    let mut seconds = Vec::new();
+    let (mut filled, mut bits) = (0.0, 0.0);
+    for &(length, bytes) in spans {
+        let mut left = length;
+        while left > 1e-9 {
+            let piece = (1.0_f64 - filled).min(left);
+            bits += bytes * 8.0 * piece / length;
+            filled += piece;
+            left -= piece;
+            if filled > 1.0 - 1e-6 {
+                seconds.push(bits);
+                (filled, bits) = (0.0, 0.0);
+            }
+        }
+    }
+    seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_divided_among_seconds() {
+        let spans = [(0.6, 60.0), (0.6, 60.0), (0.6, 120.0), (0.6, 0.0)];
+        let seconds = by_second(&spans);
+        assert_eq!(seconds.len(), 2);
+        assert!((seconds[0] - 800.0).abs() < 1e-6);
+        assert!((seconds[1] - (160.0 + 960.0)).abs() < 1e-6);
+        assert!(by_second(&[(0.1, 5.0)]).is_empty());
+    }
+
+    #[test]
+    fn a_pair_is_two_tools() {
+        assert!(pair("haul-udt,iperf3-cubic").is_ok());
+        assert!(pair("haul-udt").is_err());
+        assert!(pair("haul-udt,").is_err());
+    }
+}

@@ -1,0 +1,338 @@
+//! One run: a fresh lab, a server on host `b`, a client on host `a`, and everything that is counted meanwhile.
+
+use std::ffi::OsString;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use haul_io::netns::NetNs;
+use haul_io::netns::child::{Caught, Signals};
+use haul_io::process::{Ended, Process};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::MemfdFlags;
+use rustix::process::Signal;
+
+use super::arrivals::Arrivals;
+use super::cell::Cell;
+use super::machine;
+use super::record::{Figures, Measured, PathCounts, Run, Skipped};
+use super::tool::{Load, Plan, Resolved, Told, Tool};
+use crate::lab::{Engine, Lab};
+use crate::report::Report;
+
+/// A server that does not listen by then never will.
+const READY: Duration = Duration::from_secs(5);
+/// How long a process may take to end once it is asked to, or once its peer has.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// What a run may take beyond the time that it sends: connecting, and a queue that drains.
+const SLACK: Duration = Duration::from_secs(20);
+
+/// What is the same in all runs.
+#[derive(Debug)]
+pub(super) struct Session<'a> {
+    pub(super) programs: Resolved,
+    pub(super) signals: &'a Signals,
+    pub(super) load: Load,
+    pub(super) settle: Duration,
+}
+
+/// What became of a run.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It was tried.
+    Ran(Box<Run>),
+    /// This process was asked to end, by the signal of this number.
+    Interrupted(i32),
+}
+
+/// Why there are no figures.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Interrupted(i32),
+    Failed(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A process in the lab and where its output goes.
+#[derive(Debug)]
+pub(super) struct Running {
+    process: Process,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+impl Session<'_> {
+    /// The tools that can run here, and why the others cannot; says so.
+    pub(super) fn available(&self, tools: Vec<Tool>) -> (Vec<Tool>, Vec<Skipped>) {
+        let mut skipped = Vec::new();
+        let mut found = Vec::new();
+        for tool in tools {
+            match tool.missing(&self.programs, self.load) {
+                None => found.push(tool),
+                Some(reason) => {
+                    eprintln!("{} is left out: {reason}", tool.name);
+                    skipped.push(Skipped {
+                        tool: tool.name,
+                        reason,
+                    });
+                }
+            }
+        }
+        (found, skipped)
+    }
+
+    /// Runs a tool once. A tool that fails is an outcome.
+    ///
+    /// # Errors
+    /// If there can be no lab.
+    pub(super) fn run(&self, cell: &Cell, tool: &Tool, repetition: u16) -> Result<Outcome> {
+        let load_before = machine::settle(self.settle);
+        let mut scenario = cell.scenario.clone();
+        scenario.seed = scenario.seed.wrapping_add(repetition.into());
+        let lab = Lab::start_with(&scenario, cell.engine)?;
+        let mut run = Run::new(repetition, load_before);
+        match self.measure(&lab, cell, tool) {
+            Ok(measured) => run.figures = Some(Figures::new(cell, tool, &measured)),
+            Err(Stop::Interrupted(signal)) => return Ok(Outcome::Interrupted(signal)),
+            Err(Stop::Failed(error)) => run.error = Some(format!("{error:#}")),
+        }
+        let report = Report::from(lab.stats());
+        if cell.engine != Engine::None {
+            run.warnings = report.warnings();
+        }
+        if load_before > machine::IDLE_SHARE {
+            let percent = load_before * 100.0;
+            run.warnings.push(format!(
+                "others kept {percent:.0} % of the processors busy just before"
+            ));
+        }
+        run.path = PathCounts::new(&report);
+        Ok(Outcome::Ran(Box::new(run)))
+    }
+
+    fn measure(&self, lab: &Lab, cell: &Cell, tool: &Tool) -> Result<Measured, Stop> {
+        let dir = lab.dir().hosts_file();
+        let dir = dir.parent().context("the lab has no directory")?;
+        let plan = tool.plan(&self.programs, cell, self.load, dir, 0)?;
+        let mut server = self.serve(lab, &plan)?;
+        let stop = AtomicBool::new(false);
+        let netns = lab.host("b")?.netns();
+        let step = Arrivals::step(cell.rtt_s());
+        std::thread::scope(|scope| {
+            let sampler = scope.spawn(|| Arrivals::sample(netns, step, &stop));
+            let begin = Counted::now();
+            let ends = self.client_and_server(lab, cell, &plan, &mut server);
+            let spent = begin.since();
+            stop.store(true, Ordering::Relaxed);
+            let arrivals = sampler
+                .join()
+                .map_err(|_| anyhow!("counting arrivals failed"))?;
+            let (client, a, b) = ends?;
+            let told = tool.told(&server.stdout(), &client.stdout(), cell)?;
+            Ok(Measured {
+                told,
+                arrivals,
+                a,
+                b,
+                machine_s: spent,
+                sends_s: match self.load {
+                    Load::Seconds(seconds) => Some(seconds.into()),
+                    Load::Bytes(_) => None,
+                },
+            })
+        })
+    }
+
+    fn client_and_server(
+        &self,
+        lab: &Lab,
+        cell: &Cell,
+        plan: &Plan,
+        server: &mut Running,
+    ) -> Result<(Running, Ended, Ended), Stop> {
+        let mut client = spawn(lab, "a", &plan.client)?;
+        let a = self.wait(&mut client, self.limit(cell))?;
+        if !a.status.success() {
+            return Err(Stop::Failed(client.failure("the client", &a)));
+        }
+        let b = self.end_server(plan, server)?;
+        Ok((client, a, b))
+    }
+
+    /// Starts a plan's server and waits until it listens.
+    pub(super) fn serve(&self, lab: &Lab, plan: &Plan) -> Result<Running, Stop> {
+        let mut server = spawn(lab, "b", &plan.server)?;
+        let deadline = Instant::now() + READY;
+        while !listens(lab.host("b")?.netns(), plan)? {
+            if let Some(ended) = server.process.try_wait()? {
+                return Err(Stop::Failed(server.failure("the server", &ended)));
+            }
+            if Instant::now() > deadline {
+                return Err(Stop::Failed(anyhow!("the server does not listen")));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    /// Waits for a process, ends it when it takes too long, and gives up when this process is asked to end.
+    pub(super) fn wait(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(ended) = running.process.try_wait()? {
+                return Ok(ended);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                running.process.signal(Signal::KILL)?;
+                return Err(Stop::Failed(anyhow!(
+                    "was ended because it took more than {} s",
+                    limit.as_secs()
+                )));
+            }
+            // A child's end wakes this up; the limit is for those that ended before the wait began.
+            let caught = self.signals.wait(left.min(Duration::from_millis(100)))?;
+            if let Some(Caught::End(signal)) = caught {
+                return Err(Stop::Interrupted(signal));
+            }
+        }
+    }
+
+    pub(super) fn end_server(&self, plan: &Plan, server: &mut Running) -> Result<Ended, Stop> {
+        if !plan.server_ends {
+            server.process.signal(Signal::TERM)?;
+        }
+        self.wait(server, PATIENCE)
+    }
+
+    /// The most that a run may take.
+    pub(super) fn limit(&self, cell: &Cell) -> Duration {
+        let sending = match (self.load, cell.rate_bps()) {
+            (Load::Seconds(seconds), _) => Duration::from_secs(seconds.into()),
+            // Whatever moves a hundredth of what the path could, or 10 Mb/s, is let finish.
+            (Load::Bytes(bytes), rate) => {
+                Duration::from_secs(bytes * 8 / (rate.unwrap_or(0) / 100).max(10_000_000))
+            }
+        };
+        sending + SLACK + Duration::from_secs_f64(cell.rtt_s() * 20.0)
+    }
+}
+
+impl Running {
+    pub(super) fn stdout(&self) -> String {
+        contents(&self.stdout)
+    }
+
+    /// What it said last, or else how it ended.
+    pub(super) fn failure(&self, who: &str, ended: &Ended) -> anyhow::Error {
+        let said = contents(&self.stderr) + &contents(&self.stdout);
+        let json: Option<serde_json::Value> = serde_json::from_str(&said).ok();
+        let error = json.and_then(|json| Some(json.get("error")?.to_string()));
+        let last = said.lines().rev().find(|line| !line.trim().is_empty());
+        match error.or_else(|| last.map(str::to_string)) {
+            Some(line) => anyhow!("{who} failed ({}): {line}", ended.status),
+            None => anyhow!("{who} failed ({})", ended.status),
+        }
+    }
+}
+
+/// Processor time of the machine, without that of this process.
+struct Counted {
+    busy_s: f64,
+    own_s: f64,
+}
+
+impl Counted {
+    fn now() -> Self {
+        Self {
+            busy_s: machine::busy_s(),
+            own_s: machine::own_s(),
+        }
+    }
+
+    fn since(&self) -> f64 {
+        let now = Self::now();
+        ((now.busy_s - self.busy_s) - (now.own_s - self.own_s)).max(0.0)
+    }
+}
+
+/// Starts a program on a host. `$LAB_…` words are replaced by addresses, for programs that look up no names.
+pub(super) fn spawn(lab: &Lab, host: &str, line: &[OsString]) -> Result<Running> {
+    let [program, arguments @ ..] = line else {
+        bail!("there is no command");
+    };
+    let (stdout, stderr) = (memory_file()?, memory_file()?);
+    let b = lab.host("b")?.addresses().v4.to_string();
+    let arguments = arguments.iter().map(|word| {
+        if word == "$LAB_B" {
+            OsString::from(&b)
+        } else {
+            word.clone()
+        }
+    });
+    let mut command = lab.command(host, program)?;
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone()?)
+        .stderr(stderr.try_clone()?);
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    Ok(Running {
+        process: Process::new(child),
+        stdout,
+        stderr,
+    })
+}
+
+fn memory_file() -> Result<OwnedFd> {
+    Ok(rustix::fs::memfd_create("output", MemfdFlags::CLOEXEC)?)
+}
+
+fn contents(file: &OwnedFd) -> String {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let bytes = std::fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether somebody listens on the plan's port.
+fn listens(netns: &NetNs, plan: &Plan) -> Result<bool> {
+    let files: &[&str] = if plan.udp {
+        &["udp", "udp6"]
+    } else {
+        &["tcp", "tcp6"]
+    };
+    let read = || {
+        files
+            .iter()
+            .filter_map(|name| {
+                std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).ok()
+            })
+            .collect::<String>()
+    };
+    let text = netns.run(read)?;
+    let port = format!(":{:04X}", plan.port);
+    // Local address, remote address, state: 0A is LISTEN.
+    Ok(text.lines().any(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let is_port = columns.get(1).is_some_and(|local| local.ends_with(&port));
+        is_port && (plan.udp || columns.get(3) == Some(&"0A"))
+    }))
+}
+
+/// For the flows of [`mod@super::fairness`], which read their own output.
+pub(super) fn told_by(
+    tool: &Tool,
+    server: &Running,
+    client: &Running,
+    cell: &Cell,
+) -> Result<Told> {
+    tool.told(&server.stdout(), &client.stdout(), cell)
+}

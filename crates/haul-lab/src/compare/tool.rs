@@ -1,0 +1,570 @@
+//! The programs that are compared: how each is started, and what its own output says.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+
+use super::args::Programs;
+use super::arrivals::Until;
+use super::cell::Cell;
+use crate::scenario::unit::Span;
+
+/// How much a run sends.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Load {
+    Seconds(u32),
+    Bytes(u64),
+}
+
+/// One program with its options.
+#[derive(Clone, Debug)]
+pub(super) struct Tool {
+    /// As on the command line.
+    pub(super) name: String,
+    kind: Kind,
+    streams: u16,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    HaulUdt { declared: bool },
+    HaulTcp { congestion: Option<String> },
+    Iperf { congestion: String },
+    Libudt,
+}
+
+/// Where the programs are.
+#[derive(Clone, Debug)]
+pub(super) struct Resolved {
+    haul: PathBuf,
+    udt_bench: Option<PathBuf>,
+    iperf: Option<PathBuf>,
+}
+
+/// The two command lines of a run, and how to tell that the server is ready.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) server: Vec<OsString>,
+    pub(super) client: Vec<OsString>,
+    pub(super) port: u16,
+    pub(super) udp: bool,
+    /// The server ends with its first client; otherwise it is asked to.
+    pub(super) server_ends: bool,
+}
+
+/// What a tool says of its run.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    /// Payload that was received.
+    pub(super) bytes: u64,
+    /// From the first byte at the receiver to the last that counts.
+    pub(super) seconds: f64,
+    /// Whatever is sent counts, to the last byte.
+    pub(super) counts_all: bool,
+    /// Payload sent again.
+    pub(super) resent_bytes: f64,
+    /// Payload received by time: the length of a span in seconds, and each span's bytes.
+    pub(super) spans: Vec<(f64, f64)>,
+}
+
+/// The tools of the command line.
+pub(super) fn parse_all(names: &[String]) -> Result<Vec<Tool>> {
+    names.iter().map(|name| Tool::parse(name)).collect()
+}
+
+/// Some tools take no others.
+pub(super) fn whole_seconds(time: Span) -> Result<u32> {
+    let seconds = u32::try_from(time.ns / 1_000_000_000).ok();
+    seconds
+        .filter(|&seconds| seconds > 0 && time.ns.is_multiple_of(1_000_000_000))
+        .with_context(|| format!("--time {time} must be whole seconds: iperf3 takes no others"))
+}
+
+impl Programs {
+    /// Looks for what was not given.
+    pub(super) fn resolve(&self) -> Resolved {
+        let own = std::env::current_exe().unwrap_or_else(|_| "haul".into());
+        let beside = own.with_file_name("udt_bench");
+        let udt_bench = self
+            .udt_bench
+            .clone()
+            .or_else(|| beside.is_file().then_some(beside))
+            .or_else(|| in_path("udt_bench"));
+        Resolved {
+            haul: self.haul.clone().unwrap_or(own),
+            udt_bench,
+            iperf: in_path("iperf3"),
+        }
+    }
+}
+
+impl Told {
+    /// When its arrivals are over.
+    pub(super) fn until(&self) -> Until {
+        if self.counts_all {
+            Until::LastByte(self.seconds)
+        } else {
+            Until::Told(self.seconds)
+        }
+    }
+
+    /// The payload that counts for goodput, and over which time. `arrival_s`: from the first payload at the device to the last that
+    /// counts; `sends_s`: how long the tool was to send.
+    ///
+    /// A tool that was to send for a time, and then waits until all has arrived, is cut off at that time, as `iperf3` cuts itself
+    /// off: waiting for the last repairs is not what either is to be measured by.
+    pub(super) fn within(&self, arrival_s: Option<f64>, sends_s: Option<f64>) -> (f64, f64) {
+        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+        let bytes = self.bytes as f64;
+        let seconds = arrival_s.unwrap_or(self.seconds);
+        match sends_s {
+            Some(sends_s) if self.counts_all && sends_s < seconds => {
+                // The tool saw its first byte this much later than the device did.
+                let late_s = (seconds - self.seconds).max(0.0);
+                (self.bytes_by(sends_s - late_s), sends_s)
+            }
+            _ => (bytes, seconds),
+        }
+    }
+
+    /// What had come by a time, within a span in proportion.
+    fn bytes_by(&self, time: f64) -> f64 {
+        let mut left = time;
+        let mut bytes = 0.0;
+        for &(length, span) in &self.spans {
+            let part = (left / length).clamp(0.0, 1.0);
+            bytes += span * part;
+            left -= length;
+        }
+        bytes
+    }
+}
+
+impl Tool {
+    pub(super) fn parse(name: &str) -> Result<Self> {
+        let number = name.rsplit_once('-').and_then(|(rest, last)| {
+            let streams: u16 = last.parse().ok()?;
+            Some((rest, streams))
+        });
+        let (base, streams) = number.unwrap_or((name, 1));
+        let kind = match base {
+            "haul-udt" => Kind::HaulUdt { declared: false },
+            "haul-udt-rate" => Kind::HaulUdt { declared: true },
+            "haul-tcp" => Kind::HaulTcp { congestion: None },
+            "libudt" if streams == 1 => Kind::Libudt,
+            _ => match base.split_once("-tcp-").or_else(|| base.split_once('-')) {
+                Some(("haul", congestion)) if base.starts_with("haul-tcp-") => Kind::HaulTcp {
+                    congestion: Some(congestion.into()),
+                },
+                Some(("iperf3", congestion)) => Kind::Iperf {
+                    congestion: congestion.into(),
+                },
+                _ => bail!(
+                    "no tool `{name}`: use haul-udt, haul-udt-rate, haul-tcp, haul-tcp-CC, iperf3-CC or libudt, with -N for N streams"
+                ),
+            },
+        };
+        if !(1..=128).contains(&streams) {
+            bail!("`{name}`: 1 to 128 streams");
+        }
+        Ok(Self {
+            name: name.into(),
+            kind,
+            streams,
+        })
+    }
+
+    /// It knows the rate beforehand.
+    pub(super) fn is_declared(&self) -> bool {
+        self.kind == Kind::HaulUdt { declared: true }
+    }
+
+    /// What each full IPv4 packet holds besides payload: IP and UDP and UDT's header, or IP and TCP with time stamps.
+    pub(super) fn header_bytes(&self) -> u16 {
+        match self.kind {
+            Kind::HaulUdt { .. } | Kind::Libudt => 20 + 8 + 16,
+            Kind::HaulTcp { .. } | Kind::Iperf { .. } => 20 + 20 + 12,
+        }
+    }
+
+    /// Why it cannot run here, if so.
+    pub(super) fn missing(&self, programs: &Resolved, load: Load) -> Option<String> {
+        match (&self.kind, load) {
+            (Kind::Iperf { .. }, _) if programs.iperf.is_none() => {
+                Some("iperf3 is not installed".into())
+            }
+            (Kind::Libudt, Load::Bytes(_)) => Some("it sends for a time only, and --bytes was asked for".into()),
+            (Kind::Libudt, _) => match &programs.udt_bench {
+                None => Some("there is no udt_bench: make it with tests/interop/build.sh DIR (it needs libudt-dev) and pass --udt-bench DIR/udt_bench".into()),
+                Some(path) if !path.is_file() => Some(format!("{} is not there", path.display())),
+                Some(_) => None,
+            },
+            (Kind::HaulTcp { congestion: Some(name) } | Kind::Iperf { congestion: name }, _) => no_congestion_control(name),
+            _ => None,
+        }
+    }
+
+    /// Why it cannot run on this path, if so.
+    pub(super) fn unfit(&self, cell: &Cell) -> Option<&'static str> {
+        (self.is_declared() && cell.rate_bps().is_none())
+            .then_some("the path has no rate that it could be told")
+    }
+
+    /// Its command lines. Flow `index` of several has a port of its own.
+    pub(super) fn plan(
+        &self,
+        programs: &Resolved,
+        cell: &Cell,
+        load: Load,
+        dir: &Path,
+        index: u16,
+    ) -> Result<Plan> {
+        match &self.kind {
+            Kind::HaulUdt { .. } | Kind::HaulTcp { .. } => {
+                self.plan_haul(programs, cell, load, dir, 4725 + index)
+            }
+            Kind::Iperf { congestion } => {
+                Ok(self.plan_iperf(programs, congestion, load, 5201 + index))
+            }
+            Kind::Libudt => plan_libudt(programs, cell, load, 9000 + index),
+        }
+    }
+
+    fn plan_haul(
+        &self,
+        programs: &Resolved,
+        cell: &Cell,
+        load: Load,
+        dir: &Path,
+        port: u16,
+    ) -> Result<Plan> {
+        let haul = programs.haul.as_os_str();
+        let mut server = words(
+            haul,
+            &["serve", "--listen", "0.0.0.0", "--allow-insecure", "-q"],
+        );
+        server.extend(["--port".into(), port.to_string().into(), dir.into()]);
+        let mut client = words(haul, &["bench", "b", "--json", "-q", "--port"]);
+        client.push(port.to_string().into());
+        client.extend(match load {
+            Load::Seconds(seconds) => ["--time".into(), format!("{seconds}s").into()],
+            Load::Bytes(bytes) => ["--bytes".into(), bytes.to_string().into()],
+        });
+        let streams = self.streams.to_string();
+        let mut options = vec!["--streams", &streams, "--channel"];
+        let rate;
+        match &self.kind {
+            Kind::HaulUdt { declared: true } => {
+                let bps = cell.rate_bps().with_context(|| {
+                    format!("{} has no rate that {} could be told", cell.name, self.name)
+                })?;
+                rate = format!("{bps}bit");
+                options.extend(["udt", "--rate", &rate]);
+            }
+            Kind::HaulTcp {
+                congestion: Some(name),
+            } => options.extend(["tcp", "--tcp-congestion", name]),
+            Kind::HaulTcp { congestion: None } => options.push("tcp"),
+            _ => options.push("udt"),
+        }
+        client.extend(options.into_iter().map(OsString::from));
+        Ok(Plan {
+            server,
+            client,
+            port,
+            udp: false,
+            server_ends: false,
+        })
+    }
+
+    fn plan_iperf(&self, programs: &Resolved, congestion: &str, load: Load, port: u16) -> Plan {
+        let iperf = programs
+            .iperf
+            .as_deref()
+            .unwrap_or_else(|| Path::new("iperf3"))
+            .as_os_str();
+        let port_text = port.to_string();
+        let amount = match load {
+            Load::Seconds(seconds) => ["-t".to_string(), seconds.to_string()],
+            Load::Bytes(bytes) => ["-n".to_string(), bytes.to_string()],
+        };
+        let streams = self.streams.to_string();
+        let mut client = words(
+            iperf,
+            &[
+                "-c",
+                "b",
+                "-J",
+                "--get-server-output",
+                "-p",
+                &port_text,
+                "-C",
+                congestion,
+                "-P",
+                &streams,
+            ],
+        );
+        client.extend(amount.map(OsString::from));
+        Plan {
+            server: words(iperf, &["-s", "-1", "-J", "-p", &port_text]),
+            client,
+            port,
+            udp: false,
+            server_ends: true,
+        }
+    }
+
+    /// Reads what the two ends printed.
+    pub(super) fn told(&self, server: &str, client: &str, cell: &Cell) -> Result<Told> {
+        let told = match self.kind {
+            Kind::HaulUdt { .. } | Kind::HaulTcp { .. } => told_haul(client),
+            Kind::Iperf { .. } => told_iperf(client, cell.rtt_s()),
+            Kind::Libudt => told_libudt(server, client, payload_bytes(cell, self)),
+        };
+        let told = told.with_context(|| format!("cannot understand what {} printed", self.name))?;
+        if told.bytes == 0 || told.seconds <= 0.0 {
+            bail!("{} moved nothing", self.name);
+        }
+        Ok(told)
+    }
+}
+
+fn plan_libudt(programs: &Resolved, cell: &Cell, load: Load, port: u16) -> Result<Plan> {
+    let program = programs
+        .udt_bench
+        .as_deref()
+        .context("there is no udt_bench")?
+        .as_os_str();
+    let Load::Seconds(seconds) = load else {
+        bail!("libudt sends for a time only");
+    };
+    // Two bandwidth-delay products and then some, or what a fast machine needs without a delay.
+    let packets = cell.bdp_bytes().unwrap_or(0.0) * 2.0 / f64::from(cell.scenario.mtu);
+    let window = format!("{:.0}", packets.max(25_600.0));
+    let (port_text, mtu) = (port.to_string(), cell.scenario.mtu.to_string());
+    let limit = (seconds + 30).to_string();
+    let common = [
+        "--window",
+        &window,
+        "--mss",
+        &mtu,
+        "--timeout",
+        &limit,
+        "--bind",
+    ];
+    let mut server = words(program, &["recv", &port_text]);
+    server.extend(common.into_iter().chain(["0.0.0.0"]).map(OsString::from));
+    let mut client = words(
+        program,
+        &["send", "$LAB_B", &port_text, &seconds.to_string()],
+    );
+    client.extend(common.into_iter().chain(["0.0.0.0"]).map(OsString::from));
+    Ok(Plan {
+        server,
+        client,
+        port,
+        udp: true,
+        server_ends: true,
+    })
+}
+
+fn told_haul(client: &str) -> Result<Told> {
+    let json: Value = serde_json::from_str(client)?;
+    let spans = json["intervals"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    Ok(Told {
+        bytes: count(&json["bytes"])?,
+        seconds: number(&json["seconds"])?,
+        counts_all: true,
+        resent_bytes: number(&json["retransmitted_bytes"])?,
+        spans: spans.iter().map(span).collect::<Result<_>>()?,
+    })
+}
+
+fn told_iperf(client: &str, rtt_s: f64) -> Result<Told> {
+    let json: Value = serde_json::from_str(client)?;
+    if let Some(error) = json["error"].as_str() {
+        bail!("iperf3 says: {error}");
+    }
+    let (sent, received) = (&json["end"]["sum_sent"], &json["end"]["sum_received"]);
+    let spans = json["server_output_json"]["intervals"].as_array();
+    let spans = spans.map(Vec::as_slice).unwrap_or_default();
+    Ok(Told {
+        bytes: count(&received["bytes"])?,
+        // The server's clock starts when it tells the client to send: the first byte comes a round trip later.
+        seconds: (number(&received["seconds"])? - rtt_s).max(number(&sent["seconds"])?),
+        counts_all: false,
+        resent_bytes: number(&sent["retransmits"])? * number(&json["start"]["tcp_mss_default"])?,
+        spans: spans
+            .iter()
+            .map(|each| span(&each["sum"]))
+            .collect::<Result<_>>()?,
+    })
+}
+
+fn told_libudt(server: &str, client: &str, payload: f64) -> Result<Told> {
+    let (receiver, sender): (Value, Value) =
+        (serde_json::from_str(server)?, serde_json::from_str(client)?);
+    let step = number(&receiver["interval_ms"])? / 1e3;
+    let totals = receiver["bytes_by_interval"].as_array();
+    let totals = totals.map(Vec::as_slice).unwrap_or_default();
+    let totals = totals.iter().map(number).collect::<Result<Vec<f64>>>()?;
+    let before = std::iter::once(0.0).chain(totals.iter().copied());
+    Ok(Told {
+        bytes: count(&receiver["bytes"])?,
+        seconds: number(&receiver["seconds"])?,
+        counts_all: false,
+        resent_bytes: number(&sender["packets_retransmitted"])? * payload,
+        spans: totals
+            .iter()
+            .zip(before)
+            .map(|(now, before)| (step, now - before))
+            .collect(),
+    })
+}
+
+fn span(json: &Value) -> Result<(f64, f64)> {
+    let (start, end) = match json.get("start_s") {
+        Some(start) => (start, &json["end_s"]),
+        None => (&json["start"], &json["end"]),
+    };
+    Ok((number(end)? - number(start)?, number(&json["bytes"])?))
+}
+
+fn number(json: &Value) -> Result<f64> {
+    json.as_f64().ok_or_else(|| anyhow!("a number is missing"))
+}
+
+fn count(json: &Value) -> Result<u64> {
+    json.as_u64().ok_or_else(|| anyhow!("a count is missing"))
+}
+
+fn payload_bytes(cell: &Cell, tool: &Tool) -> f64 {
+    f64::from(cell.scenario.mtu) - f64::from(tool.header_bytes())
+}
+
+fn no_congestion_control(name: &str) -> Option<String> {
+    let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let text = std::fs::read_to_string(path).ok()?;
+    let found = text.split_whitespace().any(|each| each == name);
+    (!found).then(|| {
+        format!(
+            "the kernel has not loaded {name} (it has {}); as root, try `modprobe tcp_{name}`",
+            text.trim()
+        )
+    })
+}
+
+fn words(program: &std::ffi::OsStr, rest: &[&str]) -> Vec<OsString> {
+    std::iter::once(program.to_os_string())
+        .chain(rest.iter().map(OsString::from))
+        .collect()
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::unit::{Probability, Rate};
+
+    fn cell() -> Cell {
+        let (rate, rtt) = (Rate { bps: 1_000_000_000 }, Span { ns: 10_000_000 });
+        super::super::cell::figures(rate, rtt, Probability(0.0), 1500).unwrap()
+    }
+
+    #[test]
+    fn names_say_what_is_run() {
+        let parse = |name: &str| Tool::parse(name).unwrap();
+        assert_eq!(parse("haul-udt").kind, Kind::HaulUdt { declared: false });
+        assert!(parse("haul-udt-rate").is_declared());
+        assert_eq!(parse("haul-tcp-8").streams, 8);
+        let congestion = Some("bbr".to_string());
+        assert_eq!(parse("haul-tcp-bbr-2").kind, Kind::HaulTcp { congestion });
+        let congestion = "cubic".to_string();
+        assert_eq!(parse("iperf3-cubic-8").kind, Kind::Iperf { congestion });
+        for wrong in ["", "iperf3", "libudt-2", "haul-udt-0", "quic", "haul-x"] {
+            assert!(Tool::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_whole_seconds() {
+        assert_eq!(whole_seconds(Span { ns: 3_000_000_000 }).unwrap(), 3);
+        assert!(whole_seconds(Span { ns: 1_500_000_000 }).is_err());
+        assert!(whole_seconds(Span { ns: 0 }).is_err());
+    }
+
+    #[test]
+    fn iperf_is_counted_from_its_first_byte() {
+        let text = r#"{"start":{"tcp_mss_default":1448},"end":{
+            "sum_sent":{"seconds":1.0002,"bytes":124649472,"retransmits":10},
+            "sum_received":{"seconds":1.013,"bytes":113737504}}}"#;
+        let told = Tool::parse("iperf3-bbr")
+            .unwrap()
+            .told("", text, &cell())
+            .unwrap();
+        assert_eq!(told.bytes, 113_737_504);
+        assert!((told.seconds - 1.003).abs() < 1e-9);
+        assert!((told.resent_bytes - 14_480.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn repairs_after_the_time_is_up_count_for_nothing() {
+        let text = r#"{"bytes":2100,"seconds":2.1,"retransmitted_bytes":0,"intervals":[
+            {"start_s":0.0,"end_s":1.0,"bytes":1000},{"start_s":1.0,"end_s":2.0,"bytes":1000},
+            {"start_s":2.0,"end_s":3.0,"bytes":100}]}"#;
+        let told = Tool::parse("haul-udt")
+            .unwrap()
+            .told("", text, &cell())
+            .unwrap();
+        assert_eq!(told.within(Some(2.1), Some(2.0)), (2000.0, 2.0));
+        // Its first byte came a tenth of a second before it saw it.
+        let (bytes, seconds) = told.within(Some(2.2), Some(2.0));
+        assert!((bytes - 1900.0).abs() < 1e-6 && (seconds - 2.0).abs() < 1e-9);
+        assert_eq!(told.within(Some(2.1), None), (2100.0, 2.1));
+    }
+
+    #[test]
+    fn what_is_no_result_is_an_error() {
+        let tool = Tool::parse("iperf3-bbr").unwrap();
+        let error = tool
+            .told("", r#"{"error":"unable to connect"}"#, &cell())
+            .unwrap_err();
+        assert!(format!("{error:#}").contains("unable to connect"));
+        for text in [
+            "",
+            "{}",
+            r#"{"bytes":0,"seconds":1,"retransmitted_bytes":0}"#,
+        ] {
+            assert!(
+                Tool::parse("haul-udt")
+                    .unwrap()
+                    .told("", text, &cell())
+                    .is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn libudts_totals_become_spans() {
+        let server =
+            r#"{"seconds":0.2,"bytes":300,"interval_ms":100,"bytes_by_interval":[100,300]}"#;
+        let client = r#"{"packets_retransmitted":2}"#;
+        let told = Tool::parse("libudt")
+            .unwrap()
+            .told(server, client, &cell())
+            .unwrap();
+        assert_eq!(told.spans, [(0.1, 100.0), (0.1, 200.0)]);
+        assert!((told.resent_bytes - 2912.0).abs() < 1e-9);
+    }
+}
