@@ -1,6 +1,11 @@
 //! What the tests against libudt share: the byte pattern and checksum of `peer.hpp`, libudt's programs, and a relay on
 //! loopback that loses packets.
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the relay and the peers use real sockets and run on the clock"
+)]
 
 pub mod libudt;
 pub mod relay;

@@ -1,4 +1,9 @@
-//! Longhaul's plain UDT sockets against Debian's libudt, both directions, both modes.
+//! Longhaul's plain UDT sockets against Debian's libudt, both directions, both modes. The extension is offered throughout: libudt must not notice.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests on the clock"
+)]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +13,7 @@ use haul_interop::libudt::{Peer, programs};
 use haul_interop::relay::Relay;
 use haul_interop::{Tally, pattern};
 use haul_netem::{LinkConfig, LossModel, Reorder};
-use haul_soft::udt::plain::{self, Socket};
+use haul_soft::udt::plain::Socket;
 use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options};
 use haul_udt::Seq;
 use haul_udt::wire::{SocketId, SocketKind};
@@ -21,12 +26,12 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 fn options(kind: SocketKind) -> Options {
-    let base = udt::Config {
+    let config = udt::Config {
         kind,
         ..udt::Config::default()
     };
     Options {
-        config: plain::config(base),
+        config,
         ..Options::default()
     }
 }

@@ -365,11 +365,10 @@ impl Link {
     /// The peer's host says that nobody listens there. That ends the link, unless what arrived before says that the peer
     /// has closed in order, or the peer has yet to come.
     fn judge_refusal(&mut self) -> Result<(), LinkError> {
-        let opening = self.connection.params().is_none() && !self.connection.is_closed();
+        let closed = self.connection.is_closed();
+        let awaits_peer = self.patient && self.connection.params().is_none();
         match self.refused.take() {
-            Some(error) if !self.connection.is_closed() && !(opening && self.patient) => {
-                Err(LinkError::Network(error))
-            }
+            Some(error) if !closed && !awaits_peer => Err(LinkError::Network(error)),
             _ => Ok(()),
         }
     }
