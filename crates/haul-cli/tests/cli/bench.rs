@@ -7,7 +7,11 @@ fn bench_counts_every_byte_in_both_directions() {
     let server = place.serve();
     let port = server.port.to_string();
     let schema = Schema::load("bench-v1.json");
-    for flags in [&[][..], &["--reverse"], &["--streams", "4"]] {
+    for flags in [
+        &[][..],
+        &["--reverse"],
+        &["--channel", "tcp", "--streams", "4"],
+    ] {
         let mut args = vec![
             "bench",
             "127.0.0.1",

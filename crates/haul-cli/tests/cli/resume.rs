@@ -101,8 +101,8 @@ fn a_killed_getter_goes_on_where_it_stopped() {
         "--rate",
         RATE,
         "--json-stream",
-        "--streams",
-        "2",
+        "--channel=tcp",
+        "--streams=2",
     ]);
     let reached = client.wait_for_bytes(60 * MIB as u64);
     client.kill();

@@ -32,7 +32,11 @@ fn files_of_odd_sizes_go_there_and_back_byte_exact() {
     let mut get = vec!["get".to_owned()];
     get.extend((0..SIZES.len()).map(|index| server.at(&format!("file {index}"))));
     get.push(text(&place.client("back")));
-    get.extend(["--json".into(), "--streams".into(), "3".into()]);
+    get.extend([
+        "--json".into(),
+        "--channel=tcp".into(),
+        "--streams=3".into(),
+    ]);
     let got = haul(&get).ok().json();
     for (index, content) in contents.iter().enumerate() {
         let name = format!("file {index}");
