@@ -91,6 +91,8 @@ pub struct RateSample {
     pub bytes: u64,
     /// The sender had too little to send during a part of it, so the path may carry more.
     pub app_limited: bool,
+    /// The sender's machine could not keep the pace during a part of it, so the path may carry more.
+    pub late: bool,
 }
 
 /// News of data that arrived.

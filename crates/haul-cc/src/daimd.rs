@@ -224,6 +224,7 @@ mod tests {
                 interval_ns: SYN_NS,
                 bytes: 1_500,
                 app_limited: false,
+                late: false,
             }),
             link_capacity_pps: Some(capacity),
             ..Ack::default()

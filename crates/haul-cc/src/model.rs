@@ -246,7 +246,8 @@ impl Model {
             }
             State::Climb { .. } => {}
             _ => {
-                if !sample.app_limited || sample.rate > self.rate() {
+                let limited = sample.app_limited || sample.late;
+                if !limited || sample.rate > self.rate() {
                     self.bandwidth.update(now, sample.rate.bytes_per_second());
                 }
             }

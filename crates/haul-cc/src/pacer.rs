@@ -15,7 +15,7 @@ const QUANTUM_NS_MIN: u64 = 500 * MICROSECOND_NS;
 /// The most that one batch holds, wire bytes, …
 const BATCH_BYTES: u64 = 128 << 10;
 /// … unless the rate needs more because timers cannot wake it more often than this.
-const WAKE_NS: u64 = 160 * MICROSECOND_NS;
+const WAKE_NS: u64 = 600 * MICROSECOND_NS;
 /// The longest lag that is made up for; less on short paths, whose queues could not hold what it brings.
 const LAG_MAX_NS: u64 = 20 * MILLISECOND_NS;
 const LAG_MAX_NS_MIN: u64 = 2 * MILLISECOND_NS;
@@ -105,8 +105,8 @@ impl Pacer {
         wanted.clamp(self.packet_bytes, self.burst_bytes)
     }
 
-    /// `bytes` left at `now`.
-    pub fn handle_sent(&mut self, now: Time, bytes: u64) {
+    /// `bytes` left at `now`. True if that was so late that it cannot be made up for.
+    pub fn handle_sent(&mut self, now: Time, bytes: u64) -> bool {
         let batch_bytes = if self.left_bytes > 0 {
             self.left_bytes
         } else {
@@ -117,13 +117,13 @@ impl Pacer {
         }
         self.begun_bytes += bytes;
         self.left_bytes = batch_bytes.saturating_sub(bytes);
-        self.due = self
-            .due
-            .max(now.before(self.lag_max_ns))
-            .after(self.rate.time_for(bytes));
+        let earliest = now.before(self.lag_max_ns);
+        let late = self.due < earliest;
+        self.due = self.due.max(earliest).after(self.rate.time_for(bytes));
         if self.left_bytes < self.packet_bytes {
             self.end_batch();
         }
+        late
     }
 
     /// The sender had nothing to send until `now`: time that passed is not lag.

@@ -45,6 +45,8 @@ struct FeedbackState {
     train_taken: bool,
     /// Samples that begin below this count of arrived bytes were limited by the application.
     app_limited_until: u64,
+    /// Samples that begin below this count were limited by how late the sender's machine woke it.
+    late_until: u64,
     interval_ns: u64,
     interval_told: Option<(u64, Time)>,
 }
@@ -363,6 +365,7 @@ impl Established {
                 interval_ns: u64::from(feedback.train_ns),
                 bytes: u64::from(feedback.train_bytes),
                 app_limited: false,
+                late: false,
             });
         }
         let (at_ns, bytes) = (feedback.arrived_at_ns, feedback.arrived_bytes);
@@ -386,6 +389,7 @@ impl Established {
             interval_ns: at_ns - start_ns,
             bytes,
             app_limited: self.app_limited(start_bytes),
+            late: start_bytes < self.feedback.late_until,
         })
     }
 
@@ -421,6 +425,7 @@ impl Established {
                 interval_ns: SYN_NS,
                 bytes: progress.acked_bytes,
                 app_limited: false,
+                late: false,
             });
         self.controller.handle_ack(
             now,
@@ -615,7 +620,9 @@ impl Established {
         if !unacknowledged {
             self.timers.waiting_since = now;
         }
-        self.pacer.handle_sent(now, sent);
+        if self.pacer.handle_sent(now, sent) {
+            self.feedback.late_until = self.arrived_with(in_flight + sent);
+        }
         true
     }
 
@@ -629,8 +636,13 @@ impl Established {
     }
 
     fn note_app_limited(&mut self, in_flight: u64) {
+        self.feedback.app_limited_until = self.arrived_with(in_flight);
+    }
+
+    /// The count of arrived bytes that tells that all of what is in flight has arrived too.
+    fn arrived_with(&self, in_flight: u64) -> u64 {
         let arrived = self.feedback.arrivals.back().map_or(0, |&(_, bytes)| bytes);
-        self.feedback.app_limited_until = arrived.saturating_add(in_flight + 1);
+        arrived.saturating_add(in_flight + 1)
     }
 
     /// Packets of one length, but for a shorter last one, as far as `budget` wire bytes go. Answers wire bytes.
