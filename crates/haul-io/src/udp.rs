@@ -53,6 +53,8 @@ pub struct UdpOptions {
     /// Share the local port with other sockets that do the same: the kernel hands a packet to the one that is connected to
     /// its sender, if there is one.
     pub share_port: bool,
+    /// Tell of each arrival which of this machine's addresses it was sent to.
+    pub report_destination: bool,
 }
 
 impl Default for UdpOptions {
@@ -64,6 +66,7 @@ impl Default for UdpOptions {
             gro: true,
             ecn: false,
             share_port: false,
+            report_destination: false,
         }
     }
 }
@@ -90,7 +93,7 @@ impl UdpSocket {
         let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_nonblocking(true)?;
         forbid_fragments(&socket, local)?;
-        report_arrivals(&socket, local, options.gro)?;
+        report_arrivals(&socket, local, options)?;
         if options.ecn {
             mark_ecn_capable(&socket, local)?;
         }
@@ -191,14 +194,23 @@ fn forbid_fragments(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-fn report_arrivals(socket: &Socket, local: SocketAddr, gro: bool) -> io::Result<()> {
+fn report_arrivals(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> io::Result<()> {
     let fd = socket.as_fd();
     message::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     message::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
     if local.is_ipv6() {
         message::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
     }
-    if gro {
+    if options.report_destination {
+        // A socket of IPv6 is told of IPv4 packets too, with their address in IPv6 clothes.
+        let (level, name) = if local.is_ipv6() {
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
+        } else {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO)
+        };
+        message::set_option(fd, level, name, 1)?;
+    }
+    if options.gro {
         // Before Linux 5.0 the kernel does not know it: every datagram then arrives alone.
         let _ = message::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
     }
