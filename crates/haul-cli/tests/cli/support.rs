@@ -83,7 +83,10 @@ impl Server {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let first = lines.next().unwrap().unwrap();
+        let mut first = String::new();
+        while first.is_empty() || first.starts_with("haul: warning:") {
+            first = lines.next().unwrap().unwrap();
+        }
         let port = first.rsplit(':').next().and_then(|port| port.parse().ok());
         let port = port.unwrap_or_else(|| panic!("the server says: {first}"));
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -98,7 +101,12 @@ impl Server {
 
     /// `127.0.0.1:PORT:path`, as the command line takes it.
     pub(crate) fn at(&self, path: &str) -> String {
-        format!("127.0.0.1:{}:{path}", self.port)
+        self.at_address("127.0.0.1", path)
+    }
+
+    /// The same for a server that listens elsewhere; an IPv6 address in brackets.
+    pub(crate) fn at_address(&self, address: &str, path: &str) -> String {
+        format!("{address}:{}:{path}", self.port)
     }
 
     /// What kill -9 does.

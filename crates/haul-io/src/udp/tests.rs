@@ -364,10 +364,7 @@ fn a_wildcard_answers_from_the_address_that_was_asked() {
         };
         let server = socket(wildcard.parse().unwrap(), options);
         let asked = SocketAddr::new(asked.parse().unwrap(), server.local_addr().port());
-        let client = socket(
-            if asked.is_ipv4() { V4 } else { V6 },
-            UdpOptions::default(),
-        );
+        let client = socket(if asked.is_ipv4() { V4 } else { V6 }, UdpOptions::default());
         client
             .send_segments(asked, 10, &[IoSlice::new(b"ping")])
             .unwrap();

@@ -127,7 +127,7 @@ impl Listener {
             self.recent.retain(|(.., at)| now.since(*at) < RECENT_NS);
             let mut found = None;
             for message in self.batch.iter() {
-                let mut local = message.to.unwrap_or(self.socket.local_addr());
+                let mut local = message.to.unwrap_or_else(|| self.socket.local_addr());
                 local.set_port(self.socket.local_addr().port());
                 for datagram in message.datagrams() {
                     let reaction =
