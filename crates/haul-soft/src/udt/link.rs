@@ -40,6 +40,8 @@ pub struct Link {
     stats_due: Time,
     /// Octets that the latest turn received.
     arrived: u64,
+    /// The latest turn left nothing in the socket.
+    drained: bool,
     /// When arrivals were last left to gather.
     paused: Time,
     pub(super) ended: Option<Option<haul_udt::Error>>,
@@ -129,6 +131,7 @@ impl Link {
             poller,
             stats_due: Time::ZERO,
             arrived: 0,
+            drained: true,
             paused: Time::ZERO,
             ended: None,
             peer_closed: false,
@@ -246,7 +249,7 @@ impl Link {
             self.flush(&mut outgoing)?;
             if self.arrived == 0 || self.left.is_some() {
                 self.sleep(None)?;
-            } else {
+            } else if self.drained {
                 std::thread::sleep(self.pause());
             }
         }
@@ -331,12 +334,14 @@ impl Link {
 
     fn receive_some(&mut self, place: &mut dyn Place) -> Result<(), LinkError> {
         self.arrived = 0;
+        self.drained = false;
         for _ in 0..RECEIVE_ROUNDS {
             if self.batch.message(self.taken).is_none() {
                 match self.socket.recv_batch(&mut self.batch) {
-                    Ok(0) => return self.judge_refusal(),
-                    Ok(_) => self.taken = 0,
+                    Ok(count) if count > 0 => self.taken = 0,
+                    Ok(_) => return self.judge_refusal(),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.drained = true;
                         return self.judge_refusal();
                     }
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
