@@ -12,6 +12,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use haul_io::tcp;
@@ -59,17 +60,17 @@ impl TcpChannel {
             Ok(stream)
         };
         let streams = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..setup.streams)
-                .map(|index| scope.spawn(move || connect(index)))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-                })
-                .collect::<io::Result<Vec<_>>>()
+            let start = |index| {
+                let builder = std::thread::Builder::new().name("haul-connect".into());
+                builder.spawn_scoped(scope, move || connect(index))
+            };
+            let threads: Vec<_> = (0..setup.streams).map(start).collect();
+            let join = |thread: io::Result<ScopedJoinHandle<'_, _>>| {
+                let joined = thread?.join();
+                joined.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+            };
+            let streams: Vec<_> = threads.into_iter().map(join).collect();
+            streams.into_iter().collect::<io::Result<Vec<_>>>()
         });
         let streams = streams.map_err(|error| {
             let text = format!(

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -143,13 +143,31 @@ impl Token {
 /// Where a server's UDT connections come in.
 #[derive(Debug, Default)]
 pub(crate) struct Door {
-    expected: Mutex<HashMap<Token, (Options, Sender<Link>)>>,
+    expected: Expected,
 }
 
-/// A session's claim on the connection with its token.
+/// The connections that sessions wait for: with which options, and who gets them.
+type Expected = Arc<Mutex<HashMap<Token, (Options, Sender<Link>)>>>;
+
+/// A session's claim on the connection with its token. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
+    token: Token,
     arrived: Receiver<Link>,
+    expected: Expected,
+}
+
+impl Claim {
+    /// Ends the claim, and with it the wait in [`UdtChannel::accept`].
+    pub(crate) fn give_up(&self) {
+        lock(&self.expected).remove(&self.token);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.give_up();
+    }
 }
 
 impl Door {
@@ -157,12 +175,11 @@ impl Door {
     pub(crate) fn claim(&self, setup: &Setup) -> Claim {
         let (sender, arrived) = bounded(1);
         lock(&self.expected).insert(setup.token, (options(setup), sender));
-        Claim { arrived }
-    }
-
-    /// Nobody waits for that connection any more.
-    pub(crate) fn give_up(&self, token: Token) {
-        lock(&self.expected).remove(&token);
+        Claim {
+            token: setup.token,
+            arrived,
+            expected: Arc::clone(&self.expected),
+        }
     }
 
     /// Accepts connections until the process ends. Strangers get no further than the cookie.
