@@ -199,11 +199,19 @@ impl Opening {
         timeout: Duration,
     ) -> Result<Self, Fault> {
         let setup = setup.clone();
-        // Connecting ends by itself within `timeout`.
-        Self::spawn(Arc::new(|| {}), move || match setup.kind {
-            Kind::Tcp => Ok(Arc::new(tcp::TcpChannel::connect(&setup, server, timeout)?)),
-            Kind::Udt => Ok(Arc::new(udt::UdtChannel::connect(&setup, server, timeout)?)),
-        })
+        match setup.kind {
+            // The server's kernel answers, or nobody does, and then nothing else goes on either.
+            Kind::Tcp => Self::spawn(Arc::new(|| {}), move || {
+                Ok(Arc::new(tcp::TcpChannel::connect(&setup, server, timeout)?))
+            }),
+            Kind::Udt => {
+                let connecting = udt::Connecting::begin(&setup, server, timeout)?;
+                let remote = connecting.remote();
+                Self::spawn(Arc::new(move || remote.close()), move || {
+                    Ok(Arc::new(connecting.finish()?))
+                })
+            }
+        }
     }
 
     /// The server's side; `doors` are where data connections come in.

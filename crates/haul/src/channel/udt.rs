@@ -26,9 +26,15 @@ pub(crate) struct UdtChannel {
     remote: Remote,
 }
 
-impl UdtChannel {
-    /// Connects to the server.
-    pub(crate) fn connect(
+/// A UDT channel that the client opens.
+pub(crate) struct Connecting {
+    server: SocketAddr,
+    connecting: udt::Connecting,
+}
+
+impl Connecting {
+    /// Begins to connect to the server; the rest takes no longer than `timeout`.
+    pub(crate) fn begin(
         setup: &Setup,
         server: SocketAddr,
         timeout: Duration,
@@ -39,23 +45,38 @@ impl UdtChannel {
         };
         let mut options = options(setup);
         options.config.connect_timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let link = udt::connect(
-            SocketAddr::new(any, 0),
-            server,
-            setup.token.identity(),
-            &options,
-        );
-        link.map(Self::new).map_err(|error| {
-            let text = match &error {
-                LinkError::Network(error) => plain(error),
-                other => other.to_string(),
-            };
-            let text = format!("cannot open a UDP channel to {server}: {text}");
-            Fault::new(Code::Unreachable, text)
-                .hint("is UDP let through to that port? --channel tcp needs only TCP")
-        })
+        let (local, own) = (SocketAddr::new(any, 0), setup.token.identity());
+        let connecting = udt::Connecting::begin(local, server, own, &options);
+        let connecting = connecting.map_err(|error| unreachable(server, &error))?;
+        Ok(Self { server, connecting })
     }
 
+    /// What calls it off from another thread.
+    pub(crate) fn remote(&self) -> Remote {
+        self.connecting.remote()
+    }
+
+    /// Waits until it is open.
+    pub(crate) fn finish(self) -> Result<UdtChannel, Fault> {
+        let link = self.connecting.finish();
+        link.map(UdtChannel::new)
+            .map_err(|error| unreachable(self.server, &error))
+    }
+}
+
+fn unreachable(server: SocketAddr, error: &LinkError) -> Fault {
+    let why = match error {
+        LinkError::Network(error) => plain(error),
+        other => other.to_string(),
+    };
+    Fault::new(
+        Code::Unreachable,
+        format!("cannot open a UDP channel to {server}: {why}"),
+    )
+    .hint("is UDP let through to that port? --channel tcp needs only TCP")
+}
+
+impl UdtChannel {
     /// Waits until the client has connected.
     pub(crate) fn accept(claim: &Claim, deadline: Instant) -> Result<Self, Fault> {
         let link = claim
