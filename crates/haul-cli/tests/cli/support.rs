@@ -147,9 +147,18 @@ impl Server {
         dir.unwrap().count()
     }
 
+    /// Bytes that it has handed to the kernel to write.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.count("io", "wchar:")
+    }
+
     fn status(&self, field: &str) -> u64 {
-        let status = read_text(&format!("/proc/{}/status", self.child.id()));
-        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+        self.count("status", field)
+    }
+
+    fn count(&self, file: &str, field: &str) -> u64 {
+        let lines = read_text(&format!("/proc/{}/{file}", self.child.id()));
+        let line = lines.lines().find(|line| line.starts_with(field)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
