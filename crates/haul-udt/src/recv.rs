@@ -370,10 +370,6 @@ impl Receiver {
             .map(|plain| (plain, &mut self.holes, free))
     }
 
-    pub(crate) fn feedback_interval_ns(&self) -> u64 {
-        self.schedule.interval_ns
-    }
-
     /// When an ACK or NAK for a plain peer may be due.
     pub(crate) fn plain_due(&self) -> Option<Time> {
         self.plain.as_ref().and_then(|plain| plain.due(&self.holes))

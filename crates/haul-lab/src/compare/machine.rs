@@ -54,35 +54,61 @@ impl Machine {
     }
 }
 
-/// Processor seconds since boot in which any process, or the kernel itself, was at work.
-pub(super) fn busy_s() -> f64 {
+/// How much of the processors' time is used.
+pub(super) struct Meter {
+    begun: Instant,
+    idle_s: f64,
+}
+
+impl Meter {
+    pub(super) fn start() -> Self {
+        Self {
+            begun: Instant::now(),
+            idle_s: idle_s(),
+        }
+    }
+
+    /// Processor seconds since the start in which any process, or the kernel itself, was at work: what was not idle, because the
+    /// kernel measures idleness and only samples work.
+    pub(super) fn busy_s(&self) -> f64 {
+        (cores() * self.elapsed_s() - (idle_s() - self.idle_s)).max(0.0)
+    }
+
+    fn busy_share(&self) -> f64 {
+        self.busy_s() / self.elapsed_s().max(1e-9) / cores()
+    }
+
+    fn elapsed_s(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+}
+
+/// Processors that `/proc/stat` counts in.
+#[expect(clippy::cast_precision_loss, reason = "a number of processors")]
+fn cores() -> f64 {
+    let text = read("/proc/stat");
+    let lines = text.lines().skip(1);
+    lines.take_while(|line| line.starts_with("cpu")).count() as f64
+}
+
+/// Processor seconds since boot without work.
+fn idle_s() -> f64 {
     let text = read("/proc/stat");
     let line = text.lines().next().unwrap_or("");
     // user nice system idle iowait irq softirq steal
-    let ticks: Vec<f64> = line
-        .split_whitespace()
-        .skip(1)
-        .filter_map(|field| field.parse().ok())
-        .collect();
-    let at = |index: usize| ticks.get(index).copied().unwrap_or(0.0);
-    (at(0) + at(1) + at(2) + at(5) + at(6)) / TICKS_PER_S
-}
-
-/// Processor seconds that this process has used: the emulator and the measuring.
-pub(super) fn own_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::try_from(time).map_or(0.0, |time| time.as_secs_f64())
+    let idle = line.split_whitespace().skip(4).take(2);
+    idle.filter_map(|field| field.parse::<f64>().ok())
+        .sum::<f64>()
+        / TICKS_PER_S
 }
 
 /// Whether the processors have nothing else to do; waits, at most `patience`, until it is so. Answers the last share that was busy.
 pub(super) fn settle(patience: Duration) -> f64 {
     let deadline = Instant::now() + patience;
-    #[expect(clippy::cast_precision_loss, reason = "a number of processors")]
-    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     loop {
-        let (begin, before) = (Instant::now(), busy_s());
+        let meter = Meter::start();
         std::thread::sleep(IDLE_TIME.min(patience));
-        let share = (busy_s() - before) / begin.elapsed().as_secs_f64().max(1e-9) / cores;
+        let share = meter.busy_share();
         if share <= IDLE_SHARE || Instant::now() >= deadline {
             return share;
         }
@@ -159,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_has_been_busy_and_is_described() {
-        assert!(busy_s() > 0.0);
+    fn a_machine_has_idled_and_is_described() {
+        assert!(idle_s() > 0.0 && cores() >= 1.0);
         assert!(!Machine::describe().kernel.is_empty());
     }
 }

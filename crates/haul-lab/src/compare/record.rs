@@ -120,7 +120,7 @@ pub(super) struct Figures {
     /// Of the processes at each end.
     pub(super) cpu_a_s_per_gb: f64,
     pub(super) cpu_b_s_per_gb: f64,
-    /// Of the whole machine, less the emulator's threads.
+    /// Of the whole machine, the emulator's threads too.
     pub(super) machine_s_per_gb: f64,
     pub(super) peak_rss_a_bytes: f64,
     pub(super) peak_rss_b_bytes: f64,

@@ -126,9 +126,9 @@ impl Session<'_> {
         let step = Arrivals::step(cell.rtt_s());
         std::thread::scope(|scope| {
             let sampler = scope.spawn(|| Arrivals::sample(netns, step, &stop));
-            let begin = Counted::now();
+            let meter = machine::Meter::start();
             let ends = self.client_and_server(lab, cell, &plan, &mut server);
-            let spent = begin.since();
+            let machine_s = meter.busy_s();
             stop.store(true, Ordering::Relaxed);
             let arrivals = sampler
                 .join()
@@ -140,7 +140,7 @@ impl Session<'_> {
                 arrivals,
                 a,
                 b,
-                machine_s: spent,
+                machine_s,
                 sends_s: match self.load {
                     Load::Seconds(seconds) => Some(seconds.into()),
                     Load::Bytes(_) => None,
@@ -239,26 +239,6 @@ impl Running {
             Some(line) => anyhow!("{who} failed ({}): {line}", ended.status),
             None => anyhow!("{who} failed ({})", ended.status),
         }
-    }
-}
-
-/// Processor time of the machine, without that of this process.
-struct Counted {
-    busy_s: f64,
-    own_s: f64,
-}
-
-impl Counted {
-    fn now() -> Self {
-        Self {
-            busy_s: machine::busy_s(),
-            own_s: machine::own_s(),
-        }
-    }
-
-    fn since(&self) -> f64 {
-        let now = Self::now();
-        ((now.busy_s - self.busy_s) - (now.own_s - self.own_s)).max(0.0)
     }
 }
 

@@ -69,7 +69,10 @@ const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Rounds of receiving, and batches sent, before the other direction gets its turn.
 const RECEIVE_ROUNDS: usize = 4;
 const SEND_BATCHES: usize = 8;
+const PAUSE_NS_MIN: u64 = haul_cc::time::MILLISECOND_NS / 4;
 const PAUSE_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
+/// A sender paced slower than this between batches listens to its peer while it waits.
+const NAP_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
 const STATS_NS: u64 = 50 * haul_cc::time::MILLISECOND_NS;
 /// How long a sender without data sleeps before it looks for more by itself.
 const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
@@ -221,8 +224,15 @@ impl Link {
             }
             self.turn(outgoing, &mut NoSink)?;
             outgoing.release(self.connection.released(), self.connection.sent_position());
-            let idle = self.connection.sent_position() == written && !complete;
-            self.sleep(idle.then(|| self.now.after(IDLE_NS)))?;
+            match self.connection.paced_until() {
+                Some(due) if self.left.is_none() && due.since(self.now) <= NAP_NS_MAX => {
+                    self.nap(due);
+                }
+                _ => {
+                    let idle = self.connection.sent_position() == written && !complete;
+                    self.sleep(idle.then(|| self.now.after(IDLE_NS)))?;
+                }
+            }
         }
     }
 
@@ -262,8 +272,17 @@ impl Link {
         let since_ns = self.now.since(self.paused).max(1);
         let fill_ns = room.saturating_mul(since_ns) / self.arrived.max(1);
         self.paused = self.now;
-        let patience_ns = self.connection.feedback_interval_ns() / 2;
+        let due = self.connection.feedback_due();
+        let patience_ns = due.map_or(PAUSE_NS_MIN, |due| due.since(self.now));
         Duration::from_nanos(patience_ns.min(PAUSE_NS_MAX).min(fill_ns))
+    }
+
+    /// Sleeps until the pace lets more go; feedback that comes meanwhile waits, a wake-up of its own costs more than it brings.
+    fn nap(&self, due: Time) {
+        let ns = due.since(Time::from_ns(self.clock.now_ns()));
+        if ns > 0 {
+            std::thread::sleep(Duration::from_nanos(ns));
+        }
     }
 
     fn require_placement(&self) -> Result<(), LinkError> {

@@ -229,10 +229,17 @@ impl Established {
         self.judge(result)
     }
 
-    pub(super) fn handle_control(&mut self, now: Time, control: &Control<'_>) -> Result<(), Error> {
+    pub(super) fn handle_control(
+        &mut self,
+        now: Time,
+        arrived: Time,
+        control: &Control<'_>,
+    ) -> Result<(), Error> {
         self.timers.heard = now;
         let result = match control {
-            Control::Feedback(feedback) if self.params.placement => self.on_feedback(now, feedback),
+            Control::Feedback(feedback) if self.params.placement => {
+                self.on_feedback(now, arrived, feedback)
+            }
             Control::SenderInfo(info) if self.params.placement => {
                 self.receiver.handle_sender_info(now, *info);
                 Ok(())
@@ -273,7 +280,12 @@ impl Established {
         result
     }
 
-    fn on_feedback(&mut self, now: Time, feedback: &Feedback<'_>) -> Result<(), Error> {
+    fn on_feedback(
+        &mut self,
+        now: Time,
+        arrived: Time,
+        feedback: &Feedback<'_>,
+    ) -> Result<(), Error> {
         let stale = |last: u32| feedback.number.wrapping_sub(last).cast_signed() <= 0;
         if self.feedback.number.is_some_and(stale) {
             return Ok(());
@@ -287,7 +299,7 @@ impl Established {
             self.timers.waiting_since = now;
             self.timers.timeouts_in_a_row = 0;
         }
-        let age_ns = u64::from(feedback.echo_age_us) * MICROSECOND_NS;
+        let age_ns = u64::from(feedback.echo_age_us) * MICROSECOND_NS + now.since(arrived);
         let rtt_ns = progress.echo_ns.and_then(|echo| echo.checked_sub(age_ns));
         let rtt_ns = rtt_ns.filter(|&ns| ns > 0 && ns < RTT_NS_MAX);
         if let Some(rtt_ns) = rtt_ns {
@@ -485,12 +497,13 @@ impl Established {
     }
 
     fn data_due(&self) -> Time {
+        self.paced_until().unwrap_or(Time::from_ns(u64::MAX))
+    }
+
+    pub(super) fn paced_until(&self) -> Option<Time> {
         let sendable = self.sender.has_lost() || self.sender.has_sendable();
-        if sendable && self.sender.in_flight_bytes() < self.controller.window_bytes() {
-            self.pacer.ready_at()
-        } else {
-            Time::from_ns(u64::MAX)
-        }
+        let open = sendable && self.sender.in_flight_bytes() < self.controller.window_bytes();
+        open.then(|| self.pacer.ready_at())
     }
 
     // ---- output

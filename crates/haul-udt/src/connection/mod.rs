@@ -235,7 +235,7 @@ impl Connection {
             }
             Packet::Control(control) => match &mut self.phase {
                 Phase::Open(open) => {
-                    open.handle_control(now, &control)?;
+                    open.handle_control(now, arrived, &control)?;
                     Ok(Received::Control)
                 }
                 Phase::Opening(_) => Err(Error::PeerMisbehaved(Misbehaviour::OutOfPlace)),
@@ -473,11 +473,16 @@ impl Connection {
         }
     }
 
-    /// The interval at which the data sender wants feedback, ns: looking for arrivals much more often serves nobody.
+    /// When a report to the sender is due; nothing that arrives need be looked at before.
     #[must_use]
-    pub fn feedback_interval_ns(&self) -> u64 {
-        self.open()
-            .map_or(0, |open| open.receiver.feedback_interval_ns())
+    pub fn feedback_due(&self) -> Option<Time> {
+        self.open().and_then(|open| open.receiver.feedback_due())
+    }
+
+    /// When the next data packets may leave, if nothing but the pace holds them back.
+    #[must_use]
+    pub fn paced_until(&self) -> Option<Time> {
+        self.open().and_then(Established::paced_until)
     }
 
     /// Everything written has arrived.
