@@ -442,6 +442,7 @@ impl World {
             at_ns,
             corrupted,
             duplicate_at_ns,
+            ..
         } = self.links[1 - side].admit(now, wire_bytes)
         else {
             return;
