@@ -95,7 +95,7 @@ impl UdpSocket {
         forbid_fragments(&socket, local)?;
         report_arrivals(&socket, local, options)?;
         if options.ecn {
-            mark_ecn_capable(&socket, local)?;
+            set_ecn_capable(&socket, local, true)?;
         }
         enlarge_buffers(&socket, options)?;
         if local.is_ipv6() {
@@ -125,6 +125,14 @@ impl UdpSocket {
     /// Of `connect(2)`: no route, or another address family.
     pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
         self.socket.connect(&SockAddr::from(peer))
+    }
+
+    /// From now on, marks packets as ECN-capable, ECT(0) (RFC 3168 §5), or not.
+    ///
+    /// # Errors
+    /// Of `setsockopt(2)`.
+    pub fn set_ecn_capable(&self, capable: bool) -> io::Result<()> {
+        set_ecn_capable(&self.socket, self.local, capable)
     }
 
     /// The address it is bound to, with the port that the kernel chose.
@@ -217,11 +225,12 @@ fn report_arrivals(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> 
     Ok(())
 }
 
-fn mark_ecn_capable(socket: &Socket, local: SocketAddr) -> io::Result<()> {
+fn set_ecn_capable(socket: &Socket, local: SocketAddr, capable: bool) -> io::Result<()> {
     const ECT_0: libc::c_int = 0b10;
-    message::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_TOS, ECT_0)?;
+    let (fd, mark) = (socket.as_fd(), if capable { ECT_0 } else { 0 });
+    message::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, mark)?;
     if local.is_ipv6() {
-        message::set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_TCLASS, ECT_0)?;
+        message::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, mark)?;
     }
     Ok(())
 }

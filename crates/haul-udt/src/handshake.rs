@@ -65,9 +65,7 @@ impl Opening {
             role,
             body: own_body(config, role.first_request(), own, peer),
             destination: SocketId(0),
-            offer: Offer {
-                placement: config.offer_placement,
-            },
+            offer: config.offer(),
             deadline: now.after(config.connect_timeout_ns),
             due: now,
             sent: None,
@@ -171,7 +169,7 @@ impl Opening {
         answer: &Handshake,
         offer: Offer,
     ) -> Result<Agreed, Error> {
-        let params = Params::negotiate(config, answer.mss, answer.flight, offer.placement)
+        let params = Params::negotiate(config, answer.mss, answer.flight, offer)
             .ok_or(Error::Incompatible("its packets are too small"))?;
         Ok(Agreed {
             params,

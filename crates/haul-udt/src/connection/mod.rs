@@ -147,7 +147,7 @@ impl Connection {
         seed: u64,
     ) -> Result<Self, Error> {
         let theirs = &request.handshake;
-        let params = Params::negotiate(&config, theirs.mss, theirs.flight, request.offer.placement)
+        let params = Params::negotiate(&config, theirs.mss, theirs.flight, request.offer)
             .ok_or(Error::Incompatible("its packets are too small"))?;
         // As libudt does: the client's first sequence number is that of both directions.
         let own = Identity {
@@ -180,6 +180,7 @@ impl Connection {
                 body,
                 Offer {
                     placement: params.placement,
+                    ecn: params.ecn,
                 },
             )),
             repeat_due: true,
@@ -192,6 +193,13 @@ impl Connection {
     }
 
     // ---- inputs
+
+    /// So many datagrams, which [`Connection::handle_datagram`] gets next, came with a mark of congestion (CE, RFC 3168 §5).
+    pub fn handle_marks(&mut self, datagrams: u32) {
+        if let Phase::Open(open) = &mut self.phase {
+            open.handle_marks(datagrams);
+        }
+    }
 
     /// Takes a datagram that this host received at `arrived` and this call sees at `now`.
     ///
@@ -434,6 +442,13 @@ impl Connection {
     #[must_use]
     pub fn params(&self) -> Option<Params> {
         self.open().map(Established::params)
+    }
+
+    /// Whether data packets are to say that this end heeds marks of congestion (ECT(0), RFC 3168 §5): the peer tells of them,
+    /// the control slows down for them, and the path does not seem to swallow packets that say so.
+    #[must_use]
+    pub fn is_ecn_capable(&self) -> bool {
+        self.open().is_some_and(Established::may_say_ecn) && self.config.control.heeds_marks()
     }
 
     /// Placed streams: everything below this stream offset has arrived.
