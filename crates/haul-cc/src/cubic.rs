@@ -69,6 +69,16 @@ impl Cubic {
         }
     }
 
+    /// The time to regain the window of before a reduction (RFC 9438 §4.2), ns.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the cube root of a window below the ceiling is minutes at most"
+    )]
+    pub(crate) fn regain_ns(&self) -> u64 {
+        ((self.window_max * (1.0 - BETA) / C).cbrt() * 1e9) as u64
+    }
+
     fn is_slow_start(&self) -> bool {
         self.window < self.threshold
     }

@@ -12,16 +12,20 @@
 //! * **Queue.** While nobody else keeps the bottleneck's queue filled, a standing queue means that the model is too high, and
 //!   the rate yields until it is gone. When the queue stays although the flow yields, somebody else fills it; then the flow
 //!   takes the window that CUBIC would have, which neither starves such a neighbour nor starves by it, until the queue
-//!   empties (Copa's idea of a competitive mode).
+//!   empties (Copa's idea of a competitive mode). So it does where a shallow queue overflows again and again that the flow did
+//!   not fill, see [`company`].
 //! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
 //!   [`CONGESTION_LOSS_PERCENT`].
 //! * **Marks** of a router say that its queue fills, before any delay shows it: congestion where they exceed
 //!   [`CONGESTION_MARK_PERCENT`], so that the marks of a short burst are not.
 
+mod company;
+
 use crate::controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Snapshot};
 use crate::cubic::Cubic;
 use crate::filter::WindowedMax;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
+use company::{Company, Overflow};
 
 /// Model-based control. See the module's text.
 #[derive(Debug)]
@@ -34,11 +38,12 @@ pub struct Model {
     queue: Queue,
     round: Round,
     smoothed_rtt_ns: u64,
+    company: Company,
     /// The window among flows that fill the queue, while there are any.
     contest: Option<Cubic>,
     /// The window with which a contest was left to see whether the queue empties.
     left_contest_with: Option<u64>,
-    last_round_best: Rate,
+    last_round: Round,
     /// How many times longer than usual to wait between bursts.
     patience: u64,
     /// The rate before the latest burst.
@@ -115,6 +120,11 @@ const CONGESTION_MARK_PERCENT: u64 = 20;
 /// Also what RFC 8511 takes off for a mark.
 const CONGESTION_GAIN: u64 = 85;
 const PATIENCE_MAX: u64 = 8;
+/// A neighbour is remembered for so long at least.
+const NEIGHBOUR_NS_MIN: u64 = 3 * SECOND_NS;
+/// A queue that overflows after it has stood for so long is not a burst's.
+const STOOD_RTTS: u64 = 2;
+const STOOD_NS_MIN: u64 = 35 * MILLISECOND_NS;
 /// A newcomer to a contest begins a little below what it had.
 const CONTEST_ENTRY: u64 = 80;
 
@@ -148,6 +158,10 @@ struct Round {
     lost_bytes: u64,
     marked_bytes: u64,
     best: Rate,
+    /// The longest that the queue was.
+    queue_ns: u64,
+    /// The longest time for which it had been standing.
+    stood_ns: u64,
 }
 
 impl Round {
@@ -174,9 +188,10 @@ impl Model {
             queue: Queue::default(),
             round: Round::default(),
             smoothed_rtt_ns: INITIAL_RTT_NS,
+            company: Company::new(),
             contest: None,
             left_contest_with: None,
-            last_round_best: Rate::default(),
+            last_round: Round::default(),
             patience: 1,
             grown_from: None,
             stalled: false,
@@ -215,6 +230,13 @@ impl Model {
         let over_base_ns = rtt_ns - (*base).min(rtt_ns);
         let round_ns = self.smoothed_rtt_ns;
         self.queue.take(now, over_base_ns, threshold_ns, round_ns);
+        self.round.queue_ns = self.round.queue_ns.max(self.queue.delay_ns);
+        self.round.stood_ns = self.round.stood_ns.max(self.queue.stood_ns());
+    }
+
+    /// The longest queue of this round and the one before: losses are known later than the queue that they came from.
+    fn recent_queue_ns(&self) -> u64 {
+        self.round.queue_ns.max(self.last_round.queue_ns)
     }
 
     fn take_arrival(&mut self, now: Time, sample: RateSample) {
@@ -257,11 +279,43 @@ impl Model {
             self.bandwidth.reset(now, yielded.bytes_per_second());
         }
         self.note_cost(sent);
-        self.last_round_best = self.round.best;
-        self.round = Round {
+        self.judge_company(now, sent);
+        let next = Round {
             started: now,
             ..Round::default()
         };
+        self.last_round = std::mem::replace(&mut self.round, next);
+    }
+
+    fn judge_company(&mut self, now: Time, sent_bytes: u64) {
+        let packets = |bytes: u64| bytes / self.packet_bytes.max(1);
+        let (lost_packets, sent_packets) = (packets(self.round.lost_bytes), packets(sent_bytes));
+        let (queue_ns, threshold_ns) = (self.recent_queue_ns(), self.queue_threshold_ns());
+        if queue_ns <= threshold_ns / 2 {
+            self.company.handle_calm(lost_packets, sent_packets);
+        }
+        let growing = self.contest.is_some();
+        let stood_ns = self.round.stood_ns.max(self.last_round.stood_ns);
+        let own_burst = stood_ns < (STOOD_RTTS * self.smoothed_rtt_ns).max(STOOD_NS_MIN);
+        if queue_ns <= threshold_ns || self.is_starting() || (own_burst && !growing) {
+            return;
+        }
+        let overflow = Overflow {
+            lost_packets,
+            sent_packets,
+            rtt_ns: self.smoothed_rtt_ns,
+            growing,
+        };
+        if self.company.handle_overflow(now, &overflow) {
+            self.queue.forget_standing();
+        }
+    }
+
+    /// Somebody else fills the queue, all the time or now and then.
+    fn is_contested(&self, now: Time) -> bool {
+        let memory_ns = self.contest.as_ref().map_or(0, Cubic::regain_ns) * 3 / 2;
+        let remembered = memory_ns.max(NEIGHBOUR_NS_MIN);
+        self.queue.contested || self.company.has_neighbour(now, remembered)
     }
 
     /// Bursts that overflow the queue and show nothing come less often.
@@ -386,14 +440,12 @@ impl Model {
         if self.is_starting() {
             return;
         }
-        match (&mut self.contest, self.queue.contested) {
+        let contested = self.is_contested(now);
+        match (&mut self.contest, contested) {
             (None, true) => {
-                let recent = self.round.best.max(self.last_round_best).min(self.rate());
+                let recent = self.round.best.max(self.last_round.best).min(self.rate());
                 let held = recent.percent(CONTEST_ENTRY).bytes_in(self.smoothed_rtt_ns);
-                let window = self
-                    .left_contest_with
-                    .take()
-                    .map_or(held, |left| left.min(held));
+                let window = self.left_contest_with.take().unwrap_or(held);
                 self.contest = Some(Cubic::resume(self.packet_bytes, window));
                 self.cruise(now);
             }
@@ -450,11 +502,7 @@ impl Model {
     }
 
     fn yield_gain(&self) -> u64 {
-        let standing_ns = self
-            .queue
-            .standing_since
-            .map_or(0, |at| self.queue.epoch_start.since(at));
-        let rounds = standing_ns / self.smoothed_rtt_ns.max(YIELD_ROUND_NS_MIN);
+        let rounds = self.queue.stood_ns() / self.smoothed_rtt_ns.max(YIELD_ROUND_NS_MIN);
         YIELD_GAIN
             .saturating_sub(YIELD_STEP * rounds)
             .max(YIELD_GAIN_MIN)
@@ -462,13 +510,18 @@ impl Model {
 
     /// The model is too high, and nobody else is to blame for the queue.
     fn yields(&self) -> bool {
-        !self.queue.contested && self.queue.delay_ns > self.queue_threshold_ns()
+        self.contest.is_none() && self.queue.delay_ns > self.queue_threshold_ns()
     }
 }
 
 impl Queue {
     fn stands(&self) -> bool {
         self.standing_since.is_some()
+    }
+
+    fn stood_ns(&self) -> u64 {
+        self.standing_since
+            .map_or(0, |at| self.epoch_start.since(at))
     }
 
     fn forget_standing(&mut self) {
@@ -509,6 +562,8 @@ impl Controller for Model {
         self.smoothed_rtt_ns = ack.smoothed_rtt_ns;
         self.stalled = false;
         self.round.acked_bytes += ack.acked_bytes;
+        self.company
+            .handle_ack(now, ack.acked_bytes, ack.smoothed_rtt_ns);
         if let Some(rtt_ns) = ack.rtt_ns {
             self.take_rtt(now, rtt_ns);
         }
@@ -526,7 +581,8 @@ impl Controller for Model {
 
     fn handle_loss(&mut self, now: Time, loss: &Loss) {
         self.round.lost_bytes += loss.lost_bytes;
-        if let Some(contest) = &mut self.contest {
+        let overflow = self.recent_queue_ns() > self.queue_threshold_ns();
+        if let Some(contest) = self.contest.as_mut().filter(|_| overflow) {
             contest.handle_loss(now, loss);
             // The queue has just overflowed, for everybody: the moment to see whether it empties when the flow yields. It
             // does where the neighbours yield too.
