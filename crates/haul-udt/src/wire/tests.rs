@@ -59,7 +59,7 @@ fn a_plain_handshake_offers_nothing_and_ours_says_haul() {
         ecn: true,
     };
     ControlWriter::new(&mut out, SocketId(0)).handshake(&body, offer);
-    assert_eq!(out[4..12], *b"\0\0\0\x01HAUL");
+    assert_eq!(out[4..12], *b"\0\0\0\x03HAUL");
     assert_eq!(out[16..], first[16..]);
 }
 
