@@ -3,7 +3,7 @@
 //! Kernels without `fq` do not pace, and a timer per packet costs more than the packet. So the pacer keeps a schedule
 //! and lets a *batch* go when its moment has come: the batch is what the rate produces in [`QUANTUM_NS`], never more than
 //! the stated burst. A sender that woke up late may catch up, at most 10/8 of the rate and only for what it
-//! missed within [`LAG_MAX_NS`]: forgetting the lag would turn every scheduling hiccup into lost throughput, and repaying
+//! missed within a bounded lag: forgetting the lag would turn every scheduling hiccup into lost throughput, and repaying
 //! it at once would be the burst that a shallow queue or a policer drops.
 
 use crate::controller::Rate;
@@ -16,8 +16,9 @@ const QUANTUM_NS_MIN: u64 = 500 * MICROSECOND_NS;
 const BATCH_BYTES: u64 = 128 << 10;
 /// … unless the rate needs more because timers cannot wake it more often than this.
 const WAKE_NS: u64 = 160 * MICROSECOND_NS;
-/// The longest lag that is made up for.
-pub const LAG_MAX_NS: u64 = 20 * MILLISECOND_NS;
+/// The longest lag that is made up for; less on short paths, whose queues could not hold what it brings.
+const LAG_MAX_NS: u64 = 20 * MILLISECOND_NS;
+const LAG_MAX_NS_MIN: u64 = 2 * MILLISECOND_NS;
 /// The rate at which lag is made up, in eighths of the paced rate; the module's text says why not more.
 const CATCH_UP_EIGHTHS: u64 = 10;
 
@@ -26,6 +27,7 @@ const CATCH_UP_EIGHTHS: u64 = 10;
 pub struct Pacer {
     rate: Rate,
     quantum_ns: u64,
+    lag_max_ns: u64,
     burst_bytes: u64,
     packet_bytes: u64,
     /// When the next batch is due if the schedule has been kept.
@@ -45,6 +47,7 @@ impl Pacer {
         Self {
             rate,
             quantum_ns: QUANTUM_NS,
+            lag_max_ns: LAG_MAX_NS,
             burst_bytes: burst_bytes.max(packet_bytes),
             packet_bytes,
             due: Time::ZERO,
@@ -60,9 +63,10 @@ impl Pacer {
         self.rate = rate;
     }
 
-    /// Changes the time that a batch should cover, within its bounds.
-    pub fn set_quantum(&mut self, quantum_ns: u64) {
-        self.quantum_ns = quantum_ns.clamp(QUANTUM_NS_MIN, QUANTUM_NS);
+    /// Fits batches, and the lag that is made up for, to the path's base round-trip time.
+    pub fn set_base_rtt(&mut self, rtt_ns: u64) {
+        self.quantum_ns = (rtt_ns / 4).clamp(QUANTUM_NS_MIN, QUANTUM_NS);
+        self.lag_max_ns = (2 * rtt_ns).clamp(LAG_MAX_NS_MIN, LAG_MAX_NS);
     }
 
     /// The rate in force.
@@ -115,7 +119,7 @@ impl Pacer {
         self.left_bytes = batch_bytes.saturating_sub(bytes);
         self.due = self
             .due
-            .max(now.before(LAG_MAX_NS))
+            .max(now.before(self.lag_max_ns))
             .after(self.rate.time_for(bytes));
         if self.left_bytes < self.packet_bytes {
             self.end_batch();

@@ -635,7 +635,7 @@ impl Established {
         }
         self.pacer
             .set_rate(self.controller.pacing_rate().min(self.rate_max));
-        self.pacer.set_quantum(self.rtt.minimum_ns() / 4);
+        self.pacer.set_base_rtt(self.rtt.minimum_ns());
         let budget = self
             .pacer
             .budget_bytes(now)
