@@ -54,7 +54,7 @@ enum Step {
     },
     Feedback {
         number: u8,
-        words: [Word; 17],
+        words: [Word; 18],
         gaps: Vec<Word>,
     },
     Bytes(Vec<u8>),

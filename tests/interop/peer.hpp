@@ -157,17 +157,29 @@ inline bool parse_mode(const std::string& mode, const char* help) {
     return mode == "dgram";
 }
 
-inline sockaddr_in address(const std::string& host, uint64_t port) {
+// An address of either family.
+struct Address {
+    sockaddr_storage storage{};
+    int len = sizeof(sockaddr_storage);
+
+    int family() const { return storage.ss_family; }
+    sockaddr* raw() { return reinterpret_cast<sockaddr*>(&storage); }
+    const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+// What has a colon in it is IPv6, the rest IPv4.
+inline Address address(const std::string& host, uint64_t port) {
     addrinfo hints{};
-    hints.ai_family = AF_INET;
+    hints.ai_family = host.find(':') == std::string::npos ? AF_INET : AF_INET6;
     hints.ai_socktype = SOCK_DGRAM;
     addrinfo* found = nullptr;
     if (port > 65535 || getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
         std::fprintf(stderr, "no such address: %s port %llu\n", host.c_str(), static_cast<unsigned long long>(port));
         std::exit(USAGE);
     }
-    sockaddr_in out{};
-    std::memcpy(&out, found->ai_addr, sizeof out);
+    Address out;
+    out.len = static_cast<int>(found->ai_addrlen);
+    std::memcpy(&out.storage, found->ai_addr, found->ai_addrlen);
     freeaddrinfo(found);
     return out;
 }
@@ -178,8 +190,8 @@ void set_option(UDTSOCKET socket, UDTOpt name, T value, const char* what) {
 }
 
 // `--mss BYTES` and `--window PACKETS` (flight window and all buffers); libudt's own values when not given.
-inline UDTSOCKET open_socket(bool dgram, const Arguments& arguments) {
-    const UDTSOCKET socket = UDT::socket(AF_INET, dgram ? SOCK_DGRAM : SOCK_STREAM, 0);
+inline UDTSOCKET open_socket(int family, bool dgram, const Arguments& arguments) {
+    const UDTSOCKET socket = UDT::socket(family, dgram ? SOCK_DGRAM : SOCK_STREAM, 0);
     if (socket == UDT::INVALID_SOCK) fail("cannot make a socket");
     const int mss = static_cast<int>(arguments.number("--mss", 1500));
     set_option(socket, UDT_MSS, mss, "cannot set the packet size");
@@ -195,29 +207,27 @@ inline UDTSOCKET open_socket(bool dgram, const Arguments& arguments) {
     return socket;
 }
 
-inline void bind_to(UDTSOCKET socket, const sockaddr_in& local) {
-    if (UDT::bind(socket, reinterpret_cast<const sockaddr*>(&local), sizeof local) == UDT::ERROR) fail("cannot bind");
+inline void bind_to(UDTSOCKET socket, const Address& local) {
+    if (UDT::bind(socket, local.raw(), local.len) == UDT::ERROR) fail("cannot bind");
 }
 
-inline void connect_to(UDTSOCKET socket, const sockaddr_in& remote) {
-    if (UDT::connect(socket, reinterpret_cast<const sockaddr*>(&remote), sizeof remote) == UDT::ERROR) {
-        fail("cannot connect");
-    }
+inline void connect_to(UDTSOCKET socket, const Address& remote) {
+    if (UDT::connect(socket, remote.raw(), remote.len) == UDT::ERROR) fail("cannot connect");
 }
 
 // Says on standard output that a peer may come, and where.
 inline void announce(UDTSOCKET socket, const char* what) {
-    sockaddr_in local{};
-    int len = sizeof local;
-    if (UDT::getsockname(socket, reinterpret_cast<sockaddr*>(&local), &len) == UDT::ERROR) fail("cannot read the port");
-    std::printf("%s %u\n", what, static_cast<unsigned>(ntohs(local.sin_port)));
+    Address local;
+    if (UDT::getsockname(socket, local.raw(), &local.len) == UDT::ERROR) fail("cannot read the port");
+    // The port is in the same place in both families.
+    const in_port_t port = reinterpret_cast<const sockaddr_in*>(&local.storage)->sin_port;
+    std::printf("%s %u\n", what, static_cast<unsigned>(ntohs(port)));
     std::fflush(stdout);
 }
 
 inline UDTSOCKET accept_one(UDTSOCKET listener) {
-    sockaddr_in from{};
-    int len = sizeof from;
-    const UDTSOCKET socket = UDT::accept(listener, reinterpret_cast<sockaddr*>(&from), &len);
+    Address from;
+    const UDTSOCKET socket = UDT::accept(listener, from.raw(), &from.len);
     if (socket == UDT::INVALID_SOCK) fail("cannot accept");
     return socket;
 }

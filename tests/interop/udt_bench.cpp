@@ -14,9 +14,10 @@ static void print_cpu_and_end() {
 }
 
 static int receive(const peer::Arguments& arguments) {
-    const UDTSOCKET listener = peer::open_socket(false, arguments);
-    peer::bind_to(listener, peer::address(arguments.text("--bind", "127.0.0.1"),
-                                          peer::Arguments::parse(arguments.words[1])));
+    const peer::Address local =
+        peer::address(arguments.text("--bind", "127.0.0.1"), peer::Arguments::parse(arguments.words[1]));
+    const UDTSOCKET listener = peer::open_socket(local.family(), false, arguments);
+    peer::bind_to(listener, local);
     if (UDT::listen(listener, 1) == UDT::ERROR) peer::fail("cannot listen");
     std::fprintf(stderr, "listening\n");
     const UDTSOCKET socket = peer::accept_one(listener);
@@ -55,9 +56,9 @@ static int receive(const peer::Arguments& arguments) {
 }
 
 static int send(const peer::Arguments& arguments) {
-    const sockaddr_in remote = peer::address(arguments.words[1], peer::Arguments::parse(arguments.words[2]));
+    const peer::Address remote = peer::address(arguments.words[1], peer::Arguments::parse(arguments.words[2]));
     const double seconds = static_cast<double>(peer::Arguments::parse(arguments.words[3]));
-    const UDTSOCKET socket = peer::open_socket(false, arguments);
+    const UDTSOCKET socket = peer::open_socket(remote.family(), false, arguments);
     // When the time is up, what is still on its way is not waited for.
     peer::set_option(socket, UDT_LINGER, linger{0, 0}, "cannot set the time to linger");
     // A send that waits for room must still notice that the time is up.

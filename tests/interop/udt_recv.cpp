@@ -11,13 +11,13 @@ int main(int argc, char** argv) {
     if (arguments.words.size() != 2) peer::usage(HELP);
     peer::limit_time(static_cast<unsigned>(arguments.number("--timeout", 60)));
     const bool dgram = peer::parse_mode(arguments.words[1], HELP);
-    const sockaddr_in local =
+    const peer::Address local =
         peer::address(arguments.text("--bind", "127.0.0.1"), peer::Arguments::parse(arguments.words[0]));
 
     UDT::startup();
-    UDTSOCKET socket = peer::open_socket(dgram, arguments);
+    UDTSOCKET socket = peer::open_socket(local.family(), dgram, arguments);
     if (arguments.has("--rendezvous")) {
-        const sockaddr_in remote =
+        const peer::Address remote =
             peer::address(arguments.text("--rendezvous", ""), arguments.number("--peer-port", 0));
         peer::set_option(socket, UDT_RENDEZVOUS, true, "cannot ask for a rendezvous");
         peer::bind_to(socket, local);

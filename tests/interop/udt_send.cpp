@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
                                     HELP);
     if (arguments.words.size() != 4) peer::usage(HELP);
     peer::limit_time(static_cast<unsigned>(arguments.number("--timeout", 60)));
-    const sockaddr_in remote = peer::address(arguments.words[0], peer::Arguments::parse(arguments.words[1]));
+    const peer::Address remote = peer::address(arguments.words[0], peer::Arguments::parse(arguments.words[1]));
     const bool dgram = peer::parse_mode(arguments.words[2], HELP);
     const uint64_t bytes = peer::Arguments::parse(arguments.words[3]);
     const uint64_t seed = arguments.number("--seed", 1);
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
     if (piece == 0 || piece > 1 << 20) peer::usage(HELP);
 
     UDT::startup();
-    const UDTSOCKET socket = peer::open_socket(dgram, arguments);
+    const UDTSOCKET socket = peer::open_socket(remote.family(), dgram, arguments);
     if (arguments.has("--rendezvous")) peer::set_option(socket, UDT_RENDEZVOUS, true, "cannot ask for a rendezvous");
     if (arguments.has("--bind") || arguments.has("--local-port")) {
         peer::bind_to(socket,

@@ -127,6 +127,19 @@ pub struct Loss {
     pub in_flight_bytes: u64,
 }
 
+/// News of data that arrived and says that it met a filling queue: congestion experienced (RFC 3168 §5).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Marks {
+    /// Wire bytes of the packets that said so in this report.
+    pub marked_bytes: u64,
+    /// Packet number that none of them is above.
+    pub highest_packet: u64,
+    /// Packet number that will be sent next.
+    pub next_packet: u64,
+    /// Wire bytes in flight.
+    pub in_flight_bytes: u64,
+}
+
 /// What a control would tell somebody who watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot {
@@ -144,6 +157,16 @@ pub trait Controller: Debug + Send {
     fn handle_ack(&mut self, now: Time, ack: &Ack);
     /// Data was lost.
     fn handle_loss(&mut self, now: Time, loss: &Loss);
+    /// Data arrived that had met a filling queue. It counts as if one packet had been lost (RFC 3168 §6.1.2).
+    fn handle_marks(&mut self, now: Time, marks: &Marks) {
+        let loss = Loss {
+            lost_bytes: 0,
+            first_packet: marks.highest_packet,
+            next_packet: marks.next_packet,
+            in_flight_bytes: marks.in_flight_bytes,
+        };
+        self.handle_loss(now, &loss);
+    }
     /// Nothing has been heard for a retransmission time-out.
     fn handle_timeout(&mut self, now: Time);
     /// The rate at which to send.
@@ -177,6 +200,13 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// Whether marks slow it down. What does not may not ask for them (RFC 3168 §5): a declared rate is kept, and UDT's
+    /// own control knows only loss.
+    #[must_use]
+    pub fn heeds_marks(self) -> bool {
+        matches!(self, Self::Model | Self::Cubic)
+    }
+
     /// Makes the control for packets of `packet_bytes` wire bytes.
     #[must_use]
     pub fn build(self, packet_bytes: u64, seed: u64) -> Box<dyn Controller> {

@@ -19,7 +19,7 @@ pub mod pacer;
 pub mod rtt;
 pub mod time;
 
-pub use controller::{Ack, Algorithm, Controller, Loss, Rate, RateSample, Snapshot};
+pub use controller::{Ack, Algorithm, Controller, Loss, Marks, Rate, RateSample, Snapshot};
 pub use pacer::Pacer;
 pub use rtt::RttEstimator;
 pub use time::Time;

@@ -16,10 +16,12 @@
 //!   not fill, see [`company`].
 //! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
 //!   [`CONGESTION_LOSS_PERCENT`].
+//! * **Marks** of a router say that its queue fills, before any delay shows it: congestion where they exceed
+//!   [`CONGESTION_MARK_PERCENT`], so that the marks of a short burst are not.
 
 mod company;
 
-use crate::controller::{Ack, Controller, Loss, Rate, RateSample, Snapshot};
+use crate::controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Snapshot};
 use crate::cubic::Cubic;
 use crate::filter::WindowedMax;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
@@ -113,6 +115,9 @@ const CRUISE_NS_MIN: u64 = 60 * MILLISECOND_NS;
 const WINDOW_GAIN: u64 = 200;
 /// Congestion: this share of a round's packets lost while a queue stands.
 const CONGESTION_LOSS_PERCENT: u64 = 2;
+/// This share of a round's bytes marked says the same without any loss.
+const CONGESTION_MARK_PERCENT: u64 = 20;
+/// Also what RFC 8511 takes off for a mark.
 const CONGESTION_GAIN: u64 = 85;
 const PATIENCE_MAX: u64 = 8;
 /// A neighbour is remembered for so long at least.
@@ -151,11 +156,18 @@ struct Round {
     started: Time,
     acked_bytes: u64,
     lost_bytes: u64,
+    marked_bytes: u64,
     best: Rate,
     /// The longest that the queue was.
     queue_ns: u64,
     /// The longest time for which it had been standing.
     stood_ns: u64,
+}
+
+impl Round {
+    fn is_marked(&self) -> bool {
+        self.marked_bytes * 100 > self.acked_bytes * CONGESTION_MARK_PERCENT
+    }
 }
 
 impl Model {
@@ -254,15 +266,15 @@ impl Model {
         }
     }
 
-    /// Ends the round when its time has come: loss together with a queue means congestion.
+    /// Ends the round when its time has come: loss together with a queue means congestion, and so do marks.
     fn turn_round(&mut self, now: Time) {
         if now.since(self.round.started) < self.smoothed_rtt_ns {
             return;
         }
         let sent = self.round.acked_bytes + self.round.lost_bytes;
-        let congested = self.contest.is_none()
-            && self.round.lost_bytes * 100 > sent * CONGESTION_LOSS_PERCENT
+        let overflows = self.round.lost_bytes * 100 > sent * CONGESTION_LOSS_PERCENT
             && self.queue.delay_ns > self.queue_threshold_ns();
+        let congested = self.contest.is_none() && (overflows || self.round.is_marked());
         if congested && !self.is_starting() && self.round.best > Rate::default() {
             let yielded = self.round.best.min(self.rate()).percent(CONGESTION_GAIN);
             self.bandwidth.reset(now, yielded.bytes_per_second());
@@ -341,8 +353,9 @@ impl Model {
             } => {
                 let train_ns = pace.time_for(cap_bytes).min(self.smoothed_rtt_ns);
                 let judged = now.since(started) > self.smoothed_rtt_ns + train_ns + MILLISECOND_NS;
-                let queue_stands = self.queue.delay_ns > self.queue_threshold_ns()
-                    && now.since(started) > self.smoothed_rtt_ns;
+                let fills =
+                    self.queue.delay_ns > self.queue_threshold_ns() || self.round.is_marked();
+                let queue_stands = fills && now.since(started) > self.smoothed_rtt_ns;
                 if judged || queue_stands {
                     self.judge_climb(now, pace, cap_bytes, best);
                 }
@@ -392,7 +405,10 @@ impl Model {
         let saturated = best < pace.percent(SATURATED_PERCENT);
         if best == Rate::default() {
             self.climb(now, pace, cap_bytes);
-        } else if saturated || self.queue.delay_ns > self.queue_threshold_ns() {
+        } else if saturated
+            || self.queue.delay_ns > self.queue_threshold_ns()
+            || self.round.is_marked()
+        {
             self.bandwidth.reset(now, best.bytes_per_second());
             self.cruise(now);
         } else {
@@ -572,6 +588,13 @@ impl Controller for Model {
             // The queue has just overflowed, for everybody: the moment to see whether it empties when the flow yields. It
             // does where the neighbours yield too.
             self.queue.forget_standing();
+        }
+    }
+
+    fn handle_marks(&mut self, now: Time, marks: &Marks) {
+        self.round.marked_bytes += marks.marked_bytes;
+        if let Some(contest) = &mut self.contest {
+            contest.handle_marks(now, marks);
         }
     }
 

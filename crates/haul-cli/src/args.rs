@@ -59,34 +59,51 @@ pub(crate) struct Serve {
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(override_usage = "haul send [OPTIONS] FILE… HOST:DIR/")]
+#[command(override_usage = "haul send [OPTIONS] FILE… HOST:DIR/", after_help = SEND_EXAMPLES)]
 pub(crate) struct Send {
-    /// The files, then where they go: HOST:DIR/ (an IPv6 address in brackets; an empty DIR is the
-    /// server's directory itself; with a / at its end a missing DIR is made)
+    /// The files, then where they go: HOST:DIR/ or HOST:PORT:DIR/ (an empty DIR is the server's
+    /// directory itself; with a / at its end a missing DIR is made)
     #[arg(required = true, num_args = 2.., value_names = ["FILE", "HOST:DIR/"])]
     pub(crate) operands: Vec<OsString>,
     #[command(flatten)]
-    pub(crate) existing: Existing,
-    #[command(flatten)]
-    pub(crate) path: Path,
-    #[command(flatten)]
-    pub(crate) retry: Retry,
-    #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) transfer: Transfer,
 }
 
+const SEND_EXAMPLES: &str = "\
+Examples:
+  haul send run42.h5 run43.h5 host:campaign/
+  haul send run42.h5 '[2001:db8::1]:campaign/'   an IPv6 address goes in brackets, with quotes";
+
 #[derive(Debug, ClapArgs)]
-#[command(override_usage = "haul get [OPTIONS] HOST:FILE… DIR/")]
+#[command(override_usage = "haul get [OPTIONS] HOST:FILE… DIR/", after_help = GET_EXAMPLES)]
 pub(crate) struct Get {
-    /// The files of one server, then the local directory they go to
+    /// The files of one server, as HOST:FILE or HOST:PORT:FILE, then the local directory they go to
     #[arg(required = true, num_args = 2.., value_names = ["HOST:FILE", "DIR/"])]
     pub(crate) operands: Vec<OsString>,
     #[command(flatten)]
+    pub(crate) transfer: Transfer,
+}
+
+const GET_EXAMPLES: &str = "\
+Examples:
+  haul get host:campaign/run42.h5 host:campaign/run43.h5 ./
+  haul get '[2001:db8::1]:run42.h5' ./   an IPv6 address goes in brackets, with quotes";
+
+/// What `send` and `get` have in common.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Transfer {
+    #[command(flatten)]
     pub(crate) existing: Existing,
     #[command(flatten)]
     pub(crate) path: Path,
-    #[command(flatten)]
-    pub(crate) retry: Retry,
+    #[arg(
+        long,
+        value_parser = duration,
+        value_name = "TIME",
+        help = "Stop trying again this long after the last progress; 0 never tries again \
+                [default: never stop]"
+    )]
+    pub(crate) give_up_after: Option<Duration>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -147,18 +164,6 @@ pub(crate) struct Path {
     /// After this long without a word the peer is taken for gone
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
     pub(crate) peer_timeout: Duration,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Retry {
-    #[arg(
-        long,
-        value_parser = duration,
-        value_name = "TIME",
-        help = "Stop trying again this long after the last progress; 0 never tries again \
-                [default: never stop]"
-    )]
-    pub(crate) give_up_after: Option<Duration>,
 }
 
 /// What is printed.

@@ -2,7 +2,7 @@
 //! `host:4725:path`.
 
 use std::ffi::OsStr;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 
 use haul::fault::{Code, Fault};
@@ -29,6 +29,16 @@ impl Remote {
             )
             .hint("write HOST:PATH, or [ADDRESS]:PATH for an IPv6 address")
         };
+        if let Some(address) = bare_ipv6(bytes) {
+            return Err(Fault::new(
+                Code::Usage,
+                format!(
+                    "in '{}' it is not clear where the address ends",
+                    printable(bytes)
+                ),
+            )
+            .hint(format!("put it in brackets, as in '[{address}]:PATH'")));
+        }
         let (host, rest) = split_host(bytes).ok_or_else(wrong)?;
         let host = std::str::from_utf8(host).map_err(|_| wrong())?;
         if host.is_empty() || host.contains('/') {
@@ -46,21 +56,20 @@ impl Remote {
 
 /// A server named alone: `host`, `host:port`, `[address]:port`.
 pub(crate) fn host_and_port(text: &str) -> (String, Option<u16>) {
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return (address.ip().to_string(), Some(address.port()));
+    let (host, rest) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        Some((host, rest)) => (host, rest.strip_prefix(':')),
+        // More than one colon is an IPv6 address.
+        None if text.matches(':').count() > 1 => (text, None),
+        None => text
+            .split_once(':')
+            .map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    match rest.map(str::parse) {
+        Some(Ok(port)) => (host.to_owned(), Some(port)),
+        // A port that is none is not cut off: the host that is then not found shows what was written.
+        Some(Err(_)) => (text.to_owned(), None),
+        None => (host.to_owned(), None),
     }
-    if text.parse::<IpAddr>().is_err()
-        && let Some((host, port)) = text.split_once(':')
-        && let Ok(port) = port.parse()
-    {
-        return (host.to_owned(), Some(port));
-    }
-    (
-        text.trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned(),
-        None,
-    )
 }
 
 /// Where a server is to listen: an address, with or without a port.
@@ -75,6 +84,14 @@ pub(crate) fn listen_address(text: &str, port: u16) -> Result<SocketAddr, Fault>
             )
             .hint("write ADDR, ADDR:PORT or [ADDR]:PORT")
         })
+}
+
+/// The IPv6 address that `bytes` begins with although it is not in brackets.
+fn bare_ipv6(bytes: &[u8]) -> Option<Ipv6Addr> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let colons = text.match_indices(':').map(|(at, _)| at);
+    let mut addresses = colons.filter_map(|at| text[..at].parse().ok());
+    addresses.next_back()
 }
 
 /// The host and what follows its colon.
@@ -124,9 +141,22 @@ mod tests {
         assert_eq!(parse("[::1]:a:b"), some("::1", None, "a:b"));
         assert_eq!(parse("[::1]:99:b"), some("::1", Some(99), "b"));
         assert_eq!(parse("10.0.0.1:4726:x"), some("10.0.0.1", Some(4726), "x"));
+        assert_eq!(parse("[fe80::1%eth0]:b"), some("fe80::1%eth0", None, "b"));
         for bad in ["file", ":x", "a/b:c", "[::1]", "[::1"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_ipv6_address_without_brackets_is_told_from_a_host() {
+        for (bare, address) in [
+            ("::1:dir/", "[::1]"),
+            ("2001:db8::1:4725:dir/", "[2001:db8::1:4725]"),
+        ] {
+            let fault = Remote::parse(OsStr::new(bare)).unwrap_err();
+            assert!(fault.hint.unwrap().contains(address), "{bare}");
+        }
+        assert!(Remote::parse(OsStr::new("beef:dir/")).is_ok());
     }
 
     #[test]
@@ -137,6 +167,9 @@ mod tests {
         assert_eq!(host_and_port("::1"), some("::1", None));
         assert_eq!(host_and_port("[::1]"), some("::1", None));
         assert_eq!(host_and_port("[::1]:9"), some("::1", Some(9)));
+        assert_eq!(host_and_port("fe80::1%2"), some("fe80::1%2", None));
+        assert_eq!(host_and_port("[fe80::1%2]:9"), some("fe80::1%2", Some(9)));
+        assert_eq!(host_and_port("host:port"), some("host:port", None));
     }
 
     #[test]

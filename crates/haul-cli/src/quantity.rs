@@ -36,11 +36,13 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
         .or_else(|| find(&BYTES, unit).map(|factor| factor * 8.0))
         // `Gb` could be either.
         .filter(|_| !unit.ends_with('b'));
-    match bits {
-        Some(factor) => whole(number * factor).filter(|rate| *rate > 0),
-        None => None,
+    let rate = bits
+        .and_then(|factor| whole(number * factor))
+        .ok_or("give bits or bytes per second, like 10Gbit or 1.2GiB")?;
+    if rate < haul::channel::RATE_BPS_MIN {
+        return Err("the lowest rate is 64kbit".into());
     }
-    .ok_or_else(|| "give bits or bytes per second, like 10Gbit or 1.2GiB".into())
+    Ok(rate)
 }
 
 /// A size in bytes: `1GiB`, `500MB`, or a plain number.
@@ -57,11 +59,15 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "give bytes, like 1GiB, 500MB or 4096".into())
 }
 
+/// The longest span that is taken: clocks can add it to the present without overflowing.
+const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
 /// A span of time: `10s`, `500ms`, `2m`, `1h`, or seconds as a plain number.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     find(&TIMES, unit)
         .and_then(|factor| Duration::try_from_secs_f64(number * factor).ok())
+        .filter(|time| *time <= TIME_MAX)
         .ok_or_else(|| "give a time, like 10s, 500ms or 2m".into())
 }
 
@@ -103,7 +109,7 @@ mod tests {
         assert_eq!(rate("1.5mbit/s"), Ok(1_500_000));
         assert_eq!(rate("100MB"), Ok(800_000_000));
         assert_eq!(rate("1GiB"), Ok(8_589_934_592));
-        for bad in ["", "10", "10Gb", "fast", "0bit", "-1bit", "1e9bit"] {
+        for bad in ["", "10", "10Gb", "fast", "0bit", "1kbit", "-1bit", "1e9bit"] {
             assert!(rate(bad).is_err(), "{bad}");
         }
     }
@@ -116,6 +122,6 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(duration("0"), Ok(Duration::ZERO));
-        assert!(duration("soon").is_err());
+        assert!(duration("soon").is_err() && duration("9999999999999999999s").is_err());
     }
 }

@@ -53,6 +53,8 @@ pub struct UdpOptions {
     /// Share the local port with other sockets that do the same: the kernel hands a packet to the one that is connected to
     /// its sender, if there is one.
     pub share_port: bool,
+    /// Tell of each arrival which of this machine's addresses it was sent to.
+    pub report_destination: bool,
 }
 
 impl Default for UdpOptions {
@@ -64,6 +66,7 @@ impl Default for UdpOptions {
             gro: true,
             ecn: false,
             share_port: false,
+            report_destination: false,
         }
     }
 }
@@ -90,9 +93,9 @@ impl UdpSocket {
         let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_nonblocking(true)?;
         forbid_fragments(&socket, local)?;
-        report_arrivals(&socket, local, options.gro)?;
+        report_arrivals(&socket, local, options)?;
         if options.ecn {
-            mark_ecn_capable(&socket, local)?;
+            set_ecn_capable(&socket, local, true)?;
         }
         enlarge_buffers(&socket, options)?;
         if local.is_ipv6() {
@@ -122,6 +125,14 @@ impl UdpSocket {
     /// Of `connect(2)`: no route, or another address family.
     pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
         self.socket.connect(&SockAddr::from(peer))
+    }
+
+    /// From now on, marks packets as ECN-capable, ECT(0) (RFC 3168 §5), or not.
+    ///
+    /// # Errors
+    /// Of `setsockopt(2)`.
+    pub fn set_ecn_capable(&self, capable: bool) -> io::Result<()> {
+        set_ecn_capable(&self.socket, self.local, capable)
     }
 
     /// The address it is bound to, with the port that the kernel chose.
@@ -191,25 +202,35 @@ fn forbid_fragments(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-fn report_arrivals(socket: &Socket, local: SocketAddr, gro: bool) -> io::Result<()> {
+fn report_arrivals(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> io::Result<()> {
     let fd = socket.as_fd();
     message::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     message::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
     if local.is_ipv6() {
         message::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
     }
-    if gro {
+    if options.report_destination {
+        // A socket of IPv6 is told of IPv4 packets too, with their address in IPv6 clothes.
+        let (level, name) = if local.is_ipv6() {
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
+        } else {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO)
+        };
+        message::set_option(fd, level, name, 1)?;
+    }
+    if options.gro {
         // Before Linux 5.0 the kernel does not know it: every datagram then arrives alone.
         let _ = message::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
     }
     Ok(())
 }
 
-fn mark_ecn_capable(socket: &Socket, local: SocketAddr) -> io::Result<()> {
+fn set_ecn_capable(socket: &Socket, local: SocketAddr, capable: bool) -> io::Result<()> {
     const ECT_0: libc::c_int = 0b10;
-    message::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_TOS, ECT_0)?;
+    let (fd, mark) = (socket.as_fd(), if capable { ECT_0 } else { 0 });
+    message::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, mark)?;
     if local.is_ipv6() {
-        message::set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_TCLASS, ECT_0)?;
+        message::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, mark)?;
     }
     Ok(())
 }

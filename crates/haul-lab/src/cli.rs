@@ -119,7 +119,7 @@ pub struct RunArgs {
     /// The host that the command runs on
     #[arg(long, default_value = "a")]
     pub host: String,
-    /// Do not say at the end what happened on the path
+    /// Say of the path only what is wrong with it
     #[arg(long, short)]
     pub quiet: bool,
     /// Print at the end what happened on the path, as JSON on stdout

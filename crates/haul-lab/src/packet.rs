@@ -193,6 +193,25 @@ impl Packet {
         bytes[..VNET_HEADER_LEN].copy_from_slice(&vnet.emit());
     }
 
+    /// Says in a packet, complete in `bytes`, that there is congestion (CE), if it says that its ends understand that
+    /// (RFC 3168 §5).
+    pub(crate) fn mark_congestion(bytes: &mut [u8]) {
+        const ECN: u8 = 0b11;
+        let Ok(packet) = Self::parse(bytes) else {
+            return;
+        };
+        let ip = &mut bytes[VNET_HEADER_LEN..];
+        match packet.version {
+            Version::V4 if ip[1] & ECN != 0 => {
+                ip[1] |= ECN;
+                write_ipv4_checksum(ip);
+            }
+            // The traffic class lies across the first two bytes: version, class, class, flow label.
+            Version::V6 if ip[1] >> 4 & ECN != 0 => ip[1] |= ECN << 4,
+            Version::V4 | Version::V6 => {}
+        }
+    }
+
     /// The payload of the segments from `first` up to `end`, counted from the IP header.
     fn payload_of(&self, first: u16, end: u16) -> Range<usize> {
         let Some(size) = self.segment_bytes else {
@@ -209,10 +228,7 @@ impl Packet {
                 put_u16(head, 2, low_u16(total));
                 let id = u16::from_be_bytes([head[4], head[5]]).wrapping_add(first);
                 put_u16(head, 4, id);
-                put_u16(head, 10, 0);
-                let header_len = ipv4_header_len(head);
-                let sum = Sum::default().add(&head[..header_len]).folded();
-                put_u16(head, 10, !sum);
+                write_ipv4_checksum(head);
             }
             Version::V6 => put_u16(head, 4, low_u16(total - IPV6_HEADER_LEN)),
         }
@@ -278,6 +294,13 @@ fn parse_ip(ip: &[u8]) -> Result<(Version, usize, Option<u8>), Malformed> {
 
 fn ipv4_header_len(ip: &[u8]) -> usize {
     usize::from(ip[0] & 0x0f) * 4
+}
+
+fn write_ipv4_checksum(ip: &mut [u8]) {
+    put_u16(ip, 10, 0);
+    let header_len = ipv4_header_len(ip);
+    let sum = Sum::default().add(&ip[..header_len]).folded();
+    put_u16(ip, 10, !sum);
 }
 
 /// The protocol that a super-packet's virtio header speaks of.

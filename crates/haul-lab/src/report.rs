@@ -40,6 +40,8 @@ pub struct DirectionReport {
     pub queue_dropped: u64,
     /// Dropped by the policer.
     pub policed: u64,
+    /// Met a queue above its threshold for marks; those that were ECN-capable arrived marked.
+    pub ecn_marked: u64,
     /// Arrived twice.
     pub duplicated: u64,
     /// Held back.
@@ -87,6 +89,7 @@ impl From<DirectionStats> for DirectionReport {
             lost: link.lost,
             queue_dropped: link.queue_dropped,
             policed: link.policed,
+            ecn_marked: link.marked,
             duplicated: link.duplicated,
             reordered: link.reordered,
             corrupted: link.corrupted,
@@ -144,6 +147,7 @@ impl fmt::Display for DirectionReport {
             (self.lost, "lost"),
             (self.queue_dropped, "dropped by the queue"),
             (self.policed, "dropped by the policer"),
+            (self.ecn_marked, "marked if ECN-capable"),
             (self.duplicated, "doubled"),
             (self.reordered, "overtaken"),
             (self.corrupted, "damaged"),

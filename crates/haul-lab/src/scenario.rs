@@ -231,6 +231,7 @@ struct PathTable {
     mtu: Option<u16>,
     rate: Option<Rate>,
     queue: Option<QueueSize>,
+    ecn_mark: Option<QueueSize>,
     jitter: Option<Span>,
     loss: Option<LossTable>,
     policer: Option<PolicerTable>,
@@ -252,6 +253,7 @@ struct DirectionTable {
     delay: Option<Span>,
     rate: Option<Rate>,
     queue: Option<QueueSize>,
+    ecn_mark: Option<QueueSize>,
     jitter: Option<Span>,
     loss: Option<LossTable>,
     policer: Option<PolicerTable>,
@@ -318,6 +320,7 @@ impl PathTable {
             })),
             rate: own.rate.or(self.rate),
             queue: own.queue.or(self.queue),
+            ecn_mark: own.ecn_mark.or(self.ecn_mark),
             jitter: own.jitter.or(self.jitter),
             loss: own.loss.or(self.loss),
             policer: own.policer.or(self.policer),
@@ -337,6 +340,7 @@ impl DirectionTable {
             jitter_ns: self.jitter.unwrap_or_default().ns,
             loss: self.loss.map_or(Ok(LossModel::None), LossTable::resolve)?,
             rate: self.shaper(rtt)?,
+            ecn_mark_bytes: self.ecn_mark_bytes(rtt)?,
             policer: self.policer.map(|table| Policer {
                 rate_bps: table.rate.bps,
                 burst_bytes: table.burst.bytes,
@@ -358,6 +362,20 @@ impl DirectionTable {
         })
     }
 
+    fn ecn_mark_bytes(&self, rtt: Span) -> Result<Option<u64>> {
+        match (self.ecn_mark, self.rate) {
+            (None, _) => Ok(None),
+            (Some(_), None) => bail!("ecn_mark needs a rate that the queue waits for"),
+            (Some(QueueSize::Bytes(bytes)), _) => Ok(Some(bytes)),
+            (Some(QueueSize::Bdp(times)), Some(rate)) => {
+                Ok(Some(scale(bdp_bytes(rate.bps, rtt)?, times)))
+            }
+            (Some(QueueSize::Packets(_)), _) => {
+                bail!("ecn_mark counts bytes (\"200KiB\") or bandwidth-delay products (\"0.1bdp\")")
+            }
+        }
+    }
+
     fn shaper(&self, rtt: Span) -> Result<Option<Shaper>> {
         let Some(Rate { bps: rate_bps }) = self.rate else {
             if self.queue.is_some() {
@@ -365,7 +383,7 @@ impl DirectionTable {
             }
             return Ok(None);
         };
-        let bdp_bytes = u64::try_from(u128::from(rate_bps) * u128::from(rtt.ns) / 8_000_000_000)?;
+        let bdp_bytes = bdp_bytes(rate_bps, rtt)?;
         let (queue_bytes, queue_packets) = match self.queue {
             None => (
                 Some(bdp_bytes.clamp(DEFAULT_QUEUE_BYTES_MIN, DEFAULT_QUEUE_BYTES_MAX)),
@@ -381,6 +399,11 @@ impl DirectionTable {
             queue_packets,
         }))
     }
+}
+
+fn bdp_bytes(rate_bps: u64, rtt: Span) -> Result<u64> {
+    let bytes = u128::from(rate_bps) * u128::from(rtt.ns) / 8_000_000_000;
+    Ok(u64::try_from(bytes)?)
 }
 
 impl LossTable {

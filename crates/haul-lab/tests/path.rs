@@ -1,15 +1,17 @@
 //! What crosses a lab: real kernels send over it.
 
 #![expect(
+    clippy::disallowed_methods,
     clippy::disallowed_types,
     clippy::unwrap_used,
     reason = "the tests are the programs that run on the hosts, and what goes wrong there fails the test"
 )]
 
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use haul_io::udp::{RecvBatch, UdpOptions};
 use haul_lab::calibrate::check_path;
 use haul_lab::lab::{Host, privilege};
 use haul_lab::{Lab, Scenario};
@@ -147,6 +149,66 @@ fn damage_is_dropped_by_the_receiving_kernel_or_passes_as_asked() {
         assert_eq!(whole + damaged, if undetected { DATAGRAMS } else { whole });
         assert_eq!(damaged > 0, undetected);
     }
+}
+
+#[test]
+fn a_queue_above_its_threshold_marks_what_is_ecn_capable() {
+    const SEGMENTS: usize = 40;
+    let Some(lab) = lab("[path]\nrate = \"50Mbit\"\nrtt = \"2ms\"\necn_mark = \"20KiB\"") else {
+        return;
+    };
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    for address in [IpAddr::V4(b.addresses().v4), IpAddr::V6(b.addresses().v6)] {
+        for ecn in [true, false] {
+            let bind = |ip: IpAddr| {
+                let options = UdpOptions {
+                    ecn,
+                    ..UdpOptions::default()
+                };
+                move || haul_io::udp::UdpSocket::bind((ip, 0).into(), &options)
+            };
+            let own = if address.is_ipv4() {
+                IpAddr::V4(a.addresses().v4)
+            } else {
+                IpAddr::V6(a.addresses().v6)
+            };
+            let receiver = b.netns().run(bind(address)).unwrap().unwrap();
+            let sender = a.netns().run(bind(own)).unwrap().unwrap();
+            let bytes = pattern(SEGMENTS * 1400);
+            let slices = [IoSlice::new(&bytes)];
+            let sent = sender.send_segments(receiver.local_addr(), 1400, &slices);
+            assert_eq!(sent.unwrap(), SEGMENTS);
+            let marks = marks(&receiver, SEGMENTS);
+            if ecn {
+                // 20 KiB are 14 packets of 1428 or 1448 bytes.
+                assert_eq!(marks[..14], [2; 14]);
+                assert_eq!(marks[14..], [3; SEGMENTS - 14]);
+            } else {
+                assert_eq!(marks, [0; SEGMENTS]);
+            }
+        }
+    }
+}
+
+/// The ECN bits of the next `count` datagrams.
+fn marks(receiver: &haul_io::udp::UdpSocket, count: usize) -> Vec<u8> {
+    let mut batch = RecvBatch::new(8, 1, 0).unwrap();
+    let (mut marks, begun) = (Vec::new(), Instant::now());
+    while marks.len() < count {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{} of {count} came",
+            marks.len()
+        );
+        if receiver.recv_batch(&mut batch).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        for message in batch.iter() {
+            marks.extend(message.datagrams().map(|_| message.ecn));
+        }
+    }
+    marks
 }
 
 #[test]

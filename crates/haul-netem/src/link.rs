@@ -34,6 +34,9 @@ pub enum Fate {
     Delivered {
         /// When its last bit arrives at the far end.
         at_ns: u64,
+        /// The queue was above its threshold: if the packet says that its ends understand marks (ECT, RFC 3168 §5), it
+        /// arrives with one (CE), and so does its duplicate.
+        marked: bool,
         /// It arrives damaged, and so does its duplicate.
         corrupted: bool,
         /// When a second copy arrives, right behind the first.
@@ -79,6 +82,8 @@ pub struct LinkStats {
     pub queue_dropped: u64,
     /// Packets that the policer dropped.
     pub policed: u64,
+    /// Packets that arrive with their congestion marked, if their ends understand it.
+    pub marked: u64,
     /// Packets that arrive twice.
     pub duplicated: u64,
     /// Packets held back.
@@ -143,7 +148,7 @@ impl Link {
             self.stats.policed += 1;
             return Fate::Dropped(DropCause::Policer);
         }
-        let Some(departure_ns) = self.enqueue(wire_bytes) else {
+        let Some((departure_ns, marked)) = self.enqueue(wire_bytes) else {
             self.stats.queue_dropped += 1;
             return Fate::Dropped(DropCause::Queue);
         };
@@ -156,10 +161,12 @@ impl Link {
         let at_ns = self.arrival(departure_ns);
         let duplicate = self.duplicate.chance(self.config.duplicate);
         let corrupted = self.corrupt.chance(self.config.corrupt);
+        self.stats.marked += u64::from(marked);
         self.stats.duplicated += u64::from(duplicate);
         self.stats.corrupted += u64::from(corrupted);
         Fate::Delivered {
             at_ns,
+            marked,
             corrupted,
             duplicate_at_ns: duplicate.then_some(at_ns),
         }
@@ -180,18 +187,20 @@ impl Link {
             .unwrap_or_default()
     }
 
-    /// When the packet leaves, or `None` if the queue is full.
+    /// When the packet leaves, and whether it finds the queue above its threshold; `None` if the queue is full.
     #[inline]
-    fn enqueue(&mut self, wire_bytes: u32) -> Option<u64> {
+    fn enqueue(&mut self, wire_bytes: u32) -> Option<(u64, bool)> {
         let Some(queue) = &mut self.queue else {
-            return Some(self.now_ns);
+            return Some((self.now_ns, false));
         };
         let departure_ns = queue.admit(self.now_ns, wire_bytes)?;
         let backlog = queue.backlog(self.now_ns);
         let most = &mut self.stats.backlog_max;
         most.bytes = most.bytes.max(backlog.bytes);
         most.packets = most.packets.max(backlog.packets);
-        Some(departure_ns)
+        let threshold = self.config.ecn_mark_bytes;
+        let marked = threshold.is_some_and(|threshold| backlog.bytes > threshold);
+        Some((departure_ns, marked))
     }
 
     /// When a packet that leaves at this time arrives. Only a packet held back lets others pass.

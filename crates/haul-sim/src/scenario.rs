@@ -72,6 +72,7 @@ fn hostile_link(rng: &mut Rng) -> LinkConfig {
             queue_bytes: Some(20_000 + rng.below(1 << 20)),
             queue_packets: None,
         }),
+        ecn_mark_bytes: None,
         policer: None,
         reorder: (rng.below(2) == 0).then(|| Reorder {
             probability: 0.1 * rng.unit(),

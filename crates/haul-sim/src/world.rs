@@ -92,6 +92,8 @@ struct Packet {
     side: usize,
     bytes: Vec<u8>,
     len: usize,
+    /// It says that it met a filling queue.
+    marked: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -292,6 +294,9 @@ impl World {
             self.offer_to_listener(packet);
         }
         if let Some(host) = &mut self.flows[flow].hosts[side] {
+            if packet.marked {
+                host.connection.handle_marks(1);
+            }
             host.handle(now, &packet.bytes, packet.len);
             self.settle(flow, side);
         }
@@ -438,8 +443,11 @@ impl World {
             return;
         }
         let wire_bytes = u32::try_from(len + LOWER_LEN).unwrap_or(u32::MAX);
+        let sender = self.flows[flow].hosts[1 - side].as_ref();
+        let ecn_capable = sender.is_some_and(|host| host.connection.is_ecn_capable());
         let Fate::Delivered {
             at_ns,
+            marked,
             corrupted,
             duplicate_at_ns,
         } = self.links[1 - side].admit(now, wire_bytes)
@@ -460,6 +468,7 @@ impl World {
                 side,
                 bytes: bytes.clone(),
                 len,
+                marked: marked && ecn_capable,
             };
             self.push(at_ns, What::Arrive(packet));
         }
@@ -470,6 +479,7 @@ impl World {
                 side,
                 bytes,
                 len,
+                marked: marked && ecn_capable,
             }),
         );
     }

@@ -2,7 +2,7 @@
 
 use haul_cc::{Algorithm, Rate};
 
-use crate::wire::{HEADER_LEN, LOWER_LEN_V4, SocketKind};
+use crate::wire::{HEADER_LEN, LOWER_LEN_V4, Offer, SocketKind};
 
 /// Every receiver that places takes this much before it has said how much.
 pub const WINDOW_BYTES_MIN: u64 = 1 << 20;
@@ -31,6 +31,8 @@ pub struct Config {
     pub rate_max: Rate,
     /// Offer what Longhaul has beyond UDT4.
     pub offer_placement: bool,
+    /// Offer with it to count marks of congestion and to tell of them.
+    pub offer_ecn: bool,
     /// Most that leaves back to back before the pacer pauses, wire octets.
     pub burst_bytes: u64,
     /// Time to connect, ns.
@@ -56,6 +58,7 @@ impl Default for Config {
             control_plain: Algorithm::Daimd,
             rate_max: Rate::UNLIMITED,
             offer_placement: true,
+            offer_ecn: true,
             burst_bytes: 512 << 10,
             connect_timeout_ns: 10 * SECOND_NS,
             idle_timeout_ns: 30 * SECOND_NS,
@@ -73,6 +76,14 @@ impl Config {
         u32::try_from(slots)
             .unwrap_or(u32::MAX)
             .clamp(SLOTS_MIN, self.flight_packets.max(SLOTS_MIN))
+    }
+
+    /// What this end offers beyond UDT4.
+    pub(crate) fn offer(&self) -> Offer {
+        Offer {
+            placement: self.offer_placement,
+            ecn: self.offer_placement && self.offer_ecn,
+        }
     }
 
     /// Octets of payload in a full packet when the peer has `mtu` too.
@@ -110,6 +121,8 @@ pub struct Params {
     pub peer_flight_packets: u32,
     /// Packets carry offsets, feedback is selective.
     pub placement: bool,
+    /// Feedback tells of marks of congestion.
+    pub ecn: bool,
 }
 
 impl Params {
@@ -117,14 +130,15 @@ impl Params {
         config: &Config,
         peer_mss: u32,
         flight: u32,
-        placement: bool,
+        offer: Offer,
     ) -> Option<Self> {
         let mtu = config.mtu.min(peer_mss);
         (mtu >= MTU_MIN).then(|| Self {
             payload_len: payload_len(mtu, config.lower_len),
             payload_len_max: payload_len(mtu, LOWER_LEN_LEAST),
             peer_flight_packets: flight.clamp(2, 1 << 24),
-            placement: placement && config.offer_placement,
+            placement: offer.placement && config.offer().placement,
+            ecn: offer.ecn && config.offer().ecn,
         })
     }
 }

@@ -4,6 +4,7 @@ use haul_cc::Time;
 use haul_cc::time::MILLISECOND_NS;
 
 use crate::config::{Config, Params};
+use crate::connection::Identity;
 use crate::error::Error;
 use crate::wire::{ControlWriter, Handshake, Offer, RequestKind, SocketId, UDT_VERSION};
 
@@ -23,10 +24,22 @@ pub(crate) struct Opening {
     sent: Option<Time>,
 }
 
+/// How a connection begins at this end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+pub(crate) enum Role {
+    /// Asks a listener.
     Client,
+    /// Asks, and is asked by, a peer in the same role.
     Rendezvous,
+}
+
+impl Role {
+    fn first_request(self) -> RequestKind {
+        match self {
+            Self::Client => RequestKind::Induction,
+            Self::Rendezvous => RequestKind::Rendezvous,
+        }
+    }
 }
 
 /// The agreement.
@@ -40,58 +53,19 @@ pub(crate) struct Agreed {
 }
 
 impl Opening {
-    pub(crate) fn client(
-        now: Time,
-        config: &Config,
-        local: SocketId,
-        initial: u32,
-        peer: [u32; 4],
-    ) -> Self {
-        Self::new(
-            now,
-            config,
-            Role::Client,
-            RequestKind::Induction,
-            local,
-            initial,
-            peer,
-        )
-    }
-
-    pub(crate) fn rendezvous(
-        now: Time,
-        config: &Config,
-        local: SocketId,
-        initial: u32,
-        peer: [u32; 4],
-    ) -> Self {
-        Self::new(
-            now,
-            config,
-            Role::Rendezvous,
-            RequestKind::Rendezvous,
-            local,
-            initial,
-            peer,
-        )
-    }
-
-    fn new(
+    /// `peer` are the words of [`Handshake::peer_words`].
+    pub(crate) fn new(
         now: Time,
         config: &Config,
         role: Role,
-        request: RequestKind,
-        local: SocketId,
-        initial: u32,
+        own: Identity,
         peer: [u32; 4],
     ) -> Self {
         Self {
             role,
-            body: own_body(config, request, local, initial, peer),
+            body: own_body(config, role.first_request(), own, peer),
             destination: SocketId(0),
-            offer: Offer {
-                placement: config.offer_placement,
-            },
+            offer: config.offer(),
             deadline: now.after(config.connect_timeout_ns),
             due: now,
             sent: None,
@@ -195,7 +169,7 @@ impl Opening {
         answer: &Handshake,
         offer: Offer,
     ) -> Result<Agreed, Error> {
-        let params = Params::negotiate(config, answer.mss, answer.flight, offer.placement)
+        let params = Params::negotiate(config, answer.mss, answer.flight, offer)
             .ok_or(Error::Incompatible("its packets are too small"))?;
         Ok(Agreed {
             params,
@@ -230,18 +204,17 @@ impl Opening {
 pub(crate) fn own_body(
     config: &Config,
     request: RequestKind,
-    local: SocketId,
-    initial: u32,
+    own: Identity,
     peer: [u32; 4],
 ) -> Handshake {
     Handshake {
         version: UDT_VERSION,
         kind: config.kind,
-        initial: crate::seq::Seq::new(initial),
+        initial: own.initial,
         mss: config.mtu,
         flight: config.receive_slots(),
         request,
-        socket: local,
+        socket: own.socket,
         cookie: 0,
         peer,
     }

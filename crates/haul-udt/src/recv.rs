@@ -75,6 +75,7 @@ struct Arrivals {
     /// The packet that arrived last, and when this end saw it.
     echo: (u64, Time),
     duplicates: u32,
+    marked: u32,
     reorder_us: WindowedMax,
     train: Train,
 }
@@ -145,6 +146,7 @@ impl Receiver {
                 last_at: Time::ZERO,
                 echo: (first, Time::ZERO),
                 duplicates: 0,
+                marked: 0,
                 reorder_us: WindowedMax::new(REORDER_WINDOW_NS),
                 train: Train::default(),
             },
@@ -207,6 +209,11 @@ impl Receiver {
         self.arrivals.echo = (number, now);
         self.note_news(now);
         Ok(Received::Data(self.place(number, data, len)))
+    }
+
+    /// So many of the packets that come next were marked.
+    pub(crate) fn note_marks(&mut self, packets: u32) {
+        self.arrivals.marked = self.arrivals.marked.wrapping_add(packets);
     }
 
     /// Checks that there is room; answers the stream offset and length that the packet must fit in with (both zero where
@@ -416,6 +423,7 @@ impl Receiver {
             reorder_us: self.reorder_us(),
             train_bytes: self.arrivals.train.bytes,
             train_ns: self.arrivals.train.ns,
+            marked_packets: self.arrivals.marked,
             covered_from: Seq::of(covered_from),
             covered_to: Seq::of(covered_to),
             gaps: LossRanges::NONE,

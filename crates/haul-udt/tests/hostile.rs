@@ -194,6 +194,7 @@ fn selective_feedback_that_lies_or_contradicts_itself_is_refused() {
             seq(to),
             0,
             0,
+            0,
         ];
         [words(&head), words(&middle), words(gaps)].concat()
     };

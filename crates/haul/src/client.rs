@@ -281,7 +281,7 @@ impl Session {
         agree(SOFTWARE, &server, &format!("the server at {peer}"))?;
         observer.event(&Event::Connected {
             peer: &peer,
-            software: &printable(server.software.as_bytes()),
+            software: &printable(wire::abridged(&server.software).as_bytes()),
         });
         let link = Link::start(stream, "the server", config.dead_after)?;
         Ok(Self {

@@ -98,6 +98,17 @@ impl Fault {
         }
     }
 
+    /// The system has no room for one more thread.
+    pub(crate) fn thread(error: &io::Error) -> Self {
+        Self::new(
+            Code::Other,
+            format!("cannot start a thread: {}", plain(error)),
+        )
+        .hint(
+            "raise the limit of processes (ulimit -u, pids.max), or run fewer transfers at a time",
+        )
+    }
+
     /// A connection that was up has failed.
     pub fn connection(error: &io::Error) -> Self {
         Self::new(Code::PeerGone, format!("connection lost: {}", plain(error)))

@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::fault::{Code, Fault};
 use crate::lock;
-use crate::wire::{self, Hello, MESSAGE_MAX, Message, VERSIONS, WireError};
+use crate::wire::{self, Hello, MESSAGE_MAX, Message, VERSIONS, WireError, abridged};
 
 /// An idle end says something this often.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ impl Link {
                 // The session may be over and no longer listening.
                 let _ = sender.send(Err(fault));
             })
-            .map_err(|error| Fault::new(Code::Other, format!("cannot start a thread: {error}")))?;
+            .map_err(|error| Fault::thread(&error))?;
         Ok(Self {
             writer,
             incoming,
@@ -344,7 +344,7 @@ pub(crate) fn agree(ours: &str, hello: &Hello, peer: &str) -> Result<u16, Fault>
         Code::Version,
         format!(
             "{peer} runs {} and speaks protocol versions {} to {}; {ours} here speaks {} to {}",
-            hello.software,
+            abridged(&hello.software),
             hello.version_min,
             hello.version_max,
             VERSIONS.start(),

@@ -102,17 +102,30 @@ impl Server {
     }
 
     /// Serves for ever.
-    pub fn run(mut self) {
-        std::thread::scope(|scope| {
-            for listener in &mut self.datagrams {
-                let doors = &self.shared.doors;
-                scope.spawn(move || doors.udt.serve(listener));
-            }
-            for listener in &self.listeners {
-                let shared = &self.shared;
-                scope.spawn(move || accept(shared, listener));
-            }
-        });
+    ///
+    /// # Errors
+    /// Where the system has no thread for each address.
+    pub fn run(self) -> Result<(), Fault> {
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let builder = std::thread::Builder::new().name(name.into());
+            builder.spawn(work).map_err(|error| Fault::thread(&error))
+        };
+        let mut threads = Vec::new();
+        for mut listener in self.datagrams {
+            let doors = Arc::clone(&self.shared.doors);
+            let serve = move || doors.udt.serve(&mut listener);
+            threads.push(spawn("haul-udp", Box::new(serve))?);
+        }
+        for listener in self.listeners {
+            let shared = Arc::clone(&self.shared);
+            let accept = move || accept(&shared, &listener);
+            threads.push(spawn("haul-accept", Box::new(accept))?);
+        }
+        for thread in threads {
+            // A panic in it has been printed by its own thread.
+            let _ = thread.join();
+        }
+        Ok(())
     }
 }
 

@@ -334,13 +334,21 @@ impl WireError {
     pub(crate) fn into_fault(self, peer: &str) -> Fault {
         let fault = Fault::new(
             Code::from_number(self.code),
-            format!("{peer}: {}", self.text),
+            format!("{peer}: {}", abridged(&self.text)),
         );
         match self.hint {
-            Some(hint) => fault.hint(hint),
+            Some(hint) => fault.hint(abridged(&hint)),
             None => fault,
         }
     }
+}
+
+/// A peer's words as far as they are shown: more than a screen of them explains nothing.
+pub(crate) fn abridged(words: &str) -> &str {
+    /// Room for the longest path and what is wrong with it.
+    const CHARS_MAX: usize = 6_000;
+    let end = words.char_indices().nth(CHARS_MAX);
+    end.map_or(words, |(end, _)| &words[..end])
 }
 
 /// The message with its length in front.
@@ -433,6 +441,18 @@ mod tests {
         }
         let bytes = minicbor::to_vec(Newer::Unheard(1)).unwrap();
         assert_eq!(decode(&bytes).unwrap(), None);
+    }
+
+    #[test]
+    fn a_peer_that_talks_too_much_is_cut_short() {
+        let error = WireError {
+            code: 1,
+            text: "ä".repeat(1 << 20),
+            hint: Some("ß".repeat(1 << 20)),
+        };
+        let fault = error.into_fault("the server");
+        assert!(fault.text.len() < 13_000 && fault.text.starts_with("the server: ä"));
+        assert!(fault.hint.is_some_and(|hint| hint.len() < 13_000));
     }
 
     proptest! {

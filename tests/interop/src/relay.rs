@@ -18,13 +18,12 @@ pub struct Relay {
     thread: Option<JoinHandle<()>>,
 }
 
-const LOWER_LEN: u32 = 28;
 const POLL: Duration = Duration::from_micros(200);
 
 impl Relay {
     /// Relays between whoever sends to [`Relay::address`] and `server`, both ways through a link of `config`.
     pub fn start(server: SocketAddr, config: &LinkConfig, seed: u64) -> Self {
-        let bind = || UdpSocket::bind("127.0.0.1:0").expect("loopback has ports");
+        let bind = || UdpSocket::bind((server.ip(), 0)).expect("loopback has ports");
         let (front, back) = (bind(), bind());
         back.connect(server).expect("loopback is there");
         for socket in [&front, &back] {
@@ -36,8 +35,9 @@ impl Relay {
             Link::new(config.clone(), seed),
             Link::new(config.clone(), seed + 1),
         ];
+        let lower_len = if server.is_ipv4() { 28 } else { 48 };
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || run(&front, &back, links, &stopped));
+        let thread = std::thread::spawn(move || run(&front, &back, links, lower_len, &stopped));
         Self {
             address,
             stop,
@@ -62,13 +62,19 @@ impl Drop for Relay {
 /// When, in which order, in which direction, what.
 type Waiting = BinaryHeap<Reverse<(u64, u64, usize, Vec<u8>)>>;
 
-fn run(front: &UdpSocket, back: &UdpSocket, mut links: [Link; 2], stop: &AtomicBool) {
+fn run(
+    front: &UdpSocket,
+    back: &UdpSocket,
+    mut links: [Link; 2],
+    lower_len: u32,
+    stop: &AtomicBool,
+) {
     let (begun, mut waiting, mut order) = (Instant::now(), Waiting::new(), 0);
     let (mut client, mut buffer) = (None, vec![0; 65_536]);
     while !stop.load(Ordering::Acquire) {
         let now = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut admit = |direction: usize, bytes: &[u8]| {
-            let wire = u32::try_from(bytes.len()).unwrap_or(u32::MAX) + LOWER_LEN;
+            let wire = u32::try_from(bytes.len()).unwrap_or(u32::MAX) + lower_len;
             let fate = links[direction].admit(now, wire);
             if let Fate::Delivered {
                 at_ns,

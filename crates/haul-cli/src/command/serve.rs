@@ -13,11 +13,8 @@ use crate::output::tell;
 
 /// Serves until it is ended.
 pub(crate) fn run(args: Serve) -> ExitCode {
-    match bind(&args) {
-        Ok(server) => {
-            server.run();
-            ExitCode::SUCCESS
-        }
+    match bind(&args).and_then(Server::run) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(fault) => fail(&fault),
     }
 }

@@ -7,30 +7,26 @@ use haul::client::{self, Config, ExistingPolicy};
 use haul::fault::{Code, Fault};
 use haul::report::Summary;
 
-use crate::args::{Existing, Get, Retry, Send};
+use crate::args::{Existing, Get, Send, Transfer};
 use crate::operand::Remote;
 use crate::output::Output;
 
 /// Sends files.
 pub(crate) fn send(args: Send) -> ExitCode {
-    let output = Output::transfer(args.output);
+    let output = Output::transfer(args.transfer.output);
+    let policy = policy(&args.transfer.existing);
     let result = resolve_send(&args).and_then(|(config, files, remote)| {
-        client::send(
-            &config,
-            &files,
-            &remote.path,
-            policy(&args.existing),
-            &output,
-        )
+        client::send(&config, &files, &remote.path, policy, &output)
     });
     finish(&output, result)
 }
 
 /// Gets files.
 pub(crate) fn get(args: Get) -> ExitCode {
-    let output = Output::transfer(args.output);
+    let output = Output::transfer(args.transfer.output);
+    let policy = policy(&args.transfer.existing);
     let result = resolve_get(&args).and_then(|(config, paths, directory)| {
-        client::get(&config, &paths, &directory, policy(&args.existing), &output)
+        client::get(&config, &paths, &directory, policy, &output)
     });
     finish(&output, result)
 }
@@ -50,7 +46,7 @@ fn resolve_send(args: &Send) -> Result<(Config, Vec<PathBuf>, Remote), Fault> {
         return Err(too_few());
     };
     let remote = Remote::parse(target)?;
-    let config = config(&args.path, &args.retry, &remote);
+    let config = config(&args.transfer, &remote);
     Ok((config, files.iter().map(PathBuf::from).collect(), remote))
 }
 
@@ -72,15 +68,18 @@ fn resolve_get(args: &Get) -> Result<(Config, Vec<Vec<u8>>, PathBuf), Fault> {
                 .hint("get from one server at a time"),
         );
     }
-    let config = config(&args.path, &args.retry, first);
+    let config = config(&args.transfer, first);
     let paths = remotes.into_iter().map(|remote| remote.path).collect();
     Ok((config, paths, Path::new(directory).to_owned()))
 }
 
-fn config(path: &crate::args::Path, retry: &Retry, remote: &Remote) -> Config {
-    let mut config = path.client_config(remote.host.clone(), remote.port);
-    config.give_up_after = retry.give_up_after;
-    config
+fn config(transfer: &Transfer, remote: &Remote) -> Config {
+    Config {
+        give_up_after: transfer.give_up_after,
+        ..transfer
+            .path
+            .client_config(remote.host.clone(), remote.port)
+    }
 }
 
 fn policy(existing: &Existing) -> ExistingPolicy {

@@ -11,6 +11,8 @@ use super::tell;
 
 /// The rate shown is that of the last seconds.
 const WINDOW: Duration = Duration::from_secs(8);
+/// The time left is shown once the rate is that of this long: before, it is only the beginning's.
+const FORECAST_AFTER: Duration = Duration::from_secs(1);
 /// Without a terminal there is a line this often.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
@@ -103,12 +105,16 @@ impl Progress {
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
             return line;
         };
-        let bps = rate_bps(last.1.saturating_sub(first.1), last.0 - first.0);
+        let span = last.0 - first.0;
+        let bps = rate_bps(last.1.saturating_sub(first.1), span);
         if bps > 0.0 {
+            line.push_str(&format!(", {}", rate(bps)));
+        }
+        if bps > 0.0 && span >= FORECAST_AFTER {
             let left = self.total.saturating_sub(self.shown);
             let left = rate_bps(left, Duration::from_secs(1)) / bps;
             let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
-            line.push_str(&format!(", {}, {} left", rate(bps), time(left)));
+            line.push_str(&format!(", {} left", time(left)));
         }
         line
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text};
+use crate::support::{Disk, MIB, Place, Server, haul, make_file, read_file, start, text};
 
 #[test]
 fn a_missing_source_exits_4() {
@@ -351,27 +351,4 @@ fn hello(version_min: u8, version_max: u8) -> Vec<u8> {
     let mut frame = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
     frame.extend(body);
     frame
-}
-
-/// A small file system, for as long as the guard lives.
-struct Disk(String);
-
-impl Disk {
-    fn mount(at: &Path, options: &str) -> Option<Self> {
-        let at = text(at);
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "tmpfs", &at])
-            .output();
-        if mount.is_ok_and(|mount| mount.status.success()) {
-            return Some(Self(at));
-        }
-        println!("SKIPPED: mounting a small file system needs root");
-        None
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").args(["-l", &self.0]).status();
-    }
 }

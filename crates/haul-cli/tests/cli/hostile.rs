@@ -1,9 +1,9 @@
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use crate::support::{MIB, Place, haul, make_file, read_file, start, text};
+use crate::support::{MIB, Place, haul, make_file, read_file, start, text, wait_until};
 
 #[test]
 fn nothing_outside_the_served_directory_is_reached() {
@@ -108,6 +108,84 @@ fn junk_connections_harm_nobody() {
     assert!(read_file(&place.server("a")) == content);
     make_file(&place.client("b"), 10, 1);
     haul(["send", &text(&place.client("b")), &server.at("")]).ok();
+}
+
+#[test]
+fn junk_datagrams_harm_nobody() {
+    let place = Place::new();
+    let server = place.serve();
+    let content = make_file(&place.client("a"), 12 * MIB, 1);
+    let (memory, files) = (server.resident_kib(), server.open_files());
+    let transfer = start([
+        "send",
+        &text(&place.client("a")),
+        &server.at(""),
+        "--rate",
+        "80Mbit",
+    ]);
+    let port = server.port;
+    let answered: usize = (0..4_u8)
+        .map(|thread| std::thread::spawn(move || pelt(port, thread)))
+        .map(|thread| thread.join().unwrap())
+        .sum();
+    assert!(answered > 0, "a first request is answered, to whoever asks");
+    transfer.end().ok();
+    assert!(read_file(&place.server("a")) == content);
+    make_file(&place.client("b"), 10, 1);
+    haul(["send", &text(&place.client("b")), &server.at("")]).ok();
+    assert!(server.resident_kib() < memory + 32 * 1024);
+    wait_until("descriptors to be given back", || {
+        server.open_files() <= files
+    });
+}
+
+/// Sends 20 000 datagrams that no client sends to the server's UDP port, half of them from one socket after another; how
+/// many it answered. An answer is never longer than what it answers.
+fn pelt(port: u16, seed: u8) -> usize {
+    let mut random = u32::from(seed) + 1;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 17;
+        random ^= random << 5;
+        random
+    };
+    let socket = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(("127.0.0.1", port)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    };
+    let (mut from, mut answered) = (socket(), 0);
+    for number in 0..20_000_u32 {
+        if number % 100 == 0 && number % 200 < 100 {
+            from = socket();
+        }
+        let mut datagram: Vec<u8> = (0..next() % 200).map(|_| next().to_le_bytes()[0]).collect();
+        match next() % 5 {
+            // A handshake for the listener with what follows at random: its cookie is forged.
+            0 | 1 if datagram.len() >= 64 => {
+                datagram[..16].fill(0);
+                datagram[0] = 0x80;
+                datagram[24] &= 0x7f;
+                datagram[16..20].copy_from_slice(&4_u32.to_be_bytes());
+                datagram[20..24].copy_from_slice(&1_u32.to_be_bytes());
+                let request: i32 = if next() % 2 == 0 { 1 } else { -1 };
+                datagram[36..40].copy_from_slice(&request.to_be_bytes());
+            }
+            // Data, and acknowledgements of it, for a connection that is none.
+            2 if datagram.len() >= 16 => datagram[0] &= 0x7f,
+            3 if datagram.len() >= 16 => datagram[..4].copy_from_slice(&[0x80, 2, 0, 0]),
+            _ => {}
+        }
+        // The kernel may be out of room for it, or say that an earlier one was refused.
+        let _ = from.send(&datagram);
+        let mut answer = [0; 2048];
+        while let Ok(len) = from.recv(&mut answer) {
+            assert!(len <= 64, "{len} bytes");
+            answered += 1;
+        }
+    }
+    answered
 }
 
 #[test]

@@ -272,6 +272,101 @@ fn kills_of_either_end_or_both_at_random_moments_never_damage_the_file() {
     assert!(read_file(&place.server("big")) == content);
 }
 
+/// Which end is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Sender,
+    Receiver,
+}
+
+/// 20 kills of the sender by `kill -9`, each a random number of bytes after the last.
+#[test]
+fn senders_killed_at_random_positions_send_at_most_a_moment_again() {
+    kill_at_random_positions(Victim::Sender, 8 * MIB as u64);
+}
+
+#[test]
+fn receivers_killed_at_random_positions_lose_at_most_the_last_checkpoint() {
+    kill_at_random_positions(Victim::Receiver, 40 * MIB as u64);
+}
+
+/// Kills `victim` 20 times, up to `spread` bytes after the last kill, and goes on each time. What must be sent again is at
+/// most what was not made durable: of a receiver the last checkpoint's second, of a sender only the blocks that were not
+/// whole.
+fn kill_at_random_positions(victim: Victim, spread: u64) {
+    const KILLS: u32 = 20;
+    const RATE_BYTES: u64 = 10_000_000;
+    /// Blocks that are not whole, or wait for the sender's digests; and what is in flight.
+    const UNDER_WAY: u64 = 5 * MIB as u64;
+    let (size, bound) = (
+        96 * MIB,
+        match victim {
+            Victim::Sender => UNDER_WAY,
+            // A second between checkpoints, and half of one for a busy disk.
+            Victim::Receiver => UNDER_WAY + RATE_BYTES * 3 / 2,
+        },
+    );
+    let place = Place::new();
+    let source = place.client("big");
+    let mut server = place.serve();
+    let mut seed = victim as u64 * 100 + 1;
+    let mut content = make_file(&source, size, seed);
+    // A fixed sequence (x -> 16807 x mod 2^31 - 1), so that a failure comes again.
+    let mut random = 20_261_121_u64 + victim as u64;
+    let (mut reached, mut again) = (0, 0);
+    let mut kill = 0;
+    while kill < KILLS {
+        random = random * 16_807 % 0x7fff_ffff;
+        let to = server.at("");
+        let args = [
+            "send",
+            &text(&source),
+            &to,
+            "--rate=80Mbit",
+            "--json-stream",
+        ];
+        let client = start(args.iter().chain(&["--give-up-after=5s"]));
+        let kept = client.wait_for_plan();
+        let written = server.written_bytes();
+        assert!(
+            kept + bound >= reached,
+            "{victim:?} {kill}: {kept} of {reached} were kept"
+        );
+        again += reached.saturating_sub(kept);
+        let at = kept + 1 + random % spread;
+        if at + 2 * UNDER_WAY > size as u64 {
+            // Near its end the file is let through, and another one begun.
+            client.end().ok();
+            assert!(
+                read_file(&place.server("big")) == content,
+                "{victim:?} {kill}"
+            );
+            std::fs::remove_file(place.server("big")).unwrap();
+            seed += 1;
+            content = make_file(&source, size, seed);
+            reached = 0;
+            continue;
+        }
+        wait_until("bytes", || {
+            reached = kept + (server.written_bytes() - written);
+            reached >= at
+        });
+        match victim {
+            Victim::Sender => client.kill(),
+            Victim::Receiver => {
+                server.kill();
+                client.kill();
+                server = place.serve();
+            }
+        }
+        kill += 1;
+        assert!(!place.server("big").exists());
+    }
+    haul(["send", &text(&source), &server.at("")]).ok();
+    assert!(read_file(&place.server("big")) == content);
+    println!("{victim:?}: {again} bytes sent again after {KILLS} kills");
+}
+
 #[test]
 fn a_silent_path_is_noticed_at_both_ends_and_gone_on_from() {
     let place = Place::new();

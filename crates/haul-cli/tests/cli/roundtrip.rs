@@ -1,6 +1,6 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use crate::support::{MIB, Place, haul, make_file, read_file, text};
+use crate::support::{MIB, Place, Server, haul, make_file, read_file, text};
 
 const SIZES: [usize; 9] = [
     0,
@@ -57,6 +57,49 @@ fn files_of_odd_sizes_go_there_and_back_byte_exact() {
     assert_eq!(sent["moved_bytes"], total);
     let left = std::fs::read_dir(place.server("")).unwrap().count();
     assert_eq!(left, SIZES.len(), "no part file or journal is left");
+}
+
+#[test]
+fn a_server_with_several_addresses_answers_from_the_one_it_was_asked_at() {
+    let place = Place::new();
+    for (number, (listen, asked)) in (1..).zip([("0.0.0.0:0", "127.0.0.9"), ("[::]:0", "[::1]")]) {
+        let server = Server::start(&place.server(""), listen, &["--allow-insecure"]);
+        let content = make_file(&place.client("a"), 2 * MIB, number);
+        haul([
+            "send",
+            &text(&place.client("a")),
+            &server.at_address(asked, ""),
+        ])
+        .ok();
+        assert!(read_file(&place.server("a")) == content, "{listen} {asked}");
+    }
+}
+
+#[test]
+fn files_go_there_and_back_over_ipv6() {
+    let place = Place::new();
+    let server = Server::start(&place.server(""), "[::1]:0", &[]);
+    let content = make_file(&place.client("a"), 5 * MIB + 1, 1);
+    std::fs::create_dir(place.client("back")).unwrap();
+    for channel in ["--channel=udt", "--channel=tcp"] {
+        let to = server.at_address("[::1]", "new/");
+        haul(["send", channel, "--recheck", &text(&place.client("a")), &to]).ok();
+        assert!(read_file(&place.server("new/a")) == content);
+        let from = server.at_address("[::1]", "new/a");
+        haul([
+            "get",
+            channel,
+            "--recheck",
+            &from,
+            &text(&place.client("back")),
+        ])
+        .ok();
+        assert!(read_file(&place.client("back/a")) == content);
+        let at = format!("[::1]:{}", server.port);
+        let forth = ["bench", channel, "--time=300ms", &at, "--json"];
+        haul(forth).ok();
+        haul(forth.iter().chain(&["--reverse"])).ok();
+    }
 }
 
 #[test]

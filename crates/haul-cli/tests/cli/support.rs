@@ -72,7 +72,17 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(dir: &Path, listen: &str, flags: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_haul"))
+        let program = Command::new(env!("CARGO_BIN_EXE_haul"));
+        Self::start_as(program, dir, listen, flags)
+    }
+
+    /// A server that may open no more than so many files.
+    pub(crate) fn start_limited(dir: &Path, open_files: u32) -> Self {
+        Self::start_as(limited(open_files), dir, "127.0.0.1:0", &[])
+    }
+
+    fn start_as(mut program: Command, dir: &Path, listen: &str, flags: &[&str]) -> Self {
+        let mut child = program
             .arg("serve")
             .arg(dir)
             .args(["--listen", listen])
@@ -83,7 +93,10 @@ impl Server {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let first = lines.next().unwrap().unwrap();
+        let mut first = String::new();
+        while first.is_empty() || first.starts_with("haul: warning:") {
+            first = lines.next().unwrap().unwrap();
+        }
         let port = first.rsplit(':').next().and_then(|port| port.parse().ok());
         let port = port.unwrap_or_else(|| panic!("the server says: {first}"));
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -98,7 +111,55 @@ impl Server {
 
     /// `127.0.0.1:PORT:path`, as the command line takes it.
     pub(crate) fn at(&self, path: &str) -> String {
-        format!("127.0.0.1:{}:{path}", self.port)
+        self.at_address("127.0.0.1", path)
+    }
+
+    /// The same for a server that listens elsewhere; an IPv6 address in brackets.
+    pub(crate) fn at_address(&self, address: &str, path: &str) -> String {
+        format!("{address}:{}:{path}", self.port)
+    }
+
+    /// Processor time that it has used, hundredths of a second.
+    pub(crate) fn cpu_ticks(&self) -> u64 {
+        let stat = read_text(&format!("/proc/{}/stat", self.child.id()));
+        // Behind the name, which ends with the last parenthesis, come the state and eleven more fields.
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        fields
+            .skip(11)
+            .take(2)
+            .map(|ticks| ticks.parse::<u64>().unwrap())
+            .sum()
+    }
+
+    /// How many threads it has.
+    pub(crate) fn threads(&self) -> u64 {
+        self.status("Threads:")
+    }
+
+    /// Memory that it has touched, KiB.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// How many files and sockets it has open.
+    pub(crate) fn open_files(&self) -> usize {
+        let dir = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        dir.unwrap().count()
+    }
+
+    /// Bytes that it has handed to the kernel to write.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.count("io", "wchar:")
+    }
+
+    fn status(&self, field: &str) -> u64 {
+        self.count("status", field)
+    }
+
+    fn count(&self, file: &str, field: &str) -> u64 {
+        let lines = read_text(&format!("/proc/{}/{file}", self.child.id()));
+        let line = lines.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// What kill -9 does.
@@ -145,7 +206,28 @@ pub(crate) struct Ended {
 
 /// Starts `haul` with these arguments.
 pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Client {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_haul"))
+    start_as(Command::new(env!("CARGO_BIN_EXE_haul")), args)
+}
+
+/// The same, and it may open no more than so many files.
+pub(crate) fn start_limited<S: AsRef<OsStr>>(
+    open_files: u32,
+    args: impl IntoIterator<Item = S>,
+) -> Client {
+    start_as(limited(open_files), args)
+}
+
+/// `haul`, once a shell has set its limit of open files.
+fn limited(open_files: u32) -> Command {
+    let mut shell = Command::new("sh");
+    shell.arg("-c");
+    shell.arg(format!(r#"ulimit -n {open_files} && exec "$0" "$@""#));
+    shell.arg(env!("CARGO_BIN_EXE_haul"));
+    shell
+}
+
+fn start_as<S: AsRef<OsStr>>(mut program: Command, args: impl IntoIterator<Item = S>) -> Client {
+    let mut child = program
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -189,6 +271,18 @@ impl Client {
             present >= bytes
         });
         present
+    }
+
+    /// Waits until its `--json-stream` says how many bytes were there before.
+    pub(crate) fn wait_for_plan(&self) -> u64 {
+        let mut present = None;
+        wait_until("the plan", || {
+            let events = events(&self.stdout());
+            let plan = events.iter().find(|event| event["event"] == "plan");
+            present = plan.and_then(|plan| plan["present_bytes"].as_u64());
+            present.is_some()
+        });
+        present.unwrap()
     }
 
     pub(crate) fn kill(mut self) {
@@ -241,6 +335,12 @@ impl Ended {
     /// It must have failed with this exit code and one line that has `text` in it.
     pub(crate) fn failed(self, code: i32, text: &str) -> Self {
         assert_eq!(self.code, Some(code), "stderr: {}", self.stderr);
+        self.failed_somehow(text)
+    }
+
+    /// It must have failed with one line that has `text` in it.
+    pub(crate) fn failed_somehow(self, text: &str) -> Self {
+        assert!(self.code.is_some_and(|code| code > 0), "{self:?}");
         let last = self.stderr.lines().next_back().unwrap_or_default();
         assert!(
             last.starts_with("haul: ") && last.contains(text),
@@ -267,6 +367,42 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// A small file system, for as long as the guard lives.
+pub(crate) struct Disk(String);
+
+impl Disk {
+    /// Mounts it where that is allowed.
+    pub(crate) fn mount(at: &Path, options: &str) -> Option<Self> {
+        let at = text(at);
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs", &at])
+            .output();
+        if mount.is_ok_and(|mount| mount.status.success()) {
+            return Some(Self(at));
+        }
+        println!("SKIPPED: mounting a small file system needs root");
+        None
+    }
+
+    pub(crate) fn resize(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        let mount = Command::new("mount")
+            .args(["-o", &options, &self.0])
+            .status();
+        assert!(mount.unwrap().success());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l", &self.0]).status();
+    }
+}
+
+fn read_text(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap()
 }
 
 pub(crate) fn text(path: &Path) -> String {

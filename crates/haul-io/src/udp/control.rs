@@ -1,7 +1,10 @@
-//! Ancillary data: the segment size on the way out; segment size, time of arrival and ECN mark on the way in.
+//! Ancillary data: segment size or source address on the way out; segment size, time of arrival, ECN mark and destination
+//! on the way in.
 //!
 //! Layout (`cmsg(3)`, 64-bit Linux): records of a header {length: usize, level: int, type: int} and data, each
 //! record padded to the size of a `usize`.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// One `UDP_SEGMENT` record, ready to be sent.
 #[derive(Clone, Copy)]
@@ -32,13 +35,73 @@ impl SegmentSize {
     }
 }
 
-/// Room for what the kernel tells about one arrival: time (32 bytes), segment size (24), two kinds of ECN mark (24 each).
+/// One record that names the address a packet is to come from, ready to be sent.
+#[derive(Clone, Copy)]
+pub(super) enum SourceAddress {
+    V4(Source<libc::in_pktinfo>),
+    V6(Source<libc::in6_pktinfo>),
+}
+
+/// A header and what follows it. Both kinds of `pktinfo` leave four bytes to the next multiple of a `usize`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Source<T> {
+    header: libc::cmsghdr,
+    info: T,
+    padding: [u8; 4],
+}
+
+const _: () = assert!(size_of::<Source<libc::in_pktinfo>>().is_multiple_of(ALIGN));
+const _: () = assert!(size_of::<Source<libc::in6_pktinfo>>().is_multiple_of(ALIGN));
+
+impl SourceAddress {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(v4) => {
+                let info = libc::in_pktinfo {
+                    ipi_ifindex: 0,
+                    ipi_spec_dst: libc::in_addr {
+                        s_addr: u32::from_ne_bytes(v4.ip().octets()),
+                    },
+                    ipi_addr: libc::in_addr { s_addr: 0 },
+                };
+                Self::V4(Source::new(libc::IPPROTO_IP, libc::IP_PKTINFO, info))
+            }
+            SocketAddr::V6(v6) => {
+                let info = libc::in6_pktinfo {
+                    ipi6_addr: libc::in6_addr {
+                        s6_addr: v6.ip().octets(),
+                    },
+                    ipi6_ifindex: v6.scope_id(),
+                };
+                Self::V6(Source::new(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info))
+            }
+        }
+    }
+}
+
+impl<T> Source<T> {
+    fn new(level: libc::c_int, kind: libc::c_int, info: T) -> Self {
+        Self {
+            header: libc::cmsghdr {
+                cmsg_len: HEADER_BYTES + size_of::<T>(),
+                cmsg_level: level,
+                cmsg_type: kind,
+            },
+            info,
+            padding: [0; 4],
+        }
+    }
+}
+
+/// Room for what the kernel tells about one arrival: time (32 bytes), segment size (24), two kinds of ECN mark (24 each),
+/// destination (40).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct ControlBuffer(pub(super) [u8; 128]);
+pub(super) struct ControlBuffer(pub(super) [u8; 160]);
 
 impl ControlBuffer {
-    pub(super) const EMPTY: Self = Self([0; 128]);
+    pub(super) const EMPTY: Self = Self([0; 160]);
 }
 
 /// What the kernel told about one arrival.
@@ -50,6 +113,8 @@ pub(super) struct ArrivalNotes {
     pub(super) realtime_ns: Option<u64>,
     /// The two ECN bits (RFC 3168 §5).
     pub(super) ecn: u8,
+    /// Which of our addresses it was sent to; without a port.
+    pub(super) to: Option<SocketAddr>,
 }
 
 impl ArrivalNotes {
@@ -74,6 +139,8 @@ impl ArrivalNotes {
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 self.ecn = int(data).map_or(0, |class| class.to_le_bytes()[0] & 0b11);
             }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => self.to = destination_v4(data),
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => self.to = destination_v6(data),
             _ => {}
         }
     }
@@ -97,6 +164,31 @@ fn next_record(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
 
 fn int(data: &[u8]) -> Option<i32> {
     data.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes))
+}
+
+/// Of `in_pktinfo` {interface, address to answer from, address in the header}: the second, which is never a broadcast
+/// address.
+fn destination_v4(data: &[u8]) -> Option<SocketAddr> {
+    let (_interface, rest) = data.split_first_chunk::<4>()?;
+    let ip = Ipv4Addr::from(*rest.first_chunk::<4>()?);
+    Some((ip, 0).into())
+}
+
+/// Of `in6_pktinfo` {address, interface}. An IPv4 address in IPv6 clothes is given as IPv4; a group's is nobody's to answer
+/// from.
+fn destination_v6(data: &[u8]) -> Option<SocketAddr> {
+    let (ip, rest) = data.split_first_chunk::<16>()?;
+    let ip = Ipv6Addr::from(*ip);
+    if let Some(ip) = ip.to_ipv4_mapped() {
+        return Some((ip, 0).into());
+    }
+    // Only an address that is valid on one link needs to say which.
+    let scope = if ip.is_unicast_link_local() {
+        u32::from_ne_bytes(*rest.first_chunk()?)
+    } else {
+        0
+    };
+    (!ip.is_multicast()).then(|| SocketAddrV6::new(ip, 0, 0, scope).into())
 }
 
 fn timespec_ns(data: &[u8]) -> Option<u64> {
@@ -123,16 +215,19 @@ mod tests {
     fn all_known_records_are_read_in_any_order() {
         let mut stamp = 7_i64.to_ne_bytes().to_vec();
         stamp.extend(5_i64.to_ne_bytes());
+        let pktinfo = [2, 0, 0, 0, 192, 0, 2, 7, 192, 0, 2, 255];
         let records = [
             record(libc::IPPROTO_IP, libc::IP_TOS, &[0xff]),
             record(libc::SOL_UDP, libc::UDP_GRO, &1472_i32.to_ne_bytes()),
             record(9999, 1, b"unknown"),
+            record(libc::IPPROTO_IP, libc::IP_PKTINFO, &pktinfo),
             record(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &stamp),
         ];
         let expected = ArrivalNotes {
             segment_bytes: Some(1472),
             realtime_ns: Some(7_000_000_005),
             ecn: 3,
+            to: Some("192.0.2.7:0".parse().unwrap()),
         };
         assert_eq!(ArrivalNotes::parse(&records.concat()), expected);
         let backwards: Vec<u8> = records.iter().rev().flatten().copied().collect();
@@ -150,10 +245,34 @@ mod tests {
     }
 
     #[test]
+    fn ipv6_destination_keeps_its_link_and_loses_its_clothes() {
+        let to = |ip: &str| {
+            let ip: Ipv6Addr = ip.parse().unwrap();
+            let mut data = ip.octets().to_vec();
+            data.extend(3_u32.to_ne_bytes());
+            let record = record(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &data);
+            ArrivalNotes::parse(&record).to.map(|to| to.to_string())
+        };
+        assert_eq!(to("2001:db8::1").as_deref(), Some("[2001:db8::1]:0"));
+        assert_eq!(to("fe80::1").as_deref(), Some("[fe80::1%3]:0"));
+        assert_eq!(to("::ffff:192.0.2.1").as_deref(), Some("192.0.2.1:0"));
+        assert_eq!(to("ff02::1"), None);
+    }
+
+    #[test]
     fn broken_records_end_the_reading_without_a_panic() {
         let whole = record(libc::SOL_UDP, libc::UDP_GRO, &1472_i32.to_ne_bytes());
-        for cut in 0..whole.len() {
-            let _ = ArrivalNotes::parse(&whole[..cut]);
+        for (level, kind) in [
+            (libc::SOL_UDP, libc::UDP_GRO),
+            (libc::IPPROTO_IP, libc::IP_PKTINFO),
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO),
+        ] {
+            for len in 0..20 {
+                let short = record(level, kind, &[0xfe; 20][..len]);
+                for cut in 0..short.len() {
+                    let _ = ArrivalNotes::parse(&short[..cut]);
+                }
+            }
         }
         for len in [0_usize, 1, HEADER_BYTES - 1, usize::MAX, usize::MAX - 7] {
             let mut lying = whole.clone();

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 use super::address::{Address, socklen};
-use super::control::{ControlBuffer, SegmentSize};
+use super::control::{ControlBuffer, SegmentSize, SourceAddress};
 use super::pool::Buffer;
 
 /// The most messages that one call sends or receives.
@@ -33,6 +33,28 @@ impl Destination {
     }
 }
 
+/// What is to be said to the kernel with a message.
+#[derive(Clone, Copy)]
+pub(super) enum Ancillary<'a> {
+    Nothing,
+    Segment(&'a SegmentSize),
+    Source(&'a SourceAddress),
+}
+
+impl Ancillary<'_> {
+    fn as_raw(self) -> (*mut libc::c_void, usize) {
+        fn raw<T>(record: &T) -> (*mut libc::c_void, usize) {
+            (ptr::from_ref(record).cast_mut().cast(), size_of::<T>())
+        }
+        match self {
+            Self::Nothing => (ptr::null_mut(), 0),
+            Self::Segment(record) => raw(record),
+            Self::Source(SourceAddress::V4(record)) => raw(record),
+            Self::Source(SourceAddress::V6(record)) => raw(record),
+        }
+    }
+}
+
 /// One message to send. Every pointer in it is to something borrowed for `'a`.
 #[repr(transparent)]
 pub(super) struct OutMessage<'a>(libc::mmsghdr, PhantomData<&'a ()>);
@@ -41,15 +63,9 @@ impl<'a> OutMessage<'a> {
     pub(super) fn new(
         to: &'a Destination,
         slices: &'a [IoSlice<'a>],
-        segment: Option<&'a SegmentSize>,
+        ancillary: Ancillary<'a>,
     ) -> Self {
-        let (control, control_len) = match segment {
-            Some(segment) => (
-                ptr::from_ref(segment).cast_mut().cast(),
-                size_of::<SegmentSize>(),
-            ),
-            None => (ptr::null_mut(), 0),
-        };
+        let (control, control_len) = ancillary.as_raw();
         let header = libc::msghdr {
             msg_name: ptr::from_ref(&to.address).cast_mut().cast(),
             msg_namelen: to.len,

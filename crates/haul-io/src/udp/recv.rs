@@ -130,6 +130,7 @@ impl RecvBatch {
             segment_bytes: arrival.segment_bytes,
             arrived_ns: arrival.arrived_ns,
             ecn: arrival.ecn,
+            to: arrival.to,
         }
     }
 
@@ -168,6 +169,7 @@ impl RecvBatch {
                 segment_bytes,
                 arrived_ns: self.now_ns.saturating_sub(age_ns.min(ARRIVAL_AGE_NS_MAX)),
                 ecn: notes.ecn,
+                to: notes.to,
             });
         }
     }
@@ -195,6 +197,9 @@ pub struct Received<'a> {
     pub arrived_ns: u64,
     /// The two ECN bits (RFC 3168 §5).
     pub ecn: u8,
+    /// Which of this machine's addresses it was sent to, with port 0; none unless
+    /// [`report_destination`](super::UdpOptions::report_destination) is set, nor for a group's.
+    pub to: Option<SocketAddr>,
 }
 
 impl<'a> Received<'a> {
@@ -230,4 +235,5 @@ struct Arrival {
     segment_bytes: usize,
     arrived_ns: u64,
     ecn: u8,
+    to: Option<SocketAddr>,
 }

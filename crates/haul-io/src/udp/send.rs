@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use super::control::SegmentSize;
-use super::message::{self, Destination, MESSAGES_MAX, OutMessage};
+use super::control::{SegmentSize, SourceAddress};
+use super::message::{self, Ancillary, Destination, MESSAGES_MAX, OutMessage};
 use super::{SEGMENTS_MAX, SLICES_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket};
 
 /// One super-packet: the concatenation of `slices`, cut each `segment_bytes` (the last segment may be smaller).
@@ -40,7 +40,7 @@ impl UdpSocket {
             slices,
         })?;
         if plan.segments > 1 && self.gso.load(Ordering::Relaxed) {
-            let message = OutMessage::new(&plan.to, slices, Some(&plan.control));
+            let message = OutMessage::new(&plan.to, slices, Ancillary::Segment(&plan.control));
             match message::send_one(self.as_fd(), &message) {
                 Ok(_) => Ok(plan.segments),
                 Err(error) if refuses_gso(&error) => self.send_without_gso(&plan, slices),
@@ -82,14 +82,30 @@ impl UdpSocket {
         Ok(taken)
     }
 
+    /// Sends one datagram that comes from `source`, an address of this machine (its port does not count): how a socket
+    /// bound to the wildcard answers from the address that it was asked at.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the socket's buffer is full; else of `sendmsg(2)`.
+    pub fn send_from(&self, source: SocketAddr, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
+        let (to, source) = (Destination::new(to), SourceAddress::new(source));
+        let slices = [IoSlice::new(datagram)];
+        let message = OutMessage::new(&to, &slices, Ancillary::Source(&source));
+        message::send_one(self.as_fd(), &message).map(drop)
+    }
+
     fn send_group(&self, plans: &[Plan], group: &[Outgoing<'_>]) -> io::Result<usize> {
         let mut messages: [OutMessage<'_>; MESSAGES_MAX] =
             array::from_fn(|index| match (plans.get(index), group.get(index)) {
                 (Some(plan), Some(outgoing)) => {
-                    let control = (plan.segments > 1).then_some(&plan.control);
-                    OutMessage::new(&plan.to, outgoing.slices, control)
+                    let ancillary = if plan.segments > 1 {
+                        Ancillary::Segment(&plan.control)
+                    } else {
+                        Ancillary::Nothing
+                    };
+                    OutMessage::new(&plan.to, outgoing.slices, ancillary)
                 }
-                _ => OutMessage::new(&Destination::NONE, &[], None),
+                _ => OutMessage::new(&Destination::NONE, &[], Ancillary::Nothing),
             });
         match message::send_many(self.as_fd(), &mut messages[..group.len()]) {
             Ok(sent) => Ok(plans[..sent].iter().map(|plan| plan.segments).sum()),
@@ -142,7 +158,8 @@ impl UdpSocket {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
             let mut messages: [OutMessage<'_>; MESSAGES_MAX] = array::from_fn(|index| {
-                OutMessage::new(&plan.to, &pieces[ranges[index].clone()], None)
+                let slices = &pieces[ranges[index].clone()];
+                OutMessage::new(&plan.to, slices, Ancillary::Nothing)
             });
             match message::send_many(self.as_fd(), &mut messages[..count]) {
                 Ok(sent) if sent == count => taken += sent,

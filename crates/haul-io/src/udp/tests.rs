@@ -352,6 +352,33 @@ fn ipv6_wildcard_talks_to_ipv4_peers_by_their_ipv4_address() {
 }
 
 #[test]
+fn a_wildcard_answers_from_the_address_that_was_asked() {
+    for (wildcard, asked) in [
+        ("0.0.0.0:0", "127.0.0.9"),
+        ("[::]:0", "127.0.0.9"),
+        ("[::]:0", "::1"),
+    ] {
+        let options = UdpOptions {
+            report_destination: true,
+            ..UdpOptions::default()
+        };
+        let server = socket(wildcard.parse().unwrap(), options);
+        let asked = SocketAddr::new(asked.parse().unwrap(), server.local_addr().port());
+        let client = socket(if asked.is_ipv4() { V4 } else { V6 }, UdpOptions::default());
+        client
+            .send_segments(asked, 10, &[IoSlice::new(b"ping")])
+            .unwrap();
+        let mut batch = RecvBatch::new(4, 1, 0).unwrap();
+        server.recv_batch(&mut batch).unwrap();
+        let ping = batch.message(0).unwrap();
+        let to = ping.to.unwrap();
+        assert_eq!((to.ip(), to.port()), (asked.ip(), 0));
+        server.send_from(to, ping.from, b"pong").unwrap();
+        assert_eq!(receive(&client, 1), [(asked, b"pong".to_vec())]);
+    }
+}
+
+#[test]
 fn nothing_to_receive_would_block() {
     let receiver = socket(V4, UdpOptions::default());
     let mut batch = RecvBatch::new(4, 1, 0).unwrap();

@@ -25,7 +25,9 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let scenario = args.start.load()?;
     let lab = Lab::start_with(&scenario, args.start.emulator)?;
     LabDir::sweep()?;
-    super::show_notes(&lab);
+    if !args.quiet {
+        super::show_notes(&lab);
+    }
     let mut session = Session {
         lab,
         signals,

@@ -50,7 +50,7 @@ pub(super) struct Loop {
     clock: Clock,
     pool: Pool,
     schedule: Schedule,
-    /// Where a damaged packet is put together.
+    /// Where a packet that is damaged or marked is put together.
     scratch: Vec<u8>,
     head: [u8; HEAD_MAX],
     stats: DirectionStats,
@@ -153,22 +153,28 @@ impl Loop {
         let Some((packet, bytes)) = self.pool.packet(run.ticket) else {
             return;
         };
-        let whole = run.first == 0 && run.end == packet.segments() && !run.damaged;
+        let changed = run.damaged || run.marked;
+        let whole = run.first == 0 && run.end == packet.segments() && !changed;
         let sent = if whole {
             self.setup.to.send(&[IoSlice::new(bytes)])
         } else {
             let cut = packet.cut(bytes, run.first, run.end, &mut self.head);
             let (head, payload) = (&self.head[..cut.head_len], &bytes[cut.payload]);
-            if run.damaged {
-                let (damaged, _) = self.scratch.split_at_mut(head.len() + payload.len());
-                damaged[..head.len()].copy_from_slice(head);
-                damaged[head.len()..].copy_from_slice(payload);
-                Packet::damage(
-                    damaged,
-                    self.damage.next_u64(),
-                    self.setup.direction.corrupt_undetected,
-                );
-                self.setup.to.send(&[IoSlice::new(damaged)])
+            if changed {
+                let (copy, _) = self.scratch.split_at_mut(head.len() + payload.len());
+                copy[..head.len()].copy_from_slice(head);
+                copy[head.len()..].copy_from_slice(payload);
+                if run.marked {
+                    Packet::mark_congestion(copy);
+                }
+                if run.damaged {
+                    Packet::damage(
+                        copy,
+                        self.damage.next_u64(),
+                        self.setup.direction.corrupt_undetected,
+                    );
+                }
+                self.setup.to.send(&[IoSlice::new(copy)])
             } else {
                 self.setup
                     .to

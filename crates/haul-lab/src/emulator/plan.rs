@@ -10,8 +10,8 @@ use crate::packet::Packet;
 /// under `ticket`.
 ///
 /// Neighbours that survive are joined as long as they belong together in time: no more than
-/// `run_ns_max` between the first and the last, and none held back to be overtaken. A damaged wire
-/// packet, and a second copy, go alone.
+/// `run_ns_max` between the first and the last, all marked or none, and none held back to be
+/// overtaken. A damaged wire packet, and a second copy, go alone.
 pub(super) fn plan(
     link: &mut Link,
     overhead_bytes: u32,
@@ -34,6 +34,7 @@ pub(super) fn plan(
         let fate = link.admit(now_ns, packet.wire_bytes(segment) + overhead_bytes);
         let Fate::Delivered {
             at_ns,
+            marked,
             corrupted,
             duplicate_at_ns,
         } = fate
@@ -42,10 +43,11 @@ pub(super) fn plan(
             continue;
         };
         let alone = corrupted || link.stats().reordered != reordered;
-        joiner.add(segment, at_ns, corrupted, alone);
+        let fate = (marked, corrupted);
+        joiner.add(segment, at_ns, fate, alone);
         if let Some(at_ns) = duplicate_at_ns {
             joiner.close();
-            joiner.add(segment, at_ns, corrupted, true);
+            joiner.add(segment, at_ns, fate, true);
         }
     }
     joiner.close();
@@ -63,10 +65,10 @@ struct Joiner<'a> {
 }
 
 impl Joiner<'_> {
-    fn add(&mut self, segment: u16, at_ns: u64, damaged: bool, alone: bool) {
+    fn add(&mut self, segment: u16, at_ns: u64, (marked, damaged): (bool, bool), alone: bool) {
         let fits = !alone && at_ns.saturating_sub(self.opened_ns) <= self.run_ns_max;
         match &mut self.open {
-            Some(run) if fits && at_ns >= run.at_ns => {
+            Some(run) if fits && at_ns >= run.at_ns && marked == run.marked => {
                 (run.end, run.at_ns) = (segment + 1, at_ns);
                 return;
             }
@@ -78,6 +80,7 @@ impl Joiner<'_> {
             ticket: self.ticket,
             first: segment,
             end: segment + 1,
+            marked,
             damaged,
         });
         if alone {
@@ -159,6 +162,7 @@ mod tests {
                 ticket: Ticket::TEST,
                 first: 0,
                 end: SEGMENTS,
+                marked: false,
                 damaged: false
             }]
         );
@@ -188,6 +192,25 @@ mod tests {
             assert!(u64::from(run.end - run.first - 1) * 12_000 <= 100_000);
         }
         assert_eq!(runs.len(), 5);
+    }
+
+    #[test]
+    fn marked_packets_are_not_joined_with_others() {
+        let config = LinkConfig {
+            rate: Some(Shaper {
+                rate_bps: 1_000_000_000_000,
+                queue_bytes: None,
+                queue_packets: None,
+            }),
+            ecn_mark_bytes: Some(15_000),
+            ..LinkConfig::default()
+        };
+        let runs = runs(config, 100_000);
+        let marks: Vec<_> = runs
+            .iter()
+            .map(|run| (run.first, run.end, run.marked))
+            .collect();
+        assert_eq!(marks, [(0, 10, false), (10, SEGMENTS, true)]);
     }
 
     #[test]

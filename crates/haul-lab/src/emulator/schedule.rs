@@ -14,6 +14,8 @@ pub(super) struct Run {
     pub(super) ticket: Ticket,
     pub(super) first: u16,
     pub(super) end: u16,
+    /// Those that are ECN-capable say that there is congestion.
+    pub(super) marked: bool,
     pub(super) damaged: bool,
 }
 
@@ -85,6 +87,7 @@ mod tests {
                 ticket: Ticket::TEST,
                 first,
                 end: 9,
+                marked: false,
                 damaged: false,
             });
         }

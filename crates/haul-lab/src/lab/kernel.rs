@@ -74,6 +74,9 @@ fn arguments(direction: &Direction) -> Result<Vec<String>> {
             reorder.delay_ns
         );
     }
+    if link.ecn_mark_bytes.is_some() {
+        bail!("kernel netem has no threshold for marks: leave out `--emulator kernel`");
+    }
     for (word, probability) in [("duplicate", link.duplicate), ("corrupt", link.corrupt)] {
         if probability > 0.0 {
             words.extend([word.into(), percent(probability)]);

@@ -334,6 +334,48 @@ fn packet_like() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+#[test]
+fn only_ecn_capable_packets_are_marked_and_their_header_stays_valid() {
+    for (v6, ecn, expected) in [
+        (false, 0b10, 0b11),
+        (false, 0b01, 0b11),
+        (false, 0, 0),
+        (true, 0b10, 0b11),
+        (true, 0, 0),
+    ] {
+        let shape = Shape {
+            v6,
+            udp: true,
+            segment_bytes: 1000,
+            payload_len: 2500,
+            flags: 0,
+        };
+        let mut bytes = build(shape).bytes;
+        let ip = &mut bytes[VNET_HEADER_LEN..];
+        // A class of service beside it, which must stay.
+        let class = 0b1011_1000 | ecn;
+        if v6 {
+            ip[..2].copy_from_slice(&[0x60 | class >> 4, class << 4]);
+        } else {
+            ip[1] = class;
+            write_ipv4_checksum(ip);
+        }
+        let before = bytes.clone();
+        Packet::mark_congestion(&mut bytes);
+        let ip = &bytes[VNET_HEADER_LEN..];
+        let marked = if v6 {
+            assert_eq!(bytes[VNET_HEADER_LEN + 2..], before[VNET_HEADER_LEN + 2..]);
+            ip[0] << 4 | ip[1] >> 4
+        } else {
+            let sum = Sum::default().add(&ip[..20]).folded();
+            assert_eq!(sum, 0xffff, "the checksum is right");
+            ip[1]
+        };
+        assert_eq!(marked, 0b1011_1000 | expected, "v6: {v6}, {ecn:02b}");
+        assert!(expected == 0b11 || bytes == before);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
@@ -354,6 +396,7 @@ proptest! {
                 run(&built, end - 1, segments);
             }
         }
+        Packet::mark_congestion(&mut bytes);
         Packet::damage(&mut bytes, random, undetected);
     }
 }

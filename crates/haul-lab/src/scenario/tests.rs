@@ -106,6 +106,26 @@ fn errors_name_the_line_and_say_what_to_write() {
 }
 
 #[test]
+fn the_threshold_of_marks_is_bytes_or_a_share_of_the_path() {
+    let mark = |text: &str| {
+        let text = format!("[path]\nrtt = \"80ms\"\n{text}");
+        parse(&text).map(|scenario| scenario.forward.link.ecn_mark_bytes)
+    };
+    let rate = "rate = \"1Gbit\"\necn_mark =";
+    assert_eq!(mark("rate = \"1Gbit\"").unwrap(), None);
+    assert_eq!(
+        mark(&format!("{rate} \"200KiB\"")).unwrap(),
+        Some(200 << 10)
+    );
+    assert_eq!(
+        mark(&format!("{rate} \"0.1bdp\"")).unwrap(),
+        Some(1_000_000)
+    );
+    assert!(mark(&format!("{rate} \"10packets\"")).is_err());
+    assert!(mark("ecn_mark = \"200KiB\"").is_err(), "there is no queue");
+}
+
+#[test]
 fn gateways_stand_between_the_hosts() {
     let scenario =
         parse("topology = \"gateways\"\nhosts_per_side = 2\n[path]\nrtt = \"1ms\"").unwrap();

@@ -20,6 +20,7 @@ fn everything() -> LinkConfig {
         jitter_ns: 2 * MS,
         loss: LossModel::Random(0.01),
         rate: shaper(GBIT, Some(1 << 20)),
+        ecn_mark_bytes: Some(1 << 19),
         policer: Some(Policer {
             rate_bps: GBIT,
             burst_bytes: 1 << 20,
@@ -54,6 +55,7 @@ fn a_perfect_wire_delivers_at_once() {
     let (fates, _) = fates(LinkConfig::default(), 1, 3, 7);
     let expected = [0, 7, 14].map(|at_ns| Fate::Delivered {
         at_ns,
+        marked: false,
         corrupted: false,
         duplicate_at_ns: None,
     });
@@ -281,8 +283,36 @@ prop_compose! {
             rate: rate.map(|(rate_bps, queue_bytes, queue_packets)| Shaper { rate_bps, queue_bytes, queue_packets }),
             policer: policer.map(|(rate_bps, burst_bytes)| Policer { rate_bps, burst_bytes }),
             reorder: reorder.map(|(probability, delay_ns)| Reorder { probability, delay_ns }),
+            ecn_mark_bytes: None,
         }
     }
+}
+
+#[test]
+fn packets_above_the_threshold_are_marked_and_none_below() {
+    let config = LinkConfig {
+        rate: Some(Shaper {
+            rate_bps: 8_000_000_000,
+            queue_bytes: Some(10_000),
+            queue_packets: None,
+        }),
+        ecn_mark_bytes: Some(5_000),
+        ..LinkConfig::default()
+    };
+    let mut link = Link::new(config, 1);
+    let marks: Vec<bool> = (0..12)
+        .filter_map(|_| match link.admit(0, 1_000) {
+            Fate::Delivered { marked, .. } => Some(marked),
+            Fate::Dropped(_) => None,
+        })
+        .collect();
+    assert_eq!(marks, [[false; 5], [true; 5]].concat());
+    assert_eq!((link.stats().marked, link.stats().queue_dropped), (5, 2));
+    // Once half of it has left, there is room below the threshold again.
+    assert!(matches!(
+        link.admit(6_000, 1_000),
+        Fate::Delivered { marked: false, .. }
+    ));
 }
 
 proptest! {

@@ -38,6 +38,8 @@ pub struct Link {
     pub(super) now: Time,
     shared: Arc<Shared>,
     stats_due: Time,
+    /// Packets say that this end heeds marks of congestion.
+    ecn_capable: bool,
     /// Octets that the latest turn received.
     arrived: u64,
     /// The latest turn left nothing in the socket.
@@ -78,6 +80,8 @@ const STATS_NS: u64 = 50 * haul_cc::time::MILLISECOND_NS;
 const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
 /// With this much still to send, the source is not asked for more.
 const BACKLOG_BYTES: u64 = 4 << 20;
+/// The ECN bits of a packet that met a filling queue (RFC 3168 §5).
+const CONGESTION_EXPERIENCED: u8 = 0b11;
 /// Slices of one placement: the packets of a super-packet.
 const RUN: usize = 64;
 
@@ -133,6 +137,7 @@ impl Link {
             connection,
             poller,
             stats_due: Time::ZERO,
+            ecn_capable: false,
             arrived: 0,
             drained: true,
             paused: Time::ZERO,
@@ -222,6 +227,7 @@ impl Link {
             if complete && self.connection.is_drained() && self.left.is_none() {
                 return Ok(());
             }
+            self.follow_ecn()?;
             self.turn(outgoing, &mut NoSink)?;
             outgoing.release(self.connection.released(), self.connection.sent_position());
             match self.connection.paced_until() {
@@ -234,6 +240,18 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Has packets say what the connection wants them to. Only a sender's do: control packets are not marked.
+    fn follow_ecn(&mut self) -> Result<(), LinkError> {
+        let capable = self.connection.is_ecn_capable();
+        if capable != self.ecn_capable {
+            self.socket
+                .set_ecn_capable(capable)
+                .map_err(LinkError::Network)?;
+            self.ecn_capable = capable;
+        }
+        Ok(())
     }
 
     /// Places what arrives into `sink` until the peer has closed.
@@ -379,6 +397,10 @@ impl Link {
                 self.arrived += message.bytes.len() as u64;
                 let arrived = Time::from_ns(message.arrived_ns);
                 let datagrams = message.datagrams();
+                if message.ecn == CONGESTION_EXPERIENCED {
+                    let marked = u32::try_from(datagrams.len()).unwrap_or(u32::MAX);
+                    self.connection.handle_marks(marked);
+                }
                 take(&mut self.connection, self.now, arrived, datagrams, place)
                     .map_err(LinkError::Sink)?;
             }

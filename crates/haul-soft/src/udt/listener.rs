@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use haul_cc::Time;
 use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller, Waker};
-use haul_io::udp::{RecvBatch, UdpSocket};
+use haul_io::udp::{RecvBatch, UdpOptions, UdpSocket};
 use haul_udt::wire::SocketId;
 use haul_udt::{Connection, Identity, Reaction, Request};
 
@@ -46,7 +46,12 @@ impl Listener {
     /// # Errors
     /// Of `bind(2)`.
     pub fn bind(local: SocketAddr, options: &Options, secret: [u8; 16]) -> io::Result<Self> {
-        let socket = UdpSocket::bind(local, &options.socket_options(true))?;
+        let shared = options.socket_options(true);
+        let socket_options = UdpOptions {
+            report_destination: local.ip().is_unspecified(),
+            ..shared
+        };
+        let socket = UdpSocket::bind(local, &socket_options)?;
         let poller = Poller::new()?;
         poller.add(&socket, TOKEN, Interest::READ)?;
         let [a, b, c, d, ..] = secret;
@@ -91,14 +96,14 @@ impl Listener {
             if deadline.is_some_and(|at| now >= at) || self.stop.load(Ordering::Acquire) {
                 return Ok(None);
             }
-            while let Some(request) = self.next_request()? {
+            while let Some((request, local)) = self.next_request()? {
                 let theirs = &request.handshake;
                 let identity = Identity {
                     socket: theirs.socket,
                     initial: theirs.initial,
                 };
                 if let Some(options) = wanted(identity)
-                    && let Some(link) = self.open(&request, &options)?
+                    && let Some(link) = self.open(&request, local, &options)?
                 {
                     return Ok(Some((identity, link)));
                 }
@@ -109,8 +114,8 @@ impl Listener {
         }
     }
 
-    /// Answers what has arrived, up to the next request with a valid cookie.
-    fn next_request(&mut self) -> Result<Option<Request>, LinkError> {
+    /// Answers what has arrived, up to the next request with a valid cookie; with it the address that it was sent to.
+    fn next_request(&mut self) -> Result<Option<(Request, SocketAddr)>, LinkError> {
         loop {
             match self.socket.recv_batch(&mut self.batch) {
                 Ok(0) => return Ok(None),
@@ -122,6 +127,8 @@ impl Listener {
             self.recent.retain(|(.., at)| now.since(*at) < RECENT_NS);
             let mut found = None;
             for message in self.batch.iter() {
+                let mut local = message.to.unwrap_or_else(|| self.socket.local_addr());
+                local.set_port(self.socket.local_addr().port());
                 for datagram in message.datagrams() {
                     let reaction =
                         self.core
@@ -129,14 +136,11 @@ impl Listener {
                     match reaction {
                         Reaction::Ignore => {}
                         Reaction::Reply => {
-                            let reply = [io::IoSlice::new(&self.reply)];
                             // A lost reply is like any lost packet: the client asks again.
-                            let _ =
-                                self.socket
-                                    .send_segments(message.from, self.reply.len(), &reply);
+                            let _ = self.socket.send_from(local, message.from, &self.reply);
                         }
                         Reaction::Accept(request) if self.is_recent(&request) => {}
-                        Reaction::Accept(request) => found = found.or(Some(request)),
+                        Reaction::Accept(request) => found = found.or(Some((request, local))),
                     }
                 }
             }
@@ -153,8 +157,13 @@ impl Listener {
         self.recent.iter().any(same)
     }
 
-    fn open(&mut self, request: &Request, options: &Options) -> Result<Option<Link>, LinkError> {
-        let local = self.socket.local_addr();
+    /// Opens the connection from `local`: a client takes packets from the address that it asked, and from no other.
+    fn open(
+        &mut self,
+        request: &Request,
+        local: SocketAddr,
+        options: &Options,
+    ) -> Result<Option<Link>, LinkError> {
         let socket =
             UdpSocket::bind(local, &options.socket_options(true)).map_err(LinkError::Network)?;
         socket.connect(request.from).map_err(LinkError::Network)?;

@@ -110,14 +110,7 @@ pub fn connect(
     own: Identity,
     options: &Options,
 ) -> Result<Link, LinkError> {
-    open(
-        local,
-        peer,
-        own,
-        options,
-        haul_udt::Connection::connect,
-        false,
-    )
+    Connecting::begin(local, peer, own, options)?.finish()
 }
 
 /// Connects to a peer that does the same from and to these addresses (UDT's rendezvous).
@@ -130,25 +123,54 @@ pub fn rendezvous(
     own: Identity,
     options: &Options,
 ) -> Result<Link, LinkError> {
-    open(
-        local,
-        peer,
-        own,
-        options,
-        haul_udt::Connection::rendezvous,
-        true,
-    )
+    let mut link = unopened(local, peer, own, options, haul_udt::Connection::rendezvous)?;
+    link.wait_open(true)?;
+    Ok(link)
+}
+
+/// A connection that another thread may call off while it opens.
+#[derive(Debug)]
+pub struct Connecting(Link);
+
+impl Connecting {
+    /// As [`connect`], and does not wait.
+    ///
+    /// # Errors
+    /// [`LinkError::Network`] where the address cannot be reached.
+    pub fn begin(
+        local: SocketAddr,
+        peer: SocketAddr,
+        own: Identity,
+        options: &Options,
+    ) -> Result<Self, LinkError> {
+        let link = unopened(local, peer, own, options, haul_udt::Connection::connect)?;
+        Ok(Self(link))
+    }
+
+    /// The handle whose [`Remote::close`] ends [`Connecting::finish`], and the link that comes of it.
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        self.0.remote()
+    }
+
+    /// Waits until the connection is open.
+    ///
+    /// # Errors
+    /// As [`connect`]; [`LinkError::Closed`] where it was called off.
+    pub fn finish(mut self) -> Result<Link, LinkError> {
+        self.0.wait_open(false)?;
+        Ok(self.0)
+    }
 }
 
 type Opener = fn(haul_cc::Time, Config, Identity, [u32; 4], u64) -> haul_udt::Connection;
 
-fn open(
+fn unopened(
     local: SocketAddr,
     peer: SocketAddr,
     own: Identity,
     options: &Options,
     opener: Opener,
-    patient: bool,
 ) -> Result<Link, LinkError> {
     let socket =
         UdpSocket::bind(local, &options.socket_options(false)).map_err(LinkError::Network)?;
@@ -159,7 +181,5 @@ fn open(
     let words = haul_udt::wire::Handshake::peer_words(peer.ip());
     let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
     let connection = opener(now, config, own, words, seed);
-    let mut link = Link::new(socket, peer, connection).map_err(LinkError::Network)?;
-    link.wait_open(patient)?;
-    Ok(link)
+    Link::new(socket, peer, connection).map_err(LinkError::Network)
 }

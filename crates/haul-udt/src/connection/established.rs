@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
-use haul_cc::{Ack as ControlAck, Controller, Loss, Pacer, Rate, RateSample, RttEstimator, Time};
+use haul_cc::{
+    Ack as ControlAck, Controller, Loss, Marks, Pacer, Rate, RateSample, RttEstimator, Time,
+};
 
 use super::{PayloadRange, Stats, Transmit};
 use crate::config::{Config, Params};
@@ -43,6 +45,8 @@ struct FeedbackState {
     /// Arrival times (receiver's clock, ns) and wire bytes arrived, oldest first.
     arrivals: VecDeque<(u64, u64)>,
     train_taken: bool,
+    /// Marks that the peer has told of.
+    marked_packets: u32,
     /// Samples that begin below this count of arrived bytes were limited by the application.
     app_limited_until: u64,
     /// Samples that begin below this count were limited by how late the sender's machine woke it.
@@ -308,6 +312,7 @@ impl Established {
             self.rtt.update(now, rtt_ns);
         }
         self.on_loss(now, &progress);
+        self.on_marks(now, feedback);
         let arrival = self.sample_arrivals(feedback);
         self.controller.handle_ack(
             now,
@@ -333,6 +338,38 @@ impl Established {
             REORDER_NS_MIN,
             2 * self.rtt.smoothed_ns().max(REORDER_NS_MIN),
         )
+    }
+
+    fn on_marks(&mut self, now: Time, feedback: &Feedback<'_>) {
+        let marked = feedback
+            .marked_packets
+            .wrapping_sub(self.feedback.marked_packets);
+        self.feedback.marked_packets = feedback.marked_packets;
+        if marked == 0 || !self.params.ecn {
+            return;
+        }
+        let next_packet = self.sender.next_packet();
+        let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
+        self.controller.handle_marks(
+            now,
+            &Marks {
+                marked_bytes: u64::from(marked) * packet_bytes,
+                highest_packet: feedback.highest.extend(next_packet),
+                next_packet,
+                in_flight_bytes: self.sender.in_flight_bytes(),
+            },
+        );
+    }
+
+    /// Not where the first data has drawn no answer: some paths drop whatever says that it is ECN-capable (RFC 9000
+    /// §13.4.2).
+    pub(super) fn may_say_ecn(&self) -> bool {
+        let unanswered = self.sender.released() == 0 && self.timers.timeouts >= PROBES;
+        self.params.ecn && !unanswered
+    }
+
+    pub(super) fn handle_marks(&mut self, datagrams: u32) {
+        self.receiver.note_marks(datagrams);
     }
 
     fn on_loss(&mut self, now: Time, progress: &Progress) {

@@ -11,7 +11,7 @@ pub use transmit::{PayloadRange, Transmit};
 
 use crate::config::{Config, Params};
 use crate::error::{Error, Misbehaviour, SendError};
-use crate::handshake::{Agreed, Opening, own_body};
+use crate::handshake::{Agreed, Opening, Role, own_body};
 use crate::listener::Request;
 use crate::recv::Received;
 use crate::send::SendTotals;
@@ -106,18 +106,24 @@ impl Connection {
     /// Connects to a listener. `peer` are the words of [`Handshake::peer_words`]; `seed` feeds the congestion control.
     #[must_use]
     pub fn connect(now: Time, config: Config, own: Identity, peer: [u32; 4], seed: u64) -> Self {
-        let opening = Opening::client(now, &config, own.socket, own.initial.get(), peer);
-        Self::opening(config, own, seed, opening)
+        Self::begin(now, config, Role::Client, own, peer, seed)
     }
 
     /// Connects to a peer that does the same.
     #[must_use]
     pub fn rendezvous(now: Time, config: Config, own: Identity, peer: [u32; 4], seed: u64) -> Self {
-        let opening = Opening::rendezvous(now, &config, own.socket, own.initial.get(), peer);
-        Self::opening(config, own, seed, opening)
+        Self::begin(now, config, Role::Rendezvous, own, peer, seed)
     }
 
-    fn opening(config: Config, own: Identity, seed: u64, opening: Opening) -> Self {
+    fn begin(
+        now: Time,
+        config: Config,
+        role: Role,
+        own: Identity,
+        peer: [u32; 4],
+        seed: u64,
+    ) -> Self {
+        let opening = Opening::new(now, &config, role, own, peer);
         Self {
             config,
             local: own.socket,
@@ -141,8 +147,13 @@ impl Connection {
         seed: u64,
     ) -> Result<Self, Error> {
         let theirs = &request.handshake;
-        let params = Params::negotiate(&config, theirs.mss, theirs.flight, request.offer.placement)
+        let params = Params::negotiate(&config, theirs.mss, theirs.flight, request.offer)
             .ok_or(Error::Incompatible("its packets are too small"))?;
+        // As libudt does: the client's first sequence number is that of both directions.
+        let own = Identity {
+            socket,
+            initial: theirs.initial,
+        };
         let initial = theirs.initial.get();
         let body = Handshake {
             cookie: theirs.cookie,
@@ -151,8 +162,7 @@ impl Connection {
             ..own_body(
                 &config,
                 RequestKind::Conclusion,
-                socket,
-                initial,
+                own,
                 Handshake::peer_words(request.from.ip()),
             )
         };
@@ -170,6 +180,7 @@ impl Connection {
                 body,
                 Offer {
                     placement: params.placement,
+                    ecn: params.ecn,
                 },
             )),
             repeat_due: true,
@@ -182,6 +193,13 @@ impl Connection {
     }
 
     // ---- inputs
+
+    /// So many datagrams, which [`Connection::handle_datagram`] gets next, came with a mark of congestion (CE, RFC 3168 §5).
+    pub fn handle_marks(&mut self, datagrams: u32) {
+        if let Phase::Open(open) = &mut self.phase {
+            open.handle_marks(datagrams);
+        }
+    }
 
     /// Takes a datagram that this host received at `arrived` and this call sees at `now`.
     ///
@@ -424,6 +442,13 @@ impl Connection {
     #[must_use]
     pub fn params(&self) -> Option<Params> {
         self.open().map(Established::params)
+    }
+
+    /// Whether data packets are to say that this end heeds marks of congestion (ECT(0), RFC 3168 §5): the peer tells of them,
+    /// the control slows down for them, and the path does not seem to swallow packets that say so.
+    #[must_use]
+    pub fn is_ecn_capable(&self) -> bool {
+        self.open().is_some_and(Established::may_say_ecn) && self.config.control.heeds_marks()
     }
 
     /// Placed streams: everything below this stream offset has arrived.

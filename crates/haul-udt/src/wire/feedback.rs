@@ -33,6 +33,8 @@ pub struct Feedback<'a> {
     pub train_bytes: u32,
     /// … and how long they took, nanoseconds: the dispersion of a back-to-back train.
     pub train_ns: u32,
+    /// Packets that arrived with a mark of congestion, so far; the count wraps.
+    pub marked_packets: u32,
     /// `gaps` list all that is missing from here …
     pub covered_from: Seq,
     /// … to here, excluded.
@@ -41,7 +43,7 @@ pub struct Feedback<'a> {
     pub gaps: LossRanges<'a>,
 }
 
-const FIXED_WORDS: usize = 17;
+const FIXED_WORDS: usize = 18;
 /// Words of gaps that a feedback packet may carry: it fits every path that IPv6 allows (1,280 octets).
 pub const FEEDBACK_GAP_WORDS_MAX: usize = 280;
 
@@ -68,6 +70,7 @@ impl<'a> Feedback<'a> {
             covered_to: Seq::new(word(fixed, 14)),
             train_bytes: word(fixed, 15),
             train_ns: word(fixed, 16),
+            marked_packets: word(fixed, 17),
             gaps: LossRanges::parse(gaps)?,
         })
     }
@@ -92,6 +95,7 @@ impl<'a> Feedback<'a> {
         push(self.covered_to.get());
         push(self.train_bytes);
         push(self.train_ns);
+        push(self.marked_packets);
     }
 }
 

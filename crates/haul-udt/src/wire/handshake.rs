@@ -65,24 +65,29 @@ pub(crate) const REJECT_INCOMPATIBLE: u32 = 1002;
 pub struct Offer {
     /// Packets say where they belong and feedback is selective (docs/protocol/udt.md).
     pub placement: bool,
+    /// Marks of congestion are counted, and feedback tells of them; only with placement.
+    pub ecn: bool,
 }
 
 /// "HAUL".
 const OFFER_MAGIC: u32 = 0x4841_554c;
 const OFFER_PLACEMENT: u32 = 1;
+const OFFER_ECN: u32 = 2;
 
 impl Offer {
     pub(super) fn from_words(info: u32, word2: u32) -> Self {
+        let placement = word2 == OFFER_MAGIC && info & OFFER_PLACEMENT != 0;
         Self {
-            placement: word2 == OFFER_MAGIC && info & OFFER_PLACEMENT != 0,
+            placement,
+            ecn: placement && info & OFFER_ECN != 0,
         }
     }
 
     pub(super) fn to_words(self) -> (u32, u32) {
-        if self.placement {
-            (OFFER_PLACEMENT, OFFER_MAGIC)
-        } else {
-            (0, 0)
+        match (self.placement, self.ecn) {
+            (true, true) => (OFFER_PLACEMENT | OFFER_ECN, OFFER_MAGIC),
+            (true, false) => (OFFER_PLACEMENT, OFFER_MAGIC),
+            (false, _) => (0, 0),
         }
     }
 }

@@ -54,9 +54,12 @@ fn a_plain_handshake_offers_nothing_and_ours_says_haul() {
     };
     assert_eq!(offer, Offer::default());
     let mut out = Vec::new();
-    let offer = Offer { placement: true };
+    let offer = Offer {
+        placement: true,
+        ecn: true,
+    };
     ControlWriter::new(&mut out, SocketId(0)).handshake(&body, offer);
-    assert_eq!(out[4..12], *b"\0\0\0\x01HAUL");
+    assert_eq!(out[4..12], *b"\0\0\0\x03HAUL");
     assert_eq!(out[16..], first[16..]);
 }
 
@@ -145,7 +148,13 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         (any_handshake(), any::<bool>()).prop_map(|(body, placement)| {
             let mut out = Vec::new();
-            ControlWriter::new(&mut out, SocketId(0)).handshake(&body, Offer { placement });
+            ControlWriter::new(&mut out, SocketId(0)).handshake(
+                &body,
+                Offer {
+                    placement,
+                    ecn: false,
+                },
+            );
             out
         }),
         written(|writer, _| writer.keep_alive()),
@@ -173,7 +182,7 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
             out.extend_from_slice(&gaps);
             out
         }),
-        (any::<[u32; 14]>(), any::<[u64; 3]>(), any_gaps()).prop_map(|(words, long, gaps)| {
+        (any::<[u32; 13]>(), any::<[u64; 3]>(), any_gaps()).prop_map(|(words, long, gaps)| {
             let mut out = Vec::new();
             let fixed = Feedback {
                 number: words[0],
@@ -189,6 +198,7 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
                 reorder_us: words[7],
                 train_bytes: words[8],
                 train_ns: words[9],
+                marked_packets: words[12],
                 covered_from: Seq::new(words[10]),
                 covered_to: Seq::new(words[11]),
                 gaps: LossRanges::NONE,

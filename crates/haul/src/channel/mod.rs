@@ -8,6 +8,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use haul_soft::bulk::{Sink, Source};
@@ -89,6 +90,9 @@ impl Kind {
 /// The most streams of one channel.
 pub const STREAMS_MAX: u16 = 64;
 
+/// The lowest rate that can be declared, bits per second: a packet takes a fifth of a second then.
+pub const RATE_BPS_MIN: u64 = 64_000;
+
 /// 62 bits that bind data connections to a session: 31 that a UDT handshake carries as its initial
 /// sequence number, 31 as its socket id. TCP streams carry them whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -163,16 +167,25 @@ impl Setup {
             kind,
             token: Token::from_wire(open.token),
             streams: open.streams,
-            rate_bps: open.rate_bps,
+            rate_bps: open.rate_bps.map(|rate| rate.max(RATE_BPS_MIN)),
             congestion: open.congestion.clone(),
         })
     }
 }
 
-/// A channel on its way to being open, on a thread of its own.
+/// A channel on its way to being open, on a thread of its own. Dropped before it is finished, it is cancelled.
 pub(crate) struct Opening {
-    thread: std::thread::JoinHandle<Result<Arc<dyn Channel>, Fault>>,
+    /// `None` once finished.
+    thread: Option<JoinHandle<Result<Arc<dyn Channel>, Fault>>>,
     cancel: Cancel,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            (self.cancel)();
+        }
+    }
 }
 
 /// Has an [`Opening`] fail soon instead of waiting out its time.
@@ -186,11 +199,19 @@ impl Opening {
         timeout: Duration,
     ) -> Result<Self, Fault> {
         let setup = setup.clone();
-        // Connecting ends by itself within `timeout`.
-        Self::spawn(Arc::new(|| {}), move || match setup.kind {
-            Kind::Tcp => Ok(Arc::new(tcp::TcpChannel::connect(&setup, server, timeout)?)),
-            Kind::Udt => Ok(Arc::new(udt::UdtChannel::connect(&setup, server, timeout)?)),
-        })
+        match setup.kind {
+            // The server's kernel answers, or nobody does, and then nothing else goes on either.
+            Kind::Tcp => Self::spawn(Arc::new(|| {}), move || {
+                Ok(Arc::new(tcp::TcpChannel::connect(&setup, server, timeout)?))
+            }),
+            Kind::Udt => {
+                let connecting = udt::Connecting::begin(&setup, server, timeout)?;
+                let remote = connecting.remote();
+                Self::spawn(Arc::new(move || remote.close()), move || {
+                    Ok(Arc::new(connecting.finish()?))
+                })
+            }
+        }
     }
 
     /// The server's side; `doors` are where data connections come in.
@@ -211,20 +232,21 @@ impl Opening {
                 })
             }
             Kind::Udt => {
-                let claim = doors.udt.claim(&setup);
-                let (claimed, token) = (Arc::clone(doors), setup.token);
-                Self::spawn(Arc::new(move || claimed.udt.give_up(token)), move || {
-                    let channel = udt::UdtChannel::accept(&claim, deadline);
-                    Ok(Arc::new(channel?))
+                let claim = Arc::new(doors.udt.claim(&setup));
+                let claimed = Arc::clone(&claim);
+                Self::spawn(Arc::new(move || claimed.give_up()), move || {
+                    Ok(Arc::new(udt::UdtChannel::accept(&claim, deadline)?))
                 })
             }
         }
     }
 
     /// Waits until the channel is open.
-    pub(crate) fn finish(self) -> Result<Arc<dyn Channel>, Fault> {
-        let opened = self.thread.join();
-        opened.unwrap_or_else(|_| Err(Fault::new(Code::Other, "opening the channel failed")))
+    pub(crate) fn finish(mut self) -> Result<Arc<dyn Channel>, Fault> {
+        let opened = self.thread.take().map(JoinHandle::join);
+        opened
+            .and_then(Result::ok)
+            .unwrap_or_else(|| Err(Fault::new(Code::Other, "opening the channel failed")))
     }
 
     pub(crate) fn cancel(&self) -> Cancel {
@@ -236,10 +258,11 @@ impl Opening {
         open: impl FnOnce() -> Result<Arc<dyn Channel>, Fault> + Send + 'static,
     ) -> Result<Self, Fault> {
         let builder = std::thread::Builder::new().name("haul-open".into());
-        let thread = builder
-            .spawn(open)
-            .map_err(|error| Fault::new(Code::Other, format!("cannot start a thread: {error}")))?;
-        Ok(Self { thread, cancel })
+        let thread = builder.spawn(open).map_err(|error| Fault::thread(&error))?;
+        Ok(Self {
+            thread: Some(thread),
+            cancel,
+        })
     }
 }
 

@@ -7,11 +7,12 @@
 //! a pipe costs a fifth less processor time than this with 1 MiB reads, not enough to have a second
 //! way of placing bytes).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use haul_io::tcp;
@@ -59,17 +60,17 @@ impl TcpChannel {
             Ok(stream)
         };
         let streams = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..setup.streams)
-                .map(|index| scope.spawn(move || connect(index)))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-                })
-                .collect::<io::Result<Vec<_>>>()
+            let start = |index| {
+                let builder = std::thread::Builder::new().name("haul-connect".into());
+                builder.spawn_scoped(scope, move || connect(index))
+            };
+            let threads: Vec<_> = (0..setup.streams).map(start).collect();
+            let join = |thread: io::Result<ScopedJoinHandle<'_, _>>| {
+                let joined = thread?.join();
+                joined.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+            };
+            let streams: Vec<_> = threads.into_iter().map(join).collect();
+            streams.into_iter().collect::<io::Result<Vec<_>>>()
         });
         let streams = streams.map_err(|error| {
             let text = format!(
@@ -301,8 +302,31 @@ pub(crate) struct Door {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    sessions: Mutex<HashMap<Token, HashMap<u16, TcpStream>>>,
+    room: Mutex<Room>,
     changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Room {
+    sessions: HashMap<Token, HashMap<u16, TcpStream>>,
+    /// Connections that no session has claimed yet, by number, the oldest first.
+    unclaimed: VecDeque<u64>,
+    arrived: u64,
+}
+
+/// Each takes a thread; one more, and the one that has waited longest must go.
+const UNCLAIMED_MAX: usize = 256;
+
+impl Room {
+    /// Lets a connection in; its number.
+    fn enter(&mut self) -> u64 {
+        self.arrived += 1;
+        self.unclaimed.push_back(self.arrived);
+        if self.unclaimed.len() > UNCLAIMED_MAX {
+            self.unclaimed.pop_front();
+        }
+        self.arrived
+    }
 }
 
 /// A session's claim on the connections that carry its token.
@@ -315,7 +339,7 @@ pub(crate) struct Claim {
 impl Door {
     /// From now on connections with this token are the caller's.
     pub(crate) fn claim(&self, token: Token) -> Claim {
-        lock(&self.waiting.sessions).entry(token).or_default();
+        lock(&self.waiting.room).sessions.entry(token).or_default();
         self.waiting.changed.notify_all();
         Claim {
             token,
@@ -324,18 +348,22 @@ impl Door {
     }
 
     /// Hands a connection to the session that claims its token, waiting for the claim until
-    /// `deadline`; a connection that nobody claims is closed.
+    /// `deadline`; a connection that nobody claims, or that too many came after, is closed.
     pub(crate) fn deliver(&self, token: Token, index: u16, stream: TcpStream, deadline: Instant) {
-        let sessions = lock(&self.waiting.sessions);
+        let mut room = lock(&self.waiting.room);
+        let number = room.enter();
+        self.waiting.changed.notify_all();
         let patience = deadline.saturating_duration_since(Instant::now());
-        let unclaimed =
-            |sessions: &mut HashMap<Token, HashMap<u16, TcpStream>>| !sessions.contains_key(&token);
+        let unclaimed = |room: &mut Room| {
+            !room.sessions.contains_key(&token) && room.unclaimed.contains(&number)
+        };
         let waited = self
             .waiting
             .changed
-            .wait_timeout_while(sessions, patience, unclaimed);
-        let (mut sessions, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if let Some(streams) = sessions.get_mut(&token) {
+            .wait_timeout_while(room, patience, unclaimed);
+        let (mut room, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        room.unclaimed.retain(|waiting| *waiting != number);
+        if let Some(streams) = room.sessions.get_mut(&token) {
             streams.entry(index).or_insert(stream);
             self.waiting.changed.notify_all();
         }
@@ -345,18 +373,18 @@ impl Door {
 impl Claim {
     /// All connections of the session, once they are there.
     fn wait(&self, count: u16, deadline: Instant) -> Option<Vec<TcpStream>> {
-        let sessions = lock(&self.waiting.sessions);
+        let room = lock(&self.waiting.room);
         let patience = deadline.saturating_duration_since(Instant::now());
         let waited = self
             .waiting
             .changed
-            .wait_timeout_while(sessions, patience, |sessions| {
-                sessions
+            .wait_timeout_while(room, patience, |room| {
+                room.sessions
                     .get(&self.token)
                     .is_some_and(|streams| streams.len() < usize::from(count))
             });
-        let (mut sessions, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let mut streams = sessions.remove(&self.token)?;
+        let (mut room, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut streams = room.sessions.remove(&self.token)?;
         (0..count).map(|index| streams.remove(&index)).collect()
     }
 }
@@ -364,7 +392,7 @@ impl Claim {
 impl Claim {
     /// Ends the claim; connections that came for it are closed.
     pub(crate) fn give_up(&self) {
-        lock(&self.waiting.sessions).remove(&self.token);
+        lock(&self.waiting.room).sessions.remove(&self.token);
         self.waiting.changed.notify_all();
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -26,9 +26,15 @@ pub(crate) struct UdtChannel {
     remote: Remote,
 }
 
-impl UdtChannel {
-    /// Connects to the server.
-    pub(crate) fn connect(
+/// A UDT channel that the client opens.
+pub(crate) struct Connecting {
+    server: SocketAddr,
+    connecting: udt::Connecting,
+}
+
+impl Connecting {
+    /// Begins to connect to the server; the rest takes no longer than `timeout`.
+    pub(crate) fn begin(
         setup: &Setup,
         server: SocketAddr,
         timeout: Duration,
@@ -39,23 +45,38 @@ impl UdtChannel {
         };
         let mut options = options(setup);
         options.config.connect_timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let link = udt::connect(
-            SocketAddr::new(any, 0),
-            server,
-            setup.token.identity(),
-            &options,
-        );
-        link.map(Self::new).map_err(|error| {
-            let text = match &error {
-                LinkError::Network(error) => plain(error),
-                other => other.to_string(),
-            };
-            let text = format!("cannot open a UDP channel to {server}: {text}");
-            Fault::new(Code::Unreachable, text)
-                .hint("is UDP let through to that port? --channel tcp needs only TCP")
-        })
+        let (local, own) = (SocketAddr::new(any, 0), setup.token.identity());
+        let connecting = udt::Connecting::begin(local, server, own, &options);
+        let connecting = connecting.map_err(|error| unreachable(server, &error))?;
+        Ok(Self { server, connecting })
     }
 
+    /// What calls it off from another thread.
+    pub(crate) fn remote(&self) -> Remote {
+        self.connecting.remote()
+    }
+
+    /// Waits until it is open.
+    pub(crate) fn finish(self) -> Result<UdtChannel, Fault> {
+        let link = self.connecting.finish();
+        link.map(UdtChannel::new)
+            .map_err(|error| unreachable(self.server, &error))
+    }
+}
+
+fn unreachable(server: SocketAddr, error: &LinkError) -> Fault {
+    let why = match error {
+        LinkError::Network(error) => plain(error),
+        other => other.to_string(),
+    };
+    Fault::new(
+        Code::Unreachable,
+        format!("cannot open a UDP channel to {server}: {why}"),
+    )
+    .hint("is UDP let through to that port? --channel tcp needs only TCP")
+}
+
+impl UdtChannel {
     /// Waits until the client has connected.
     pub(crate) fn accept(claim: &Claim, deadline: Instant) -> Result<Self, Fault> {
         let link = claim
@@ -143,13 +164,31 @@ impl Token {
 /// Where a server's UDT connections come in.
 #[derive(Debug, Default)]
 pub(crate) struct Door {
-    expected: Mutex<HashMap<Token, (Options, Sender<Link>)>>,
+    expected: Expected,
 }
 
-/// A session's claim on the connection with its token.
+/// The connections that sessions wait for: with which options, and who gets them.
+type Expected = Arc<Mutex<HashMap<Token, (Options, Sender<Link>)>>>;
+
+/// A session's claim on the connection with its token. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
+    token: Token,
     arrived: Receiver<Link>,
+    expected: Expected,
+}
+
+impl Claim {
+    /// Ends the claim, and with it the wait in [`UdtChannel::accept`].
+    pub(crate) fn give_up(&self) {
+        lock(&self.expected).remove(&self.token);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.give_up();
+    }
 }
 
 impl Door {
@@ -157,12 +196,11 @@ impl Door {
     pub(crate) fn claim(&self, setup: &Setup) -> Claim {
         let (sender, arrived) = bounded(1);
         lock(&self.expected).insert(setup.token, (options(setup), sender));
-        Claim { arrived }
-    }
-
-    /// Nobody waits for that connection any more.
-    pub(crate) fn give_up(&self, token: Token) {
-        lock(&self.expected).remove(&token);
+        Claim {
+            token: setup.token,
+            arrived,
+            expected: Arc::clone(&self.expected),
+        }
     }
 
     /// Accepts connections until the process ends. Strangers get no further than the cookie.

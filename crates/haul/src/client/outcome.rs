@@ -7,7 +7,7 @@ use super::Config;
 use crate::report::{BenchSummary, Direction, FileResult, FileStatus, Interval, Summary};
 use crate::session::receiver::ReceiverOutcome;
 use crate::session::sender::SenderOutcome;
-use crate::session::{add, cpu, ratio};
+use crate::session::{add, cpu, ratio, saturating_sum};
 use crate::wire::{BenchReport, Complete, FilePlan};
 
 /// What is known of a transfer so far.
@@ -104,8 +104,8 @@ impl Tally {
             peer: self.peer,
             channel: self.channel,
             streams: self.streams,
-            bytes: files.iter().map(|file| file.bytes).sum(),
-            resumed_bytes: files.iter().map(|file| file.resumed_bytes).sum(),
+            bytes: saturating_sum(files.iter().map(|file| file.bytes)),
+            resumed_bytes: saturating_sum(files.iter().map(|file| file.resumed_bytes)),
             files,
             moved_bytes: moved,
             repaired_bytes: self.receiver.repaired,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, select, unbounded};
 use haul_soft::bulk::{Extent, FileRange, Sink, Source};
 
-use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault};
+use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, spawn};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
@@ -147,11 +147,11 @@ fn with_channel<T>(
     std::thread::scope(|scope| {
         let (sender, ended) = unbounded();
         let channel = &carrier;
-        scope.spawn(move || {
+        let run = move || {
             // The conversation may be over.
             let _ = sender.send(channel.run(opening, work));
-        });
-        let result = converse(&carrier, &ended);
+        };
+        let result = spawn(scope, "haul-bench", run).and_then(|()| converse(&carrier, &ended));
         if let Err(fault) = &result {
             link.report(fault);
         }

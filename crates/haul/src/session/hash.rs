@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
@@ -12,8 +13,11 @@ use crate::target::{HASH_PIECE, Target};
 use crate::tree::Digest;
 use crate::wire::Digests;
 
-/// Digests sent in one message.
-const BATCH: usize = 64;
+/// Digests sent in one message …
+const BATCH: usize = 8;
+/// … which waits no longer than this for more of them: a block without its digest is not verified, and is sent again if
+/// an end dies.
+const BATCH_WAIT: Duration = Duration::from_millis(200);
 
 /// Hashes the asked-for blocks of the source in the order of the space, close behind the channel,
 /// and hands the digests to `send` until that refuses or the space is complete.
@@ -33,6 +37,7 @@ pub(super) fn hash_source(
             first: run.first,
             digests: Vec::new(),
         };
+        let mut begun = Instant::now();
         for block in run.first..run.first + run.count {
             let (position, len) = blocks.range(block, 1);
             source.wait_taken(segment.start + (position - run_start) + len);
@@ -50,9 +55,9 @@ pub(super) fn hash_source(
                 at += piece as u64;
             }
             batch.digests.extend_from_slice(&hasher.finish());
-            // A large block is worth a message of its own: the receiver can verify it at once.
             let full = batch.digests.len() >= BATCH * size_of::<Digest>();
-            if full || blocks.block_size() > 1 << 20 || block % 8 == 7 {
+            if full || begun.elapsed() >= BATCH_WAIT {
+                begun = Instant::now();
                 let next = Digests {
                     file: run.file,
                     first: block + 1,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::thread::Scope;
 use std::time::Duration;
 
 use haul_io::clock::{CpuTime, process_cpu};
@@ -112,6 +113,17 @@ impl Meter {
             repaired,
         }
     }
+}
+
+/// Starts one of a session's threads.
+fn spawn<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() + Send + 'scope,
+) -> Result<(), Fault> {
+    let builder = std::thread::Builder::new().name(name.into());
+    let started = builder.spawn_scoped(scope, work);
+    started.map(drop).map_err(|error| Fault::thread(&error))
 }
 
 /// Adds up what one end spent in several attempts.

@@ -12,7 +12,7 @@ use super::hash::hash_targets;
 use super::keeper::{Job, keep};
 use super::plan::{Planned, prepare};
 use super::sender::restarted;
-use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum};
+use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, spawn};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
@@ -100,22 +100,31 @@ fn receive(
         let (targets, stop) = (&targets, &stop);
         let channel_events = events.clone();
         let channel_sink = Arc::clone(&sink);
-        scope.spawn(move || {
+        let receive = move || {
             let end = carrier.run(opening, |channel| channel.receive(&*channel_sink));
             // The session may be over, here and below.
             let _ = channel_events.send(Happened::Channel(end));
-        });
+        };
         let hash_events = events.clone();
-        scope.spawn(move || {
+        let hash = move || {
             hash_targets(targets, &completed, stop, |id, digest| {
                 hash_events.send(Happened::Hashed(id, digest)).is_ok()
             });
-        });
-        scope.spawn(move || {
+        };
+        let keep = move || {
             keep(targets, &job_queue, |result| {
                 let _ = events.send(Happened::Published(result));
             });
-        });
+        };
+        let started = spawn(scope, "haul-receive", receive)
+            .and_then(|()| spawn(scope, "haul-hash", hash))
+            .and_then(|()| spawn(scope, "haul-keep", keep));
+        if let Err(fault) = started {
+            carrier.close();
+            // Those that did start end as below.
+            drop((jobs, sink));
+            return Err(fault);
+        }
         let mut session = Session {
             link,
             observer,

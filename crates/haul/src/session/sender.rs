@@ -2,7 +2,7 @@
 
 use crossbeam_channel::{Receiver, select, unbounded};
 
-use super::{Carrier, CarrierEnd, Meter, account_of, saturating_sum};
+use super::{Carrier, CarrierEnd, Meter, account_of, saturating_sum, spawn};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
@@ -47,16 +47,16 @@ pub(crate) fn run(
         let (events, happened) = unbounded();
         let (source, carrier) = (&source, &carrier);
         let channel_events = events.clone();
-        scope.spawn(move || {
+        let send = move || {
             let end = carrier.run(opening, |channel| channel.send(source));
             // The session may be over.
             let _ = channel_events.send(Happened::Channel(end));
-        });
-        scope.spawn(move || {
+        };
+        let hash = move || {
             hash_source(source, |digests| {
                 events.send(Happened::Hashed(digests)).is_ok()
             });
-        });
+        };
         let session = Session {
             link,
             source,
@@ -64,7 +64,9 @@ pub(crate) fn run(
             observer,
             meter,
         };
-        let result = session.converse(&happened, outcome);
+        let result = spawn(scope, "haul-send", send)
+            .and_then(|()| spawn(scope, "haul-hash", hash))
+            .and_then(|()| session.converse(&happened, outcome));
         if let Err(fault) = &result {
             link.report(fault);
         }

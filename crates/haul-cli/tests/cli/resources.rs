@@ -1,0 +1,183 @@
+//! When something runs out: file descriptors, room on the disk, patience with refused clients.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    Disk, MIB, Place, Server, haul, make_file, read_file, start_limited, text, wait_until,
+};
+
+#[test]
+fn with_few_file_descriptors_a_transfer_works_or_says_why_not() {
+    let place = Place::new();
+    let server = place.serve();
+    let mut worked = 0;
+    for (seed, files) in (1..).zip([10, 12, 14, 16, 20, 24, 32, 48, 64]) {
+        let content = make_file(&place.client("a"), 2 * MIB, seed);
+        for channel in ["--channel=udt", "--channel=tcp"] {
+            let (file, to) = (text(&place.client("a")), server.at(""));
+            let ended = start_limited(files, ["send", channel, "--recheck", &file, &to]).end();
+            if ended.code == Some(0) {
+                worked += 1;
+                assert!(read_file(&place.server("a")) == content);
+            } else {
+                ended.failed_somehow("too many open files");
+            }
+        }
+    }
+    assert!(worked >= 12, "only {worked} of 18 worked");
+}
+
+#[test]
+fn a_server_out_of_file_descriptors_waits_and_recovers() {
+    let place = Place::new();
+    let server = Server::start_limited(&place.server(""), 24);
+    let content = make_file(&place.client("a"), 3 * MIB, 1);
+    let send = [
+        "send",
+        &text(&place.client("a")),
+        &server.at(""),
+        "--recheck",
+    ];
+    haul(send).ok();
+    // More connections that say nothing than it has descriptors.
+    let idle: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap())
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let (before, begun) = (server.cpu_ticks(), Instant::now());
+    std::thread::sleep(Duration::from_secs(2));
+    // Of 100 ticks a second.
+    let spent = server.cpu_ticks() - before;
+    assert!(
+        spent < 40,
+        "{spent} ticks in {:?}: it does not wait, it spins",
+        begun.elapsed()
+    );
+    drop(idle);
+    haul(send).ok();
+    assert!(read_file(&place.server("a")) == content);
+}
+
+#[test]
+fn sessions_that_are_refused_leave_nothing_behind() {
+    let place = Place::new();
+    let server = Server::start(&place.server(""), "127.0.0.1:0", &["--read-only"]);
+    make_file(&place.client("a"), 10, 1);
+    let send = || {
+        let begun = Instant::now();
+        haul(["send", &text(&place.client("a")), &server.at("")]).failed(7, "only gives files");
+        // What it waits for is called off; connecting may take ten seconds.
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begun.elapsed()
+        );
+    };
+    send();
+    std::thread::sleep(Duration::from_secs(3));
+    let (threads, files) = (server.threads(), server.open_files());
+    for _ in 0..30 {
+        send();
+    }
+    // A session lingers for two seconds; what it waited for would be waited for ten.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(server.threads() <= threads, "threads are left");
+    assert!(server.open_files() <= files, "descriptors are left");
+}
+
+#[test]
+fn data_connections_that_nobody_claims_are_few() {
+    let place = Place::new();
+    let server = place.serve();
+    let strays: Vec<_> = (0..600_u64)
+        .map(|token| {
+            let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+            stream.write_all(b"hauldat\n").unwrap();
+            stream.write_all(&token.to_be_bytes()).unwrap();
+            stream.write_all(&[0, 0]).unwrap();
+            stream
+        })
+        .collect();
+    wait_until("the oldest to go", || server.threads() < 300);
+    let content = make_file(&place.client("a"), 2 * MIB, 1);
+    haul([
+        "send",
+        "--channel=tcp",
+        "--streams=4",
+        &text(&place.client("a")),
+        &server.at(""),
+    ])
+    .ok();
+    assert!(read_file(&place.server("a")) == content);
+    drop(strays);
+}
+
+#[test]
+fn a_disk_with_hardly_any_room_ends_in_the_whole_file_or_in_exit_13() {
+    let place = Place::new();
+    const SIZE: usize = 2 * MIB + 5_000;
+    let (mut full, mut fitted) = (0, 0);
+    // From room for nothing but the directory to room for everything, a page at a time where it is tight.
+    for room in [0, 1, 100, 512, 513, 514, 515, 516, 517, 518, 600] {
+        let options = format!("size={}", (room + 1) * 4096);
+        let Some(disk) = Disk::mount(&place.server(""), &options) else {
+            return;
+        };
+        let server = place.serve();
+        let content = make_file(&place.client("a"), SIZE, room);
+        let send = [
+            "send",
+            &text(&place.client("a")),
+            &server.at(""),
+            "--give-up-after=0",
+        ];
+        let ended = haul(send);
+        if ended.code == Some(0) {
+            fitted += 1;
+        } else {
+            full += 1;
+            ended.failed(13, "room");
+            assert!(
+                !place.server("a").exists(),
+                "{room}: nothing under the final name"
+            );
+            disk.resize("8m");
+            haul(send).ok();
+        }
+        assert!(read_file(&place.server("a")) == content, "{room}");
+        drop(server);
+    }
+    assert!(
+        full >= 5 && fitted >= 1,
+        "{full} were full, {fitted} fitted"
+    );
+}
+
+#[test]
+fn a_disk_without_a_name_left_exits_13() {
+    let place = Place::new();
+    let Some(disk) = Disk::mount(&place.server(""), "size=8m,nr_inodes=3") else {
+        return;
+    };
+    let server = place.serve();
+    make_file(&place.client("a"), 2 * MIB, 1);
+    make_file(&place.client("b"), 2 * MIB, 2);
+    let both = [
+        "send",
+        &text(&place.client("a")),
+        &text(&place.client("b")),
+        &server.at(""),
+    ];
+    haul(both).failed(13, "no space left");
+    assert!(is_empty(&place.server("")), "what was begun is removed");
+    haul(["send", &text(&place.client("a")), &server.at("")]).ok();
+    drop(server);
+    drop(disk);
+}
+
+fn is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir).unwrap().next().is_none()
+}
