@@ -292,9 +292,7 @@ impl Model {
         let packets = |bytes: u64| bytes / self.packet_bytes.max(1);
         let (lost_packets, sent_packets) = (packets(self.round.lost_bytes), packets(sent_bytes));
         let (queue_ns, threshold_ns) = (self.recent_queue_ns(), self.queue_threshold_ns());
-        if queue_ns <= threshold_ns / 2 {
-            self.company.handle_calm(lost_packets, sent_packets);
-        }
+        self.company.handle_round(lost_packets, sent_packets);
         let growing = self.contest.is_some();
         let stood_ns = self.round.stood_ns.max(self.last_round.stood_ns);
         let own_burst = stood_ns < (STOOD_RTTS * self.smoothed_rtt_ns).max(STOOD_NS_MIN);

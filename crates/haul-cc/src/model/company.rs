@@ -17,8 +17,10 @@ pub(super) struct Company {
     share: Rate,
     /// The most that a stretch has carried lately, bytes per second.
     capacity: WindowedMax,
-    /// Share of packets lost while no queue stood, in millionths.
+    /// Share of packets lost in the rounds of late, in millionths: what overflows now and then hardly shows in it.
     chance_ppm: u64,
+    /// Rounds that `chance_ppm` knows of.
+    rounds: u32,
     neighbour: Neighbour,
 }
 
@@ -48,6 +50,8 @@ const ALONE_PERCENT: u64 = 92;
 const LOST_PACKETS: u64 = 3;
 const CHANCE_FACTOR: u64 = 3;
 const PPM: u64 = 1_000_000;
+/// Rounds over which chance is learnt.
+const ROUNDS: u32 = 32;
 /// Overflows closer together than this are one.
 const APART_RTTS: u64 = 8;
 const APART_NS_MIN: u64 = SECOND_NS;
@@ -60,6 +64,7 @@ impl Company {
             share: Rate::default(),
             capacity: WindowedMax::new(CAPACITY_WINDOW_NS),
             chance_ppm: 0,
+            rounds: 0,
             neighbour: Neighbour::Unknown,
         }
     }
@@ -76,17 +81,19 @@ impl Company {
         self.stretch = (now, 0);
     }
 
-    /// A round without a queue: what it lost, chance took.
-    pub(super) fn handle_calm(&mut self, lost_packets: u64, sent_packets: u64) {
+    /// Learns from a round what chance takes.
+    pub(super) fn handle_round(&mut self, lost_packets: u64, sent_packets: u64) {
         if let Some(ppm) = (lost_packets * PPM).checked_div(sent_packets) {
-            self.chance_ppm = (7 * self.chance_ppm + ppm) / 8;
+            self.rounds = self.rounds.saturating_add(1);
+            let weight = u64::from(self.rounds.min(ROUNDS));
+            self.chance_ppm = ((weight - 1) * self.chance_ppm + ppm) / weight;
         }
     }
 
     /// Draws its conclusions. True if the flow is found to be alone.
     pub(super) fn handle_overflow(&mut self, now: Time, overflow: &Overflow) -> bool {
         let chance = CHANCE_FACTOR * self.chance_ppm * overflow.sent_packets / PPM;
-        if overflow.lost_packets <= LOST_PACKETS + chance {
+        if self.rounds < ROUNDS || overflow.lost_packets <= LOST_PACKETS + chance {
             return false;
         }
         let capacity = Rate::from_bytes_per_second(self.capacity.value().unwrap_or(0));
@@ -135,9 +142,18 @@ mod tests {
         Time::from_ns(seconds * SECOND_NS)
     }
 
+    /// After many rounds of a thousand packets that lost `lost` each.
+    fn experienced(lost: u64) -> Company {
+        let mut company = Company::new();
+        for _ in 0..2 * ROUNDS {
+            company.handle_round(lost, 1_000);
+        }
+        company
+    }
+
     #[test]
     fn one_overflow_may_be_a_newcomers_and_two_are_a_neighbours() {
-        let mut company = Company::new();
+        let mut company = experienced(0);
         company.handle_overflow(at(1), &HELD);
         company.handle_overflow(at(1).after(MILLISECOND_NS), &HELD);
         assert!(!company.has_neighbour(at(2), SECOND_NS));
@@ -148,10 +164,7 @@ mod tests {
 
     #[test]
     fn what_chance_takes_is_nobodys_overflow() {
-        let mut company = Company::new();
-        for _ in 0..64 {
-            company.handle_calm(10, 1_000);
-        }
+        let mut company = experienced(10);
         company.handle_overflow(at(1), &HELD);
         company.handle_overflow(at(5), &HELD);
         assert!(!company.has_neighbour(at(5), SECOND_NS));
@@ -159,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_growing_flow_with_all_of_the_path_is_alone_and_with_half_of_it_is_not() {
-        let mut company = Company::new();
+        let mut company = experienced(0);
         let growing = Overflow {
             growing: true,
             ..HELD
