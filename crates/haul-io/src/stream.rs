@@ -6,8 +6,9 @@
 )]
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use haul_slab::{Gather, Scatter};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -76,46 +77,137 @@ fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     }
 }
 
-/// Begins to connect to `peer`; the socket becomes writable when that is done, and [`connected`] says how it went.
-///
-/// # Errors
-/// That of `socket(2)`, or of `connect(2)` where it is known at once.
-pub fn start_connect(peer: SocketAddr) -> io::Result<TcpStream> {
-    let domain = Domain::for_address(peer);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    match socket.connect(&SockAddr::from(peer)) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        Err(error) => return Err(error),
+/// A connected TCP stream that never waits and sends at once, closed on drop.
+#[derive(Debug)]
+pub struct Stream(TcpStream);
+
+impl Stream {
+    /// Begins to connect to `peer`; the stream becomes writable when that is done, and [`Stream::connected`] says how it
+    /// went.
+    ///
+    /// # Errors
+    /// That of `socket(2)`, or of `connect(2)` where it is known at once.
+    pub fn start_connect(peer: SocketAddr) -> io::Result<Self> {
+        let domain = Domain::for_address(peer);
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        match socket.connect(&SockAddr::from(peer)) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Self(OwnedFd::from(socket).into()))
     }
-    Ok(OwnedFd::from(socket).into())
-}
 
-/// How [`start_connect`] went, once the socket is writable.
-///
-/// # Errors
-/// That of the connection: refused, timed out, no route.
-pub fn connected(stream: &TcpStream) -> io::Result<()> {
-    match stream.take_error()? {
-        Some(error) => Err(error),
-        None => stream.peer_addr().map(|_| ()),
+    /// How [`Stream::start_connect`] went, once the stream is writable.
+    ///
+    /// # Errors
+    /// That of the connection: refused, timed out, no route.
+    pub fn connected(&self) -> io::Result<()> {
+        match self.0.take_error()? {
+            Some(error) => Err(error),
+            None => self.0.peer_addr().map(|_| ()),
+        }
+    }
+
+    /// This end's address; none once the connection is gone.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.0.local_addr().ok()
+    }
+
+    /// The peer's address; none once the connection is gone.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.0.peer_addr().ok()
+    }
+
+    /// The most payload that a segment carries now, octets (`TCP_MAXSEG`).
+    ///
+    /// # Errors
+    /// That of `getsockopt(2)`.
+    pub fn segment_len(&self) -> io::Result<u32> {
+        socket2::SockRef::from(&self.0).tcp_mss()
+    }
+
+    /// Asks the kernel for buffers of this size; as much as the system allows, and nothing is an error.
+    pub fn set_buffers(&self, bytes: usize) {
+        let socket = socket2::SockRef::from(&self.0);
+        let _ = socket.set_send_buffer_size(bytes);
+        let _ = socket.set_recv_buffer_size(bytes);
+    }
+
+    /// See [`crate::tcp::detect_dead_peer`].
+    ///
+    /// # Errors
+    /// That of `setsockopt(2)`.
+    pub fn detect_dead_peer(&self, dead_after: Duration) -> io::Result<()> {
+        crate::tcp::detect_dead_peer(&self.0, dead_after)
+    }
+
+    /// Ends this end's half: the peer reads the end of the stream behind what was sent.
+    pub fn shutdown_send(&self) {
+        // It fails where the connection is gone, and then the peer knows.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// Has the connection reset when the stream is dropped: the peer is to notice that it did not end in order.
+    pub fn reset_on_drop(&self) {
+        let _ = socket2::SockRef::from(&self.0).set_linger(Some(Duration::ZERO));
     }
 }
 
-/// The most payload that a segment of the connection carries now, octets (`TCP_MAXSEG`).
-///
-/// # Errors
-/// That of `getsockopt(2)`.
-pub fn segment_len(stream: &TcpStream) -> io::Result<u32> {
-    socket2::SockRef::from(stream).tcp_mss()
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
-/// Asks the kernel for larger buffers than it would grow to by itself. As much as the system allows; nothing is an error.
-pub fn enlarge_buffers(stream: &TcpStream, send: usize, receive: usize) {
-    let socket = socket2::SockRef::from(stream);
-    let _ = socket.set_send_buffer_size(send);
-    let _ = socket.set_recv_buffer_size(receive);
+/// A listening TCP socket that never waits.
+#[derive(Debug)]
+pub struct Acceptor(TcpListener);
+
+impl Acceptor {
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// Those of [`crate::tcp::listen`].
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let listener = crate::tcp::listen(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// That of `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// The next connection, if one waits, and its peer.
+    ///
+    /// # Errors
+    /// Those of `accept(2)`: out of descriptors or memory, above all.
+    pub fn accept(&self) -> io::Result<Option<(Stream, SocketAddr)>> {
+        match self.0.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                Ok(Some((Stream(stream), peer)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Acceptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 #[cfg(test)]
@@ -124,11 +216,13 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (TcpStream, TcpStream) {
-        let listener = crate::tcp::listen((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let near = start_connect(listener.local_addr().unwrap()).unwrap();
-        let (far, _) = listener.accept().unwrap();
-        connected(&near).unwrap();
+    fn pair() -> (Stream, Stream) {
+        let acceptor = Acceptor::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        assert!(acceptor.accept().unwrap().is_none());
+        let near = Stream::start_connect(acceptor.local_addr().unwrap()).unwrap();
+        crate::notify::wait_readable([acceptor.as_fd()], None).unwrap();
+        let (far, _) = acceptor.accept().unwrap().unwrap();
+        near.connected().unwrap();
         (near, far)
     }
 
@@ -163,7 +257,6 @@ mod tests {
     fn a_stream_without_anything_would_block_and_an_ended_one_ends() {
         let (near, far) = pair();
         let mut byte = [0];
-        far.set_nonblocking(true).unwrap();
         let nothing = receive(&far, &mut [Scatter::from(&mut byte[..])]).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
         drop(near);
@@ -176,12 +269,12 @@ mod tests {
 
     #[test]
     fn nobody_listening_is_told() {
-        let listener = crate::tcp::listen((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
-        let refused = start_connect(address).and_then(|stream| {
+        let acceptor = Acceptor::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = acceptor.local_addr().unwrap();
+        drop(acceptor);
+        let refused = Stream::start_connect(address).and_then(|stream| {
             crate::notify::wait_readable([stream.as_fd()], Some(1_000_000_000)).unwrap();
-            connected(&stream)
+            stream.connected()
         });
         assert_eq!(
             refused.unwrap_err().kind(),
