@@ -121,10 +121,6 @@ impl Queue {
     pub(super) fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire)
     }
-
-    pub(super) fn wake(&self) -> &Signal {
-        &self.wake
-    }
 }
 
 /// A completion queue as the application sees it.

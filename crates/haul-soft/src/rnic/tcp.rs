@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use haul_io::poller::{Interest, Poller};
-use haul_io::stream;
+use haul_io::stream::{self, Stream};
 use haul_iwarp::{
     Fpdu, HEADER_MAX, Next, Payload, Piece, Placement, StreamConnection, Target, Time,
 };
@@ -25,7 +25,7 @@ use super::tap::{Flow, Tap};
 /// A TCP connection and its protocol.
 #[derive(Debug)]
 pub(super) struct TcpLink {
-    socket: Socket,
+    socket: Stream,
     pub(super) core: StreamConnection,
     token: u64,
     /// What the core wants to be done with the next octets.
@@ -46,9 +46,6 @@ pub(super) struct TcpLink {
     eof: bool,
     flow: Option<Flow>,
 }
-
-/// A connected stream, closed on drop.
-type Socket = haul_io::stream::Stream;
 
 /// What the links of a shard share.
 #[derive(Debug)]
@@ -120,7 +117,7 @@ impl Scratch {
 
 impl TcpLink {
     pub(super) fn new(
-        socket: Socket,
+        socket: Stream,
         core: StreamConnection,
         token: u64,
         tap: Option<&Arc<Tap>>,
@@ -161,6 +158,18 @@ impl TcpLink {
     /// No more is sent once all is.
     pub(super) fn end(&mut self) {
         self.ending = true;
+    }
+
+    /// Whether the end of what is sent is still to be said.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending && !self.ended
+    }
+
+    /// Closes the socket: in order if the connection ended so.
+    pub(super) fn close(self: Box<Self>) {
+        if self.core.error().is_some() && !self.ended {
+            self.socket.reset_on_drop();
+        }
     }
 
     /// Receives and sends what there is; whether that was anything.
@@ -235,7 +244,11 @@ impl TcpLink {
         };
         let mut scatter = ArrayVec::<Scatter<'_>, { SGE_MAX + 1 }>::new();
         scatter.extend(ranges.iter().filter_map(super::buffers::Range::scatter));
-        let room = if len >= BULK_MIN || self.bulk { TAIL } else { BUFFER };
+        let room = if len >= BULK_MIN || self.bulk {
+            TAIL
+        } else {
+            BUFFER
+        };
         scatter.push(Scatter::from(&mut bytes[..room]));
         let received = stream::receive(&self.socket, &mut scatter);
         drop(scatter);
@@ -333,7 +346,10 @@ impl TcpLink {
 
     fn stage(&mut self, env: &mut Env<'_>, offset: u32, len: u32, payload: &[u8]) {
         let staged = u32::try_from(payload.len()).unwrap_or(len);
-        let stage = env.scratch.stage.get_or_insert_with(|| vec![0; STAGE].into());
+        let stage = env
+            .scratch
+            .stage
+            .get_or_insert_with(|| vec![0; STAGE].into());
         let from = offset as usize;
         if let Some(place) = stage.get_mut(from..from + payload.len()) {
             place.copy_from_slice(payload);
@@ -355,7 +371,10 @@ impl TcpLink {
         let Next::Unstage(placement) = self.next else {
             return;
         };
-        let Some(ranges) = env.buffers.target(env.registry, placement.target, placement.len) else {
+        let Some(ranges) = env
+            .buffers
+            .target(env.registry, placement.target, placement.len)
+        else {
             self.memory_gone(env);
             return;
         };
@@ -400,7 +419,11 @@ impl TcpLink {
     fn note_blocked(&mut self, env: &Env<'_>, blocked: bool) {
         if self.blocked != blocked && !self.eof {
             self.blocked = blocked;
-            let interest = if blocked { Interest::BOTH } else { Interest::READ };
+            let interest = if blocked {
+                Interest::BOTH
+            } else {
+                Interest::READ
+            };
             let _ = env.poller.modify(&self.socket, self.token, interest);
         }
     }
@@ -496,6 +519,7 @@ impl TcpLink {
             }
             let ranges = batch.gather(&sources);
             let sent = stream::send(&self.socket, &ranges, false)?;
+            drop(ranges);
             if let Some(flow) = &mut self.flow {
                 batch.show(&sources, sent, flow);
             }
@@ -562,7 +586,11 @@ impl Batch {
             }
             let flat_end = self.flat.len();
             self.flat.extend_from_slice(fpdu.trailer(digest).as_bytes());
-            let behind = if payload_len <= FLAT_MAX { start } else { flat_end };
+            let behind = if payload_len <= FLAT_MAX {
+                start
+            } else {
+                flat_end
+            };
             self.add_flat(self.flat.len() - behind);
         }
         self.ends.push((self.len, fpdu.segment.index));
