@@ -19,7 +19,7 @@ use crate::wire::rdmap::{ReadRequest, Terminate};
 
 pub(crate) use deliver::Effect;
 pub(crate) use recv::Incoming;
-pub(crate) use send::SEGMENT_HEADER_MAX;
+pub(crate) use send::{Emission, SEGMENT_HEADER_MAX};
 pub use work::{
     Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, Status,
 };
@@ -333,6 +333,10 @@ impl Qp {
         error: Error,
     ) {
         if matches!(self.state, State::Terminating | State::Closed) {
+            return;
+        }
+        if self.state == State::Finished {
+            self.fail(error); // this end's half is closed: there is no way to say it
             return;
         }
         // RFC 5040 §4.8, Figure 10: headers go with errors of RDMAP and DDP, not with catastrophic and lower ones.
