@@ -7,6 +7,9 @@
     reason = "each test uses its part of it"
 )]
 
+pub mod packets;
+pub mod random;
+
 use std::collections::HashMap;
 
 use haul_iwarp::{
