@@ -105,6 +105,8 @@ pub(crate) struct Qp {
     out: Msns,
     into: Msns,
     terminate: Option<Box<Terminate>>,
+    /// Index of the segment that is the Terminate, once it is made.
+    terminate_segment: Option<u64>,
     heard: Option<Box<Terminate>>,
     /// A first message of no effect, a zero-length Send, may come (RFC 6581 §4).
     rtr_send_expected: bool,
@@ -169,6 +171,7 @@ impl Qp {
             out: first,
             into: first,
             terminate: None,
+            terminate_segment: None,
             heard: None,
             rtr_send_expected: false,
             segments: 0,
@@ -368,7 +371,7 @@ impl Qp {
 
     /// Whether a Terminate waits to be sent.
     pub(crate) fn must_terminate(&self) -> bool {
-        self.terminate.is_some()
+        self.terminate.is_some() && self.terminate_segment.is_none()
     }
 
     /// What the peer's Terminate said, if it sent one.

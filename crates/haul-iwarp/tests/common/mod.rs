@@ -2,8 +2,10 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     clippy::allow_attributes,
     clippy::cast_possible_truncation,
+    clippy::unwrap_used,
     reason = "each test uses its part of it"
 )]
 

@@ -37,7 +37,9 @@ impl Arrivals {
         if index - self.base >= window {
             return Arrival::BeyondWindow;
         }
-        let word = (index / BITS - self.base / BITS) as usize;
+        let Ok(word) = usize::try_from(index / BITS - self.base / BITS) else {
+            return Arrival::BeyondWindow;
+        };
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
         }

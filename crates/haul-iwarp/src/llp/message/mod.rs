@@ -358,6 +358,10 @@ impl MessageConnection {
         let octets = headers.unwrap_or_default();
         match admitted {
             Err(violation) => self.refuse(violation, octets, len),
+            // What came before a Terminate and was lost is not sent again: it does not wait for its turn.
+            Ok((None, Effect::Terminate)) => {
+                let _ended = self.qp.deliver(memory, Effect::Terminate);
+            }
             Ok((None, effect)) => self.enqueue(memory, index, Deed::Effect(effect)),
             Ok((Some(placement), effect)) => {
                 self.placing = Some((index, Deed::Effect(effect)));

@@ -250,7 +250,7 @@ impl Rx {
         };
         let ulpdu = self.ulpdu_len();
         let pad = pad_len(ulpdu);
-        let body = LENGTH_LEN as u32 + ulpdu;
+        let body = 2 + ulpdu;
         let seen = u32::try_from(self.have).unwrap_or(u32::MAX);
         if body < seen {
             // A ULPDU of 0 or 1: padding was taken for control octets.
