@@ -3,6 +3,7 @@
 //! receive completes only after all that was sent before it is placed.
 //!
 //! `HAUL_SEED` repeats one seed, `HAUL_SIM_SEEDS` says how many.
+#![expect(clippy::cast_possible_truncation, reason = "small numbers from a seed")]
 
 mod common;
 
