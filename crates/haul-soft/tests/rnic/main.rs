@@ -4,5 +4,7 @@
     reason = "tests of an engine wait and look at the clock"
 )]
 
+mod connections;
+mod misuse;
 mod operations;
 mod support;
