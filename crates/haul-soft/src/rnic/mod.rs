@@ -4,7 +4,7 @@
 //! payload are gathered from registered memory into one system call. What arrives goes through a small buffer that all
 //! connections of a shard share, just so far that the headers can be read; payload is received straight into its place.
 //!
-//! **Whoever waits drives** ([docs/adr/0007](../../../../docs/adr/0007-whoever-waits-drives.md)). A *shard* owns a poller and queue
+//! **Whoever waits drives** (docs/adr/0008). A *shard* owns a poller and queue
 //! pairs, behind a mutex that is its *baton*. An application's thread that posts, polls or waits takes the baton and moves
 //! the shard's connections itself: no other thread stands between it and the socket. The shard's engine thread does so only
 //! while nobody else does.

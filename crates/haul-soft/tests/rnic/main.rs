@@ -5,6 +5,8 @@
 )]
 
 mod connections;
+mod killed;
 mod misuse;
 mod operations;
+mod random;
 mod support;
