@@ -182,6 +182,12 @@ impl Qp {
         }
     }
 
+    /// Sizes that were not known when it was made; nothing is posted yet.
+    pub(crate) fn configure(&mut self, config: QpConfig) {
+        (self.ird, self.ord) = (config.ird, config.ord);
+        self.config = config;
+    }
+
     /// What start-up agreed on.
     pub(crate) fn set_limits(&mut self, ird: u16, ord: u16, atomics: bool, immediate: bool) {
         (self.ird, self.ord) = (ird, ord);

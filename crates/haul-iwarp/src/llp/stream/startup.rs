@@ -152,6 +152,14 @@ impl Startup {
         Step::Reply(private, reply_to_params(config, &offer))
     }
 
+    /// IRD and ORD of the request that waits for a decision.
+    pub(super) fn requested(&self) -> Option<(u16, u16)> {
+        let Phase::Decide(asked) = &self.phase else {
+            return None;
+        };
+        asked.enhanced.map(|enhanced| (enhanced.ird, enhanced.ord))
+    }
+
     /// The responder's yes: the reply goes to `out`.
     pub(super) fn reply(
         &mut self,
