@@ -398,9 +398,13 @@ impl MessageConnection {
 
     /// A placement, or the payload of a segment, could not be carried out: the memory was withdrawn meanwhile.
     pub fn handle_memory_gone(&mut self, now: Time) {
-        self.placing = None;
+        let code = if self.placing.take().is_some() {
+            TermCode::DDP_INVALID_STAG
+        } else {
+            TermCode::INVALID_STAG
+        };
         let violation = Violation {
-            code: TermCode::DDP_INVALID_STAG,
+            code,
             read: None,
             local: true,
         };
