@@ -130,14 +130,57 @@ pub(super) struct Cq {
     pub(super) rnic: Arc<Rnic>,
     /// Since when polls have found nothing and moved nothing, ns; zero if the latest did.
     idle_since_ns: AtomicU64,
+    spin: Spin,
 }
 
 /// How long a thread looks for arrivals before it sleeps, ns: a few times what falling asleep and waking up cost. It does
 /// not yield meanwhile: to a scheduler that is more than a moment, and any idle thread may take it.
 const SPIN_NS: u64 = 20_000;
-/// How long a poll that has found nothing for some time sleeps at most, ns. What arrives ends it. This one may have the
-/// processor that its peer needs.
+/// How long a poll that has found nothing for some time sleeps at most, ns. What arrives ends it.
 const DOZE_NS: u64 = 50_000;
+/// What comes so soon after falling asleep, ns, was waiting for this processor.
+const SOON_NS: u64 = 15_000;
+/// Every so many times a full spin is tried again.
+const PROBE: u32 = 64;
+
+/// How long to spin. Where the peer needs the processor that spins, looking for its answer only delays it.
+#[derive(Debug)]
+struct Spin {
+    ns: AtomicU64,
+    turns: AtomicU32,
+}
+
+impl Spin {
+    fn new() -> Self {
+        Self {
+            ns: AtomicU64::new(SPIN_NS),
+            turns: AtomicU32::new(0),
+        }
+    }
+
+    /// For this time, ns.
+    fn ns(&self) -> u64 {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        if turn.is_multiple_of(PROBE) {
+            SPIN_NS
+        } else {
+            self.ns.load(Ordering::Relaxed)
+        }
+    }
+
+    /// It came while spinning.
+    fn paid(&self) {
+        self.ns.store(SPIN_NS, Ordering::Relaxed);
+    }
+
+    /// It came, or did not, `slept_ns` after spinning had ended.
+    fn failed(&self, slept_ns: u64) {
+        if slept_ns < SOON_NS {
+            let ns = self.ns.load(Ordering::Relaxed) / 2;
+            self.ns.store(ns, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Cq {
     pub(super) fn new(
@@ -151,6 +194,7 @@ impl Cq {
             queue: Arc::new(Queue::new(entries, channel, token, events)?),
             rnic,
             idle_since_ns: AtomicU64::new(0),
+            spin: Spin::new(),
         })
     }
 
@@ -167,7 +211,7 @@ impl Cq {
         let now = Clock::new().now_ns();
         match self.idle_since_ns.load(Ordering::Relaxed) {
             0 => self.idle_since_ns.store(now, Ordering::Relaxed),
-            since if now.saturating_sub(since) < SPIN_NS => {}
+            since if now.saturating_sub(since) < self.spin.ns.load(Ordering::Relaxed) => {}
             _ => self.sleep(Some(DOZE_NS))?,
         }
         Ok(())
@@ -217,26 +261,31 @@ impl CqOps for Cq {
     fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize> {
         let clock = Clock::new();
         let end = deadline(clock, timeout);
-        let mut spin_until = clock.now_ns() + SPIN_NS;
         let count = self.poll_once(out)?;
         if count > 0 {
             return Ok(count);
         }
+        let mut spin_until = clock.now_ns() + self.spin.ns();
+        let mut slept = None;
         loop {
             let (count, drive) = self.drive_and_poll(out)?;
+            let now = clock.now_ns();
             if count > 0 {
+                match slept {
+                    Some(ns) => self.spin.failed(ns),
+                    None => self.spin.paid(),
+                }
                 return Ok(count);
             }
-            let now = clock.now_ns();
             if end.is_some_and(|end| now >= end) {
                 return Ok(0);
             }
             match drive {
-                Drive::Moved => spin_until = now + SPIN_NS,
+                Drive::Moved => spin_until = now + self.spin.ns(),
                 Drive::Busy | Drive::Still if now < spin_until => std::hint::spin_loop(),
                 Drive::Busy | Drive::Still => {
                     self.sleep(remaining(end, now))?;
-                    spin_until = clock.now_ns() + SPIN_NS;
+                    slept = Some(clock.now_ns() - now);
                 }
             }
         }
