@@ -30,6 +30,8 @@ pub(super) struct Queue {
     /// Threads that sleep, or are about to, until something is pushed.
     sleepers: AtomicU32,
     wake: Signal,
+    /// The signal is set.
+    woken: AtomicBool,
     async_events: Arc<AsyncEvents>,
 }
 
@@ -61,6 +63,7 @@ impl Queue {
             armed: AtomicU8::new(ARMED_NOT),
             sleepers: AtomicU32::new(0),
             wake: Signal::new().map_err(Error::os("eventfd"))?,
+            woken: AtomicBool::new(false),
             async_events,
         })
     }
@@ -87,10 +90,7 @@ impl Queue {
     }
 
     fn notify(&self, batch: &[Pushed]) {
-        // SeqCst here and in `sleep` and `arm`: either this thread sees the sleeper, or the sleeper sees the entries.
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            self.wake.set();
-        }
+        self.wake_sleepers();
         let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
         let wanted = match self.armed.load(Ordering::SeqCst) {
             ARMED_ANY => true,
@@ -115,7 +115,19 @@ impl Queue {
             *place = entry;
         }
         self.len.store(entries.len(), Ordering::Release);
+        let more = !entries.is_empty();
+        drop(entries);
+        if more {
+            self.wake_sleepers();
+        }
         count
+    }
+
+    fn wake_sleepers(&self) {
+        // SeqCst here and in `sleep`: either this thread sees the sleeper, or the sleeper sees the entries.
+        if self.sleepers.load(Ordering::SeqCst) > 0 && !self.woken.swap(true, Ordering::SeqCst) {
+            self.wake.set();
+        }
     }
 
     pub(super) fn has_overflowed(&self) -> bool {
@@ -130,6 +142,9 @@ pub(super) struct Cq {
     pub(super) rnic: Arc<Rnic>,
     /// Since when polls have found nothing and moved nothing, ns; zero if the latest did.
     idle_since_ns: AtomicU64,
+    /// For how long they spin this time, and how long they have slept since, ns.
+    idle_spin_ns: AtomicU64,
+    dozed_ns: AtomicU64,
     spin: Spin,
 }
 
@@ -194,6 +209,8 @@ impl Cq {
             queue: Arc::new(Queue::new(entries, channel, token, events)?),
             rnic,
             idle_since_ns: AtomicU64::new(0),
+            idle_spin_ns: AtomicU64::new(SPIN_NS),
+            dozed_ns: AtomicU64::new(0),
             spin: Spin::new(),
         })
     }
@@ -209,12 +226,30 @@ impl Cq {
     /// After a poll that found nothing: lets others run if that goes on.
     fn doze(&self) -> Result<()> {
         let now = Clock::new().now_ns();
-        match self.idle_since_ns.load(Ordering::Relaxed) {
-            0 => self.idle_since_ns.store(now, Ordering::Relaxed),
-            since if now.saturating_sub(since) < self.spin.ns.load(Ordering::Relaxed) => {}
-            _ => self.sleep(Some(DOZE_NS))?,
+        let mut since = self.idle_since_ns.load(Ordering::Relaxed);
+        if since == 0 {
+            since = now;
+            self.idle_since_ns.store(now, Ordering::Relaxed);
+            self.idle_spin_ns.store(self.spin.ns(), Ordering::Relaxed);
+        }
+        if now.saturating_sub(since) >= self.idle_spin_ns.load(Ordering::Relaxed) {
+            self.sleep(Some(DOZE_NS))?;
+            let slept = Clock::new().now_ns().saturating_sub(now);
+            self.dozed_ns.fetch_add(slept.max(1), Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// After a poll that found something, or moved something.
+    fn note_found(&self) {
+        if self.idle_since_ns.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.idle_since_ns.store(0, Ordering::Relaxed);
+        match self.dozed_ns.swap(0, Ordering::Relaxed) {
+            0 => self.spin.paid(),
+            slept => self.spin.failed(slept),
+        }
     }
 
     /// Makes progress, then looks again.
@@ -233,7 +268,9 @@ impl Cq {
             Ok(())
         };
         self.queue.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.queue.wake.clear();
+        if self.queue.woken.swap(false, Ordering::SeqCst) {
+            self.queue.wake.clear();
+        }
         result.map_err(Error::os("waiting for completions"))
     }
 }
@@ -243,9 +280,11 @@ impl CqOps for Cq {
         let count = self.poll_once(out)?;
         // A queue that always has something must not keep this thread from driving.
         if count == out.len() && !self.rnic.is_due() {
+            self.note_found();
             return Ok(count);
         }
         if count > 0 {
+            self.note_found();
             self.rnic.drive();
             return Ok(count + self.queue.pop(&mut out[count..]));
         }
@@ -253,7 +292,7 @@ impl CqOps for Cq {
         if more == 0 && drive != Drive::Moved {
             self.doze()?;
         } else {
-            self.idle_since_ns.store(0, Ordering::Relaxed);
+            self.note_found();
         }
         Ok(more)
     }
@@ -265,8 +304,14 @@ impl CqOps for Cq {
         if count > 0 {
             return Ok(count);
         }
-        let mut spin_until = clock.now_ns() + self.spin.ns();
+        let spin = self.spin.ns();
+        let mut spin_until = clock.now_ns() + spin;
         let mut slept = None;
+        if spin == 0 {
+            // What has arrived ends it at once: looking first would be one system call more.
+            self.sleep(timeout.map(|_| remaining(end, clock.now_ns()).unwrap_or(0)))?;
+            slept = Some(0);
+        }
         loop {
             let (count, drive) = self.drive_and_poll(out)?;
             let now = clock.now_ns();

@@ -44,7 +44,7 @@ use context::Rnic;
 pub struct Options {
     /// Ask for CRCs (RFC 5044 §4.4). They are off only if both ends say so.
     pub crc: bool,
-    /// The longest FPDU towards other Longhaul ends, octets; 65,536 at most. Others get no more than the path's segment.
+    /// The longest FPDU, octets: 512 to 65,536. Ends that are not Longhaul's get no more than the path's segment either.
     pub fpdu_max: u32,
     /// Verify CRCs before anything is placed, at the price of a copy.
     pub strict: bool,

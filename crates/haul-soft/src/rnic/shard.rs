@@ -763,7 +763,7 @@ impl Inner {
         let emss = socket.segment_len().unwrap_or(self.config.emss);
         StreamConfig {
             qp,
-            emss: emss.min(65_000),
+            emss: emss.min(self.config.fpdu_max),
             ..self.config
         }
     }

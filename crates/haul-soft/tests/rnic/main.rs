@@ -12,6 +12,7 @@
     reason = "lengths of tests fit into 32 bits"
 )]
 
+mod capture;
 mod connections;
 mod killed;
 mod misuse;
