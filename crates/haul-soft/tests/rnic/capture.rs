@@ -55,10 +55,12 @@ fn a_capture_shows_every_operation_with_good_crcs() {
     near.post(3, SendOp::RdmaRead(far.mr.remote(0)), 0, 30_003);
     let remote = far.mr.remote(8);
     near.post(4, SendOp::FetchAdd { remote, add: 1 }, 0, 8);
-    near.post(5, SendOp::SendWithInv(far.mr.rkey()), 0, 3);
-    for number in 1..=5 {
+    for number in 1..=4 {
         near.success(number);
     }
+    // Not before the Read is answered: it would take the memory away from under it (RFC 5040 §5.5 rule 4).
+    near.post(5, SendOp::SendWithInv(far.mr.rkey()), 0, 3);
+    near.success(5);
     far.success(0);
     far.success(1);
     drop((near, far));
