@@ -135,6 +135,19 @@ impl Endpoint {
     }
 }
 
+/// What a connection has gone through. Transports that do not know say zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QpStatistics {
+    /// Segments sent more than once.
+    pub resent_segments: u64,
+    /// Segments that were placed before one that had been sent before them.
+    pub early_segments: u64,
+    /// Segments that arrived once more.
+    pub duplicate_segments: u64,
+    /// Round-trip time, smoothed, ns.
+    pub round_trip_ns: u64,
+}
+
 impl Qp {
     /// For providers: a queue pair of theirs.
     #[must_use]
@@ -170,6 +183,14 @@ impl Qp {
     #[must_use]
     pub fn capacity(&self) -> QpCapacity {
         self.0.capacity()
+    }
+
+    /// What its connection has gone through.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported); [`Error::State`](crate::Error::State) without a connection.
+    pub fn statistics(&self) -> Result<QpStatistics> {
+        self.0.statistics()
     }
 
     /// Posts send work requests, in order. In error they are flushed with a completion each.

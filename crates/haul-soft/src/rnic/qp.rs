@@ -7,8 +7,8 @@ use std::time::Duration;
 use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{CqOps, EventChannelOps, QpOps};
 use haul_verbs::{
-    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpType, RecvWr, Result,
-    SGE_MAX, SendWr,
+    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, QpType, RecvWr,
+    Result, SGE_MAX, SendWr,
 };
 
 use super::buffers::Buffers;
@@ -131,6 +131,17 @@ impl QpOps for Qp {
 
     fn capacity(&self) -> QpCapacity {
         self.capacity
+    }
+
+    fn statistics(&self) -> Result<QpStatistics> {
+        let statistics =
+            self.shard.with(
+                |inner| match inner.pair(self.number).map(|pair| &pair.link) {
+                    Some(Link::Up(link)) => Some(link.statistics()),
+                    _ => None,
+                },
+            );
+        statistics.ok_or_else(|| Error::State(self.view.state()))
     }
 
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {

@@ -18,7 +18,7 @@ use haul_iwarp::{
     Fpdu, HEADER_MAX, Next, Payload, Piece, Placement, StreamConnection, Target, Time,
 };
 use haul_slab::{Gather, Registry, Scatter};
-use haul_verbs::SGE_MAX;
+use haul_verbs::{QpStatistics, SGE_MAX};
 
 use super::buffers::{Buffers, Source, place};
 use super::tap::{Flow, Tap};
@@ -180,6 +180,14 @@ impl TcpLink {
     /// No more is sent once all is.
     pub(super) fn end(&mut self) {
         self.ending = true;
+    }
+
+    /// The kernel does not tell segments; of lost ones it tells nothing that is about this layer.
+    pub(super) fn statistics(&self) -> QpStatistics {
+        QpStatistics {
+            round_trip_ns: self.socket.round_trip_ns().unwrap_or(0),
+            ..QpStatistics::default()
+        }
     }
 
     /// There is more to send than there was time for.
@@ -628,7 +636,10 @@ impl Batch {
         } else {
             let payload_len = fpdu.segment.payload_len;
             let mut digest = haul_iwarp::Crc32c::new();
-            if payload_len <= FLAT_MAX {
+            // What answers a read may be changed by anybody at any time: its CRC is that of a copy, and the copy is sent.
+            let shared = matches!(fpdu.segment.payload, Payload::Region { .. });
+            let copied = payload_len <= FLAT_MAX || shared && fpdu.crc;
+            if copied {
                 source.visit(|bytes| self.flat.extend_from_slice(bytes));
                 if fpdu.crc {
                     digest.update(&self.flat[start..]);
@@ -645,11 +656,7 @@ impl Batch {
             }
             let flat_end = self.flat.len();
             self.flat.extend_from_slice(fpdu.trailer(digest).as_bytes());
-            let behind = if payload_len <= FLAT_MAX {
-                start
-            } else {
-                flat_end
-            };
+            let behind = if copied { start } else { flat_end };
             self.add_flat(self.flat.len() - behind);
         }
         self.ends.push((self.len, fpdu.segment.index));

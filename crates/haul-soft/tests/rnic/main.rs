@@ -15,6 +15,7 @@
 mod capture;
 mod connections;
 mod killed;
+mod lossy;
 mod misuse;
 mod operations;
 mod random;
