@@ -1,0 +1,424 @@
+//! Completion queues and channels.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_io::clock::Clock;
+use haul_io::notify::{Signal, wait_readable};
+use haul_verbs::provider::{CompletionChannelOps, CqOps};
+use haul_verbs::{AsyncEvent, Error, Notify, Result, WcStatus, WorkCompletion};
+
+use super::context::Rnic;
+use super::events::AsyncEvents;
+use super::shard::Drive;
+use super::{deadline, lock, remaining};
+
+/// A completion queue as the shards see it: they push, applications pop.
+#[derive(Debug)]
+pub(super) struct Queue {
+    entries: Mutex<VecDeque<WorkCompletion>>,
+    capacity: usize,
+    /// Entries, to be looked at without the lock.
+    len: AtomicUsize,
+    overflowed: AtomicBool,
+    channel: Option<Arc<Channel>>,
+    token: u64,
+    armed: AtomicU8,
+    /// Threads that sleep, or are about to, until something is pushed.
+    sleepers: AtomicU32,
+    wake: Signal,
+    /// The signal is set.
+    woken: AtomicBool,
+    async_events: Arc<AsyncEvents>,
+}
+
+/// A completion, and whether it counts as solicited.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pushed {
+    pub(super) wc: WorkCompletion,
+    pub(super) solicited: bool,
+}
+
+const ARMED_NOT: u8 = 0;
+const ARMED_ANY: u8 = 1;
+const ARMED_SOLICITED: u8 = 2;
+
+impl Queue {
+    fn new(
+        capacity: u32,
+        channel: Option<Arc<Channel>>,
+        token: u64,
+        async_events: Arc<AsyncEvents>,
+    ) -> Result<Self> {
+        Ok(Self {
+            entries: Mutex::new(VecDeque::new()),
+            capacity: capacity as usize,
+            len: AtomicUsize::new(0),
+            overflowed: AtomicBool::new(false),
+            channel,
+            token,
+            armed: AtomicU8::new(ARMED_NOT),
+            sleepers: AtomicU32::new(0),
+            wake: Signal::new().map_err(Error::os("eventfd"))?,
+            woken: AtomicBool::new(false),
+            async_events,
+        })
+    }
+
+    /// Adds completions; whoever waits is told. False where they do not fit: then the queue has overflowed, and what its
+    /// queue pairs still complete is lost.
+    pub(super) fn push(&self, batch: &[Pushed]) -> bool {
+        if batch.is_empty() {
+            return true;
+        }
+        let mut entries = lock(&self.entries);
+        let room = self.capacity - entries.len();
+        let fitting = &batch[..batch.len().min(room)];
+        entries.extend(fitting.iter().map(|pushed| pushed.wc));
+        self.len.store(entries.len(), Ordering::Release);
+        drop(entries);
+        let fits = fitting.len() == batch.len();
+        if !fits && !self.overflowed.swap(true, Ordering::AcqRel) {
+            self.async_events
+                .push(AsyncEvent::CqError { token: self.token });
+        }
+        self.notify(batch);
+        fits
+    }
+
+    fn notify(&self, batch: &[Pushed]) {
+        self.wake_sleepers();
+        let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
+        let wanted = match self.armed.load(Ordering::SeqCst) {
+            ARMED_ANY => true,
+            ARMED_SOLICITED => batch.iter().any(solicited),
+            _ => false,
+        };
+        if wanted
+            && self.armed.swap(ARMED_NOT, Ordering::AcqRel) != ARMED_NOT
+            && let Some(channel) = &self.channel
+        {
+            channel.push(self.token);
+        }
+    }
+
+    fn pop(&self, out: &mut [WorkCompletion]) -> usize {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut entries = lock(&self.entries);
+        let count = out.len().min(entries.len());
+        for (place, entry) in out.iter_mut().zip(entries.drain(..count)) {
+            *place = entry;
+        }
+        self.len.store(entries.len(), Ordering::Release);
+        let more = !entries.is_empty();
+        drop(entries);
+        if more {
+            self.wake_sleepers();
+        }
+        count
+    }
+
+    fn wake_sleepers(&self) {
+        // SeqCst here and in `sleep`: either this thread sees the sleeper, or the sleeper sees the entries.
+        if self.sleepers.load(Ordering::SeqCst) > 0 && !self.woken.swap(true, Ordering::SeqCst) {
+            self.wake.set();
+        }
+    }
+
+    pub(super) fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Acquire)
+    }
+}
+
+/// A completion queue as the application sees it.
+#[derive(Debug)]
+pub(super) struct Cq {
+    pub(super) queue: Arc<Queue>,
+    pub(super) rnic: Arc<Rnic>,
+    /// Since when polls have found nothing and moved nothing, ns; zero if the latest did.
+    idle_since_ns: AtomicU64,
+    /// For how long they spin this time, and how long they have slept since, ns.
+    idle_spin_ns: AtomicU64,
+    dozed_ns: AtomicU64,
+    spin: Spin,
+}
+
+/// How long a thread looks for arrivals before it sleeps, ns: a few times what falling asleep and waking up cost. It does
+/// not yield meanwhile: to a scheduler that is more than a moment, and any idle thread may take it.
+const SPIN_NS: u64 = 20_000;
+/// How long a poll that has found nothing for some time sleeps at most, ns. What arrives ends it.
+const DOZE_NS: u64 = 50_000;
+/// What comes so soon after falling asleep, ns, was waiting for this processor.
+const SOON_NS: u64 = 15_000;
+/// Every so many times a full spin is tried again.
+const PROBE: u32 = 64;
+
+/// How long to spin. Where the peer needs the processor that spins, looking for its answer only delays it.
+#[derive(Debug)]
+struct Spin {
+    ns: AtomicU64,
+    turns: AtomicU32,
+}
+
+impl Spin {
+    fn new() -> Self {
+        Self {
+            ns: AtomicU64::new(SPIN_NS),
+            turns: AtomicU32::new(0),
+        }
+    }
+
+    /// For this time, ns.
+    fn ns(&self) -> u64 {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        if turn.is_multiple_of(PROBE) {
+            SPIN_NS
+        } else {
+            self.ns.load(Ordering::Relaxed)
+        }
+    }
+
+    /// It came while spinning.
+    fn paid(&self) {
+        self.ns.store(SPIN_NS, Ordering::Relaxed);
+    }
+
+    /// It came, or did not, `slept_ns` after spinning had ended.
+    fn failed(&self, slept_ns: u64) {
+        if slept_ns < SOON_NS {
+            let ns = self.ns.load(Ordering::Relaxed) / 2;
+            self.ns.store(ns, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Cq {
+    pub(super) fn new(
+        rnic: Arc<Rnic>,
+        entries: u32,
+        channel: Option<Arc<Channel>>,
+        token: u64,
+    ) -> Result<Self> {
+        let events = Arc::clone(&rnic.async_events);
+        Ok(Self {
+            queue: Arc::new(Queue::new(entries, channel, token, events)?),
+            rnic,
+            idle_since_ns: AtomicU64::new(0),
+            idle_spin_ns: AtomicU64::new(SPIN_NS),
+            dozed_ns: AtomicU64::new(0),
+            spin: Spin::new(),
+        })
+    }
+
+    fn poll_once(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        let count = self.queue.pop(out);
+        if count == 0 && self.queue.has_overflowed() {
+            return Err(Error::CqOverflow);
+        }
+        Ok(count)
+    }
+
+    /// After a poll that found nothing: lets others run if that goes on.
+    fn doze(&self) -> Result<()> {
+        let now = Clock::new().now_ns();
+        let mut since = self.idle_since_ns.load(Ordering::Relaxed);
+        if since == 0 {
+            since = now;
+            self.idle_since_ns.store(now, Ordering::Relaxed);
+            self.idle_spin_ns.store(self.spin.ns(), Ordering::Relaxed);
+        }
+        if now.saturating_sub(since) >= self.idle_spin_ns.load(Ordering::Relaxed) {
+            self.sleep(Some(DOZE_NS))?;
+            let slept = Clock::new().now_ns().saturating_sub(now);
+            self.dozed_ns.fetch_add(slept.max(1), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// After a poll that found something, or moved something.
+    fn note_found(&self) {
+        if self.idle_since_ns.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.idle_since_ns.store(0, Ordering::Relaxed);
+        match self.dozed_ns.swap(0, Ordering::Relaxed) {
+            0 => self.spin.paid(),
+            slept => self.spin.failed(slept),
+        }
+    }
+
+    /// Makes progress, then looks again.
+    fn drive_and_poll(&self, out: &mut [WorkCompletion]) -> Result<(usize, Drive)> {
+        let drive = self.rnic.drive();
+        Ok((self.poll_once(out)?, drive))
+    }
+
+    /// Sleeps until something is pushed, something arrives for a shard that this thread can drive, or `timeout_ns` has
+    /// passed.
+    fn sleep(&self, timeout_ns: Option<u64>) -> Result<()> {
+        self.queue.sleepers.fetch_add(1, Ordering::SeqCst);
+        let result = if self.queue.len.load(Ordering::SeqCst) == 0 {
+            self.rnic.sleep(&self.queue.wake, timeout_ns)
+        } else {
+            Ok(())
+        };
+        self.queue.sleepers.fetch_sub(1, Ordering::SeqCst);
+        if self.queue.woken.swap(false, Ordering::SeqCst) {
+            self.queue.wake.clear();
+        }
+        result.map_err(Error::os("waiting for completions"))
+    }
+}
+
+impl CqOps for Cq {
+    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        let count = self.poll_once(out)?;
+        // A queue that always has something must not keep this thread from driving.
+        if count == out.len() && !self.rnic.is_due() {
+            self.note_found();
+            return Ok(count);
+        }
+        if count > 0 {
+            self.note_found();
+            self.rnic.drive();
+            return Ok(count + self.queue.pop(&mut out[count..]));
+        }
+        let (more, drive) = self.drive_and_poll(out)?;
+        if more == 0 && drive != Drive::Moved {
+            self.doze()?;
+        } else {
+            self.note_found();
+        }
+        Ok(more)
+    }
+
+    fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize> {
+        let clock = Clock::new();
+        let end = deadline(clock, timeout);
+        let count = self.poll_once(out)?;
+        if count > 0 {
+            return Ok(count);
+        }
+        let spin = self.spin.ns();
+        let mut spin_until = clock.now_ns() + spin;
+        let mut slept = None;
+        if spin == 0 {
+            // What has arrived ends it at once: looking first would be one system call more.
+            self.sleep(timeout.map(|_| remaining(end, clock.now_ns()).unwrap_or(0)))?;
+            slept = Some(0);
+        }
+        loop {
+            let (count, drive) = self.drive_and_poll(out)?;
+            let now = clock.now_ns();
+            if count > 0 {
+                match slept {
+                    Some(ns) => self.spin.failed(ns),
+                    None => self.spin.paid(),
+                }
+                return Ok(count);
+            }
+            if end.is_some_and(|end| now >= end) {
+                return Ok(0);
+            }
+            match drive {
+                Drive::Moved => spin_until = now + self.spin.ns(),
+                Drive::Busy | Drive::Still if now < spin_until => std::hint::spin_loop(),
+                Drive::Busy | Drive::Still => {
+                    self.sleep(remaining(end, now))?;
+                    slept = Some(clock.now_ns() - now);
+                }
+            }
+        }
+    }
+
+    fn arm(&self, notify: Notify) -> Result<()> {
+        if self.queue.channel.is_none() {
+            return Err(Error::Invalid("the completion queue has no channel"));
+        }
+        let armed = match notify {
+            Notify::Any => ARMED_ANY,
+            Notify::Solicited => ARMED_SOLICITED,
+        };
+        // Armed for any stays so.
+        let _ = self
+            .queue
+            .armed
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+                (now != ARMED_ANY).then_some(armed)
+            });
+        Ok(())
+    }
+}
+
+/// A completion channel: tokens of queues that had what they were armed for.
+#[derive(Debug)]
+pub(super) struct Channel {
+    tokens: Mutex<VecDeque<u64>>,
+    signal: Signal,
+}
+
+impl Channel {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            tokens: Mutex::default(),
+            signal: Signal::new().map_err(Error::os("eventfd"))?,
+        })
+    }
+
+    fn push(&self, token: u64) {
+        lock(&self.tokens).push_back(token);
+        self.signal.set();
+    }
+}
+
+/// A completion channel as the application sees it: it keeps the engine alive.
+#[derive(Debug)]
+pub(super) struct CompletionChannel {
+    pub(super) channel: Arc<Channel>,
+    pub(super) rnic: Arc<Rnic>,
+}
+
+impl CompletionChannelOps for CompletionChannel {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.signal.as_fd()
+    }
+
+    fn poll_event(&self) -> Result<Option<u64>> {
+        let mut tokens = lock(&self.channel.tokens);
+        let token = tokens.pop_front();
+        if tokens.is_empty() {
+            self.channel.signal.clear();
+        }
+        Ok(token)
+    }
+
+    fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<u64>> {
+        let clock = Clock::new();
+        let end = deadline(clock, timeout);
+        loop {
+            if let Some(token) = self.poll_event()? {
+                return Ok(Some(token));
+            }
+            let now = clock.now_ns();
+            if end.is_some_and(|end| now >= end) {
+                return Ok(None);
+            }
+            self.rnic
+                .sleep(&self.channel.signal, remaining(end, now))
+                .map_err(Error::os("waiting for an event"))?;
+            if lock(&self.channel.tokens).is_empty() {
+                self.rnic.drive();
+            }
+        }
+    }
+}
+
+/// Sleeps on one signal only.
+pub(super) fn sleep_on(signal: &Signal, timeout_ns: Option<u64>) -> std::io::Result<()> {
+    wait_readable([signal.as_fd()], timeout_ns).map(|_| ())
+}
