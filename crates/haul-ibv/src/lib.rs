@@ -1,0 +1,2 @@
+//! Verbs on RDMA devices.
+mod ffi;
