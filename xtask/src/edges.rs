@@ -15,7 +15,7 @@ struct Allowed {
 /// A protocol core computes; whatever could reach a clock, a socket or a file is not on its list.
 const PURE: Option<&[&str]> = Some(&["siphasher", "thiserror"]);
 
-const ALLOWED: [Allowed; 10] = [
+const ALLOWED: [Allowed; 12] = [
     Allowed {
         krate: "haul-netem",
         internal: &[],
@@ -37,13 +37,30 @@ const ALLOWED: [Allowed; 10] = [
         external: PURE,
     },
     Allowed {
-        krate: "haul-io",
+        krate: "haul-slab",
         internal: &[],
         external: None,
     },
     Allowed {
+        krate: "haul-verbs",
+        internal: &["haul-slab"],
+        external: None,
+    },
+    Allowed {
+        krate: "haul-io",
+        internal: &["haul-slab"],
+        external: None,
+    },
+    Allowed {
         krate: "haul-soft",
-        internal: &["haul-cc", "haul-io", "haul-udt"],
+        internal: &[
+            "haul-cc",
+            "haul-io",
+            "haul-iwarp",
+            "haul-slab",
+            "haul-udt",
+            "haul-verbs",
+        ],
         external: None,
     },
     Allowed {

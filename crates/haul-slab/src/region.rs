@@ -1,0 +1,305 @@
+//! A raw range of memory that is reached by copying.
+
+use std::fmt;
+use std::io;
+use std::ops::ControlFlow;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::arena::Piece;
+use crate::mapping::Mapping;
+use crate::span::{Gather, Scatter};
+
+/// Memory that somebody else may write. Clones name the same bytes; the last one gives them back.
+///
+/// All access is checked against its bounds and goes through copies. A copy that races with a peer's write sees old and
+/// new bytes mixed: wait for the completion that says the bytes are there.
+#[derive(Clone)]
+pub struct Region {
+    start: NonNull<u8>,
+    /// `start .. start + len` stays mapped as long as `hold` lives.
+    len: usize,
+    hold: Arc<Hold>,
+}
+
+/// What keeps a region's bytes mapped.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    Mapping(#[expect(dead_code, reason = "held for its drop")] Mapping),
+    Piece(#[expect(dead_code, reason = "held for its drop")] Piece),
+    /// The user of [`Region::from_raw`] answers for it.
+    Foreign,
+}
+
+/// A range that does not lie inside its region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes from {offset} on are not inside the region of {region_len} bytes")]
+pub struct OutOfBounds {
+    /// Where the range starts, bytes from the region's start.
+    pub offset: u64,
+    /// How long it is, bytes.
+    pub len: u64,
+    /// How long the region is, bytes.
+    pub region_len: u64,
+}
+
+// SAFETY: a region is a raw range; nothing in it is tied to a thread, and the hold is shared by an `Arc`.
+unsafe impl Send for Region {}
+// SAFETY: as above; no method forms a reference to the bytes except to atomics.
+unsafe impl Sync for Region {}
+
+/// Bytes that [`Region::visit`] shows at a time: they stay in the first-level cache.
+const WINDOW_BYTES: usize = 4 << 10;
+
+impl Region {
+    pub(crate) fn new(start: NonNull<u8>, len: usize, hold: Hold) -> Self {
+        Self {
+            start,
+            len,
+            hold: Arc::new(hold),
+        }
+    }
+
+    /// A region with a mapping of its own, zeroed; whole pages behind `len` stay unused. Many small ones come better from an
+    /// [`Arena`](crate::Arena).
+    ///
+    /// # Errors
+    /// `InvalidInput` for zero or an impossible length; else that of `mmap(2)`.
+    pub fn map(len: usize) -> io::Result<Self> {
+        let mapping = Mapping::new(len)?;
+        Ok(Self::new(mapping.start(), len, Hold::Mapping(mapping)))
+    }
+
+    /// Memory of the caller's, as `ibv_reg_mr` takes it.
+    ///
+    /// # Safety
+    /// `start .. start + len` stays valid for reads and writes until the last clone, and the last thing made from it, is
+    /// gone; and meanwhile no Rust reference to these bytes is used while they are posted, or while a peer has rights to them.
+    #[must_use]
+    pub unsafe fn from_raw(start: NonNull<u8>, len: usize) -> Self {
+        Self::new(start, len, Hold::Foreign)
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes at all: possible for foreign memory and for cuts only.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of its first byte, as a number: what virtual-address based memory regions start at.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// Its first byte, for providers that hand memory to a device. What is done through the pointer is `unsafe` and must
+    /// form no reference; the bytes stay mapped as long as a clone of the region lives.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// A part of it, which keeps the whole mapped.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    pub fn cut(&self, offset: usize, len: usize) -> Result<Self, OutOfBounds> {
+        Ok(Self {
+            start: self.check(offset, len)?,
+            len,
+            hold: Arc::clone(&self.hold),
+        })
+    }
+
+    /// Copies bytes out of it, from `offset` on.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]; nothing is copied then.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfBounds> {
+        let from = self.check(offset, to.len())?;
+        // SAFETY: `check` has found `to.len()` mapped bytes at `from`; a reference to other memory cannot overlap with them.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into it, from `offset` on.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]; nothing is copied then.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfBounds> {
+        let to = self.check(offset, from.len())?;
+        // SAFETY: `check` has found `from.len()` mapped bytes at `to`; a reference to other memory cannot overlap with them.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Sets `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]; nothing is set then.
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), OutOfBounds> {
+        let to = self.check(offset, len)?;
+        // SAFETY: `check` has found `len` mapped bytes at `to`.
+        unsafe { to.write_bytes(byte, len) };
+        Ok(())
+    }
+
+    /// Shows `len` bytes from `offset` on through a small window, piece by piece: for checksums. What is shown is a copy, so
+    /// a peer's write cannot change it under the reader.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]; nothing is shown then.
+    pub fn visit(
+        &self,
+        offset: usize,
+        len: usize,
+        mut show: impl FnMut(&[u8]),
+    ) -> Result<(), OutOfBounds> {
+        self.check(offset, len)?;
+        let mut window = [0; WINDOW_BYTES];
+        let mut at = offset;
+        while at < offset + len {
+            let piece = &mut window[..WINDOW_BYTES.min(offset + len - at)];
+            self.read(at, piece)?;
+            show(piece);
+            at += piece.len();
+        }
+        Ok(())
+    }
+
+    /// The 8 bytes at `offset` as an atomic, in the machine's byte order.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]. An address that is not a multiple of 8 is the caller's to refuse first: it is `Break`.
+    pub fn atomic(&self, offset: usize) -> Result<ControlFlow<(), &AtomicU64>, OutOfBounds> {
+        let at = self.check(offset, size_of::<u64>())?.cast::<AtomicU64>();
+        if !at.is_aligned() {
+            return Ok(ControlFlow::Break(()));
+        }
+        // SAFETY: mapped, aligned, and borrowed for no longer than the region; atomics may be written by others.
+        Ok(ControlFlow::Continue(unsafe { at.as_ref() }))
+    }
+
+    /// The range as a source for system calls.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    pub fn gather(&self, offset: usize, len: usize) -> Result<Gather<'_>, OutOfBounds> {
+        Ok(Gather::new(self.check(offset, len)?, len))
+    }
+
+    /// The range as a target for system calls.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    pub fn scatter(&self, offset: usize, len: usize) -> Result<Scatter<'_>, OutOfBounds> {
+        Ok(Scatter::new(self.check(offset, len)?, len))
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(OutOfBounds {
+                offset: offset as u64,
+                len: len as u64,
+                region_len: self.len as u64,
+            });
+        }
+        // SAFETY: `offset` is at most `len`, so the result is inside the range or just behind it.
+        Ok(unsafe { self.start.add(offset) })
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn bytes_go_in_and_come_out() {
+        let region = Region::map(10_000).unwrap();
+        let bytes: Vec<u8> = (0..=255).cycle().take(9_000).collect();
+        region.write(1_000, &bytes).unwrap();
+        let mut seen = vec![0; 9_000];
+        region.read(1_000, &mut seen).unwrap();
+        assert_eq!(seen, bytes);
+        let mut shown = Vec::new();
+        region
+            .visit(1_000, 9_000, |piece| shown.extend_from_slice(piece))
+            .unwrap();
+        assert_eq!(shown, bytes);
+    }
+
+    #[test]
+    fn nothing_reaches_past_the_end() {
+        let region = Region::map(100).unwrap();
+        for (offset, len) in [
+            (0, 101),
+            (100, 1),
+            (101, 0),
+            (usize::MAX, 1),
+            (1, usize::MAX),
+        ] {
+            assert!(region.gather(offset, len).is_err(), "{offset} {len}");
+            assert!(region.scatter(offset, len).is_err(), "{offset} {len}");
+            assert!(region.fill(offset, len, 1).is_err(), "{offset} {len}");
+            assert!(region.cut(offset, len).is_err(), "{offset} {len}");
+        }
+        assert!(region.gather(100, 0).is_ok());
+        assert!(region.write(99, &[1, 2]).is_err());
+        assert!(region.read(99, &mut [1, 2]).is_err());
+        assert!(region.visit(99, 2, |_| {}).is_err());
+    }
+
+    #[test]
+    fn a_cut_keeps_the_whole_mapped() {
+        let region = Region::map(4096).unwrap();
+        region.fill(0, 4096, 7).unwrap();
+        let cut = region.cut(4000, 96).unwrap();
+        drop(region);
+        let mut seen = [0; 96];
+        cut.read(0, &mut seen).unwrap();
+        assert_eq!(seen, [7; 96]);
+    }
+
+    #[test]
+    fn atomics_are_aligned_and_inside() {
+        let region = Region::map(64).unwrap();
+        let ControlFlow::Continue(word) = region.atomic(8).unwrap() else {
+            panic!("8 is a multiple of 8");
+        };
+        word.fetch_add(5, Ordering::Relaxed);
+        let mut seen = [0; 8];
+        region.read(8, &mut seen).unwrap();
+        assert_eq!(u64::from_ne_bytes(seen), 5);
+        assert!(region.atomic(4).unwrap().is_break());
+        assert!(region.atomic(60).is_err());
+    }
+
+    #[test]
+    fn memory_of_the_callers_can_be_a_region() {
+        let mut bytes = [0_u8; 32];
+        let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+        // SAFETY: the array outlives the region and is looked at only after the region is gone.
+        let region = unsafe { Region::from_raw(start, 32) };
+        region.fill(3, 2, 9).unwrap();
+        drop(region);
+        assert_eq!(bytes[2..6], [0, 9, 9, 0]);
+    }
+}

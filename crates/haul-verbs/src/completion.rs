@@ -1,0 +1,194 @@
+//! Completion queues and channels.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Result;
+use crate::provider::{CompletionChannelOps, CqOps};
+
+/// A completion queue. Clones are the same queue.
+#[derive(Debug, Clone)]
+pub struct Cq(Arc<dyn CqOps>);
+
+/// Which completions put an event on the channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notify {
+    /// The next one.
+    Any,
+    /// The next receive that the peer marked as solicited, or the next error.
+    Solicited,
+}
+
+impl Cq {
+    pub(crate) fn from_ops(ops: Arc<dyn CqOps>) -> Self {
+        Self(ops)
+    }
+
+    /// The provider's own object.
+    #[must_use]
+    pub fn ops(&self) -> &Arc<dyn CqOps> {
+        &self.0
+    }
+
+    /// Takes completions, without waiting; how many. A software provider makes progress in this call.
+    ///
+    /// # Errors
+    /// [`Error::CqOverflow`](crate::Error::CqOverflow) once completions were lost.
+    pub fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        self.0.poll(out)
+    }
+
+    /// Takes completions, waiting for the first one: busily for a moment, then asleep. Zero when `timeout` has passed;
+    /// without one it waits for ever.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize> {
+        self.0.wait(out, timeout)
+    }
+
+    /// Asks for one event on the channel. Completions that are there already cause none: arm, poll until empty, then wait.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a queue without a channel.
+    pub fn arm(&self, notify: Notify) -> Result<()> {
+        self.0.arm(notify)
+    }
+}
+
+/// Where armed completion queues leave events.
+#[derive(Debug, Clone)]
+pub struct CompletionChannel(Arc<dyn CompletionChannelOps>);
+
+impl CompletionChannel {
+    pub(crate) fn from_ops(ops: Arc<dyn CompletionChannelOps>) -> Self {
+        Self(ops)
+    }
+
+    /// The provider's own object.
+    #[must_use]
+    pub fn ops(&self) -> &Arc<dyn CompletionChannelOps> {
+        &self.0
+    }
+
+    /// Readable while there are events.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    /// Takes an event without waiting: the token of its completion queue.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os).
+    pub fn poll_event(&self) -> Result<Option<u64>> {
+        self.0.poll_event()
+    }
+
+    /// Takes an event, waiting for it; none when `timeout` has passed.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os).
+    pub fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<u64>> {
+        self.0.wait_event(timeout)
+    }
+}
+
+/// How a work request ended (`ibv_wc_status`; IBTA 1.4 §11.6.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum WcStatus {
+    /// As it was meant to.
+    #[default]
+    Success,
+    /// A receive buffer is too short for the message, or a length does not fit to the operation.
+    LocLenErr,
+    /// The queue pair cannot do this.
+    LocQpOpErr,
+    /// A local key is not valid, or has not the right, or not the range.
+    LocProtErr,
+    /// The queue pair was in error when its turn came.
+    WrFlushErr,
+    /// Binding a memory window failed.
+    MwBindErr,
+    /// The peer's answer makes no sense.
+    BadRespErr,
+    /// The peer touched this end's memory in a way that it has no right to.
+    LocAccessErr,
+    /// The peer says that the request makes no sense: too long, or more reads than agreed.
+    RemInvReqErr,
+    /// The peer says that the key has not the right, or not the range.
+    RemAccessErr,
+    /// The peer could not do it.
+    RemOpErr,
+    /// The peer did not answer.
+    RetryExcErr,
+    /// The peer had no receive work request for too long.
+    RnrRetryExcErr,
+    /// The peer has aborted the operation.
+    RemAbortErr,
+    /// The device is broken.
+    FatalErr,
+    /// No answer in time.
+    RespTimeoutErr,
+    /// None of these.
+    GeneralErr,
+}
+
+/// What was completed (`ibv_wc_opcode`). Meaningful with [`WcStatus::Success`] only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum WcOpcode {
+    /// A Send of any kind.
+    #[default]
+    Send,
+    /// An RDMA Write of any kind.
+    RdmaWrite,
+    /// An RDMA Read.
+    RdmaRead,
+    /// A compare-and-swap.
+    CompSwap,
+    /// A fetch-and-add.
+    FetchAdd,
+    /// A local invalidation.
+    LocalInv,
+    /// A receive, by a Send.
+    Recv,
+    /// A receive, by an RDMA Write with immediate data.
+    RecvRdmaWithImm,
+}
+
+/// What came with a message beside its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum WcData {
+    /// Nothing.
+    #[default]
+    None,
+    /// Immediate data.
+    Imm(u32),
+    /// The memory region of this rkey has ended.
+    InvalidatedRkey(u32),
+}
+
+/// The end of a work request (`ibv_wc`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkCompletion {
+    /// The work request's.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Octets received, read, or (for an atomic) 8. Of sends and writes: not defined.
+    pub byte_len: u32,
+    /// The queue pair's number.
+    pub qp_num: u32,
+    /// What came beside the bytes.
+    pub data: WcData,
+    /// The provider's own number for the error.
+    pub vendor_err: u32,
+    /// The sender's queue pair, for datagrams.
+    pub src_qp: u32,
+}

@@ -1,0 +1,222 @@
+//! Devices, and what is made from an opened one.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::cm::{EventChannel, Listener};
+use crate::completion::{CompletionChannel, Cq};
+use crate::memory::Pd;
+use crate::provider::{ContextOps, DeviceOps};
+use crate::{AsyncEvent, Result};
+
+/// An RDMA device, not opened.
+#[derive(Debug, Clone)]
+pub struct Device(Arc<dyn DeviceOps>);
+
+/// What a device speaks. It decides what the completion of a Send or Write means (docs/verbs.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Transport {
+    /// iWARP over TCP (RFC 5040 to 5044): complete means that the transport has taken it.
+    Iwarp,
+    /// iWARP's DDP and RDMAP over UDT: as [`Transport::Iwarp`].
+    IwarpUdt,
+    /// RDMA over Converged Ethernet: complete means that the peer's device has acknowledged it.
+    Roce,
+    /// InfiniBand: as [`Transport::Roce`].
+    InfiniBand,
+}
+
+bitflags::bitflags! {
+    /// Optional abilities of a device.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct DeviceCaps: u32 {
+        /// Compare-and-swap and fetch-and-add.
+        const ATOMIC = 1;
+        /// Shared receive queues.
+        const SRQ = 1 << 1;
+        /// Send with Invalidate, and local invalidation.
+        const SEND_WITH_INVALIDATE = 1 << 2;
+        /// RDMA Write with immediate data.
+        const WRITE_WITH_IMM = 1 << 3;
+        /// Send with immediate data and payload.
+        const SEND_WITH_IMM = 1 << 4;
+        /// Unreliable datagrams.
+        const UD = 1 << 5;
+        /// Memory regions that count from zero.
+        const ZERO_BASED = 1 << 6;
+        /// [`QpInit::remote_placement`](crate::QpInit::remote_placement) can be chosen; where it cannot, the transport
+        /// always has it or never.
+        const REMOTE_PLACEMENT = 1 << 7;
+        /// [`Qp::connect_endpoint`](crate::Qp::connect_endpoint): connections without the connection manager.
+        const ENDPOINTS = 1 << 8;
+    }
+}
+
+/// Limits and abilities of a device (`ibv_device_attr`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceAttributes {
+    /// What it speaks.
+    pub transport: Transport,
+    /// What it can do beyond the rest.
+    pub caps: DeviceCaps,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Work requests in a send or receive queue.
+    pub max_qp_wr: u32,
+    /// Pieces of a work request; at most [`SGE_MAX`](crate::SGE_MAX).
+    pub max_sge: u32,
+    /// Octets of inline data.
+    pub max_inline: u32,
+    /// Entries of a completion queue.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Octets of a memory region.
+    pub max_mr_size: u64,
+    /// Octets of a message.
+    pub max_message: u64,
+    /// Reads and atomics that a queue pair answers at once (IRD).
+    pub max_rd_atomic: u32,
+    /// Reads and atomics that a queue pair has outstanding (ORD).
+    pub max_init_rd_atomic: u32,
+    /// Private data of a connection request, octets.
+    pub max_private_data: u32,
+}
+
+impl Device {
+    /// For providers: a device of theirs.
+    #[must_use]
+    pub fn from_ops(ops: Arc<dyn DeviceOps>) -> Self {
+        Self(ops)
+    }
+
+    /// Its name: `soft-tcp`, `rxe0`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// The provider's name: `soft`, `ibv`.
+    #[must_use]
+    pub fn provider(&self) -> &'static str {
+        self.0.provider()
+    }
+
+    /// Limits and abilities.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os) where a device does not answer.
+    pub fn attributes(&self) -> Result<DeviceAttributes> {
+        self.0.attributes()
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os): no permission, out of descriptors.
+    pub fn open(&self) -> Result<Context> {
+        self.0.open().map(Context)
+    }
+}
+
+/// An opened device. Clones are the same; what was made from it keeps it open.
+#[derive(Debug, Clone)]
+pub struct Context(Arc<dyn ContextOps>);
+
+impl Context {
+    /// For providers: a context of theirs.
+    #[must_use]
+    pub fn from_ops(ops: Arc<dyn ContextOps>) -> Self {
+        Self(ops)
+    }
+
+    /// The provider's own object.
+    #[must_use]
+    pub fn ops(&self) -> &Arc<dyn ContextOps> {
+        &self.0
+    }
+
+    /// Limits and abilities.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os) where a device does not answer.
+    pub fn attributes(&self) -> Result<DeviceAttributes> {
+        self.0.attributes()
+    }
+
+    /// A protection domain.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`](crate::Error::Exhausted).
+    pub fn alloc_pd(&self) -> Result<Pd> {
+        self.0.clone().alloc_pd().map(Pd::from_ops)
+    }
+
+    /// A completion channel.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os): out of descriptors.
+    pub fn create_completion_channel(&self) -> Result<CompletionChannel> {
+        let ops = self.0.clone().create_completion_channel()?;
+        Ok(CompletionChannel::from_ops(ops))
+    }
+
+    /// A completion queue with room for at least `entries` completions. Events of it appear on `channel` as `token`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for no or too many entries, or a channel of another context.
+    pub fn create_cq(
+        &self,
+        entries: u32,
+        channel: Option<&CompletionChannel>,
+        token: u64,
+    ) -> Result<Cq> {
+        let ops = channel.map(CompletionChannel::ops);
+        self.0
+            .clone()
+            .create_cq(entries, ops, token)
+            .map(Cq::from_ops)
+    }
+
+    /// A channel for events of connections.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os): out of descriptors.
+    pub fn create_event_channel(&self) -> Result<EventChannel> {
+        let ops = self.0.clone().create_event_channel()?;
+        Ok(EventChannel::from_ops(ops))
+    }
+
+    /// Listens for connections at `address` (port 0: any free one); requests appear on `channel`. At most `backlog`
+    /// requests wait there for an answer, further ones are turned away.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os): the address is in use or not of this machine.
+    pub fn listen(
+        &self,
+        address: SocketAddr,
+        channel: &EventChannel,
+        backlog: u32,
+    ) -> Result<Listener> {
+        let ops = self.0.clone().listen(address, channel.ops(), backlog)?;
+        Ok(Listener::from_ops(ops))
+    }
+
+    /// The next asynchronous event, if any.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    pub fn poll_async_event(&self) -> Result<Option<AsyncEvent>> {
+        self.0.poll_async_event()
+    }
+
+    /// Readable while there are asynchronous events.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    pub fn async_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.0.async_fd()
+    }
+}

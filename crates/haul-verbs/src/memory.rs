@@ -1,0 +1,185 @@
+//! Protection domains and memory regions.
+
+use std::sync::Arc;
+
+use haul_slab::{AccessFlags, Region};
+
+use crate::provider::{MrOps, PdOps};
+use crate::queue::{Qp, QpInit, Srq, SrqInit};
+use crate::work::{Remote, Sge};
+use crate::{Error, Result};
+
+/// A protection domain: queue pairs reach the memory regions of their own domain only.
+#[derive(Debug, Clone)]
+pub struct Pd(Arc<dyn PdOps>);
+
+/// What addresses in a memory region count from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MrAddressing {
+    /// Its first byte is 0: the default, for it tells the peer nothing of this process.
+    #[default]
+    ZeroBased,
+    /// Its first byte is its address in this process, as `ibv_reg_mr` does.
+    Virtual,
+    /// Its first byte is this (`ibv_reg_mr_iova`).
+    At(u64),
+}
+
+/// How to register a memory region.
+#[derive(Debug, Clone)]
+pub struct MrInit {
+    /// The bytes.
+    pub region: Region,
+    /// Who may do what.
+    pub access: AccessFlags,
+    /// What addresses count from. Devices without [`DeviceCaps::ZERO_BASED`](crate::DeviceCaps::ZERO_BASED) take
+    /// [`MrAddressing::Virtual`] for [`MrAddressing::ZeroBased`]; [`Mr::addr`] says what it is.
+    pub addressing: MrAddressing,
+}
+
+impl Pd {
+    pub(crate) fn from_ops(ops: Arc<dyn PdOps>) -> Self {
+        Self(ops)
+    }
+
+    /// The provider's own object.
+    #[must_use]
+    pub fn ops(&self) -> &Arc<dyn PdOps> {
+        &self.0
+    }
+
+    /// Registers `region`, counting from zero.
+    ///
+    /// # Errors
+    /// As [`Pd::register`].
+    pub fn reg_mr(&self, region: &Region, access: AccessFlags) -> Result<Mr> {
+        self.register(MrInit {
+            region: region.clone(),
+            access,
+            addressing: MrAddressing::default(),
+        })
+    }
+
+    /// Registers a region.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for rights that contradict each other ([`AccessFlags::is_consistent`]) or addresses that wrap;
+    /// [`Error::Exhausted`]; [`Error::Os`] where memory cannot be pinned.
+    pub fn register(&self, init: MrInit) -> Result<Mr> {
+        if !init.access.is_consistent() {
+            return Err(Error::Invalid(
+                "remote write and atomic ask for local write",
+            ));
+        }
+        let region = init.region.clone();
+        let ops = self.0.clone().reg_mr(init)?;
+        Ok(Mr { ops, region })
+    }
+
+    /// A queue pair.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a type or capacity that the device does not have, or queues of another context.
+    pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
+        self.0.clone().create_qp(init).map(Qp::from_ops)
+    }
+
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]; [`Error::Invalid`] for a capacity that the device does not have.
+    pub fn create_srq(&self, init: &SrqInit) -> Result<Srq> {
+        self.0.clone().create_srq(init).map(Srq::from_ops)
+    }
+}
+
+/// A memory region: bytes with keys and rights. Dropping it takes the rights away: when that has returned, no peer
+/// and no work request touches the bytes any more; those that try fail.
+#[derive(Debug)]
+pub struct Mr {
+    ops: Arc<dyn MrOps>,
+    region: Region,
+}
+
+impl Mr {
+    /// The bytes.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The key for work requests of this end.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.ops.lkey()
+    }
+
+    /// The key for the peer. Over iWARP the STag, which is the lkey too.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.ops.rkey()
+    }
+
+    /// What the address of its first byte is, for work requests and peers.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.ops.addr()
+    }
+
+    /// Octets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.region.len()
+    }
+
+    /// No bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.region.is_empty()
+    }
+
+    /// `len` bytes from `offset` on, as a piece of a work request. Bounds are checked when the request is carried out.
+    #[must_use]
+    pub fn sge(&self, offset: u64, len: u32) -> Sge {
+        Sge {
+            addr: self.addr().wrapping_add(offset),
+            len,
+            lkey: self.lkey(),
+        }
+    }
+
+    /// The whole of it, as a piece of a work request.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where it is longer than a piece can be (2^32 - 1 bytes).
+    pub fn whole(&self) -> Result<Sge> {
+        let len = u32::try_from(self.len());
+        let len =
+            len.map_err(|_| Error::Invalid("longer than a piece of a work request can be"))?;
+        Ok(self.sge(0, len))
+    }
+
+    /// How a peer names the byte at `offset`: tell it.
+    #[must_use]
+    pub fn remote(&self, offset: u64) -> Remote {
+        Remote {
+            addr: self.addr().wrapping_add(offset),
+            rkey: self.rkey(),
+        }
+    }
+
+    /// Takes the rights away, and says so when it cannot.
+    ///
+    /// # Errors
+    /// [`Error::Os`] of a device.
+    pub fn dereg(self) -> Result<()> {
+        self.ops.dereg()
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // What the device says against it cannot be told here; `dereg` can.
+        let _ = self.ops.dereg();
+    }
+}
