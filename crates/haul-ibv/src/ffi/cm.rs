@@ -2,9 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{sockaddr, sockaddr_storage};
-
-use super::verbs::{Context, Qp, QpAttr};
+use super::verbs::{Context, QpAttr};
 use super::{functions, layouts};
 
 /// `enum rdma_port_space`.
@@ -26,8 +24,6 @@ pub(crate) mod event {
     pub(crate) const ESTABLISHED: c_int = 9;
     pub(crate) const DISCONNECTED: c_int = 10;
     pub(crate) const DEVICE_REMOVAL: c_int = 11;
-    pub(crate) const ADDR_CHANGE: c_int = 14;
-    pub(crate) const TIMEWAIT_EXIT: c_int = 15;
 }
 
 /// `struct rdma_event_channel`.
@@ -37,15 +33,30 @@ pub(crate) struct EventChannel {
     pub(crate) fd: c_int,
 }
 
+/// `struct sockaddr_storage`, holding a `sockaddr_in` or a `sockaddr_in6`.
+#[repr(C, align(8))]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SockAddr {
+    pub(crate) family: u16,
+    /// Big-endian.
+    pub(crate) port: [u8; 2],
+    /// IPv4: the address; IPv6: flow information.
+    pub(crate) v4: [u8; 4],
+    pub(crate) v6: [u8; 16],
+    pub(crate) scope_id: u32,
+    pub(crate) rest: [u8; 100],
+}
+
 /// `struct rdma_cm_id`.
 #[repr(C)]
+#[derive(Debug)]
 pub(crate) struct Id {
     pub(crate) verbs: *mut Context,
     channel: *mut EventChannel,
     pub(crate) context: *mut c_void,
-    pub(crate) qp: *mut Qp,
-    pub(crate) src: sockaddr_storage,
-    pub(crate) dst: sockaddr_storage,
+    qp: *mut c_void,
+    pub(crate) src: SockAddr,
+    pub(crate) dst: SockAddr,
 }
 
 /// `struct rdma_conn_param`.
@@ -75,6 +86,11 @@ pub(crate) struct Event {
 }
 
 layouts! {
+    SockAddr = "struct sockaddr_storage" 128 { family "ss_family" 0 }
+    SockAddr = "struct sockaddr_in" prefix { family "sin_family" 0, port "sin_port" 2, v4 "sin_addr" 4 }
+    SockAddr = "struct sockaddr_in6" prefix {
+        family "sin6_family" 0, port "sin6_port" 2, v4 "sin6_flowinfo" 4, v6 "sin6_addr" 8, scope_id "sin6_scope_id" 24,
+    }
     EventChannel = "struct rdma_event_channel" 4 { fd "fd" 0 }
     Id = "struct rdma_cm_id" prefix {
         verbs "verbs" 0, channel "channel" 8, context "context" 16, qp "qp" 24, src "route.addr.src_storage" 32,
@@ -94,17 +110,16 @@ layouts! {
 functions! {
     /// The functions of librdmacm.
     Cm from "librdmacm.so.1" {
-        fn rdma_get_devices(count: *mut c_int) -> *mut *mut Context;
-        fn rdma_free_devices(list: *mut *mut Context);
         fn rdma_create_event_channel() -> *mut EventChannel;
         fn rdma_destroy_event_channel(channel: *mut EventChannel);
         fn rdma_create_id(channel: *mut EventChannel, id: *mut *mut Id, context: *mut c_void, space: c_int) -> c_int;
         fn rdma_destroy_id(id: *mut Id) -> c_int;
-        fn rdma_bind_addr(id: *mut Id, address: *mut sockaddr) -> c_int;
-        fn rdma_resolve_addr(id: *mut Id, from: *mut sockaddr, to: *mut sockaddr, timeout_ms: c_int) -> c_int;
+        fn rdma_bind_addr(id: *mut Id, address: *mut SockAddr) -> c_int;
+        fn rdma_resolve_addr(id: *mut Id, from: *mut SockAddr, to: *mut SockAddr, timeout_ms: c_int) -> c_int;
         fn rdma_resolve_route(id: *mut Id, timeout_ms: c_int) -> c_int;
         fn rdma_init_qp_attr(id: *mut Id, attr: *mut QpAttr, mask: *mut c_int) -> c_int;
         fn rdma_connect(id: *mut Id, param: *mut ConnParam) -> c_int;
+        fn rdma_establish(id: *mut Id) -> c_int;
         fn rdma_listen(id: *mut Id, backlog: c_int) -> c_int;
         fn rdma_accept(id: *mut Id, param: *mut ConnParam) -> c_int;
         fn rdma_reject(id: *mut Id, private_data: *const c_void, length: u8) -> c_int;

@@ -5,7 +5,10 @@ use std::fmt::Write;
 use std::process::{Command, Output};
 
 use super::cm::{self, event};
-use super::verbs::{self, access, qp_mask, qp_state, send_flag, wc, wc_flag, wr};
+use super::verbs::{
+    self, access, event as async_event, gid_type, qp_mask, qp_state, send_flag, wc, wc_flag, wr,
+};
+use crate::address;
 
 const HEADERS: &str = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n";
 
@@ -56,7 +59,6 @@ fn constants() -> HashMap<&'static str, i64> {
     [
         ("IBV_TRANSPORT_IB", verbs::TRANSPORT_IB),
         ("IBV_TRANSPORT_IWARP", verbs::TRANSPORT_IWARP),
-        ("IBV_PORT_ACTIVE", verbs::PORT_ACTIVE),
         ("IBV_LINK_LAYER_ETHERNET", verbs::LINK_LAYER_ETHERNET.into()),
         ("IBV_ATOMIC_NONE", verbs::ATOMIC_NONE),
         ("IBV_QPT_RC", verbs::QPT_RC),
@@ -64,12 +66,9 @@ fn constants() -> HashMap<&'static str, i64> {
         ("IBV_ACCESS_REMOTE_WRITE", access::REMOTE_WRITE),
         ("IBV_ACCESS_REMOTE_READ", access::REMOTE_READ),
         ("IBV_ACCESS_REMOTE_ATOMIC", access::REMOTE_ATOMIC),
-        ("IBV_QPS_RESET", qp_state::RESET),
         ("IBV_QPS_INIT", qp_state::INIT),
         ("IBV_QPS_RTR", qp_state::RTR),
         ("IBV_QPS_RTS", qp_state::RTS),
-        ("IBV_QPS_SQD", qp_state::SQD),
-        ("IBV_QPS_SQE", qp_state::SQE),
         ("IBV_QPS_ERR", qp_state::ERR),
         ("IBV_QP_STATE", qp_mask::STATE),
         ("IBV_QP_ACCESS_FLAGS", qp_mask::ACCESS_FLAGS),
@@ -85,7 +84,6 @@ fn constants() -> HashMap<&'static str, i64> {
         ("IBV_QP_MIN_RNR_TIMER", qp_mask::MIN_RNR_TIMER),
         ("IBV_QP_SQ_PSN", qp_mask::SQ_PSN),
         ("IBV_QP_MAX_DEST_RD_ATOMIC", qp_mask::MAX_DEST_RD_ATOMIC),
-        ("IBV_QP_CAP", qp_mask::CAP),
         ("IBV_QP_DEST_QPN", qp_mask::DEST_QPN),
         ("IBV_WR_RDMA_WRITE", wr::RDMA_WRITE),
         ("IBV_WR_RDMA_WRITE_WITH_IMM", wr::RDMA_WRITE_WITH_IMM),
@@ -96,7 +94,6 @@ fn constants() -> HashMap<&'static str, i64> {
         ("IBV_WR_ATOMIC_FETCH_AND_ADD", wr::ATOMIC_FETCH_AND_ADD),
         ("IBV_WR_LOCAL_INV", wr::LOCAL_INV),
         ("IBV_WR_SEND_WITH_INV", wr::SEND_WITH_INV),
-        ("IBV_WC_SEND", wc::SEND),
         ("IBV_WC_RDMA_WRITE", wc::RDMA_WRITE),
         ("IBV_WC_RDMA_READ", wc::RDMA_READ),
         ("IBV_WC_COMP_SWAP", wc::COMP_SWAP),
@@ -110,6 +107,25 @@ fn constants() -> HashMap<&'static str, i64> {
         ("IBV_SEND_INLINE", send_flag::INLINE.cast_signed()),
         ("IBV_WC_WITH_IMM", wc_flag::WITH_IMM.cast_signed()),
         ("IBV_WC_WITH_INV", wc_flag::WITH_INV.cast_signed()),
+        ("IBV_SRQ_LIMIT", verbs::SRQ_LIMIT),
+        ("IBV_MTU_1024", verbs::MTU_1024),
+        ("IBV_GID_TYPE_ROCE_V2", gid_type::ROCE_V2.cast_signed()),
+        (
+            "IBV_DEVICE_MEM_MGT_EXTENSIONS",
+            verbs::DEVICE_MEM_MGT_EXTENSIONS.cast_signed(),
+        ),
+        ("IBV_EVENT_CQ_ERR", async_event::CQ_ERR),
+        ("IBV_EVENT_QP_FATAL", async_event::QP_FATAL),
+        ("IBV_EVENT_QP_REQ_ERR", async_event::QP_REQ_ERR),
+        ("IBV_EVENT_QP_ACCESS_ERR", async_event::QP_ACCESS_ERR),
+        ("IBV_EVENT_COMM_EST", async_event::COMM_EST),
+        ("IBV_EVENT_DEVICE_FATAL", async_event::DEVICE_FATAL),
+        (
+            "IBV_EVENT_SRQ_LIMIT_REACHED",
+            async_event::SRQ_LIMIT_REACHED,
+        ),
+        ("AF_INET", address::AF_INET.into()),
+        ("AF_INET6", address::AF_INET6.into()),
         ("RDMA_PS_TCP", cm::PS_TCP),
         ("RDMA_CM_EVENT_ADDR_RESOLVED", event::ADDR_RESOLVED),
         ("RDMA_CM_EVENT_ADDR_ERROR", event::ADDR_ERROR),
@@ -123,8 +139,6 @@ fn constants() -> HashMap<&'static str, i64> {
         ("RDMA_CM_EVENT_ESTABLISHED", event::ESTABLISHED),
         ("RDMA_CM_EVENT_DISCONNECTED", event::DISCONNECTED),
         ("RDMA_CM_EVENT_DEVICE_REMOVAL", event::DEVICE_REMOVAL),
-        ("RDMA_CM_EVENT_ADDR_CHANGE", event::ADDR_CHANGE),
-        ("RDMA_CM_EVENT_TIMEWAIT_EXIT", event::TIMEWAIT_EXIT),
     ]
     .into_iter()
     .map(|(name, value)| (name, value.into()))

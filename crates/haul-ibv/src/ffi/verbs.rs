@@ -9,8 +9,6 @@ pub(crate) const TRANSPORT_IWARP: c_int = 1;
 /// `enum ibv_transport_type`: InfiniBand, and RoCE.
 pub(crate) const TRANSPORT_IB: c_int = 0;
 
-/// `enum ibv_port_state`.
-pub(crate) const PORT_ACTIVE: c_int = 4;
 /// `IBV_LINK_LAYER_ETHERNET`.
 pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
 
@@ -34,12 +32,9 @@ pub(crate) const QPT_RC: c_int = 2;
 pub(crate) mod qp_state {
     use std::ffi::c_int;
 
-    pub(crate) const RESET: c_int = 0;
     pub(crate) const INIT: c_int = 1;
     pub(crate) const RTR: c_int = 2;
     pub(crate) const RTS: c_int = 3;
-    pub(crate) const SQD: c_int = 4;
-    pub(crate) const SQE: c_int = 5;
     pub(crate) const ERR: c_int = 6;
 }
 
@@ -61,7 +56,6 @@ pub(crate) mod qp_mask {
     pub(crate) const MIN_RNR_TIMER: c_int = 1 << 15;
     pub(crate) const SQ_PSN: c_int = 1 << 16;
     pub(crate) const MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
-    pub(crate) const CAP: c_int = 1 << 19;
     pub(crate) const DEST_QPN: c_int = 1 << 20;
 }
 
@@ -94,7 +88,6 @@ pub(crate) mod send_flag {
 pub(crate) mod wc {
     use std::ffi::c_int;
 
-    pub(crate) const SEND: c_int = 0;
     pub(crate) const RDMA_WRITE: c_int = 1;
     pub(crate) const RDMA_READ: c_int = 2;
     pub(crate) const COMP_SWAP: c_int = 3;
@@ -114,6 +107,30 @@ pub(crate) mod wc_flag {
 
 /// `enum ibv_srq_attr_mask`: the limit below which an event tells.
 pub(crate) const SRQ_LIMIT: c_int = 1 << 1;
+
+/// `enum ibv_event_type`, as far as haul-verbs has words for it.
+pub(crate) mod event {
+    use std::ffi::c_int;
+
+    pub(crate) const CQ_ERR: c_int = 0;
+    pub(crate) const QP_FATAL: c_int = 1;
+    pub(crate) const QP_REQ_ERR: c_int = 2;
+    pub(crate) const QP_ACCESS_ERR: c_int = 3;
+    pub(crate) const COMM_EST: c_int = 4;
+    pub(crate) const DEVICE_FATAL: c_int = 8;
+    pub(crate) const SRQ_LIMIT_REACHED: c_int = 15;
+}
+
+/// `enum ibv_gid_type`.
+pub(crate) mod gid_type {
+    pub(crate) const ROCE_V2: u32 = 2;
+}
+
+/// `enum ibv_device_cap_flags`: local invalidation, Send with Invalidate.
+pub(crate) const DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
+
+/// `enum ibv_mtu`: 1024 octets.
+pub(crate) const MTU_1024: c_int = 3;
 
 /// `struct ibv_device`: the library's own, read by functions but for its transport.
 #[repr(C)]
@@ -197,7 +214,7 @@ pub(crate) struct Cq {
 #[derive(Debug)]
 pub(crate) struct Srq {
     pub(crate) context: *mut Context,
-    srq_context: *mut c_void,
+    pub(crate) srq_context: *mut c_void,
 }
 
 /// `struct ibv_qp`.
@@ -277,6 +294,26 @@ pub(crate) struct PortAttr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gid {
     pub(crate) raw: [u8; 16],
+}
+
+/// `struct ibv_gid_entry`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GidEntry {
+    pub(crate) gid: Gid,
+    pub(crate) gid_index: u32,
+    pub(crate) port_num: u32,
+    pub(crate) gid_type: u32,
+    pub(crate) ndev_ifindex: u32,
+}
+
+/// `struct ibv_async_event`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct AsyncEvent {
+    /// The CQ, QP or SRQ that `event_type` speaks of.
+    pub(crate) element: *mut c_void,
+    pub(crate) event_type: c_int,
 }
 
 /// `struct ibv_sge`.
@@ -502,6 +539,11 @@ layouts! {
         port_cap_flags2 "port_cap_flags2" 48,
     }
     Gid = "union ibv_gid" 16 { raw "raw" 0 }
+    GidEntry = "struct ibv_gid_entry" 32 {
+        gid "gid" 0, gid_index "gid_index" 16, port_num "port_num" 20, gid_type "gid_type" 24,
+        ndev_ifindex "ndev_ifindex" 28,
+    }
+    AsyncEvent = "struct ibv_async_event" 16 { element "element" 0, event_type "event_type" 8 }
     Sge = "struct ibv_sge" 16 { addr "addr" 0, length "length" 8, lkey "lkey" 12 }
     RdmaWr = "__typeof__(((struct ibv_send_wr *)0)->wr.rdma)" 16 { remote_addr "remote_addr" 0, rkey "rkey" 8 }
     AtomicWr = "__typeof__(((struct ibv_send_wr *)0)->wr.atomic)" 32 {
@@ -553,10 +595,19 @@ functions! {
         fn ibv_get_device_name(device: *mut Device) -> *const c_char;
         fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int;
         fn ibv_query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int;
-        fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
+        fn _ibv_query_gid_table(
+            context: *mut Context, entries: *mut GidEntry, max: usize, flags: u32, entry_size: usize,
+        ) -> isize;
+        fn ibv_open_device(device: *mut Device) -> *mut Context;
+        fn ibv_close_device(context: *mut Context) -> c_int;
+        fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int;
+        fn ibv_ack_async_event(event: *mut AsyncEvent);
         fn ibv_alloc_pd(context: *mut Context) -> *mut Pd;
         fn ibv_dealloc_pd(pd: *mut Pd) -> c_int;
         fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr;
+        fn ibv_reg_mr_iova2(
+            pd: *mut Pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint,
+        ) -> *mut Mr;
         fn ibv_dereg_mr(mr: *mut Mr) -> c_int;
         fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel;
         fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int;
@@ -567,6 +618,7 @@ functions! {
         fn ibv_get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, cq_context: *mut *mut c_void) -> c_int;
         fn ibv_ack_cq_events(cq: *mut Cq, count: c_uint);
         fn ibv_create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
+        fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int;
         fn ibv_destroy_srq(srq: *mut Srq) -> c_int;
         fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
         fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
