@@ -1,20 +1,24 @@
 //! Connections through librdmacm.
 //!
-//! An event channel is where everything happens: the steps towards a connection (address, route, request) are taken by
-//! whoever takes events from it, and only what concerns the application comes out. The queue pairs are not librdmacm's:
-//! it is told their numbers, and their states are changed here, with the attributes that it gives.
+//! An event channel has a thread, which takes the library's events: the steps towards a connection (address, route,
+//! request) are taken there, a connection that ends is flushed there, whether or not the application looks, and only what
+//! concerns the application comes out. The queue pairs are not librdmacm's: it is told their numbers, and their states are
+//! changed here, with the attributes that it gives.
 //!
 //! Map: here the event channel · `connection` one that is being made or is there · `listener` listeners and requests.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use haul_verbs::cm::CmEvent;
 use haul_verbs::provider::EventChannelOps;
 use haul_verbs::{Blame, Error, Failure, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
 
 use crate::completion::{Deadline, set_nonblocking, wait_readable};
 use crate::context::Context;
@@ -39,8 +43,13 @@ pub(crate) struct EventChannel {
     context: Arc<Context>,
     /// What the identifiers of this channel are, by address.
     roles: Mutex<HashMap<usize, Role>>,
-    /// For what it makes that refers back to it.
-    this: Weak<Self>,
+    /// For the application, while it has the channel. No longer than the backlogs and the connections make it.
+    events: Mutex<Option<VecDeque<CmEvent>>>,
+    /// Counts `events`.
+    ready: OwnedFd,
+    /// Readable once the thread is to end.
+    stop: OwnedFd,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What an identifier is for.
@@ -68,14 +77,50 @@ impl EventChannel {
         // SAFETY: the library is loaded.
         let channel = unsafe { (context.library.cm.rdma_create_event_channel)() };
         let raw = Raw::made("event channel", channel)?;
-        let channel = Arc::new_cyclic(|this| Self {
+        let counter = || {
+            let flags = EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+            rustix::event::eventfd(0, flags).map_err(|error| Error::os("eventfd")(error.into()))
+        };
+        let channel = Arc::new(Self {
             raw,
             context,
             roles: Mutex::default(),
-            this: this.clone(),
+            events: Mutex::new(Some(VecDeque::new())),
+            ready: counter()?,
+            stop: counter()?,
+            thread: Mutex::default(),
         });
-        set_nonblocking(channel.fd())?;
+        set_nonblocking(channel.library_fd())?;
+        let owned = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(Error::os("dup"));
+        let (library, stop) = (owned(channel.library_fd())?, owned(channel.stop.as_fd())?);
+        let this = Arc::downgrade(&channel);
+        let thread = std::thread::Builder::new()
+            .name("haul-cm".to_owned())
+            .spawn(move || run(&this, &library, &stop))
+            .map_err(Error::os("thread"))?;
+        *channel
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(channel)
+    }
+
+    fn library_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives.
+        let fd = unsafe { (*self.raw.ptr()).fd };
+        // SAFETY: the descriptor is open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    fn push(&self, event: CmEvent) {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(events) = &mut *events else {
+            // Nobody will look: a request is turned away, which the lock must not wait for.
+            return;
+        };
+        events.push_back(event);
+        // It can only fail when 2^64 - 2 events wait.
+        let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -119,7 +164,7 @@ impl EventChannel {
     }
 
     /// What is to be done about an event, and what the application hears of it.
-    fn handle(&self, news: News) -> Option<CmEvent> {
+    fn handle(self: &Arc<Self>, news: News) -> Option<CmEvent> {
         if news.event == event::CONNECT_REQUEST {
             return self.handle_request(news);
         }
@@ -159,9 +204,9 @@ impl EventChannel {
         ))
     }
 
-    fn handle_request(&self, news: News) -> Option<CmEvent> {
+    fn handle_request(self: &Arc<Self>, news: News) -> Option<CmEvent> {
         // Dropping the identifier turns the peer away.
-        let id = Id::adopt(self.this.upgrade()?, news.id);
+        let id = Id::adopt(Arc::clone(self), news.id);
         let Some(Role::Listener(pending)) = self.role(news.listen_id) else {
             return None;
         };
@@ -201,21 +246,52 @@ impl News {
     }
 }
 
-impl EventChannelOps for EventChannel {
+/// The thread of a channel.
+fn run(channel: &Weak<EventChannel>, library: &OwnedFd, stop: &OwnedFd) {
+    loop {
+        let mut fds = [library, stop].map(|fd| PollFd::new(fd, PollFlags::IN));
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) if fds[1].revents().is_empty() => {}
+            Err(Errno::INTR) => continue,
+            _ => return,
+        }
+        let Some(channel) = channel.upgrade() else {
+            return;
+        };
+        match channel.take() {
+            Ok(Some(news)) => {
+                if let Some(event) = channel.handle(news) {
+                    channel.push(event);
+                }
+            }
+            Ok(None) => {}
+            // The device is gone, and with it every connection: their queue pairs report it.
+            Err(_) => return,
+        }
+    }
+}
+
+/// The application's hold of an event channel. Connections go on without it, requests are turned away.
+#[derive(Debug)]
+pub(crate) struct Handle(pub(crate) Arc<EventChannel>);
+
+impl EventChannelOps for Handle {
     fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives.
-        let fd = unsafe { (*self.raw.ptr()).fd };
-        // SAFETY: the descriptor is open as long as the channel.
-        unsafe { BorrowedFd::borrow_raw(fd) }
+        self.0.ready.as_fd()
     }
 
     fn poll(&self) -> Result<Option<CmEvent>> {
-        while let Some(news) = self.take()? {
-            if let Some(event) = self.handle(news) {
-                return Ok(Some(event));
-            }
+        let channel = &self.0;
+        let mut events = channel
+            .events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let event = events.as_mut().and_then(VecDeque::pop_front);
+        if event.is_some() {
+            // It was counted when it was pushed.
+            let _ = rustix::io::read(&channel.ready, &mut [0; 8]);
         }
-        Ok(None)
+        Ok(event)
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>> {
@@ -231,8 +307,28 @@ impl EventChannelOps for EventChannel {
     }
 }
 
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = events.take();
+        // The requests among them hold the channel, and are turned away now.
+        drop(events);
+        drop(left);
+    }
+}
+
 impl Drop for EventChannel {
     fn drop(&mut self) {
+        let thread = self.thread.get_mut();
+        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It can only fail when 2^64 - 2 have done so.
+            let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+            // The thread itself may have held the channel last.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
         // SAFETY: identifiers hold their channel, so none is left; it is destroyed once.
         unsafe { (self.cm().rdma_destroy_event_channel)(self.raw.ptr()) };
     }

@@ -10,7 +10,7 @@ use haul_verbs::provider::{
 };
 use haul_verbs::{AsyncEvent, DeviceAttributes, Error, Result};
 
-use crate::cm::{EventChannel, Listener};
+use crate::cm::{EventChannel, Handle, Listener};
 use crate::completion::{CompletionChannel, Cq, token_of};
 use crate::device::{self, Description};
 use crate::ffi::verbs::{self, event};
@@ -148,8 +148,7 @@ impl ContextOps for Context {
     }
 
     fn create_event_channel(self: Arc<Self>) -> Result<Arc<dyn EventChannelOps>> {
-        let channel: Arc<dyn EventChannelOps> = EventChannel::new(self)?;
-        Ok(channel)
+        Ok(Arc::new(Handle(EventChannel::new(self)?)))
     }
 
     fn listen(
@@ -158,11 +157,11 @@ impl ContextOps for Context {
         channel: &Arc<dyn EventChannelOps>,
         backlog: u32,
     ) -> Result<Arc<dyn ListenerOps>> {
-        let channel = downcast::<EventChannel>(channel.clone())?;
+        let channel = &downcast::<Handle>(channel.clone())?.0;
         if !std::ptr::eq(channel.context(), Arc::as_ptr(&self)) {
             return Err(Error::Invalid("the event channel is of another context"));
         }
-        Ok(Arc::new(Listener::new(&channel, address, backlog)?))
+        Ok(Arc::new(Listener::new(channel, address, backlog)?))
     }
 
     fn poll_async_event(&self) -> Result<Option<AsyncEvent>> {

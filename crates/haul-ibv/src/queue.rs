@@ -14,7 +14,7 @@ use haul_verbs::{
     RecvWr, Result, SendWr, SrqInit, Transport, WcStatus, WorkCompletion,
 };
 
-use crate::cm::{Connection, EventChannel};
+use crate::cm::{Connection, Handle};
 use crate::completion::Cq;
 use crate::context::{Context, downcast};
 use crate::device::{self, PORT};
@@ -466,12 +466,12 @@ impl QpOps for Qp {
         param: &ConnParam<'_>,
         channel: &Arc<dyn EventChannelOps>,
     ) -> Result<()> {
-        let channel = downcast::<EventChannel>(channel.clone())?;
+        let channel = &downcast::<Handle>(channel.clone())?.0;
         if !std::ptr::eq(channel.context(), Arc::as_ptr(self.context())) {
             return Err(Error::Invalid("the event channel is of another context"));
         }
         self.must_be_new()?;
-        Connection::begin(&self, peer, param, &channel)
+        Connection::begin(&self, peer, param, channel)
     }
 
     fn disconnect(&self) -> Result<()> {
