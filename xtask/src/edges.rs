@@ -15,7 +15,7 @@ struct Allowed {
 /// A protocol core computes; whatever could reach a clock, a socket or a file is not on its list.
 const PURE: Option<&[&str]> = Some(&["siphasher", "thiserror"]);
 
-const ALLOWED: [Allowed; 12] = [
+const ALLOWED: [Allowed; 13] = [
     Allowed {
         krate: "haul-netem",
         internal: &[],
@@ -30,6 +30,11 @@ const ALLOWED: [Allowed; 12] = [
         krate: "haul-udt",
         internal: &["haul-cc"],
         external: PURE,
+    },
+    Allowed {
+        krate: "haul-iwarp",
+        internal: &[],
+        external: Some(&["crc-fast", "thiserror"]),
     },
     Allowed {
         krate: "haul-sim",

@@ -179,6 +179,14 @@ impl Dir {
     }
 }
 
+/// Makes a file to be written from its start, or empties the one that is there.
+///
+/// # Errors
+/// Those of `open(2)`.
+pub fn create_output(path: &Path) -> io::Result<Box<dyn io::Write + Send>> {
+    Ok(Box::new(File::create(path)?))
+}
+
 /// Opens a file that the local user named for reading; symbolic links are followed, and a pipe or
 /// device does not block the call.
 ///

@@ -3,9 +3,12 @@
 pub mod clock;
 pub mod file;
 pub mod netns;
+pub mod notify;
 pub mod poller;
 pub mod process;
+pub mod random;
 pub mod ring;
+pub mod stream;
 pub mod tcp;
 pub mod tun;
 pub mod udp;

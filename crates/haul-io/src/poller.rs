@@ -182,6 +182,14 @@ impl Poller {
     }
 }
 
+/// Readable while something that is watched is ready, wake-ups included: so that a thread can wait for a poller that another
+/// one will ask.
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
 /// Ends the [`Poller::wait`] in progress, or makes the next one return at once. Any thread may hold one.
 #[derive(Debug, Clone)]
 pub struct Waker {

@@ -2,24 +2,31 @@
 //!
 //! Safe Rust cannot hold a reference to such memory: another party's write would be a data race. So it is only ever a raw
 //! range here. A [`Region`] is one: bytes go in and out by copying, system calls reach it through [`Gather`] and
-//! [`Scatter`], and whoever wants a pointer says `unsafe`. A `Registry` gives regions names that are hard to guess
-//! (`Stag`) and rights, and takes both away *now*: when it returns, nobody is placing into them any more.
+//! [`Scatter`], and whoever wants a pointer says `unsafe`. A [`Registry`] gives regions names that are hard to guess
+//! ([`Stag`]) and rights, and takes both away *now*: when it returns, nobody is placing into them any more.
 //!
 //! What a racing write does: a copy out may see old and new bytes mixed, as with any DMA device. Nothing here decides
 //! anything by the content of a region.
 //!
 //! Map: [`Arena`] one mapping, cut into regions · [`Region`] · [`Gather`], [`Scatter`] ranges for system calls ·
-//! [`AccessFlags`] rights.
+//! [`Registry`], [`Stag`], [`AccessFlags`] names
+//! and rights · [`ring`] slots that stages hand on.
 #![warn(missing_docs)]
 
 mod access;
 mod arena;
 mod mapping;
 mod region;
+mod registry;
+pub mod ring;
 mod span;
+mod stag;
+mod sync;
 
 pub use access::AccessFlags;
 pub use arena::Arena;
 pub use mapping::Pages;
 pub use region::{OutOfBounds, Region};
+pub use registry::{Entry, Guard, REGIONS_MAX, Registration, Registry};
 pub use span::{Gather, Scatter};
+pub use stag::Stag;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -163,13 +164,18 @@ impl Region {
         mut show: impl FnMut(&[u8]),
     ) -> Result<(), OutOfBounds> {
         self.check(offset, len)?;
-        let mut window = [0; WINDOW_BYTES];
+        let mut window = [MaybeUninit::<u8>::uninit(); WINDOW_BYTES];
         let mut at = offset;
         while at < offset + len {
-            let piece = &mut window[..WINDOW_BYTES.min(offset + len - at)];
-            self.read(at, piece)?;
-            show(piece);
-            at += piece.len();
+            let piece = WINDOW_BYTES.min(offset + len - at);
+            let from = self.check(at, piece)?;
+            // SAFETY: `check` has found `piece` mapped bytes at `from`, and the window holds as many.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.as_ptr(), window.as_mut_ptr().cast(), piece)
+            };
+            // SAFETY: the copy has filled the first `piece` bytes of the window.
+            show(unsafe { std::slice::from_raw_parts(window.as_ptr().cast(), piece) });
+            at += piece;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! A connection has a socket of its own and is driven by the thread that uses it: no lock, hand-over or wake-up stands between
 //! a packet and its place, and a server's connections share nothing.
 //!
-//! Map: [`bulk`] what a channel moves · [`udt`] UDT connections over UDP.
+//! Map: [`bulk`] what a channel moves · [`udt`] UDT connections over UDP · [`rnic`] RDMA verbs over kernel sockets.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -12,4 +12,5 @@
 )]
 
 pub mod bulk;
+pub mod rnic;
 pub mod udt;

@@ -1,0 +1,284 @@
+//! Byte streams between a socket and memory that others may write: gathered, scattered, never waiting.
+
+#![expect(
+    clippy::disallowed_types,
+    reason = "this crate is where sockets are opened"
+)]
+
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use haul_slab::{Gather, Scatter};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+/// The most ranges in one call: `UIO_MAXIOV` of Linux.
+pub const RANGES_MAX: usize = 1024;
+
+/// Sends `ranges`, one behind the other, as far as there is room; how many bytes. With `more`, the kernel waits with a
+/// packet that is not full for what follows at once.
+///
+/// # Errors
+/// `WouldBlock` where there is no room; else that of `sendmsg(2)`.
+pub fn send(socket: impl AsFd, ranges: &[Gather<'_>], more: bool) -> io::Result<usize> {
+    let mut flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    if more {
+        flags |= libc::MSG_MORE;
+    }
+    let message = message(ranges.as_ptr().cast_mut().cast(), ranges.len());
+    retry(|| {
+        // SAFETY: the message names live memory only: `Gather` has the layout of iovec, borrows what it names, and the call
+        // reads it and nothing else.
+        unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags) }
+    })
+}
+
+/// Receives into `ranges`, one behind the other, what has arrived; how many bytes, zero being the end of the stream.
+///
+/// # Errors
+/// `WouldBlock` where nothing has arrived; else that of `recvmsg(2)`.
+pub fn receive(socket: impl AsFd, ranges: &mut [Scatter<'_>]) -> io::Result<usize> {
+    let mut message = message(ranges.as_mut_ptr().cast(), ranges.len());
+    retry(|| {
+        // SAFETY: the message names live memory only: `Scatter` has the layout of iovec, borrows for writing what it names,
+        // and the call writes there and nowhere else.
+        unsafe {
+            libc::recvmsg(
+                socket.as_fd().as_raw_fd(),
+                &raw mut message,
+                libc::MSG_DONTWAIT,
+            )
+        }
+    })
+}
+
+fn message(ranges: *mut libc::iovec, count: usize) -> libc::msghdr {
+    libc::msghdr {
+        msg_name: std::ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: ranges,
+        msg_iovlen: count.min(RANGES_MAX),
+        msg_control: std::ptr::null_mut(),
+        msg_controllen: 0,
+        msg_flags: 0,
+    }
+}
+
+fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        if let Ok(count) = usize::try_from(call()) {
+            return Ok(count);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// A connected TCP stream that never waits and sends at once, closed on drop.
+#[derive(Debug)]
+pub struct Stream(TcpStream);
+
+impl Stream {
+    /// Begins to connect to `peer`; the stream becomes writable when that is done, and [`Stream::connected`] says how it
+    /// went.
+    ///
+    /// # Errors
+    /// That of `socket(2)`, or of `connect(2)` where it is known at once.
+    pub fn start_connect(peer: SocketAddr) -> io::Result<Self> {
+        let domain = Domain::for_address(peer);
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        match socket.connect(&SockAddr::from(peer)) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Self(OwnedFd::from(socket).into()))
+    }
+
+    /// How [`Stream::start_connect`] went, once the stream is writable.
+    ///
+    /// # Errors
+    /// That of the connection: refused, timed out, no route.
+    pub fn connected(&self) -> io::Result<()> {
+        match self.0.take_error()? {
+            Some(error) => Err(error),
+            None => self.0.peer_addr().map(|_| ()),
+        }
+    }
+
+    /// This end's address; none once the connection is gone.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.0.local_addr().ok()
+    }
+
+    /// The peer's address; none once the connection is gone.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.0.peer_addr().ok()
+    }
+
+    /// The most payload that a segment carries now, octets (`TCP_MAXSEG`).
+    ///
+    /// # Errors
+    /// That of `getsockopt(2)`.
+    pub fn segment_len(&self) -> io::Result<u32> {
+        socket2::SockRef::from(&self.0).tcp_mss()
+    }
+
+    /// Asks the kernel for buffers of this size; as much as the system allows, and nothing is an error.
+    pub fn set_buffers(&self, bytes: usize) {
+        let socket = socket2::SockRef::from(&self.0);
+        let _ = socket.set_send_buffer_size(bytes);
+        let _ = socket.set_recv_buffer_size(bytes);
+    }
+
+    /// See [`crate::tcp::detect_dead_peer`].
+    ///
+    /// # Errors
+    /// That of `setsockopt(2)`.
+    pub fn detect_dead_peer(&self, dead_after: Duration) -> io::Result<()> {
+        crate::tcp::detect_dead_peer(&self.0, dead_after)
+    }
+
+    /// Ends this end's half: the peer reads the end of the stream behind what was sent.
+    pub fn shutdown_send(&self) {
+        // It fails where the connection is gone, and then the peer knows.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// Has the connection reset when the stream is dropped: the peer is to notice that it did not end in order.
+    pub fn reset_on_drop(&self) {
+        let _ = socket2::SockRef::from(&self.0).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A listening TCP socket that never waits.
+#[derive(Debug)]
+pub struct Acceptor(TcpListener);
+
+impl Acceptor {
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// Those of [`crate::tcp::listen`].
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let listener = crate::tcp::listen(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// That of `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// The next connection, if one waits, and its peer.
+    ///
+    /// # Errors
+    /// Those of `accept(2)`: out of descriptors or memory, above all.
+    pub fn accept(&self) -> io::Result<Option<(Stream, SocketAddr)>> {
+        match self.0.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                Ok(Some((Stream(stream), peer)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Acceptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_slab::Region;
+
+    use super::*;
+
+    fn pair() -> (Stream, Stream) {
+        let acceptor = Acceptor::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        assert!(acceptor.accept().unwrap().is_none());
+        let near = Stream::start_connect(acceptor.local_addr().unwrap()).unwrap();
+        crate::notify::wait_readable([acceptor.as_fd()], None).unwrap();
+        let (far, _) = acceptor.accept().unwrap().unwrap();
+        near.connected().unwrap();
+        (near, far)
+    }
+
+    #[test]
+    fn what_is_gathered_here_is_scattered_there() {
+        let (near, far) = pair();
+        let (from, to) = (Region::map(4096).unwrap(), Region::map(4096).unwrap());
+        from.write(100, b"payload").unwrap();
+        let ranges = [
+            Gather::from(&b"head"[..]),
+            from.gather(100, 7).unwrap(),
+            Gather::from(&b"tail"[..]),
+        ];
+        assert_eq!(send(&near, &ranges, false).unwrap(), 15);
+        crate::notify::wait_readable([far.as_fd()], None).unwrap();
+        let (mut head, mut rest) = ([0; 4], [0; 10]);
+        let mut ranges = [
+            Scatter::from(&mut head[..]),
+            to.scatter(5, 7).unwrap(),
+            Scatter::from(&mut rest[..]),
+        ];
+        assert_eq!(receive(&far, &mut ranges).unwrap(), 15);
+        let mut payload = [0; 7];
+        to.read(5, &mut payload).unwrap();
+        assert_eq!(
+            (&head, &payload, &rest[..4]),
+            (b"head", b"payload", &b"tail"[..])
+        );
+    }
+
+    #[test]
+    fn a_stream_without_anything_would_block_and_an_ended_one_ends() {
+        let (near, far) = pair();
+        let mut byte = [0];
+        let nothing = receive(&far, &mut [Scatter::from(&mut byte[..])]).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        drop(near);
+        crate::notify::wait_readable([far.as_fd()], None).unwrap();
+        assert_eq!(
+            receive(&far, &mut [Scatter::from(&mut byte[..])]).unwrap(),
+            0
+        );
+    }
+
+    #[test]
+    fn nobody_listening_is_told() {
+        let acceptor = Acceptor::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = acceptor.local_addr().unwrap();
+        drop(acceptor);
+        let refused = Stream::start_connect(address).and_then(|stream| {
+            crate::notify::wait_readable([stream.as_fd()], Some(1_000_000_000)).unwrap();
+            stream.connected()
+        });
+        assert_eq!(
+            refused.unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+    }
+}

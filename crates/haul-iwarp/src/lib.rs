@@ -1,0 +1,36 @@
+//! iWARP: RDMA over byte streams (MPA, DDP, RDMAP: RFC 5044, 5041, 5040, with 6581 and 7306) and over messages, as state
+//! machines.
+//!
+//! No I/O, no clock, no threads, no payload: callers pass `now` and what has arrived; the core reads headers and answers
+//! with placements. What is to be sent comes as header octets and the name of a payload. Memory is behind [`Memory`], which
+//! the caller hands in: the core knows tags, bounds and rights, never addresses. See docs/protocol/iwarp.md for the wire.
+//!
+//! Contract: after every call that takes `&mut`, drain the `poll_*` methods, then ask for the time-out, before the next.
+//!
+//! Map: [`wire`] octets to headers · [`StreamConnection`] over TCP · [`MessageConnection`] over messages · `qp` the queue
+//! pair that both share: requests to segments, checks, completions · [`Memory`], [`Stag`] what the caller has registered ·
+//! [`Crc32c`] the checksum, for whoever holds the payload · [`Error`], [`TermCode`] who is to blame, and what the wire says.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod crc;
+mod error;
+mod llp;
+mod qp;
+mod stag;
+mod time;
+pub mod wire;
+
+pub use crc::{CRC_LEN, Crc32c};
+pub use error::{Error, Incompatible, PostError, TermCode};
+pub use llp::stream::{
+    Fpdu, Next, Piece, Pieces, Received, StreamConfig, StreamConnection, Trailer,
+};
+pub use llp::{HEADER_MAX, Params, Segment, TRAILER_MAX};
+pub use qp::{
+    Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, State, Status,
+};
+pub use stag::{
+    AtomicAccess, Memory, Pd, Placement, QpNum, RegionId, Rights, Stag, StagEntry, Target,
+};
+pub use time::{SECOND_NS, Time};

@@ -1,0 +1,645 @@
+//! A reliable connection over a byte stream: MPA (RFC 5044, RFC 6581) below, the queue pair above.
+//!
+//! What comes in: octets of the stream, and from [`Next`] where payload among them belongs. What goes out: start-up frames
+//! ([`StreamConnection::poll_startup`]), then FPDUs ([`StreamConnection::poll_transmit`]) as header octets, a payload by
+//! name, and a trailer.
+
+mod rx;
+mod startup;
+mod tx;
+
+use crate::crc::Crc32c;
+use crate::error::{Error, Incompatible, PostError, TermCode};
+use crate::llp::{HEADER_MAX, Params, Segment};
+use crate::qp::{
+    Effect, Event, Incoming, Order, Qp, QpConfig, RecvWr, SendOp, SendWr, State, Violation,
+};
+use crate::stag::{Memory, Placement, Stag, Target};
+use crate::time::{SECOND_NS, Time};
+use crate::wire::mpa::{LENGTH_LEN, RtrKinds, mulpdu};
+
+pub use tx::{Fpdu, Piece, Pieces, Trailer};
+
+use rx::{Rx, Seen};
+use startup::{Startup, Step};
+use tx::ulpdu_len;
+
+/// How a connection over a stream is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// The queue pair.
+    pub qp: QpConfig,
+    /// CRCs are asked for. If both ends do without, there are none; else both make and check them (RFC 5044 §7.1).
+    pub crc: bool,
+    /// Markers are asked for in what is sent here. siw refuses that.
+    pub markers: bool,
+    /// The revision of MPA that an initiator asks for: 2, or 1 where 2 was refused.
+    pub revision: u8,
+    /// Initiator: a peer-to-peer connection is asked for, to be opened by one of these. Responder: what it can take;
+    /// `None` is all.
+    pub peer_to_peer: Option<RtrKinds>,
+    /// Longhaul's capabilities are offered, eight octets before the private data.
+    pub extensions: bool,
+    /// The longest FPDU to and from Longhaul ends, octets; in steps of 256.
+    pub fpdu_max: u32,
+    /// The path's segment size: FPDUs to others are no longer (RFC 5044 §4.5).
+    pub emss: u32,
+    /// CRCs are verified before anything is placed, at the price of a copy.
+    pub strict: bool,
+    /// How long the peer may take for each step of start-up.
+    pub startup_timeout_ns: u64,
+    /// How long the peer may take to close after this end has.
+    pub close_timeout_ns: u64,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        Self {
+            qp: QpConfig::default(),
+            crc: true,
+            markers: false,
+            revision: 2,
+            peer_to_peer: None,
+            extensions: true,
+            fpdu_max: 65_536,
+            emss: 1_460,
+            strict: false,
+            startup_timeout_ns: 5 * SECOND_NS,
+            close_timeout_ns: 5 * SECOND_NS,
+        }
+    }
+}
+
+/// What to do with the stream's next octets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Feed them to [`StreamConnection::handle_bytes`]; fewer than `at_least` will not lead to a placement.
+    More {
+        /// Octets.
+        at_least: usize,
+    },
+    /// They are payload that belongs there. Put them there, from a buffer or straight from the stream, run
+    /// [`StreamConnection::digest`] over them if CRCs are in use, and say so with [`StreamConnection::handle_placed`].
+    /// It may be done in parts.
+    Place(Placement),
+    /// Strict: they are payload that is not verified. The same, into a stage of 64 KiB, `offset` octets into it.
+    Stage {
+        /// Octets from the start of the stage.
+        offset: u32,
+        /// Octets.
+        len: u32,
+    },
+    /// Strict: not the next octets, but the first of the stage, are verified and belong there. Copy them, and say so with
+    /// [`StreamConnection::handle_unstaged`].
+    Unstage(Placement),
+}
+
+/// The answer to octets of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// How many were taken.
+    pub consumed: usize,
+    /// What to do with the rest, and with those that have not arrived yet.
+    pub next: Next,
+}
+
+/// A reliable connection over a byte stream.
+///
+/// Contract: after every call that takes `&mut self`, drain [`Self::poll_startup`], [`Self::poll_transmit`] and
+/// [`Self::poll_event`], then ask [`Self::poll_timeout`].
+#[derive(Debug)]
+pub struct StreamConnection {
+    config: StreamConfig,
+    qp: Qp,
+    startup: Option<Box<Startup>>,
+    /// A start-up frame on its way.
+    frame: Vec<u8>,
+    params: Option<Params>,
+    private: Box<[u8]>,
+    is_initiator: bool,
+    /// The responder sends nothing before it has seen a good FPDU.
+    heard_fpdu: bool,
+    rx: Rx,
+    /// What the FPDU that is being received will do, or why it is refused.
+    admitted: Result<Effect, Violation>,
+    /// Strict: a verified FPDU lies in the stage.
+    unstaging: Option<Placement>,
+    /// Octets sent since start-up.
+    position: u64,
+    deadline: Option<Time>,
+    shut_down: bool,
+    disconnected: bool,
+}
+
+impl StreamConnection {
+    /// The initiator's end: the stream is connected, the request is the first to be sent.
+    ///
+    /// # Errors
+    /// The private data does not fit.
+    pub fn connect(now: Time, config: StreamConfig, private: &[u8]) -> Result<Self, PostError> {
+        let mut frame = Vec::new();
+        let startup = Startup::connect(&config, private, &mut frame)?;
+        Ok(Self::new(now, config, startup, frame))
+    }
+
+    /// The responder's end: the request is the first to be received.
+    #[must_use]
+    pub fn listen(now: Time, config: StreamConfig) -> Self {
+        Self::new(now, config, Startup::accept(), Vec::new())
+    }
+
+    fn new(now: Time, config: StreamConfig, startup: Startup, frame: Vec<u8>) -> Self {
+        Self {
+            qp: Qp::new(config.qp, Order::InOrder),
+            is_initiator: startup.is_initiator(),
+            startup: Some(Box::new(startup)),
+            frame,
+            params: None,
+            private: Box::default(),
+            heard_fpdu: false,
+            rx: Rx::new(),
+            admitted: Ok(Effect::None),
+            unstaging: None,
+            position: 0,
+            deadline: Some(now.after(config.startup_timeout_ns)),
+            shut_down: false,
+            disconnected: false,
+            config,
+        }
+    }
+
+    /// Responder, between [`Event::Request`] and [`Self::accept`]: the queue pair that is to be connected, if it was not
+    /// known before. Receives are posted after this.
+    pub fn set_queue_pair(&mut self, qp: QpConfig) {
+        self.config.qp = qp;
+        self.qp.configure(qp);
+    }
+
+    /// Responder, after [`Event::Request`]: the IRD and ORD that the initiator named, if it did.
+    #[must_use]
+    pub fn requested(&self) -> Option<(u16, u16)> {
+        self.startup.as_ref()?.requested()
+    }
+
+    /// The responder's yes, after [`Event::Request`].
+    ///
+    /// # Errors
+    /// There is no request to answer, or the private data does not fit.
+    pub fn accept(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
+        let startup = self.startup.as_mut().ok_or(PostError::NoRequest)?;
+        let (params, kinds) = startup.reply(&self.config, private, &mut self.frame)?;
+        if kinds.send {
+            self.qp.expect_rtr_send();
+        }
+        // Only a peer-to-peer initiator has something to say at once.
+        let patience = self.config.startup_timeout_ns;
+        self.deadline = params.peer_to_peer.then(|| now.after(patience));
+        self.establish(params);
+        Ok(())
+    }
+
+    /// The responder's no, after [`Event::Request`]. The connection ends when the frame is sent.
+    ///
+    /// # Errors
+    /// There is no request to answer, or the private data does not fit.
+    pub fn reject(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
+        let startup = self.startup.as_mut().ok_or(PostError::NoRequest)?;
+        startup.refuse(&self.config, private, &mut self.frame)?;
+        self.startup = None;
+        self.qp.finish();
+        self.shut_down = true;
+        self.qp.event(Event::ShutdownSend);
+        self.deadline = Some(now.after(self.config.close_timeout_ns));
+        Ok(())
+    }
+
+    /// Takes a request. It is sent by the next [`Self::poll_transmit`] that may.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing has changed.
+    pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.qp.post_send(wr)
+    }
+
+    /// Takes a receive. It may be posted before the connection is established.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing has changed.
+    pub fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        self.qp.post_receive(wr)
+    }
+
+    /// Finishes what is posted, then closes this end's half: RFC 5040 §6.2.
+    pub fn close(&mut self, now: Time) {
+        self.qp.close();
+        self.settle(now);
+    }
+
+    /// Ends at once. Close the lower layer in a way that the peer notices.
+    pub fn abort(&mut self, now: Time) {
+        self.qp.fail(Error::Aborted);
+        self.settle(now);
+    }
+
+    /// Octets of the stream have arrived.
+    pub fn handle_bytes(&mut self, now: Time, memory: &mut impl Memory, bytes: &[u8]) -> Received {
+        let mut at = 0;
+        if self.startup.is_some() {
+            at = self.handle_startup(now, bytes);
+            if self.startup.is_some() {
+                return Received {
+                    consumed: at,
+                    next: Next::More { at_least: 1 },
+                };
+            }
+        }
+        let next = self.receive(memory, bytes, &mut at);
+        self.settle(now);
+        Received { consumed: at, next }
+    }
+
+    fn receive(&mut self, memory: &mut impl Memory, bytes: &[u8], at: &mut usize) -> Next {
+        loop {
+            if self.is_deaf() {
+                *at = bytes.len();
+                return Next::More { at_least: 1 };
+            }
+            if let Some(placement) = self.unstaging {
+                return Next::Unstage(placement);
+            }
+            match self.rx.look(bytes, at) {
+                Seen::Incomplete => {
+                    let at_least = self.rx.wants();
+                    return Next::More { at_least };
+                }
+                Seen::Headers => self.admit(memory),
+                Seen::Payload if self.config.strict => return self.rx.stage(),
+                Seen::Payload => return Next::Place(self.rx.placement()),
+                Seen::Whole { crc_matches } => self.conclude(memory, crc_matches),
+                Seen::BadMarker => self.qp.terminate(TermCode::MPA_MARKER.into(), &[], 0),
+            }
+        }
+    }
+
+    /// Whatever arrives is dropped.
+    fn is_deaf(&self) -> bool {
+        matches!(self.qp.state(), State::Terminating | State::Closed)
+    }
+
+    /// The headers of an FPDU are there. Strict: they are looked at when they are verified.
+    fn admit(&mut self, memory: &mut impl Memory) {
+        if self.is_initiator && !self.qp.has_sent() {
+            // RFC 5044 §7.1.2 rule 4: the responder must wait for the initiator's first FPDU.
+            self.qp.fail(Error::PeerMisbehaved(TermCode::MPA_STARTUP));
+            return;
+        }
+        let mut target = Target::Discard;
+        if !self.config.strict {
+            self.admitted = match self.check(memory) {
+                Ok((placement, effect)) => {
+                    target = placement.map_or(Target::Discard, |placement| placement.target);
+                    Ok(effect)
+                }
+                Err(violation) => Err(violation),
+            };
+        }
+        self.rx.begin(target);
+    }
+
+    fn check(
+        &mut self,
+        memory: &mut impl Memory,
+    ) -> Result<(Option<Placement>, Effect), Violation> {
+        let (octets, len) = self.rx.segment();
+        let octets = octets.ok_or(Rx::SHORT)?;
+        self.qp.admit(memory, &Incoming { octets, len })
+    }
+
+    /// An FPDU is whole.
+    fn conclude(&mut self, memory: &mut impl Memory, crc_matches: bool) {
+        let checks = self.params.is_some_and(|params| params.crc);
+        if checks && !crc_matches {
+            // RFC 5044 §8: nothing of it, its header included, is to be believed.
+            self.qp.terminate(TermCode::MPA_CRC.into(), &[], 0);
+            return;
+        }
+        self.hear();
+        if self.config.strict {
+            self.admitted = match self.check(memory) {
+                Ok((placement, effect)) => {
+                    self.unstaging = placement;
+                    Ok(effect)
+                }
+                Err(violation) => Err(violation),
+            };
+            if self.unstaging.is_some() {
+                return;
+            }
+        }
+        self.deliver(memory);
+    }
+
+    /// The first good FPDU opens the responder's side (RFC 5044 §7.1.2 rule 4).
+    fn hear(&mut self) {
+        if !self.heard_fpdu {
+            self.heard_fpdu = true;
+            if !self.is_initiator {
+                self.deadline = None;
+                self.qp.open();
+            }
+        }
+    }
+
+    fn deliver(&mut self, memory: &mut impl Memory) {
+        let admitted = std::mem::replace(&mut self.admitted, Ok(Effect::None));
+        let done = admitted.and_then(|effect| self.qp.deliver(memory, effect));
+        if let Err(violation) = done {
+            let (octets, len) = self.rx.last_segment();
+            self.qp.terminate(violation, octets, len);
+        }
+    }
+
+    /// `len` octets of payload were placed, or staged, and run through the digest.
+    pub fn handle_placed(&mut self, len: u32) {
+        self.rx.placed(len);
+    }
+
+    /// The stage was copied to its place.
+    pub fn handle_unstaged(&mut self, now: Time, memory: &mut impl Memory) {
+        if self.unstaging.take().is_some() {
+            self.deliver(memory);
+        }
+        self.settle(now);
+    }
+
+    /// A placement, or the payload of a segment, could not be carried out: the memory was withdrawn meanwhile.
+    pub fn handle_memory_gone(&mut self, now: Time) {
+        self.unstaging = None;
+        let violation = Violation {
+            code: TermCode::DDP_INVALID_STAG,
+            read: None,
+            local: true,
+        };
+        let (octets, len) = self.rx.last_segment();
+        self.qp.terminate(violation, octets, len);
+        self.settle(now);
+    }
+
+    /// The CRC of the FPDU that is being received, to be continued over its payload.
+    pub fn digest(&mut self) -> &mut Crc32c {
+        self.rx.digest()
+    }
+
+    /// FPDUs below `index` ([`Segment::index`]) are in the hands of a lower layer that does not need the payload any
+    /// more: it has copied it, or it is acknowledged.
+    pub fn handle_released(&mut self, now: Time, index: u64) {
+        self.qp.release(index);
+        self.settle(now);
+    }
+
+    /// The path's segment size has changed.
+    pub fn handle_emss(&mut self, emss: u32) {
+        let old = mulpdu(self.config.emss, self.markers_out());
+        self.config.emss = emss;
+        if let Some(params) = &mut self.params
+            && params.ulpdu_max == old
+        {
+            params.ulpdu_max = mulpdu(emss, params.markers_out);
+        }
+    }
+
+    fn markers_out(&self) -> bool {
+        self.params.is_some_and(|params| params.markers_out)
+    }
+
+    /// The peer has closed its half of the stream.
+    pub fn handle_eof(&mut self, now: Time) {
+        if self.startup.take().is_some() {
+            let refused_revision = self.is_initiator && self.config.revision == 2;
+            self.qp.fail(if refused_revision {
+                Error::PeerIncompatible(Incompatible::Revision)
+            } else {
+                Error::Lost
+            });
+        } else if self.rx.is_between() && self.unstaging.is_none() {
+            self.qp.peer_finished();
+        } else {
+            self.qp.fail(Error::Lost);
+        }
+        self.settle(now);
+    }
+
+    /// The stream is broken.
+    pub fn handle_lost(&mut self, now: Time) {
+        self.startup = None;
+        self.qp.fail(Error::Lost);
+        self.settle(now);
+    }
+
+    /// The moment that [`Self::poll_timeout`] named has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        self.deadline = None;
+        self.startup = None;
+        if self.shut_down {
+            self.qp.peer_finished();
+        }
+        self.qp.fail(Error::TimedOut);
+        self.settle(now);
+    }
+
+    /// When to call [`Self::handle_timeout`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// A start-up frame to be sent before any FPDU: appends it to `out`.
+    pub fn poll_startup(&mut self, out: &mut Vec<u8>) -> bool {
+        let frame = std::mem::take(&mut self.frame);
+        out.extend_from_slice(&frame);
+        !frame.is_empty()
+    }
+
+    /// The next FPDU, its header written to `header`.
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        memory: &mut impl Memory,
+        header: &mut [u8; HEADER_MAX],
+    ) -> Option<Fpdu> {
+        let params = self.params?;
+        if !self.frame.is_empty() {
+            return None;
+        }
+        let slot = &mut header[LENGTH_LEN..];
+        let emission = self.qp.poll_segment(memory, params.ulpdu_max, slot);
+        self.settle(now);
+        let emission = emission?;
+        let segment = Segment {
+            index: emission.index,
+            header_len: LENGTH_LEN + emission.header_len,
+            payload: emission.payload,
+            payload_len: emission.payload_len,
+        };
+        let ulpdu = u16::try_from(ulpdu_len(&segment)).unwrap_or(u16::MAX);
+        header[..LENGTH_LEN].copy_from_slice(&ulpdu.to_be_bytes());
+        let fpdu = Fpdu::new(segment, params.crc, params.markers_out, self.position);
+        self.position += fpdu.wire_len();
+        Some(fpdu)
+    }
+
+    /// What has happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.qp.poll_event()
+    }
+
+    /// What was agreed, once it is.
+    #[must_use]
+    pub fn params(&self) -> Option<Params> {
+        self.params
+    }
+
+    /// The private data of the peer's start-up frame.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private
+    }
+
+    /// How far the queue pair is.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.qp.state()
+    }
+
+    /// Why the connection failed, if it did.
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        self.qp.error()
+    }
+
+    /// What the peer's Terminate said, if it sent one.
+    #[must_use]
+    pub fn terminate(&self) -> Option<&crate::wire::rdmap::Terminate> {
+        self.qp.heard()
+    }
+
+    fn handle_startup(&mut self, now: Time, bytes: &[u8]) -> usize {
+        let Some(startup) = &mut self.startup else {
+            return 0;
+        };
+        let (consumed, step) = startup.handle_bytes(&self.config, bytes);
+        match step {
+            Step::Pending => {}
+            Step::Request(private) => {
+                self.private = private;
+                self.deadline = None;
+                self.qp.event(Event::Request);
+                if consumed < bytes.len() {
+                    return consumed + self.handle_startup(now, &bytes[consumed..]);
+                }
+            }
+            Step::Reply(private, agreement) => {
+                self.private = private;
+                self.deadline = None;
+                match agreement {
+                    Ok((params, kinds)) => self.begin(params, kinds),
+                    Err(refused) => self.refuse_reply(&refused),
+                }
+            }
+            Step::Rejected(private) => {
+                self.private = private;
+                self.startup = None;
+                self.qp.fail(Error::Rejected);
+            }
+            Step::Failed(error) => {
+                self.startup = None;
+                self.qp.fail(error);
+            }
+        }
+        self.settle(now);
+        consumed
+    }
+
+    /// The initiator has a reply.
+    fn begin(&mut self, params: Params, kinds: Option<RtrKinds>) {
+        self.establish(params);
+        self.qp.open();
+        if let Some(kinds) = kinds {
+            self.qp.send_rtr(rtr(kinds));
+        }
+    }
+
+    /// RFC 6581 §6: what cannot be lived with is answered by a Terminate.
+    fn refuse_reply(&mut self, refused: &startup::Agreement) {
+        let code = match refused.why {
+            Incompatible::Reads => TermCode::MPA_IRD,
+            _ => TermCode::MPA_RTR,
+        };
+        self.startup = None;
+        self.params = Some(refused.params);
+        let error = Error::PeerIncompatible(refused.why);
+        self.qp.terminate_as(code.into(), &[], 0, error);
+    }
+
+    fn establish(&mut self, params: Params) {
+        self.startup = None;
+        self.params = Some(params);
+        if params.markers_in {
+            self.rx.expect_markers();
+        }
+        let Params {
+            ird,
+            ord,
+            atomics,
+            immediate,
+            ..
+        } = params;
+        self.qp.set_limits(ird, ord, atomics, immediate);
+        self.qp.event(Event::Established);
+    }
+
+    /// What follows from the queue pair's state for the lower layer.
+    fn settle(&mut self, now: Time) {
+        let drained = self.qp.state() == State::Draining && self.qp.is_idle();
+        if drained {
+            self.qp.finish();
+        }
+        let told = self.qp.state() == State::Terminating && !self.qp.must_terminate();
+        if (drained || told) && !self.shut_down {
+            self.shut_down = true;
+            self.qp.event(Event::ShutdownSend);
+            self.deadline = Some(now.after(self.config.close_timeout_ns));
+        }
+        if self.qp.state() == State::Closed && !self.disconnected {
+            self.disconnected = true;
+            self.deadline = None;
+            self.qp.event(Event::Disconnect);
+        }
+    }
+}
+
+/// The cheapest of the kinds: a Write takes no receive and no answer (docs/protocol/iwarp.md).
+fn rtr(kinds: RtrKinds) -> SendOp {
+    if kinds.write {
+        SendOp::Write {
+            stag: Stag(1),
+            to: 0,
+            placed: false,
+        }
+    } else if kinds.read {
+        SendOp::Read {
+            sink: Stag(1),
+            sink_to: 0,
+            source: Stag(1),
+            source_to: 0,
+        }
+    } else {
+        SendOp::Send {
+            solicited: false,
+            invalidate: None,
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! A reliable connection's queue pair, the part that is the same over streams and over messages: work queues, DDP
+//! segments out, checks and placements in.
+//!
+//! `send` requests to segments · `respond` the peer's reads and atomics · `recv` the receiver's checks ·
+//! `deliver` what a message does once it and all before it are there · [`work`] the types users see.
+
+mod deliver;
+mod recv;
+mod respond;
+mod send;
+pub(crate) mod work;
+
+use std::collections::VecDeque;
+
+use crate::error::{Error, PostError, TermCode};
+use crate::stag::{Rights, StagEntry};
+use crate::wire::ddp;
+use crate::wire::rdmap::{ReadRequest, Terminate};
+
+pub(crate) use deliver::Effect;
+pub(crate) use recv::Incoming;
+pub(crate) use send::SEGMENT_HEADER_MAX;
+pub use work::{
+    Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, Status,
+};
+
+use respond::Response;
+use send::{Role, Wqe};
+use work::is_read;
+
+/// How far the queue pair is (digest in docs/protocol/iwarp.md, states).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Start-up, or waiting for the peer's first message: work is queued and nothing is sent.
+    Waiting,
+    /// Ready to send.
+    Open,
+    /// Closing: what is posted is finished, nothing more is taken.
+    Draining,
+    /// This end has sent all that it will send; the peer may not have.
+    Finished,
+    /// A Terminate is on its way; whatever arrives is dropped.
+    Terminating,
+    /// Over.
+    Closed,
+}
+
+/// Whether segments arrive in the order in which they were sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// A byte stream.
+    InOrder,
+    /// Messages, each at its own time.
+    Any,
+}
+
+/// A receive that was posted, and what has come for it.
+#[derive(Debug, Clone, Copy)]
+struct Receive {
+    wr: RecvWr,
+    /// Octets placed; 0 <= got <= wr.len.
+    got: u32,
+}
+
+/// Message sequence numbers of one direction: the next of each queue (RFC 5041 §5.1: the first is 1).
+#[derive(Debug, Clone, Copy)]
+struct Msns {
+    send: u32,
+    read: u32,
+    atomic: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    config: QpConfig,
+    order: Order,
+    state: State,
+    /// Reads and atomics that this end may have outstanding; at most the configured number.
+    ord: u16,
+    /// Reads and atomics that the peer may have outstanding.
+    ird: u16,
+    peer_atomics: bool,
+    peer_immediate: bool,
+    /// Start-up is over: the limits above are final.
+    agreed: bool,
+
+    /// Requests that are not completed, oldest first.
+    sends: VecDeque<Wqe>,
+    /// Number of the front of `sends`, counted from the first request.
+    sends_first: u64,
+    /// sends_first <= sends_next: number of the request that is being sent or is to be sent next.
+    sends_next: u64,
+    /// Numbers of the reads and atomics that wait for a response, oldest first; at most `ord`.
+    reads: VecDeque<u64>,
+    receives: VecDeque<Receive>,
+    /// What the peer asked for, oldest first: being answered, and, over messages, answered but not yet acknowledged.
+    responses: VecDeque<Response>,
+    /// How many of `responses` are answered whole.
+    responses_sent: usize,
+    /// A message of which the last segment is still to be sent; messages are not interleaved.
+    under_way: Option<Class>,
+    /// Whose turn it is when both classes have something.
+    turn: Class,
+    out: Msns,
+    into: Msns,
+    terminate: Option<Box<Terminate>>,
+    heard: Option<Box<Terminate>>,
+    /// A first message of no effect, a zero-length Send, may come (RFC 6581 §4).
+    rtr_send_expected: bool,
+    /// Segments made so far: the index of the next.
+    segments: u64,
+    /// Segments below this index are not referred to any more; released <= segments.
+    released: u64,
+    events: VecDeque<Event>,
+    error: Option<Error>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Request,
+    Response,
+}
+
+/// A rule that a segment breaks: what a Terminate will say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) code: TermCode,
+    /// The Read Request to blame.
+    pub(crate) read: Option<ReadRequest>,
+    /// The segment is right; it is this end that has withdrawn the memory.
+    pub(crate) local: bool,
+}
+
+impl From<TermCode> for Violation {
+    fn from(code: TermCode) -> Self {
+        Self {
+            code,
+            read: None,
+            local: false,
+        }
+    }
+}
+
+impl Qp {
+    pub(crate) fn new(config: QpConfig, order: Order) -> Self {
+        let first = Msns {
+            send: 1,
+            read: 1,
+            atomic: 1,
+        };
+        Self {
+            order,
+            state: State::Waiting,
+            ord: config.ord,
+            ird: config.ird,
+            peer_atomics: false,
+            peer_immediate: false,
+            agreed: false,
+            sends: VecDeque::new(),
+            sends_first: 0,
+            sends_next: 0,
+            reads: VecDeque::new(),
+            receives: VecDeque::new(),
+            responses: VecDeque::new(),
+            responses_sent: 0,
+            under_way: None,
+            turn: Class::Response,
+            out: first,
+            into: first,
+            terminate: None,
+            heard: None,
+            rtr_send_expected: false,
+            segments: 0,
+            released: 0,
+            events: VecDeque::new(),
+            error: None,
+            config,
+        }
+    }
+
+    /// Sizes that were not known when it was made; nothing is posted yet.
+    pub(crate) fn configure(&mut self, config: QpConfig) {
+        (self.ird, self.ord) = (config.ird, config.ord);
+        self.config = config;
+    }
+
+    /// What start-up agreed on.
+    pub(crate) fn set_limits(&mut self, ird: u16, ord: u16, atomics: bool, immediate: bool) {
+        (self.ird, self.ord) = (ird, ord);
+        (self.peer_atomics, self.peer_immediate) = (atomics, immediate);
+        self.agreed = true;
+    }
+
+    pub(crate) fn expect_rtr_send(&mut self) {
+        self.rtr_send_expected = true;
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    pub(crate) fn error(&self) -> Option<Error> {
+        self.error
+    }
+
+    /// From here on segments are sent.
+    pub(crate) fn open(&mut self) {
+        if self.state == State::Waiting {
+            self.state = State::Open;
+        }
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Takes a request.
+    pub(crate) fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
+        if !self.agreed || !matches!(self.state, State::Waiting | State::Open) {
+            return Err(PostError::NotOpen);
+        }
+        let proof = matches!(wr.op, SendOp::Write { placed: true, .. });
+        let free = (self.config.send_depth as usize).saturating_sub(self.sends.len());
+        if free < 1 + usize::from(proof) {
+            return Err(PostError::Full);
+        }
+        if (is_read(&wr.op) || proof) && self.ord == 0 {
+            return Err(PostError::NoReads);
+        }
+        let unsupported = match wr.op {
+            SendOp::Atomic { .. } => !self.peer_atomics,
+            SendOp::Immediate { .. } => !self.peer_immediate,
+            _ => false,
+        };
+        if unsupported {
+            return Err(PostError::Unsupported);
+        }
+        if proof {
+            self.sends.push_back(Wqe::new(wr, Role::Silent));
+            self.sends.push_back(Wqe::proof_of(&wr));
+        } else {
+            self.sends.push_back(Wqe::new(wr, Role::User));
+        }
+        Ok(())
+    }
+
+    /// Takes a receive.
+    pub(crate) fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        if matches!(self.state, State::Terminating | State::Closed) {
+            return Err(PostError::NotOpen);
+        }
+        if self.receives.len() >= self.config.recv_depth as usize {
+            return Err(PostError::Full);
+        }
+        self.receives.push_back(Receive { wr, got: 0 });
+        Ok(())
+    }
+
+    /// The message that a peer-to-peer initiator sends first of all (RFC 6581 §4).
+    pub(crate) fn send_rtr(&mut self, op: SendOp) {
+        let wr = SendWr {
+            id: 0,
+            slot: 0,
+            op,
+            len: 0,
+            signalled: false,
+            fence: false,
+        };
+        self.sends.push_back(Wqe::new(wr, Role::Rtr));
+    }
+
+    /// Whether a segment was ever made.
+    pub(crate) fn has_sent(&self) -> bool {
+        self.segments > 0
+    }
+
+    /// Whether nothing is asked for, and nothing is to be answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sends.is_empty() && self.responses_sent == self.responses.len()
+    }
+
+    /// Takes no more requests, and finishes those that were taken.
+    pub(crate) fn close(&mut self) {
+        match self.state {
+            State::Open => self.state = State::Draining,
+            State::Waiting => self.fail(Error::Aborted),
+            _ => {}
+        }
+    }
+
+    /// After draining: nothing more will be sent.
+    pub(crate) fn finish(&mut self) {
+        self.state = State::Finished;
+    }
+
+    /// The peer has ended the connection in good order.
+    pub(crate) fn peer_finished(&mut self) {
+        if matches!(self.state, State::Terminating | State::Closed) {
+            self.state = State::Closed;
+        } else if self.is_idle() && self.receives.iter().all(|receive| receive.got == 0) {
+            self.state = State::Closed;
+            self.flush();
+        } else {
+            self.fail(Error::Lost);
+        }
+    }
+
+    /// Ends at once: nothing is sent any more.
+    pub(crate) fn fail(&mut self, error: Error) {
+        if self.state == State::Closed {
+            return;
+        }
+        self.state = State::Closed;
+        self.terminate = None;
+        self.report(error);
+    }
+
+    /// Ends with a Terminate: `violation` of the segment that began with `header`, `segment_len` octets in all.
+    pub(crate) fn terminate(&mut self, violation: Violation, header: &[u8], segment_len: u32) {
+        let error = if violation.local {
+            Error::LocalMemory(violation.code)
+        } else {
+            Error::PeerMisbehaved(violation.code)
+        };
+        self.terminate_as(violation, header, segment_len, error);
+    }
+
+    /// Ends with a Terminate, for a reason that the local user is told in its own words.
+    pub(crate) fn terminate_as(
+        &mut self,
+        violation: Violation,
+        header: &[u8],
+        segment_len: u32,
+        error: Error,
+    ) {
+        if matches!(self.state, State::Terminating | State::Closed) {
+            return;
+        }
+        // RFC 5040 §4.8, Figure 10: headers go with errors of RDMAP and DDP, not with catastrophic and lower ones.
+        let code = violation.code;
+        let with_header = code.layer < 2 && code.etype != 0 && !header.is_empty();
+        let mut octets = [0; ddp::UNTAGGED_LEN];
+        let header_len = header.len().min(ddp::UNTAGGED_LEN);
+        octets[..header_len].copy_from_slice(&header[..header_len]);
+        let terminate = Terminate {
+            code,
+            segment_len: with_header.then(|| u16::try_from(segment_len).unwrap_or(u16::MAX)),
+            header: with_header.then_some(octets),
+            read: violation
+                .read
+                .filter(|_| (code.layer, code.etype) == (0, 1)),
+        };
+        self.state = State::Terminating;
+        self.terminate = Some(Box::new(terminate));
+        self.report(error);
+    }
+
+    fn report(&mut self, error: Error) {
+        if self.error.is_none() {
+            self.error = Some(error);
+            self.events.push_back(Event::Error(error));
+        }
+        self.flush();
+    }
+
+    /// Whether a Terminate waits to be sent.
+    pub(crate) fn must_terminate(&self) -> bool {
+        self.terminate.is_some()
+    }
+
+    /// What the peer's Terminate said, if it sent one.
+    pub(crate) fn heard(&self) -> Option<&Terminate> {
+        self.heard.as_deref()
+    }
+
+    /// Whether the queue pair may use a tag (RFC 5041 §8.2): the same domain, and no other queue pair's.
+    fn is_mine(&self, entry: &StagEntry) -> bool {
+        entry.pd == self.config.pd && entry.qp.is_none_or(|qp| qp == self.config.qp)
+    }
+}
+
+/// Why an access to tagged memory is refused, in the order in which it is checked (RFC 5041 §7.1, RFC 5040 §7.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    Invalid,
+    NotMine,
+    Wrap,
+    Bounds,
+    Rights,
+}
+
+impl Refusal {
+    /// As the data sink's DDP says it of a tagged segment.
+    fn of_placement(self) -> TermCode {
+        match self {
+            Self::Invalid => TermCode::DDP_INVALID_STAG,
+            Self::NotMine => TermCode::DDP_NOT_ASSOCIATED,
+            Self::Wrap => TermCode::DDP_TO_WRAP,
+            Self::Bounds => TermCode::DDP_BOUNDS,
+            Self::Rights => TermCode::ACCESS,
+        }
+    }
+
+    /// As RDMAP says it of a Read or Atomic Request.
+    fn of_request(self) -> TermCode {
+        match self {
+            Self::Invalid => TermCode::INVALID_STAG,
+            Self::NotMine => TermCode::NOT_ASSOCIATED,
+            Self::Wrap => TermCode::TO_WRAP,
+            Self::Bounds => TermCode::BOUNDS,
+            Self::Rights => TermCode::ACCESS,
+        }
+    }
+}
+
+impl Qp {
+    /// Offset in its region of `len` octets at `to`, if the tag allows `rights` there.
+    fn access(
+        &self,
+        entry: Option<StagEntry>,
+        to: u64,
+        len: u32,
+        rights: Rights,
+    ) -> Result<(StagEntry, u64), Refusal> {
+        let entry = entry.ok_or(Refusal::Invalid)?;
+        if !self.is_mine(&entry) {
+            return Err(Refusal::NotMine);
+        }
+        let end = to.checked_add(u64::from(len)).ok_or(Refusal::Wrap)?;
+        let offset = to.checked_sub(entry.base).ok_or(Refusal::Bounds)?;
+        if end - entry.base > entry.len {
+            return Err(Refusal::Bounds);
+        }
+        if !entry.rights.contains(rights) {
+            return Err(Refusal::Rights);
+        }
+        Ok((entry, offset))
+    }
+
+    /// The checks of RFC 5040 §7.2 and §4.8 on the tag that a Send with Invalidate names.
+    fn may_invalidate(&self, entry: Option<StagEntry>) -> Result<(), TermCode> {
+        let entry = entry.ok_or(TermCode::INVALID_STAG)?;
+        if !self.is_mine(&entry) {
+            return Err(TermCode::NOT_ASSOCIATED);
+        }
+        if !entry.rights.contains(Rights::REMOTE_INVALIDATE) {
+            return Err(TermCode::PROTECTION_CANNOT_INVALIDATE);
+        }
+        Ok(())
+    }
+}

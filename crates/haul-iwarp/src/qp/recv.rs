@@ -1,0 +1,378 @@
+//! The receiver's checks, before anything is placed (RFC 5041 §7.1, RFC 5040 §7.2, RFC 7306 §8.2, RFC 5042).
+
+use super::deliver::Effect;
+use super::work::SendOp;
+use super::{Order, Qp, Receive, Refusal, State, Violation};
+use crate::error::TermCode;
+use crate::stag::{Memory, Placement, Rights, Stag, Target};
+use crate::wire::ParseError;
+use crate::wire::ddp::{self, Header, Model};
+use crate::wire::rdmap::{
+    AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate, parse_immediate,
+};
+
+/// A segment, of which the core sees the headers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incoming<'a> {
+    /// DDP's header and the operation's own.
+    pub(crate) octets: &'a [u8],
+    /// Octets of the whole segment; octets.len() <= len.
+    pub(crate) len: u32,
+}
+
+/// What a segment is once it has passed the checks: where its payload goes, and what happens when all before it is
+/// there too.
+pub(crate) type Admitted = (Option<Placement>, Effect);
+
+/// The untagged header, and what follows it.
+struct Untagged<'a> {
+    opcode: Result<Opcode, ParseError>,
+    last: bool,
+    ulp: u32,
+    msn: u32,
+    mo: u32,
+    own: &'a [u8],
+    /// Octets after the DDP header, the operation's own header included.
+    len: u32,
+}
+
+/// Half of the sequence space: further ahead than this is behind.
+const BEHIND: u32 = 1 << 31;
+
+impl Qp {
+    /// Checks a segment. Nothing of it may be placed before, and nothing but the placement after.
+    pub(crate) fn admit(
+        &mut self,
+        memory: &mut impl Memory,
+        incoming: &Incoming<'_>,
+    ) -> Result<Admitted, Violation> {
+        debug_assert!(!matches!(self.state, State::Terminating | State::Closed));
+        let header = Header::parse(incoming.octets).map_err(|error| match error {
+            ParseError::DdpVersion { tagged: true, .. } => TermCode::DDP_VERSION_TAGGED,
+            ParseError::DdpVersion { tagged: false, .. } => TermCode::DDP_VERSION_UNTAGGED,
+            _ => TermCode::UNSPECIFIED,
+        })?;
+        let header_len = header.wire_len();
+        let own = &incoming.octets[header_len..];
+        let len = incoming.len
+            - if header_len == ddp::TAGGED_LEN {
+                14
+            } else {
+                18
+            };
+        let opcode = Opcode::parse(header.control);
+        match header.model {
+            Model::Tagged { stag, to } => match opcode.map_err(code_of)? {
+                Opcode::Write => self.admit_write(memory, stag, to, len),
+                Opcode::ReadResponse => {
+                    self.admit_read_response(memory, stag, to, len, header.last)
+                }
+                _ => Err(TermCode::UNEXPECTED_OPCODE.into()),
+            },
+            Model::Untagged { ulp, qn, msn, mo } => {
+                let segment = Untagged {
+                    opcode,
+                    last: header.last,
+                    ulp,
+                    msn,
+                    mo,
+                    own,
+                    len,
+                };
+                match qn {
+                    ddp::QN_SEND => self.admit_send(memory, &segment),
+                    ddp::QN_READ => self.admit_request(&segment),
+                    ddp::QN_TERMINATE => {
+                        self.heard = Some(Box::new(Terminate::parse(own)));
+                        Ok((None, Effect::Terminate))
+                    }
+                    ddp::QN_ATOMIC => self.admit_atomic_response(&segment),
+                    _ => Err(TermCode::DDP_INVALID_QN.into()),
+                }
+            }
+        }
+    }
+
+    /// A segment of zero length names no memory: its tag is not looked at (RFC 5041 §7.1).
+    fn admit_write(
+        &self,
+        memory: &impl Memory,
+        stag: Stag,
+        to: u64,
+        len: u32,
+    ) -> Result<Admitted, Violation> {
+        if len == 0 {
+            return Ok((None, Effect::None));
+        }
+        let (entry, offset) = self
+            .access(memory.lookup(stag), to, len, Rights::REMOTE_WRITE)
+            .map_err(Refusal::of_placement)?;
+        let target = Target::Region {
+            region: entry.region,
+            offset,
+        };
+        Ok((Some(Placement { target, len }), Effect::None))
+    }
+
+    /// A response may write only where this end asked for it: stricter than RFC 5040 §5.2.2, which leaves it open.
+    fn admit_read_response(
+        &mut self,
+        memory: &impl Memory,
+        stag: Stag,
+        to: u64,
+        len: u32,
+        last: bool,
+    ) -> Result<Admitted, Violation> {
+        let effect = if last {
+            Effect::ReadResponse
+        } else {
+            Effect::None
+        };
+        let number = match self.order {
+            Order::InOrder => self.oldest_read()?,
+            Order::Any if len == 0 => {
+                self.oldest_read()?;
+                return Ok((None, effect));
+            }
+            Order::Any => self.read_into(stag, to, len)?,
+        };
+        let wqe = self
+            .request_ref(number)
+            .ok_or(TermCode::UNEXPECTED_OPCODE)?;
+        let SendOp::Read { sink, sink_to, .. } = wqe.wr.op else {
+            return Err(TermCode::UNEXPECTED_OPCODE.into());
+        };
+        let (got, whole) = (wqe.got, wqe.wr.len);
+        if len > whole - got {
+            return Err(TermCode::DDP_BOUNDS.into());
+        }
+        if self.order == Order::InOrder {
+            if len > 0 && stag != sink {
+                return Err(TermCode::DDP_INVALID_STAG.into());
+            }
+            if len > 0 && to != sink_to.wrapping_add(u64::from(got)) {
+                return Err(TermCode::DDP_BOUNDS.into());
+            }
+            if last && got + len != whole {
+                return Err(TermCode::UNSPECIFIED.into());
+            }
+        }
+        if len == 0 {
+            return Ok((None, effect));
+        }
+        let (entry, offset) = self
+            .access(memory.lookup(sink), to, len, Rights::LOCAL_WRITE)
+            .map_err(|refusal| Violation {
+                code: refusal.of_placement(),
+                read: None,
+                local: true,
+            })?;
+        if let Some(wqe) = self.request(number) {
+            wqe.got += len;
+        }
+        let target = Target::Region {
+            region: entry.region,
+            offset,
+        };
+        Ok((Some(Placement { target, len }), effect))
+    }
+
+    /// Number of the oldest read that waits for its response.
+    pub(super) fn oldest_read(&self) -> Result<u64, Violation> {
+        let is_read = |number: &&u64| {
+            self.request_ref(**number)
+                .is_some_and(|wqe| matches!(wqe.wr.op, SendOp::Read { .. }))
+        };
+        let found = self.reads.iter().find(is_read).copied();
+        found.ok_or_else(|| TermCode::UNEXPECTED_OPCODE.into())
+    }
+
+    /// Number of the oldest read that wants `len` octets at `to` of `stag` and may still lack them.
+    fn read_into(&self, stag: Stag, to: u64, len: u32) -> Result<u64, Violation> {
+        let mut refusal = TermCode::UNEXPECTED_OPCODE;
+        for &number in &self.reads {
+            let Some(wqe) = self.request_ref(number) else {
+                continue;
+            };
+            let SendOp::Read { sink, sink_to, .. } = wqe.wr.op else {
+                continue;
+            };
+            if sink != stag {
+                refusal = TermCode::DDP_INVALID_STAG;
+                continue;
+            }
+            let fits = to
+                .checked_sub(sink_to)
+                .and_then(|offset| offset.checked_add(u64::from(len)))
+                .is_some_and(|end| end <= u64::from(wqe.wr.len));
+            if fits && len <= wqe.wr.len - wqe.got {
+                return Ok(number);
+            }
+            refusal = TermCode::DDP_BOUNDS;
+        }
+        Err(refusal.into())
+    }
+
+    fn admit_send(
+        &mut self,
+        memory: &mut impl Memory,
+        segment: &Untagged<'_>,
+    ) -> Result<Admitted, Violation> {
+        let nth = self.distance(segment.msn, self.into.send)?;
+        let opcode = segment.opcode;
+        if self.rtr_send_expected
+            && (nth, segment.len, segment.last) == (0, 0, true)
+            && opcode == Ok(Opcode::Send)
+        {
+            return Ok((None, Effect::ReadyToReceive));
+        }
+        let receive = *self.receive(memory, nth).ok_or(TermCode::DDP_NO_BUFFER)?;
+        if let Ok(Opcode::Immediate | Opcode::ImmediateSolicited) = opcode {
+            return admit_immediate(segment);
+        }
+        let legal_mo = match self.order {
+            Order::InOrder => segment.mo == receive.got,
+            Order::Any => segment.mo <= receive.wr.len,
+        };
+        if !legal_mo {
+            return Err(TermCode::DDP_INVALID_MO.into());
+        }
+        if segment.len > receive.wr.len - segment.mo {
+            return Err(TermCode::DDP_TOO_LONG.into());
+        }
+        if segment.len > receive.wr.len - receive.got {
+            return Err(TermCode::DDP_INVALID_MO.into()); // over messages: segments that overlap
+        }
+        let (solicited, invalidates) = match opcode.map_err(code_of)? {
+            Opcode::Send => (false, false),
+            Opcode::SendInvalidate => (false, true),
+            Opcode::SendSolicited => (true, false),
+            Opcode::SendSolicitedInvalidate => (true, true),
+            _ => return Err(TermCode::UNEXPECTED_OPCODE.into()),
+        };
+        let invalidate = invalidates.then_some(Stag(segment.ulp));
+        if let Some(stag) = invalidate {
+            self.may_invalidate(memory.lookup(stag))?;
+        }
+        if let Some(receive) = self.receives.get_mut(nth) {
+            receive.got += segment.len;
+        }
+        let effect = if segment.last {
+            Effect::Send {
+                solicited,
+                invalidate,
+                len: segment.mo + segment.len,
+            }
+        } else {
+            Effect::None
+        };
+        let target = Target::Receive {
+            slot: receive.wr.slot,
+            offset: segment.mo,
+        };
+        let placement = Placement {
+            target,
+            len: segment.len,
+        };
+        Ok(((segment.len > 0).then_some(placement), effect))
+    }
+
+    /// How far `msn` is ahead of `next`; on a stream it must be the next itself.
+    fn distance(&self, msn: u32, next: u32) -> Result<usize, Violation> {
+        let ahead = msn.wrapping_sub(next);
+        let legal = match self.order {
+            Order::InOrder => ahead == 0,
+            Order::Any => ahead < BEHIND,
+        };
+        if !legal {
+            return Err(TermCode::DDP_INVALID_MSN.into());
+        }
+        Ok(ahead as usize)
+    }
+
+    /// The `nth` receive that is not completed; a shared queue gives as many as that takes, up to the depth.
+    fn receive(&mut self, memory: &mut impl Memory, nth: usize) -> Option<&Receive> {
+        if self.config.shared_receive && nth < self.config.recv_depth as usize {
+            while self.receives.len() <= nth {
+                let wr = memory.take_receive()?;
+                self.receives.push_back(Receive { wr, got: 0 });
+            }
+        }
+        self.receives.get(nth)
+    }
+
+    /// A Read or Atomic Request. The flood beyond IRD is refused as siw does it (RFC 5040 leaves the code open).
+    fn admit_request(&mut self, segment: &Untagged<'_>) -> Result<Admitted, Violation> {
+        let nth = self.distance(segment.msn, self.into.read)?;
+        if self.unanswered() + nth >= usize::from(self.ird) {
+            return Err(TermCode::STREAM_CATASTROPHIC.into());
+        }
+        if segment.mo != 0 {
+            return Err(TermCode::DDP_INVALID_MO.into());
+        }
+        let opcode = segment.opcode.map_err(code_of)?;
+        if segment.len as usize != segment.own.len() || !segment.last {
+            return Err(TermCode::STREAM_CATASTROPHIC.into());
+        }
+        let malformed = |_| TermCode::STREAM_CATASTROPHIC;
+        let effect = match opcode {
+            Opcode::ReadRequest => Effect::ReadRequest(
+                ReadRequest::parse(segment.own).map_err(malformed)?,
+                segment.msn,
+            ),
+            Opcode::AtomicRequest => Effect::AtomicRequest(
+                AtomicRequest::parse(segment.own).map_err(|error| match error {
+                    ParseError::AtomicOp(_) => TermCode::UNEXPECTED_OPCODE,
+                    _ => TermCode::STREAM_CATASTROPHIC,
+                })?,
+                segment.msn,
+            ),
+            _ => return Err(TermCode::UNEXPECTED_OPCODE.into()),
+        };
+        Ok((None, effect))
+    }
+
+    fn admit_atomic_response(&self, segment: &Untagged<'_>) -> Result<Admitted, Violation> {
+        let nth = self.distance(segment.msn, self.into.atomic)?;
+        let is_atomic = |number: &&u64| {
+            self.request_ref(**number)
+                .is_some_and(|wqe| matches!(wqe.wr.op, SendOp::Atomic { .. }))
+        };
+        if self.reads.iter().filter(is_atomic).nth(nth).is_none() {
+            return Err(TermCode::DDP_NO_BUFFER.into());
+        }
+        if segment.mo != 0 {
+            return Err(TermCode::DDP_INVALID_MO.into());
+        }
+        if segment.opcode.map_err(code_of)? != Opcode::AtomicResponse {
+            return Err(TermCode::UNEXPECTED_OPCODE.into());
+        }
+        if segment.len as usize != segment.own.len() || !segment.last {
+            return Err(TermCode::STREAM_CATASTROPHIC.into());
+        }
+        let response =
+            AtomicResponse::parse(segment.own).map_err(|_| TermCode::STREAM_CATASTROPHIC)?;
+        Ok((None, Effect::AtomicResponse(response)))
+    }
+}
+
+fn admit_immediate(segment: &Untagged<'_>) -> Result<Admitted, Violation> {
+    if segment.mo != 0 {
+        return Err(TermCode::DDP_INVALID_MO.into());
+    }
+    let whole = segment.len as usize == segment.own.len() && segment.last;
+    let data = parse_immediate(segment.own)
+        .ok()
+        .filter(|_| whole)
+        .ok_or(TermCode::STREAM_CATASTROPHIC)?;
+    let solicited = segment.opcode == Ok(Opcode::ImmediateSolicited);
+    Ok((None, Effect::Immediate { data, solicited }))
+}
+
+/// RDMAP's code for a control octet that is not one of RFC 5040 or RFC 7306.
+fn code_of(error: ParseError) -> TermCode {
+    match error {
+        ParseError::RdmapVersion(_) => TermCode::RDMAP_VERSION,
+        _ => TermCode::UNEXPECTED_OPCODE,
+    }
+}

@@ -1,0 +1,130 @@
+//! Steering tags and the memory behind them, as the core sees it: numbers and rights, never octets.
+
+use crate::qp::RecvWr;
+use crate::wire::rdmap::AtomicOp;
+
+/// A steering tag: 24 bits of index and 8 bits of key, by the owner's choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Stag(pub u32);
+
+/// A protection domain, named locally; it never appears on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Pd(pub u32);
+
+/// A queue pair, named locally.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct QpNum(pub u32);
+
+/// The engine's name for a registered range; the core only passes it on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct RegionId(pub u64);
+
+/// What may be done to memory through a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rights(u8);
+
+impl Rights {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// The owner's own operations may write: the sink of an RDMA Read.
+    pub const LOCAL_WRITE: Self = Self(1);
+    /// The peer may write.
+    pub const REMOTE_WRITE: Self = Self(2);
+    /// The peer may read.
+    pub const REMOTE_READ: Self = Self(4);
+    /// The peer may do atomics.
+    pub const REMOTE_ATOMIC: Self = Self(8);
+    /// The peer may invalidate the tag by a Send with Invalidate.
+    pub const REMOTE_INVALIDATE: Self = Self(16);
+
+    /// Both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `other` is granted.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A valid tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StagEntry {
+    /// Whose it is. A stream of another domain must not use it (RFC 5041 §8.3.1).
+    pub pd: Pd,
+    /// The only queue pair that may use it, if it is narrowed to one.
+    pub qp: Option<QpNum>,
+    /// Tagged offset of its first octet.
+    pub base: u64,
+    /// Octets. `base + len` does not wrap.
+    pub len: u64,
+    /// What may be done.
+    pub rights: Rights,
+    /// The memory.
+    pub region: RegionId,
+}
+
+/// What a valid, in-bounds atomic asks of memory: do `op` on the 64-bit word at `offset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtomicAccess {
+    /// The memory.
+    pub region: RegionId,
+    /// Octets from the start of the region. The address behind it has been checked to be a multiple of eight as a
+    /// tagged offset; the engine sees to it that regions open to atomics start on such an address.
+    pub offset: u64,
+    /// The operation; [`AtomicOp::apply`] computes it.
+    pub op: AtomicOp,
+}
+
+/// The memory of the engine, handed in with every call that may need it.
+///
+/// A tag that is no longer found is refused from that moment: the core keeps no copy of an entry beyond one call.
+pub trait Memory {
+    /// The entry of a tag that is valid now.
+    fn lookup(&self, stag: Stag) -> Option<StagEntry>;
+
+    /// Makes a tag invalid, on the peer's behalf. It was checked just before.
+    fn invalidate(&mut self, stag: Stag);
+
+    /// Performs a 64-bit read-modify-write in host byte order, atomic among all that come this way, and returns the
+    /// value before it.
+    fn atomic(&mut self, access: &AtomicAccess) -> u64;
+
+    /// The next receive of the shared queue, for queue pairs that were created with one.
+    fn take_receive(&mut self) -> Option<RecvWr> {
+        None
+    }
+}
+
+/// Where payload is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// In registered memory, `offset` octets from the start of the region.
+    Region {
+        /// The memory.
+        region: RegionId,
+        /// Octets from its start.
+        offset: u64,
+    },
+    /// In the buffers of a posted receive, `offset` octets into the message.
+    Receive {
+        /// [`RecvWr::slot`].
+        slot: u32,
+        /// Octets from the start of the message.
+        offset: u32,
+    },
+    /// Nowhere: it belongs to a segment that has failed its checks. It still counts for the CRC.
+    Discard,
+}
+
+/// The answer to checked headers: the next `len` octets of payload belong there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Where.
+    pub target: Target,
+    /// Octets, at least one.
+    pub len: u32,
+}

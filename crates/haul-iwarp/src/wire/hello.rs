@@ -1,0 +1,163 @@
+//! What opens and closes a connection over messages, where there is no MPA (docs/protocol/iwarp.md).
+//!
+//! ```text
+//!   0  4  "LHIW"            its first octet is no DDP version 1, so a hello is never taken for a segment
+//!   4  1  version, 1
+//!   5  1  kind: 1 request, 2 reply, 3 refusal, 4 ready, 5 finish
+//!   6  2  capabilities: 1 atomics, 2 immediate data
+//!   8  2  IRD
+//!  10  2  ORD
+//!  12  4  largest segment accepted, octets
+//!  16  2  octets of private data, 0..=512
+//!  18  n  private data
+//!     4  CRC32C over what precedes, least significant octet first
+//! ```
+//! A message that is `ready` or `finish` ends after its kind and CRC: ten octets.
+
+use super::{ParseError, be16, be32, put16, put32};
+use crate::crc::{CRC_LEN, Crc32c};
+
+/// Octets of a hello before its private data.
+pub const HELLO_LEN: usize = 18;
+/// Octets of a message that is `ready` or `finish`, CRC included.
+pub const SHORT_LEN: usize = 6 + CRC_LEN;
+/// Octets of the longest hello, CRC included.
+pub const HELLO_LEN_MAX: usize = HELLO_LEN + super::mpa::PRIVATE_DATA_MAX + CRC_LEN;
+
+const MAGIC: &[u8; 4] = b"LHIW";
+const VERSION: u8 = 1;
+
+/// What a request, reply or refusal says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms<'a> {
+    /// RFC 7306 atomics.
+    pub atomics: bool,
+    /// RFC 7306 immediate data.
+    pub immediate: bool,
+    /// Inbound reads.
+    pub ird: u16,
+    /// Outbound reads.
+    pub ord: u16,
+    /// The largest segment that is accepted, octets.
+    pub segment_max: u32,
+    /// For the user.
+    pub private: &'a [u8],
+}
+
+/// A message that is not a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hello<'a> {
+    /// The initiator's offer.
+    Request(Terms<'a>),
+    /// The responder's answer.
+    Reply(Terms<'a>),
+    /// The responder's other answer.
+    Refusal(Terms<'a>),
+    /// The initiator has the reply: the responder may send.
+    Ready,
+    /// Nothing follows.
+    Finish,
+}
+
+impl<'a> Hello<'a> {
+    /// Whether a message is a hello and no segment.
+    #[must_use]
+    pub fn is_hello(message: &[u8]) -> bool {
+        message.starts_with(MAGIC)
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// Not a hello of version 1, or one whose lengths or CRC do not fit.
+    pub fn parse(message: &'a [u8]) -> Result<Self, ParseError> {
+        let short = ParseError::Short {
+            what: "hello",
+            len: message.len(),
+        };
+        let (body, crc) = message.split_last_chunk::<CRC_LEN>().ok_or(short)?;
+        if body.len() < 6 {
+            return Err(short);
+        }
+        let mut wanted = Crc32c::new();
+        wanted.update(body);
+        if &body[..4] != MAGIC || *crc != wanted.to_wire() {
+            return Err(ParseError::Key);
+        }
+        if body[4] != VERSION {
+            return Err(ParseError::Revision(body[4]));
+        }
+        match body[5] {
+            1 => Terms::parse(body).map(Self::Request),
+            2 => Terms::parse(body).map(Self::Reply),
+            3 => Terms::parse(body).map(Self::Refusal),
+            4 if message.len() == SHORT_LEN => Ok(Self::Ready),
+            5 if message.len() == SHORT_LEN => Ok(Self::Finish),
+            _ => Err(ParseError::Role),
+        }
+    }
+
+    /// Writes the message to the end of `out`.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        let (kind, terms) = match self {
+            Self::Request(terms) => (1, Some(terms)),
+            Self::Reply(terms) => (2, Some(terms)),
+            Self::Refusal(terms) => (3, Some(terms)),
+            Self::Ready => (4, None),
+            Self::Finish => (5, None),
+        };
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&[VERSION, kind]);
+        if let Some(terms) = terms {
+            terms.emit(out);
+        }
+        let mut crc = Crc32c::new();
+        crc.update(&out[start..]);
+        out.extend_from_slice(&crc.to_wire());
+    }
+}
+
+impl<'a> Terms<'a> {
+    fn parse(body: &'a [u8]) -> Result<Self, ParseError> {
+        let short = ParseError::Short {
+            what: "hello",
+            len: body.len(),
+        };
+        let (head, private) = body.split_at_checked(HELLO_LEN).ok_or(short)?;
+        let private_len = be16(head, 16);
+        let fits = usize::from(private_len) == private.len()
+            && private.len() <= super::mpa::PRIVATE_DATA_MAX;
+        if !fits {
+            return Err(ParseError::PrivateData(private_len));
+        }
+        let bits = be16(head, 6);
+        Ok(Self {
+            atomics: bits & 1 != 0,
+            immediate: bits & 2 != 0,
+            ird: be16(head, 8),
+            ord: be16(head, 10),
+            segment_max: be32(head, 12),
+            private,
+        })
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        let mut head = [0; HELLO_LEN - 6];
+        put16(
+            &mut head,
+            0,
+            u16::from(self.atomics) | u16::from(self.immediate) << 1,
+        );
+        put16(&mut head, 2, self.ird);
+        put16(&mut head, 4, self.ord);
+        put32(&mut head, 6, self.segment_max);
+        put16(
+            &mut head,
+            10,
+            u16::try_from(self.private.len()).unwrap_or(u16::MAX),
+        );
+        out.extend_from_slice(&head);
+        out.extend_from_slice(self.private);
+    }
+}

@@ -1,0 +1,85 @@
+//! Octets to meaning and back. Every `parse` checks its lengths once; what it returns needs no further check of form.
+//! Values (tags, offsets, sequence numbers) are for the state machines to judge.
+//!
+//! [`mpa`] start-up frames, padding and markers (RFC 5044, RFC 6581) · [`ddp`] segment headers (RFC 5041) · [`rdmap`]
+//! operations (RFC 5040, RFC 7306) · [`hello`] what replaces MPA's start-up over messages.
+
+pub mod ddp;
+pub mod hello;
+pub mod mpa;
+pub mod rdmap;
+
+/// Why octets are not what they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Too short.
+    #[error("{len} octets are too few for a {what}")]
+    Short {
+        /// What it claimed to be.
+        what: &'static str,
+        /// Its length.
+        len: usize,
+    },
+    /// Not the length that it must have.
+    #[error("a {what} of {len} octets")]
+    Length {
+        /// What it claimed to be.
+        what: &'static str,
+        /// Its length.
+        len: usize,
+    },
+    /// The key of an MPA frame, or the magic of a hello, is another one.
+    #[error("this is not a start-up frame")]
+    Key,
+    /// A frame of the role that this end has itself.
+    #[error("both ends take the same role")]
+    Role,
+    /// A revision of MPA, or a version of the hello, that does not exist.
+    #[error("unknown revision {0}")]
+    Revision(u8),
+    /// More private data than the protocol allows, or less than its flags promise.
+    #[error("private data of {0} octets")]
+    PrivateData(u16),
+    /// Not DDP version 1.
+    #[error("DDP version {version}")]
+    DdpVersion {
+        /// The version found.
+        version: u8,
+        /// Whether the segment is tagged.
+        tagged: bool,
+    },
+    /// Not RDMAP version 1.
+    #[error("RDMAP version {0}")]
+    RdmapVersion(u8),
+    /// An opcode that RDMAP does not have.
+    #[error("RDMAP opcode {0:#x}")]
+    Opcode(u8),
+    /// An atomic operation that RFC 7306 does not have.
+    #[error("atomic operation {0}")]
+    AtomicOp(u8),
+}
+
+/// Sixteen bits at `at`; callers have checked the length.
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from(be16(bytes, at)) << 16 | u32::from(be16(bytes, at + 2))
+}
+
+fn be64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
+}
+
+fn put16(out: &mut [u8], at: usize, value: u16) {
+    out[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn put32(out: &mut [u8], at: usize, value: u32) {
+    out[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}
+
+fn put64(out: &mut [u8], at: usize, value: u64) {
+    out[at..at + 8].copy_from_slice(&value.to_be_bytes());
+}

@@ -1,0 +1,213 @@
+//! An opened device: what its objects share.
+
+use std::any::Any;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use haul_io::notify::{Signal, wait_readable};
+use haul_slab::Registry;
+use haul_verbs::provider::{
+    CompletionChannelOps, ContextOps, CqOps, EventChannelOps, ListenerOps, PdOps,
+};
+use haul_verbs::{AsyncEvent, DeviceAttributes, Error, Result};
+
+use super::cm::Listener;
+use super::cq::{Channel, CompletionChannel, Cq};
+use super::events::{self, AsyncEvents, EventChannel, Events};
+use super::memory::Pd;
+use super::shard::{Drive, Engine, Shard};
+use super::tap::Tap;
+use super::{CQE_MAX, Options, attributes};
+
+/// An opened device. Every object that an application holds keeps it; the engine threads end with it.
+#[derive(Debug)]
+pub(super) struct Rnic {
+    pub(super) registry: Registry,
+    pub(super) async_events: Arc<AsyncEvents>,
+    engines: Vec<Engine>,
+    next_pd: AtomicU32,
+    next_qp: AtomicU32,
+    next_shard: AtomicUsize,
+}
+
+impl Rnic {
+    pub(super) fn open(options: &Options) -> Result<Arc<Self>> {
+        if options.shards == 0 || !(512..=65_536).contains(&options.fpdu_max) {
+            return Err(Error::Invalid(
+                "no shard, or FPDUs of a length that cannot be",
+            ));
+        }
+        let tap = match &options.pcap {
+            Some(path) => Some(Arc::new(Tap::create(path).map_err(Error::os("pcap file"))?)),
+            None => None,
+        };
+        let random = haul_io::random::bytes::<16>().map_err(Error::os("random bytes"))?;
+        let [low, high] = [0, 8].map(|at| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&random[at..at + 8]);
+            u64::from_ne_bytes(word)
+        });
+        let registry = Registry::new([low, high]);
+        let engines = (0..options.shards)
+            .map(|number| Engine::start(number, registry.clone(), options, tap.clone()))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(Error::os("engine thread"))?;
+        Ok(Arc::new(Self {
+            registry,
+            async_events: Arc::new(events::async_events()?),
+            engines,
+            next_pd: AtomicU32::new(1),
+            next_qp: AtomicU32::new(0),
+            next_shard: AtomicUsize::new(0),
+        }))
+    }
+
+    /// The shard for the next queue pair.
+    pub(super) fn next_shard(&self) -> Arc<Shard> {
+        let number = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.engines.len();
+        Arc::clone(self.engines[number].shard())
+    }
+
+    /// A number for a queue pair: 24 bits, and neither 0 nor 1, which InfiniBand has given away.
+    pub(super) fn next_qp_num(&self) -> u32 {
+        self.next_qp.fetch_add(1, Ordering::Relaxed) % 0xff_fffe + 2
+    }
+
+    /// The shard where connections begin.
+    pub(super) fn first_shard(&self) -> &Arc<Shard> {
+        self.engines[0].shard()
+    }
+
+    /// Makes what progress there is to make; does not wait.
+    pub(super) fn drive(&self) -> Drive {
+        let drives = self.engines.iter().map(|engine| engine.shard().try_drive());
+        drives.max().unwrap_or(Drive::Still)
+    }
+
+    /// Whether nobody has driven for some calls.
+    pub(super) fn is_due(&self) -> bool {
+        self.engines.iter().any(|engine| engine.shard().is_due())
+    }
+
+    /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has passed. With several shards
+    /// their engines drive while this thread sleeps.
+    pub(super) fn sleep(&self, signal: &Signal, timeout_ns: Option<u64>) -> io::Result<()> {
+        match &self.engines[..] {
+            [engine] => engine.shard().sleep(signal, timeout_ns),
+            _ => wait_readable([signal.as_fd()], timeout_ns).map(|_| ()),
+        }
+    }
+}
+
+/// An object of this provider, given back by an application.
+pub(super) fn ours<T: Any>(object: &Arc<impl AsAny + ?Sized>) -> Result<&T> {
+    let any = object.as_any();
+    any.downcast_ref()
+        .ok_or(Error::Invalid("an object of another provider"))
+}
+
+/// Upcasts of the traits' objects.
+pub(super) trait AsAny {
+    fn as_any(&self) -> &dyn Any;
+}
+
+macro_rules! as_any {
+    ($($ops:path),*) => {
+        $(impl AsAny for dyn $ops {
+            fn as_any(&self) -> &dyn Any {
+                self
+            }
+        })*
+    };
+}
+
+as_any!(
+    dyn_ops::CompletionChannel,
+    dyn_ops::Cq,
+    dyn_ops::EventChannel,
+    dyn_ops::Qp,
+    dyn_ops::Srq
+);
+
+/// The traits under names that a macro can take.
+mod dyn_ops {
+    pub(super) use haul_verbs::provider::{
+        CompletionChannelOps as CompletionChannel, CqOps as Cq, EventChannelOps as EventChannel,
+        QpOps as Qp, SrqOps as Srq,
+    };
+}
+
+impl ContextOps for Rnic {
+    fn attributes(&self) -> Result<DeviceAttributes> {
+        Ok(attributes())
+    }
+
+    fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {
+        let number = self.next_pd.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Pd { rnic: self, number }))
+    }
+
+    fn create_completion_channel(self: Arc<Self>) -> Result<Arc<dyn CompletionChannelOps>> {
+        let channel = Arc::new(Channel::new()?);
+        Ok(Arc::new(CompletionChannel {
+            channel,
+            rnic: self,
+        }))
+    }
+
+    fn create_cq(
+        self: Arc<Self>,
+        entries: u32,
+        channel: Option<&Arc<dyn CompletionChannelOps>>,
+        token: u64,
+    ) -> Result<Arc<dyn CqOps>> {
+        if entries == 0 || entries > CQE_MAX {
+            return Err(Error::Invalid("no entries, or more than the device has"));
+        }
+        let channel = match channel {
+            Some(channel) => {
+                let channel: &CompletionChannel = ours(channel)?;
+                if !Arc::ptr_eq(&channel.rnic, &self) {
+                    return Err(Error::Invalid("a channel of another context"));
+                }
+                Some(Arc::clone(&channel.channel))
+            }
+            None => None,
+        };
+        Ok(Arc::new(Cq::new(self, entries, channel, token)?))
+    }
+
+    fn create_event_channel(self: Arc<Self>) -> Result<Arc<dyn EventChannelOps>> {
+        let events = Arc::new(Events::new()?);
+        Ok(Arc::new(EventChannel {
+            events,
+            _rnic: self,
+        }))
+    }
+
+    fn listen(
+        self: Arc<Self>,
+        address: SocketAddr,
+        channel: &Arc<dyn EventChannelOps>,
+        backlog: u32,
+    ) -> Result<Arc<dyn ListenerOps>> {
+        let channel: &EventChannel = ours(channel)?;
+        Ok(Arc::new(Listener::new(
+            self,
+            address,
+            &channel.events,
+            backlog,
+        )?))
+    }
+
+    fn poll_async_event(&self) -> Result<Option<AsyncEvent>> {
+        Ok(self.async_events.pop())
+    }
+
+    fn async_fd(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.async_events.fd())
+    }
+}

@@ -1,0 +1,319 @@
+//! Completion queues and channels.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_io::clock::Clock;
+use haul_io::notify::{Signal, wait_readable};
+use haul_verbs::provider::{CompletionChannelOps, CqOps};
+use haul_verbs::{AsyncEvent, Error, Notify, Result, WcStatus, WorkCompletion};
+
+use super::context::Rnic;
+use super::events::AsyncEvents;
+use super::shard::Drive;
+use super::{deadline, lock, remaining};
+
+/// A completion queue as the shards see it: they push, applications pop.
+#[derive(Debug)]
+pub(super) struct Queue {
+    entries: Mutex<VecDeque<WorkCompletion>>,
+    capacity: usize,
+    /// Entries, to be looked at without the lock.
+    len: AtomicUsize,
+    overflowed: AtomicBool,
+    channel: Option<Arc<Channel>>,
+    token: u64,
+    armed: AtomicU8,
+    /// Threads that sleep, or are about to, until something is pushed.
+    sleepers: AtomicU32,
+    wake: Signal,
+    async_events: Arc<AsyncEvents>,
+}
+
+/// A completion, and whether it counts as solicited.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pushed {
+    pub(super) wc: WorkCompletion,
+    pub(super) solicited: bool,
+}
+
+const ARMED_NOT: u8 = 0;
+const ARMED_ANY: u8 = 1;
+const ARMED_SOLICITED: u8 = 2;
+
+impl Queue {
+    fn new(
+        capacity: u32,
+        channel: Option<Arc<Channel>>,
+        token: u64,
+        async_events: Arc<AsyncEvents>,
+    ) -> Result<Self> {
+        Ok(Self {
+            entries: Mutex::new(VecDeque::new()),
+            capacity: capacity as usize,
+            len: AtomicUsize::new(0),
+            overflowed: AtomicBool::new(false),
+            channel,
+            token,
+            armed: AtomicU8::new(ARMED_NOT),
+            sleepers: AtomicU32::new(0),
+            wake: Signal::new().map_err(Error::os("eventfd"))?,
+            async_events,
+        })
+    }
+
+    /// Adds completions; whoever waits is told. False where they do not fit: then the queue has overflowed, and what its
+    /// queue pairs still complete is lost.
+    pub(super) fn push(&self, batch: &[Pushed]) -> bool {
+        if batch.is_empty() {
+            return true;
+        }
+        let mut entries = lock(&self.entries);
+        let room = self.capacity - entries.len();
+        let fitting = &batch[..batch.len().min(room)];
+        entries.extend(fitting.iter().map(|pushed| pushed.wc));
+        self.len.store(entries.len(), Ordering::Release);
+        drop(entries);
+        let fits = fitting.len() == batch.len();
+        if !fits && !self.overflowed.swap(true, Ordering::AcqRel) {
+            self.async_events
+                .push(AsyncEvent::CqError { token: self.token });
+        }
+        self.notify(batch);
+        fits
+    }
+
+    fn notify(&self, batch: &[Pushed]) {
+        // SeqCst here and in `sleep` and `arm`: either this thread sees the sleeper, or the sleeper sees the entries.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.wake.set();
+        }
+        let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
+        let wanted = match self.armed.load(Ordering::SeqCst) {
+            ARMED_ANY => true,
+            ARMED_SOLICITED => batch.iter().any(solicited),
+            _ => false,
+        };
+        if wanted
+            && self.armed.swap(ARMED_NOT, Ordering::AcqRel) != ARMED_NOT
+            && let Some(channel) = &self.channel
+        {
+            channel.push(self.token);
+        }
+    }
+
+    fn pop(&self, out: &mut [WorkCompletion]) -> usize {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut entries = lock(&self.entries);
+        let count = out.len().min(entries.len());
+        for (place, entry) in out.iter_mut().zip(entries.drain(..count)) {
+            *place = entry;
+        }
+        self.len.store(entries.len(), Ordering::Release);
+        count
+    }
+
+    pub(super) fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Acquire)
+    }
+}
+
+/// A completion queue as the application sees it.
+#[derive(Debug)]
+pub(super) struct Cq {
+    pub(super) queue: Arc<Queue>,
+    pub(super) rnic: Arc<Rnic>,
+    /// Polls in a row that found nothing and moved nothing.
+    idle_polls: AtomicU32,
+}
+
+/// So many empty polls in a row cost nothing; after them each lets other threads run, for this one may have the
+/// processor that its peer needs.
+const IDLE_POLLS_FREE: u32 = 16;
+/// How long a waiting thread looks for arrivals before it sleeps, ns: about what falling asleep and waking up cost.
+const SPIN_NS: u64 = 30_000;
+
+impl Cq {
+    pub(super) fn new(
+        rnic: Arc<Rnic>,
+        entries: u32,
+        channel: Option<Arc<Channel>>,
+        token: u64,
+    ) -> Result<Self> {
+        let events = Arc::clone(&rnic.async_events);
+        Ok(Self {
+            queue: Arc::new(Queue::new(entries, channel, token, events)?),
+            rnic,
+            idle_polls: AtomicU32::new(0),
+        })
+    }
+
+    fn poll_once(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        let count = self.queue.pop(out);
+        if count > 0 {
+            self.idle_polls.store(0, Ordering::Relaxed);
+            return Ok(count);
+        }
+        if self.queue.has_overflowed() {
+            return Err(Error::CqOverflow);
+        }
+        Ok(0)
+    }
+
+    /// Makes progress, then looks again.
+    fn drive_and_poll(&self, out: &mut [WorkCompletion]) -> Result<(usize, Drive)> {
+        let drive = self.rnic.drive();
+        Ok((self.poll_once(out)?, drive))
+    }
+
+    /// Sleeps until something is pushed, something arrives for a shard that this thread can drive, or `timeout_ns` has
+    /// passed.
+    fn sleep(&self, timeout_ns: Option<u64>) -> Result<()> {
+        self.queue.sleepers.fetch_add(1, Ordering::SeqCst);
+        let result = if self.queue.len.load(Ordering::SeqCst) == 0 {
+            self.rnic.sleep(&self.queue.wake, timeout_ns)
+        } else {
+            Ok(())
+        };
+        self.queue.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.queue.wake.clear();
+        result.map_err(Error::os("waiting for completions"))
+    }
+}
+
+impl CqOps for Cq {
+    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        let count = self.poll_once(out)?;
+        // A queue that always has something must not keep this thread from driving.
+        if count == out.len() && !self.rnic.is_due() {
+            return Ok(count);
+        }
+        let (more, drive) = self.drive_and_poll(&mut out[count..])?;
+        if count + more == 0 && drive != Drive::Moved {
+            let idle = self.idle_polls.fetch_add(1, Ordering::Relaxed);
+            if idle >= IDLE_POLLS_FREE {
+                std::thread::yield_now();
+            }
+        }
+        Ok(count + more)
+    }
+
+    fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize> {
+        let clock = Clock::new();
+        let end = deadline(clock, timeout);
+        let mut spin_until = clock.now_ns() + SPIN_NS;
+        let count = self.poll_once(out)?;
+        if count > 0 {
+            return Ok(count);
+        }
+        loop {
+            let (count, drive) = self.drive_and_poll(out)?;
+            if count > 0 {
+                return Ok(count);
+            }
+            let now = clock.now_ns();
+            if end.is_some_and(|end| now >= end) {
+                return Ok(0);
+            }
+            match drive {
+                Drive::Moved => spin_until = now + SPIN_NS,
+                Drive::Busy | Drive::Still if now < spin_until => std::thread::yield_now(),
+                Drive::Busy | Drive::Still => {
+                    self.sleep(remaining(end, now))?;
+                    spin_until = clock.now_ns() + SPIN_NS;
+                }
+            }
+        }
+    }
+
+    fn arm(&self, notify: Notify) -> Result<()> {
+        if self.queue.channel.is_none() {
+            return Err(Error::Invalid("the completion queue has no channel"));
+        }
+        let armed = match notify {
+            Notify::Any => ARMED_ANY,
+            Notify::Solicited => ARMED_SOLICITED,
+        };
+        // Armed for any stays so.
+        let _ = self
+            .queue
+            .armed
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+                (now != ARMED_ANY).then_some(armed)
+            });
+        Ok(())
+    }
+}
+
+/// A completion channel: tokens of queues that had what they were armed for.
+#[derive(Debug)]
+pub(super) struct Channel {
+    tokens: Mutex<VecDeque<u64>>,
+    signal: Signal,
+}
+
+impl Channel {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            tokens: Mutex::default(),
+            signal: Signal::new().map_err(Error::os("eventfd"))?,
+        })
+    }
+
+    fn push(&self, token: u64) {
+        lock(&self.tokens).push_back(token);
+        self.signal.set();
+    }
+}
+
+/// A completion channel as the application sees it: it keeps the engine alive.
+#[derive(Debug)]
+pub(super) struct CompletionChannel {
+    pub(super) channel: Arc<Channel>,
+    pub(super) rnic: Arc<Rnic>,
+}
+
+impl CompletionChannelOps for CompletionChannel {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.signal.as_fd()
+    }
+
+    fn poll_event(&self) -> Result<Option<u64>> {
+        let mut tokens = lock(&self.channel.tokens);
+        let token = tokens.pop_front();
+        if tokens.is_empty() {
+            self.channel.signal.clear();
+        }
+        Ok(token)
+    }
+
+    fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<u64>> {
+        let clock = Clock::new();
+        let end = deadline(clock, timeout);
+        loop {
+            if let Some(token) = self.poll_event()? {
+                return Ok(Some(token));
+            }
+            let now = clock.now_ns();
+            if end.is_some_and(|end| now >= end) {
+                return Ok(None);
+            }
+            self.rnic
+                .sleep(&self.channel.signal, remaining(end, now))
+                .map_err(Error::os("waiting for an event"))?;
+            if lock(&self.channel.tokens).is_empty() {
+                self.rnic.drive();
+            }
+        }
+    }
+}
+
+/// Sleeps on one signal only.
+pub(super) fn sleep_on(signal: &Signal, timeout_ns: Option<u64>) -> std::io::Result<()> {
+    wait_readable([signal.as_fd()], timeout_ns).map(|_| ())
+}

@@ -1,0 +1,86 @@
+//! Protection domains and memory regions.
+
+use std::sync::{Arc, Mutex};
+
+use haul_slab::{AccessFlags, Entry, Registration, Stag};
+use haul_verbs::provider::{MrOps, PdOps, QpOps, SrqOps};
+use haul_verbs::{Error, MrAddressing, MrInit, QpInit, Result, SrqInit};
+
+use super::context::Rnic;
+use super::lock;
+use super::qp::Qp;
+use super::srq::Srq;
+
+/// A protection domain: a number that queue pairs and regions share.
+#[derive(Debug)]
+pub(super) struct Pd {
+    pub(super) rnic: Arc<Rnic>,
+    pub(super) number: u32,
+}
+
+impl PdOps for Pd {
+    fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>> {
+        let base = match init.addressing {
+            MrAddressing::ZeroBased => 0,
+            MrAddressing::Virtual => init.region.addr(),
+            MrAddressing::At(base) => base,
+        };
+        if init.access.contains(AccessFlags::REMOTE_ATOMIC) && init.region.addr() % 8 != base % 8 {
+            return Err(Error::Invalid(
+                "addresses open to atomics must be aligned like the memory",
+            ));
+        }
+        if base.checked_add(init.region.len() as u64).is_none() {
+            return Err(Error::Invalid("the region's addresses wrap"));
+        }
+        let entry = Entry {
+            region: init.region,
+            base,
+            access: init.access,
+            pd: self.number,
+        };
+        let registration = self.rnic.registry.register(entry);
+        let registration = registration.ok_or(Error::Exhausted("memory regions"))?;
+        Ok(Arc::new(Mr {
+            stag: registration.stag(),
+            base,
+            registration: Mutex::new(Some(registration)),
+            _pd: self,
+        }))
+    }
+
+    fn create_qp(self: Arc<Self>, init: &QpInit<'_>) -> Result<Arc<dyn QpOps>> {
+        Ok(Arc::new(Qp::new(self, init)?))
+    }
+
+    fn create_srq(self: Arc<Self>, init: &SrqInit) -> Result<Arc<dyn SrqOps>> {
+        Ok(Arc::new(Srq::new(self, init)?))
+    }
+}
+
+#[derive(Debug)]
+struct Mr {
+    stag: Stag,
+    base: u64,
+    registration: Mutex<Option<Registration>>,
+    _pd: Arc<Pd>,
+}
+
+impl MrOps for Mr {
+    fn lkey(&self) -> u32 {
+        self.stag.0
+    }
+
+    fn rkey(&self) -> u32 {
+        self.stag.0
+    }
+
+    fn addr(&self) -> u64 {
+        self.base
+    }
+
+    fn dereg(&self) -> Result<()> {
+        lock(&self.registration).take();
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! The software RNIC: verbs over kernel sockets, without privileges, on any host.
+//!
+//! What flows through: work requests go into a queue pair's core (`haul-iwarp`), which makes segments of them; headers and
+//! payload are gathered from registered memory into one system call. What arrives goes through a small buffer that all
+//! connections of a shard share, just so far that the headers can be read; payload is received straight into its place.
+//!
+//! **Whoever waits drives** ([docs/adr/0007](../../../../docs/adr/0007-whoever-waits-drives.md)). A *shard* owns a poller and queue
+//! pairs, behind a mutex that is its *baton*. An application's thread that posts, polls or waits takes the baton and moves
+//! the shard's connections itself: no other thread stands between it and the socket. The shard's engine thread does so only
+//! while nobody else does.
+//!
+//! Map: [`provider`], [`Options`] the door · `context` an opened device · `shard` baton and engine thread · `pair` a queue
+//! pair inside its shard · `tcp` its stream · `buffers` from work requests to memory · `qp`, `cq`, `srq`, `memory`,
+//! `cm`, `events` what applications hold · `slots` numbers for buffers · `tap` what was said, as pcap.
+
+mod buffers;
+mod cm;
+mod context;
+mod cq;
+mod events;
+mod memory;
+mod pair;
+mod qp;
+mod shard;
+mod slots;
+mod srq;
+mod tap;
+mod tcp;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use haul_io::clock::Clock;
+use haul_verbs::provider::{ContextOps, DeviceOps, Provider};
+use haul_verbs::{Device, DeviceAttributes, DeviceCaps, Result, Transport};
+
+use context::Rnic;
+
+/// How the software RNIC is to work.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Ask for CRCs (RFC 5044 §4.4). They are off only if both ends say so.
+    pub crc: bool,
+    /// The longest FPDU towards other Longhaul ends, octets; 65,536 at most. Others get no more than the path's segment.
+    pub fpdu_max: u32,
+    /// Verify CRCs before anything is placed, at the price of a copy.
+    pub strict: bool,
+    /// Engine threads; queue pairs are dealt out to them.
+    pub shards: usize,
+    /// Ask for this size of the sockets' buffers, octets; the kernel finds its own where there is none.
+    pub socket_buffer: Option<usize>,
+    /// Write all that is sent and received to this file, as a packet capture.
+    pub pcap: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            crc: true,
+            fpdu_max: 65_536,
+            strict: false,
+            shards: 1,
+            socket_buffer: None,
+            pcap: None,
+        }
+    }
+}
+
+/// The provider of software RNICs.
+#[must_use]
+pub fn provider(options: Options) -> Arc<dyn Provider> {
+    Arc::new(Soft { options })
+}
+
+#[derive(Debug)]
+struct Soft {
+    options: Options,
+}
+
+impl Provider for Soft {
+    fn name(&self) -> &'static str {
+        PROVIDER
+    }
+
+    fn devices(&self) -> Result<Vec<Device>> {
+        let tcp = SoftDevice {
+            options: self.options.clone(),
+        };
+        Ok(vec![Device::from_ops(Arc::new(tcp))])
+    }
+}
+
+const PROVIDER: &str = "soft";
+const TCP: &str = "soft-tcp";
+
+#[derive(Debug)]
+struct SoftDevice {
+    options: Options,
+}
+
+impl DeviceOps for SoftDevice {
+    fn name(&self) -> &str {
+        TCP
+    }
+
+    fn provider(&self) -> &'static str {
+        PROVIDER
+    }
+
+    fn attributes(&self) -> Result<DeviceAttributes> {
+        Ok(attributes())
+    }
+
+    fn open(&self) -> Result<Arc<dyn ContextOps>> {
+        Ok(Rnic::open(&self.options)?)
+    }
+}
+
+/// Work requests of a queue: what memory is spent on is taken as it is used.
+pub(super) const QP_WR_MAX: u32 = 1 << 16;
+/// Octets of inline data.
+pub(super) const INLINE_MAX: u32 = 1_024;
+/// Entries of a completion queue.
+pub(super) const CQE_MAX: u32 = 1 << 22;
+/// Reads at once, by 14 bits of RFC 6581 less the value that means "not negotiated".
+pub(super) const RD_ATOMIC_MAX: u16 = 0x3ffe;
+/// Private data: 512 octets of MPA less IRD and ORD (RFC 6581 §4) and less what Longhaul ends tell each other.
+pub(super) const PRIVATE_DATA_MAX: usize = 512 - 4 - 8;
+
+fn attributes() -> DeviceAttributes {
+    DeviceAttributes {
+        transport: Transport::Iwarp,
+        caps: DeviceCaps::ATOMIC
+            | DeviceCaps::SRQ
+            | DeviceCaps::SEND_WITH_INVALIDATE
+            | DeviceCaps::WRITE_WITH_IMM
+            | DeviceCaps::ZERO_BASED
+            | DeviceCaps::REMOTE_PLACEMENT,
+        max_qp: shard::PAIRS_MAX,
+        max_qp_wr: QP_WR_MAX,
+        max_sge: u32::try_from(haul_verbs::SGE_MAX).unwrap_or(u32::MAX),
+        max_inline: INLINE_MAX,
+        max_cqe: CQE_MAX,
+        max_mr: haul_slab::REGIONS_MAX,
+        max_mr_size: u64::try_from(isize::MAX).unwrap_or(u64::MAX),
+        max_message: u64::from(u32::MAX),
+        max_rd_atomic: RD_ATOMIC_MAX.into(),
+        max_init_rd_atomic: RD_ATOMIC_MAX.into(),
+        max_private_data: u32::try_from(PRIVATE_DATA_MAX).unwrap_or(u32::MAX),
+    }
+}
+
+/// What a thread that panicked has left is whole: no state spans a call that may panic on outside input.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When `timeout` is over, nanoseconds of the clock; none is never.
+fn deadline(clock: Clock, timeout: Option<Duration>) -> Option<u64> {
+    let ns = u64::try_from(timeout?.as_nanos()).unwrap_or(u64::MAX);
+    Some(clock.now_ns().saturating_add(ns))
+}
+
+/// How long it is from `now` to `end`.
+fn remaining(end: Option<u64>, now: u64) -> Option<u64> {
+    end.map(|end| end.saturating_sub(now))
+}

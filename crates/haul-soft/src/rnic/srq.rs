@@ -1,0 +1,99 @@
+//! Shared receive queues.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use haul_verbs::provider::SrqOps;
+use haul_verbs::{AsyncEvent, Error, PostError, RecvWr, Result, SrqInit};
+
+use super::events::AsyncEvents;
+use super::lock;
+use super::memory::Pd;
+
+/// Receives for any queue pair that was made with it.
+#[derive(Debug)]
+pub(super) struct Srq {
+    pub(super) shared: Arc<Shared>,
+    pub(super) pd: Arc<Pd>,
+}
+
+/// What shards take receives from.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    init: SrqInit,
+    async_events: Arc<AsyncEvents>,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<RecvWr>,
+    /// Report once when fewer are left; zero is off.
+    limit: u32,
+}
+
+/// Limits of the device.
+pub(super) const SRQ_WR_MAX: u32 = 1 << 20;
+
+impl Srq {
+    pub(super) fn new(pd: Arc<Pd>, init: &SrqInit) -> Result<Self> {
+        let sge_max = haul_verbs::SGE_MAX;
+        if init.max_wr == 0 || init.max_wr > SRQ_WR_MAX || init.max_sge as usize > sge_max {
+            return Err(Error::Invalid("a capacity that the device does not have"));
+        }
+        let state = Mutex::new(State {
+            queue: VecDeque::new(),
+            limit: 0,
+        });
+        Ok(Self {
+            shared: Arc::new(Shared {
+                state,
+                init: *init,
+                async_events: Arc::clone(&pd.rnic.async_events),
+            }),
+            pd,
+        })
+    }
+}
+
+impl Shared {
+    /// The oldest receive.
+    pub(super) fn take(&self) -> Option<RecvWr> {
+        let mut state = lock(&self.state);
+        let wr = state.queue.pop_front();
+        if state.limit > 0 && state.queue.len() < state.limit as usize {
+            state.limit = 0;
+            let token = self.init.token;
+            self.async_events
+                .push(AsyncEvent::SrqLimitReached { token });
+        }
+        wr
+    }
+}
+
+impl SrqOps for Srq {
+    fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
+        let init = self.shared.init;
+        let mut state = lock(&self.shared.state);
+        for (posted, wr) in requests.iter().enumerate() {
+            let error = if wr.sges.as_slice().len() > init.max_sge as usize {
+                Error::Invalid("more pieces than the shared receive queue was made for")
+            } else if state.queue.len() >= init.max_wr as usize {
+                Error::Full("shared receive queue")
+            } else {
+                state.queue.push_back(*wr);
+                continue;
+            };
+            return Err(PostError { posted, error });
+        }
+        Ok(())
+    }
+
+    fn arm_limit(&self, limit: u32) -> Result<()> {
+        if limit > self.shared.init.max_wr {
+            return Err(Error::Invalid("a limit above the queue's capacity"));
+        }
+        lock(&self.shared.state).limit = limit;
+        Ok(())
+    }
+}
