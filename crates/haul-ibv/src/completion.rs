@@ -311,7 +311,6 @@ fn opcode(number: c_int) -> WcOpcode {
         wc::RDMA_READ => WcOpcode::RdmaRead,
         wc::COMP_SWAP => WcOpcode::CompSwap,
         wc::FETCH_ADD => WcOpcode::FetchAdd,
-        wc::LOCAL_INV => WcOpcode::LocalInv,
         wc::RECV => WcOpcode::Recv,
         wc::RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
         _ => WcOpcode::Send,

@@ -284,11 +284,6 @@ fn set_operation(send: &mut verbs::SendWr, op: SendOp, caps: DeviceCaps) -> Resu
             send.opcode = wr::ATOMIC_FETCH_AND_ADD;
             send.wr = atomic(remote, add, 0);
         }
-        SendOp::LocalInv(lkey) => {
-            need(DeviceCaps::SEND_WITH_INVALIDATE, "local invalidation")?;
-            send.opcode = wr::LOCAL_INV;
-            send.imm_data = lkey;
-        }
         _ => return Err(Error::Unsupported("this operation")),
     }
     Ok(())

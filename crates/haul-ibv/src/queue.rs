@@ -183,9 +183,22 @@ impl Qp {
         });
     }
 
-    /// A work request of this queue pair has ended badly.
+    /// A work request of this queue pair has ended badly. Over RoCE nobody but this end knows: the connection manager is
+    /// told to end the connection, and both ends hear of it.
     pub(crate) fn on_failed(&self, completion: &WorkCompletion) {
+        let before = self.known_state();
         self.set_state(QpState::Err);
+        let connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(connection) = &*connection
+            && before == QpState::Rts
+        {
+            // It fails where the peer was faster.
+            let _ = connection.disconnect();
+        }
+        drop(connection);
         if let Some(blame) = blame(completion.status) {
             self.set_failure(blame, || {
                 format!(
