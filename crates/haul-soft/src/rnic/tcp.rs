@@ -67,6 +67,11 @@ struct Batch {
     len: usize,
     /// sent <= len
     sent: usize,
+    /// The first part that is not sent whole, where it starts in `flat`, and how much of it is sent. Parts before it are
+    /// not looked at again: their requests may be complete.
+    first: usize,
+    first_flat: usize,
+    skip: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -508,7 +513,7 @@ impl TcpLink {
     fn send(&mut self, env: &mut Env<'_>, batch: &mut Batch) -> io::Result<()> {
         while batch.sent < batch.len {
             let mut sources = ArrayVec::<Source<'_>, BATCH_FPDUS>::new();
-            for part in &batch.parts {
+            for part in &batch.parts[batch.first..] {
                 if let Part::Payload(payload, len) = *part {
                     match env.buffers.source(env.registry, payload, len) {
                         Some(source) => sources.push(source),
@@ -523,7 +528,8 @@ impl TcpLink {
             if let Some(flow) = &mut self.flow {
                 batch.show(&sources, sent, flow);
             }
-            batch.sent += sent;
+            drop(sources);
+            batch.advance(sent);
             let whole = batch.ends.partition_point(|(end, _)| *end <= batch.sent);
             if let Some((_, index)) = whole.checked_sub(1).and_then(|last| batch.ends.get(last)) {
                 self.core.handle_released(env.now, index + 1);
@@ -560,6 +566,25 @@ impl Batch {
         self.parts.clear();
         self.ends.clear();
         (self.len, self.sent) = (0, 0);
+        (self.first, self.first_flat, self.skip) = (0, 0, 0);
+    }
+
+    /// So much more is sent.
+    fn advance(&mut self, sent: usize) {
+        self.sent += sent;
+        self.skip += sent;
+        while let Some(part) = self.parts.get(self.first) {
+            let (len, flat) = match *part {
+                Part::Flat(len) => (len, len),
+                Part::Payload(_, len) => (len as usize, 0),
+            };
+            if self.skip < len {
+                return;
+            }
+            self.skip -= len;
+            self.first_flat += flat;
+            self.first += 1;
+        }
     }
 
     /// Adds an FPDU, whose header is the end of `flat` from `start` on.
@@ -630,7 +655,7 @@ impl Batch {
     /// What is not sent yet, as ranges.
     fn gather<'b>(&'b self, sources: &'b [Source<'_>]) -> ArrayVec<Gather<'b>, RANGES> {
         let mut ranges = ArrayVec::new();
-        let (mut skip, mut flat) = (self.sent, 0);
+        let (mut skip, mut flat) = (self.skip, self.first_flat);
         let mut sources = sources.iter();
         let mut push = |range: Gather<'b>| {
             let passed = skip.min(range.len());
@@ -639,7 +664,7 @@ impl Batch {
                 ranges.push(range.skip(passed));
             }
         };
-        for part in &self.parts {
+        for part in &self.parts[self.first..] {
             match part {
                 Part::Flat(len) => {
                     push(Gather::from(&self.flat[flat..flat + len]));
@@ -661,7 +686,7 @@ impl Batch {
 
     /// Shows the next `sent` octets to the tap.
     fn show(&self, sources: &[Source<'_>], sent: usize, flow: &mut Flow) {
-        let (mut skip, mut left, mut flat) = (self.sent, sent, 0);
+        let (mut skip, mut left, mut flat) = (self.skip, sent, self.first_flat);
         let mut sources = sources.iter();
         let mut show = |bytes: &[u8]| {
             let passed = skip.min(bytes.len());
@@ -671,7 +696,7 @@ impl Batch {
             left -= now.len();
             flow.sent(now);
         };
-        for part in &self.parts {
+        for part in &self.parts[self.first..] {
             match part {
                 Part::Flat(len) => {
                     show(&self.flat[flat..flat + len]);

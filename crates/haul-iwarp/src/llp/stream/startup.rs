@@ -250,7 +250,7 @@ impl Offer {
                 ord: answer.said_ord,
             }
         });
-        let capabilities = self.capabilities.and(config.capabilities());
+        let capabilities = self.capabilities.and_then(|_| config.capabilities());
         config.extend(&mut params, self.capabilities);
         let reply = Self {
             head: FrameHead {
