@@ -9,7 +9,8 @@
 # Exits 77 when something cannot be had, and says what.
 set -euo pipefail
 
-readonly HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+readonly HERE
 readonly TOOLS=(apt-cache apt-get busybox cc cpio depmod dpkg dpkg-deb gzip make modprobe qemu-system-x86_64 xz)
 readonly MODULES=(
   virtio_pci 9pnet_virtio 9p af_packet ipv6 veth

@@ -152,6 +152,11 @@ impl Qp {
         self.state.store(index.unwrap_or(0), Ordering::Release);
     }
 
+    /// Whether what is posted would stay: siw flushes what it has when a connection ends, and then looks no more.
+    fn is_not_flushed(&self, state: QpState) -> bool {
+        state == QpState::Err && self.is_iwarp()
+    }
+
     /// Whether the device has put it into error: an answering end has no completion that says so. The drivers of iWARP
     /// devices do not all tell.
     fn is_in_error(&self) -> bool {
@@ -448,7 +453,7 @@ impl QpOps for Qp {
 
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let state = self.known_state();
-        if !matches!(state, QpState::Rts | QpState::Err) {
+        if !matches!(state, QpState::Rts | QpState::Err) || self.is_not_flushed(state) {
             let error = Error::State(state);
             return Err(PostError { posted: 0, error });
         }
@@ -463,6 +468,11 @@ impl QpOps for Qp {
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         if self.srq.is_some() {
             let error = Error::Invalid("the queue pair has a shared receive queue");
+            return Err(PostError { posted: 0, error });
+        }
+        let state = self.known_state();
+        if self.is_not_flushed(state) {
+            let error = Error::State(state);
             return Err(PostError { posted: 0, error });
         }
         post::recvs(requests, |first| {

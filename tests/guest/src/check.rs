@@ -7,7 +7,8 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, ensure};
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
-    Blame, Data, DeviceCaps, Notify, QpState, Remote, SendOp, SendWr, SgeList, WcOpcode, WcStatus,
+    Blame, Data, DeviceCaps, Error, Notify, QpState, Remote, SendOp, SendWr, SgeList, WcOpcode,
+    WcStatus,
 };
 
 use crate::client::{Client, FIRST, quiet};
@@ -341,9 +342,19 @@ fn refused(mut client: Client, remote: Remote, len: u32) -> Result<()> {
     let mut seen = vec![0; len as usize];
     client.end.memory.region().read(0, &mut seen)?;
     ensure!(seen.iter().all(|byte| *byte == 0x5a), "bytes were placed");
-    // What is posted now is flushed.
-    let (flushed, _) = client.fail(SendOp::RdmaWrite(client.remote), sink)?;
-    ensure!(flushed.status == WcStatus::WrFlushErr, "{flushed:?}");
+    // What is posted now is flushed, or refused.
+    let write = SendOp::RdmaWrite(client.remote);
+    let late = SendWr::new(FIRST + (1 << 20), write, sink);
+    match client.end.qp.post_send(&[late]) {
+        Ok(()) => {
+            let flushed = client.end.completion(|done| done.wr_id == late.wr_id)?;
+            ensure!(flushed.status == WcStatus::WrFlushErr, "{flushed:?}");
+        }
+        Err(refused) => ensure!(
+            matches!(refused.error, Error::State(QpState::Err)),
+            "{refused:?}"
+        ),
+    }
     Ok(())
 }
 
