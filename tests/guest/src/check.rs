@@ -78,7 +78,15 @@ const CHECKS: &[(&str, DeviceCaps, Check)] = &[
 
 /// Runs the checks whose name contains `only`; how many failed.
 pub(crate) fn run(device: &Opened, at: SocketAddr, only: &str, keep: bool) -> Result<usize> {
-    let client = Client::connect(device, at, &[])?;
+    let begun = Instant::now();
+    let client = loop {
+        match Client::connect(device, at, &[]) {
+            Ok(client) => break client,
+            // The server may not be there yet.
+            Err(error) if begun.elapsed() > PATIENCE => return Err(error),
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(200)),
+        }
+    };
     let both = client.served & device.attributes.caps;
     client.finish()?;
     let (mut passed, mut failed) = (0, 0);
