@@ -69,6 +69,11 @@ impl Qp {
         let srq_raw = srq
             .as_ref()
             .map_or(std::ptr::null_mut(), |srq| srq.raw.ptr());
+        // SAFETY: the context is open.
+        let ops = unsafe { &(*context.raw.ptr()).ops };
+        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
+            return Err(Error::Unsupported("posting work requests"));
+        };
         let mut attr = init_attr(send_cq.raw.ptr(), recv_cq.raw.ptr(), srq_raw, init.capacity);
         attr.sq_sig_all = init.signal_all.into();
         // SAFETY: domain and queues live as long as the queue pair, which holds them; the attributes are ours.
@@ -76,11 +81,6 @@ impl Qp {
         let raw = Raw::made("queue pair", qp)?;
         // SAFETY: it was just made.
         let number = unsafe { (*raw.ptr()).qp_num };
-        // SAFETY: the context is open.
-        let ops = unsafe { &(*context.raw.ptr()).ops };
-        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
-            return Err(Error::Unsupported("posting work requests"));
-        };
         let qp = Arc::new(Self {
             raw,
             number,
@@ -572,6 +572,11 @@ pub(crate) struct Srq {
 impl Srq {
     pub(crate) fn new(pd: Arc<Pd>, init: &SrqInit) -> Result<Self> {
         let context = &pd.context;
+        // SAFETY: the context is open.
+        let ops = unsafe { &(*context.raw.ptr()).ops };
+        let post = ops
+            .post_srq_recv
+            .ok_or(Error::Unsupported("a shared receive queue"))?;
         let token = usize::try_from(init.token).map_err(|_| Error::Invalid("the token"))?;
         let mut attr = verbs::SrqInitAttr {
             srq_context: std::ptr::without_provenance_mut(token),
@@ -584,11 +589,6 @@ impl Srq {
         // SAFETY: the domain lives as long as the queue, which holds it; the attributes are ours.
         let srq = unsafe { (context.library.verbs.ibv_create_srq)(pd.raw.ptr(), &raw mut attr) };
         let raw = Raw::made("shared receive queue", srq)?;
-        // SAFETY: the context is open.
-        let ops = unsafe { &(*context.raw.ptr()).ops };
-        let post = ops
-            .post_srq_recv
-            .ok_or(Error::Unsupported("a shared receive queue"))?;
         Ok(Self { raw, post, pd })
     }
 }
