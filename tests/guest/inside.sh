@@ -10,7 +10,7 @@ readonly SIW_A=10.9.0.1 SIW_B=10.9.0.2
 # In the namespace at the other end of siw's veth pair.
 readonly THERE=(ip netns exec there)
 # Every command is stopped after so many seconds.
-readonly LIMIT=90
+readonly LIMIT=150
 
 passed=0 failed=0
 

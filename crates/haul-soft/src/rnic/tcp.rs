@@ -206,13 +206,19 @@ impl TcpLink {
         let mut total = 0;
         while !self.eof && total < RECEIVE_BYTES {
             match self.receive_once(env) {
-                Ok(0) => {
+                Ok((0, _)) => {
                     self.eof = true;
                     let _ = env.poller.remove(&self.socket);
                     self.core.handle_eof(env.now);
                     return true;
                 }
-                Ok(count) => total += count,
+                Ok((count, room)) => {
+                    total += count;
+                    // There was no more.
+                    if count < room {
+                        break;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {
                     self.lose(env);
@@ -231,7 +237,8 @@ impl TcpLink {
         self.core.handle_lost(env.now);
     }
 
-    fn receive_once(&mut self, env: &mut Env<'_>) -> io::Result<usize> {
+    /// One call: octets received, and octets there was room for.
+    fn receive_once(&mut self, env: &mut Env<'_>) -> io::Result<(usize, usize)> {
         if let Next::Place(placement) = self.next
             && placement.len >= DIRECT_MIN
             && placement.target != Target::Discard
@@ -247,16 +254,21 @@ impl TcpLink {
         let received = stream::receive(&self.socket, &mut [Scatter::from(&mut bytes[..room])]);
         if let Ok(count) = received {
             if let Some(flow) = &mut self.flow {
-                flow.received(&bytes[..count]);
+                flow.show(&bytes[..count]);
+                flow.received();
             }
             self.take(env, &bytes[..count]);
         }
         env.scratch.bytes = bytes;
-        received
+        received.map(|count| (count, room))
     }
 
     /// Receives payload into its place, and what comes behind it into the buffer.
-    fn receive_direct(&mut self, env: &mut Env<'_>, placement: Placement) -> io::Result<usize> {
+    fn receive_direct(
+        &mut self,
+        env: &mut Env<'_>,
+        placement: Placement,
+    ) -> io::Result<(usize, usize)> {
         let Placement { target, len } = placement;
         let mut bytes = std::mem::take(&mut env.scratch.bytes);
         let Some(ranges) = env.buffers.target(env.registry, target, len) else {
@@ -288,7 +300,7 @@ impl TcpLink {
                             digest.update(bytes);
                         }
                         if let Some(flow) = flow.as_deref_mut() {
-                            flow.received(bytes);
+                            flow.show(bytes);
                         }
                     });
                 }
@@ -297,7 +309,8 @@ impl TcpLink {
             drop(ranges);
             let tail = &bytes[..count - direct];
             if let Some(flow) = self.flow.as_mut() {
-                flow.received(tail);
+                flow.show(tail);
+                flow.received();
             }
             let placed = u32::try_from(direct).unwrap_or(len);
             self.core.handle_placed(placed);
@@ -310,7 +323,7 @@ impl TcpLink {
             self.take(env, tail);
         }
         env.scratch.bytes = bytes;
-        received
+        received.map(|count| (count, len as usize + room))
     }
 
     /// Octets of the stream that are in the buffer.
@@ -492,7 +505,8 @@ impl TcpLink {
             let rest = &self.frame[self.frame_sent..];
             let sent = stream::send(&self.socket, &[Gather::from(rest)], false)?;
             if let Some(flow) = &mut self.flow {
-                flow.sent(&rest[..sent]);
+                flow.show(&rest[..sent]);
+                flow.sent();
             }
             self.frame_sent += sent;
         }
@@ -714,7 +728,7 @@ impl Batch {
             let rest = &bytes[passed..];
             let now = &rest[..rest.len().min(left)];
             left -= now.len();
-            flow.sent(now);
+            flow.show(now);
         };
         for part in &self.parts[self.first..] {
             match part {
@@ -729,5 +743,6 @@ impl Batch {
                 }
             }
         }
+        flow.sent();
     }
 }
