@@ -15,7 +15,7 @@ struct Allowed {
 /// A protocol core computes; whatever could reach a clock, a socket or a file is not on its list.
 const PURE: Option<&[&str]> = Some(&["siphasher", "thiserror"]);
 
-const ALLOWED: [Allowed; 13] = [
+const ALLOWED: [Allowed; 14] = [
     Allowed {
         krate: "haul-netem",
         internal: &[],
@@ -66,6 +66,11 @@ const ALLOWED: [Allowed; 13] = [
             "haul-udt",
             "haul-verbs",
         ],
+        external: None,
+    },
+    Allowed {
+        krate: "haul-capi",
+        internal: &["haul-soft", "haul-verbs"],
         external: None,
     },
     Allowed {
