@@ -176,7 +176,7 @@ typedef struct haul_open_options {
 
 /*
  * Opens a device: the one of this name, or the first of the provider of this name ("soft" needs neither hardware nor
- * privileges), or with NULL the first of all. options may be NULL.
+ * privileges), or with NULL the first of the list, a software one. options may be NULL.
  * Errors: HAUL_ERR_NO_DEVICE; HAUL_ERR_INVALID for options that cannot be; HAUL_ERR_OS: no permission, no file descriptors.
  */
 int haul_open(const char *name, const haul_open_options *options, haul_context **out);

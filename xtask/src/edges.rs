@@ -70,7 +70,7 @@ const ALLOWED: [Allowed; 14] = [
     },
     Allowed {
         krate: "haul-capi",
-        internal: &["haul-soft", "haul-verbs"],
+        internal: &["haul-ibv", "haul-soft", "haul-verbs"],
         external: None,
     },
     Allowed {

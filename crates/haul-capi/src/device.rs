@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use haul_verbs::provider::Provider;
@@ -103,11 +104,36 @@ const OPEN_DEFAULTS: haul_open_options = haul_open_options {
     pcap: std::ptr::null(),
 };
 
-fn providers(options: &haul_open_options) -> Result<Vec<Arc<dyn Provider>>> {
+/// All providers, the one that works everywhere first.
+///
+/// # Safety
+/// As [`text`] for the path.
+unsafe fn providers(options: &haul_open_options) -> Result<Vec<Arc<dyn Provider>>> {
     if options.flags & !(HAUL_OPEN_NO_CRC | HAUL_OPEN_STRICT) != 0 {
         return Err(Error::Argument("flags that haul_open does not have"));
     }
-    Ok(Vec::new())
+    let defaults = haul_soft::rnic::Options::default();
+    let or_default = |value: u32, default: u32| if value == 0 { default } else { value };
+    // SAFETY: the caller's contract.
+    let pcap = unsafe { text(options.pcap)? };
+    let soft = haul_soft::rnic::Options {
+        crc: options.flags & HAUL_OPEN_NO_CRC == 0,
+        strict: options.flags & HAUL_OPEN_STRICT != 0,
+        fpdu_max: or_default(options.fpdu_max, defaults.fpdu_max),
+        shards: match options.shards {
+            0 => defaults.shards,
+            shards => shards as usize,
+        },
+        socket_buffer: match usize::try_from(options.socket_buffer) {
+            Ok(0) => None,
+            bytes => Some(bytes.map_err(|_| Error::Argument("socket_buffer is more than can be"))?),
+        },
+        pcap: pcap.map(PathBuf::from),
+    };
+    Ok(vec![
+        haul_soft::rnic::provider(soft),
+        Arc::new(haul_ibv::Ibv::load()),
+    ])
 }
 
 /// See include/haul.h.
@@ -166,7 +192,9 @@ pub extern "C" fn haul_device_list_create(
 ) -> c_int {
     run(&NOWHERE, "haul_device_list_create", || {
         place(out, || {
-            Ok(haul_device_list::new(&providers(&OPEN_DEFAULTS)?))
+            // SAFETY: the defaults have no path.
+            let providers = unsafe { providers(&OPEN_DEFAULTS)? };
+            Ok(haul_device_list::new(&providers))
         })
     })
 }
@@ -235,7 +263,9 @@ pub unsafe extern "C" fn haul_open(
         place(out, || {
             // SAFETY: the caller's structure.
             let options = unsafe { read_growing(options, OPEN_DEFAULTS)? };
-            let list = haul_device_list::new(&providers(&options.unwrap_or(OPEN_DEFAULTS))?);
+            // SAFETY: the caller's path.
+            let providers = unsafe { providers(&options.unwrap_or(OPEN_DEFAULTS))? };
+            let list = haul_device_list::new(&providers);
             // SAFETY: the caller's string.
             let name = unsafe { text(name)? };
             haul_context::open(list.find(name)?)
