@@ -89,10 +89,10 @@ const char *haul_strerror(int status);
  * NUL behind it (nothing if len is 0), and returns the length of the whole text without the NUL; 0 if nothing has failed yet.
  * Successes do not erase it. Threads that share a context share it too.
  */
-size_t haul_last_error(const haul_context *context, char *buffer, size_t len);
+size_t haul_last_error(haul_context *context, char *buffer, size_t len);
 
 /* The errno that fits to the same failure: that of the operating system if it was asked, else the nearest. 0 for none. */
-int haul_last_errno(const haul_context *context);
+int haul_last_errno(haul_context *context);
 
 /* ---- Devices ------------------------------------------------------------------------------------------------------ */
 
