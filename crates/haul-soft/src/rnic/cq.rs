@@ -201,13 +201,17 @@ impl CqOps for Cq {
         if count == out.len() && !self.rnic.is_due() {
             return Ok(count);
         }
-        let (more, drive) = self.drive_and_poll(&mut out[count..])?;
-        if count + more == 0 && drive != Drive::Moved {
+        if count > 0 {
+            self.rnic.drive();
+            return Ok(count + self.queue.pop(&mut out[count..]));
+        }
+        let (more, drive) = self.drive_and_poll(out)?;
+        if more == 0 && drive != Drive::Moved {
             self.doze()?;
         } else {
             self.idle_since_ns.store(0, Ordering::Relaxed);
         }
-        Ok(count + more)
+        Ok(more)
     }
 
     fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize> {

@@ -14,7 +14,7 @@ use super::context::ours;
 use super::cq::Cq;
 use super::events::EventChannel;
 use super::memory::Pd;
-use super::pair::{Pair, Shape, View};
+use super::pair::{Link, Pair, Shape, View};
 use super::shard::Shard;
 use super::srq::Srq;
 use super::{INLINE_MAX, PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX};
@@ -74,7 +74,7 @@ impl Qp {
             remote_placement: init.remote_placement,
         };
         let shard = pd.rnic.next_shard();
-        let number = shard.lock().insert(Pair::new(shape, buffers))?;
+        let number = shard.with(|inner| inner.insert(Pair::new(shape, buffers)))?;
         Ok(Self {
             view,
             capacity,
@@ -128,23 +128,25 @@ impl QpOps for Qp {
     }
 
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
-        let mut inner = self.shard.lock();
-        let posted = match inner.pair(self.number) {
-            Some(pair) => pair.post_send(requests),
-            None => Ok(()),
-        };
-        inner.transmit(self.number);
-        posted
+        self.shard.with(|inner| {
+            let posted = match inner.pair(self.number) {
+                Some(pair) => pair.post_send(requests),
+                None => Ok(()),
+            };
+            inner.transmit(self.number);
+            posted
+        })
     }
 
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
-        let mut inner = self.shard.lock();
-        let posted = match inner.pair(self.number) {
-            Some(pair) => pair.post_recv(requests),
-            None => Ok(()),
-        };
-        inner.report(self.number);
-        posted
+        self.shard.with(|inner| {
+            let posted = match inner.pair(self.number) {
+                Some(pair) => pair.post_recv(requests),
+                None => Ok(()),
+            };
+            inner.report(self.number);
+            posted
+        })
     }
 
     fn connect(
@@ -158,24 +160,25 @@ impl QpOps for Qp {
             return Err(Error::Invalid("the private data is too long"));
         }
         let (private, limits) = (param.private_data, limits(param));
-        let mut inner = self.shard.lock();
-        inner.connect(self.number, peer, private, limits, &channel.events)
+        self.shard
+            .with(|inner| inner.connect(self.number, peer, private, limits, &channel.events))
     }
 
     fn disconnect(&self) -> Result<()> {
-        let mut inner = self.shard.lock();
-        let now = inner.now;
-        match inner.pair(self.number).map(|pair| &mut pair.link) {
-            Some(super::pair::Link::Up(link)) => link.core.close(now),
-            _ => return Err(Error::State(self.view.state())),
-        }
-        inner.transmit(self.number);
-        Ok(())
+        self.shard.with(|inner| {
+            let now = inner.now;
+            match inner.pair(self.number).map(|pair| &mut pair.link) {
+                Some(Link::Up(link)) => link.finish(now),
+                _ => return Err(Error::State(self.view.state())),
+            }
+            inner.transmit(self.number);
+            Ok(())
+        })
     }
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        self.shard.lock().orphan(self.number);
+        self.shard.with(|inner| inner.orphan(self.number));
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use haul_io::poller::{Interest, Poller};
 use haul_io::stream::{self, Stream};
+use haul_io::udp::RecvBatch;
 use haul_iwarp::{
     Fpdu, HEADER_MAX, Next, Payload, Piece, Placement, StreamConnection, Target, Time,
 };
@@ -42,6 +43,8 @@ pub(super) struct TcpLink {
     /// Nothing follows once all is sent.
     ending: bool,
     ended: bool,
+    /// The latest batches were not the last.
+    more: bool,
     /// The peer sends no more.
     eof: bool,
     flow: Option<Flow>,
@@ -54,6 +57,8 @@ pub(super) struct Scratch {
     batch: Box<Batch>,
     /// For payload that is verified before it is placed; only where that was asked for.
     stage: Option<Box<[u8]>>,
+    /// For arrivals over UDT, once there are any.
+    datagrams: Option<RecvBatch>,
 }
 
 /// FPDUs for one system call.
@@ -116,7 +121,18 @@ impl Scratch {
             bytes: vec![0; BUFFER].into(),
             batch: Box::default(),
             stage: strict.then(|| vec![0; STAGE].into()),
+            datagrams: None,
         }
+    }
+
+    /// Buffers for datagrams; none where there is no memory for them.
+    pub(super) fn take_batch(&mut self) -> Option<RecvBatch> {
+        let kept = self.datagrams.take();
+        kept.or_else(|| super::udt::batch().ok())
+    }
+
+    pub(super) fn give_batch(&mut self, batch: RecvBatch) {
+        self.datagrams = Some(batch);
     }
 }
 
@@ -140,6 +156,7 @@ impl TcpLink {
             blocked: false,
             ending: false,
             ended: false,
+            more: false,
             eof: false,
             flow,
         }
@@ -165,9 +182,9 @@ impl TcpLink {
         self.ending = true;
     }
 
-    /// Whether the end of what is sent is still to be said.
-    pub(super) fn is_ending(&self) -> bool {
-        self.ending && !self.ended
+    /// There is more to send than there was time for.
+    pub(super) fn has_more(&self) -> bool {
+        !self.blocked && !self.ended && (self.ending || self.more)
     }
 
     /// Closes the socket: in order if the connection ended so.
@@ -394,6 +411,7 @@ impl TcpLink {
 
     fn memory_gone(&mut self, env: &Env<'_>) {
         self.next = Next::More { at_least: 1 };
+        self.bulk = false;
         self.core.handle_memory_gone(env.now);
     }
 
@@ -436,6 +454,7 @@ impl TcpLink {
     /// Sends until there is nothing more (true where there was something), or `WouldBlock`.
     fn push_out(&mut self, env: &mut Env<'_>) -> io::Result<bool> {
         let mut moved = self.push_frame()?;
+        self.more = true;
         for _ in 0..BATCHES {
             let mut batch = match self.left.take() {
                 Some(batch) => batch,
@@ -447,6 +466,7 @@ impl TcpLink {
             };
             if batch.len == 0 {
                 env.scratch.batch = batch;
+                self.more = false;
                 break;
             }
             let sent = self.send(env, &mut batch);

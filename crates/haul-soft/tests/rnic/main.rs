@@ -4,5 +4,9 @@
     reason = "tests of an engine wait and look at the clock"
 )]
 
+mod connections;
+mod killed;
+mod misuse;
 mod operations;
+mod random;
 mod support;
