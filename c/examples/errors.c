@@ -128,7 +128,7 @@ static void arguments(void) {
   haul_listener *listener;
   expect(haul_listen(context, &nowhere, sizeof nowhere, pair.far.events, 1, &listener), HAUL_ERR_INVALID, context, "address");
   struct sockaddr *taken = (struct sockaddr *)&pair.address;
-  expect(haul_listen(context, taken, sizeof pair.address, pair.far.events, 1, &listener), HAUL_ERR_OS, context, "another port");
+  expect(haul_listen(context, taken, sizeof pair.address, pair.far.events, 1, &listener), HAUL_ERR_OS, context, "choose another one");
   if (haul_last_errno(context) == 0) {
     fail("the operating system's number is lost");
   }
@@ -145,11 +145,23 @@ static void posting(void) {
   expect(haul_disconnect(fresh), HAUL_ERR_STATE, context, "haul_disconnect");
   haul_qp_destroy(fresh);
 
+  /* A batch stops at what is wrong with it; what stands before that arrives. */
+  char arrived = 1;
+  haul_mr *mr;
+  must(context, haul_mr_reg(pair.pd, &arrived, 1, HAUL_ACCESS_LOCAL_WRITE, &mr));
+  haul_mr_info info = mr_info(context, mr);
+  haul_sge place = {.addr = info.addr, .len = 1, .lkey = info.lkey};
+  post_recv(context, pair.far.qp, 1, &place);
   haul_send_wr batch[] = {good, good, good};
   batch[1].flags = 1u << 30;
   expect(haul_post_send(pair.near.qp, batch, 3, &posted), HAUL_ERR_INVALID, context, "flags");
   if (posted != 1) {
     fail("%zu posted before the bad one", posted);
+  }
+  next_success(context, pair.far.cq);
+  must(context, haul_mr_dereg(mr));
+  if (arrived != 0) {
+    fail("what was posted has not arrived");
   }
   haul_send_wr bad = good;
   bad.opcode = 1000;
