@@ -131,6 +131,14 @@ impl Stream {
         socket2::SockRef::from(&self.0).tcp_mss()
     }
 
+    /// The kernel's smoothed round-trip time, ns.
+    ///
+    /// # Errors
+    /// That of `getsockopt(2)`.
+    pub fn round_trip_ns(&self) -> io::Result<u64> {
+        Ok(u64::from(crate::tcp::info(&self.0)?.rtt_us) * 1_000)
+    }
+
     /// Asks the kernel for buffers of this size; as much as the system allows, and nothing is an error.
     pub fn set_buffers(&self, bytes: usize) {
         let socket = socket2::SockRef::from(&self.0);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::cm::{CmEvent, ConnParam};
 use crate::completion::{Notify, WorkCompletion};
 use crate::memory::MrInit;
-use crate::queue::{Endpoint, QpCapacity, QpInit, QpState, SrqInit};
+use crate::queue::{Endpoint, QpCapacity, QpInit, QpState, QpStatistics, SrqInit};
 use crate::work::{RecvWr, SendWr};
 use crate::{AsyncEvent, Device, DeviceAttributes, Error, Failure, PostError, Result};
 
@@ -138,6 +138,10 @@ pub trait QpOps: Any + Debug + Send + Sync {
     fn failure(&self) -> Option<Failure>;
     /// See [`Qp::capacity`](crate::Qp::capacity).
     fn capacity(&self) -> QpCapacity;
+    /// See [`Qp::statistics`](crate::Qp::statistics).
+    fn statistics(&self) -> Result<QpStatistics> {
+        Err(Error::Unsupported("statistics of a connection"))
+    }
     /// See [`Qp::post_send`](crate::Qp::post_send).
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError>;
     /// See [`Qp::post_recv`](crate::Qp::post_recv).

@@ -120,7 +120,8 @@ pub struct Endpoint {
     pub psn: u32,
     /// Port's local identifier; zero on Ethernet.
     pub lid: u16,
-    /// Port's global identifier: on IP networks the address, IPv4 mapped into IPv6.
+    /// Port's global identifier: on IP networks the address, IPv4 mapped into IPv6. The software provider listens at all of
+    /// the host's addresses and names none: put one there that the peer reaches.
     pub gid: [u8; 16],
     /// Transport port that the software provider listens at; zero for devices.
     pub port: u16,
@@ -134,8 +135,23 @@ impl Endpoint {
     }
 }
 
+/// What a connection has gone through. Transports that do not know say zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QpStatistics {
+    /// Segments sent more than once.
+    pub resent_segments: u64,
+    /// Segments that were placed before one that had been sent before them.
+    pub early_segments: u64,
+    /// Segments that arrived once more.
+    pub duplicate_segments: u64,
+    /// Round-trip time, smoothed, ns.
+    pub round_trip_ns: u64,
+}
+
 impl Qp {
-    pub(crate) fn from_ops(ops: Arc<dyn QpOps>) -> Self {
+    /// For providers: a queue pair of theirs.
+    #[must_use]
+    pub fn from_ops(ops: Arc<dyn QpOps>) -> Self {
         Self(ops)
     }
 
@@ -167,6 +183,14 @@ impl Qp {
     #[must_use]
     pub fn capacity(&self) -> QpCapacity {
         self.0.capacity()
+    }
+
+    /// What its connection has gone through.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported); [`Error::State`](crate::Error::State) without a connection.
+    pub fn statistics(&self) -> Result<QpStatistics> {
+        self.0.statistics()
     }
 
     /// Posts send work requests, in order. In error they are flushed with a completion each.

@@ -11,12 +11,13 @@
 //!
 //! Map: [`provider`], [`Options`] the door · `context` an opened device · `shard` baton and engine thread · `pair` a queue
 //! pair inside its shard · `wire` its connection, `tcp` or `udt` · `buffers` from work requests to memory · `qp`, `cq`, `srq`, `memory`,
-//! `cm`, `events` what applications hold · `slots` numbers for buffers · `tap` what was said, as pcap.
+//! `cm`, `endpoint`, `events` what applications hold · `slots` numbers for buffers · `tap` what was said, as pcap.
 
 mod buffers;
 mod cm;
 mod context;
 mod cq;
+mod endpoint;
 mod events;
 mod memory;
 mod pair;
@@ -44,7 +45,7 @@ use context::Rnic;
 pub struct Options {
     /// Ask for CRCs (RFC 5044 §4.4). They are off only if both ends say so.
     pub crc: bool,
-    /// The longest FPDU towards other Longhaul ends, octets; 65,536 at most. Others get no more than the path's segment.
+    /// The longest FPDU, octets: 512 to 65,536. Ends that are not Longhaul's get no more than the path's segment either.
     pub fpdu_max: u32,
     /// Verify CRCs before anything is placed, at the price of a copy.
     pub strict: bool,
@@ -142,7 +143,8 @@ fn attributes(transport: Transport) -> DeviceAttributes {
             | DeviceCaps::SEND_WITH_INVALIDATE
             | DeviceCaps::WRITE_WITH_IMM
             | DeviceCaps::ZERO_BASED
-            | DeviceCaps::REMOTE_PLACEMENT,
+            | DeviceCaps::REMOTE_PLACEMENT
+            | DeviceCaps::ENDPOINTS,
         max_qp: shard::PAIRS_MAX,
         max_qp_wr: QP_WR_MAX,
         max_sge: u32::try_from(haul_verbs::SGE_MAX).unwrap_or(u32::MAX),

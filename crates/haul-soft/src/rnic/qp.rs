@@ -1,23 +1,26 @@
 //! Queue pairs, as applications hold them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{CqOps, EventChannelOps, QpOps};
 use haul_verbs::{
-    Error, Failure, PostError, QpCapacity, QpInit, QpState, QpType, RecvWr, Result, SGE_MAX, SendWr,
+    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, QpType, RecvWr,
+    Result, SGE_MAX, SendWr,
 };
 
 use super::buffers::Buffers;
 use super::context::ours;
 use super::cq::Cq;
+use super::endpoint::Rendezvous;
 use super::events::EventChannel;
 use super::memory::Pd;
 use super::pair::{Link, Pair, Shape, View};
 use super::shard::Shard;
 use super::srq::Srq;
-use super::{INLINE_MAX, PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX};
+use super::{INLINE_MAX, PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX, lock};
 
 /// A queue pair: its place in a shard.
 #[derive(Debug)]
@@ -26,8 +29,10 @@ pub(super) struct Qp {
     capacity: QpCapacity,
     shard: Arc<Shard>,
     number: u32,
+    /// Where a peer may come to without the connection manager, if the application has asked.
+    rendezvous: Mutex<Option<Rendezvous>>,
     /// What it was made from, the context before all.
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 /// IRD and ORD that an application asks for.
@@ -80,7 +85,8 @@ impl Qp {
             capacity,
             shard,
             number,
-            _pd: pd,
+            rendezvous: Mutex::new(None),
+            pd,
         })
     }
 
@@ -127,6 +133,17 @@ impl QpOps for Qp {
         self.capacity
     }
 
+    fn statistics(&self) -> Result<QpStatistics> {
+        let statistics =
+            self.shard.with(
+                |inner| match inner.pair(self.number).map(|pair| &pair.link) {
+                    Some(Link::Up(link)) => Some(link.statistics()),
+                    _ => None,
+                },
+            );
+        statistics.ok_or_else(|| Error::State(self.view.state()))
+    }
+
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         self.shard.with(|inner| {
             let posted = match inner.pair(self.number) {
@@ -164,6 +181,23 @@ impl QpOps for Qp {
             .with(|inner| inner.connect(self.number, peer, private, limits, &channel.events))
     }
 
+    fn endpoint(&self) -> Result<Endpoint> {
+        let rendezvous = self.rendezvous()?;
+        let own = rendezvous.own();
+        *lock(&self.rendezvous) = Some(rendezvous);
+        Ok(own)
+    }
+
+    fn connect_endpoint(
+        self: Arc<Self>,
+        peer: &Endpoint,
+        param: &ConnParam<'_>,
+        timeout: Duration,
+    ) -> Result<()> {
+        let rendezvous = self.rendezvous()?;
+        rendezvous.meet(self, peer, param, timeout)
+    }
+
     fn disconnect(&self) -> Result<()> {
         self.shard.with(|inner| {
             let now = inner.now;
@@ -174,6 +208,15 @@ impl QpOps for Qp {
             inner.transmit(self.number);
             Ok(())
         })
+    }
+}
+
+impl Qp {
+    fn rendezvous(&self) -> Result<Rendezvous> {
+        match lock(&self.rendezvous).take() {
+            Some(rendezvous) => Ok(rendezvous),
+            None => Rendezvous::new(&self.pd.rnic, self.view.qp_num),
+        }
     }
 }
 

@@ -763,7 +763,7 @@ impl Inner {
         let emss = socket.segment_len().unwrap_or(self.config.emss);
         StreamConfig {
             qp,
-            emss: emss.min(65_000),
+            emss: emss.min(self.config.fpdu_max),
             ..self.config
         }
     }
@@ -845,7 +845,7 @@ impl Inner {
                 let core = StreamConnection::listen(now, config);
                 Wire::Tcp(Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref())))
             }
-            Accepted::Udt(lower) => Wire::Udt(Box::new(UdtLink::respond(lower, now))),
+            Accepted::Udt(lower) => Wire::Udt(Box::new(UdtLink::respond(*lower, now))),
         };
         self.take_in(Embryo {
             link,
@@ -956,7 +956,7 @@ impl Inner {
 /// What has come to a listener.
 enum Accepted {
     Tcp(Stream),
-    Udt(Lower),
+    Udt(Box<Lower>),
 }
 
 /// Answers datagrams up to a client that is to be connected; none of those where there is no room.
@@ -974,7 +974,7 @@ fn accept_udt(
     let (socket, connection) = opened.ok().flatten()?;
     let initial = request.handshake.initial;
     let lower = Lower::new(socket, request.from, connection, initial);
-    Some((Accepted::Udt(lower), request.from))
+    Some((Accepted::Udt(Box::new(lower)), request.from))
 }
 
 fn network(why: &str) -> Failure {

@@ -18,7 +18,7 @@ use haul_iwarp::{
     Fpdu, HEADER_MAX, Next, Payload, Piece, Placement, StreamConnection, Target, Time,
 };
 use haul_slab::{Gather, Registry, Scatter};
-use haul_verbs::SGE_MAX;
+use haul_verbs::{QpStatistics, SGE_MAX};
 
 use super::buffers::{Buffers, Source, place};
 use super::tap::{Flow, Tap};
@@ -182,6 +182,14 @@ impl TcpLink {
         self.ending = true;
     }
 
+    /// The kernel does not tell segments; of lost ones it tells nothing that is about this layer.
+    pub(super) fn statistics(&self) -> QpStatistics {
+        QpStatistics {
+            round_trip_ns: self.socket.round_trip_ns().unwrap_or(0),
+            ..QpStatistics::default()
+        }
+    }
+
     /// There is more to send than there was time for.
     pub(super) fn has_more(&self) -> bool {
         !self.blocked && !self.ended && (self.ending || self.more)
@@ -206,13 +214,19 @@ impl TcpLink {
         let mut total = 0;
         while !self.eof && total < RECEIVE_BYTES {
             match self.receive_once(env) {
-                Ok(0) => {
+                Ok((0, _)) => {
                     self.eof = true;
                     let _ = env.poller.remove(&self.socket);
                     self.core.handle_eof(env.now);
                     return true;
                 }
-                Ok(count) => total += count,
+                Ok((count, room)) => {
+                    total += count;
+                    // There was no more.
+                    if count < room {
+                        break;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {
                     self.lose(env);
@@ -231,7 +245,8 @@ impl TcpLink {
         self.core.handle_lost(env.now);
     }
 
-    fn receive_once(&mut self, env: &mut Env<'_>) -> io::Result<usize> {
+    /// One call: octets received, and octets there was room for.
+    fn receive_once(&mut self, env: &mut Env<'_>) -> io::Result<(usize, usize)> {
         if let Next::Place(placement) = self.next
             && placement.len >= DIRECT_MIN
             && placement.target != Target::Discard
@@ -247,16 +262,21 @@ impl TcpLink {
         let received = stream::receive(&self.socket, &mut [Scatter::from(&mut bytes[..room])]);
         if let Ok(count) = received {
             if let Some(flow) = &mut self.flow {
-                flow.received(&bytes[..count]);
+                flow.show(&bytes[..count]);
+                flow.received();
             }
             self.take(env, &bytes[..count]);
         }
         env.scratch.bytes = bytes;
-        received
+        received.map(|count| (count, room))
     }
 
     /// Receives payload into its place, and what comes behind it into the buffer.
-    fn receive_direct(&mut self, env: &mut Env<'_>, placement: Placement) -> io::Result<usize> {
+    fn receive_direct(
+        &mut self,
+        env: &mut Env<'_>,
+        placement: Placement,
+    ) -> io::Result<(usize, usize)> {
         let Placement { target, len } = placement;
         let mut bytes = std::mem::take(&mut env.scratch.bytes);
         let Some(ranges) = env.buffers.target(env.registry, target, len) else {
@@ -288,7 +308,7 @@ impl TcpLink {
                             digest.update(bytes);
                         }
                         if let Some(flow) = flow.as_deref_mut() {
-                            flow.received(bytes);
+                            flow.show(bytes);
                         }
                     });
                 }
@@ -297,7 +317,8 @@ impl TcpLink {
             drop(ranges);
             let tail = &bytes[..count - direct];
             if let Some(flow) = self.flow.as_mut() {
-                flow.received(tail);
+                flow.show(tail);
+                flow.received();
             }
             let placed = u32::try_from(direct).unwrap_or(len);
             self.core.handle_placed(placed);
@@ -310,7 +331,7 @@ impl TcpLink {
             self.take(env, tail);
         }
         env.scratch.bytes = bytes;
-        received
+        received.map(|count| (count, len as usize + room))
     }
 
     /// Octets of the stream that are in the buffer.
@@ -492,7 +513,8 @@ impl TcpLink {
             let rest = &self.frame[self.frame_sent..];
             let sent = stream::send(&self.socket, &[Gather::from(rest)], false)?;
             if let Some(flow) = &mut self.flow {
-                flow.sent(&rest[..sent]);
+                flow.show(&rest[..sent]);
+                flow.sent();
             }
             self.frame_sent += sent;
         }
@@ -614,7 +636,10 @@ impl Batch {
         } else {
             let payload_len = fpdu.segment.payload_len;
             let mut digest = haul_iwarp::Crc32c::new();
-            if payload_len <= FLAT_MAX {
+            // What answers a read may be changed by anybody at any time: its CRC is that of a copy, and the copy is sent.
+            let shared = matches!(fpdu.segment.payload, Payload::Region { .. });
+            let copied = payload_len <= FLAT_MAX || shared && fpdu.crc;
+            if copied {
                 source.visit(|bytes| self.flat.extend_from_slice(bytes));
                 if fpdu.crc {
                     digest.update(&self.flat[start..]);
@@ -631,11 +656,7 @@ impl Batch {
             }
             let flat_end = self.flat.len();
             self.flat.extend_from_slice(fpdu.trailer(digest).as_bytes());
-            let behind = if payload_len <= FLAT_MAX {
-                start
-            } else {
-                flat_end
-            };
+            let behind = if copied { start } else { flat_end };
             self.add_flat(self.flat.len() - behind);
         }
         self.ends.push((self.len, fpdu.segment.index));
@@ -714,7 +735,7 @@ impl Batch {
             let rest = &bytes[passed..];
             let now = &rest[..rest.len().min(left)];
             left -= now.len();
-            flow.sent(now);
+            flow.show(now);
         };
         for part in &self.parts[self.first..] {
             match part {
@@ -729,5 +750,6 @@ impl Batch {
                 }
             }
         }
+        flow.sent();
     }
 }

@@ -18,6 +18,7 @@ use haul_iwarp::{
 };
 use haul_udt::wire::{HEADER_LEN, SocketKind};
 use haul_udt::{Connection, Event, Received, Seq, Transmit};
+use haul_verbs::QpStatistics;
 
 use super::buffers::place;
 use super::tcp::Env;
@@ -55,8 +56,8 @@ pub(super) struct UdtLink {
     announced_octets: u64,
     /// One past the highest packet number seen.
     seen: u64,
-    /// Packets that arrived before one that was sent before them.
-    pub(super) overtaking: u64,
+    /// Packets that were placed before one that was sent before them.
+    early: u64,
     ending: bool,
     /// The transport has not been told of that yet.
     fresh_end: bool,
@@ -255,7 +256,7 @@ impl UdtLink {
             acknowledged: 0,
             acknowledged_octets: 0,
             announced_octets: 0,
-            overtaking: 0,
+            early: 0,
             ending: false,
             fresh_end: false,
             control: Vec::new(),
@@ -275,6 +276,16 @@ impl UdtLink {
         match (lower, core) {
             (Some(lower), Some(core)) => Some(lower.min(core)),
             (lower, core) => lower.or(core),
+        }
+    }
+
+    pub(super) fn statistics(&self) -> QpStatistics {
+        let stats = self.lower.udt.stats();
+        QpStatistics {
+            resent_segments: stats.map_or(0, |stats| stats.sent.resent_packets),
+            early_segments: self.early,
+            duplicate_segments: stats.map_or(0, |stats| stats.duplicates.into()),
+            round_trip_ns: stats.map_or(0, |stats| stats.rtt_ns),
         }
     }
 
@@ -362,7 +373,7 @@ impl UdtLink {
             return;
         }
         let number = sequence(datagram).extend(self.seen);
-        self.overtaking += u64::from(number > self.seen);
+        self.early += u64::from(number > self.seen);
         self.seen = self.seen.max(number + 1);
         let Some(index) = number.checked_sub(self.lower.initial) else {
             return;

@@ -4,6 +4,7 @@ use std::io;
 
 use haul_io::poller::Poller;
 use haul_iwarp::{Error, Event, Params, PostError, QpConfig, RecvWr, SendWr, Time};
+use haul_verbs::QpStatistics;
 
 use super::tcp::{Env, TcpLink};
 use super::udt::UdtLink;
@@ -52,6 +53,10 @@ impl Wire {
     /// No more is sent once all is.
     pub(super) fn end(&mut self) {
         each!(self, link => link.end());
+    }
+
+    pub(super) fn statistics(&self) -> QpStatistics {
+        each!(self, link => link.statistics())
     }
 
     // ---- the core

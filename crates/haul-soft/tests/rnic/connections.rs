@@ -284,6 +284,38 @@ fn a_shared_receive_queue_serves_all_its_queue_pairs(wish: &Wish) {
     assert_eq!(event, Some(AsyncEvent::SrqLimitReached { token: 9 }));
 }
 
+fn endpoints_that_know_each_other_connect_without_events(wish: &Wish) {
+    let (near, far) = (
+        End::new(&Default::default(), wish),
+        End::new(&Default::default(), wish),
+    );
+    let local = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
+    let tell = |end: &End| haul_verbs::Endpoint {
+        gid: local,
+        ..end.qp.endpoint().unwrap()
+    };
+    let (ours, theirs) = (tell(&near), tell(&far));
+    assert_eq!(ours, tell(&near), "it stays the same");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| far.qp.connect_endpoint(&ours, &wish.param(), PATIENCE));
+        near.qp
+            .connect_endpoint(&theirs, &wish.param(), PATIENCE)
+            .unwrap();
+        other.join().unwrap().unwrap();
+    });
+    far.receive(1, 0, 8);
+    near.post(2, SendOp::Send, 0, 8);
+    near.success(2);
+    far.success(1);
+    let lonely = End::new(&Default::default(), wish);
+    let soon = Duration::from_millis(30);
+    let error = lonely
+        .qp
+        .connect_endpoint(&ours, &wish.param(), soon)
+        .unwrap_err();
+    assert!(matches!(error, Error::Os { .. }), "{error}");
+}
+
 fn a_wait_ends_when_its_time_is_over(wish: &Wish) {
     let (near, _far) = connected(wish);
     let mut out = [WorkCompletion::default()];
@@ -315,4 +347,5 @@ over_both!(
     an_overflowing_completion_queue_ends_its_queue_pairs,
     a_shared_receive_queue_serves_all_its_queue_pairs,
     a_wait_ends_when_its_time_is_over,
+    endpoints_that_know_each_other_connect_without_events,
 );

@@ -78,8 +78,9 @@ fn the_survivor_is_told_and_everything_is_flushed() {
     }
     assert!(flushed > 0);
     match end.event() {
+        // Between two messages the end of the stream looks like an end in order.
         CmEvent::Disconnected { failure, .. } => {
-            assert_eq!(failure.unwrap().blame, Blame::Network);
+            assert!(failure.is_none_or(|failure| failure.blame == Blame::Network));
         }
         other => panic!("{other:?}"),
     }

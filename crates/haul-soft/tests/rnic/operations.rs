@@ -258,7 +258,27 @@ fn a_fenced_send_sees_the_read_before_it(wish: &Wish) {
     }
 }
 
+fn memory_that_changes_while_it_is_read_does_not_end_the_connection(wish: &Wish) {
+    let (near, far) = connected(wish);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut byte = 0_u8;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                byte = byte.wrapping_add(1);
+                far.mr.region().fill(0, 1 << 20, byte).unwrap();
+            }
+        });
+        for number in 0..50 {
+            near.post(number, SendOp::RdmaRead(far.mr.remote(0)), 0, 1 << 20);
+            near.success(number);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
 over_both!(
+    memory_that_changes_while_it_is_read_does_not_end_the_connection,
     a_send_arrives_in_the_posted_receive,
     a_write_arrives_where_it_was_sent_to,
     a_read_brings_what_is_there,
