@@ -1,0 +1,398 @@
+//! Devices, contexts, and what a context tells.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use haul_verbs::provider::Provider;
+use haul_verbs::{AsyncEvent, Context, Device, DeviceAttributes, DeviceCaps, Transport};
+
+use crate::abi::*;
+use crate::border::{
+    Last, NOWHERE, c_text, check_growing, destroy, handles, on, place, places, read_growing, run,
+    write_growing,
+};
+use crate::status::{Error, Result};
+
+/// Devices and providers as they were when it was made.
+#[derive(Debug)]
+pub struct haul_device_list {
+    devices: Vec<Device>,
+    providers: Vec<Found>,
+    last: Arc<Last>,
+}
+
+/// What a provider has, or why it has nothing.
+#[derive(Debug)]
+struct Found {
+    name: &'static str,
+    devices: usize,
+    reason: String,
+}
+
+/// An opened device.
+#[derive(Debug)]
+pub struct haul_context {
+    device: Device,
+    pub(crate) context: Context,
+    pub(crate) last: Arc<Last>,
+}
+
+handles!(haul_device_list, haul_context);
+
+impl haul_device_list {
+    pub(crate) fn new(providers: &[Arc<dyn Provider>]) -> Self {
+        let mut list = Self {
+            devices: Vec::new(),
+            providers: Vec::new(),
+            last: Arc::default(),
+        };
+        for provider in providers {
+            let (devices, reason) = match provider.devices() {
+                Ok(devices) => (devices, String::new()),
+                Err(error) => (Vec::new(), error.to_string()),
+            };
+            list.providers.push(Found {
+                name: provider.name(),
+                devices: devices.len(),
+                reason,
+            });
+            list.devices.extend(devices);
+        }
+        list
+    }
+
+    /// The device of this name, else the first of the provider of this name, else (without a name) the first.
+    fn find(&self, name: Option<&str>) -> Result<&Device> {
+        let Some(name) = name else {
+            return self.devices.first().ok_or_else(|| self.missing("at all"));
+        };
+        let by_name = self.devices.iter().find(|device| device.name() == name);
+        let by_provider = || self.devices.iter().find(|device| device.provider() == name);
+        by_name
+            .or_else(by_provider)
+            .ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, wanted: &str) -> Error {
+        let names: Vec<_> = self.devices.iter().map(Device::name).collect();
+        Error::NoDevice {
+            wanted: wanted.to_owned(),
+            found: names.join(", "),
+        }
+    }
+}
+
+impl haul_context {
+    pub(crate) fn open(device: &Device) -> Result<Self> {
+        Ok(Self {
+            device: device.clone(),
+            context: device.open()?,
+            last: Arc::default(),
+        })
+    }
+}
+
+const OPEN_DEFAULTS: haul_open_options = haul_open_options {
+    size: 0,
+    flags: 0,
+    shards: 0,
+    fpdu_max: 0,
+    socket_buffer: 0,
+    pcap: std::ptr::null(),
+};
+
+/// All providers, the one that works everywhere first.
+///
+/// # Safety
+/// As [`text`] for the path.
+unsafe fn providers(options: &haul_open_options) -> Result<Vec<Arc<dyn Provider>>> {
+    if options.flags & !(HAUL_OPEN_NO_CRC | HAUL_OPEN_STRICT) != 0 {
+        return Err(Error::Argument("flags that haul_open does not have"));
+    }
+    let defaults = haul_soft::rnic::Options::default();
+    let or_default = |value: u32, default: u32| if value == 0 { default } else { value };
+    // SAFETY: the caller's contract.
+    let pcap = unsafe { text(options.pcap)? };
+    let soft = haul_soft::rnic::Options {
+        crc: options.flags & HAUL_OPEN_NO_CRC == 0,
+        strict: options.flags & HAUL_OPEN_STRICT != 0,
+        fpdu_max: or_default(options.fpdu_max, defaults.fpdu_max),
+        shards: match options.shards {
+            0 => defaults.shards,
+            shards => shards as usize,
+        },
+        socket_buffer: match usize::try_from(options.socket_buffer) {
+            Ok(0) => None,
+            bytes => Some(bytes.map_err(|_| Error::Argument("socket_buffer is more than can be"))?),
+        },
+        pcap: pcap.map(PathBuf::from),
+    };
+    Ok(vec![
+        haul_soft::rnic::provider(soft),
+        Arc::new(haul_ibv::Ibv::load()),
+    ])
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_abi_version() -> u32 {
+    HAUL_ABI_VERSION
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => c"",
+        };
+    VERSION.as_ptr()
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_last_error(
+    context: Option<&haul_context>,
+    buffer: *mut c_char,
+    len: usize,
+) -> usize {
+    let last = context.map_or(&NOWHERE, |context| &context.last);
+    let text = last.text();
+    // SAFETY: the caller's buffer.
+    let Ok(buffer) = (unsafe { places(buffer, len) }) else {
+        return text.len();
+    };
+    if let Some(room) = buffer.len().checked_sub(1) {
+        let mut end = text.len().min(room);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let bytes = text[..end].bytes().chain([0]);
+        for (place, byte) in buffer.iter_mut().zip(bytes) {
+            place.write(byte.cast_signed());
+        }
+    }
+    text.len()
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_last_errno(context: Option<&haul_context>) -> c_int {
+    context.map_or(&NOWHERE, |context| &context.last).errno()
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_device_list_create(
+    out: Option<&mut MaybeUninit<*mut haul_device_list>>,
+) -> c_int {
+    run(&NOWHERE, "haul_device_list_create", || {
+        place(out, || {
+            // SAFETY: the defaults have no path.
+            let providers = unsafe { providers(&OPEN_DEFAULTS)? };
+            Ok(haul_device_list::new(&providers))
+        })
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_device_list_destroy(list: Option<Box<haul_device_list>>) {
+    destroy(list, "haul_device_list_destroy");
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_device_list_device(
+    list: Option<&haul_device_list>,
+    index: usize,
+    out: *mut haul_device_info,
+) -> c_int {
+    run(&NOWHERE, "haul_device_list_device", || {
+        let list = list.ok_or(Error::Argument("the list is NULL"))?;
+        // SAFETY: the caller's structure.
+        unsafe { check_growing(out)? };
+        let Some(device) = list.devices.get(index) else {
+            return Ok(0);
+        };
+        let info = device_info(device, &device.attributes()?);
+        // SAFETY: as above.
+        unsafe { write_growing(out, &info)? };
+        Ok(1)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_device_list_provider(
+    list: Option<&haul_device_list>,
+    index: usize,
+    out: *mut haul_provider_info,
+) -> c_int {
+    run(&NOWHERE, "haul_device_list_provider", || {
+        let list = list.ok_or(Error::Argument("the list is NULL"))?;
+        // SAFETY: the caller's structure.
+        unsafe { check_growing(out)? };
+        let Some(found) = list.providers.get(index) else {
+            return Ok(0);
+        };
+        let info = haul_provider_info {
+            size: 0,
+            devices: u32::try_from(found.devices).unwrap_or(u32::MAX),
+            name: c_text(found.name),
+            reason: c_text(&found.reason),
+        };
+        // SAFETY: as above.
+        unsafe { write_growing(out, &info)? };
+        Ok(1)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_open(
+    name: *const c_char,
+    options: *const haul_open_options,
+    out: Option<&mut MaybeUninit<*mut haul_context>>,
+) -> c_int {
+    run(&NOWHERE, "haul_open", || {
+        place(out, || {
+            // SAFETY: the caller's structure.
+            let options = unsafe { read_growing(options, OPEN_DEFAULTS)? };
+            // SAFETY: the caller's path.
+            let providers = unsafe { providers(&options.unwrap_or(OPEN_DEFAULTS))? };
+            let list = haul_device_list::new(&providers);
+            // SAFETY: the caller's string.
+            let name = unsafe { text(name)? };
+            haul_context::open(list.find(name)?)
+        })
+    })
+}
+
+/// None for NULL.
+///
+/// # Safety
+/// NULL, or a string that ends with a NUL and does not change while it is used.
+unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's contract.
+    let text = unsafe { CStr::from_ptr(text) };
+    let text = text.to_str();
+    text.map(Some)
+        .map_err(|_| Error::Argument("a name or path is not UTF-8"))
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_close(context: Option<Box<haul_context>>) {
+    destroy(context, "haul_close");
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_query(
+    context: Option<&haul_context>,
+    out: *mut haul_device_info,
+) -> c_int {
+    on(context, "haul_query", |context| {
+        let info = device_info(&context.device, &context.context.attributes()?);
+        // SAFETY: the caller's structure.
+        unsafe { write_growing(out, &info)? };
+        Ok(HAUL_OK)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_async_fd(context: Option<&haul_context>) -> c_int {
+    on(context, "haul_async_fd", |context| {
+        Ok(context.context.async_fd()?.as_raw_fd())
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_async_poll(
+    context: Option<&haul_context>,
+    out: *mut haul_async_event,
+) -> c_int {
+    on(context, "haul_async_poll", |context| {
+        // SAFETY: the caller's structure.
+        unsafe { check_growing(out)? };
+        let Some(event) = context.context.poll_async_event()? else {
+            return Ok(0);
+        };
+        // SAFETY: as above.
+        unsafe { write_growing(out, &async_event(event))? };
+        Ok(1)
+    })
+}
+
+fn async_event(event: AsyncEvent) -> haul_async_event {
+    let (r#type, qp_num, token) = match event {
+        AsyncEvent::CqError { token } => (HAUL_ASYNC_CQ_ERROR, 0, token),
+        AsyncEvent::QpFatal { qp_num } => (HAUL_ASYNC_QP_FATAL, qp_num, 0),
+        AsyncEvent::QpAccessError { qp_num } => (HAUL_ASYNC_QP_ACCESS_ERROR, qp_num, 0),
+        AsyncEvent::CommunicationEstablished { qp_num } => (HAUL_ASYNC_COMM_ESTABLISHED, qp_num, 0),
+        AsyncEvent::SrqLimitReached { token } => (HAUL_ASYNC_SRQ_LIMIT_REACHED, 0, token),
+        AsyncEvent::DeviceFatal => (HAUL_ASYNC_DEVICE_FATAL, 0, 0),
+        _ => (HAUL_ASYNC_OTHER, 0, 0),
+    };
+    haul_async_event {
+        size: 0,
+        r#type,
+        qp_num,
+        reserved: 0,
+        token,
+    }
+}
+
+fn device_info(device: &Device, attributes: &DeviceAttributes) -> haul_device_info {
+    haul_device_info {
+        size: 0,
+        transport: match attributes.transport {
+            Transport::Iwarp => HAUL_TRANSPORT_IWARP,
+            Transport::IwarpUdt => HAUL_TRANSPORT_IWARP_UDT,
+            Transport::Roce => HAUL_TRANSPORT_ROCE,
+            Transport::InfiniBand => HAUL_TRANSPORT_INFINIBAND,
+            _ => HAUL_TRANSPORT_OTHER,
+        },
+        caps: caps(attributes.caps),
+        name: c_text(device.name()),
+        provider: c_text(device.provider()),
+        max_qp: attributes.max_qp,
+        max_qp_wr: attributes.max_qp_wr,
+        max_sge: attributes.max_sge.min(HAUL_SGE_MAX),
+        max_inline: attributes.max_inline.min(HAUL_INLINE_MAX),
+        max_cqe: attributes.max_cqe,
+        max_mr: attributes.max_mr,
+        max_mr_size: attributes.max_mr_size,
+        max_message: attributes.max_message,
+        max_rd_atomic: attributes.max_rd_atomic,
+        max_init_rd_atomic: attributes.max_init_rd_atomic,
+        max_private_data: attributes.max_private_data.min(HAUL_PRIVATE_DATA_MAX),
+        reserved: 0,
+    }
+}
+
+fn caps(caps: DeviceCaps) -> u64 {
+    let table = [
+        (DeviceCaps::ATOMIC, HAUL_CAP_ATOMIC),
+        (DeviceCaps::SRQ, HAUL_CAP_SRQ),
+        (DeviceCaps::SEND_WITH_INVALIDATE, HAUL_CAP_SEND_WITH_INV),
+        (DeviceCaps::WRITE_WITH_IMM, HAUL_CAP_WRITE_WITH_IMM),
+        (DeviceCaps::SEND_WITH_IMM, HAUL_CAP_SEND_WITH_IMM),
+        (DeviceCaps::UD, HAUL_CAP_UD),
+        (DeviceCaps::ZERO_BASED, HAUL_CAP_ZERO_BASED),
+        (DeviceCaps::REMOTE_PLACEMENT, HAUL_CAP_REMOTE_PLACEMENT),
+        (DeviceCaps::ENDPOINTS, HAUL_CAP_ENDPOINTS),
+    ];
+    let set = table.iter().filter(|(ours, _)| caps.contains(*ours));
+    set.fold(0, |all, (_, theirs)| all | theirs)
+}

@@ -1,0 +1,241 @@
+//! Queue pairs and shared receive queues.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use haul_verbs::{Blame, Endpoint, Failure, Qp, QpCapacity, QpInit, QpState, QpType, Srq, SrqInit};
+
+use crate::abi::*;
+use crate::border::{
+    Last, NULL_OUT, c_text, create, destroy, handles, on, read_growing, timeout, write_growing,
+};
+use crate::cm::with_param;
+use crate::memory::haul_pd;
+use crate::status::{Error, Result};
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct haul_qp {
+    pub(crate) qp: Qp,
+    last: Arc<Last>,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct haul_srq {
+    pub(crate) srq: Srq,
+    last: Arc<Last>,
+}
+
+handles!(haul_qp, haul_srq);
+
+const QP_DEFAULTS: haul_qp_init = haul_qp_init {
+    size: 0,
+    r#type: HAUL_QPT_RC,
+    flags: 0,
+    max_send_wr: 128,
+    max_recv_wr: 128,
+    max_send_sge: 1,
+    max_recv_sge: 1,
+    max_inline: 0,
+    send_cq: std::ptr::null(),
+    recv_cq: std::ptr::null(),
+    srq: std::ptr::null(),
+};
+
+const SRQ_DEFAULTS: haul_srq_init = haul_srq_init {
+    size: 0,
+    max_wr: 1024,
+    max_sge: 1,
+    reserved: 0,
+    token: 0,
+};
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_qp_create(
+    pd: Option<&haul_pd>,
+    init: *const haul_qp_init,
+    out: Option<&mut MaybeUninit<*mut haul_qp>>,
+) -> c_int {
+    create(pd, "haul_qp_create", out, |pd| {
+        // SAFETY: the caller's structure.
+        let init = unsafe { read_growing(init, QP_DEFAULTS)? };
+        let init = init.ok_or(Error::Argument(
+            "a queue pair needs at least a completion queue: begin with HAUL_QP_INIT",
+        ))?;
+        // SAFETY: handles of the caller's, or NULL.
+        let send_cq = unsafe { init.send_cq.as_ref() };
+        // SAFETY: as above.
+        let recv_cq = unsafe { init.recv_cq.as_ref() };
+        let (Some(send_cq), Some(recv_cq)) = (send_cq, recv_cq) else {
+            return Err(Error::Argument("send_cq or recv_cq is NULL"));
+        };
+        // SAFETY: as above.
+        let srq = unsafe { init.srq.as_ref() };
+        let init = QpInit {
+            qp_type: qp_type(init.r#type)?,
+            send_cq: &send_cq.cq,
+            recv_cq: &recv_cq.cq,
+            srq: srq.map(|srq| &srq.srq),
+            capacity: QpCapacity {
+                max_send_wr: init.max_send_wr,
+                max_recv_wr: init.max_recv_wr,
+                max_send_sge: init.max_send_sge,
+                max_recv_sge: init.max_recv_sge,
+                max_inline: init.max_inline,
+            },
+            signal_all: init.flags & HAUL_QP_SIGNAL_ALL != 0,
+            remote_placement: init.flags & HAUL_QP_REMOTE_PLACEMENT != 0,
+        };
+        Ok(haul_qp {
+            qp: pd.pd.create_qp(&init)?,
+            last: Arc::clone(&pd.last),
+        })
+    })
+}
+
+fn qp_type(number: u32) -> Result<QpType> {
+    match number {
+        HAUL_QPT_RC => Ok(QpType::Rc),
+        HAUL_QPT_UD => Ok(QpType::Ud),
+        HAUL_QPT_RD => Ok(QpType::Rd),
+        _ => Err(Error::Argument("a type of queue pair that there is not")),
+    }
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_qp_destroy(qp: Option<Box<haul_qp>>) {
+    destroy(qp, "haul_qp_destroy");
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_qp_query(qp: Option<&haul_qp>, out: *mut haul_qp_info) -> c_int {
+    on(qp, "haul_qp_query", |qp| {
+        let (capacity, failure) = (qp.qp.capacity(), qp.qp.failure());
+        let info = haul_qp_info {
+            size: 0,
+            qp_num: qp.qp.qp_num(),
+            state: state(qp.qp.state()),
+            blame: blame(failure.as_ref()),
+            max_send_wr: capacity.max_send_wr,
+            max_recv_wr: capacity.max_recv_wr,
+            max_send_sge: capacity.max_send_sge,
+            max_recv_sge: capacity.max_recv_sge,
+            max_inline: capacity.max_inline.min(HAUL_INLINE_MAX),
+            reserved: 0,
+            reason: c_text(failure.as_ref().map_or("", |failure| &failure.reason)),
+        };
+        // SAFETY: the caller's structure.
+        unsafe { write_growing(out, &info)? };
+        Ok(HAUL_OK)
+    })
+}
+
+fn state(state: QpState) -> u32 {
+    match state {
+        QpState::Reset => HAUL_QPS_RESET,
+        QpState::Init => HAUL_QPS_INIT,
+        QpState::Rtr => HAUL_QPS_RTR,
+        QpState::Rts => HAUL_QPS_RTS,
+        QpState::Sqd => HAUL_QPS_SQD,
+        QpState::Sqe => HAUL_QPS_SQE,
+        QpState::Err => HAUL_QPS_ERR,
+    }
+}
+
+pub(crate) fn blame(failure: Option<&Failure>) -> u32 {
+    match failure.map(|failure| failure.blame) {
+        None => HAUL_BLAME_NONE,
+        Some(Blame::Local) => HAUL_BLAME_LOCAL,
+        Some(Blame::Peer) => HAUL_BLAME_PEER,
+        Some(Blame::PeerComplains) => HAUL_BLAME_PEER_COMPLAINS,
+        Some(Blame::Network) => HAUL_BLAME_NETWORK,
+    }
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_qp_endpoint(
+    qp: Option<&haul_qp>,
+    out: Option<&mut MaybeUninit<haul_endpoint>>,
+) -> c_int {
+    on(qp, "haul_qp_endpoint", |qp| {
+        let out = out.ok_or(NULL_OUT)?;
+        let endpoint = qp.qp.endpoint()?;
+        out.write(haul_endpoint {
+            qp_num: endpoint.qp_num,
+            psn: endpoint.psn,
+            lid: endpoint.lid,
+            port: endpoint.port,
+            reserved: 0,
+            gid: endpoint.gid,
+        });
+        Ok(HAUL_OK)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_qp_connect_endpoint(
+    qp: Option<&haul_qp>,
+    peer: Option<&haul_endpoint>,
+    param: *const haul_conn_param,
+    timeout_ns: i64,
+) -> c_int {
+    on(qp, "haul_qp_connect_endpoint", |qp| {
+        let peer = peer.ok_or(Error::Argument("the peer is NULL"))?;
+        let timeout = timeout(timeout_ns).ok_or(Error::Argument("the time-out is negative"))?;
+        let peer = Endpoint {
+            qp_num: peer.qp_num,
+            psn: peer.psn,
+            lid: peer.lid,
+            gid: peer.gid,
+            port: peer.port,
+        };
+        // SAFETY: the caller's structure.
+        unsafe { with_param(param, |param| qp.qp.connect_endpoint(&peer, param, timeout))? };
+        Ok(HAUL_OK)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_srq_create(
+    pd: Option<&haul_pd>,
+    init: *const haul_srq_init,
+    out: Option<&mut MaybeUninit<*mut haul_srq>>,
+) -> c_int {
+    create(pd, "haul_srq_create", out, |pd| {
+        // SAFETY: the caller's structure.
+        let init = unsafe { read_growing(init, SRQ_DEFAULTS)? };
+        let init = init.unwrap_or(SRQ_DEFAULTS);
+        let init = SrqInit {
+            max_wr: init.max_wr,
+            max_sge: init.max_sge,
+            token: init.token,
+        };
+        Ok(haul_srq {
+            srq: pd.pd.create_srq(&init)?,
+            last: Arc::clone(&pd.last),
+        })
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_srq_destroy(srq: Option<Box<haul_srq>>) {
+    destroy(srq, "haul_srq_destroy");
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_srq_arm_limit(srq: Option<&haul_srq>, limit: u32) -> c_int {
+    on(srq, "haul_srq_arm_limit", |srq| {
+        srq.srq.arm_limit(limit)?;
+        Ok(HAUL_OK)
+    })
+}

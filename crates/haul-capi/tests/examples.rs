@@ -1,0 +1,258 @@
+//! The programs of c/examples on loopback: as they are, with sanitizers, under valgrind, and built against an installed
+//! library. Each checks what it does itself; here they are compiled, run, and must end well.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+/// Programs that are both ends themselves.
+const ALONE: [&str; 3] = ["srq", "verbs", "errors"];
+/// Programs of two ends, and what the one that connects is told.
+const BETWEEN_TWO: [(&str, &[&str]); 3] = [
+    ("pingpong", &["300", "64"]),
+    ("put", &["8"]),
+    ("get", &["8"]),
+];
+/// Seconds after which a program is taken for stuck.
+const PATIENCE: &str = "150";
+
+/// What stands before a program, and its environment.
+#[derive(Default)]
+struct Run<'a> {
+    wrapper: &'a [&'a str],
+    environment: &'a [(&'a str, &'a str)],
+}
+
+#[test]
+fn the_library_exports_what_the_header_declares() {
+    let folder = build("exports", &[]);
+    let symbols = succeed(
+        Command::new("nm")
+            .args(["-D", "--defined-only"])
+            .arg(folder.join("libhaul.so")),
+    );
+    let exported: BTreeSet<_> = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').nth(2))
+        .filter_map(|symbol| symbol.strip_suffix("@@HAUL_1"))
+        .map(str::to_owned)
+        .collect();
+    let all = symbols.lines().filter(|line| !line.ends_with(" A HAUL_1"));
+    assert_eq!(exported.len(), all.count(), "{symbols}");
+    assert_eq!(exported, declared());
+}
+
+#[test]
+fn every_example_runs() {
+    let folder = build("plain", &[]);
+    run_all(&folder, &Run::default());
+    let asleep = Run {
+        environment: &[("HAUL_SLEEP", "1")],
+        ..Run::default()
+    };
+    between_two(&folder, "pingpong", &["100", "64"], &asleep);
+}
+
+#[test]
+fn every_example_runs_with_sanitizers() {
+    let flags = "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer";
+    let run = Run {
+        environment: &[(
+            "ASAN_OPTIONS",
+            "detect_leaks=1:detect_stack_use_after_return=1",
+        )],
+        ..Run::default()
+    };
+    run_all(&build("sanitized", &[flags]), &run);
+}
+
+#[test]
+fn every_example_runs_under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("SKIPPED: valgrind is not installed (apt-get install valgrind)");
+        return;
+    }
+    let folder = build("valgrind", &[]);
+    let log = format!("--log-file={}/valgrind-%p.log", folder.display());
+    let wrapper = [
+        "valgrind",
+        &log,
+        // Threads of a busy program starve others without it.
+        "--fair-sched=yes",
+        "--error-exitcode=99",
+        "--leak-check=full",
+        "--show-leak-kinds=definite,indirect",
+        "--errors-for-leak-kinds=definite,indirect",
+    ];
+    let run = Run {
+        wrapper: &wrapper,
+        ..Run::default()
+    };
+    run_all(&folder, &run);
+}
+
+#[test]
+fn an_installed_library_is_found_by_pkg_config_shared_and_static() {
+    if Command::new("pkg-config")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        println!("SKIPPED: pkg-config is not installed (apt-get install pkg-config)");
+        return;
+    }
+    let prefix = folder("installed");
+    let built = folder("to-install");
+    make(
+        &built,
+        &["install", &format!("PREFIX={}", prefix.display())],
+    );
+    for kind in ["--shared", "--static"] {
+        let mut ask = Command::new("pkg-config");
+        ask.args(["--cflags", "--libs", kind, "haul"]);
+        let flags = succeed(ask.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
+        let mut flags: Vec<_> = flags.split_whitespace().map(str::to_owned).collect();
+        if kind == "--static" {
+            let archive = prefix.join("lib/libhaul.a").display().to_string();
+            flags.iter_mut().for_each(|flag| {
+                if flag == "-lhaul" {
+                    flag.clone_from(&archive);
+                }
+            });
+        }
+        let program = built.join(kind.trim_start_matches('-'));
+        let mut compile = Command::new("cc");
+        compile.args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-o"]);
+        compile.arg(&program).arg(root().join("c/examples/verbs.c"));
+        succeed(compile.args(&flags));
+        let mut run = Command::new("timeout");
+        run.arg(PATIENCE).arg(&program);
+        if kind == "--shared" {
+            run.env("LD_LIBRARY_PATH", prefix.join("lib"));
+        }
+        succeed(&mut run);
+    }
+}
+
+fn run_all(folder: &Path, run: &Run<'_>) {
+    for program in ALONE {
+        check(program, &command(folder, program, run).output().unwrap());
+    }
+    for (program, arguments) in BETWEEN_TWO {
+        between_two(folder, program, arguments, run);
+    }
+}
+
+/// Runs a program twice: one listens and says where, the other one connects.
+fn between_two(folder: &Path, program: &str, arguments: &[&str], run: &Run<'_>) {
+    let mut listener = command(folder, program, run)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut words = BufReader::new(listener.stdout.take().unwrap());
+    let mut line = String::new();
+    words.read_line(&mut line).unwrap();
+    let connector = line.trim().strip_prefix("listening on port ").map(|port| {
+        let mut connector = command(folder, program, run);
+        connector.args(["127.0.0.1", port]).args(arguments).output()
+    });
+    words.read_to_string(&mut line).unwrap();
+    let listener = listener.wait_with_output().unwrap();
+    check(&format!("{program}, {}", line.trim()), &listener);
+    check(program, &connector.unwrap().unwrap());
+}
+
+fn command(folder: &Path, program: &str, run: &Run<'_>) -> Command {
+    let mut command = Command::new("timeout");
+    command
+        .arg(PATIENCE)
+        .args(run.wrapper)
+        .arg(folder.join(program));
+    command.envs(run.environment.iter().copied());
+    command
+}
+
+#[track_caller]
+fn check(program: &str, output: &Output) {
+    let (out, err) = (&output.stdout, &output.stderr);
+    let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));
+    assert!(
+        output.status.success(),
+        "{program}: {}\n{out}\n{err}",
+        output.status
+    );
+    println!("{program}: {}", out.trim());
+}
+
+#[track_caller]
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The static library, as cargo has just built it for this test.
+static ARCHIVE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let cargo = option_env!("CARGO").unwrap_or("cargo");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let mut build = Command::new(cargo);
+    build.args([
+        "build",
+        "--locked",
+        "--profile",
+        "test",
+        "--package",
+        "haul-capi",
+        "--target-dir",
+    ]);
+    succeed(build.arg(target).current_dir(root()));
+    target.join("debug/libhaul_capi.a")
+});
+
+fn build(name: &str, settings: &[&str]) -> PathBuf {
+    let folder = folder(name);
+    make(&folder, &[&["all", "examples"], settings].concat());
+    folder
+}
+
+/// A fresh folder.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn make(folder: &Path, arguments: &[&str]) {
+    let mut make = Command::new("make");
+    make.arg("-C").arg(root().join("c")).args(arguments);
+    make.arg(format!("OUT={}", folder.display()));
+    succeed(make.arg(format!("ARCHIVE={}", ARCHIVE.display())));
+}
+
+/// Names of the functions of include/haul.h.
+fn declared() -> BTreeSet<String> {
+    let header = std::fs::read_to_string(root().join("include/haul.h")).unwrap();
+    let prototypes = header.lines().filter(|line| {
+        let starts = ["int ", "void ", "const char *", "uint32_t ", "size_t "];
+        starts.iter().any(|start| line.starts_with(start)) && line.contains('(')
+    });
+    let names = prototypes.filter_map(|line| line.split_once('('));
+    names
+        .filter_map(|(before, _)| before.rsplit([' ', '*']).next())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}

@@ -1,0 +1,669 @@
+/*
+ * haul.h: RDMA verbs, with or without an RNIC.
+ *
+ * The words are those of libibverbs and librdmacm: a device is opened as a context; it makes protection domains, memory
+ * regions, completion queues and queue pairs; work requests are posted in batches and come back as completions. How the
+ * pieces go together is shown in c/examples; how to compile and install is in docs/c-api.md.
+ *
+ * Results
+ *   A function that returns int returns 0 (HAUL_OK) or a count when it has done its work, and a negative HAUL_ERR_... when it
+ *   has done nothing; each says which errors are its own. Any of them may return HAUL_ERR_INVALID (NULL where an object must
+ *   be, an array that is NULL, a structure without its size) and HAUL_ERR_INTERNAL (a bug of the library, caught).
+ *   haul_last_error tells what was wrong and what to do about it.
+ *   A function that makes an object puts NULL into *out when it fails.
+ *
+ * Waiting
+ *   There are no callbacks, and the library calls nothing of the program. Everything that can be waited for is polled
+ *   (..._poll: 0 when there is nothing), waited for (..._wait: 0 when the time is over), or watched through a file descriptor
+ *   that becomes readable (..._fd: for poll, epoll or an event loop). Except for the ..._wait functions and
+ *   haul_qp_connect_endpoint no function waits for a peer. Time-outs are in nanoseconds, negative is for ever. File
+ *   descriptors belong to the library: watch them, never read, write or close them. They are close-on-exec.
+ *
+ * Threads
+ *   Every function may be called from every thread, also for one object at the same time, with one exception: the function
+ *   that ends an object (..._destroy, haul_close, haul_mr_dereg, haul_accept and haul_reject for their request) must be the last
+ *   one that uses it. After fork() the child must not use what its parent has made; it may exec, or open a context of its own.
+ *   Functions are not async-signal-safe.
+ *
+ * Objects
+ *   They may be ended in any order: each keeps alive what it needs. A queue pair of a closed context goes on working until it
+ *   is destroyed itself. To end NULL does nothing.
+ *
+ * Structures
+ *   Those that begin with a size may grow in later versions. Begin with the initialiser of the same name in capitals and
+ *   _INIT, which sets the size and the defaults: haul_qp_init init = HAUL_QP_INIT; A program that was compiled with an older
+ *   header works with a newer library. In a field called reserved there must be 0.
+ */
+#ifndef HAUL_H
+#define HAUL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+/* Zeros for an array or structure inside an initialiser. */
+#ifdef __cplusplus
+#define HAUL_EMPTY {}
+extern "C" {
+#else
+#define HAUL_EMPTY { 0 }
+#endif
+
+/* ---- Version ------------------------------------------------------------------------------------------------------ */
+
+/* What this header describes: major version << 16 | minor version. */
+#define HAUL_ABI_VERSION 0x00010000
+
+/* What the library implements. It serves this program if the upper 16 bits are equal and the lower ones not smaller. */
+uint32_t haul_abi_version(void);
+
+/* The version of Longhaul, "0.1.0". Static. */
+const char *haul_version(void);
+
+/* ---- Errors ------------------------------------------------------------------------------------------------------- */
+
+enum haul_status {
+  HAUL_OK = 0,
+  HAUL_ERR_UNSUPPORTED = -1,  /* the device or its provider does not have this */
+  HAUL_ERR_INVALID = -2,      /* an argument makes no sense, or does not fit to the others */
+  HAUL_ERR_FULL = -3,         /* the queue is full: poll completions, then go on */
+  HAUL_ERR_STATE = -4,        /* not in this state of the queue pair */
+  HAUL_ERR_EXHAUSTED = -5,    /* a limit of the device, process or machine is reached */
+  HAUL_ERR_BUSY = -6,         /* something else still uses it */
+  HAUL_ERR_CQ_OVERFLOW = -7,  /* completions were lost; the queue pairs of the queue are in error */
+  HAUL_ERR_OS = -8,           /* the operating system refused: haul_last_errno */
+  HAUL_ERR_TIMED_OUT = -9,    /* the peer did not come in time */
+  HAUL_ERR_NO_DEVICE = -10,   /* there is no device of this name */
+  HAUL_ERR_INTERNAL = -11     /* a bug of the library */
+};
+
+/* An opened device. */
+typedef struct haul_context haul_context;
+
+/* A few words for a status. Static, never NULL. */
+const char *haul_strerror(int status);
+
+/*
+ * The last failure of a call with this context or an object made from it, or with NULL of a call without one (haul_open,
+ * haul_device_list_..., a NULL object): "function: what was wrong; what to do". Copies as much as fits into buffer, with a
+ * NUL behind it (nothing if len is 0), and returns the length of the whole text without the NUL; 0 if nothing has failed yet.
+ * Successes do not erase it. Threads that share a context share it too.
+ */
+size_t haul_last_error(haul_context *context, char *buffer, size_t len);
+
+/* The errno that fits to the same failure: that of the operating system if it was asked, else the nearest. 0 for none. */
+int haul_last_errno(haul_context *context);
+
+/* ---- Devices ------------------------------------------------------------------------------------------------------ */
+
+enum haul_transport {
+  HAUL_TRANSPORT_OTHER = 0,
+  HAUL_TRANSPORT_IWARP = 1,      /* iWARP over TCP: a Send or Write is complete when the transport has taken it */
+  HAUL_TRANSPORT_IWARP_UDT = 2,  /* iWARP over UDT: the same */
+  HAUL_TRANSPORT_ROCE = 3,       /* RDMA over Ethernet: complete when the peer's device has acknowledged it */
+  HAUL_TRANSPORT_INFINIBAND = 4  /* the same */
+};
+
+/* Optional abilities, haul_device_info.caps. */
+#define HAUL_CAP_ATOMIC (1u << 0)           /* compare-and-swap, fetch-and-add */
+#define HAUL_CAP_SRQ (1u << 1)              /* shared receive queues */
+#define HAUL_CAP_SEND_WITH_INV (1u << 2)    /* Send with Invalidate, local invalidation */
+#define HAUL_CAP_WRITE_WITH_IMM (1u << 3)   /* RDMA Write with immediate data */
+#define HAUL_CAP_SEND_WITH_IMM (1u << 4)    /* Send with immediate data and payload */
+#define HAUL_CAP_UD (1u << 5)               /* unreliable datagrams */
+#define HAUL_CAP_ZERO_BASED (1u << 6)       /* memory regions that count from zero */
+#define HAUL_CAP_REMOTE_PLACEMENT (1u << 7) /* HAUL_QP_REMOTE_PLACEMENT can be chosen */
+#define HAUL_CAP_ENDPOINTS (1u << 8)        /* haul_qp_connect_endpoint */
+
+/* A device and its limits. */
+typedef struct haul_device_info {
+  uint32_t size;
+  uint32_t transport;          /* enum haul_transport */
+  uint64_t caps;               /* HAUL_CAP_... */
+  char name[64];               /* "soft-tcp", "rxe0" */
+  char provider[16];           /* "soft", "ibv" */
+  uint32_t max_qp;             /* queue pairs */
+  uint32_t max_qp_wr;          /* work requests in a send or receive queue */
+  uint32_t max_sge;            /* pieces of a work request, at most HAUL_SGE_MAX */
+  uint32_t max_inline;         /* bytes of inline data, at most HAUL_INLINE_MAX */
+  uint32_t max_cqe;            /* entries of a completion queue */
+  uint32_t max_mr;             /* memory regions */
+  uint64_t max_mr_size;        /* bytes of a memory region */
+  uint64_t max_message;        /* bytes of a message */
+  uint32_t max_rd_atomic;      /* reads and atomics that a queue pair answers at once (IRD) */
+  uint32_t max_init_rd_atomic; /* reads and atomics that a queue pair has outstanding (ORD) */
+  uint32_t max_private_data;   /* bytes of private data, at most HAUL_PRIVATE_DATA_MAX */
+  uint32_t reserved;
+} haul_device_info;
+#define HAUL_DEVICE_INFO_INIT { sizeof(haul_device_info), 0, 0, HAUL_EMPTY, HAUL_EMPTY, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* A way to RDMA. */
+typedef struct haul_provider_info {
+  uint32_t size;
+  uint32_t devices; /* how many it has */
+  char name[16];    /* "soft", "ibv" */
+  char reason[256]; /* why it has none: what is missing; empty if nothing is */
+} haul_provider_info;
+#define HAUL_PROVIDER_INFO_INIT { sizeof(haul_provider_info), 0, HAUL_EMPTY, HAUL_EMPTY }
+
+/* The devices of this machine as they were when the list was made. */
+typedef struct haul_device_list haul_device_list;
+
+/* Looks for devices. Providers that cannot work here are no error: haul_device_list_provider says why. */
+int haul_device_list_create(haul_device_list **out);
+void haul_device_list_destroy(haul_device_list *list);
+
+/* Describes the device of this index, from 0: 1, or 0 behind the last one. Errors: HAUL_ERR_OS. */
+int haul_device_list_device(haul_device_list *list, size_t index, haul_device_info *out);
+
+/* Describes the provider of this index, from 0: 1, or 0 behind the last one. */
+int haul_device_list_provider(haul_device_list *list, size_t index, haul_provider_info *out);
+
+/* Flags of haul_open_options. */
+#define HAUL_OPEN_NO_CRC (1u << 0) /* do not ask for CRCs of iWARP; off only if the peer does not either */
+#define HAUL_OPEN_STRICT (1u << 1) /* check CRCs before bytes are placed, for the price of a copy */
+
+/* How the software provider is to work; others ignore it. */
+typedef struct haul_open_options {
+  uint32_t size;
+  uint32_t flags;         /* HAUL_OPEN_... */
+  uint32_t shards;        /* engine threads; 0: as many as it finds right */
+  uint32_t fpdu_max;      /* bytes of the longest FPDU towards other Longhaul ends, 512 to 65536; 0: its choice */
+  uint64_t socket_buffer; /* bytes of the sockets' buffers; 0: the kernel's choice */
+  const char *pcap;       /* writes what is sent and received to this file, as a packet capture; NULL: does not */
+} haul_open_options;
+#define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL }
+
+/*
+ * Opens a device: the one of this name, or the first of the provider of this name ("soft" needs neither hardware nor
+ * privileges), or with NULL the first of the list, a software one. options may be NULL.
+ * Errors: HAUL_ERR_NO_DEVICE; HAUL_ERR_INVALID for options that cannot be; HAUL_ERR_OS: no permission, no file descriptors.
+ */
+int haul_open(const char *name, const haul_open_options *options, haul_context **out);
+
+/* Closes it when everything that was made from it is gone as well. */
+void haul_close(haul_context *context);
+
+/* Describes the device. Errors: HAUL_ERR_OS. */
+int haul_query(haul_context *context, haul_device_info *out);
+
+/* ---- Asynchronous events ------------------------------------------------------------------------------------------ */
+
+enum haul_async_type {
+  HAUL_ASYNC_CQ_ERROR = 1,          /* the completion queue of this token has overflowed */
+  HAUL_ASYNC_QP_FATAL = 2,          /* the queue pair is in error and had no work request to report it with */
+  HAUL_ASYNC_QP_ACCESS_ERROR = 3,   /* the peer has violated the rights of a memory region */
+  HAUL_ASYNC_COMM_ESTABLISHED = 4,  /* the first message has arrived before the connection's own event */
+  HAUL_ASYNC_SRQ_LIMIT_REACHED = 5, /* the shared receive queue of this token has fallen below its limit */
+  HAUL_ASYNC_DEVICE_FATAL = 6,      /* the device is gone */
+  HAUL_ASYNC_OTHER = 255
+};
+
+typedef struct haul_async_event {
+  uint32_t size;
+  uint32_t type;   /* enum haul_async_type */
+  uint32_t qp_num; /* for events of queue pairs */
+  uint32_t reserved;
+  uint64_t token;  /* for events of completion queues and shared receive queues */
+} haul_async_event;
+#define HAUL_ASYNC_EVENT_INIT { sizeof(haul_async_event), 0, 0, 0, 0 }
+
+/* Readable while there are asynchronous events. Errors: HAUL_ERR_UNSUPPORTED. */
+int haul_async_fd(haul_context *context);
+
+/* Takes an asynchronous event: 1, or 0 if there is none. Errors: HAUL_ERR_UNSUPPORTED. */
+int haul_async_poll(haul_context *context, haul_async_event *out);
+
+/* ---- Protection domains and memory regions ------------------------------------------------------------------------ */
+
+/* A protection domain: queue pairs reach the memory regions of their own domain only. */
+typedef struct haul_pd haul_pd;
+
+/* Errors: HAUL_ERR_EXHAUSTED. */
+int haul_pd_create(haul_context *context, haul_pd **out);
+void haul_pd_destroy(haul_pd *pd);
+
+/* Rights of a memory region. Sending from it is always allowed. */
+#define HAUL_ACCESS_LOCAL_WRITE (1u << 0)       /* receives, and results of reads and atomics */
+#define HAUL_ACCESS_REMOTE_WRITE (1u << 1)      /* the peer's RDMA Writes; asks for LOCAL_WRITE too */
+#define HAUL_ACCESS_REMOTE_READ (1u << 2)       /* the peer's RDMA Reads */
+#define HAUL_ACCESS_REMOTE_ATOMIC (1u << 3)     /* the peer's atomics; asks for LOCAL_WRITE too */
+#define HAUL_ACCESS_REMOTE_INVALIDATE (1u << 4) /* the peer may end it by Send with Invalidate */
+#define HAUL_ACCESS_ZERO_BASED (1u << 31)       /* its addresses count from 0, and tell the peer nothing of this process */
+
+/* A memory region: bytes with keys and rights. */
+typedef struct haul_mr haul_mr;
+
+typedef struct haul_mr_info {
+  uint32_t size;
+  uint32_t access; /* HAUL_ACCESS_... */
+  uint32_t lkey;   /* for the work requests of this end */
+  uint32_t rkey;   /* for the peer */
+  uint64_t addr;   /* the address of its first byte, for work requests of both ends */
+  uint64_t len;    /* bytes */
+  void *ptr;       /* its first byte in this process */
+} haul_mr_info;
+#define HAUL_MR_INFO_INIT { sizeof(haul_mr_info), 0, 0, 0, 0, 0, NULL }
+
+/*
+ * Registers len bytes at start, which stay the caller's: they must stay mapped until haul_mr_dereg has returned. Nothing is copied,
+ * now or later. Addresses in it are those of this process, unless it is zero-based.
+ * From the posting of a work request to its completion its bytes belong to the request, and bytes that a peer has rights to may
+ * change at any time: do not read them before a completion says that they are there.
+ * Errors: HAUL_ERR_INVALID for no bytes or rights that contradict each other; HAUL_ERR_EXHAUSTED; HAUL_ERR_OS: the
+ * memory cannot be pinned.
+ */
+int haul_mr_reg(haul_pd *pd, void *start, size_t len, uint32_t access, haul_mr **out);
+
+/* The same; the address of its first byte is iova. Errors: also HAUL_ERR_INVALID for addresses that wrap. */
+int haul_mr_reg_iova(haul_pd *pd, void *start, size_t len, uint64_t iova, uint32_t access, haul_mr **out);
+
+/* Allocates len bytes, zeroed, on huge pages where there are some, and registers them; haul_mr_query tells where they are.
+ * haul_mr_dereg gives them back. Errors: as haul_mr_reg, and HAUL_ERR_OS: no memory. */
+int haul_mr_alloc(haul_pd *pd, size_t len, uint32_t access, haul_mr **out);
+
+int haul_mr_query(haul_mr *mr, haul_mr_info *out);
+
+/* Takes the rights away and ends it. When it has returned, nobody touches the bytes any more: work requests and peers that
+ * try, fail. NULL is 0. Errors: HAUL_ERR_OS of a device; it is ended all the same. */
+int haul_mr_dereg(haul_mr *mr);
+
+/* ---- Completions -------------------------------------------------------------------------------------------------- */
+
+/* Where armed completion queues leave events. */
+typedef struct haul_comp_channel haul_comp_channel;
+
+/* Errors: HAUL_ERR_OS: no file descriptors. */
+int haul_comp_channel_create(haul_context *context, haul_comp_channel **out);
+void haul_comp_channel_destroy(haul_comp_channel *channel);
+
+/* Readable while there are events. */
+int haul_comp_channel_fd(haul_comp_channel *channel);
+
+/* Takes an event: 1 and the token of its completion queue, or 0 if there is none. Errors: HAUL_ERR_OS. */
+int haul_comp_channel_poll(haul_comp_channel *channel, uint64_t *token);
+
+/* The same, waiting for one until the time is over. */
+int haul_comp_channel_wait(haul_comp_channel *channel, int64_t timeout_ns, uint64_t *token);
+
+enum haul_wc_status { /* the numbers of libibverbs */
+  HAUL_WC_SUCCESS = 0,
+  HAUL_WC_LOC_LEN_ERR = 1,       /* a receive buffer is too short, or a length does not fit to the operation */
+  HAUL_WC_LOC_QP_OP_ERR = 2,     /* the queue pair cannot do this */
+  HAUL_WC_LOC_PROT_ERR = 4,      /* a key of this end is not valid, or has not the right or the range */
+  HAUL_WC_WR_FLUSH_ERR = 5,      /* the queue pair was in error when its turn came */
+  HAUL_WC_MW_BIND_ERR = 6,
+  HAUL_WC_BAD_RESP_ERR = 7,      /* the peer's answer makes no sense */
+  HAUL_WC_LOC_ACCESS_ERR = 8,    /* the peer touched this end's memory without the right to */
+  HAUL_WC_REM_INV_REQ_ERR = 9,   /* the peer says: makes no sense */
+  HAUL_WC_REM_ACCESS_ERR = 10,   /* the peer says: the key has not the right or the range */
+  HAUL_WC_REM_OP_ERR = 11,       /* the peer could not do it */
+  HAUL_WC_RETRY_EXC_ERR = 12,    /* the peer did not answer */
+  HAUL_WC_RNR_RETRY_EXC_ERR = 13, /* the peer had no receive request for too long */
+  HAUL_WC_REM_ABORT_ERR = 16,
+  HAUL_WC_FATAL_ERR = 19,
+  HAUL_WC_RESP_TIMEOUT_ERR = 20,
+  HAUL_WC_GENERAL_ERR = 21
+};
+
+enum haul_wc_opcode { /* the numbers of libibverbs */
+  HAUL_WC_SEND = 0,
+  HAUL_WC_RDMA_WRITE = 1,
+  HAUL_WC_RDMA_READ = 2,
+  HAUL_WC_COMPARE_SWAP = 3,
+  HAUL_WC_FETCH_ADD = 4,
+  HAUL_WC_LOCAL_INV = 6,
+  HAUL_WC_RECV = 128,              /* by a Send */
+  HAUL_WC_RECV_RDMA_WITH_IMM = 129, /* by an RDMA Write with immediate data */
+  HAUL_WC_OTHER = 255
+};
+
+/* Flags of haul_wc. */
+#define HAUL_WC_WITH_IMM (1u << 0) /* data is the immediate data, a number in this machine's byte order */
+#define HAUL_WC_WITH_INV (1u << 1) /* data is the rkey of the memory region that the peer has ended */
+
+/* The end of a work request. Fields behind status mean something with HAUL_WC_SUCCESS only, except qp_num and vendor_err. */
+typedef struct haul_wc {
+  uint64_t wr_id;
+  uint32_t status;     /* enum haul_wc_status */
+  uint32_t opcode;     /* enum haul_wc_opcode */
+  uint32_t byte_len;   /* bytes received or read; not defined for sends and writes */
+  uint32_t qp_num;     /* the queue pair */
+  uint32_t flags;      /* HAUL_WC_WITH_... */
+  uint32_t data;       /* what flags say */
+  uint32_t src_qp;     /* the sender, for datagrams */
+  uint32_t vendor_err; /* the provider's own number of the error */
+  uint64_t reserved[3];
+} haul_wc;
+
+/* A few words for a status of a completion. Static, never NULL. */
+const char *haul_wc_status_str(uint32_t status);
+
+/* A completion queue. */
+typedef struct haul_cq haul_cq;
+
+/*
+ * A completion queue for at least so many entries: as many as work requests can be outstanding on it. Its events appear on channel,
+ * which may be NULL, as token.
+ * Errors: HAUL_ERR_INVALID for no or too many entries, or a channel of another context; HAUL_ERR_OS.
+ */
+int haul_cq_create(haul_context *context, uint32_t entries, haul_comp_channel *channel, uint64_t token, haul_cq **out);
+void haul_cq_destroy(haul_cq *cq);
+
+/* Takes up to len completions: how many. Makes progress for the software provider: calling it in a loop is the fastest way.
+ * Errors: HAUL_ERR_CQ_OVERFLOW once completions were lost. */
+int haul_cq_poll(haul_cq *cq, haul_wc *out, uint32_t len);
+
+/* The same, waiting for the first one until the time is over: busily for a moment, then asleep. */
+int haul_cq_wait(haul_cq *cq, int64_t timeout_ns, haul_wc *out, uint32_t len);
+
+/*
+ * Asks for one event on the channel: for the next completion, or (solicited_only not 0) the next receive that the peer has marked
+ * as solicited or the next error. Completions that are there already cause none. So: arm, poll until it is empty, then wait for the
+ * channel; after its event, the same again.
+ * Errors: HAUL_ERR_INVALID for a queue without a channel.
+ */
+int haul_cq_arm(haul_cq *cq, int solicited_only);
+
+/* ---- Queue pairs -------------------------------------------------------------------------------------------------- */
+
+/* A shared receive queue. */
+typedef struct haul_srq haul_srq;
+
+/* A queue pair. */
+typedef struct haul_qp haul_qp;
+
+enum haul_qp_type {
+  HAUL_QPT_RC = 0, /* reliable connection */
+  HAUL_QPT_UD = 1, /* unreliable datagram */
+  HAUL_QPT_RD = 2  /* reliable datagram */
+};
+
+/* Flags of haul_qp_init. */
+#define HAUL_QP_SIGNAL_ALL (1u << 0)       /* every send work request reports its completion */
+#define HAUL_QP_REMOTE_PLACEMENT (1u << 1) /* a signalled Send or Write is complete when its bytes are placed at the peer, not when
+                                              the transport has taken them; costs iWARP a round trip and a place of ORD each */
+
+typedef struct haul_qp_init {
+  uint32_t size;
+  uint32_t type;          /* enum haul_qp_type */
+  uint32_t flags;         /* HAUL_QP_... */
+  uint32_t max_send_wr;   /* send work requests that are posted and not complete */
+  uint32_t max_recv_wr;   /* receive work requests; not used with a shared receive queue */
+  uint32_t max_send_sge;  /* pieces of a send work request */
+  uint32_t max_recv_sge;  /* pieces of a receive work request */
+  uint32_t max_inline;    /* bytes of inline data */
+  const haul_cq *send_cq; /* where sends complete */
+  const haul_cq *recv_cq; /* where receives complete; may be the same */
+  const haul_srq *srq;    /* where receives come from, or NULL */
+} haul_qp_init;
+/* A reliable connection with 128 work requests of one piece each way. */
+#define HAUL_QP_INIT { sizeof(haul_qp_init), HAUL_QPT_RC, 0, 128, 128, 1, 1, 0, NULL, NULL, NULL }
+
+/*
+ * A queue pair. It keeps the domain and the queues alive.
+ * Errors: HAUL_ERR_INVALID for more than the device has or queues of another context; HAUL_ERR_UNSUPPORTED;
+ * HAUL_ERR_EXHAUSTED.
+ */
+int haul_qp_create(haul_pd *pd, const haul_qp_init *init, haul_qp **out);
+
+/* Ends it, and its connection. Completions that are in the queues already stay there. */
+void haul_qp_destroy(haul_qp *qp);
+
+enum haul_qp_state {
+  HAUL_QPS_RESET = 0,
+  HAUL_QPS_INIT = 1, /* receives may be posted */
+  HAUL_QPS_RTR = 2,  /* the connection is being made */
+  HAUL_QPS_RTS = 3,  /* connected */
+  HAUL_QPS_SQD = 4,
+  HAUL_QPS_SQE = 5,
+  HAUL_QPS_ERR = 6   /* in error: what is posted is flushed */
+};
+
+/* Who made a connection end in error. */
+enum haul_blame {
+  HAUL_BLAME_NONE = 0,
+  HAUL_BLAME_LOCAL = 1,          /* this program: a wrong key, length or right of its own */
+  HAUL_BLAME_PEER = 2,           /* the peer did what the protocol or a region's rights forbid */
+  HAUL_BLAME_PEER_COMPLAINS = 3, /* the peer says that this end did */
+  HAUL_BLAME_NETWORK = 4         /* reset, timed out, or closed with work outstanding */
+};
+
+typedef struct haul_qp_info {
+  uint32_t size;
+  uint32_t qp_num;       /* unique in its context */
+  uint32_t state;        /* enum haul_qp_state */
+  uint32_t blame;        /* enum haul_blame */
+  uint32_t max_send_wr;  /* room as it was made: at least what was asked for */
+  uint32_t max_recv_wr;
+  uint32_t max_send_sge;
+  uint32_t max_recv_sge;
+  uint32_t max_inline;
+  uint32_t reserved;
+  char reason[256];      /* why it is in error, where that is known; else empty */
+} haul_qp_info;
+#define HAUL_QP_INFO_INIT { sizeof(haul_qp_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, HAUL_EMPTY }
+
+int haul_qp_query(haul_qp *qp, haul_qp_info *out);
+
+/* ---- Work requests ------------------------------------------------------------------------------------------------ */
+
+/* The most pieces of a work request, on any device. */
+#define HAUL_SGE_MAX 4
+
+/* The most inline data of a work request, bytes, on any device. */
+#define HAUL_INLINE_MAX 4096
+
+/* A piece of local memory. */
+typedef struct haul_sge {
+  uint64_t addr; /* as the memory region counts: haul_mr_info.addr and on. Inline: a pointer as a number */
+  uint32_t len;  /* bytes */
+  uint32_t lkey; /* of the memory region. Inline: not used */
+} haul_sge;
+
+enum haul_wr_opcode {
+  HAUL_WR_SEND = 0,                /* into the buffer of a receive work request of the peer */
+  HAUL_WR_SEND_WITH_IMM = 1,       /* with data for the peer's completion; without HAUL_CAP_SEND_WITH_IMM no payload */
+  HAUL_WR_SEND_WITH_INV = 2,       /* and the peer's memory region of rkey data ends */
+  HAUL_WR_RDMA_WRITE = 3,          /* into the peer's memory */
+  HAUL_WR_RDMA_WRITE_WITH_IMM = 4, /* then data for the completion of a receive work request of the peer */
+  HAUL_WR_RDMA_READ = 5,           /* out of the peer's memory, into the pieces */
+  HAUL_WR_COMPARE_SWAP = 6,        /* 8 bytes become swap if they are compare_add; the piece gets what they were */
+  HAUL_WR_FETCH_ADD = 7,           /* 8 bytes grow by compare_add; the piece gets what they were */
+  HAUL_WR_LOCAL_INV = 8            /* the memory region of this end with key data ends */
+};
+
+/* Flags of haul_send_wr. */
+#define HAUL_SEND_SIGNALED (1u << 0)  /* report the completion; without it only an error is reported */
+#define HAUL_SEND_FENCE (1u << 1)     /* wait until all reads and atomics before it are complete */
+#define HAUL_SEND_SOLICITED (1u << 2) /* the peer's completion counts as solicited */
+#define HAUL_SEND_INLINE (1u << 3)    /* the pieces are any memory, copied when posted; not for reads and atomics */
+
+typedef struct haul_send_wr {
+  uint64_t wr_id;        /* comes back with the completion */
+  uint32_t opcode;       /* enum haul_wr_opcode */
+  uint32_t flags;        /* HAUL_SEND_... */
+  const haul_sge *sges;  /* the local bytes; the array itself is read when posted */
+  uint32_t num_sge;      /* how many pieces, 0 to HAUL_SGE_MAX */
+  uint32_t data;         /* immediate data (a number in this machine's byte order), or the key to invalidate */
+  uint64_t remote_addr;  /* as the peer's memory region counts; a multiple of 8 for atomics */
+  uint64_t compare_add;
+  uint64_t swap;
+  uint32_t rkey;         /* of the peer's memory region */
+  uint32_t reserved;
+} haul_send_wr;
+
+typedef struct haul_recv_wr {
+  uint64_t wr_id;       /* comes back with the completion */
+  const haul_sge *sges; /* where the message goes; the array itself is read when posted */
+  uint32_t num_sge;     /* how many pieces, 0 to HAUL_SGE_MAX */
+  uint32_t reserved;
+} haul_recv_wr;
+
+/*
+ * Posts len send work requests, in order. They start in the order of posting and complete in that order. *posted (posted may be NULL)
+ * is how many were posted, also after an error, which is about the next one; it and those behind it are not posted. In error
+ * state they are flushed with a completion each. Never waits.
+ * Errors: HAUL_ERR_STATE before the connection is there; HAUL_ERR_FULL; HAUL_ERR_INVALID for more pieces or inline data than
+ * there is room for, unknown flags or opcodes; HAUL_ERR_UNSUPPORTED.
+ */
+int haul_post_send(haul_qp *qp, const haul_send_wr *requests, size_t len, size_t *posted);
+
+/* Posts len receive work requests, in order; possible before the connection is there. *posted and errors as haul_post_send;
+ * HAUL_ERR_INVALID with a shared receive queue. */
+int haul_post_recv(haul_qp *qp, const haul_recv_wr *requests, size_t len, size_t *posted);
+
+/* ---- Shared receive queues ---------------------------------------------------------------------------------------- */
+
+typedef struct haul_srq_init {
+  uint32_t size;
+  uint32_t max_wr;  /* receive work requests */
+  uint32_t max_sge; /* pieces of each */
+  uint32_t reserved;
+  uint64_t token;   /* names it in HAUL_ASYNC_SRQ_LIMIT_REACHED */
+} haul_srq_init;
+/* 1,024 work requests of one piece. */
+#define HAUL_SRQ_INIT { sizeof(haul_srq_init), 1024, 1, 0, 0 }
+
+/* init may be NULL: the defaults. Errors: HAUL_ERR_UNSUPPORTED; HAUL_ERR_INVALID for more than the device has. */
+int haul_srq_create(haul_pd *pd, const haul_srq_init *init, haul_srq **out);
+void haul_srq_destroy(haul_srq *srq);
+
+/* As haul_post_recv. */
+int haul_srq_post_recv(haul_srq *srq, const haul_recv_wr *requests, size_t len, size_t *posted);
+
+/* Reports once, as an asynchronous event, that fewer than limit work requests are left. 0 turns it off.
+ * Errors: HAUL_ERR_UNSUPPORTED. */
+int haul_srq_arm_limit(haul_srq *srq, uint32_t limit);
+
+/* ---- Connections -------------------------------------------------------------------------------------------------- */
+
+/* The most private data, bytes, on any device; haul_device_info.max_private_data is what this one has. */
+#define HAUL_PRIVATE_DATA_MAX 512
+
+/* What an end offers or asks for. */
+typedef struct haul_conn_param {
+  uint32_t size;
+  uint32_t private_data_len;    /* bytes */
+  const void *private_data;     /* for the peer's application; read during the call only */
+  uint16_t responder_resources; /* reads and atomics of the peer that this end answers at once (IRD) */
+  uint16_t initiator_depth;     /* reads and atomics that this end wants to have outstanding (ORD) */
+  uint8_t rnr_retry_count;      /* how often to try again where the peer has posted no receive; 7: for ever. iWARP ignores it */
+  uint8_t retry_count;          /* how often to send again. iWARP ignores it */
+  uint8_t reserved[2];
+} haul_conn_param;
+/* 16 reads and atomics each way, all retries, no private data. */
+#define HAUL_CONN_PARAM_INIT { sizeof(haul_conn_param), 0, NULL, 16, 16, 7, 7, { 0, 0 } }
+
+/* A peer that wants to connect. */
+typedef struct haul_conn_request haul_conn_request;
+
+enum haul_cm_type {
+  HAUL_CM_CONNECT_REQUEST = 1, /* request: answer it with haul_accept or haul_reject */
+  HAUL_CM_ESTABLISHED = 2,     /* the connection is there: sends may be posted */
+  HAUL_CM_REJECTED = 3,        /* the peer's application does not want it; the queue pair can be connected again */
+  HAUL_CM_UNREACHABLE = 4,     /* no listener, no route, no answer, or one that makes no sense: blame, reason */
+  HAUL_CM_DISCONNECTED = 5,    /* it is over; what was posted is flushed. blame is HAUL_BLAME_NONE if an end disconnected in order */
+  HAUL_CM_OTHER = 255
+};
+
+typedef struct haul_cm_event {
+  uint32_t size;
+  uint32_t type;                /* enum haul_cm_type */
+  uint32_t qp_num;              /* the queue pair; 0 for a request */
+  uint32_t blame;               /* enum haul_blame */
+  haul_conn_request *request;   /* belongs to the program: exactly one haul_accept or haul_reject; NULL for others */
+  uint16_t responder_resources; /* request: the most this end's ORD can be; established: IRD as it is now */
+  uint16_t initiator_depth;     /* request: what this end's IRD should be; established: ORD as it is now */
+  uint32_t private_data_len;    /* bytes */
+  struct sockaddr_storage peer; /* of a request */
+  uint8_t private_data[512];    /* what the peer's application says */
+  char reason[256];             /* one line on what was wrong; else empty */
+} haul_cm_event;
+#define HAUL_CM_EVENT_INIT { sizeof(haul_cm_event), 0, 0, 0, NULL, 0, 0, 0, HAUL_EMPTY, HAUL_EMPTY, HAUL_EMPTY }
+
+/* Where events of connections arrive. */
+typedef struct haul_cm_channel haul_cm_channel;
+
+/* Errors: HAUL_ERR_OS: no file descriptors. */
+int haul_cm_channel_create(haul_context *context, haul_cm_channel **out);
+
+/* Requests that nobody has taken are rejected. */
+void haul_cm_channel_destroy(haul_cm_channel *channel);
+
+/* Readable while there are events. */
+int haul_cm_channel_fd(haul_cm_channel *channel);
+
+/* Takes an event: 1, or 0 if there is none. Errors: HAUL_ERR_OS. */
+int haul_cm_channel_poll(haul_cm_channel *channel, haul_cm_event *out);
+
+/* The same, waiting for one until the time is over. */
+int haul_cm_channel_wait(haul_cm_channel *channel, int64_t timeout_ns, haul_cm_event *out);
+
+/* A listener. */
+typedef struct haul_listener haul_listener;
+
+/*
+ * Listens at address (sockaddr_in or sockaddr_in6; port 0: any free one). Requests appear on channel; at most backlog of them
+ * wait there for an answer, further peers are turned away.
+ * Errors: HAUL_ERR_OS: the address is in use or not of this machine; HAUL_ERR_INVALID for another kind of address.
+ */
+int haul_listen(haul_context *context, const struct sockaddr *address, socklen_t address_len, haul_cm_channel *channel,
+                uint32_t backlog, haul_listener **out);
+
+/* Where it listens, as getsockname: *len is the room at out, then the length of the address. */
+int haul_listener_address(haul_listener *listener, struct sockaddr *out, socklen_t *len);
+
+/* Ends it, not the connections that came of it. */
+void haul_listener_destroy(haul_listener *listener);
+
+/*
+ * Asks the listener at address for a connection; does not wait. What comes of it appears on channel: established, rejected or
+ * unreachable, and later disconnected. param may be NULL: the defaults.
+ * Errors: HAUL_ERR_STATE unless the queue pair is new; HAUL_ERR_INVALID for private data that is too long.
+ */
+int haul_connect(haul_qp *qp, const struct sockaddr *address, socklen_t address_len, const haul_conn_param *param,
+                 haul_cm_channel *channel);
+
+/*
+ * Connects the request with a new queue pair of the listener's context; post its receives first. The listener's channel gets its
+ * events. param may be NULL: the defaults. The request is used up, also by an error, which rejects it.
+ * Errors: HAUL_ERR_STATE for a queue pair that is not new; HAUL_ERR_INVALID for private data that is too long.
+ */
+int haul_accept(haul_conn_request *request, haul_qp *qp, const haul_conn_param *param);
+
+/* Turns the peer away; its application gets the private data. The request is used up.
+ * Errors: HAUL_ERR_INVALID for private data that is too long; it is rejected without any then. */
+int haul_reject(haul_conn_request *request, const void *private_data, uint32_t len);
+
+/* Ends the connection: what the transport has taken still arrives, what is posted and not complete is flushed.
+ * Errors: HAUL_ERR_STATE where there is none. */
+int haul_disconnect(haul_qp *qp);
+
+/* ---- Connections without the connection manager ------------------------------------------------------------------- */
+
+/* What two programs tell each other, by means of their own. */
+typedef struct haul_endpoint {
+  uint32_t qp_num;
+  uint32_t psn;     /* first packet sequence number, 24 bits */
+  uint16_t lid;     /* 0 on Ethernet */
+  uint16_t port;    /* transport port of the software provider, 0 for devices; a number in this machine's byte order */
+  uint32_t reserved;
+  uint8_t gid[16];  /* on IP networks the address, IPv4 mapped into IPv6 */
+} haul_endpoint;
+
+/* What to tell the peer. Errors: HAUL_ERR_UNSUPPORTED. */
+int haul_qp_endpoint(haul_qp *qp, haul_endpoint *out);
+
+/*
+ * Connects with the queue pair that peer describes, which does the same with this one; waits for it. Private data of param, which
+ * may be NULL, is not sent. No events: 0 is established.
+ * Errors: HAUL_ERR_UNSUPPORTED; HAUL_ERR_TIMED_OUT; HAUL_ERR_INVALID for a negative time-out; HAUL_ERR_STATE.
+ */
+int haul_qp_connect_endpoint(haul_qp *qp, const haul_endpoint *peer, const haul_conn_param *param, int64_t timeout_ns);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HAUL_H */
