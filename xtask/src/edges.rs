@@ -15,7 +15,7 @@ struct Allowed {
 /// A protocol core computes; whatever could reach a clock, a socket or a file is not on its list.
 const PURE: Option<&[&str]> = Some(&["siphasher", "thiserror"]);
 
-const ALLOWED: [Allowed; 14] = [
+const ALLOWED: [Allowed; 15] = [
     Allowed {
         krate: "haul-netem",
         internal: &[],
@@ -69,6 +69,11 @@ const ALLOWED: [Allowed; 14] = [
         external: None,
     },
     Allowed {
+        krate: "haul-ibv",
+        internal: &["haul-slab", "haul-verbs"],
+        external: None,
+    },
+    Allowed {
         krate: "haul-capi",
         internal: &["haul-ibv", "haul-soft", "haul-verbs"],
         external: None,
@@ -85,7 +90,7 @@ const ALLOWED: [Allowed; 14] = [
     },
     Allowed {
         krate: "haul-cli",
-        internal: &["haul", "haul-lab"],
+        internal: &["haul", "haul-ibv", "haul-lab", "haul-soft", "haul-verbs"],
         external: None,
     },
     Allowed {

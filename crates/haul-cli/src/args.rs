@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Get(Get),
     /// Measure memory to memory against a server
     Bench(Bench),
+    /// What can do RDMA here: the software provider, and the machine's devices or why there are none
+    Devices(Devices),
     /// An emulated WAN on this machine: hosts, paths, comparisons
     Lab(haul_lab::Args),
 }
@@ -109,6 +111,13 @@ pub(crate) struct Bench {
     pub(crate) path: Path,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Devices {
+    /// Print one JSON object on stdout instead
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// How files that exist at the receiver are treated.

@@ -255,6 +255,8 @@ fn set_operation(send: &mut verbs::SendWr, op: SendOp, caps: DeviceCaps) -> Resu
             need(DeviceCaps::SEND_WITH_INVALIDATE, "Send with Invalidate")?;
             send.opcode = wr::SEND_WITH_INV;
             send.imm_data = rkey;
+            // libsiw takes the key from here; nobody else looks.
+            send.wr = rdma(haul_verbs::Remote { addr: 0, rkey });
         }
         SendOp::RdmaWrite(remote) => {
             send.opcode = wr::RDMA_WRITE;

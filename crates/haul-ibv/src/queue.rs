@@ -69,6 +69,11 @@ impl Qp {
         let srq_raw = srq
             .as_ref()
             .map_or(std::ptr::null_mut(), |srq| srq.raw.ptr());
+        // SAFETY: the context is open.
+        let ops = unsafe { &(*context.raw.ptr()).ops };
+        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
+            return Err(Error::Unsupported("posting work requests"));
+        };
         let mut attr = init_attr(send_cq.raw.ptr(), recv_cq.raw.ptr(), srq_raw, init.capacity);
         attr.sq_sig_all = init.signal_all.into();
         // SAFETY: domain and queues live as long as the queue pair, which holds them; the attributes are ours.
@@ -76,11 +81,6 @@ impl Qp {
         let raw = Raw::made("queue pair", qp)?;
         // SAFETY: it was just made.
         let number = unsafe { (*raw.ptr()).qp_num };
-        // SAFETY: the context is open.
-        let ops = unsafe { &(*context.raw.ptr()).ops };
-        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
-            return Err(Error::Unsupported("posting work requests"));
-        };
         let qp = Arc::new(Self {
             raw,
             number,
@@ -150,6 +150,11 @@ impl Qp {
         let index = STATES.iter().position(|other| *other == state);
         let index = index.and_then(|index| u8::try_from(index).ok());
         self.state.store(index.unwrap_or(0), Ordering::Release);
+    }
+
+    /// Whether what is posted would stay: siw flushes what it has when a connection ends, and then looks no more.
+    fn is_not_flushed(&self, state: QpState) -> bool {
+        state == QpState::Err && self.is_iwarp()
     }
 
     /// Whether the device has put it into error: an answering end has no completion that says so. The drivers of iWARP
@@ -448,7 +453,7 @@ impl QpOps for Qp {
 
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let state = self.known_state();
-        if !matches!(state, QpState::Rts | QpState::Err) {
+        if !matches!(state, QpState::Rts | QpState::Err) || self.is_not_flushed(state) {
             let error = Error::State(state);
             return Err(PostError { posted: 0, error });
         }
@@ -463,6 +468,11 @@ impl QpOps for Qp {
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         if self.srq.is_some() {
             let error = Error::Invalid("the queue pair has a shared receive queue");
+            return Err(PostError { posted: 0, error });
+        }
+        let state = self.known_state();
+        if self.is_not_flushed(state) {
+            let error = Error::State(state);
             return Err(PostError { posted: 0, error });
         }
         post::recvs(requests, |first| {
@@ -562,6 +572,11 @@ pub(crate) struct Srq {
 impl Srq {
     pub(crate) fn new(pd: Arc<Pd>, init: &SrqInit) -> Result<Self> {
         let context = &pd.context;
+        // SAFETY: the context is open.
+        let ops = unsafe { &(*context.raw.ptr()).ops };
+        let post = ops
+            .post_srq_recv
+            .ok_or(Error::Unsupported("a shared receive queue"))?;
         let token = usize::try_from(init.token).map_err(|_| Error::Invalid("the token"))?;
         let mut attr = verbs::SrqInitAttr {
             srq_context: std::ptr::without_provenance_mut(token),
@@ -574,11 +589,6 @@ impl Srq {
         // SAFETY: the domain lives as long as the queue, which holds it; the attributes are ours.
         let srq = unsafe { (context.library.verbs.ibv_create_srq)(pd.raw.ptr(), &raw mut attr) };
         let raw = Raw::made("shared receive queue", srq)?;
-        // SAFETY: the context is open.
-        let ops = unsafe { &(*context.raw.ptr()).ops };
-        let post = ops
-            .post_srq_recv
-            .ok_or(Error::Unsupported("a shared receive queue"))?;
         Ok(Self { raw, post, pd })
     }
 }

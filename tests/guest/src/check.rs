@@ -7,7 +7,8 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, ensure};
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
-    Blame, Data, DeviceCaps, Notify, QpState, Remote, SendOp, SendWr, SgeList, WcOpcode, WcStatus,
+    Blame, Data, DeviceCaps, Error, Notify, QpState, Remote, SendOp, SendWr, SgeList, WcOpcode,
+    WcStatus,
 };
 
 use crate::client::{Client, FIRST, quiet};
@@ -77,7 +78,15 @@ const CHECKS: &[(&str, DeviceCaps, Check)] = &[
 
 /// Runs the checks whose name contains `only`; how many failed.
 pub(crate) fn run(device: &Opened, at: SocketAddr, only: &str, keep: bool) -> Result<usize> {
-    let client = Client::connect(device, at, &[])?;
+    let begun = Instant::now();
+    let client = loop {
+        match Client::connect(device, at, &[]) {
+            Ok(client) => break client,
+            // The server may not be there yet.
+            Err(error) if begun.elapsed() > PATIENCE => return Err(error),
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(200)),
+        }
+    };
     let both = client.served & device.attributes.caps;
     client.finish()?;
     let (mut passed, mut failed) = (0, 0);
@@ -341,9 +350,19 @@ fn refused(mut client: Client, remote: Remote, len: u32) -> Result<()> {
     let mut seen = vec![0; len as usize];
     client.end.memory.region().read(0, &mut seen)?;
     ensure!(seen.iter().all(|byte| *byte == 0x5a), "bytes were placed");
-    // What is posted now is flushed.
-    let (flushed, _) = client.fail(SendOp::RdmaWrite(client.remote), sink)?;
-    ensure!(flushed.status == WcStatus::WrFlushErr, "{flushed:?}");
+    // What is posted now is flushed, or refused.
+    let write = SendOp::RdmaWrite(client.remote);
+    let late = SendWr::new(FIRST + (1 << 20), write, sink);
+    match client.end.qp.post_send(&[late]) {
+        Ok(()) => {
+            let flushed = client.end.completion(|done| done.wr_id == late.wr_id)?;
+            ensure!(flushed.status == WcStatus::WrFlushErr, "{flushed:?}");
+        }
+        Err(refused) => ensure!(
+            matches!(refused.error, Error::State(QpState::Err)),
+            "{refused:?}"
+        ),
+    }
     Ok(())
 }
 
