@@ -577,7 +577,7 @@ typedef struct haul_cm_event {
   uint16_t initiator_depth;     /* request: what this end's IRD should be; established: ORD as it is now */
   uint32_t private_data_len;    /* bytes */
   struct sockaddr_storage peer; /* of a request */
-  uint8_t private_data[512];    /* what the peer's application says */
+  uint8_t private_data[512];    /* what the peer's application says; over RoCE and InfiniBand with zeros behind it */
   char reason[256];             /* one line on what was wrong; else empty */
 } haul_cm_event;
 #define HAUL_CM_EVENT_INIT { sizeof(haul_cm_event), 0, 0, 0, NULL, 0, 0, 0, HAUL_EMPTY, HAUL_EMPTY, HAUL_EMPTY }
