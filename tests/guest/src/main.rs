@@ -1,0 +1,71 @@
+//! Two ends that try every verb of a provider against each other, over whatever network is between them.
+//!
+//! `verbs-peer serve` answers; `verbs-peer check` makes a connection for each check, asks the other end to do its part by
+//! small messages, compares every byte, and prints what a Rust test prints.
+//!
+//! Map: `device` opening and queue pairs · `message` what the ends say to each other · `pattern` bytes to compare · `serve`
+//! the answering end · `client` the asking end's tools · `check` the checks.
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "it times what it does, and tells endpoints over a socket of its own"
+)]
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser};
+
+mod check;
+mod client;
+mod device;
+mod message;
+mod pattern;
+mod serve;
+
+#[derive(Debug, Parser)]
+enum Command {
+    /// Answer until nothing has come for a while, or a client says that it was the last
+    Serve(Common),
+    /// Run the checks
+    Check {
+        #[command(flatten)]
+        common: Common,
+        /// Only checks whose name contains this
+        #[arg(long, default_value = "")]
+        only: String,
+        /// Let the server go on waiting
+        #[arg(long)]
+        keep: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Provider of the device
+    #[arg(long, default_value = "ibv")]
+    provider: String,
+    /// Name of the device
+    #[arg(long)]
+    device: String,
+    /// Where the server listens; a TCP listener for the checks without connection manager is one port above
+    #[arg(long)]
+    at: SocketAddr,
+}
+
+fn main() -> Result<ExitCode> {
+    match Command::parse() {
+        Command::Serve(common) => {
+            let device = device::Opened::open(&common.provider, &common.device)?;
+            serve::run(&device, common.at)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Check { common, only, keep } => {
+            let device = device::Opened::open(&common.provider, &common.device)?;
+            let failed = check::run(&device, common.at, &only, keep);
+            Ok(ExitCode::from(u8::from(failed > 0)))
+        }
+    }
+}
