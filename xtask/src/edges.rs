@@ -15,7 +15,7 @@ struct Allowed {
 /// A protocol core computes; whatever could reach a clock, a socket or a file is not on its list.
 const PURE: Option<&[&str]> = Some(&["siphasher", "thiserror"]);
 
-const ALLOWED: [Allowed; 13] = [
+const ALLOWED: [Allowed; 14] = [
     Allowed {
         krate: "haul-netem",
         internal: &[],
@@ -79,8 +79,13 @@ const ALLOWED: [Allowed; 13] = [
         external: None,
     },
     Allowed {
+        krate: "haul-bench",
+        internal: &["haul", "haul-io", "haul-slab", "haul-verbs"],
+        external: None,
+    },
+    Allowed {
         krate: "haul-cli",
-        internal: &["haul", "haul-lab"],
+        internal: &["haul", "haul-bench", "haul-ibv", "haul-lab", "haul-soft", "haul-verbs"],
         external: None,
     },
     Allowed {
