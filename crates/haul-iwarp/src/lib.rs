@@ -23,6 +23,7 @@ pub mod wire;
 
 pub use crc::{CRC_LEN, Crc32c};
 pub use error::{Error, Incompatible, PostError, TermCode};
+pub use llp::message::{Arrived, Datagram, MessageConfig, MessageConnection, Repeat};
 pub use llp::stream::{
     Fpdu, Next, Piece, Pieces, Received, StreamConfig, StreamConnection, Trailer,
 };

@@ -2,12 +2,11 @@
 
 mod common;
 
-use common::{End, config, ends, everything, pair, pattern, settle, settle_in};
-use haul_iwarp::wire::mpa::RtrKinds;
+use common::{config, everything, pair, pattern, settle, settle_in};
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{
-    CompletionKind, Error, Event, Incompatible, PostError, SendOp, Stag, State, Status,
-    StreamConfig, Time,
+    CompletionKind, Error, Event, PostError, RecvWr, Rights, SendOp, SendWr, Stag, State, Status,
+    StreamConfig,
 };
 
 const SEND: SendOp = SendOp::Send {
@@ -94,4 +93,323 @@ fn sends_and_writes_arrive_however_the_stream_is_cut() {
             assert_eq!(a.connection.params().unwrap().crc, initiator.crc, "{at}");
         }
     }
+}
+
+fn read(sink_to: u64, source_to: u64) -> SendOp {
+    SendOp::Read {
+        sink: Stag(0x200),
+        sink_to,
+        source: Stag(0x100),
+        source_to,
+    }
+}
+
+fn add(to: u64) -> SendOp {
+    let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+    let stag = Stag(0x100);
+    SendOp::Atomic { stag, to, op }
+}
+
+#[test]
+fn reads_and_atomics_are_never_more_than_agreed() {
+    let mut initiator = config();
+    initiator.qp.ord = 7;
+    let mut responder = config();
+    responder.qp.ird = 3;
+    let (mut a, mut b) = pair(initiator, responder);
+    assert_eq!(a.connection.params().unwrap().ord, 3);
+    assert_eq!(b.connection.params().unwrap().ird, 3);
+    b.ram.register(0x100, 0, pattern(64, 0), everything());
+    a.ram.register(0x200, 0, vec![0; 64], everything());
+    for id in 0..10 {
+        let op = if id % 2 == 0 { read(0, 0) } else { add(8) };
+        a.post_read(id, op, 8);
+    }
+    a.drain();
+    assert_eq!(a.fpdus.len(), 3, "the others wait for responses");
+    settle(&mut a, &mut b);
+    let done: Vec<u64> = a.completions.iter().map(|c| c.id).collect();
+    assert_eq!(done, (0..10).collect::<Vec<_>>());
+    assert_eq!((a.connection.error(), b.connection.error()), (None, None));
+}
+
+#[test]
+fn a_fence_waits_for_reads_and_atomics() {
+    let (mut a, mut b) = pair(config(), config());
+    b.ram.register(0x100, 0, pattern(64, 0), everything());
+    a.ram.register(0x200, 0, vec![0; 64], everything());
+    a.post_read(1, read(0, 0), 16);
+    a.try_post_send(2, write(Stag(0x100), 0), vec![9; 16], true)
+        .unwrap();
+    a.drain();
+    assert_eq!(a.fpdus.len(), 1);
+    settle(&mut a, &mut b);
+    assert_eq!(
+        a.ram.regions[0][..16],
+        pattern(64, 0)[..16],
+        "the read saw what was before"
+    );
+    assert_eq!(b.ram.regions[0][..16], [9; 16]);
+}
+
+#[test]
+fn requests_complete_in_the_order_of_posting() {
+    let (mut a, mut b) = pair(config(), config());
+    b.ram.register(0x100, 0, pattern(64, 0), everything());
+    a.ram.register(0x200, 0, vec![0; 64], everything());
+    a.post_read(1, read(0, 0), 16);
+    a.post_send(2, write(Stag(0x100), 32), vec![9; 16]);
+    a.drain();
+    assert!(
+        a.completions.is_empty(),
+        "the Write is out, the Read before it is not back"
+    );
+    settle(&mut a, &mut b);
+    assert_eq!(
+        a.completions.iter().map(|c| c.id).collect::<Vec<_>>(),
+        [1, 2]
+    );
+}
+
+#[test]
+fn a_write_with_proof_completes_when_it_is_placed_at_the_peer() {
+    let (mut a, mut b) = pair(config(), config());
+    let stag = b.ram.register(0x100, 0, vec![0; 64], everything());
+    let placed = true;
+    a.post_send(
+        1,
+        SendOp::Write {
+            stag,
+            to: 0,
+            placed,
+        },
+        vec![9; 64],
+    );
+    a.drain();
+    assert!(a.completions.is_empty());
+    assert_eq!(a.fpdus.len(), 2, "the Write, and a Read of nothing");
+    settle(&mut a, &mut b);
+    let done = a.completions[0];
+    assert_eq!(
+        (done.kind, done.len, done.id),
+        (CompletionKind::Write, 64, 1)
+    );
+    assert_eq!(a.completions.len(), 1);
+}
+
+#[test]
+fn a_write_completes_only_when_its_octets_are_not_needed_any_more() {
+    let (mut a, mut b) = pair(config(), config());
+    b.ram.register(0x100, 0, vec![0; 64], everything());
+    a.post_send(1, write(Stag(0x100), 0), vec![9; 64]);
+    let mut header = [0; haul_iwarp::HEADER_MAX];
+    let fpdu = a
+        .connection
+        .poll_transmit(a.now, &mut a.ram, &mut header)
+        .unwrap();
+    assert_eq!(a.connection.poll_event(), None);
+    a.connection.handle_released(a.now, fpdu.segment.index);
+    assert_eq!(a.connection.poll_event(), None);
+    a.connection.handle_released(a.now, fpdu.segment.index + 1);
+    assert!(matches!(
+        a.connection.poll_event(),
+        Some(Event::Completion(_))
+    ));
+}
+
+#[test]
+fn queues_have_limits() {
+    let mut initiator = config();
+    (initiator.qp.send_depth, initiator.qp.recv_depth) = (3, 2);
+    initiator.qp.ord = 0;
+    let (mut a, _) = pair(initiator, config());
+    let mut post = |id, op| a.try_post_send(id, op, vec![], false);
+    assert_eq!(post(1, read(0, 0)), Err(PostError::NoReads));
+    let placed = true;
+    let proven = SendOp::Write {
+        stag: Stag(1),
+        to: 0,
+        placed,
+    };
+    assert_eq!(post(1, proven), Err(PostError::NoReads));
+    assert_eq!([1, 2, 3].map(|id| post(id, SEND)), [Ok(()); 3]);
+    assert_eq!(post(4, SEND), Err(PostError::Full));
+    let receive = |id| RecvWr {
+        id,
+        slot: 0,
+        len: 1,
+    };
+    assert_eq!(a.connection.post_receive(receive(1)), Ok(()));
+    assert_eq!(a.connection.post_receive(receive(2)), Ok(()));
+    assert_eq!(a.connection.post_receive(receive(3)), Err(PostError::Full));
+}
+
+#[test]
+fn what_the_peer_does_not_know_is_not_sent_to_it() {
+    let foreign = StreamConfig {
+        extensions: false,
+        ..config()
+    };
+    let (mut a, _) = pair(config(), foreign);
+    let immediate = SendOp::Immediate {
+        data: 1,
+        solicited: false,
+    };
+    for op in [add(0), immediate] {
+        let refused = a.try_post_send(1, op, vec![], false);
+        assert_eq!(refused, Err(PostError::Unsupported));
+    }
+    let params = a.connection.params().unwrap();
+    assert!(!params.extended);
+    assert_eq!(params.ulpdu_max, 1_460 - 6, "one FPDU to a segment");
+}
+
+#[test]
+fn receives_may_come_from_a_shared_queue() {
+    let mut responder = config();
+    responder.qp.shared_receive = true;
+    let (mut a, mut b) = pair(config(), responder);
+    for slot in [40, 41] {
+        let wr = RecvWr {
+            id: slot.into(),
+            slot,
+            len: 8,
+        };
+        b.ram.shared.push_back(wr);
+        b.ram.receives.insert(slot, vec![0; 8]);
+    }
+    a.post_send(1, SEND, b"first".to_vec());
+    a.post_send(2, SEND, b"second".to_vec());
+    settle(&mut a, &mut b);
+    assert_eq!(
+        b.completions.iter().map(|c| c.id).collect::<Vec<_>>(),
+        [40, 41]
+    );
+    assert_eq!(&b.ram.receives[&41], b"second\0\0");
+    a.post_send(3, SEND, b"third".to_vec());
+    settle(&mut a, &mut b);
+    let code = haul_iwarp::TermCode::DDP_NO_BUFFER;
+    assert_eq!(b.connection.error(), Some(Error::PeerMisbehaved(code)));
+    assert_eq!(a.connection.error(), Some(Error::Terminated(code)));
+}
+
+#[test]
+fn closing_finishes_what_is_posted_and_flushes_receives() {
+    let (mut a, mut b) = pair(config(), config());
+    let stag = b.ram.register(0x100, 0, vec![0; 64], everything());
+    b.post_receive(1, 8);
+    a.post_receive(2, 8);
+    a.post_send(1, write(stag, 0), vec![9; 64]);
+    a.connection.close(a.now);
+    assert_eq!(
+        a.try_post_send(2, SEND, vec![], false),
+        Err(PostError::NotOpen)
+    );
+    settle(&mut a, &mut b);
+    assert!(a.shut_down);
+    assert_eq!(a.connection.state(), State::Finished);
+    assert_eq!(b.ram.regions[0], [9; 64]);
+    b.connection.handle_eof(b.now);
+    b.drain();
+    assert!(b.has(Event::Disconnect));
+    assert_eq!(b.connection.error(), None);
+    assert_eq!(b.completions[0].status, Status::Flushed);
+    a.connection.handle_eof(a.now);
+    a.drain();
+    assert!(a.has(Event::Disconnect));
+    assert_eq!(a.connection.error(), None);
+    let done: Vec<_> = a.completions.iter().map(|c| (c.id, c.status)).collect();
+    assert_eq!(done, [(1, Status::Success), (2, Status::Flushed)]);
+}
+
+#[test]
+fn an_end_in_the_middle_is_a_loss() {
+    // In the middle of an FPDU.
+    let (mut a, mut b) = pair(config(), config());
+    b.post_receive(1, 64);
+    a.post_send(1, SEND, vec![1; 64]);
+    a.drain();
+    let wire = std::mem::take(&mut a.wire);
+    b.feed(&wire[..50]);
+    b.connection.handle_eof(b.now);
+    b.drain();
+    assert_eq!(b.connection.error(), Some(Error::Lost));
+    assert_eq!(b.completions[0].status, Status::Flushed);
+    // With a read outstanding.
+    let (mut a, _) = pair(config(), config());
+    a.post_read(1, read(0, 0), 8);
+    a.drain();
+    a.connection.handle_eof(a.now);
+    a.drain();
+    assert_eq!(a.connection.error(), Some(Error::Lost));
+    assert_eq!(a.completions[0].status, Status::Flushed);
+    // A reset.
+    let (mut a, _) = pair(config(), config());
+    a.post_receive(1, 8);
+    a.connection.handle_lost(a.now);
+    a.drain();
+    assert_eq!(a.connection.error(), Some(Error::Lost));
+    assert!(a.has(Event::Disconnect));
+    let wr = RecvWr {
+        id: 2,
+        slot: 2,
+        len: 8,
+    };
+    assert_eq!(a.connection.post_receive(wr), Err(PostError::NotOpen));
+}
+
+#[test]
+fn a_peer_that_does_not_close_is_not_waited_for_forever() {
+    let (mut a, mut b) = pair(config(), config());
+    settle(&mut a, &mut b);
+    a.connection.close(a.now);
+    a.drain();
+    let deadline = a.connection.poll_timeout().expect("it is waited for");
+    a.connection.handle_timeout(deadline);
+    a.drain();
+    assert!(a.has(Event::Disconnect));
+    assert_eq!(a.connection.poll_timeout(), None);
+}
+
+#[test]
+fn an_abort_flushes_at_once_and_sends_nothing() {
+    let (mut a, mut b) = pair(config(), config());
+    settle(&mut a, &mut b);
+    a.post_send(1, SEND, vec![1; 8]);
+    a.connection.abort(a.now);
+    a.drain();
+    assert!(a.wire.is_empty());
+    assert_eq!(a.completions[0].status, Status::Flushed);
+    assert!(a.has(Event::Disconnect));
+}
+
+#[test]
+fn a_placement_that_cannot_be_carried_out_ends_the_connection() {
+    let (mut a, mut b) = pair(config(), config());
+    let stag = b.ram.register(0x100, 0, vec![0; 64], Rights::REMOTE_WRITE);
+    a.post_send(1, write(stag, 0), vec![9; 64]);
+    a.drain();
+    let wire = std::mem::take(&mut a.wire);
+    let received = b.connection.handle_bytes(b.now, &mut b.ram, &wire);
+    assert!(matches!(received.next, haul_iwarp::Next::Place(_)));
+    b.connection.handle_memory_gone(b.now);
+    b.drain();
+    let code = haul_iwarp::TermCode::DDP_INVALID_STAG;
+    assert_eq!(b.connection.error(), Some(Error::LocalMemory(code)));
+    let wire = std::mem::take(&mut b.wire);
+    a.feed(&wire);
+    assert_eq!(a.connection.error(), Some(Error::Terminated(code)));
+}
+
+#[test]
+fn an_idle_connection_is_small() {
+    let (a, b) = pair(config(), config());
+    for end in [&a, &b] {
+        assert!(
+            size_of_val(&end.connection) <= 1_536,
+            "{}",
+            size_of_val(&end.connection)
+        );
+    }
+    assert!(size_of::<SendWr>() <= 80);
 }

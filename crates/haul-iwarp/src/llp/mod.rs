@@ -1,8 +1,8 @@
 //! The lower layers: [`stream`] TCP through MPA, [`message`] one segment per message.
 
 mod agree;
-
-pub mod stream;
+pub(crate) mod message;
+pub(crate) mod stream;
 
 pub use agree::Params;
 
@@ -15,8 +15,8 @@ pub const HEADER_MAX: usize = crate::wire::mpa::LENGTH_LEN + crate::qp::SEGMENT_
 /// Octets of the longest trailer: padding and CRC.
 pub const TRAILER_MAX: usize = 3 + CRC_LEN;
 
-/// A segment to be sent: header octets in the caller's slot, payload by name, then [`stream::Fpdu::trailer`] or
-/// [`message::Datagram::trailer`].
+/// A segment to be sent: header octets in the caller's slot, payload by name, then [`crate::Fpdu::trailer`] or
+/// [`crate::Datagram::trailer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// Number of the segment, counted from 0 on this connection. Say with `handle_released` when it is not needed any

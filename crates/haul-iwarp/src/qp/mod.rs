@@ -19,7 +19,7 @@ use crate::wire::rdmap::{ReadRequest, Terminate};
 
 pub(crate) use deliver::Effect;
 pub(crate) use recv::Incoming;
-pub(crate) use send::SEGMENT_HEADER_MAX;
+pub(crate) use send::{Emission, SEGMENT_HEADER_MAX};
 pub use work::{
     Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, Status,
 };
@@ -105,6 +105,8 @@ pub(crate) struct Qp {
     out: Msns,
     into: Msns,
     terminate: Option<Box<Terminate>>,
+    /// Index of the segment that is the Terminate, once it is made.
+    terminate_segment: Option<u64>,
     heard: Option<Box<Terminate>>,
     /// A first message of no effect, a zero-length Send, may come (RFC 6581 §4).
     rtr_send_expected: bool,
@@ -169,6 +171,7 @@ impl Qp {
             out: first,
             into: first,
             terminate: None,
+            terminate_segment: None,
             heard: None,
             rtr_send_expected: false,
             segments: 0,
@@ -177,6 +180,12 @@ impl Qp {
             error: None,
             config,
         }
+    }
+
+    /// Sizes that were not known when it was made; nothing is posted yet.
+    pub(crate) fn configure(&mut self, config: QpConfig) {
+        (self.ird, self.ord) = (config.ird, config.ord);
+        self.config = config;
     }
 
     /// What start-up agreed on.
@@ -335,6 +344,10 @@ impl Qp {
         if matches!(self.state, State::Terminating | State::Closed) {
             return;
         }
+        if self.state == State::Finished {
+            self.fail(error); // this end's half is closed: there is no way to say it
+            return;
+        }
         // RFC 5040 §4.8, Figure 10: headers go with errors of RDMAP and DDP, not with catastrophic and lower ones.
         let code = violation.code;
         let with_header = code.layer < 2 && code.etype != 0 && !header.is_empty();
@@ -364,7 +377,7 @@ impl Qp {
 
     /// Whether a Terminate waits to be sent.
     pub(crate) fn must_terminate(&self) -> bool {
-        self.terminate.is_some()
+        self.terminate.is_some() && self.terminate_segment.is_none()
     }
 
     /// What the peer's Terminate said, if it sent one.

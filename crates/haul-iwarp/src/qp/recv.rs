@@ -311,23 +311,22 @@ impl Qp {
             return Err(TermCode::DDP_INVALID_MO.into());
         }
         let opcode = segment.opcode.map_err(code_of)?;
+        if !matches!(opcode, Opcode::ReadRequest | Opcode::AtomicRequest) {
+            return Err(TermCode::UNEXPECTED_OPCODE.into());
+        }
         if segment.len as usize != segment.own.len() || !segment.last {
             return Err(TermCode::STREAM_CATASTROPHIC.into());
         }
         let malformed = |_| TermCode::STREAM_CATASTROPHIC;
-        let effect = match opcode {
-            Opcode::ReadRequest => Effect::ReadRequest(
-                ReadRequest::parse(segment.own).map_err(malformed)?,
-                segment.msn,
-            ),
-            Opcode::AtomicRequest => Effect::AtomicRequest(
-                AtomicRequest::parse(segment.own).map_err(|error| match error {
-                    ParseError::AtomicOp(_) => TermCode::UNEXPECTED_OPCODE,
-                    _ => TermCode::STREAM_CATASTROPHIC,
-                })?,
-                segment.msn,
-            ),
-            _ => return Err(TermCode::UNEXPECTED_OPCODE.into()),
+        let effect = if opcode == Opcode::ReadRequest {
+            let request = ReadRequest::parse(segment.own).map_err(malformed)?;
+            Effect::ReadRequest(request, segment.msn)
+        } else {
+            let request = AtomicRequest::parse(segment.own).map_err(|error| match error {
+                ParseError::AtomicOp(_) => TermCode::UNEXPECTED_OPCODE,
+                other => malformed(other),
+            })?;
+            Effect::AtomicRequest(request, segment.msn)
         };
         Ok((None, effect))
     }

@@ -352,7 +352,17 @@ impl Qp {
     }
 
     fn emit_terminate(&mut self, out: &mut [u8]) -> Option<Emission> {
-        let terminate = self.terminate.take()?;
+        if !self.must_terminate() {
+            return None;
+        }
+        let index = self.segments;
+        self.segments += 1;
+        self.terminate_segment = Some(index);
+        self.terminate_at(index, out)
+    }
+
+    fn terminate_at(&self, index: u64, out: &mut [u8]) -> Option<Emission> {
+        let terminate = self.terminate.as_ref()?;
         let header = Header {
             last: true,
             control: Opcode::Terminate.emit(),
@@ -365,8 +375,6 @@ impl Qp {
         };
         let start = header.emit(out);
         let header_len = start + terminate.emit(&mut out[start..]);
-        let index = self.segments;
-        self.segments += 1;
         Some(Emission {
             index,
             header_len,
@@ -383,6 +391,9 @@ impl Qp {
         ulpdu_max: u32,
         out: &mut [u8],
     ) -> Option<Emission> {
+        if self.terminate_segment == Some(index) && index >= self.released {
+            return self.terminate_at(index, out);
+        }
         let begun = self
             .sends
             .partition_point(|wqe| wqe.segments > 0 && wqe.first_segment <= index);

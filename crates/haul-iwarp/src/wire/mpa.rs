@@ -240,7 +240,7 @@ impl Capabilities {
 /// Octets of padding after a ULPDU of `ulpdu` octets.
 #[must_use]
 pub const fn pad_len(ulpdu: u32) -> u32 {
-    (LENGTH_LEN as u32).wrapping_add(ulpdu).wrapping_neg() & 3
+    2_u32.wrapping_add(ulpdu).wrapping_neg() & 3
 }
 
 /// The longest ULPDU whose FPDU fits a segment of `emss` octets (RFC 5044 §4.5), not more than DDP may send.

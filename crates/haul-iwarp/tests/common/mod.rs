@@ -2,10 +2,15 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     clippy::allow_attributes,
     clippy::cast_possible_truncation,
+    clippy::unwrap_used,
     reason = "each test uses its part of it"
 )]
+
+pub mod packets;
+pub mod random;
 
 use std::collections::HashMap;
 

@@ -27,7 +27,12 @@ pub(super) type Ranges<'r> = ArrayVec<Range<'r>, SGE_MAX>;
 
 impl<'r> Range<'r> {
     /// `len` octets from `offset` on in the region that the core knows by this number, if it is still there.
-    pub(super) fn of_region(registry: &'r Registry, region: u64, offset: u64, len: u32) -> Option<Self> {
+    pub(super) fn of_region(
+        registry: &'r Registry,
+        region: u64,
+        offset: u64,
+        len: u32,
+    ) -> Option<Self> {
         let guard = registry.lookup(Stag(u32::try_from(region).ok()?))?;
         let offset = usize::try_from(offset).ok()?;
         let len = len as usize;
@@ -72,7 +77,10 @@ impl<'r> Range<'r> {
     /// Shows the first `len` octets.
     pub(super) fn visit(&self, len: usize, show: impl FnMut(&[u8])) {
         // As for `write`.
-        let _ = self.guard.region.visit(self.offset, len.min(self.len), show);
+        let _ = self
+            .guard
+            .region
+            .visit(self.offset, len.min(self.len), show);
     }
 }
 
@@ -304,7 +312,14 @@ impl Buffers {
             Target::Receive { slot, offset } => {
                 let list = self.receives.get(slot)?;
                 let wanted = AccessFlags::LOCAL_WRITE;
-                ranges(registry, self.receive_pd, list.as_slice(), offset, len, wanted)
+                ranges(
+                    registry,
+                    self.receive_pd,
+                    list.as_slice(),
+                    offset,
+                    len,
+                    wanted,
+                )
             }
         }
     }

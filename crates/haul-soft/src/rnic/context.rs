@@ -25,18 +25,20 @@ use super::{CQE_MAX, Options, attributes};
 /// An opened device. Every object that an application holds keeps it; the engine threads end with it.
 #[derive(Debug)]
 pub(super) struct Rnic {
-    pub(super) options: Options,
     pub(super) registry: Registry,
     pub(super) async_events: Arc<AsyncEvents>,
     engines: Vec<Engine>,
     next_pd: AtomicU32,
+    next_qp: AtomicU32,
     next_shard: AtomicUsize,
 }
 
 impl Rnic {
-    pub(super) fn open(options: Options) -> Result<Arc<Self>> {
+    pub(super) fn open(options: &Options) -> Result<Arc<Self>> {
         if options.shards == 0 || !(512..=65_536).contains(&options.fpdu_max) {
-            return Err(Error::Invalid("no shard, or FPDUs of a length that cannot be"));
+            return Err(Error::Invalid(
+                "no shard, or FPDUs of a length that cannot be",
+            ));
         }
         let tap = match &options.pcap {
             Some(path) => Some(Arc::new(Tap::create(path).map_err(Error::os("pcap file"))?)),
@@ -50,15 +52,15 @@ impl Rnic {
         });
         let registry = Registry::new([low, high]);
         let engines = (0..options.shards)
-            .map(|number| Engine::start(number, registry.clone(), &options, tap.clone()))
+            .map(|number| Engine::start(number, registry.clone(), options, tap.clone()))
             .collect::<io::Result<Vec<_>>>()
             .map_err(Error::os("engine thread"))?;
         Ok(Arc::new(Self {
-            options,
             registry,
             async_events: Arc::new(events::async_events()?),
             engines,
             next_pd: AtomicU32::new(1),
+            next_qp: AtomicU32::new(0),
             next_shard: AtomicUsize::new(0),
         }))
     }
@@ -67,6 +69,11 @@ impl Rnic {
     pub(super) fn next_shard(&self) -> Arc<Shard> {
         let number = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.engines.len();
         Arc::clone(self.engines[number].shard())
+    }
+
+    /// A number for a queue pair: 24 bits, and neither 0 nor 1, which InfiniBand has given away.
+    pub(super) fn next_qp_num(&self) -> u32 {
+        self.next_qp.fetch_add(1, Ordering::Relaxed) % 0xff_fffe + 2
     }
 
     /// The shard where connections begin.

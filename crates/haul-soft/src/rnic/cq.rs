@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -121,10 +121,6 @@ impl Queue {
     pub(super) fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire)
     }
-
-    pub(super) fn wake(&self) -> &Signal {
-        &self.wake
-    }
 }
 
 /// A completion queue as the application sees it.
@@ -132,15 +128,16 @@ impl Queue {
 pub(super) struct Cq {
     pub(super) queue: Arc<Queue>,
     pub(super) rnic: Arc<Rnic>,
-    /// Polls in a row that found nothing and moved nothing.
-    idle_polls: AtomicU32,
+    /// Since when polls have found nothing and moved nothing, ns; zero if the latest did.
+    idle_since_ns: AtomicU64,
 }
 
-/// So many empty polls in a row cost nothing; after them each lets other threads run, for this one may have the
+/// How long a thread looks for arrivals before it sleeps, ns: a few times what falling asleep and waking up cost. It does
+/// not yield meanwhile: to a scheduler that is more than a moment, and any idle thread may take it.
+const SPIN_NS: u64 = 20_000;
+/// How long a poll that has found nothing for some time sleeps at most, ns. What arrives ends it. This one may have the
 /// processor that its peer needs.
-const IDLE_POLLS_FREE: u32 = 16;
-/// How long a waiting thread looks for arrivals before it sleeps, ns: about what falling asleep and waking up cost.
-const SPIN_NS: u64 = 30_000;
+const DOZE_NS: u64 = 50_000;
 
 impl Cq {
     pub(super) fn new(
@@ -153,20 +150,27 @@ impl Cq {
         Ok(Self {
             queue: Arc::new(Queue::new(entries, channel, token, events)?),
             rnic,
-            idle_polls: AtomicU32::new(0),
+            idle_since_ns: AtomicU64::new(0),
         })
     }
 
     fn poll_once(&self, out: &mut [WorkCompletion]) -> Result<usize> {
         let count = self.queue.pop(out);
-        if count > 0 {
-            self.idle_polls.store(0, Ordering::Relaxed);
-            return Ok(count);
-        }
-        if self.queue.has_overflowed() {
+        if count == 0 && self.queue.has_overflowed() {
             return Err(Error::CqOverflow);
         }
-        Ok(0)
+        Ok(count)
+    }
+
+    /// After a poll that found nothing: lets others run if that goes on.
+    fn doze(&self) -> Result<()> {
+        let now = Clock::new().now_ns();
+        match self.idle_since_ns.load(Ordering::Relaxed) {
+            0 => self.idle_since_ns.store(now, Ordering::Relaxed),
+            since if now.saturating_sub(since) < SPIN_NS => {}
+            _ => self.sleep(Some(DOZE_NS))?,
+        }
+        Ok(())
     }
 
     /// Makes progress, then looks again.
@@ -199,10 +203,9 @@ impl CqOps for Cq {
         }
         let (more, drive) = self.drive_and_poll(&mut out[count..])?;
         if count + more == 0 && drive != Drive::Moved {
-            let idle = self.idle_polls.fetch_add(1, Ordering::Relaxed);
-            if idle >= IDLE_POLLS_FREE {
-                std::thread::yield_now();
-            }
+            self.doze()?;
+        } else {
+            self.idle_since_ns.store(0, Ordering::Relaxed);
         }
         Ok(count + more)
     }
@@ -226,7 +229,7 @@ impl CqOps for Cq {
             }
             match drive {
                 Drive::Moved => spin_until = now + SPIN_NS,
-                Drive::Busy | Drive::Still if now < spin_until => std::thread::yield_now(),
+                Drive::Busy | Drive::Still if now < spin_until => std::hint::spin_loop(),
                 Drive::Busy | Drive::Still => {
                     self.sleep(remaining(end, now))?;
                     spin_until = clock.now_ns() + SPIN_NS;

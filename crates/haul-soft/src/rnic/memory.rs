@@ -25,10 +25,10 @@ impl PdOps for Pd {
             MrAddressing::Virtual => init.region.addr(),
             MrAddressing::At(base) => base,
         };
-        if init.access.contains(AccessFlags::REMOTE_ATOMIC)
-            && init.region.addr() % 8 != base % 8
-        {
-            return Err(Error::Invalid("addresses open to atomics must be aligned like the memory"));
+        if init.access.contains(AccessFlags::REMOTE_ATOMIC) && init.region.addr() % 8 != base % 8 {
+            return Err(Error::Invalid(
+                "addresses open to atomics must be aligned like the memory",
+            ));
         }
         if base.checked_add(init.region.len() as u64).is_none() {
             return Err(Error::Invalid("the region's addresses wrap"));

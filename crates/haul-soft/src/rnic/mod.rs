@@ -113,7 +113,7 @@ impl DeviceOps for SoftDevice {
     }
 
     fn open(&self) -> Result<Arc<dyn ContextOps>> {
-        Ok(Rnic::open(self.options.clone())?)
+        Ok(Rnic::open(&self.options)?)
     }
 }
 

@@ -68,7 +68,10 @@ mod tests {
         assert_eq!(slots.insert('c'), Err('c'));
         assert_eq!((slots.remove(a), slots.remove(a)), (Some('a'), None));
         assert_eq!(slots.insert('d'), Ok(a));
-        assert_eq!((slots.get(a), slots.get(b), slots.get(9)), (Some(&'d'), Some(&'b'), None));
+        assert_eq!(
+            (slots.get(a), slots.get(b), slots.get(9)),
+            (Some(&'d'), Some(&'b'), None)
+        );
         assert_eq!(slots.len(), 2);
     }
 }

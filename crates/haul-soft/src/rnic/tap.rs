@@ -84,12 +84,7 @@ impl Flow {
         }
     }
 
-    fn record(
-        &self,
-        (from, to): (SocketAddr, SocketAddr),
-        (seq, ack): (u32, u32),
-        payload: &[u8],
-    ) {
+    fn record(&self, (from, to): (SocketAddr, SocketAddr), (seq, ack): (u32, u32), payload: &[u8]) {
         let mut packet = Vec::with_capacity(16 + IPV6_LEN + TCP_LEN + payload.len());
         let now = Clock::new().realtime_ns();
         let len = TCP_LEN + payload.len() + if from.is_ipv4() { IPV4_LEN } else { IPV6_LEN };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use haul_io::poller::{Interest, Poller};
-use haul_io::stream;
+use haul_io::stream::{self, Stream};
 use haul_iwarp::{
     Fpdu, HEADER_MAX, Next, Payload, Piece, Placement, StreamConnection, Target, Time,
 };
@@ -25,7 +25,7 @@ use super::tap::{Flow, Tap};
 /// A TCP connection and its protocol.
 #[derive(Debug)]
 pub(super) struct TcpLink {
-    socket: Socket,
+    socket: Stream,
     pub(super) core: StreamConnection,
     token: u64,
     /// What the core wants to be done with the next octets.
@@ -47,9 +47,6 @@ pub(super) struct TcpLink {
     flow: Option<Flow>,
 }
 
-/// A connected stream, closed on drop.
-type Socket = haul_io::stream::Stream;
-
 /// What the links of a shard share.
 #[derive(Debug)]
 pub(super) struct Scratch {
@@ -70,6 +67,11 @@ struct Batch {
     len: usize,
     /// sent <= len
     sent: usize,
+    /// The first part that is not sent whole, where it starts in `flat`, and how much of it is sent. Parts before it are
+    /// not looked at again: their requests may be complete.
+    first: usize,
+    first_flat: usize,
+    skip: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +122,7 @@ impl Scratch {
 
 impl TcpLink {
     pub(super) fn new(
-        socket: Socket,
+        socket: Stream,
         core: StreamConnection,
         token: u64,
         tap: Option<&Arc<Tap>>,
@@ -161,6 +163,18 @@ impl TcpLink {
     /// No more is sent once all is.
     pub(super) fn end(&mut self) {
         self.ending = true;
+    }
+
+    /// Whether the end of what is sent is still to be said.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending && !self.ended
+    }
+
+    /// Closes the socket: in order if the connection ended so.
+    pub(super) fn close(self: Box<Self>) {
+        if self.core.error().is_some() && !self.ended {
+            self.socket.reset_on_drop();
+        }
     }
 
     /// Receives and sends what there is; whether that was anything.
@@ -235,7 +249,11 @@ impl TcpLink {
         };
         let mut scatter = ArrayVec::<Scatter<'_>, { SGE_MAX + 1 }>::new();
         scatter.extend(ranges.iter().filter_map(super::buffers::Range::scatter));
-        let room = if len >= BULK_MIN || self.bulk { TAIL } else { BUFFER };
+        let room = if len >= BULK_MIN || self.bulk {
+            TAIL
+        } else {
+            BUFFER
+        };
         scatter.push(Scatter::from(&mut bytes[..room]));
         let received = stream::receive(&self.socket, &mut scatter);
         drop(scatter);
@@ -333,7 +351,10 @@ impl TcpLink {
 
     fn stage(&mut self, env: &mut Env<'_>, offset: u32, len: u32, payload: &[u8]) {
         let staged = u32::try_from(payload.len()).unwrap_or(len);
-        let stage = env.scratch.stage.get_or_insert_with(|| vec![0; STAGE].into());
+        let stage = env
+            .scratch
+            .stage
+            .get_or_insert_with(|| vec![0; STAGE].into());
         let from = offset as usize;
         if let Some(place) = stage.get_mut(from..from + payload.len()) {
             place.copy_from_slice(payload);
@@ -355,7 +376,10 @@ impl TcpLink {
         let Next::Unstage(placement) = self.next else {
             return;
         };
-        let Some(ranges) = env.buffers.target(env.registry, placement.target, placement.len) else {
+        let Some(ranges) = env
+            .buffers
+            .target(env.registry, placement.target, placement.len)
+        else {
             self.memory_gone(env);
             return;
         };
@@ -400,7 +424,11 @@ impl TcpLink {
     fn note_blocked(&mut self, env: &Env<'_>, blocked: bool) {
         if self.blocked != blocked && !self.eof {
             self.blocked = blocked;
-            let interest = if blocked { Interest::BOTH } else { Interest::READ };
+            let interest = if blocked {
+                Interest::BOTH
+            } else {
+                Interest::READ
+            };
             let _ = env.poller.modify(&self.socket, self.token, interest);
         }
     }
@@ -485,7 +513,7 @@ impl TcpLink {
     fn send(&mut self, env: &mut Env<'_>, batch: &mut Batch) -> io::Result<()> {
         while batch.sent < batch.len {
             let mut sources = ArrayVec::<Source<'_>, BATCH_FPDUS>::new();
-            for part in &batch.parts {
+            for part in &batch.parts[batch.first..] {
                 if let Part::Payload(payload, len) = *part {
                     match env.buffers.source(env.registry, payload, len) {
                         Some(source) => sources.push(source),
@@ -496,10 +524,12 @@ impl TcpLink {
             }
             let ranges = batch.gather(&sources);
             let sent = stream::send(&self.socket, &ranges, false)?;
+            drop(ranges);
             if let Some(flow) = &mut self.flow {
                 batch.show(&sources, sent, flow);
             }
-            batch.sent += sent;
+            drop(sources);
+            batch.advance(sent);
             let whole = batch.ends.partition_point(|(end, _)| *end <= batch.sent);
             if let Some((_, index)) = whole.checked_sub(1).and_then(|last| batch.ends.get(last)) {
                 self.core.handle_released(env.now, index + 1);
@@ -536,6 +566,25 @@ impl Batch {
         self.parts.clear();
         self.ends.clear();
         (self.len, self.sent) = (0, 0);
+        (self.first, self.first_flat, self.skip) = (0, 0, 0);
+    }
+
+    /// So much more is sent.
+    fn advance(&mut self, sent: usize) {
+        self.sent += sent;
+        self.skip += sent;
+        while let Some(part) = self.parts.get(self.first) {
+            let (len, flat) = match *part {
+                Part::Flat(len) => (len, len),
+                Part::Payload(_, len) => (len as usize, 0),
+            };
+            if self.skip < len {
+                return;
+            }
+            self.skip -= len;
+            self.first_flat += flat;
+            self.first += 1;
+        }
     }
 
     /// Adds an FPDU, whose header is the end of `flat` from `start` on.
@@ -562,7 +611,11 @@ impl Batch {
             }
             let flat_end = self.flat.len();
             self.flat.extend_from_slice(fpdu.trailer(digest).as_bytes());
-            let behind = if payload_len <= FLAT_MAX { start } else { flat_end };
+            let behind = if payload_len <= FLAT_MAX {
+                start
+            } else {
+                flat_end
+            };
             self.add_flat(self.flat.len() - behind);
         }
         self.ends.push((self.len, fpdu.segment.index));
@@ -602,7 +655,7 @@ impl Batch {
     /// What is not sent yet, as ranges.
     fn gather<'b>(&'b self, sources: &'b [Source<'_>]) -> ArrayVec<Gather<'b>, RANGES> {
         let mut ranges = ArrayVec::new();
-        let (mut skip, mut flat) = (self.sent, 0);
+        let (mut skip, mut flat) = (self.skip, self.first_flat);
         let mut sources = sources.iter();
         let mut push = |range: Gather<'b>| {
             let passed = skip.min(range.len());
@@ -611,7 +664,7 @@ impl Batch {
                 ranges.push(range.skip(passed));
             }
         };
-        for part in &self.parts {
+        for part in &self.parts[self.first..] {
             match part {
                 Part::Flat(len) => {
                     push(Gather::from(&self.flat[flat..flat + len]));
@@ -633,7 +686,7 @@ impl Batch {
 
     /// Shows the next `sent` octets to the tap.
     fn show(&self, sources: &[Source<'_>], sent: usize, flow: &mut Flow) {
-        let (mut skip, mut left, mut flat) = (self.sent, sent, 0);
+        let (mut skip, mut left, mut flat) = (self.skip, sent, self.first_flat);
         let mut sources = sources.iter();
         let mut show = |bytes: &[u8]| {
             let passed = skip.min(bytes.len());
@@ -643,7 +696,7 @@ impl Batch {
             left -= now.len();
             flow.sent(now);
         };
-        for part in &self.parts {
+        for part in &self.parts[self.first..] {
             match part {
                 Part::Flat(len) => {
                     show(&self.flat[flat..flat + len]);

@@ -168,6 +168,19 @@ impl StreamConnection {
         }
     }
 
+    /// Responder, between [`Event::Request`] and [`Self::accept`]: the queue pair that is to be connected, if it was not
+    /// known before. Receives are posted after this.
+    pub fn set_queue_pair(&mut self, qp: QpConfig) {
+        self.config.qp = qp;
+        self.qp.configure(qp);
+    }
+
+    /// Responder, after [`Event::Request`]: the IRD and ORD that the initiator named, if it did.
+    #[must_use]
+    pub fn requested(&self) -> Option<(u16, u16)> {
+        self.startup.as_ref()?.requested()
+    }
+
     /// The responder's yes, after [`Event::Request`].
     ///
     /// # Errors

@@ -119,6 +119,14 @@ impl Rx {
                 self.need = self.shape();
                 continue;
             }
+            if self.phase == Phase::Trailer && self.trailer_have == self.trailer_len {
+                let crc_matches = self.crc == self.digest.to_wire();
+                self.digest = Crc32c::new();
+                self.phase = Phase::Header;
+                (self.have, self.need, self.digested) = (0, SHAPE_LEN, 0);
+                return Seen::Whole { crc_matches };
+            }
+            // A marker before the CRC belongs to this FPDU, one behind it to the next.
             if self.is_in_marker() {
                 let Some(agrees) = self.take_marker(bytes, at) else {
                     return Seen::Incomplete;
@@ -133,13 +141,6 @@ impl Rx {
                     return Seen::Payload;
                 }
                 self.phase = Phase::Trailer;
-            }
-            if self.phase == Phase::Trailer && self.trailer_have == self.trailer_len {
-                let crc_matches = self.crc == self.digest.to_wire();
-                self.digest = Crc32c::new();
-                self.phase = Phase::Header;
-                (self.have, self.need, self.digested) = (0, SHAPE_LEN, 0);
-                return Seen::Whole { crc_matches };
             }
             if *at == bytes.len() {
                 return Seen::Incomplete;
@@ -176,7 +177,6 @@ impl Rx {
     }
 
     fn is_in_marker(&self) -> bool {
-        // A marker just before the CRC belongs to this FPDU; all others come before what they interrupt.
         self.markers && self.position % MARKER_SPACING < MARKER_LEN as u64
     }
 
@@ -250,7 +250,7 @@ impl Rx {
         };
         let ulpdu = self.ulpdu_len();
         let pad = pad_len(ulpdu);
-        let body = LENGTH_LEN as u32 + ulpdu;
+        let body = 2 + ulpdu;
         let seen = u32::try_from(self.have).unwrap_or(u32::MAX);
         if body < seen {
             // A ULPDU of 0 or 1: padding was taken for control octets.

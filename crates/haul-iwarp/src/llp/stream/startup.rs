@@ -152,6 +152,14 @@ impl Startup {
         Step::Reply(private, reply_to_params(config, &offer))
     }
 
+    /// IRD and ORD of the request that waits for a decision.
+    pub(super) fn requested(&self) -> Option<(u16, u16)> {
+        let Phase::Decide(asked) = &self.phase else {
+            return None;
+        };
+        asked.enhanced.map(|enhanced| (enhanced.ird, enhanced.ord))
+    }
+
     /// The responder's yes: the reply goes to `out`.
     pub(super) fn reply(
         &mut self,
@@ -242,7 +250,7 @@ impl Offer {
                 ord: answer.said_ord,
             }
         });
-        let capabilities = self.capabilities.and(config.capabilities());
+        let capabilities = self.capabilities.and_then(|_| config.capabilities());
         config.extend(&mut params, self.capabilities);
         let reply = Self {
             head: FrameHead {

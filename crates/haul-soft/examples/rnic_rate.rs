@@ -1,0 +1,280 @@
+//! How fast the software RNIC is over loopback, between two threads that share nothing but the kernel: bandwidth of RDMA
+//! Writes, rate of small ones, and latency of small Sends beside that of plain TCP.
+//!
+//! `cargo run --release -p haul-soft --example rnic_rate [-- [no-crc] [bw|rate|lat]…]`
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "it measures time, and plain TCP"
+)]
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use haul_soft::rnic::{Options, provider};
+use haul_verbs::cm::{CmEvent, ConnParam};
+use haul_verbs::{
+    AccessFlags, Context, Cq, Data, Mr, Qp, QpCapacity, QpInit, RecvWr, Region, Remote, SendFlags,
+    SendOp, SendWr, WcStatus, WorkCompletion,
+};
+
+const LENGTH: usize = 1 << 20;
+const SLOTS: usize = 16;
+
+struct End {
+    _context: Context,
+    cq: Cq,
+    mr: Mr,
+    qp: Qp,
+    _events: haul_verbs::cm::EventChannel,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let options = Options {
+        crc: !arguments.iter().any(|word| word == "no-crc"),
+        ..Options::default()
+    };
+    let wanted = |name: &str| {
+        let chosen = |word: &String| ["bw", "rate", "lat"].contains(&word.as_str());
+        !arguments.iter().any(chosen) || arguments.iter().any(|word| word == name)
+    };
+    let (near, far) = connect(&options);
+    let remote = far.mr.remote(0);
+    let peer = std::thread::spawn(move || serve(&far));
+    if wanted("bw") {
+        bandwidth(&near, remote);
+    }
+    if wanted("rate") {
+        rate(&near, remote);
+    }
+    if wanted("lat") {
+        let ours = latency(&near);
+        let plain = plain_latency();
+        println!("latency, half round trip of 64 bytes: {ours:.2} us, TCP {plain:.2} us");
+    }
+    near.qp.disconnect().expect("disconnect");
+    peer.join().expect("the peer");
+}
+
+fn connect(options: &Options) -> (End, End) {
+    let (port, address) = mpsc::channel();
+    let theirs = options.clone();
+    let far = std::thread::spawn(move || {
+        let (end, events) = open(&theirs);
+        let listener = end
+            ._context
+            .listen((Ipv4Addr::LOCALHOST, 0).into(), &events, 1)
+            .expect("listen");
+        port.send(listener.local_addr()).expect("the other thread");
+        let Some(CmEvent::ConnectRequest(request)) = events.wait(None).expect("event") else {
+            panic!("no request");
+        };
+        for slot in 0..SLOTS as u64 {
+            end.qp
+                .post_recv(&[RecvWr::new(slot, end.mr.sge(slot * 64, 64))])
+                .expect("receive");
+        }
+        request
+            .accept(&end.qp, &ConnParam::default())
+            .expect("accept");
+        events.wait(None).expect("established");
+        end
+    });
+    let (near, events) = open(options);
+    for slot in 0..SLOTS as u64 {
+        near.qp
+            .post_recv(&[RecvWr::new(slot, near.mr.sge(slot * 64, 64))])
+            .expect("receive");
+    }
+    near.qp
+        .connect(
+            address.recv().expect("address"),
+            &ConnParam::default(),
+            &events,
+        )
+        .expect("connect");
+    events.wait(None).expect("established");
+    (near, far.join().expect("the peer"))
+}
+
+fn open(options: &Options) -> (End, haul_verbs::cm::EventChannel) {
+    let devices = provider(options.clone()).devices().expect("devices");
+    let context = devices[0].open().expect("open");
+    let pd = context.alloc_pd().expect("pd");
+    let cq = context.create_cq(4096, None, 0).expect("cq");
+    let region = Region::map(LENGTH * SLOTS).expect("memory");
+    region.fill(0, LENGTH * SLOTS, 1).expect("fill");
+    let mr = pd.reg_mr(&region, AccessFlags::all()).expect("mr");
+    let init = QpInit {
+        capacity: QpCapacity {
+            max_send_wr: 1024,
+            max_inline: 64,
+            ..QpCapacity::default()
+        },
+        ..QpInit::new(&cq)
+    };
+    let qp = pd.create_qp(&init).expect("qp");
+    let events = context.create_event_channel().expect("events");
+    let end = End {
+        _context: context,
+        cq,
+        mr,
+        qp,
+        _events: events.clone(),
+    };
+    (end, events)
+}
+
+/// Answers pings until the peer disconnects.
+fn serve(end: &End) {
+    let mut out = [WorkCompletion::default(); 16];
+    loop {
+        let count = end.cq.wait(&mut out, None).expect("completions");
+        for wc in &out[..count] {
+            if wc.status != WcStatus::Success {
+                eprintln!("peer ends: {:?}", end.qp.failure());
+                return;
+            }
+            if wc.opcode == haul_verbs::WcOpcode::Recv {
+                end.qp
+                    .post_recv(&[RecvWr::new(wc.wr_id, end.mr.sge(wc.wr_id * 64, 64))])
+                    .expect("receive");
+                ping(end);
+            }
+        }
+    }
+}
+
+fn ping(end: &End) {
+    let wr = SendWr::new(99, SendOp::Send, Data::Inline(&[7; 64])).with_flags(SendFlags::empty());
+    end.qp.post_send(&[wr]).expect("send");
+}
+
+fn pong(end: &End) {
+    let mut out = [WorkCompletion::default()];
+    while end.cq.poll(&mut out).expect("completions") == 0 {}
+    assert_eq!(out[0].status, WcStatus::Success, "{:?}", end.qp.failure());
+    let slot = out[0].wr_id;
+    end.qp
+        .post_recv(&[RecvWr::new(slot, end.mr.sge(slot * 64, 64))])
+        .expect("receive");
+}
+
+/// A round trip behind everything that was written.
+fn barrier(end: &End) {
+    ping(end);
+    pong(end);
+}
+
+const PINGS: usize = 100_000;
+
+fn latency(end: &End) -> f64 {
+    for _ in 0..1_000 {
+        barrier(end);
+    }
+    let start = Instant::now();
+    for _ in 0..PINGS {
+        barrier(end);
+    }
+    start.elapsed().as_secs_f64() * 1e6 / (2 * PINGS) as f64
+}
+
+fn plain_latency() -> f64 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listen");
+    let mut near = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let (mut far, _) = listener.accept().expect("accept");
+    near.set_nodelay(true).expect("nodelay");
+    far.set_nodelay(true).expect("nodelay");
+    let peer = std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while far.read_exact(&mut bytes).is_ok() {
+            far.write_all(&bytes).expect("write");
+        }
+    });
+    let mut bytes = [0; 64];
+    let start = Instant::now();
+    for _ in 0..PINGS {
+        near.write_all(&bytes).expect("write");
+        near.read_exact(&mut bytes).expect("read");
+    }
+    let time = start.elapsed().as_secs_f64() * 1e6 / (2 * PINGS) as f64;
+    drop(near);
+    peer.join().expect("the peer");
+    time
+}
+
+fn bandwidth(end: &End, remote: Remote) {
+    for _ in 0..3 {
+        let cpu = haul_io::clock::process_cpu().expect("clock");
+        let start = Instant::now();
+        let (mut posted, mut done) = (0_u64, 0_u64);
+        let mut out = [WorkCompletion::default(); 16];
+        while start.elapsed() < Duration::from_secs(2) || done < posted {
+            while posted - done < SLOTS as u64 && start.elapsed() < Duration::from_secs(2) {
+                let at = posted % SLOTS as u64 * LENGTH as u64;
+                let to = Remote {
+                    addr: remote.addr + at,
+                    ..remote
+                };
+                let wr = SendWr::new(posted, SendOp::RdmaWrite(to), end.mr.sge(at, LENGTH as u32));
+                end.qp.post_send(&[wr]).expect("write");
+                posted += 1;
+            }
+            done += end.cq.poll(&mut out).expect("completions") as u64;
+        }
+        barrier(end);
+        let seconds = start.elapsed().as_secs_f64();
+        let bytes = (done * LENGTH as u64) as f64;
+        let cpu = haul_io::clock::process_cpu()
+            .expect("clock")
+            .since(cpu)
+            .total_ns() as f64
+            / 1e9;
+        println!(
+            "RDMA Write of 1 MiB: {:.1} Gb/s, {:.2} CPU s/GB",
+            bytes * 8e-9 / seconds,
+            cpu / (bytes / 1e9)
+        );
+    }
+}
+
+fn rate(end: &End, remote: Remote) {
+    const BATCH: usize = 64;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let (mut posted, mut done) = (0_u64, 0_u64);
+        let mut out = [WorkCompletion::default(); 64];
+        while start.elapsed() < Duration::from_secs(1) {
+            let requests: [SendWr<'_>; BATCH] = std::array::from_fn(|at| {
+                let at = at as u64 * 64;
+                let to = Remote {
+                    addr: remote.addr + at,
+                    ..remote
+                };
+                let flags = if at as usize == (BATCH - 1) * 64 {
+                    SendFlags::SIGNALED
+                } else {
+                    SendFlags::empty()
+                };
+                SendWr::new(1, SendOp::RdmaWrite(to), end.mr.sge(at, 64)).with_flags(flags)
+            });
+            end.qp.post_send(&requests).expect("writes");
+            posted += 1;
+            while posted - done > 8 {
+                done += end.cq.poll(&mut out).expect("completions") as u64;
+            }
+        }
+        while done < posted {
+            done += end.cq.poll(&mut out).expect("completions") as u64;
+        }
+        barrier(end);
+        let count = (posted * BATCH as u64) as f64;
+        println!(
+            "RDMA Write of 64 bytes: {:.2} M/s",
+            count * 1e-6 / start.elapsed().as_secs_f64()
+        );
+    }
+}

@@ -1,0 +1,735 @@
+//! A queue pair inside its shard: work requests to the core's, and what the core says to completions and events.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arrayvec::ArrayVec;
+use haul_io::stream::Stream;
+use haul_iwarp::wire::rdmap::AtomicOp;
+use haul_iwarp::{Completion, CompletionKind, Event, QpConfig, Stag, Status, Time};
+use haul_slab::{AccessFlags, Registry};
+use haul_verbs::cm::{CmEvent, Established};
+use haul_verbs::{
+    Blame, Data, Error, Failure, PostError, QpCapacity, QpState, RecvWr, Remote, Result, SendFlags,
+    SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus, WorkCompletion,
+};
+
+use super::buffers::{Buffers, Outgoing, OutgoingData, place, ranges};
+use super::cq::{Pushed, Queue};
+use super::events::CmEvents;
+use super::lock;
+use super::tcp::{Env, TcpLink};
+
+/// What an application sees of a queue pair without its shard.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) qp_num: u32,
+    state: AtomicU8,
+    failure: Mutex<Option<Failure>>,
+}
+
+const STATES: [QpState; 4] = [QpState::Reset, QpState::Rtr, QpState::Rts, QpState::Err];
+
+impl View {
+    pub(super) fn new(qp_num: u32) -> Self {
+        Self {
+            qp_num,
+            state: AtomicU8::new(0),
+            failure: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn state(&self) -> QpState {
+        STATES[usize::from(self.state.load(Ordering::Acquire))]
+    }
+
+    pub(super) fn set_state(&self, state: QpState) {
+        let number = STATES.iter().position(|known| *known == state);
+        let number = number.and_then(|number| u8::try_from(number).ok());
+        self.state.store(number.unwrap_or(0), Ordering::Release);
+    }
+
+    pub(super) fn failure(&self) -> Option<Failure> {
+        lock(&self.failure).clone()
+    }
+
+    fn set_failure(&self, failure: Failure) {
+        lock(&self.failure).get_or_insert(failure);
+    }
+}
+
+/// How a queue pair was made.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    pub(super) view: Arc<View>,
+    pub(super) send_cq: Arc<Queue>,
+    pub(super) recv_cq: Arc<Queue>,
+    pub(super) capacity: QpCapacity,
+    pub(super) signal_all: bool,
+    pub(super) remote_placement: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) shape: Shape,
+    pub(super) buffers: Buffers,
+    pub(super) link: Link,
+    /// Who is told of the connection.
+    pub(super) events: Option<Arc<CmEvents>>,
+    /// Receives that were posted before there was a core to take them.
+    early: VecDeque<haul_iwarp::RecvWr>,
+    /// Send work requests that are posted and not complete.
+    outstanding: u32,
+    established: bool,
+    /// A request that no completion is reported for has failed like this; the next one reported bears it.
+    blame: Option<WcStatus>,
+    /// The application has let go of it: it ends in order, or at this moment.
+    pub(super) orphaned: Option<Time>,
+    /// What is about to be pushed; empty between calls.
+    sent: Vec<Pushed>,
+    received: Vec<Pushed>,
+}
+
+/// The connection of a queue pair.
+#[derive(Debug)]
+pub(super) enum Link {
+    None,
+    /// The socket is being connected.
+    Connecting(Box<Attempt>),
+    Up(Box<TcpLink>),
+    Over,
+}
+
+/// A connection that is wanted.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) socket: Stream,
+    pub(super) private: Vec<u8>,
+    pub(super) qp: QpConfig,
+    pub(super) deadline: Time,
+}
+
+/// The core's requests for one work request: the operation, an immediate behind it, a proof of placement.
+const STEPS: u32 = 3;
+
+impl Pair {
+    pub(super) fn new(shape: Shape, buffers: Buffers) -> Self {
+        Self {
+            shape,
+            buffers,
+            link: Link::None,
+            events: None,
+            early: VecDeque::new(),
+            outstanding: 0,
+            established: false,
+            blame: None,
+            orphaned: None,
+            sent: Vec::new(),
+            received: Vec::new(),
+        }
+    }
+
+    /// Numbers for the buffers of send work requests of this capacity.
+    pub(super) fn send_slots(capacity: &QpCapacity) -> u32 {
+        capacity.max_send_wr * STEPS
+    }
+
+    /// What the core is to know of this queue pair.
+    pub(super) fn qp_config(&self, ird: u16, ord: u16) -> QpConfig {
+        let capacity = &self.shape.capacity;
+        QpConfig {
+            pd: haul_iwarp::Pd(self.buffers.pd),
+            qp: haul_iwarp::QpNum(self.shape.view.qp_num),
+            send_depth: Self::send_slots(capacity),
+            recv_depth: capacity.max_recv_wr,
+            shared_receive: self.buffers.srq.is_some(),
+            ird,
+            ord,
+        }
+    }
+
+    /// Takes over a connection; receives that were posted early go with it.
+    pub(super) fn attach(&mut self, mut link: Box<TcpLink>) {
+        for wr in self.early.drain(..) {
+            // The core has as much room as this queue pair.
+            let _ = link.core.post_receive(wr);
+        }
+        self.early = VecDeque::new();
+        self.link = Link::Up(link);
+    }
+
+    // ---- posting
+
+    pub(super) fn post_send(&mut self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
+        for (posted, wr) in requests.iter().enumerate() {
+            self.post_one(wr)
+                .map_err(|error| PostError { posted, error })?;
+        }
+        Ok(())
+    }
+
+    fn post_one(&mut self, wr: &SendWr<'_>) -> Result<()> {
+        self.check(wr)?;
+        match self.shape.view.state() {
+            QpState::Rts => {}
+            QpState::Err => {
+                self.flush_send(wr);
+                return Ok(());
+            }
+            state => return Err(Error::State(state)),
+        }
+        if self.outstanding >= self.shape.capacity.max_send_wr {
+            return Err(Error::Full("send queue"));
+        }
+        let signalled = self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+        let steps = self.steps(wr, signalled)?;
+        for (number, op) in steps.iter().enumerate() {
+            let silent = number + 1 < steps.len();
+            self.post_step(wr, number == 0, *op, silent, signalled)?;
+        }
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    fn check(&self, wr: &SendWr<'_>) -> Result<()> {
+        let capacity = &self.shape.capacity;
+        match &wr.data {
+            Data::Sges(list) if list.as_slice().len() > capacity.max_send_sge as usize => {
+                return Err(Error::Invalid(
+                    "more pieces than the queue pair was made for",
+                ));
+            }
+            Data::Inline(bytes) if bytes.len() > capacity.max_inline as usize => {
+                return Err(Error::Invalid(
+                    "more inline data than the queue pair was made for",
+                ));
+            }
+            _ => {}
+        }
+        if u32::try_from(wr.data.total_len()).is_err() {
+            return Err(Error::Invalid("a message of 2^32 octets or more"));
+        }
+        match (wr.op, &wr.data) {
+            (op, Data::Inline(_)) if op.is_read_or_atomic() => {
+                Err(Error::Invalid("inline data is for sends and writes"))
+            }
+            (SendOp::RdmaRead(_), Data::Sges(list)) if list.as_slice().len() > 1 => {
+                Err(Error::Invalid("an iWARP read has one sink (RFC 5040 §4.4)"))
+            }
+            (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, data)
+                if data.total_len() != 8 =>
+            {
+                Err(Error::Invalid("an atomic's result has 8 octets"))
+            }
+            (SendOp::SendWithImm(_), data) if data.total_len() > 0 => Err(Error::Unsupported(
+                "immediate data with the payload of a Send",
+            )),
+            (SendOp::LocalInv(_), _) => Err(Error::Unsupported("invalidating in the send queue")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The core's requests for a work request: the first has its payload, the last reports.
+    fn steps(&self, wr: &SendWr<'_>, signalled: bool) -> Result<Steps> {
+        let mut steps = Steps::new();
+        let solicited = wr.flags.contains(SendFlags::SOLICITED);
+        let send = |invalidate| haul_iwarp::SendOp::Send {
+            solicited,
+            invalidate,
+        };
+        let immediate = |imm: u32| haul_iwarp::SendOp::Immediate {
+            data: imm.into(),
+            solicited,
+        };
+        match wr.op {
+            SendOp::Send => steps.push(send(None)),
+            SendOp::SendWithInv(rkey) => steps.push(send(Some(Stag(rkey)))),
+            SendOp::SendWithImm(imm) => steps.push(immediate(imm)),
+            SendOp::RdmaWrite(remote) => steps.push(write(remote)),
+            SendOp::RdmaWriteWithImm(remote, imm) => {
+                steps.push(write(remote));
+                steps.push(immediate(imm));
+            }
+            SendOp::RdmaRead(remote) => steps.push(read(wr, remote)),
+            SendOp::CompareSwap {
+                remote,
+                compare,
+                swap,
+            } => steps.push(compare_swap(remote, compare, swap)),
+            SendOp::FetchAdd { remote, add } => {
+                steps.push(atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }));
+            }
+            _ => return Err(Error::Unsupported("this operation")),
+        }
+        if self.shape.remote_placement && signalled && !wr.op.is_read_or_atomic() {
+            steps.push(PROOF);
+        }
+        self.check_steps(&steps)?;
+        Ok(steps)
+    }
+
+    /// Whether the connection has what the requests need.
+    fn check_steps(&self, steps: &Steps) -> Result<()> {
+        let Link::Up(link) = &self.link else {
+            return Ok(());
+        };
+        let Some(params) = link.core.params() else {
+            return Ok(());
+        };
+        for op in steps {
+            use haul_iwarp::SendOp::{Atomic, Immediate, Read};
+            match op {
+                Atomic { .. } if !params.atomics => {
+                    return Err(Error::Unsupported("an atomic with this peer"));
+                }
+                Immediate { .. } if !params.immediate => {
+                    return Err(Error::Unsupported("immediate data with this peer"));
+                }
+                Atomic { .. } | Read { .. } if params.ord == 0 => {
+                    return Err(Error::Invalid("the connection was made without reads"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn post_step(
+        &mut self,
+        wr: &SendWr<'_>,
+        with_data: bool,
+        op: haul_iwarp::SendOp,
+        silent: bool,
+        signalled: bool,
+    ) -> Result<()> {
+        let data = match wr.data {
+            Data::Sges(list) if with_data => OutgoingData::Sges(list),
+            Data::Inline(bytes) if with_data => OutgoingData::Inline(bytes.len()),
+            _ => OutgoingData::Inline(0),
+        };
+        let len = if with_data { wr.data.total_len() } else { 0 };
+        let outgoing = Outgoing {
+            data,
+            opcode: opcode(wr.op),
+            silent,
+        };
+        let slot = self.buffers.sends.insert(outgoing);
+        let slot = slot.map_err(|_| Error::Full("send queue"))?;
+        if let (true, Data::Inline(bytes)) = (with_data, wr.data) {
+            self.buffers.keep_inline(slot, bytes);
+        }
+        let request = haul_iwarp::SendWr {
+            id: wr.wr_id,
+            slot,
+            op,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            signalled,
+            fence: with_data && wr.flags.contains(SendFlags::FENCE),
+        };
+        let Link::Up(link) = &mut self.link else {
+            return Err(Error::State(self.shape.view.state()));
+        };
+        let posted = link.core.post_send(request);
+        posted.map_err(|error| {
+            self.buffers.sends.remove(slot);
+            match error {
+                haul_iwarp::PostError::Full => Error::Full("send queue"),
+                haul_iwarp::PostError::NotOpen => Error::State(QpState::Sqd),
+                haul_iwarp::PostError::NoReads => {
+                    Error::Invalid("the connection was made without reads")
+                }
+                _ => Error::Unsupported("this operation with this peer"),
+            }
+        })
+    }
+
+    fn flush_send(&mut self, wr: &SendWr<'_>) {
+        self.sent.push(Pushed {
+            wc: WorkCompletion {
+                wr_id: wr.wr_id,
+                status: WcStatus::WrFlushErr,
+                opcode: opcode(wr.op),
+                qp_num: self.shape.view.qp_num,
+                ..WorkCompletion::default()
+            },
+            solicited: false,
+        });
+    }
+
+    pub(super) fn post_recv(&mut self, requests: &[RecvWr]) -> Result<(), PostError> {
+        for (posted, wr) in requests.iter().enumerate() {
+            self.receive_one(wr)
+                .map_err(|error| PostError { posted, error })?;
+        }
+        Ok(())
+    }
+
+    fn receive_one(&mut self, wr: &RecvWr) -> Result<()> {
+        if self.buffers.srq.is_some() {
+            return Err(Error::Invalid(
+                "its receives come from a shared receive queue",
+            ));
+        }
+        if wr.sges.as_slice().len() > self.shape.capacity.max_recv_sge as usize {
+            return Err(Error::Invalid(
+                "more pieces than the queue pair was made for",
+            ));
+        }
+        let len = u32::try_from(wr.sges.total_len());
+        let len = len.map_err(|_| Error::Invalid("a buffer of 2^32 octets or more"))?;
+        if self.shape.view.state() == QpState::Err {
+            let pushed = self.receive_completion(wr.wr_id, WcStatus::WrFlushErr);
+            self.received.push(pushed);
+            return Ok(());
+        }
+        let slot = self.buffers.receives.insert(wr.sges);
+        let slot = slot.map_err(|_| Error::Full("receive queue"))?;
+        let request = haul_iwarp::RecvWr {
+            id: wr.wr_id,
+            slot,
+            len,
+        };
+        let Link::Up(link) = &mut self.link else {
+            self.early.push_back(request);
+            return Ok(());
+        };
+        link.core.post_receive(request).map_err(|error| {
+            self.buffers.receives.remove(slot);
+            match error {
+                haul_iwarp::PostError::Full => Error::Full("receive queue"),
+                _ => Error::State(QpState::Sqd),
+            }
+        })
+    }
+
+    // ---- what the core says
+
+    /// Receives, sends, and reports; whether anything moved.
+    pub(super) fn turn(&mut self, tools: &mut Tools<'_>) -> bool {
+        self.work(tools, |link, env| link.turn(env))
+    }
+
+    /// Sends, and reports.
+    pub(super) fn transmit(&mut self, tools: &mut Tools<'_>) -> bool {
+        self.work(tools, |link, env| link.transmit(env))
+    }
+
+    fn work(
+        &mut self,
+        tools: &mut Tools<'_>,
+        step: impl FnOnce(&mut TcpLink, &mut Env<'_>) -> bool,
+    ) -> bool {
+        let moved = match &mut self.link {
+            Link::Up(link) => {
+                let mut env = Env {
+                    now: tools.now,
+                    registry: tools.registry,
+                    buffers: &mut self.buffers,
+                    scratch: tools.scratch,
+                    poller: tools.poller,
+                };
+                step(link, &mut env)
+            }
+            _ => false,
+        };
+        self.report(tools);
+        moved
+    }
+
+    /// Hands on what the core has to say, and completions.
+    pub(super) fn report(&mut self, tools: &Tools<'_>) {
+        let mut over = false;
+        while let Link::Up(link) = &mut self.link
+            && let Some(event) = link.core.poll_event()
+        {
+            match event {
+                Event::Request => {}
+                Event::Established => self.note_established(),
+                Event::Completion(completion) => self.complete(tools.registry, &completion),
+                Event::Error(error) => {
+                    self.shape.view.set_state(QpState::Err);
+                    self.shape.view.set_failure(failure(error));
+                }
+                Event::ShutdownSend => {
+                    link.end();
+                    tools.again.set(true);
+                }
+                Event::Disconnect => over = true,
+            }
+        }
+        if over {
+            self.end(tools);
+        }
+        self.push(tools);
+    }
+
+    fn note_established(&mut self) {
+        self.established = true;
+        self.shape.view.set_state(QpState::Rts);
+        let Link::Up(link) = &self.link else { return };
+        let params = link.core.params();
+        let established = Established {
+            private_data: link.core.private_data().to_vec(),
+            responder_resources: params.map_or(0, |params| params.ird),
+            initiator_depth: params.map_or(0, |params| params.ord),
+        };
+        self.tell(|qp_num| CmEvent::Established {
+            qp_num,
+            established,
+        });
+    }
+
+    fn tell(&self, event: impl FnOnce(u32) -> CmEvent) {
+        if let (Some(events), None) = (&self.events, self.orphaned) {
+            events.push(event(self.shape.view.qp_num));
+        }
+    }
+
+    /// The connection is over: the application is told why.
+    fn end(&mut self, tools: &Tools<'_>) {
+        let Link::Up(link) = std::mem::replace(&mut self.link, Link::Over) else {
+            return;
+        };
+        link.unregister(tools.poller);
+        self.shape.view.set_state(QpState::Err);
+        let private_data = link.core.private_data().to_vec();
+        let error = link.core.error();
+        if self.established {
+            let failure = self.shape.view.failure();
+            self.tell(|qp_num| CmEvent::Disconnected { qp_num, failure });
+        } else if error == Some(haul_iwarp::Error::Rejected) {
+            self.tell(|qp_num| CmEvent::Rejected {
+                qp_num,
+                private_data,
+            });
+        } else {
+            self.unreachable(error.map(failure));
+        }
+        link.close();
+    }
+
+    /// The connection never was: whatever is posted is flushed.
+    pub(super) fn unreachable(&mut self, why: Option<Failure>) {
+        let failure = why.unwrap_or_else(|| Failure {
+            blame: Blame::Network,
+            reason: "the peer closed".into(),
+        });
+        self.link = Link::Over;
+        self.shape.view.set_failure(failure.clone());
+        self.shape.view.set_state(QpState::Err);
+        for wr in std::mem::take(&mut self.early) {
+            let pushed = self.receive_completion(wr.id, WcStatus::WrFlushErr);
+            self.received.push(pushed);
+        }
+        self.tell(|qp_num| CmEvent::Unreachable { qp_num, failure });
+    }
+
+    fn complete(&mut self, registry: &Registry, completion: &Completion) {
+        let status = match completion.status {
+            Status::Success => WcStatus::Success,
+            Status::Flushed => WcStatus::WrFlushErr,
+            Status::RemoteAccess => WcStatus::RemAccessErr,
+            Status::RemoteOperation => WcStatus::RemOpErr,
+            Status::LocalProtection => WcStatus::LocProtErr,
+        };
+        let (solicited, data, opcode) = match completion.kind {
+            CompletionKind::Receive {
+                solicited,
+                invalidated,
+            } => {
+                let data = invalidated.map(|stag| WcData::InvalidatedRkey(stag.0));
+                (solicited, data.unwrap_or_default(), WcOpcode::Recv)
+            }
+            CompletionKind::ReceiveImmediate { data, solicited } => {
+                let [_, _, _, _, a, b, c, d] = data.to_be_bytes();
+                let imm = u32::from_be_bytes([a, b, c, d]);
+                (solicited, WcData::Imm(imm), WcOpcode::RecvRdmaWithImm)
+            }
+            _ => return self.complete_send(registry, completion, status),
+        };
+        self.buffers.receives.remove(completion.slot);
+        let mut pushed = self.receive_completion(completion.id, status);
+        pushed.solicited = solicited;
+        (pushed.wc.data, pushed.wc.opcode) = (data, opcode);
+        if opcode == WcOpcode::Recv {
+            pushed.wc.byte_len = completion.len;
+        }
+        self.received.push(pushed);
+    }
+
+    fn complete_send(&mut self, registry: &Registry, completion: &Completion, status: WcStatus) {
+        let Some(outgoing) = self.buffers.sends.remove(completion.slot) else {
+            return;
+        };
+        let mut status = status;
+        if outgoing.silent {
+            if status != WcStatus::Success && status != WcStatus::WrFlushErr {
+                self.blame = Some(status);
+            }
+            return;
+        }
+        if let CompletionKind::Atomic { original } = completion.kind
+            && status == WcStatus::Success
+            && !self.store(registry, &outgoing, &original.to_ne_bytes())
+        {
+            status = WcStatus::LocProtErr;
+        }
+        if status != WcStatus::Success {
+            status = self.blame.take().unwrap_or(status);
+        }
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if completion.signalled || status != WcStatus::Success {
+            let wc = WorkCompletion {
+                wr_id: completion.id,
+                status,
+                opcode: outgoing.opcode,
+                byte_len: completion.len,
+                qp_num: self.shape.view.qp_num,
+                ..WorkCompletion::default()
+            };
+            self.sent.push(Pushed {
+                wc,
+                solicited: false,
+            });
+        }
+    }
+
+    /// Puts an atomic's result into its buffer.
+    fn store(&self, registry: &Registry, outgoing: &Outgoing, bytes: &[u8]) -> bool {
+        let OutgoingData::Sges(list) = &outgoing.data else {
+            return false;
+        };
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let wanted = AccessFlags::LOCAL_WRITE;
+        let ranges = ranges(registry, self.buffers.pd, list.as_slice(), 0, len, wanted);
+        ranges.is_some_and(|ranges| {
+            place(&ranges, bytes);
+            true
+        })
+    }
+
+    fn receive_completion(&self, wr_id: u64, status: WcStatus) -> Pushed {
+        Pushed {
+            wc: WorkCompletion {
+                wr_id,
+                status,
+                opcode: WcOpcode::Recv,
+                qp_num: self.shape.view.qp_num,
+                ..WorkCompletion::default()
+            },
+            solicited: false,
+        }
+    }
+
+    /// Moves completions to their queues. Where they do not fit, the queue pair ends: nothing may look complete that is not.
+    pub(super) fn push(&mut self, tools: &Tools<'_>) {
+        if self.sent.is_empty() && self.received.is_empty() {
+            return;
+        }
+        let fit = self.orphaned.is_some()
+            || self.shape.send_cq.push(&self.sent) & self.shape.recv_cq.push(&self.received);
+        self.sent.clear();
+        self.received.clear();
+        if !fit && let Link::Up(link) = &mut self.link {
+            self.shape.view.set_failure(Failure {
+                blame: Blame::Local,
+                reason: "its completion queue has overflowed".into(),
+            });
+            link.core.abort(tools.now);
+            tools.again.set(true);
+        }
+    }
+
+    /// Whether nothing is left to do for a queue pair that nobody holds.
+    pub(super) fn is_finished(&self, now: Time) -> bool {
+        let over = !matches!(self.link, Link::Up(_));
+        self.orphaned.is_some_and(|until| over || now >= until)
+    }
+}
+
+/// What a queue pair works with: its shard's.
+pub(super) struct Tools<'a> {
+    pub(super) now: Time,
+    pub(super) registry: &'a Registry,
+    pub(super) scratch: &'a mut super::tcp::Scratch,
+    pub(super) poller: &'a haul_io::poller::Poller,
+    /// There is more to do for this queue pair, though nothing arrives.
+    pub(super) again: &'a std::cell::Cell<bool>,
+}
+
+type Steps = ArrayVec<haul_iwarp::SendOp, { STEPS as usize }>;
+
+/// The zero-length read whose answer says that what was sent before it is placed (RFC 5040 §5.5 rule 12).
+const PROOF: haul_iwarp::SendOp = haul_iwarp::SendOp::Read {
+    sink: Stag(0),
+    sink_to: 0,
+    source: Stag(0),
+    source_to: 0,
+};
+
+fn write(remote: Remote) -> haul_iwarp::SendOp {
+    haul_iwarp::SendOp::Write {
+        stag: Stag(remote.rkey),
+        to: remote.addr,
+        placed: false,
+    }
+}
+
+fn read(wr: &SendWr<'_>, remote: Remote) -> haul_iwarp::SendOp {
+    let sink = match &wr.data {
+        Data::Sges(list) => list.as_slice().first().copied().unwrap_or_default(),
+        Data::Inline(_) => Sge::default(),
+    };
+    haul_iwarp::SendOp::Read {
+        sink: Stag(sink.lkey),
+        sink_to: sink.addr,
+        source: Stag(remote.rkey),
+        source_to: remote.addr,
+    }
+}
+
+fn atomic(remote: Remote, op: AtomicOp) -> haul_iwarp::SendOp {
+    haul_iwarp::SendOp::Atomic {
+        stag: Stag(remote.rkey),
+        to: remote.addr,
+        op,
+    }
+}
+
+fn compare_swap(remote: Remote, compare: u64, swap: u64) -> haul_iwarp::SendOp {
+    let op = AtomicOp::CmpSwap {
+        swap,
+        swap_mask: u64::MAX,
+        compare,
+        compare_mask: u64::MAX,
+    };
+    atomic(remote, op)
+}
+
+fn opcode(op: SendOp) -> WcOpcode {
+    match op {
+        SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
+        SendOp::RdmaRead(_) => WcOpcode::RdmaRead,
+        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
+        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::LocalInv(_) => WcOpcode::LocalInv,
+        _ => WcOpcode::Send,
+    }
+}
+
+/// Who is to blame for the end of a connection.
+pub(super) fn failure(error: haul_iwarp::Error) -> Failure {
+    use haul_iwarp::Error as E;
+    let blame = match error {
+        E::Startup(_) | E::PeerIncompatible(_) | E::Rejected | E::PeerMisbehaved(_) => Blame::Peer,
+        E::Terminated(_) => Blame::PeerComplains,
+        E::LocalMemory(_) | E::Aborted => Blame::Local,
+        E::Lost | E::TimedOut => Blame::Network,
+    };
+    Failure {
+        blame,
+        reason: error.to_string(),
+    }
+}

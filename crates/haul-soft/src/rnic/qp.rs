@@ -1,0 +1,181 @@
+//! Queue pairs, as applications hold them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use haul_verbs::cm::ConnParam;
+use haul_verbs::provider::{CqOps, EventChannelOps, QpOps};
+use haul_verbs::{
+    Error, Failure, PostError, QpCapacity, QpInit, QpState, QpType, RecvWr, Result, SGE_MAX, SendWr,
+};
+
+use super::buffers::Buffers;
+use super::context::ours;
+use super::cq::Cq;
+use super::events::EventChannel;
+use super::memory::Pd;
+use super::pair::{Pair, Shape, View};
+use super::shard::Shard;
+use super::srq::Srq;
+use super::{INLINE_MAX, PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX};
+
+/// A queue pair: its place in a shard.
+#[derive(Debug)]
+pub(super) struct Qp {
+    view: Arc<View>,
+    capacity: QpCapacity,
+    shard: Arc<Shard>,
+    number: u32,
+    /// What it was made from, the context before all.
+    _pd: Arc<Pd>,
+}
+
+/// IRD and ORD that an application asks for.
+pub(super) fn limits(param: &ConnParam<'_>) -> (u16, u16) {
+    let ird = param.responder_resources.min(RD_ATOMIC_MAX);
+    (ird, param.initiator_depth.min(RD_ATOMIC_MAX))
+}
+
+impl Qp {
+    pub(super) fn new(pd: Arc<Pd>, init: &QpInit<'_>) -> Result<Self> {
+        if init.qp_type != QpType::Rc {
+            return Err(Error::Unsupported(
+                "a queue pair that is no reliable connection",
+            ));
+        }
+        check_capacity(&init.capacity)?;
+        let (send_cq, recv_cq) = (
+            queue(&pd, init.send_cq.ops())?,
+            queue(&pd, init.recv_cq.ops())?,
+        );
+        let srq = match init.srq {
+            Some(srq) => {
+                let srq: &Srq = ours(srq.ops())?;
+                Some((Arc::clone(&srq.shared), srq.pd.number))
+            }
+            None => None,
+        };
+        let capacity = init.capacity;
+        let receives = srq.as_ref().map_or(capacity.max_recv_wr, |_| QP_WR_MAX);
+        let buffers = Buffers::new(
+            pd.number,
+            srq,
+            Pair::send_slots(&capacity),
+            receives,
+            capacity.max_inline as usize,
+        );
+        let view = Arc::new(View::new(pd.rnic.next_qp_num()));
+        let shape = Shape {
+            view: Arc::clone(&view),
+            send_cq: Arc::clone(&send_cq.queue),
+            recv_cq: Arc::clone(&recv_cq.queue),
+            capacity,
+            signal_all: init.signal_all,
+            remote_placement: init.remote_placement,
+        };
+        let shard = pd.rnic.next_shard();
+        let number = shard.lock().insert(Pair::new(shape, buffers))?;
+        Ok(Self {
+            view,
+            capacity,
+            shard,
+            number,
+            _pd: pd,
+        })
+    }
+
+    pub(super) fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+fn check_capacity(capacity: &QpCapacity) -> Result<()> {
+    let sges = capacity.max_send_sge.max(capacity.max_recv_sge);
+    let requests = capacity.max_send_wr.max(capacity.max_recv_wr);
+    if sges as usize > SGE_MAX || requests > QP_WR_MAX || capacity.max_inline > INLINE_MAX {
+        return Err(Error::Invalid("a capacity that the device does not have"));
+    }
+    Ok(())
+}
+
+fn queue<'a>(pd: &Pd, ops: &'a Arc<dyn CqOps>) -> Result<&'a Cq> {
+    let cq: &Cq = ours(ops)?;
+    if !Arc::ptr_eq(&cq.rnic, &pd.rnic) {
+        return Err(Error::Invalid("a completion queue of another context"));
+    }
+    Ok(cq)
+}
+
+impl QpOps for Qp {
+    fn qp_num(&self) -> u32 {
+        self.view.qp_num
+    }
+
+    fn state(&self) -> QpState {
+        self.view.state()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.view.failure()
+    }
+
+    fn capacity(&self) -> QpCapacity {
+        self.capacity
+    }
+
+    fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
+        let mut inner = self.shard.lock();
+        let posted = match inner.pair(self.number) {
+            Some(pair) => pair.post_send(requests),
+            None => Ok(()),
+        };
+        inner.transmit(self.number);
+        posted
+    }
+
+    fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
+        let mut inner = self.shard.lock();
+        let posted = match inner.pair(self.number) {
+            Some(pair) => pair.post_recv(requests),
+            None => Ok(()),
+        };
+        inner.report(self.number);
+        posted
+    }
+
+    fn connect(
+        self: Arc<Self>,
+        peer: SocketAddr,
+        param: &ConnParam<'_>,
+        channel: &Arc<dyn EventChannelOps>,
+    ) -> Result<()> {
+        let channel: &EventChannel = ours(channel)?;
+        if param.private_data.len() > PRIVATE_DATA_MAX {
+            return Err(Error::Invalid("the private data is too long"));
+        }
+        let (private, limits) = (param.private_data, limits(param));
+        let mut inner = self.shard.lock();
+        inner.connect(self.number, peer, private, limits, &channel.events)
+    }
+
+    fn disconnect(&self) -> Result<()> {
+        let mut inner = self.shard.lock();
+        let now = inner.now;
+        match inner.pair(self.number).map(|pair| &mut pair.link) {
+            Some(super::pair::Link::Up(link)) => link.core.close(now),
+            _ => return Err(Error::State(self.view.state())),
+        }
+        inner.transmit(self.number);
+        Ok(())
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.shard.lock().orphan(self.number);
+    }
+}

@@ -1,0 +1,785 @@
+//! A shard: queue pairs that move together, the mutex that is their baton, and the engine thread that moves them while
+//! nobody else does.
+//!
+//! The baton is held for a bounded piece of work and never while asleep. Who wants to post waits for it; who only wants to
+//! drive tries, and yields to those who wait. Who sleeps does so outside, on the poller's own file descriptor.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use haul_io::clock::Clock;
+use haul_io::notify::{Signal, wait_readable};
+use haul_io::poller::{Event, Events, Interest, Poller, set_timer_slack_ns};
+use haul_io::stream::{Acceptor, Stream};
+use haul_iwarp::wire::mpa::RtrKinds;
+use haul_iwarp::{QpConfig, SECOND_NS, StreamConfig, StreamConnection, Time};
+use haul_slab::Registry;
+use haul_verbs::{Blame, Error, Failure, QpState, Result};
+
+use super::buffers::Buffers;
+use super::cm::Embryo;
+use super::events::CmEvents;
+use super::pair::{Attempt, Link, Pair, Tools};
+use super::slots::Slots;
+use super::tap::Tap;
+use super::tcp::{Scratch, TcpLink};
+use super::{Options, lock};
+
+/// Queue pairs of a shard.
+pub(super) const PAIRS_MAX: u32 = 1 << 20;
+/// Connections that are being accepted.
+const EMBRYOS_MAX: u32 = 4_096;
+const LISTENERS_MAX: u32 = 1_024;
+/// So few connections are asked directly; the poller is asked about more.
+const DIRECT_PAIRS: usize = 2;
+/// Every so many drives the poller is asked all the same: about listeners, and what has just begun.
+const POLLER_EVERY: u32 = 32;
+/// Looks at a queue without driving, at most.
+const SKIPS_MAX: u32 = 8;
+/// How long somebody else may have driven before the engine looks again whether it still does, ns.
+const STANDBY_NS: u64 = 1_000_000;
+/// How often time-outs are looked at, ns: they are seconds long.
+const TIMERS_NS: u64 = 20_000_000;
+/// How long a connection whose queue pair is gone may take to end in order.
+const ORPHAN_NS: u64 = 5 * SECOND_NS;
+/// How long the engine's end waits for such connections.
+const LINGER_NS: u64 = SECOND_NS;
+const CONNECT_NS: u64 = 30 * SECOND_NS;
+/// Silence with data outstanding after which the kernel gives a connection up.
+const DEAD_AFTER: Duration = Duration::from_secs(30);
+
+/// What a look at a shard has come to, worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Drive {
+    /// Nothing to do.
+    Still,
+    /// Somebody else has the baton.
+    Busy,
+    /// Something was received or sent.
+    Moved,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shard {
+    inner: Mutex<Inner>,
+    /// The poller's file descriptor, for those who wait without the baton: readable while a connection has something to do.
+    ready: OwnedFd,
+    /// Threads that want the baton to post.
+    posters: AtomicU32,
+    /// Threads that sleep until they can drive.
+    sleepers: AtomicU32,
+    /// Drives by applications, so that the engine sees that there are any.
+    drives: AtomicU64,
+    skips: AtomicU32,
+    /// When the shard wants to be driven though nothing arrives, ns; `u64::MAX` is never.
+    due_ns: AtomicU64,
+    stop: AtomicBool,
+    signal: Signal,
+}
+
+/// What the baton gives.
+#[derive(Debug)]
+pub(super) struct Inner {
+    me: Weak<Shard>,
+    registry: Registry,
+    poller: Poller,
+    events: Events,
+    clock: Clock,
+    pub(super) now: Time,
+    scratch: Scratch,
+    pairs: Slots<Pair>,
+    /// Queue pairs with a connection.
+    up: Vec<u32>,
+    /// Queue pairs that have more to do than they were given time for.
+    again: Vec<u32>,
+    pub(super) embryos: Slots<Embryo>,
+    listeners: Slots<Listening>,
+    rounds: u32,
+    timers_at: Time,
+    config: StreamConfig,
+    socket_buffer: Option<usize>,
+    tap: Option<Arc<Tap>>,
+}
+
+#[derive(Debug)]
+struct Listening {
+    acceptor: Acceptor,
+    channel: Arc<CmEvents>,
+    backlog: u32,
+}
+
+/// What an event of the poller is about.
+#[derive(Debug, Clone, Copy)]
+enum Subject {
+    Pair(u32),
+    Embryo(u32),
+    Listener(u32),
+}
+
+impl Subject {
+    fn token(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Pair(number) => (0, number),
+            Self::Embryo(number) => (1, number),
+            Self::Listener(number) => (2, number),
+        };
+        kind << 32 | u64::from(number)
+    }
+
+    fn of(token: u64) -> Self {
+        let number = u32::try_from(token & 0xffff_ffff).unwrap_or(0);
+        match token >> 32 {
+            0 => Self::Pair(number),
+            1 => Self::Embryo(number),
+            _ => Self::Listener(number),
+        }
+    }
+}
+
+/// A shard and its thread; dropping it ends both.
+#[derive(Debug)]
+pub(super) struct Engine {
+    shard: Arc<Shard>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    pub(super) fn start(
+        number: usize,
+        registry: Registry,
+        options: &Options,
+        tap: Option<Arc<Tap>>,
+    ) -> io::Result<Self> {
+        let poller = Poller::new()?;
+        let ready = poller.as_fd().try_clone_to_owned()?;
+        let signal = Signal::new()?;
+        let clock = Clock::new();
+        let config = stream_config(options);
+        let shard = Arc::new_cyclic(|me| Shard {
+            inner: Mutex::new(Inner {
+                me: Weak::clone(me),
+                registry,
+                poller,
+                events: Events::with_capacity(64),
+                clock,
+                now: Time::from_ns(clock.now_ns()),
+                scratch: Scratch::new(options.strict),
+                pairs: Slots::new(PAIRS_MAX),
+                up: Vec::new(),
+                again: Vec::new(),
+                embryos: Slots::new(EMBRYOS_MAX),
+                listeners: Slots::new(LISTENERS_MAX),
+                rounds: 0,
+                timers_at: Time::default(),
+                config,
+                socket_buffer: options.socket_buffer,
+                tap,
+            }),
+            ready,
+            posters: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            drives: AtomicU64::new(0),
+            skips: AtomicU32::new(0),
+            due_ns: AtomicU64::new(u64::MAX),
+            stop: AtomicBool::new(false),
+            signal,
+        });
+        let theirs = Arc::clone(&shard);
+        let thread = std::thread::Builder::new()
+            .name(format!("haul-rnic-{number}"))
+            .spawn(move || theirs.run())?;
+        Ok(Self {
+            shard,
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shard.stop.store(true, Ordering::Release);
+        self.shard.signal.set();
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself, with or without a panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn stream_config(options: &Options) -> StreamConfig {
+    StreamConfig {
+        crc: options.crc,
+        fpdu_max: options.fpdu_max,
+        strict: options.strict,
+        peer_to_peer: Some(RtrKinds {
+            send: false,
+            write: true,
+            read: true,
+        }),
+        ..StreamConfig::default()
+    }
+}
+
+impl Shard {
+    /// The baton, waited for.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // SeqCst is not needed: a driver that does not see it in time holds the baton a moment longer.
+        self.posters.fetch_add(1, Ordering::Relaxed);
+        let mut inner = lock(&self.inner);
+        self.posters.fetch_sub(1, Ordering::Relaxed);
+        inner.look_at_clock();
+        inner
+    }
+
+    /// Moves what there is to move, on an application's thread.
+    pub(super) fn try_drive(&self) -> Drive {
+        self.drives.fetch_add(1, Ordering::Relaxed);
+        self.skips.store(0, Ordering::Relaxed);
+        self.drive()
+    }
+
+    /// Whether it was not driven for some looks; counts this one.
+    pub(super) fn is_due(&self) -> bool {
+        self.skips.fetch_add(1, Ordering::Relaxed) >= SKIPS_MAX
+    }
+
+    fn drive(&self) -> Drive {
+        if self.posters.load(Ordering::Relaxed) > 0 {
+            return Drive::Busy;
+        }
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Drive::Busy,
+        };
+        let moved = inner.drive();
+        let due = inner.due().map_or(u64::MAX, Time::as_ns);
+        self.due_ns.store(due, Ordering::Relaxed);
+        if moved { Drive::Moved } else { Drive::Still }
+    }
+
+    /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has passed.
+    pub(super) fn sleep(&self, signal: &Signal, timeout_ns: Option<u64>) -> io::Result<()> {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let due = self.until_due();
+        let timeout = match (timeout_ns, due) {
+            (Some(timeout), Some(due)) => Some(timeout.min(due)),
+            (timeout, due) => timeout.or(due),
+        };
+        let result = wait_readable([self.ready.as_fd(), signal.as_fd()], timeout);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        result.map(|_| ())
+    }
+
+    fn until_due(&self) -> Option<u64> {
+        let due = self.due_ns.load(Ordering::Relaxed);
+        (due != u64::MAX).then(|| due.saturating_sub(Clock::new().now_ns()))
+    }
+
+    /// The engine thread.
+    fn run(&self) {
+        // Without the right to set it, timers are 50 µs late; nothing else.
+        let _ = set_timer_slack_ns(1);
+        let mut seen = 0;
+        while !self.stop.load(Ordering::Acquire) {
+            let drives = self.drives.load(Ordering::Relaxed);
+            let attended = drives != seen || self.sleepers.load(Ordering::SeqCst) > 0;
+            seen = drives;
+            // Neither wait fails but for a lack of memory; then this looks again at once.
+            if attended {
+                let _ = wait_readable([self.signal.as_fd()], Some(STANDBY_NS));
+                continue;
+            }
+            let _ = wait_readable([self.ready.as_fd(), self.signal.as_fd()], self.until_due());
+            while self.drives.load(Ordering::Relaxed) == seen
+                && !self.stop.load(Ordering::Acquire)
+                && self.drive() == Drive::Moved
+            {}
+            if self.posters.load(Ordering::Relaxed) > 0 {
+                std::thread::yield_now();
+            }
+        }
+        self.linger();
+    }
+
+    /// Lets connections that nobody holds end in order.
+    fn linger(&self) {
+        let clock = Clock::new();
+        let end = clock.now_ns() + LINGER_NS;
+        while clock.now_ns() < end && self.lock().has_orphans() {
+            self.drive();
+            let _ = wait_readable([self.ready.as_fd()], Some(TIMERS_NS));
+        }
+    }
+}
+
+impl Inner {
+    fn look_at_clock(&mut self) {
+        self.now = Time::from_ns(self.clock.now_ns());
+    }
+
+    fn drive(&mut self) -> bool {
+        self.look_at_clock();
+        self.rounds = self.rounds.wrapping_add(1);
+        let mut moved = false;
+        for _ in 0..self.again.len() {
+            let number = self.again.swap_remove(0);
+            moved |= self.turn(number);
+        }
+        if self.up.len() > DIRECT_PAIRS
+            || self.up.is_empty()
+            || self.rounds.is_multiple_of(POLLER_EVERY)
+        {
+            moved |= self.ask_poller();
+        } else {
+            for at in 0..self.up.len() {
+                if let Some(number) = self.up.get(at) {
+                    moved |= self.turn(*number);
+                }
+            }
+        }
+        if self.now >= self.timers_at {
+            self.timers();
+        }
+        moved
+    }
+
+    fn ask_poller(&mut self) -> bool {
+        // Its deadline has passed: it does not wait. An error shows again where it matters, with the sockets.
+        let _ = self.poller.wait(&mut self.events, Some(0), self.clock);
+        let ready: arrayvec::ArrayVec<Event, 64> = self.events.iter().take(64).collect();
+        let mut moved = false;
+        for event in ready {
+            moved |= match Subject::of(event.token) {
+                Subject::Pair(number) => self.pair_ready(number),
+                Subject::Embryo(number) => self.embryo_turn(number),
+                Subject::Listener(number) => self.accept(number),
+            };
+        }
+        moved
+    }
+
+    /// When to drive though nothing arrives.
+    fn due(&self) -> Option<Time> {
+        if !self.again.is_empty() {
+            return Some(self.now);
+        }
+        let timed = |number: u32| match &self.pairs.get(number)?.link {
+            Link::Connecting(_) => Some(()),
+            Link::Up(link) => link.core.poll_timeout().map(|_| ()),
+            Link::None | Link::Over => None,
+        };
+        let waits = self.embryos.len() > 0
+            || self.has_orphans()
+            || self.pairs.numbers().any(|number| timed(number).is_some());
+        waits.then_some(self.timers_at)
+    }
+
+    fn timers(&mut self) {
+        self.timers_at = self.now.after(TIMERS_NS);
+        for number in self.pairs.numbers() {
+            let Some(pair) = self.pairs.get_mut(number) else {
+                continue;
+            };
+            if pair.is_finished(self.now) {
+                self.remove(number);
+                continue;
+            }
+            let now = self.now;
+            match &mut pair.link {
+                Link::Connecting(attempt) if now >= attempt.deadline => {
+                    self.give_up(number, "the peer does not answer");
+                }
+                Link::Up(link) if link.core.poll_timeout().is_some_and(|due| now >= due) => {
+                    link.core.handle_timeout(now);
+                    self.turn(number);
+                }
+                _ => {}
+            }
+        }
+        for number in self.embryos.numbers() {
+            let due = self
+                .embryos
+                .get(number)
+                .and_then(|embryo| embryo.link.core.poll_timeout());
+            if due.is_some_and(|due| self.now >= due) {
+                if let Some(embryo) = self.embryos.get_mut(number) {
+                    embryo.link.core.handle_timeout(self.now);
+                }
+                self.embryo_turn(number);
+            }
+        }
+    }
+
+    // ---- queue pairs
+
+    pub(super) fn insert(&mut self, pair: Pair) -> Result<u32> {
+        self.pairs
+            .insert(pair)
+            .map_err(|_| Error::Exhausted("queue pairs"))
+    }
+
+    pub(super) fn pair(&mut self, number: u32) -> Option<&mut Pair> {
+        self.pairs.get_mut(number)
+    }
+
+    fn with_pair<R>(
+        &mut self,
+        number: u32,
+        work: impl FnOnce(&mut Pair, &mut Tools<'_>) -> R,
+    ) -> Option<R> {
+        let pair = self.pairs.get_mut(number)?;
+        let again = Cell::new(false);
+        let mut tools = Tools {
+            now: self.now,
+            registry: &self.registry,
+            scratch: &mut self.scratch,
+            poller: &self.poller,
+            again: &again,
+        };
+        let result = work(pair, &mut tools);
+        if again.get() {
+            self.again.push(number);
+        }
+        if matches!(pair.link, Link::Over) {
+            self.up.retain(|up| *up != number);
+        }
+        Some(result)
+    }
+
+    /// Receives and sends for one queue pair.
+    pub(super) fn turn(&mut self, number: u32) -> bool {
+        self.with_pair(number, Pair::turn).unwrap_or(false)
+    }
+
+    /// Sends for one queue pair what was posted.
+    pub(super) fn transmit(&mut self, number: u32) {
+        self.with_pair(number, Pair::transmit);
+    }
+
+    /// Hands on what was said without anything moving.
+    pub(super) fn report(&mut self, number: u32) {
+        self.with_pair(number, |pair, tools| pair.report(tools));
+    }
+
+    fn pair_ready(&mut self, number: u32) -> bool {
+        match self.pairs.get(number).map(|pair| &pair.link) {
+            Some(Link::Connecting(_)) => {
+                self.connected(number);
+                true
+            }
+            _ => self.turn(number),
+        }
+    }
+
+    /// The application lets go of a queue pair: its connection ends in order, if it can.
+    pub(super) fn orphan(&mut self, number: u32) {
+        let now = self.now;
+        let Some(pair) = self.pairs.get_mut(number) else {
+            return;
+        };
+        pair.orphaned = Some(now.after(ORPHAN_NS));
+        pair.events = None;
+        match &mut pair.link {
+            Link::Up(link) => {
+                link.core.close(now);
+                self.transmit(number);
+            }
+            _ => self.remove(number),
+        }
+    }
+
+    fn remove(&mut self, number: u32) {
+        if let Some(pair) = self.pairs.remove(number) {
+            match pair.link {
+                Link::Up(link) => link.unregister(&self.poller),
+                Link::Connecting(attempt) => {
+                    // It fails only for a socket that is not watched.
+                    let _ = self.poller.remove(&attempt.socket);
+                }
+                Link::None | Link::Over => {}
+            }
+            self.up.retain(|up| *up != number);
+        }
+    }
+
+    fn has_orphans(&self) -> bool {
+        let mut numbers = self.pairs.numbers();
+        numbers.any(|number| {
+            self.pairs
+                .get(number)
+                .is_some_and(|pair| pair.orphaned.is_some())
+        })
+    }
+
+    // ---- connecting
+
+    pub(super) fn connect(
+        &mut self,
+        number: u32,
+        peer: SocketAddr,
+        private: &[u8],
+        (ird, ord): (u16, u16),
+        channel: &Arc<CmEvents>,
+    ) -> Result<()> {
+        let deadline = self.now.after(CONNECT_NS);
+        let pair = self.pairs.get_mut(number);
+        let pair = pair.ok_or(Error::Invalid("the queue pair is gone"))?;
+        let state = pair.shape.view.state();
+        if state != QpState::Reset {
+            return Err(Error::State(state));
+        }
+        pair.events = Some(Arc::clone(channel));
+        pair.shape.view.set_state(QpState::Rtr);
+        let socket = match Stream::start_connect(peer) {
+            Ok(socket) => socket,
+            Err(error) => {
+                pair.unreachable(Some(network(&error.to_string())));
+                self.report(number);
+                return Ok(());
+            }
+        };
+        let token = Subject::Pair(number).token();
+        self.poller
+            .add(&socket, token, Interest::WRITE)
+            .map_err(Error::os("watching a socket"))?;
+        pair.link = Link::Connecting(Box::new(Attempt {
+            socket,
+            private: private.to_vec(),
+            qp: pair.qp_config(ird, ord),
+            deadline,
+        }));
+        self.timers_at = self.now;
+        Ok(())
+    }
+
+    /// The socket of a queue pair is connected, or has failed to.
+    fn connected(&mut self, number: u32) {
+        let Some(pair) = self.pairs.get_mut(number) else {
+            return;
+        };
+        let Link::Connecting(attempt) = std::mem::replace(&mut pair.link, Link::None) else {
+            return;
+        };
+        let Attempt {
+            socket,
+            private,
+            qp,
+            ..
+        } = *attempt;
+        let _ = self.poller.remove(&socket);
+        if let Err(error) = socket.connected() {
+            pair.unreachable(Some(network(&error.to_string())));
+            self.report(number);
+            return;
+        }
+        let config = self.prepare(&socket, qp);
+        let Ok(core) = StreamConnection::connect(self.now, config, &private) else {
+            self.give_up(number, "the private data is too long");
+            return;
+        };
+        let token = Subject::Pair(number).token();
+        let mut link = Box::new(TcpLink::new(socket, core, token, self.tap.as_ref()));
+        if link.register(&self.poller, token).is_err() {
+            self.give_up(number, "the socket cannot be watched");
+            return;
+        }
+        if let Some(pair) = self.pairs.get_mut(number) {
+            pair.attach(link);
+        }
+        self.up.push(number);
+        self.turn(number);
+    }
+
+    fn give_up(&mut self, number: u32, why: &str) {
+        if let Some(pair) = self.pairs.get_mut(number) {
+            pair.unreachable(Some(network(why)));
+            self.report(number);
+        }
+    }
+
+    /// Sets a connected socket up, and says how its protocol is to be.
+    fn prepare(&self, socket: &Stream, qp: QpConfig) -> StreamConfig {
+        if let Some(bytes) = self.socket_buffer {
+            socket.set_buffers(bytes);
+        }
+        // Without it a dead peer is noticed later, or by nobody while nothing is sent; everything else works.
+        let _ = socket.detect_dead_peer(DEAD_AFTER);
+        let emss = socket.segment_len().unwrap_or(self.config.emss);
+        StreamConfig {
+            qp,
+            emss: emss.min(65_000),
+            ..self.config
+        }
+    }
+
+    // ---- accepting
+
+    pub(super) fn listen(
+        &mut self,
+        acceptor: Acceptor,
+        channel: &Arc<CmEvents>,
+        backlog: u32,
+    ) -> Result<u32> {
+        let listening = Listening {
+            acceptor,
+            channel: Arc::clone(channel),
+            backlog,
+        };
+        let number = self.listeners.insert(listening);
+        let number = number.map_err(|_| Error::Exhausted("listeners"))?;
+        if let Some(listening) = self.listeners.get(number) {
+            self.poller
+                .add(
+                    &listening.acceptor,
+                    Subject::Listener(number).token(),
+                    Interest::READ,
+                )
+                .map_err(Error::os("watching a socket"))?;
+        }
+        Ok(number)
+    }
+
+    /// Ends a listener, and the connections that were not accepted.
+    pub(super) fn unlisten(&mut self, number: u32) {
+        if let Some(listening) = self.listeners.remove(number) {
+            let _ = self.poller.remove(&listening.acceptor);
+        }
+        for embryo in self.embryos.numbers() {
+            if self
+                .embryos
+                .get(embryo)
+                .is_some_and(|embryo| embryo.listener == number)
+            {
+                self.remove_embryo(embryo);
+            }
+        }
+    }
+
+    fn accept(&mut self, number: u32) -> bool {
+        let Some(listening) = self.listeners.get(number) else {
+            return false;
+        };
+        // Out of descriptors, say: the connection waits in the kernel.
+        let Ok(Some((socket, peer))) = listening.acceptor.accept() else {
+            return false;
+        };
+        let of_it = |embryo: &u32| {
+            let embryo = self.embryos.get(*embryo);
+            embryo.is_some_and(|embryo| embryo.listener == number)
+        };
+        let waiting = self.embryos.numbers().filter(of_it).count();
+        if waiting >= listening.backlog as usize {
+            socket.reset_on_drop();
+            return true;
+        }
+        let channel = Arc::clone(&listening.channel);
+        let config = self.prepare(&socket, QpConfig::default());
+        let core = StreamConnection::listen(self.now, config);
+        let link = Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref()));
+        let embryo = Embryo {
+            link,
+            channel,
+            peer,
+            listener: number,
+            buffers: Buffers::new(0, None, 0, 0, 0),
+        };
+        if let Ok(number) = self.embryos.insert(embryo)
+            && let Some(embryo) = self.embryos.get_mut(number)
+        {
+            let token = Subject::Embryo(number).token();
+            if embryo.link.register(&self.poller, token).is_err() {
+                self.remove_embryo(number);
+                return true;
+            }
+            self.timers_at = self.timers_at.min(self.now.after(TIMERS_NS));
+            self.embryo_turn(number);
+        }
+        true
+    }
+
+    pub(super) fn embryo_turn(&mut self, number: u32) -> bool {
+        let Some(embryo) = self.embryos.get_mut(number) else {
+            return false;
+        };
+        let mut env = super::tcp::Env {
+            now: self.now,
+            registry: &self.registry,
+            buffers: &mut embryo.buffers,
+            scratch: &mut self.scratch,
+            poller: &self.poller,
+        };
+        let moved = embryo.link.turn(&mut env);
+        let over = embryo.report(&self.me, number);
+        if embryo.link.is_ending() {
+            embryo.link.transmit(&mut super::tcp::Env {
+                now: self.now,
+                registry: &self.registry,
+                buffers: &mut embryo.buffers,
+                scratch: &mut self.scratch,
+                poller: &self.poller,
+            });
+        }
+        if over {
+            self.remove_embryo(number);
+        }
+        moved
+    }
+
+    pub(super) fn remove_embryo(&mut self, number: u32) {
+        if let Some(embryo) = self.embryos.remove(number) {
+            embryo.link.unregister(&self.poller);
+        }
+    }
+
+    /// Takes an accepted connection out, for a queue pair that may be another shard's.
+    pub(super) fn take_embryo(&mut self, number: u32) -> Option<Embryo> {
+        let embryo = self.embryos.remove(number)?;
+        embryo.link.unregister(&self.poller);
+        Some(embryo)
+    }
+
+    /// Gives a queue pair its accepted connection.
+    pub(super) fn adopt(
+        &mut self,
+        number: u32,
+        embryo: Embryo,
+        private: &[u8],
+        (ird, ord): (u16, u16),
+    ) -> Result<()> {
+        let now = self.now;
+        let pair = self.pairs.get_mut(number);
+        let pair = pair.ok_or(Error::Invalid("the queue pair is gone"))?;
+        let Embryo {
+            mut link, channel, ..
+        } = embryo;
+        pair.events = Some(channel);
+        pair.shape.view.set_state(QpState::Rtr);
+        link.core.set_queue_pair(pair.qp_config(ird, ord));
+        link.register(&self.poller, Subject::Pair(number).token())
+            .map_err(Error::os("watching a socket"))?;
+        let accepted = link.core.accept(now, private);
+        pair.attach(link);
+        self.up.push(number);
+        self.turn(number);
+        accepted.map_err(|_| Error::Invalid("the peer has gone, or the private data is too long"))
+    }
+}
+
+fn network(why: &str) -> Failure {
+    Failure {
+        blame: Blame::Network,
+        reason: why.to_owned(),
+    }
+}

@@ -1,0 +1,271 @@
+//! Every operation does what it says.
+
+use haul_verbs::{
+    Data, QpState, RecvWr, Remote, SendFlags, SendOp, SendWr, SgeList, WcData, WcOpcode,
+};
+
+use crate::support::{Wish, connected, connected_with, pattern};
+
+#[test]
+fn a_send_arrives_in_the_posted_receive() {
+    let (near, far) = connected();
+    assert_eq!(
+        (near.qp.state(), far.qp.state()),
+        (QpState::Rts, QpState::Rts)
+    );
+    for len in [0, 1, 63, 64, 1_000, 5_000, 70_000, 1_000_000] {
+        let bytes = pattern(len, 1);
+        near.write(0, &bytes);
+        far.receive(7, 0, 1 << 20);
+        near.post(1, SendOp::Send, 0, len as u32);
+        assert_eq!(near.success(1).opcode, WcOpcode::Send);
+        let wc = far.success(7);
+        assert_eq!(
+            (wc.opcode, wc.byte_len as usize, wc.data),
+            (WcOpcode::Recv, len, WcData::None)
+        );
+        assert!(far.read(0, len) == bytes, "{len} bytes");
+    }
+}
+
+#[test]
+fn a_write_arrives_where_it_was_sent_to() {
+    let (near, far) = connected();
+    for (len, at) in [(1, 5), (64, 0), (4_096, 1), (65_536, 7), (3_000_000, 100)] {
+        let bytes = pattern(len, 2);
+        near.write(0, &bytes);
+        near.post(1, SendOp::RdmaWrite(far.mr.remote(at)), 0, len as u32);
+        near.success(1);
+        far.receive(2, 0, 0);
+        near.post(3, SendOp::Send, 0, 0);
+        near.success(3);
+        far.success(2);
+        assert!(far.read(at as usize, len) == bytes, "{len} bytes");
+    }
+}
+
+#[test]
+fn a_read_brings_what_is_there() {
+    let (near, far) = connected();
+    for (len, at) in [
+        (0, 0),
+        (1, 5),
+        (64, 0),
+        (4_096, 1),
+        (65_536, 7),
+        (3_000_000, 100),
+    ] {
+        let bytes = pattern(len, 3);
+        far.write(at as usize, &bytes);
+        near.post(1, SendOp::RdmaRead(far.mr.remote(at)), 9, len as u32);
+        let wc = near.success(1);
+        assert_eq!((wc.opcode, wc.byte_len as usize), (WcOpcode::RdmaRead, len));
+        assert!(near.read(9, len) == bytes, "{len} bytes");
+    }
+}
+
+#[test]
+fn pieces_are_gathered_and_scattered() {
+    let (near, far) = connected();
+    let bytes = pattern(100_000, 4);
+    near.write(0, &bytes[..10]);
+    near.write(1_000, &bytes[10..90_000]);
+    near.write(200_000, &bytes[90_000..]);
+    let from = [
+        near.mr.sge(0, 10),
+        near.mr.sge(1_000, 89_990),
+        near.mr.sge(200_000, 10_000),
+    ];
+    let to = [
+        far.mr.sge(500_000, 70_000),
+        far.mr.sge(0, 1),
+        far.mr.sge(3, 40_000),
+    ];
+    let wr = RecvWr::new(1, SgeList::new(&to).unwrap());
+    far.qp.post_recv(&[wr]).unwrap();
+    let wr = SendWr::new(2, SendOp::Send, SgeList::new(&from).unwrap());
+    near.qp.post_send(&[wr]).unwrap();
+    near.success(2);
+    assert_eq!(far.success(1).byte_len, 100_000);
+    let mut seen = far.read(500_000, 70_000);
+    seen.extend(far.read(0, 1));
+    seen.extend(far.read(3, 29_999));
+    assert!(seen == bytes);
+}
+
+#[test]
+fn inline_data_may_be_reused_at_once() {
+    let (near, far) = connected();
+    for number in 0..100_u8 {
+        far.receive(number.into(), u64::from(number) * 256, 256);
+    }
+    let mut bytes = [0; 256];
+    for number in 0..100 {
+        bytes.fill(number);
+        let wr = SendWr::new(number.into(), SendOp::Send, Data::Inline(&bytes));
+        near.qp.post_send(&[wr]).unwrap();
+        bytes.fill(0xff);
+    }
+    for number in 0..100_u8 {
+        near.success(number.into());
+        far.success(number.into());
+        assert_eq!(far.read(usize::from(number) * 256, 256), [number; 256]);
+    }
+}
+
+#[test]
+fn immediate_data_follows_a_write_and_may_come_alone() {
+    let (near, far) = connected();
+    near.write(0, b"written");
+    far.receive(1, 1_000, 8);
+    far.receive(2, 1_000, 8);
+    near.post(
+        3,
+        SendOp::RdmaWriteWithImm(far.mr.remote(50), 0xdead_beef),
+        0,
+        7,
+    );
+    assert_eq!(near.success(3).opcode, WcOpcode::RdmaWrite);
+    let wc = far.success(1);
+    assert_eq!(
+        (wc.opcode, wc.data),
+        (WcOpcode::RecvRdmaWithImm, WcData::Imm(0xdead_beef))
+    );
+    assert_eq!(far.read(50, 7), b"written");
+    near.post(4, SendOp::SendWithImm(5), 0, 0);
+    near.success(4);
+    assert_eq!(far.success(2).data, WcData::Imm(5));
+    assert_eq!(far.read(1_000, 8), [0; 8]);
+}
+
+#[test]
+fn atomics_return_what_was_there() {
+    let (near, far) = connected();
+    let word = |end: &crate::support::End, at: usize| {
+        u64::from_ne_bytes(end.read(at, 8).try_into().unwrap())
+    };
+    far.write(64, &40_u64.to_ne_bytes());
+    let remote = far.mr.remote(64);
+    near.post(1, SendOp::FetchAdd { remote, add: 2 }, 0, 8);
+    assert_eq!(near.success(1).opcode, WcOpcode::FetchAdd);
+    assert_eq!((word(&near, 0), word(&far, 64)), (40, 42));
+    for (compare, swap, then) in [(42, 7, 7), (42, 9, 7)] {
+        let op = SendOp::CompareSwap {
+            remote,
+            compare,
+            swap,
+        };
+        let before = word(&far, 64);
+        near.post(2, op, 0, 8);
+        near.success(2);
+        assert_eq!((word(&near, 0), word(&far, 64)), (before, then));
+    }
+}
+
+#[test]
+fn send_with_invalidate_ends_the_peers_region() {
+    let (near, far) = connected();
+    let victim = far.pd.reg_mr(
+        &far.mr.region().cut(0, 100).unwrap(),
+        crate::support::all_access(),
+    );
+    let victim = victim.unwrap();
+    far.receive(1, 0, 10);
+    near.post(2, SendOp::SendWithInv(victim.rkey()), 0, 1);
+    near.success(2);
+    assert_eq!(far.success(1).data, WcData::InvalidatedRkey(victim.rkey()));
+    near.post(3, SendOp::RdmaRead(victim.remote(0)), 0, 1);
+    assert_ne!(near.completion().status, haul_verbs::WcStatus::Success);
+}
+
+#[test]
+fn unsignalled_requests_complete_silently_and_in_order() {
+    let (near, far) = connected();
+    for number in 0..50 {
+        far.receive(number, number * 8, 8);
+        near.write(0, &number.to_ne_bytes());
+        let flags = if number % 10 == 9 {
+            SendFlags::SIGNALED
+        } else {
+            SendFlags::empty()
+        };
+        let bytes = number.to_ne_bytes();
+        let wr = SendWr::new(number, SendOp::Send, Data::Inline(&bytes)).with_flags(flags);
+        near.qp.post_send(&[wr]).unwrap();
+    }
+    for number in [9, 19, 29, 39, 49] {
+        near.success(number);
+    }
+    for number in 0..50 {
+        far.success(number);
+        assert_eq!(far.read(number as usize * 8, 8), number.to_ne_bytes());
+    }
+    assert_eq!(near.cq.poll(&mut [Default::default()]).unwrap(), 0);
+}
+
+#[test]
+fn batches_larger_than_the_socket_are_sent_in_order() {
+    let (near, far) = connected();
+    let bytes = pattern(4_000_000, 5);
+    near.write(0, &bytes);
+    let piece = 20_000;
+    let requests: Vec<_> = (0..200_u64)
+        .map(|number| {
+            let at = number * u64::from(piece);
+            let op = SendOp::RdmaWrite(far.mr.remote(at));
+            SendWr::new(number, op, near.mr.sge(at, piece))
+        })
+        .collect();
+    near.qp.post_send(&requests).unwrap();
+    for number in 0..200 {
+        near.success(number);
+    }
+    far.receive(1, 0, 0);
+    near.post(999, SendOp::Send, 0, 0);
+    near.success(999);
+    far.success(1);
+    assert!(far.read(0, bytes.len()) == bytes);
+}
+
+#[test]
+fn with_remote_placement_a_completed_write_is_there() {
+    let wish = Wish {
+        remote_placement: true,
+        ..Wish::default()
+    };
+    let (near, far) = connected_with(&Default::default(), &wish);
+    for round in 0..20 {
+        let bytes = pattern(100_000, round);
+        near.write(0, &bytes);
+        near.post(round, SendOp::RdmaWrite(far.mr.remote(0)), 0, 100_000);
+        near.success(round);
+        assert!(far.read(0, 100_000) == bytes, "round {round}");
+    }
+    let imm = SendOp::RdmaWriteWithImm(Remote::default(), 3);
+    far.receive(1, 0, 0);
+    near.post(77, imm, 0, 0);
+    near.success(77);
+    far.success(1);
+}
+
+#[test]
+fn a_fenced_send_sees_the_read_before_it() {
+    let (near, far) = connected();
+    let bytes = pattern(500_000, 6);
+    far.write(1_000_000, &bytes);
+    for _ in 0..10 {
+        far.receive(1, 0, 500_000);
+        near.mr.region().fill(0, 500_000, 0).unwrap();
+        let read = SendOp::RdmaRead(far.mr.remote(1_000_000));
+        let requests = [
+            SendWr::new(2, read, near.mr.sge(0, 500_000)),
+            SendWr::new(3, SendOp::Send, near.mr.sge(0, 500_000))
+                .with_flags(SendFlags::SIGNALED | SendFlags::FENCE),
+        ];
+        near.qp.post_send(&requests).unwrap();
+        near.success(2);
+        near.success(3);
+        far.success(1);
+        assert!(far.read(0, 500_000) == bytes);
+    }
+}
