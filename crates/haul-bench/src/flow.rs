@@ -328,6 +328,7 @@ impl<'a> Flow<'a> {
         self.end.qps[index]
             .post_send(&batch)
             .map_err(|error| self.post_failed(index, error))?;
+        drop(batch);
         self.lanes[index].posted += count;
         if self.end.plan.is_notified() {
             self.accounts[index].credits -= count;

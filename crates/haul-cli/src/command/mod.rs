@@ -6,6 +6,7 @@ use haul::fault::Fault;
 
 pub(crate) mod bench;
 pub(crate) mod lab;
+pub(crate) mod rdma;
 pub(crate) mod serve;
 pub(crate) mod transfer;
 

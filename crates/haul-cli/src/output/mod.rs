@@ -14,6 +14,7 @@ use crate::args;
 
 mod human;
 mod progress;
+pub(crate) mod rdma;
 
 use human::{binary, percent};
 use progress::Progress;
