@@ -176,23 +176,18 @@ fn row(plan: &Plan, bytes: u32, measured: Measured) -> Result<Row, Fault> {
         }
         Test::Bw | Test::Idle => Figure::Bandwidth(bandwidth(&client, &server)),
     };
-    let outstanding = u64::from(plan.qps) * u64::from(plan.depth);
     let (total, seconds) = match &figure {
         Figure::Bandwidth(bandwidth) => (bandwidth.total_bytes, bandwidth.seconds),
         Figure::Latency(latency) => (client.bytes, latency.seconds),
     };
     let spent = |spent: &Spent| -> Cpu { cpu(spent, total, seconds) };
-    let mut warnings = warnings(&figure, plan.limit, outstanding);
-    if plan.verify {
-        warnings.push("checking the bytes is part of what was measured".into());
-    }
     Ok(Row {
         bytes,
         client: spent(&client),
         server: spent(&server),
         verified_messages: client.verified + server.verified,
         file_blake3,
-        warnings,
+        warnings: warnings(&figure, plan),
         figure,
     })
 }

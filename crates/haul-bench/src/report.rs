@@ -4,7 +4,7 @@ use haul::fault::Fault;
 use haul_io::clock::CpuTime;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Limit, Op, Test};
+use crate::plan::{Limit, Op, Plan, Test};
 
 /// Fewer samples than this say nothing about one in a hundred, and about one in a thousand.
 const SAMPLES_P99: u64 = 1_000;
@@ -269,10 +269,15 @@ fn quantile(sorted: &[u64], per_mille: usize) -> u64 {
 }
 
 /// What the user must know before believing the figure.
-pub(crate) fn warnings(figure: &Figure, limit: Limit, outstanding: u64) -> Vec<String> {
+pub(crate) fn warnings(figure: &Figure, plan: &Plan) -> Vec<String> {
     let mut warnings = Vec::new();
-    let by_time = matches!(limit, Limit::TimeMs(_));
-    let more = if by_time { "--time" } else { "--iterations" };
+    let by_time = matches!(plan.limit, Limit::TimeMs(_));
+    let more = match plan.limit {
+        _ if plan.file.is_some() => "a longer file",
+        Limit::TimeMs(_) => "more --time",
+        Limit::Iterations(_) => "more --iterations",
+    };
+    let outstanding = u64::from(plan.qps) * u64::from(plan.depth);
     match figure {
         Figure::Latency(latency) => {
             let what = match latency.iterations {
@@ -284,25 +289,28 @@ pub(crate) fn warnings(figure: &Figure, limit: Limit, outstanding: u64) -> Vec<S
                 let count = latency.iterations;
                 let limited = if by_time { " (limited by time)" } else { "" };
                 warnings.push(format!(
-                    "{count} iterations{limited} are too few for {what}; ask for more {more}"
+                    "{count} iterations{limited} are too few for {what}; it takes {more}"
                 ));
             }
         }
         Figure::Bandwidth(bandwidth) => {
-            if bandwidth.iterations < 8 * outstanding {
+            if plan.file.is_none() && bandwidth.iterations < 8 * outstanding {
                 let count = bandwidth.iterations;
                 let limited = if by_time { " (limited by time)" } else { "" };
                 warnings.push(format!(
-                    "{count} iterations{limited} are few for {outstanding} outstanding; ask for more {more}"
+                    "{count} iterations{limited} are few for {outstanding} outstanding; it takes {more}"
                 ));
             }
             if bandwidth.seconds < SHORT_S {
                 let seconds = bandwidth.seconds;
                 warnings.push(format!(
-                    "{seconds:.3} s are short for a bandwidth; ask for more {more}"
+                    "{seconds:.3} s are short for a bandwidth; it takes {more}"
                 ));
             }
         }
+    }
+    if plan.verify && plan.file.is_none() {
+        warnings.push("checking the bytes is part of what was measured".into());
     }
     warnings
 }
@@ -394,10 +402,16 @@ mod tests {
     #[test]
     fn figures_of_few_samples_carry_a_warning() {
         let figure = |count| Figure::Latency(latency(vec![1000; count], 2, 1));
-        let limit = Limit::Iterations(1);
-        assert!(warnings(&figure(999), limit, 1)[0].contains("p99 and p99.9"));
-        assert!(warnings(&figure(9_999), Limit::TimeMs(1), 1)[0].contains("limited by time"));
-        assert!(warnings(&figure(10_000), limit, 1).is_empty());
+        let plan = |limit, depth| Plan {
+            limit,
+            depth,
+            ..crate::plan::tests::plan()
+        };
+        let one = plan(Limit::Iterations(1), 1);
+        assert!(warnings(&figure(999), &one)[0].contains("p99 and p99.9"));
+        let timed = plan(Limit::TimeMs(1), 1);
+        assert!(warnings(&figure(9_999), &timed)[0].contains("limited by time"));
+        assert!(warnings(&figure(10_000), &one).is_empty());
         let spent = Spent {
             messages: 1000,
             bytes: 1000,
@@ -405,8 +419,8 @@ mod tests {
             ..Spent::default()
         };
         let figure = Figure::Bandwidth(bandwidth(&spent, &Spent::default()));
-        assert_eq!(warnings(&figure, limit, 128).len(), 2);
-        assert_eq!(warnings(&figure, limit, 8).len(), 1);
+        assert_eq!(warnings(&figure, &plan(Limit::Iterations(1), 128)).len(), 2);
+        assert_eq!(warnings(&figure, &plan(Limit::Iterations(1), 8)).len(), 1);
     }
 
     #[test]

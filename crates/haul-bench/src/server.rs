@@ -4,8 +4,9 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use haul::fault::{Code, Fault};
@@ -19,6 +20,8 @@ use crate::session::Session;
 
 /// Strangers that are listened to at the same time.
 const STRANGERS_MAX: usize = 16;
+/// A client is turned away after waiting so long for the one before it: that one's memory may still be being given back.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Makes a device that speaks as a client asks.
 pub type Devices = Box<dyn Fn(&Wire) -> Result<Device, Fault> + Send + Sync>;
@@ -61,10 +64,12 @@ pub struct Server {
 #[derive(Debug)]
 struct Shared {
     config: Config,
-    busy: AtomicBool,
+    /// Somebody is being served.
+    busy: Mutex<bool>,
+    free: Condvar,
     strangers: AtomicUsize,
-    done: std::sync::mpsc::Sender<()>,
-    waiting: std::sync::Mutex<Option<std::sync::mpsc::Receiver<()>>>,
+    done: Sender<()>,
+    waiting: Mutex<Option<Receiver<()>>>,
 }
 
 impl Server {
@@ -89,15 +94,16 @@ impl Server {
             })
         };
         let listeners = config.listen.iter().map(listen);
-        let (done, waiting) = std::sync::mpsc::channel();
+        let (done, waiting) = channel();
         Ok(Self {
             listeners: listeners.collect::<Result<_, _>>()?,
             shared: Arc::new(Shared {
                 config,
-                busy: AtomicBool::new(false),
+                busy: Mutex::new(false),
+                free: Condvar::new(),
                 strangers: AtomicUsize::new(0),
                 done,
-                waiting: std::sync::Mutex::new(Some(waiting)),
+                waiting: Mutex::new(Some(waiting)),
             }),
         })
     }
@@ -155,7 +161,7 @@ impl Shared {
     }
 
     fn serve(&self, stream: TcpStream, plan: &Plan) {
-        if self.busy.swap(true, Ordering::AcqRel) {
+        if !self.take_turn() {
             let busy = Fault::new(Code::ServerBusy, "the server is measuring with somebody else");
             control::refuse(&stream, &busy.hint("try again in a moment"));
             return;
@@ -164,7 +170,8 @@ impl Shared {
             .peer_addr()
             .map_or_else(|_| "?".to_owned(), |peer| peer.to_string());
         let result = self.session(stream, plan);
-        self.busy.store(false, Ordering::Release);
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.free.notify_one();
         match result {
             Ok(()) => (self.config.log)(&format!("{peer}: {} done", what(plan))),
             Err(fault) => (self.config.log)(&format!("{peer}: {}: {fault}", what(plan))),
@@ -173,6 +180,16 @@ impl Shared {
             // Whoever runs the server may have gone.
             let _ = self.done.send(());
         }
+    }
+
+    /// Waits for the client before to be done; false where that takes too long.
+    fn take_turn(&self) -> bool {
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut busy, _) = self
+            .free
+            .wait_timeout_while(busy, PATIENCE, |busy| *busy)
+            .unwrap_or_else(PoisonError::into_inner);
+        !std::mem::replace(&mut *busy, true)
     }
 
     fn session(&self, stream: TcpStream, plan: &Plan) -> Result<(), Fault> {

@@ -42,11 +42,12 @@ pub(crate) struct Rdma {
     /// Every size from 2^0 to 2^23
     #[arg(long, short)]
     pub(crate) all: bool,
-    /// Messages outstanding on each queue pair
-    #[arg(long, short = 't', visible_alias = "tx-depth", value_name = "N", default_value_t = 128,
+    #[arg(long, short = 't', visible_alias = "tx-depth", value_name = "N",
+          help = "Messages outstanding on each queue pair [default: 128, idle 16]",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
-    pub(crate) depth: u32,
-    #[arg(long, short, value_name = "N", help = "Receives posted on each queue pair [default: 4 × depth, less for long messages]",
+    pub(crate) depth: Option<u32>,
+    #[arg(long, short, value_name = "N",
+          help = "Receives posted on each queue pair [default: 4 × depth, less for long messages; idle 16]",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
     pub(crate) rx_depth: Option<u32>,
     /// Queue pairs
@@ -62,10 +63,10 @@ pub(crate) struct Rdma {
     pub(crate) bidirectional: bool,
     /// How long each size is measured
     #[arg(long, short = 'D', visible_alias = "duration", value_parser = duration, value_name = "TIME",
-          default_value = "2s", conflicts_with = "iterations")]
+          default_value = "2s")]
     pub(crate) time: Duration,
     /// So many messages on each queue pair, instead of a time
-    #[arg(long, visible_alias = "iters", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, visible_alias = "iters", value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iterations: Option<u64>,
     /// Work requests posted in one call
     #[arg(long, short = 'l', value_name = "N", default_value_t = 1,

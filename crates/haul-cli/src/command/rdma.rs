@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use haul::fault::{Code, Fault};
 use haul_bench::client;
-use haul_bench::plan::{Connect, Limit, Plan, SIZE_MAX, Test, Waiting, Wire};
+use haul_bench::plan::{Connect, DEPTH_MAX, Limit, Plan, SIZE_MAX, Test, Waiting, Wire};
 use haul_bench::report::Summary;
 use haul_bench::server::{Config, Log, Server};
 
@@ -19,6 +19,10 @@ use crate::provider;
 
 /// Receives take so much memory, bytes, unless the user asks for more.
 const RECEIVES: u32 = 256 << 20;
+
+/// Messages outstanding on a queue pair, as in perftest; and room in the queues of one that is idle.
+const DEPTH: u32 = 128;
+const DEPTH_IDLE: u32 = 16;
 
 /// Measures, or serves those who do.
 pub(crate) fn run(args: Rdma) -> ExitCode {
@@ -71,12 +75,18 @@ fn plan(args: &Rdma) -> Result<Plan, Fault> {
     }
     let longest = sizes.iter().copied().max().unwrap_or(1);
     // A file has a place of its own for every message that is under way.
-    let depth = if args.file.is_some() {
-        args.depth.min((RECEIVES / longest).max(2))
-    } else {
-        args.depth
+    let depth = match (args.depth, &args.file, args.idle_qps) {
+        (Some(depth), None, _) => depth,
+        (depth, Some(_), _) => depth.unwrap_or(DEPTH).min((RECEIVES / longest).max(2)),
+        (None, None, Some(_)) => DEPTH_IDLE,
+        (None, None, None) => DEPTH,
     };
-    let by_default = (4 * depth).min((RECEIVES / longest).max(depth.min(16)));
+    let by_default = match args.idle_qps {
+        Some(_) => DEPTH_IDLE,
+        None => (4 * depth)
+            .min((RECEIVES / longest).max(depth.min(16)))
+            .min(DEPTH_MAX),
+    };
     let limit = args.iterations.map_or_else(
         || Limit::TimeMs(u64::try_from(args.time.as_millis()).unwrap_or(u64::MAX)),
         Limit::Iterations,

@@ -13,6 +13,7 @@ mod failure;
 mod hostile;
 mod json;
 mod proxy;
+mod rdma;
 mod resume;
 mod roundtrip;
 mod schema;

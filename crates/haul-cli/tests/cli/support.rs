@@ -72,11 +72,16 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(dir: &Path, listen: &str, flags: &[&str]) -> Self {
+        let mut args = vec![OsStr::new("serve"), dir.as_os_str()];
+        args.extend(["--listen", listen].map(OsStr::new));
+        args.extend(flags.iter().map(OsStr::new));
+        Self::spawn(args)
+    }
+
+    /// Starts a server whose first line ends with its port.
+    pub(crate) fn spawn<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_haul"))
-            .arg("serve")
-            .arg(dir)
-            .args(["--listen", listen])
-            .args(flags)
+            .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -105,6 +110,11 @@ impl Server {
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// Waits until the log has a line with `text` in it.
@@ -194,6 +204,15 @@ impl Client {
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Waits until its `--json-stream` has an event of this name.
+    pub(crate) fn wait_for_event(&self, name: &str) {
+        wait_until(&format!("'{name}' on stdout"), || {
+            events(&self.stdout())
+                .iter()
+                .any(|event| event["event"] == name)
+        });
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
