@@ -118,7 +118,7 @@ run() {
 serve() {
   local TIMEFORMAT='%U %S'
   # shellcheck disable=SC2086 # the prefix is several words
-  { time timeout $((seconds + 30)) $server "$@" >"$dir/server.out" 2>"$dir/server.err"; } 2>"$dir/server.time" &
+  { time timeout $((seconds + 70)) $server "$@" >"$dir/server.out" 2>"$dir/server.err"; } 2>"$dir/server.time" &
   server_pid=$!
   sleep 0.5
 }
@@ -142,12 +142,12 @@ stop_server() {
 ask() {
   local TIMEFORMAT='%U %S'
   # shellcheck disable=SC2086 # the prefix is several words
-  { time timeout $((seconds + 20)) $client "$@" 2>"$dir/client.err"; } 2>"$dir/client.time"
+  { time timeout $((seconds + 60)) $client "$@" 2>"$dir/client.err"; } 2>"$dir/client.time"
 }
 
 # Processor seconds of a timed process per 10^9 of so many bytes.
 per_gb() {
-  awk -v bytes="$2" '{ printf "%.4f", bytes > 0 ? ($1 + $2) * 1e9 / bytes : 0 }' "$dir/$1.time"
+  awk -v bytes="$2" '{ printf "%.4f", (bytes > 0 ? ($1 + $2) * 1e9 / bytes : 0) }' "$dir/$1.time"
 }
 
 # The number behind NAME= or "NAME": in a line.
@@ -200,7 +200,7 @@ reference() {
 }
 
 share() {
-  awk -v cpu="$(field "$1")" -v bytes="$2" 'BEGIN { printf "%.4f", bytes > 0 ? cpu * 1e9 / bytes : 0 }'
+  awk -v cpu="$(field "$1")" -v bytes="$2" 'BEGIN { printf "%.4f", (bytes > 0 ? cpu * 1e9 / bytes : 0) }'
 }
 
 run_iperf3() {
@@ -216,15 +216,15 @@ run_iperf3() {
 
 # ucx_perftest counts iterations, not time: so many are asked for as take about that long.
 run_ucx() {
-  local kind=$1 test=ucp_put_bw size=64 iterations value_column bytes
+  local kind=$1 test=ucp_put_bw size=64 warm_up=1000 iterations value_column bytes
   case $kind in
-    bw) size=1048576 iterations=$((seconds * 3000)) value_column=overall ;;
-    lat) test=tag_lat iterations=$((seconds * 60000)) value_column=typical ;;
+    bw) size=1048576 warm_up=50 iterations=$((seconds * 2000)) value_column=overall ;;
+    lat) test=tag_lat iterations=$((seconds * 20000)) value_column=typical ;;
     rate) iterations=$((seconds * 1000000)) value_column=rate ;;
   esac
   local what=(env UCX_TLS=tcp ucx_perftest -p "$PORT")
   serve "${what[@]}"
-  ask "${what[@]}" "$address" -t "$test" -s "$size" -n "$iterations" -w 1000 -f -v >"$dir/out"
+  ask "${what[@]}" "$address" -t "$test" -s "$size" -n "$iterations" -w "$warm_up" -f -v >"$dir/out"
   finish_server
   # Final line: iterations, latency 50th percentile, average, overall; MB/s average, overall; messages/s average, overall.
   awk -v column="$value_column" '/^ *[0-9]+,/ { line = $0 }
@@ -269,7 +269,9 @@ table() {
     esac
     printf '\n%-5s %-22s %12s %14s %14s %6s\n' "$kind" contestant "$unit" 'client s/GB' 'server s/GB' runs
     medians | awk -v kind="$kind" '$1 == kind' | sort "-k3,3${order}g" |
-      awk '{ printf "%-5s %-22s %12s %14s %14s %6s%s\n", "", $2, $3, $4, $5, $6, $7 > 0 ? "  (" $7 " failed)" : "" }'
+      awk '
+        function short(cell) { return cell == "-" ? cell : sprintf("%.3f", cell) }
+        { printf "%-5s %-22s %12s %14s %14s %6s%s\n", "", $2, short($3), short($4), short($5), $6, ($7 > 0 ? "  (" $7 " failed)" : "") }'
   done
 }
 
@@ -284,13 +286,13 @@ write_json() {
     function number(cell) { return cell == "-" ? "null" : cell + 0 }
     {
       printf "%s    { \"work\": \"%s\", \"name\": \"%s\", \"value\": %s, \"client_cpu_s_per_gb\": %s, \"server_cpu_s_per_gb\": %s, \"runs\": %d, \"failed\": %d }",
-        NR > 1 ? ",\n" : "", $1, $2, number($3), number($4), number($5), $6, $7
+        (NR > 1 ? ",\n" : ""), $1, $2, number($3), number($4), number($5), $6, $7
     }')"
   printf '  "runs": [\n%s\n  ]\n}\n' "$(awk '
     function number(cell) { return cell == "-" || cell == "failed" ? "null" : cell + 0 }
     {
       printf "%s    { \"work\": \"%s\", \"name\": \"%s\", \"value\": %s, \"client_cpu_s_per_gb\": %s, \"server_cpu_s_per_gb\": %s }",
-        NR > 1 ? ",\n" : "", $1, $2, number($3), number($4), number($5)
+        (NR > 1 ? ",\n" : ""), $1, $2, number($3), number($4), number($5)
     }' "$dir/runs")"
 }
 

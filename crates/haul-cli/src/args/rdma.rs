@@ -51,7 +51,7 @@ pub(crate) struct Rdma {
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
     pub(crate) rx_depth: Option<u32>,
     /// Queue pairs
-    #[arg(long, short = 'n', visible_alias = "qp", value_name = "N", default_value_t = 1,
+    #[arg(long, visible_alias = "qp", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
     pub(crate) qps: u32,
     /// Connect that many queue pairs, use each once, and tell the memory that they take; nothing else
@@ -66,7 +66,7 @@ pub(crate) struct Rdma {
           default_value = "2s")]
     pub(crate) time: Duration,
     /// So many messages on each queue pair, instead of a time
-    #[arg(long, visible_alias = "iters", value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', visible_alias = "iters", value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iterations: Option<u64>,
     /// Work requests posted in one call
     #[arg(long, short = 'l', value_name = "N", default_value_t = 1,

@@ -228,7 +228,7 @@ mod tests {
             "haul bench rdma host --test lat",
             "haul bench rdma host --op send --all",
             "haul bench rdma host --op send --size 8MiB --verify",
-            "haul bench rdma host --op read -b -n 4 -s 8388608",
+            "haul bench rdma host --op read -b --qps 4 -s 8388608 -n 10",
             "haul bench rdma host --idle-qps 1000",
             "haul bench rdma host --depth 1",
         ] {
