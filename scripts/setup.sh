@@ -28,8 +28,18 @@ fail() {
 is_there() {
   case $1 in
     build-essential) command -v cc ;;
+    busybox-static) command -v busybox ;;
+    ibverbs-providers) compgen -G '/usr/lib/*/libibverbs/librxe-*.so' ;;
+    ibverbs-utils) command -v ibv_devices ;;
     iproute2) command -v ip ;;
+    kmod) command -v depmod ;;
+    libibverbs-dev) [[ -e /usr/include/infiniband/verbs.h ]] ;;
+    librdmacm-dev) [[ -e /usr/include/rdma/rdma_cma.h ]] ;;
     libudt-dev) [[ -e /usr/include/udt/udt.h ]] ;;
+    perftest) command -v ib_write_bw ;;
+    qemu-system-x86) command -v qemu-system-x86_64 ;;
+    rdmacm-utils) command -v rping ;;
+    xz-utils) command -v xz ;;
     *) command -v "$1" ;;
   esac >/dev/null
 }

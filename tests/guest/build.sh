@@ -6,10 +6,11 @@
 # rdma_rxe comes with the kernel. siw is built from the kernel's source: Debian leaves it out. Where siw has constants
 # for what a peer may meet (CRC, MPA revision), the copy has module parameters: crc, mpa_version, peer_to_peer.
 # Nothing is installed. Packages are downloaded into CACHE_DIR, which is left alone when it is up to date.
-# Exits 77 when something cannot be had, and says what.
+# Exits 77 when something cannot be had, after a line that says what.
 set -euo pipefail
 
-readonly HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+readonly HERE
 readonly TOOLS=(apt-cache apt-get busybox cc cpio depmod dpkg dpkg-deb gzip make modprobe qemu-system-x86_64 xz)
 readonly MODULES=(
   virtio_pci 9pnet_virtio 9p af_packet ipv6 veth
@@ -44,12 +45,13 @@ main() {
 }
 
 unavailable() {
-  printf 'guest: %s\n' "$*" >&2
+  printf 'SKIPPED: guest: %s\n' "$*"
   exit 77
 }
 
 check_tools() {
   local tool missing=()
+  [[ $(uname -m) == x86_64 ]] || unavailable 'it is an x86-64 machine, and its programs are the host'"'"'s'
   for tool in "${TOOLS[@]}"; do
     command -v "$tool" >/dev/null || missing+=("$tool")
   done
@@ -83,13 +85,13 @@ build_siw() {
   parameter peer_to_peer peer_to_peer bool
   parameter mpa_version mpa_version byte
   printf 'obj-m := siw.o\nsiw-y := %s\n' "$SIW_OBJECTS" >siw/Kbuild
-  log=$(make -C "$build" M="$PWD/siw" modules 2>&1) || { echo "$log" >&2 && unavailable 'siw does not build'; }
+  log=$(make -C "$build" M="$PWD/siw" modules 2>&1) || { echo "$log" >&2 && exit 1; }
 }
 
 # parameter NAME VARIABLE TYPE: a constant of siw becomes a module parameter.
 parameter() {
   sed -i -E "s/^(extern )?(const )?(bool|u_char) $2\b/\1\3 $2/" siw/siw_main.c siw/siw.h
-  grep -qE "^(bool|u_char) $2\b" siw/siw_main.c || unavailable "siw has no $2"
+  grep -qE "^(bool|u_char) $2\b" siw/siw_main.c || { echo "guest: siw has no $2" >&2 && exit 1; }
   echo "module_param_named($1, $2, $3, 0644);" >>siw/siw_main.c
 }
 

@@ -15,7 +15,7 @@ struct Allowed {
 /// A protocol core computes; whatever could reach a clock, a socket or a file is not on its list.
 const PURE: Option<&[&str]> = Some(&["siphasher", "thiserror"]);
 
-const ALLOWED: [Allowed; 14] = [
+const ALLOWED: [Allowed; 15] = [
     Allowed {
         krate: "haul-netem",
         internal: &[],
@@ -69,6 +69,11 @@ const ALLOWED: [Allowed; 14] = [
         external: None,
     },
     Allowed {
+        krate: "haul-ibv",
+        internal: &["haul-slab", "haul-verbs"],
+        external: None,
+    },
+    Allowed {
         krate: "haul",
         internal: &["haul-cc", "haul-io", "haul-soft", "haul-udt"],
         external: None,
@@ -85,7 +90,14 @@ const ALLOWED: [Allowed; 14] = [
     },
     Allowed {
         krate: "haul-cli",
-        internal: &["haul", "haul-bench", "haul-ibv", "haul-lab", "haul-soft", "haul-verbs"],
+        internal: &[
+            "haul",
+            "haul-bench",
+            "haul-ibv",
+            "haul-lab",
+            "haul-soft",
+            "haul-verbs",
+        ],
         external: None,
     },
     Allowed {

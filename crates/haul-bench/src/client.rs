@@ -92,7 +92,7 @@ fn converse(
     })?;
     match end.plan.connect {
         Connect::Cm => end.connect_all(control, SocketAddr::new(address.ip(), port), token),
-        Connect::Exchange => end.connect_endpoints(&peer),
+        Connect::Exchange => end.connect_endpoints(&peer, address.ip()),
     }
     .map_err(|fault| control.account_of(fault))?;
     let mut session = Session::new(end, &peer, control, disk, config.dead_after);

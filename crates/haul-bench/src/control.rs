@@ -49,10 +49,7 @@ pub(crate) enum Message {
     /// All queue pairs are connected, and receives are posted.
     Connected,
     /// Client: this size is next; `iterations` of each queue pair, or until the time of the plan is over.
-    Begin {
-        size: u32,
-        iterations: Option<u64>,
-    },
+    Begin { size: u32, iterations: Option<u64> },
     /// Server: ready for it.
     Ready,
     /// So many messages were sent on each queue pair, and all are placed.
@@ -366,7 +363,11 @@ fn read_all(input: TcpStream, sender: &Sender<Result<Message, Fault>>) {
     let mut line = Vec::new();
     loop {
         line.clear();
-        let result = match input.by_ref().take(MESSAGE_MAX).read_until(b'\n', &mut line) {
+        let result = match input
+            .by_ref()
+            .take(MESSAGE_MAX)
+            .read_until(b'\n', &mut line)
+        {
             Ok(0) => Err(gone("it has closed the connection")),
             Ok(_) if !line.ends_with(b"\n") => Err(gone("it has closed the connection")),
             Ok(_) => serde_json::from_slice(&line)

@@ -1,6 +1,6 @@
 //! One end: device, memory, queue pairs, and how they are connected, waited for and complained about.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use haul::fault::{Code, Fault};
@@ -8,7 +8,7 @@ use haul_slab::Region;
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel, Listener};
 use haul_verbs::{
     AccessFlags, Blame, CompletionChannel, Context, Cq, Device, DeviceAttributes, DeviceCaps,
-    Error, Mr, Notify, Pd, Qp, QpCapacity, QpInit, RecvWr, Sge, Transport, WcStatus,
+    Endpoint, Error, Mr, Notify, Pd, Qp, QpCapacity, QpInit, RecvWr, Sge, Transport, WcStatus,
     WorkCompletion,
 };
 
@@ -54,7 +54,8 @@ impl End {
         let len = usize::try_from(layout.len()).unwrap_or(usize::MAX);
         let region = Region::map(len)
             .map_err(|error| Fault::new(Code::Other, format!("no memory: {error}")))?;
-        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+        let access =
+            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
         let mr = pd.reg_mr(&region, access).map_err(verb)?;
         // Pages come into being now and not while somebody measures.
         region.fill(0, len, 0).map_err(range)?;
@@ -200,13 +201,20 @@ impl End {
         Ok(())
     }
 
-    /// Connects each queue pair to the one that the peer has described.
-    pub(crate) fn connect_endpoints(&self, peer: &Place) -> Result<(), Fault> {
+    /// Connects each queue pair to the one that the peer has described. Software that listens at any address cannot say
+    /// where it is: it is where the conversation goes to.
+    pub(crate) fn connect_endpoints(&self, peer: &Place, address: IpAddr) -> Result<(), Fault> {
         if peer.endpoints.len() != self.qps.len() {
             return Err(Fault::protocol("the peer has described other queue pairs"));
         }
         for (qp, endpoint) in self.qps.iter().zip(&peer.endpoints) {
-            let endpoint = (*endpoint).into();
+            let mut endpoint = Endpoint::from(*endpoint);
+            if endpoint.socket_addr().ip().is_unspecified() {
+                endpoint.gid = match address {
+                    IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+                    IpAddr::V6(v6) => v6.octets(),
+                };
+            }
             qp.connect_endpoint(&endpoint, &self.param(&[]), CONNECT_TIME)
                 .map_err(verb)?;
         }
@@ -266,7 +274,11 @@ impl End {
         let why = failure.map_or_else(String::new, |failure| format!(": {failure}"));
         Err(Fault::new(
             code,
-            format!("queue pair {} failed ({:?}){why}", tag.qp(), completion.status),
+            format!(
+                "queue pair {} failed ({:?}){why}",
+                tag.qp(),
+                completion.status
+            ),
         ))
     }
 
@@ -280,11 +292,7 @@ impl End {
     }
 
     /// The next event; looks at the conversation meanwhile.
-    fn next_event(
-        &self,
-        control: &Control,
-        deadline: Instant,
-    ) -> Result<Option<CmEvent>, Fault> {
+    fn next_event(&self, control: &Control, deadline: Instant) -> Result<Option<CmEvent>, Fault> {
         let event = self.events.wait(Some(TICK)).map_err(verb)?;
         if event.is_none() {
             match control.peek_failure()? {
@@ -381,8 +389,16 @@ fn device_info(device: &Device, transport: Transport) -> DeviceInfo {
 fn check_limits(plan: &Plan, device: &DeviceAttributes) -> Result<(), Fault> {
     let limits = [
         ("queue pairs", plan.qps, device.max_qp),
-        ("work requests in a queue", plan.send_queue(), device.max_qp_wr),
-        ("work requests in a queue", plan.receive_queue(), device.max_qp_wr),
+        (
+            "work requests in a queue",
+            plan.send_queue(),
+            device.max_qp_wr,
+        ),
+        (
+            "work requests in a queue",
+            plan.receive_queue(),
+            device.max_qp_wr,
+        ),
         ("inline bytes", plan.inline, device.max_inline),
         ("outstanding reads", plan.outs.into(), device.max_rd_atomic),
     ];
@@ -414,9 +430,10 @@ fn check_limits(plan: &Plan, device: &DeviceAttributes) -> Result<(), Fault> {
 /// A verb that failed.
 pub(crate) fn verb(error: Error) -> Fault {
     match &error {
-        Error::Os { what, source } if source.kind() == std::io::ErrorKind::TimedOut => {
-            Fault::new(Code::Unreachable, format!("{what}: the peer does not answer"))
-        }
+        Error::Os { what, source } if source.kind() == std::io::ErrorKind::TimedOut => Fault::new(
+            Code::Unreachable,
+            format!("{what}: the peer does not answer"),
+        ),
         Error::Os { .. } => Fault::new(Code::Other, error.to_string()),
         Error::Exhausted(_) => Fault::new(Code::Other, error.to_string())
             .hint("raise the limits of the process (ulimit -n, -l), or ask for less"),

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use haul::fault::{Code, Fault};
 use haul_io::clock::process_cpu;
-use haul_verbs::{
-    Data, SendFlags, SendOp, SendWr, SgeList, WcOpcode, WorkCompletion,
-};
+use haul_verbs::{Data, SendFlags, SendOp, SendWr, SgeList, WcOpcode, WorkCompletion};
 
 use crate::control::{Control, Message, Place};
 use crate::disk::Disk;
@@ -152,7 +150,11 @@ impl<'a> Flow<'a> {
     }
 
     /// Runs to the end of it.
-    pub(crate) fn run(mut self, time: Option<Duration>, dead_after: Duration) -> Result<Spent, Fault> {
+    pub(crate) fn run(
+        mut self,
+        time: Option<Duration>,
+        dead_after: Duration,
+    ) -> Result<Spent, Fault> {
         let cpu = process_cpu().unwrap_or_default();
         let start = Instant::now();
         self.until = time.map(|time| start + time);

@@ -28,6 +28,10 @@ pub mod server;
 mod session;
 mod tag;
 
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use plan::{Op, Plan, Test};
 
 /// The port that `haul bench rdma serve` listens on, unless told otherwise.

@@ -27,8 +27,7 @@ pub(crate) fn read() -> Reading {
     let text = |path| std::fs::read_to_string(path).unwrap_or_default();
     Reading {
         own: field(&text("/proc/self/smaps_rollup"), "Anonymous:"),
-        kernel: field(&text("/proc/meminfo"), "Slab:")
-            + 4 * tcp_pages(&text("/proc/net/sockstat")),
+        kernel: field(&text("/proc/meminfo"), "Slab:") + 4 * tcp_pages(&text("/proc/net/sockstat")),
     }
 }
 

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use haul::fault::{Code, Fault};
 use haul_io::clock::process_cpu;
-use haul_verbs::{
-    Data, SendFlags, SendOp, SendWr, SgeList, Transport, WorkCompletion,
-};
+use haul_verbs::{Data, SendFlags, SendOp, SendWr, SgeList, Transport, WorkCompletion};
 
 use crate::control::{Control, Message, Place};
 use crate::end::{End, range, verb};

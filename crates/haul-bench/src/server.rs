@@ -162,7 +162,10 @@ impl Shared {
 
     fn serve(&self, stream: TcpStream, plan: &Plan) {
         if !self.take_turn() {
-            let busy = Fault::new(Code::ServerBusy, "the server is measuring with somebody else");
+            let busy = Fault::new(
+                Code::ServerBusy,
+                "the server is measuring with somebody else",
+            );
             control::refuse(&stream, &busy.hint("try again in a moment"));
             return;
         }
@@ -193,18 +196,23 @@ impl Shared {
     }
 
     fn session(&self, stream: TcpStream, plan: &Plan) -> Result<(), Fault> {
-        let own = stream
-            .local_addr()
-            .map_err(|error| Fault::connection(&error))?;
+        let gone = |error: io::Error| Fault::connection(&error);
+        let own = stream.local_addr().map_err(gone)?;
+        let from = stream.peer_addr().map_err(gone)?;
         let control = Control::start(stream, self.config.dead_after)?;
-        let result = self.converse(&control, own, plan);
+        let result = self.converse(&control, (own, from), plan);
         if let Err(fault) = &result {
             control.fail(fault);
         }
         result
     }
 
-    fn converse(&self, control: &Control, own: SocketAddr, plan: &Plan) -> Result<(), Fault> {
+    fn converse(
+        &self,
+        control: &Control,
+        (own, from): (SocketAddr, SocketAddr),
+        plan: &Plan,
+    ) -> Result<(), Fault> {
         let disk = match (&self.config.file, plan.file) {
             (Some(path), Some(_)) => Disk::sink(path)?,
             _ => Disk::nowhere(),
@@ -233,7 +241,7 @@ impl Shared {
         };
         match plan.connect {
             Connect::Cm => end.accept_all(control, token),
-            Connect::Exchange => end.connect_endpoints(&peer),
+            Connect::Exchange => end.connect_endpoints(&peer, from.ip()),
         }
         .map_err(|fault| control.account_of(fault))?;
         drop(listener);

@@ -147,12 +147,7 @@ impl<'a> Session<'a> {
         self.settle(spent).map(|_| ())
     }
 
-    fn flow(
-        &mut self,
-        ways: Ways,
-        size: u32,
-        iterations: Option<u64>,
-    ) -> Result<Flow<'_>, Fault> {
+    fn flow(&mut self, ways: Ways, size: u32, iterations: Option<u64>) -> Result<Flow<'_>, Fault> {
         let parties = (self.end, self.peer, self.control, self.disk);
         Flow::new(parties, &mut self.accounts, ways, size, iterations)
     }

@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Get(Get),
     /// Measure memory to memory against a server
     Bench(Bench),
+    /// What can do RDMA here: the software provider, and the machine's devices or why there are none
+    Devices(Devices),
     /// An emulated WAN on this machine: hosts, paths, comparisons
     Lab(haul_lab::Args),
 }
@@ -102,7 +104,10 @@ pub(crate) struct Get {
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) kind: Option<BenchKind>,
-    #[arg(required = true, help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT")]
+    #[arg(
+        required = true,
+        help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT"
+    )]
     pub(crate) host: Option<String>,
     /// The server sends, this end receives
     #[arg(long)]
@@ -124,6 +129,13 @@ pub(crate) struct Bench {
 pub(crate) enum BenchKind {
     /// The RDMA verbs: write, read and send, bandwidth and latency, as perftest measures them
     Rdma(Box<rdma::Rdma>),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Devices {
+    /// Print one JSON object on stdout instead
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// How files that exist at the receiver are treated.

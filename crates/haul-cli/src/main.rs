@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         args::Command::Get(get) => command::transfer::get(get),
         args::Command::Serve(serve) => command::serve::run(serve),
         args::Command::Bench(bench) => command::bench::run(bench),
+        args::Command::Devices(devices) => command::devices::run(devices),
         args::Command::Lab(lab) => command::lab::run(lab),
     }
 }

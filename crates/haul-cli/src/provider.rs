@@ -43,7 +43,10 @@ fn soft(args: &rdma::Device, wire: &Wire) -> Result<Device, Fault> {
 }
 
 fn pick(devices: Vec<Device>, name: &str) -> Result<Device, Fault> {
-    let names: Vec<_> = devices.iter().map(|device| device.name().to_owned()).collect();
+    let names: Vec<_> = devices
+        .iter()
+        .map(|device| device.name().to_owned())
+        .collect();
     devices
         .into_iter()
         .find(|device| device.name() == name)

@@ -120,6 +120,11 @@ impl Cq {
         if entries == 0 || entries > max {
             return Err(Error::Invalid("no or too many entries"));
         }
+        // SAFETY: the context is open.
+        let ops = unsafe { &(*context.raw.ptr()).ops };
+        let (Some(poll), Some(arm)) = (ops.poll_cq, ops.req_notify_cq) else {
+            return Err(Error::Unsupported("polling a completion queue"));
+        };
         let events = match channel {
             Some(channel) if !Arc::ptr_eq(&channel.context, &context) => {
                 return Err(Error::Invalid(
@@ -147,11 +152,6 @@ impl Cq {
             )
         };
         let raw = Raw::made("completion queue", cq)?;
-        // SAFETY: the context is open.
-        let ops = unsafe { &(*context.raw.ptr()).ops };
-        let (Some(poll), Some(arm)) = (ops.poll_cq, ops.req_notify_cq) else {
-            return Err(Error::Unsupported("polling a completion queue"));
-        };
         Ok(Self {
             raw,
             poll,
@@ -311,7 +311,6 @@ fn opcode(number: c_int) -> WcOpcode {
         wc::RDMA_READ => WcOpcode::RdmaRead,
         wc::COMP_SWAP => WcOpcode::CompSwap,
         wc::FETCH_ADD => WcOpcode::FetchAdd,
-        wc::LOCAL_INV => WcOpcode::LocalInv,
         wc::RECV => WcOpcode::Recv,
         wc::RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
         _ => WcOpcode::Send,

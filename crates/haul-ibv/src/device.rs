@@ -99,9 +99,18 @@ impl<'a> List<'a> {
         let mut len: c_int = 0;
         // SAFETY: the count is written to a variable of ours.
         let start = unsafe { (library.verbs.ibv_get_device_list)(&raw mut len) };
+        let start = Raw::made("list of devices", start).map_err(|error| match error {
+            Error::Os { source, .. } if source.kind() == std::io::ErrorKind::Unsupported => {
+                Error::Os {
+                    what: "the kernel has no RDMA, or the module ib_uverbs is not loaded",
+                    source,
+                }
+            }
+            error => error,
+        })?;
         Ok(Self {
             library,
-            start: Raw::made("list of devices", start)?,
+            start,
             len: usize::try_from(len).unwrap_or(0),
         })
     }

@@ -1,5 +1,6 @@
 //! The two libraries, and how their calls fail.
 
+use std::error::Error as _;
 use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
@@ -20,10 +21,17 @@ impl Library {
     /// # Errors
     /// The loader's words: a file that is missing, or one too old to have a function.
     pub(crate) fn load() -> Result<Self, String> {
-        let verbs = Verbs::load().map_err(|error| error.to_string())?;
-        let cm = Cm::load().map_err(|error| error.to_string())?;
+        let verbs = Verbs::load().map_err(|error| explain(&error))?;
+        let cm = Cm::load().map_err(|error| explain(&error))?;
         Ok(Self { verbs, cm })
     }
+}
+
+/// What the loader says is the error's source.
+fn explain(error: &libloading::Error) -> String {
+    error
+        .source()
+        .map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// An object of one of the libraries. Whoever holds it answers for its life.

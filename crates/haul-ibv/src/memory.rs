@@ -64,6 +64,12 @@ struct Mr {
 impl Mr {
     fn new(pd: Arc<Pd>, init: MrInit) -> Result<Self> {
         let verbs = &pd.context.library.verbs;
+        // What libibverbs lets a peer invalidate are memory windows.
+        if init.access.contains(AccessFlags::REMOTE_INVALIDATE) {
+            return Err(Error::Unsupported(
+                "a memory region that the peer can invalidate",
+            ));
+        }
         let access = rights(init.access);
         let region = init.region;
         let start = region.as_ptr().cast();
@@ -98,7 +104,6 @@ impl Mr {
     }
 }
 
-/// `REMOTE_INVALIDATE` has no bit in libibverbs: the device decides.
 fn rights(wanted: AccessFlags) -> c_int {
     let table = [
         (AccessFlags::LOCAL_WRITE, access::LOCAL_WRITE),

@@ -255,6 +255,8 @@ fn set_operation(send: &mut verbs::SendWr, op: SendOp, caps: DeviceCaps) -> Resu
             need(DeviceCaps::SEND_WITH_INVALIDATE, "Send with Invalidate")?;
             send.opcode = wr::SEND_WITH_INV;
             send.imm_data = rkey;
+            // libsiw takes the key from here; nobody else looks.
+            send.wr = rdma(haul_verbs::Remote { addr: 0, rkey });
         }
         SendOp::RdmaWrite(remote) => {
             send.opcode = wr::RDMA_WRITE;
@@ -283,11 +285,6 @@ fn set_operation(send: &mut verbs::SendWr, op: SendOp, caps: DeviceCaps) -> Resu
             need(DeviceCaps::ATOMIC, "an atomic operation")?;
             send.opcode = wr::ATOMIC_FETCH_AND_ADD;
             send.wr = atomic(remote, add, 0);
-        }
-        SendOp::LocalInv(lkey) => {
-            need(DeviceCaps::SEND_WITH_INVALIDATE, "local invalidation")?;
-            send.opcode = wr::LOCAL_INV;
-            send.imm_data = lkey;
         }
         _ => return Err(Error::Unsupported("this operation")),
     }

@@ -69,6 +69,11 @@ impl Qp {
         let srq_raw = srq
             .as_ref()
             .map_or(std::ptr::null_mut(), |srq| srq.raw.ptr());
+        // SAFETY: the context is open.
+        let ops = unsafe { &(*context.raw.ptr()).ops };
+        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
+            return Err(Error::Unsupported("posting work requests"));
+        };
         let mut attr = init_attr(send_cq.raw.ptr(), recv_cq.raw.ptr(), srq_raw, init.capacity);
         attr.sq_sig_all = init.signal_all.into();
         // SAFETY: domain and queues live as long as the queue pair, which holds them; the attributes are ours.
@@ -76,11 +81,6 @@ impl Qp {
         let raw = Raw::made("queue pair", qp)?;
         // SAFETY: it was just made.
         let number = unsafe { (*raw.ptr()).qp_num };
-        // SAFETY: the context is open.
-        let ops = unsafe { &(*context.raw.ptr()).ops };
-        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
-            return Err(Error::Unsupported("posting work requests"));
-        };
         let qp = Arc::new(Self {
             raw,
             number,
@@ -152,6 +152,11 @@ impl Qp {
         self.state.store(index.unwrap_or(0), Ordering::Release);
     }
 
+    /// Whether what is posted would stay: siw flushes what it has when a connection ends, and then looks no more.
+    fn is_not_flushed(&self, state: QpState) -> bool {
+        state == QpState::Err && self.is_iwarp()
+    }
+
     /// Whether the device has put it into error: an answering end has no completion that says so. The drivers of iWARP
     /// devices do not all tell.
     fn is_in_error(&self) -> bool {
@@ -183,9 +188,22 @@ impl Qp {
         });
     }
 
-    /// A work request of this queue pair has ended badly.
+    /// A work request of this queue pair has ended badly. Over RoCE nobody but this end knows: the connection manager is
+    /// told to end the connection, and both ends hear of it.
     pub(crate) fn on_failed(&self, completion: &WorkCompletion) {
+        let before = self.known_state();
         self.set_state(QpState::Err);
+        let connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(connection) = &*connection
+            && before == QpState::Rts
+        {
+            // It fails where the peer was faster.
+            let _ = connection.disconnect();
+        }
+        drop(connection);
         if let Some(blame) = blame(completion.status) {
             self.set_failure(blame, || {
                 format!(
@@ -435,7 +453,7 @@ impl QpOps for Qp {
 
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let state = self.known_state();
-        if !matches!(state, QpState::Rts | QpState::Err) {
+        if !matches!(state, QpState::Rts | QpState::Err) || self.is_not_flushed(state) {
             let error = Error::State(state);
             return Err(PostError { posted: 0, error });
         }
@@ -450,6 +468,11 @@ impl QpOps for Qp {
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         if self.srq.is_some() {
             let error = Error::Invalid("the queue pair has a shared receive queue");
+            return Err(PostError { posted: 0, error });
+        }
+        let state = self.known_state();
+        if self.is_not_flushed(state) {
+            let error = Error::State(state);
             return Err(PostError { posted: 0, error });
         }
         post::recvs(requests, |first| {
@@ -549,6 +572,11 @@ pub(crate) struct Srq {
 impl Srq {
     pub(crate) fn new(pd: Arc<Pd>, init: &SrqInit) -> Result<Self> {
         let context = &pd.context;
+        // SAFETY: the context is open.
+        let ops = unsafe { &(*context.raw.ptr()).ops };
+        let post = ops
+            .post_srq_recv
+            .ok_or(Error::Unsupported("a shared receive queue"))?;
         let token = usize::try_from(init.token).map_err(|_| Error::Invalid("the token"))?;
         let mut attr = verbs::SrqInitAttr {
             srq_context: std::ptr::without_provenance_mut(token),
@@ -561,11 +589,6 @@ impl Srq {
         // SAFETY: the domain lives as long as the queue, which holds it; the attributes are ours.
         let srq = unsafe { (context.library.verbs.ibv_create_srq)(pd.raw.ptr(), &raw mut attr) };
         let raw = Raw::made("shared receive queue", srq)?;
-        // SAFETY: the context is open.
-        let ops = unsafe { &(*context.raw.ptr()).ops };
-        let post = ops
-            .post_srq_recv
-            .ok_or(Error::Unsupported("a shared receive queue"))?;
         Ok(Self { raw, post, pd })
     }
 }

@@ -255,11 +255,7 @@ pub fn write_all_at(
 ///
 /// # Errors
 /// That of `pread(2)`; `UnexpectedEof` where the file ends early.
-pub fn read_exact_at(
-    file: impl AsFd,
-    mut range: Scatter<'_>,
-    mut position: u64,
-) -> io::Result<()> {
+pub fn read_exact_at(file: impl AsFd, mut range: Scatter<'_>, mut position: u64) -> io::Result<()> {
     while !range.is_empty() {
         let offset = libc::off_t::try_from(position).map_err(io::Error::other)?;
         let vector = (&raw mut range).cast();

@@ -164,6 +164,7 @@ fn rejection_and_private_data_reach_the_initiator() {
     net.settle();
     let end = &mut net.ends[1];
     assert_eq!(end.connection.private_data(), b"knock");
+    assert_eq!(end.connection.requested(), Some((16, 16)));
     end.connection.reject(end.now, b"away").unwrap();
     net.settle();
     let end = &net.ends[0];

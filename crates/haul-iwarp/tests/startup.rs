@@ -360,3 +360,30 @@ fn larger_fpdus_are_for_ends_that_agree_on_them() {
     a.connection.handle_emss(536);
     assert_eq!(a.connection.params().unwrap().ulpdu_max, 530);
 }
+
+#[test]
+fn a_responder_may_choose_its_queue_pair_when_it_knows_what_is_asked_for() {
+    let mut initiator = config();
+    (initiator.qp.ird, initiator.qp.ord) = (5, 6);
+    let (mut a, mut b) = ends(initiator, config(), b"");
+    assert_eq!(b.connection.requested(), None);
+    settle(&mut a, &mut b);
+    assert_eq!(b.connection.requested(), Some((5, 6)));
+    let mut qp = config().qp;
+    (qp.ird, qp.ord, qp.recv_depth) = (2, 3, 1);
+    b.connection.set_queue_pair(qp);
+    b.connection.accept(b.now, b"").unwrap();
+    settle(&mut a, &mut b);
+    let (a, params) = (
+        a.connection.params().unwrap(),
+        b.connection.params().unwrap(),
+    );
+    assert_eq!((params.ird, params.ord, a.ord), (2, 3, 2));
+    b.post_receive(1, 8);
+    let wr = haul_iwarp::RecvWr {
+        id: 2,
+        slot: 2,
+        len: 8,
+    };
+    assert_eq!(b.connection.post_receive(wr), Err(PostError::Full));
+}

@@ -413,3 +413,54 @@ fn an_idle_connection_is_small() {
     }
     assert!(size_of::<SendWr>() <= 80);
 }
+
+#[test]
+fn a_responder_may_close_before_it_may_speak() {
+    // With nothing to say, at once.
+    let (_, mut b) = pair(config(), config());
+    assert_eq!(b.connection.state(), State::Waiting);
+    b.connection.close(b.now);
+    b.drain();
+    assert!(b.shut_down);
+    assert_eq!(b.connection.error(), None);
+    // Else as soon as it has been said.
+    let (mut a, mut b) = pair(config(), config());
+    a.post_receive(1, 8);
+    b.post_send(1, SEND, b"bye".to_vec());
+    b.connection.close(b.now);
+    assert_eq!(
+        b.try_post_send(2, SEND, vec![], false),
+        Err(PostError::NotOpen)
+    );
+    settle(&mut a, &mut b);
+    assert!(!b.shut_down);
+    a.post_send(1, write(Stag(1), 0), vec![]);
+    settle(&mut a, &mut b);
+    assert!(b.shut_down);
+    assert_eq!(a.completions[1].len, 3);
+}
+
+#[test]
+fn an_answer_whose_memory_is_gone_ends_the_connection() {
+    let (mut a, mut b) = pair(config(), config());
+    b.ram.register(0x100, 0, pattern(64, 0), everything());
+    a.ram.register(0x200, 0, vec![0; 64], everything());
+    a.post_read(1, read(0, 0), 16);
+    a.drain();
+    let wire = std::mem::take(&mut a.wire);
+    b.connection.handle_bytes(b.now, &mut b.ram, &wire);
+    let mut header = [0; haul_iwarp::HEADER_MAX];
+    assert!(
+        b.connection
+            .poll_transmit(b.now, &mut b.ram, &mut header)
+            .is_some()
+    );
+    b.connection.handle_memory_gone(b.now);
+    b.drain();
+    let code = haul_iwarp::TermCode::INVALID_STAG;
+    assert_eq!(b.connection.error(), Some(Error::LocalMemory(code)));
+    let wire = std::mem::take(&mut b.wire);
+    a.feed(&wire);
+    assert_eq!(a.connection.error(), Some(Error::Terminated(code)));
+    assert_eq!(a.completions[0].status, Status::RemoteAccess);
+}

@@ -1,11 +1,15 @@
 //! How fast the software RNIC is over loopback, between two threads that share nothing but the kernel: bandwidth of RDMA
 //! Writes, rate of small ones, and latency of small Sends beside that of plain TCP.
 //!
-//! `cargo run --release -p haul-soft --example rnic_rate [-- [no-crc] [bw|rate|lat]…]`
+//! `cargo run --release -p haul-soft --example rnic_rate [-- [udt] [no-crc] [bw|rate|lat]…]`
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
     reason = "it measures time, and plain TCP"
+)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "numbers of an experiment that fit"
 )]
 
 use std::io::{Read, Write};
@@ -41,7 +45,8 @@ fn main() {
         let chosen = |word: &String| ["bw", "rate", "lat"].contains(&word.as_str());
         !arguments.iter().any(chosen) || arguments.iter().any(|word| word == name)
     };
-    let (near, far) = connect(&options);
+    let device = usize::from(arguments.iter().any(|word| word == "udt"));
+    let (near, far) = connect(&options, device);
     let remote = far.mr.remote(0);
     let peer = std::thread::spawn(move || serve(&far));
     if wanted("bw") {
@@ -59,11 +64,11 @@ fn main() {
     peer.join().expect("the peer");
 }
 
-fn connect(options: &Options) -> (End, End) {
+fn connect(options: &Options, device: usize) -> (End, End) {
     let (port, address) = mpsc::channel();
     let theirs = options.clone();
     let far = std::thread::spawn(move || {
-        let (end, events) = open(&theirs);
+        let (end, events) = open(&theirs, device);
         let listener = end
             ._context
             .listen((Ipv4Addr::LOCALHOST, 0).into(), &events, 1)
@@ -83,7 +88,7 @@ fn connect(options: &Options) -> (End, End) {
         events.wait(None).expect("established");
         end
     });
-    let (near, events) = open(options);
+    let (near, events) = open(options, device);
     for slot in 0..SLOTS as u64 {
         near.qp
             .post_recv(&[RecvWr::new(slot, near.mr.sge(slot * 64, 64))])
@@ -100,9 +105,9 @@ fn connect(options: &Options) -> (End, End) {
     (near, far.join().expect("the peer"))
 }
 
-fn open(options: &Options) -> (End, haul_verbs::cm::EventChannel) {
+fn open(options: &Options, device: usize) -> (End, haul_verbs::cm::EventChannel) {
     let devices = provider(options.clone()).devices().expect("devices");
-    let context = devices[0].open().expect("open");
+    let context = devices[device].open().expect("open");
     let pd = context.alloc_pd().expect("pd");
     let cq = context.create_cq(4096, None, 0).expect("cq");
     let region = Region::map(LENGTH * SLOTS).expect("memory");

@@ -120,7 +120,8 @@ pub struct Endpoint {
     pub psn: u32,
     /// Port's local identifier; zero on Ethernet.
     pub lid: u16,
-    /// Port's global identifier: on IP networks the address, IPv4 mapped into IPv6.
+    /// Port's global identifier: on IP networks the address, IPv4 mapped into IPv6. The software provider listens at all of
+    /// the host's addresses and names none: put one there that the peer reaches.
     pub gid: [u8; 16],
     /// Transport port that the software provider listens at; zero for devices.
     pub port: u16,
@@ -135,7 +136,9 @@ impl Endpoint {
 }
 
 impl Qp {
-    pub(crate) fn from_ops(ops: Arc<dyn QpOps>) -> Self {
+    /// For providers: a queue pair of theirs.
+    #[must_use]
+    pub fn from_ops(ops: Arc<dyn QpOps>) -> Self {
         Self(ops)
     }
 

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, anyhow, ensure};
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel};
-use haul_verbs::{Data, Failure, Remote, SendFlags, SendOp, SendWr, WcData, WorkCompletion};
+use haul_verbs::{
+    Data, DeviceCaps, Failure, Remote, SendFlags, SendOp, SendWr, WcData, WorkCompletion,
+};
 
 use crate::device::{End, MEMORY_BYTES, Opened, PATIENCE};
 use crate::message::{MESSAGE_BYTES, Message, ask};
@@ -19,6 +21,8 @@ pub(crate) struct Client {
     pub(crate) channel: EventChannel,
     /// The server's memory.
     pub(crate) remote: Remote,
+    /// What the server can answer.
+    pub(crate) served: DeviceCaps,
     next: u64,
 }
 
@@ -52,16 +56,18 @@ impl Client {
             end,
             channel,
             remote: told.memory(),
+            served: told.served(),
             next: FIRST,
         })
     }
 
     /// One made without the connection manager.
-    pub(crate) fn over(device: &Opened, end: End, remote: Remote) -> Result<Self> {
+    pub(crate) fn over(device: &Opened, end: End, told: Message) -> Result<Self> {
         Ok(Self {
             end,
             channel: device.context.create_event_channel()?,
-            remote,
+            remote: told.memory(),
+            served: told.served(),
             next: FIRST,
         })
     }

@@ -1,22 +1,23 @@
 //! What both ends make from a device.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use haul_ibv::Ibv;
+use anyhow::{Context as _, Result, ensure};
 use haul_slab::Region;
 use haul_verbs::provider::Provider;
 use haul_verbs::{
-    AccessFlags, Context, Cq, DeviceAttributes, DeviceCaps, Mr, Pd, Qp, QpCapacity, QpInit, RecvWr,
-    Srq, WcStatus, WorkCompletion,
+    AccessFlags, Context, Cq, DeviceAttributes, DeviceCaps, Mr, Pd, Qp, QpCapacity, QpInit,
+    QpState, RecvWr, Srq, WcStatus, WorkCompletion,
 };
 
 use crate::message::{MESSAGE_BYTES, Message};
 
 /// How long anything may take. The guest is an emulation, and the host may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How often an end looks whether its connection is over.
+const GLANCE: Duration = Duration::from_millis(500);
 /// Bytes that the peer may reach, and bytes that a send may have.
-pub(crate) const MEMORY_BYTES: usize = 4 << 20;
+pub(crate) const MEMORY_BYTES: usize = 2 << 20;
 /// Receives posted.
 pub(crate) const RECEIVES: usize = 4;
 /// Bytes of each.
@@ -26,15 +27,13 @@ pub(crate) const RECEIVE_BYTES: usize = 1 << 20;
 pub(crate) struct Opened {
     pub(crate) context: Context,
     pub(crate) attributes: DeviceAttributes,
+    /// What it can answer: a region that a peer may end is not everybody's.
+    pub(crate) served: DeviceCaps,
     pub(crate) pd: Pd,
 }
 
 impl Opened {
-    pub(crate) fn open(provider: &str, name: &str) -> Result<Self> {
-        let provider: Box<dyn Provider> = match provider {
-            "ibv" => Box::new(Ibv::load()),
-            other => bail!("there is no provider {other}"),
-        };
+    pub(crate) fn open(provider: &dyn Provider, name: &str) -> Result<Self> {
         let devices = provider.devices()?;
         let device = devices.iter().find(|device| device.name() == name);
         let context = device
@@ -42,25 +41,26 @@ impl Opened {
             .open()?;
         let attributes = context.attributes()?;
         let pd = context.alloc_pd()?;
+        let invalidable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_INVALIDATE;
+        let mut served = attributes.caps;
+        let can = pd.reg_mr(&Region::map(8)?, invalidable).is_ok();
+        served.set(DeviceCaps::SEND_WITH_INVALIDATE, can);
         Ok(Self {
             context,
             attributes,
+            served,
             pd,
         })
-    }
-
-    pub(crate) fn has(&self, caps: DeviceCaps) -> bool {
-        self.attributes.caps.contains(caps)
     }
 
     /// Memory that the peer may do everything to that this device can.
     pub(crate) fn memory(&self, len: usize) -> Result<Mr> {
         let mut access =
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-        if self.has(DeviceCaps::ATOMIC) {
+        if self.attributes.caps.contains(DeviceCaps::ATOMIC) {
             access |= AccessFlags::REMOTE_ATOMIC;
         }
-        if self.has(DeviceCaps::SEND_WITH_INVALIDATE) {
+        if self.served.contains(DeviceCaps::SEND_WITH_INVALIDATE) {
             access |= AccessFlags::REMOTE_INVALIDATE;
         }
         Ok(self.pd.reg_mr(&Region::map(len)?, access)?)
@@ -141,10 +141,16 @@ impl End {
         if let Some(index) = self.early.iter().position(&wanted) {
             return Ok(self.early.remove(index));
         }
+        let begun = Instant::now();
         let mut taken = [WorkCompletion::default(); 8];
         loop {
-            let count = self.cq.wait(&mut taken, Some(PATIENCE))?;
-            ensure!(count > 0, "no completion in {PATIENCE:?}");
+            let count = self.cq.wait(&mut taken, Some(GLANCE))?;
+            if count == 0 {
+                ensure!(begun.elapsed() < PATIENCE, "no completion in {PATIENCE:?}");
+                // Shared receives are not flushed with a queue pair.
+                let over = self.srq.is_some() && self.qp.state() == QpState::Err;
+                ensure!(!over, "the connection is over");
+            }
             let mut found = None;
             for completion in &taken[..count] {
                 if found.is_none() && wanted(completion) {

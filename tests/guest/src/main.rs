@@ -14,6 +14,7 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
 use clap::{Args, Parser};
@@ -45,8 +46,11 @@ enum Command {
 #[derive(Debug, Args)]
 struct Common {
     /// Provider of the device
-    #[arg(long, default_value = "ibv")]
-    provider: String,
+    #[arg(long, value_enum)]
+    provider: Provider,
+    /// Software provider: ask for no CRC
+    #[arg(long)]
+    no_crc: bool,
     /// Name of the device
     #[arg(long)]
     device: String,
@@ -55,16 +59,33 @@ struct Common {
     at: SocketAddr,
 }
 
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Provider {
+    Ibv,
+    Soft,
+}
+
+impl Common {
+    fn open(&self) -> Result<device::Opened> {
+        let provider = match self.provider {
+            Provider::Ibv => Arc::new(haul_ibv::Ibv::load()),
+            Provider::Soft => haul_soft::rnic::provider(haul_soft::rnic::Options {
+                crc: !self.no_crc,
+                ..haul_soft::rnic::Options::default()
+            }),
+        };
+        device::Opened::open(&*provider, &self.device)
+    }
+}
+
 fn main() -> Result<ExitCode> {
     match Command::parse() {
         Command::Serve(common) => {
-            let device = device::Opened::open(&common.provider, &common.device)?;
-            serve::run(&device, common.at)?;
+            serve::run(&common.open()?, common.at)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Check { common, only, keep } => {
-            let device = device::Opened::open(&common.provider, &common.device)?;
-            let failed = check::run(&device, common.at, &only, keep);
+            let failed = check::run(&common.open()?, common.at, &only, keep)?;
             Ok(ExitCode::from(u8::from(failed > 0)))
         }
     }

@@ -1,6 +1,6 @@
 //! What the ends say to each other: four numbers.
 
-use haul_verbs::{Mr, Remote};
+use haul_verbs::{DeviceCaps, Mr, Remote};
 
 /// Bytes of a message.
 pub(crate) const MESSAGE_BYTES: usize = 32;
@@ -26,10 +26,15 @@ impl Message {
         bytes
     }
 
-    /// How a peer reaches a memory region.
-    pub(crate) fn of_memory(memory: &Mr) -> Self {
+    /// How a peer reaches a memory region, and what it can ask for.
+    pub(crate) fn of_memory(memory: &Mr, served: DeviceCaps) -> Self {
         let Remote { addr, rkey } = memory.remote(0);
-        Self([addr, rkey.into(), memory.len() as u64, 0])
+        let caps = served.bits().into();
+        Self([addr, rkey.into(), memory.len() as u64, caps])
+    }
+
+    pub(crate) fn served(self) -> DeviceCaps {
+        DeviceCaps::from_bits_truncate(u32::try_from(self.0[3]).unwrap_or(0))
     }
 
     pub(crate) fn memory(self) -> Remote {
@@ -67,9 +72,9 @@ pub(crate) const SHARED: &[u8] = b"shared";
 /// Of the last request.
 pub(crate) const LAST: &[u8] = b"last";
 
-/// Private data arrive padded over InfiniBand.
+/// Private data arrive padded over RoCE; and behind what a Longhaul end says of itself, which a device passes on.
 pub(crate) fn is(private_data: &[u8], wanted: &[u8]) -> bool {
     private_data
-        .strip_prefix(wanted)
-        .is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+        .windows(wanted.len())
+        .any(|window| window == wanted)
 }

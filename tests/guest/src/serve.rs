@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use anyhow::{Result, anyhow, ensure};
 use haul_verbs::cm::{CmEvent, ConnParam, ConnectRequest, EventChannel};
-use haul_verbs::{DeviceCaps, Endpoint, Mr, QpState, SendOp, SendWr, SrqInit, WcData, WcStatus};
+use haul_verbs::{Endpoint, Mr, QpState, SendOp, SendWr, SrqInit, WcData, WcStatus};
 
 use crate::device::{End, Opened, PATIENCE, RECEIVE_BYTES, RECEIVES};
 use crate::message::{LAST, MESSAGE_BYTES, Message, REJECT_ME, SHARED, ask, is};
@@ -49,13 +49,13 @@ pub(crate) fn run(device: &Opened, at: SocketAddr) -> Result<()> {
 }
 
 fn connection(device: &Opened, channel: &EventChannel, request: ConnectRequest) -> Result<()> {
-    let srq = if is(&request.private_data, SHARED) && device.has(DeviceCaps::SRQ) {
+    let srq = if is(&request.private_data, SHARED) {
         Some(device.pd.create_srq(&SrqInit::default())?)
     } else {
         None
     };
     let end = End::new(device, srq, false)?;
-    let private_data = Message::of_memory(&end.memory).emit();
+    let private_data = Message::of_memory(&end.memory, device.served).emit();
     let param = ConnParam {
         private_data: &private_data,
         responder_resources: request.initiator_depth,
@@ -89,7 +89,7 @@ fn without_cm(device: &Opened, at: SocketAddr) -> Result<()> {
     let peer = exchange(&mut stream, &end.qp.endpoint()?)?;
     end.qp
         .connect_endpoint(&peer, &ConnParam::default(), PATIENCE)?;
-    stream.write_all(&Message::of_memory(&end.memory).emit())?;
+    stream.write_all(&Message::of_memory(&end.memory, device.served).emit())?;
     Server::new(device, end).run()
 }
 
@@ -136,7 +136,11 @@ impl<'a> Server<'a> {
         loop {
             let receive = self
                 .end
-                .completion(|completion| completion.wr_id < RECEIVES as u64)?;
+                .completion(|completion| completion.wr_id < RECEIVES as u64);
+            let receive = match receive {
+                Err(_) if self.end.qp.state() == QpState::Err => return Ok(()),
+                receive => receive?,
+            };
             if receive.status != WcStatus::Success {
                 return Ok(());
             }
@@ -188,8 +192,8 @@ impl<'a> Server<'a> {
             ask::INVALIDATED => self.invalidated,
             ask::MEMORY => {
                 self.extra.push(self.device.memory(len)?);
-                let extra = self.extra.last().map(Message::of_memory);
-                return Ok(extra);
+                let extra = self.extra.last();
+                return Ok(extra.map(|extra| Message::of_memory(extra, self.device.served)));
             }
             ask::DISCONNECT => {
                 self.end.qp.disconnect()?;

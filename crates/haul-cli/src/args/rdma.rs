@@ -18,7 +18,10 @@ use crate::quantity::{bytes, duration};
 pub(crate) struct Rdma {
     #[command(subcommand)]
     pub(crate) kind: Option<RdmaKind>,
-    #[arg(required = true, help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT")]
+    #[arg(
+        required = true,
+        help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT"
+    )]
     pub(crate) host: Option<String>,
     /// The server's port, TCP
     #[arg(long, short, default_value_t = haul_bench::DEFAULT_PORT)]
@@ -76,7 +79,13 @@ pub(crate) struct Rdma {
     #[arg(long, short = 'Q', value_name = "N")]
     pub(crate) cq_mod: Option<u32>,
     /// Messages up to this length are copied when they are posted
-    #[arg(long, short = 'I', visible_alias = "inline-size", value_name = "BYTES", default_value_t = 0)]
+    #[arg(
+        long,
+        short = 'I',
+        visible_alias = "inline-size",
+        value_name = "BYTES",
+        default_value_t = 0
+    )]
     pub(crate) inline: u32,
     /// Reads outstanding on each queue pair (IRD and ORD)
     #[arg(long, short = 'o', value_name = "N", default_value_t = 16,
@@ -89,7 +98,12 @@ pub(crate) struct Rdma {
     #[arg(long, short, conflicts_with = "wait")]
     pub(crate) events: bool,
     /// Connect by the connection manager (the default)
-    #[arg(long, short = 'R', visible_alias = "rdma-cm", conflicts_with = "exchange")]
+    #[arg(
+        long,
+        short = 'R',
+        visible_alias = "rdma-cm",
+        conflicts_with = "exchange"
+    )]
     pub(crate) cm: bool,
     /// Connect by parameters that the programs exchange over TCP, where the provider can
     #[arg(long, short = 'x')]
@@ -132,7 +146,12 @@ pub(crate) struct Serve {
     #[arg(long, short, default_value_t = haul_bench::DEFAULT_PORT)]
     pub(crate) port: u16,
     /// Port of the queue pairs' connections [default: any free one]
-    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     pub(crate) data_port: u16,
     /// Listen beyond this machine although there is no authentication and no encryption
     #[arg(long)]

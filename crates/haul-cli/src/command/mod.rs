@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use haul::fault::Fault;
 
 pub(crate) mod bench;
+pub(crate) mod devices;
 pub(crate) mod lab;
 pub(crate) mod rdma;
 pub(crate) mod serve;

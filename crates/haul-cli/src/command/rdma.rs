@@ -13,8 +13,8 @@ use haul_bench::server::{Config, Log, Server};
 use super::fail;
 use crate::args::rdma::{self, Rdma, RdmaKind, Serve};
 use crate::operand::{host_and_port, listen_address};
-use crate::output::tell;
 use crate::output::rdma::RdmaOutput;
+use crate::output::tell;
 use crate::provider;
 
 /// Receives take so much memory, bytes, unless the user asks for more.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::command::devices::{Details, Found};
 use haul::report::{BenchSummary, Cpu, FileStatus, Summary};
 
 /// The summary of a transfer.
@@ -55,6 +56,46 @@ pub(super) fn summary(summary: &Summary) -> String {
         let _ = write!(text, "\nhaul: blake3 {hash}  {}", file.name);
     }
     text
+}
+
+/// The list of devices: the first column is the provider.
+pub(super) fn devices(found: &[Found]) -> String {
+    let mut text = String::new();
+    for found in found {
+        let provider = found.provider;
+        if let Some(reason) = &found.reason {
+            let _ = writeln!(text, "{provider:5} none: {reason}");
+        }
+        for device in &found.devices {
+            let name = &device.name;
+            let _ = match (&device.error, &device.details) {
+                (None, Some(details)) => writeln!(text, "{provider:5} {}", describe(name, details)),
+                (error, _) => writeln!(
+                    text,
+                    "{provider:5} {name}: cannot be used: {}",
+                    error.as_deref().unwrap_or_default()
+                ),
+            };
+        }
+    }
+    text
+}
+
+fn describe(name: &str, details: &Details) -> String {
+    format!(
+        "{name}: {}; {}\n      {} queue pairs of {} work requests, {} pieces, {} inline; IRD {}, ORD {}; \
+         messages up to {}, regions up to {}",
+        details.transport,
+        details.capabilities.join(", "),
+        details.max_qp,
+        details.max_qp_wr,
+        details.max_sge,
+        binary(details.max_inline_bytes.into()),
+        details.max_ird,
+        details.max_ord,
+        binary(details.max_message_bytes),
+        binary(details.max_mr_bytes),
+    )
 }
 
 /// The summary of a bench.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args;
+use crate::command::devices::Found;
 
 mod human;
 mod progress;
@@ -23,6 +24,8 @@ use progress::Progress;
 const TRANSFER_SCHEMA: &str = "haul.transfer/1";
 /// Schema of the final object of a bench.
 const BENCH_SCHEMA: &str = "haul.bench/1";
+/// Schema of the list of devices.
+const DEVICES_SCHEMA: &str = "haul.devices/1";
 /// `--json-stream` reports the rate this often.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -193,6 +196,18 @@ pub(crate) fn print_fault(fault: &Fault) {
     match &fault.hint {
         Some(hint) => tell(&format!("{fault} ({hint})")),
         None => tell(&fault.to_string()),
+    }
+}
+
+/// The list of devices: a result, so it goes to stdout.
+pub(crate) fn devices(found: &[Found], as_json: bool) {
+    if as_json {
+        print_line(&json!({ "schema": DEVICES_SCHEMA, "ok": true, "providers": found }));
+    } else {
+        // As in `print_line`.
+        let _ = std::io::stdout()
+            .lock()
+            .write_all(human::devices(found).as_bytes());
     }
 }
 

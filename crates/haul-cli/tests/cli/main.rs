@@ -9,6 +9,7 @@
 mod bench;
 mod compare;
 mod damage;
+mod devices;
 mod failure;
 mod hostile;
 mod json;

@@ -51,11 +51,16 @@ fn every_verb_moves_every_byte_and_is_counted() {
         "--op send --depth 3 --events",
         "--op send --no-crc --wait poll",
         "--op write --fpdu 1024 --strict-crc",
+        "--op write --exchange --qps 2",
     ] {
         let flags = format!("{flags} --sizes 1..65536 --iterations 50 --verify --json");
         let json = bench(&server, &flags).ok().json();
         schema.check(&json);
-        let ways = if flags.contains("bidirectional") { 2 } else { 1 };
+        let ways = if flags.contains("bidirectional") {
+            2
+        } else {
+            1
+        };
         let qps = json["qps"].as_u64().unwrap();
         assert_eq!(rows(&json).len(), 17, "{flags}");
         for row in rows(&json) {
@@ -65,6 +70,26 @@ fn every_verb_moves_every_byte_and_is_counted() {
             assert_eq!(bandwidth["total_bytes"], 50 * qps * ways * bytes);
             assert!(row["verified_messages"].as_u64().unwrap() > 0, "{flags}");
         }
+    }
+}
+
+#[test]
+fn every_verb_runs_over_udt() {
+    let server = serve(&["--channel", "udt"]);
+    for flags in [
+        "--op write --qps 2",
+        "--op read --bidirectional",
+        "--op send",
+        "--op send --exchange",
+        "--op write --test lat",
+        "--op send --test lat",
+    ] {
+        let flags =
+            format!("{flags} --channel udt --sizes 64..16384 --iterations 40 --verify --json");
+        let json = bench(&server, &flags).ok().json();
+        Schema::load("bench-rdma-v1.json").check(&json);
+        assert_eq!(json["server_device"]["transport"], "iwarp_udt");
+        assert_eq!(rows(&json).len(), 9, "{flags}");
     }
 }
 
@@ -275,7 +300,11 @@ fn a_server_that_is_killed_ends_its_client() {
 #[test]
 fn a_client_that_is_killed_frees_its_server() {
     let server = serve(&[]);
-    for flags in ["--op write", "--op send --bidirectional", "--op write --test lat"] {
+    for flags in [
+        "--op write",
+        "--op send --bidirectional",
+        "--op write --test lat",
+    ] {
         let client = begin(&server, &format!("{flags} --time 60s --json-stream"));
         client.wait_for_event("start");
         std::thread::sleep(Duration::from_millis(100));

@@ -70,7 +70,6 @@ pub(crate) mod wr {
     pub(crate) const RDMA_READ: c_int = 4;
     pub(crate) const ATOMIC_CMP_AND_SWP: c_int = 5;
     pub(crate) const ATOMIC_FETCH_AND_ADD: c_int = 6;
-    pub(crate) const LOCAL_INV: c_int = 7;
     pub(crate) const SEND_WITH_INV: c_int = 9;
 }
 
@@ -92,7 +91,6 @@ pub(crate) mod wc {
     pub(crate) const RDMA_READ: c_int = 2;
     pub(crate) const COMP_SWAP: c_int = 3;
     pub(crate) const FETCH_ADD: c_int = 4;
-    pub(crate) const LOCAL_INV: c_int = 6;
     pub(crate) const RECV: c_int = 1 << 7;
     pub(crate) const RECV_RDMA_WITH_IMM: c_int = RECV + 1;
 }

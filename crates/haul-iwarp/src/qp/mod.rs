@@ -84,6 +84,8 @@ pub(crate) struct Qp {
     peer_immediate: bool,
     /// Start-up is over: the limits above are final.
     agreed: bool,
+    /// To be closed as soon as what is posted can be sent.
+    closing: bool,
 
     /// Requests that are not completed, oldest first.
     sends: VecDeque<Wqe>,
@@ -159,6 +161,7 @@ impl Qp {
             peer_atomics: false,
             peer_immediate: false,
             agreed: false,
+            closing: false,
             sends: VecDeque::new(),
             sends_first: 0,
             sends_next: 0,
@@ -210,7 +213,11 @@ impl Qp {
     /// From here on segments are sent.
     pub(crate) fn open(&mut self) {
         if self.state == State::Waiting {
-            self.state = State::Open;
+            self.state = if self.closing {
+                State::Draining
+            } else {
+                State::Open
+            };
         }
     }
 
@@ -224,7 +231,8 @@ impl Qp {
 
     /// Takes a request.
     pub(crate) fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
-        if !self.agreed || !matches!(self.state, State::Waiting | State::Open) {
+        let open = matches!(self.state, State::Waiting | State::Open) && !self.closing;
+        if !self.agreed || !open {
             return Err(PostError::NotOpen);
         }
         let proof = matches!(wr.op, SendOp::Write { placed: true, .. });
@@ -291,7 +299,12 @@ impl Qp {
     pub(crate) fn close(&mut self) {
         match self.state {
             State::Open => self.state = State::Draining,
-            State::Waiting => self.fail(Error::Aborted),
+            State::Waiting if !self.agreed => self.fail(Error::Aborted),
+            // Over messages, what says so could overtake the reply.
+            State::Waiting if self.order == Order::InOrder && self.is_idle() => {
+                self.state = State::Draining;
+            }
+            State::Waiting => self.closing = true,
             _ => {}
         }
     }

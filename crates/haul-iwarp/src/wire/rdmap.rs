@@ -358,11 +358,11 @@ impl Terminate {
         if octet(2) & TERM_D == 0 || payload.len() < 6 {
             return terminate;
         }
-        terminate.segment_len = Some(be16(payload, 4));
         let header_len = ddp::Header::len_of(octet(6));
         if let Some((octets, rest)) = payload[6..].split_at_checked(header_len) {
             let mut header = [0; ddp::UNTAGGED_LEN];
             header[..header_len].copy_from_slice(octets);
+            terminate.segment_len = Some(be16(payload, 4));
             terminate.header = Some(header);
             if octet(2) & TERM_R != 0
                 && let Some(request) = rest.get(..READ_REQUEST_LEN)

@@ -1,26 +1,28 @@
 //! Listening and accepting.
 
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 use haul_io::stream::Acceptor;
 use haul_iwarp::Event;
 use haul_verbs::cm::{CmEvent, ConnParam, ConnectRequest};
 use haul_verbs::provider::{ListenerOps, QpOps, RequestOps};
-use haul_verbs::{Error, QpState, Result};
+use haul_verbs::{Error, QpState, Result, Transport};
 
 use super::buffers::Buffers;
 use super::context::{Rnic, ours};
 use super::events::CmEvents;
 use super::qp::{Qp, limits};
 use super::shard::Shard;
-use super::tcp::TcpLink;
+use super::wire::Wire;
 use super::{PRIVATE_DATA_MAX, RD_ATOMIC_MAX};
 
 /// A connection that came to a listener and has no queue pair yet.
 #[derive(Debug)]
 pub(super) struct Embryo {
-    pub(super) link: Box<TcpLink>,
+    pub(super) link: Wire,
     pub(super) channel: Arc<CmEvents>,
     pub(super) peer: SocketAddr,
     pub(super) listener: u32,
@@ -32,7 +34,7 @@ impl Embryo {
     /// Hands on what the core says; true when the connection is over.
     pub(super) fn report(&mut self, shard: &Weak<Shard>, number: u32) -> bool {
         let mut over = false;
-        while let Some(event) = self.link.core.poll_event() {
+        while let Some(event) = self.link.poll_event() {
             match event {
                 Event::Request => self.ask(shard, number),
                 Event::ShutdownSend => self.link.end(),
@@ -44,18 +46,57 @@ impl Embryo {
     }
 
     fn ask(&self, shard: &Weak<Shard>, number: u32) {
-        let core = &self.link.core;
         // A peer that names no numbers leaves them to this end.
-        let (ird, ord) = core.requested().unwrap_or((RD_ATOMIC_MAX, RD_ATOMIC_MAX));
+        let (ird, ord) = self
+            .link
+            .requested()
+            .unwrap_or((RD_ATOMIC_MAX, RD_ATOMIC_MAX));
         let request = Request {
             shard: Weak::clone(shard),
             number,
             peer: self.peer,
             answered: false,
         };
-        let private = core.private_data().to_vec();
+        let private = self.link.private_data().to_vec();
         let request = ConnectRequest::new(Box::new(request), self.peer, private, ird, ord);
         self.channel.push(CmEvent::ConnectRequest(request));
+    }
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(super) enum Door {
+    Tcp(Acceptor),
+    Udt(Box<crate::udt::Acceptor>),
+}
+
+impl Door {
+    fn open(transport: Transport, address: SocketAddr) -> io::Result<Self> {
+        Ok(match transport {
+            Transport::IwarpUdt => {
+                let secret = haul_io::random::bytes()?;
+                let options = super::udt::options();
+                let acceptor = crate::udt::Acceptor::bind(address, &options, secret)?;
+                Self::Udt(Box::new(acceptor))
+            }
+            _ => Self::Tcp(Acceptor::bind(address)?),
+        })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(acceptor) => acceptor.local_addr(),
+            Self::Udt(acceptor) => Ok(acceptor.local_addr()),
+        }
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(acceptor) => acceptor.as_fd(),
+            Self::Udt(acceptor) => acceptor.as_fd(),
+        }
     }
 }
 
@@ -73,12 +114,10 @@ impl Listener {
         channel: &Arc<CmEvents>,
         backlog: u32,
     ) -> Result<Self> {
-        let acceptor = Acceptor::bind(address).map_err(Error::os("listening"))?;
+        let acceptor = Door::open(rnic.transport, address).map_err(Error::os("listening"))?;
         let address = acceptor.local_addr().map_err(Error::os("listening"))?;
-        let number = rnic
-            .first_shard()
-            .lock()
-            .listen(acceptor, channel, backlog)?;
+        let shard = rnic.first_shard();
+        let number = shard.with(|inner| inner.listen(acceptor, channel, backlog))?;
         Ok(Self {
             rnic,
             address,
@@ -95,7 +134,8 @@ impl ListenerOps for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.rnic.first_shard().lock().unlisten(self.number);
+        let shard = self.rnic.first_shard();
+        shard.with(|inner| inner.unlisten(self.number));
     }
 }
 
@@ -122,18 +162,16 @@ impl RequestOps for Request {
             return Err(Error::State(state));
         }
         let shard = self.shard.upgrade().ok_or(GONE)?;
-        let mut inner = shard.lock();
-        let ours = inner.embryos.get(self.number).map(|embryo| embryo.peer) == Some(self.peer);
-        let embryo = inner
-            .take_embryo(self.number)
-            .filter(|_| ours)
-            .ok_or(GONE)?;
+        let embryo = shard.with(|inner| {
+            let embryo = inner.embryos.get(self.number);
+            let ours = embryo.is_some_and(|embryo| embryo.peer == self.peer);
+            ours.then(|| inner.take_embryo(self.number)).flatten()
+        });
+        let embryo = embryo.ok_or(GONE)?;
         self.answered = true;
-        if !Arc::ptr_eq(&shard, qp.shard()) {
-            drop(inner);
-            inner = qp.shard().lock();
-        }
-        inner.adopt(qp.number(), embryo, param.private_data, limits(param))
+        let (private, limits) = (param.private_data, limits(param));
+        qp.shard()
+            .with(|inner| inner.adopt(qp.number(), embryo, private, limits))
     }
 
     fn reject(mut self: Box<Self>, private_data: &[u8]) -> Result<()> {
@@ -155,15 +193,16 @@ impl Request {
         let Some(shard) = self.shard.upgrade() else {
             return;
         };
-        let mut inner = shard.lock();
-        let now = inner.now;
-        if let Some(embryo) = inner.embryos.get_mut(self.number)
-            && embryo.peer == self.peer
-        {
-            // It fails where the peer has gone, and then it knows.
-            let _ = embryo.link.core.reject(now, private_data);
-            inner.embryo_turn(self.number);
-        }
+        shard.with(|inner| {
+            let now = inner.now;
+            if let Some(embryo) = inner.embryos.get_mut(self.number)
+                && embryo.peer == self.peer
+            {
+                // It fails where the peer has gone, and then it knows.
+                let _ = embryo.link.reject(now, private_data);
+                inner.embryo_turn(self.number);
+            }
+        });
     }
 }
 

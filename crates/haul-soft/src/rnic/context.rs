@@ -12,7 +12,7 @@ use haul_slab::Registry;
 use haul_verbs::provider::{
     CompletionChannelOps, ContextOps, CqOps, EventChannelOps, ListenerOps, PdOps,
 };
-use haul_verbs::{AsyncEvent, DeviceAttributes, Error, Result};
+use haul_verbs::{AsyncEvent, DeviceAttributes, Error, Result, Transport};
 
 use super::cm::Listener;
 use super::cq::{Channel, CompletionChannel, Cq};
@@ -25,6 +25,7 @@ use super::{CQE_MAX, Options, attributes};
 /// An opened device. Every object that an application holds keeps it; the engine threads end with it.
 #[derive(Debug)]
 pub(super) struct Rnic {
+    pub(super) transport: Transport,
     pub(super) registry: Registry,
     pub(super) async_events: Arc<AsyncEvents>,
     engines: Vec<Engine>,
@@ -34,7 +35,7 @@ pub(super) struct Rnic {
 }
 
 impl Rnic {
-    pub(super) fn open(options: &Options) -> Result<Arc<Self>> {
+    pub(super) fn open(transport: Transport, options: &Options) -> Result<Arc<Self>> {
         if options.shards == 0 || !(512..=65_536).contains(&options.fpdu_max) {
             return Err(Error::Invalid(
                 "no shard, or FPDUs of a length that cannot be",
@@ -52,10 +53,11 @@ impl Rnic {
         });
         let registry = Registry::new([low, high]);
         let engines = (0..options.shards)
-            .map(|number| Engine::start(number, registry.clone(), options, tap.clone()))
+            .map(|number| Engine::start(number, registry.clone(), transport, options, tap.clone()))
             .collect::<io::Result<Vec<_>>>()
             .map_err(Error::os("engine thread"))?;
         Ok(Arc::new(Self {
+            transport,
             registry,
             async_events: Arc::new(events::async_events()?),
             engines,
@@ -142,7 +144,7 @@ mod dyn_ops {
 
 impl ContextOps for Rnic {
     fn attributes(&self) -> Result<DeviceAttributes> {
-        Ok(attributes())
+        Ok(attributes(self.transport))
     }
 
     fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {

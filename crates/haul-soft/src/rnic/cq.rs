@@ -30,6 +30,8 @@ pub(super) struct Queue {
     /// Threads that sleep, or are about to, until something is pushed.
     sleepers: AtomicU32,
     wake: Signal,
+    /// The signal is set.
+    woken: AtomicBool,
     async_events: Arc<AsyncEvents>,
 }
 
@@ -61,6 +63,7 @@ impl Queue {
             armed: AtomicU8::new(ARMED_NOT),
             sleepers: AtomicU32::new(0),
             wake: Signal::new().map_err(Error::os("eventfd"))?,
+            woken: AtomicBool::new(false),
             async_events,
         })
     }
@@ -87,10 +90,7 @@ impl Queue {
     }
 
     fn notify(&self, batch: &[Pushed]) {
-        // SeqCst here and in `sleep` and `arm`: either this thread sees the sleeper, or the sleeper sees the entries.
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            self.wake.set();
-        }
+        self.wake_sleepers();
         let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
         let wanted = match self.armed.load(Ordering::SeqCst) {
             ARMED_ANY => true,
@@ -115,7 +115,19 @@ impl Queue {
             *place = entry;
         }
         self.len.store(entries.len(), Ordering::Release);
+        let more = !entries.is_empty();
+        drop(entries);
+        if more {
+            self.wake_sleepers();
+        }
         count
+    }
+
+    fn wake_sleepers(&self) {
+        // SeqCst here and in `sleep`: either this thread sees the sleeper, or the sleeper sees the entries.
+        if self.sleepers.load(Ordering::SeqCst) > 0 && !self.woken.swap(true, Ordering::SeqCst) {
+            self.wake.set();
+        }
     }
 
     pub(super) fn has_overflowed(&self) -> bool {
@@ -130,14 +142,60 @@ pub(super) struct Cq {
     pub(super) rnic: Arc<Rnic>,
     /// Since when polls have found nothing and moved nothing, ns; zero if the latest did.
     idle_since_ns: AtomicU64,
+    /// For how long they spin this time, and how long they have slept since, ns.
+    idle_spin_ns: AtomicU64,
+    dozed_ns: AtomicU64,
+    spin: Spin,
 }
 
 /// How long a thread looks for arrivals before it sleeps, ns: a few times what falling asleep and waking up cost. It does
 /// not yield meanwhile: to a scheduler that is more than a moment, and any idle thread may take it.
 const SPIN_NS: u64 = 20_000;
-/// How long a poll that has found nothing for some time sleeps at most, ns. What arrives ends it. This one may have the
-/// processor that its peer needs.
+/// How long a poll that has found nothing for some time sleeps at most, ns. What arrives ends it.
 const DOZE_NS: u64 = 50_000;
+/// What comes so soon after falling asleep, ns, was waiting for this processor.
+const SOON_NS: u64 = 15_000;
+/// Every so many times a full spin is tried again.
+const PROBE: u32 = 64;
+
+/// How long to spin. Where the peer needs the processor that spins, looking for its answer only delays it.
+#[derive(Debug)]
+struct Spin {
+    ns: AtomicU64,
+    turns: AtomicU32,
+}
+
+impl Spin {
+    fn new() -> Self {
+        Self {
+            ns: AtomicU64::new(SPIN_NS),
+            turns: AtomicU32::new(0),
+        }
+    }
+
+    /// For this time, ns.
+    fn ns(&self) -> u64 {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        if turn.is_multiple_of(PROBE) {
+            SPIN_NS
+        } else {
+            self.ns.load(Ordering::Relaxed)
+        }
+    }
+
+    /// It came while spinning.
+    fn paid(&self) {
+        self.ns.store(SPIN_NS, Ordering::Relaxed);
+    }
+
+    /// It came, or did not, `slept_ns` after spinning had ended.
+    fn failed(&self, slept_ns: u64) {
+        if slept_ns < SOON_NS {
+            let ns = self.ns.load(Ordering::Relaxed) / 2;
+            self.ns.store(ns, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Cq {
     pub(super) fn new(
@@ -151,6 +209,9 @@ impl Cq {
             queue: Arc::new(Queue::new(entries, channel, token, events)?),
             rnic,
             idle_since_ns: AtomicU64::new(0),
+            idle_spin_ns: AtomicU64::new(SPIN_NS),
+            dozed_ns: AtomicU64::new(0),
+            spin: Spin::new(),
         })
     }
 
@@ -165,12 +226,30 @@ impl Cq {
     /// After a poll that found nothing: lets others run if that goes on.
     fn doze(&self) -> Result<()> {
         let now = Clock::new().now_ns();
-        match self.idle_since_ns.load(Ordering::Relaxed) {
-            0 => self.idle_since_ns.store(now, Ordering::Relaxed),
-            since if now.saturating_sub(since) < SPIN_NS => {}
-            _ => self.sleep(Some(DOZE_NS))?,
+        let mut since = self.idle_since_ns.load(Ordering::Relaxed);
+        if since == 0 {
+            since = now;
+            self.idle_since_ns.store(now, Ordering::Relaxed);
+            self.idle_spin_ns.store(self.spin.ns(), Ordering::Relaxed);
+        }
+        if now.saturating_sub(since) >= self.idle_spin_ns.load(Ordering::Relaxed) {
+            self.sleep(Some(DOZE_NS))?;
+            let slept = Clock::new().now_ns().saturating_sub(now);
+            self.dozed_ns.fetch_add(slept.max(1), Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// After a poll that found something, or moved something.
+    fn note_found(&self) {
+        if self.idle_since_ns.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.idle_since_ns.store(0, Ordering::Relaxed);
+        match self.dozed_ns.swap(0, Ordering::Relaxed) {
+            0 => self.spin.paid(),
+            slept => self.spin.failed(slept),
+        }
     }
 
     /// Makes progress, then looks again.
@@ -189,7 +268,9 @@ impl Cq {
             Ok(())
         };
         self.queue.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.queue.wake.clear();
+        if self.queue.woken.swap(false, Ordering::SeqCst) {
+            self.queue.wake.clear();
+        }
         result.map_err(Error::os("waiting for completions"))
     }
 }
@@ -199,40 +280,57 @@ impl CqOps for Cq {
         let count = self.poll_once(out)?;
         // A queue that always has something must not keep this thread from driving.
         if count == out.len() && !self.rnic.is_due() {
+            self.note_found();
             return Ok(count);
         }
-        let (more, drive) = self.drive_and_poll(&mut out[count..])?;
-        if count + more == 0 && drive != Drive::Moved {
+        if count > 0 {
+            self.note_found();
+            self.rnic.drive();
+            return Ok(count + self.queue.pop(&mut out[count..]));
+        }
+        let (more, drive) = self.drive_and_poll(out)?;
+        if more == 0 && drive != Drive::Moved {
             self.doze()?;
         } else {
-            self.idle_since_ns.store(0, Ordering::Relaxed);
+            self.note_found();
         }
-        Ok(count + more)
+        Ok(more)
     }
 
     fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize> {
         let clock = Clock::new();
         let end = deadline(clock, timeout);
-        let mut spin_until = clock.now_ns() + SPIN_NS;
         let count = self.poll_once(out)?;
         if count > 0 {
             return Ok(count);
         }
+        let spin = self.spin.ns();
+        let mut spin_until = clock.now_ns() + spin;
+        let mut slept = None;
+        if spin == 0 {
+            // What has arrived ends it at once: looking first would be one system call more.
+            self.sleep(timeout.map(|_| remaining(end, clock.now_ns()).unwrap_or(0)))?;
+            slept = Some(0);
+        }
         loop {
             let (count, drive) = self.drive_and_poll(out)?;
+            let now = clock.now_ns();
             if count > 0 {
+                match slept {
+                    Some(ns) => self.spin.failed(ns),
+                    None => self.spin.paid(),
+                }
                 return Ok(count);
             }
-            let now = clock.now_ns();
             if end.is_some_and(|end| now >= end) {
                 return Ok(0);
             }
             match drive {
-                Drive::Moved => spin_until = now + SPIN_NS,
+                Drive::Moved => spin_until = now + self.spin.ns(),
                 Drive::Busy | Drive::Still if now < spin_until => std::hint::spin_loop(),
                 Drive::Busy | Drive::Still => {
                     self.sleep(remaining(end, now))?;
-                    spin_until = clock.now_ns() + SPIN_NS;
+                    slept = Some(clock.now_ns() - now);
                 }
             }
         }

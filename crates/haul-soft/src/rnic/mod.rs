@@ -4,19 +4,20 @@
 //! payload are gathered from registered memory into one system call. What arrives goes through a small buffer that all
 //! connections of a shard share, just so far that the headers can be read; payload is received straight into its place.
 //!
-//! **Whoever waits drives** ([docs/adr/0007](../../../../docs/adr/0007-whoever-waits-drives.md)). A *shard* owns a poller and queue
+//! **Whoever waits drives** (docs/adr/0008). A *shard* owns a poller and queue
 //! pairs, behind a mutex that is its *baton*. An application's thread that posts, polls or waits takes the baton and moves
 //! the shard's connections itself: no other thread stands between it and the socket. The shard's engine thread does so only
 //! while nobody else does.
 //!
 //! Map: [`provider`], [`Options`] the door · `context` an opened device · `shard` baton and engine thread · `pair` a queue
-//! pair inside its shard · `tcp` its stream · `buffers` from work requests to memory · `qp`, `cq`, `srq`, `memory`,
-//! `cm`, `events` what applications hold · `slots` numbers for buffers · `tap` what was said, as pcap.
+//! pair inside its shard · `wire` its connection, `tcp` or `udt` · `buffers` from work requests to memory · `qp`, `cq`, `srq`, `memory`,
+//! `cm`, `endpoint`, `events` what applications hold · `slots` numbers for buffers · `tap` what was said, as pcap.
 
 mod buffers;
 mod cm;
 mod context;
 mod cq;
+mod endpoint;
 mod events;
 mod memory;
 mod pair;
@@ -26,6 +27,8 @@ mod slots;
 mod srq;
 mod tap;
 mod tcp;
+mod udt;
+mod wire;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +45,7 @@ use context::Rnic;
 pub struct Options {
     /// Ask for CRCs (RFC 5044 §4.4). They are off only if both ends say so.
     pub crc: bool,
-    /// The longest FPDU towards other Longhaul ends, octets; 65,536 at most. Others get no more than the path's segment.
+    /// The longest FPDU, octets: 512 to 65,536. Ends that are not Longhaul's get no more than the path's segment either.
     pub fpdu_max: u32,
     /// Verify CRCs before anything is placed, at the price of a copy.
     pub strict: bool,
@@ -84,24 +87,28 @@ impl Provider for Soft {
     }
 
     fn devices(&self) -> Result<Vec<Device>> {
-        let tcp = SoftDevice {
-            options: self.options.clone(),
+        let device = |transport| {
+            let options = self.options.clone();
+            Device::from_ops(Arc::new(SoftDevice { transport, options }))
         };
-        Ok(vec![Device::from_ops(Arc::new(tcp))])
+        Ok(vec![device(Transport::Iwarp), device(Transport::IwarpUdt)])
     }
 }
 
 const PROVIDER: &str = "soft";
-const TCP: &str = "soft-tcp";
 
 #[derive(Debug)]
 struct SoftDevice {
+    transport: Transport,
     options: Options,
 }
 
 impl DeviceOps for SoftDevice {
     fn name(&self) -> &str {
-        TCP
+        match self.transport {
+            Transport::IwarpUdt => "soft-udt",
+            _ => "soft-tcp",
+        }
     }
 
     fn provider(&self) -> &'static str {
@@ -109,11 +116,11 @@ impl DeviceOps for SoftDevice {
     }
 
     fn attributes(&self) -> Result<DeviceAttributes> {
-        Ok(attributes())
+        Ok(attributes(self.transport))
     }
 
     fn open(&self) -> Result<Arc<dyn ContextOps>> {
-        Ok(Rnic::open(&self.options)?)
+        Ok(Rnic::open(self.transport, &self.options)?)
     }
 }
 
@@ -128,15 +135,16 @@ pub(super) const RD_ATOMIC_MAX: u16 = 0x3ffe;
 /// Private data: 512 octets of MPA less IRD and ORD (RFC 6581 §4) and less what Longhaul ends tell each other.
 pub(super) const PRIVATE_DATA_MAX: usize = 512 - 4 - 8;
 
-fn attributes() -> DeviceAttributes {
+fn attributes(transport: Transport) -> DeviceAttributes {
     DeviceAttributes {
-        transport: Transport::Iwarp,
+        transport,
         caps: DeviceCaps::ATOMIC
             | DeviceCaps::SRQ
             | DeviceCaps::SEND_WITH_INVALIDATE
             | DeviceCaps::WRITE_WITH_IMM
             | DeviceCaps::ZERO_BASED
-            | DeviceCaps::REMOTE_PLACEMENT,
+            | DeviceCaps::REMOTE_PLACEMENT
+            | DeviceCaps::ENDPOINTS,
         max_qp: shard::PAIRS_MAX,
         max_qp_wr: QP_WR_MAX,
         max_sge: u32::try_from(haul_verbs::SGE_MAX).unwrap_or(u32::MAX),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrayvec::ArrayVec;
+use haul_io::poller::Poller;
 use haul_io::stream::Stream;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{Completion, CompletionKind, Event, QpConfig, Stag, Status, Time};
@@ -19,7 +20,9 @@ use super::buffers::{Buffers, Outgoing, OutgoingData, place, ranges};
 use super::cq::{Pushed, Queue};
 use super::events::CmEvents;
 use super::lock;
-use super::tcp::{Env, TcpLink};
+use super::tcp::Env;
+use super::udt::{Lower, UdtLink};
+use super::wire::Wire;
 
 /// What an application sees of a queue pair without its shard.
 #[derive(Debug)]
@@ -98,17 +101,38 @@ pub(super) enum Link {
     None,
     /// The socket is being connected.
     Connecting(Box<Attempt>),
-    Up(Box<TcpLink>),
+    Up(Wire),
+    /// All is said and done above; the transport still delivers the end of it.
+    Closing(Box<UdtLink>),
     Over,
 }
 
 /// A connection that is wanted.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    pub(super) socket: Stream,
+    pub(super) socket: Opening,
     pub(super) private: Vec<u8>,
     pub(super) qp: QpConfig,
     pub(super) deadline: Time,
+}
+
+/// What is being connected.
+#[derive(Debug)]
+pub(super) enum Opening {
+    Tcp(Stream),
+    Udt(Box<Lower>),
+}
+
+impl Opening {
+    pub(super) fn unregister(&self, poller: &Poller) {
+        match self {
+            Self::Tcp(socket) => {
+                // It fails only for a socket that is not watched.
+                let _ = poller.remove(socket);
+            }
+            Self::Udt(lower) => lower.unregister(poller),
+        }
+    }
 }
 
 /// The core's requests for one work request: the operation, an immediate behind it, a proof of placement.
@@ -150,13 +174,24 @@ impl Pair {
         }
     }
 
-    /// Takes over a connection; receives that were posted early go with it.
-    pub(super) fn attach(&mut self, mut link: Box<TcpLink>) {
+    /// Takes over a connection; receives that were posted early go with it, before anything may arrive for them.
+    pub(super) fn attach(&mut self, link: Wire) {
+        self.attach_for(link, |_| Ok(()));
+    }
+
+    /// The same; what `answer` cannot do ends the connection.
+    pub(super) fn attach_for(
+        &mut self,
+        mut link: Wire,
+        answer: impl FnOnce(&mut Wire) -> Result<(), haul_iwarp::PostError>,
+    ) {
         for wr in self.early.drain(..) {
             // The core has as much room as this queue pair.
-            let _ = link.core.post_receive(wr);
+            let _ = link.post_receive(wr);
         }
         self.early = VecDeque::new();
+        // The peer has gone meanwhile; the core says so itself.
+        let _ = answer(&mut link);
         self.link = Link::Up(link);
     }
 
@@ -275,7 +310,7 @@ impl Pair {
         let Link::Up(link) = &self.link else {
             return Ok(());
         };
-        let Some(params) = link.core.params() else {
+        let Some(params) = link.params() else {
             return Ok(());
         };
         for op in steps {
@@ -331,7 +366,7 @@ impl Pair {
         let Link::Up(link) = &mut self.link else {
             return Err(Error::State(self.shape.view.state()));
         };
-        let posted = link.core.post_send(request);
+        let posted = link.post_send(request);
         posted.map_err(|error| {
             self.buffers.sends.remove(slot);
             match error {
@@ -395,7 +430,7 @@ impl Pair {
             self.early.push_back(request);
             return Ok(());
         };
-        link.core.post_receive(request).map_err(|error| {
+        link.post_receive(request).map_err(|error| {
             self.buffers.receives.remove(slot);
             match error {
                 haul_iwarp::PostError::Full => Error::Full("receive queue"),
@@ -408,41 +443,86 @@ impl Pair {
 
     /// Receives, sends, and reports; whether anything moved.
     pub(super) fn turn(&mut self, tools: &mut Tools<'_>) -> bool {
-        self.work(tools, |link, env| link.turn(env))
+        let moved = self.work(tools, Wire::turn);
+        self.settle(tools);
+        moved
     }
 
     /// Sends, and reports.
     pub(super) fn transmit(&mut self, tools: &mut Tools<'_>) -> bool {
-        self.work(tools, |link, env| link.transmit(env))
+        let moved = self.work(tools, Wire::transmit);
+        self.settle(tools);
+        moved
+    }
+
+    /// What was reported may have led to more that is to be sent.
+    fn settle(&mut self, tools: &mut Tools<'_>) {
+        self.report(tools);
+        if self.has_more() {
+            self.work(tools, Wire::transmit);
+            self.report(tools);
+        }
+    }
+
+    /// There is more to send than there was time for.
+    pub(super) fn has_more(&self) -> bool {
+        matches!(&self.link, Link::Up(link) if link.has_more())
+    }
+
+    /// When packets want to leave, or to be asked for.
+    pub(super) fn due(&self, now: Time) -> Option<Time> {
+        match &self.link {
+            Link::Connecting(attempt) => match &attempt.socket {
+                Opening::Tcp(_) => None,
+                Opening::Udt(lower) => lower.due(now),
+            },
+            Link::Up(link) => link.due(now),
+            Link::Closing(link) => link.due(now),
+            Link::None | Link::Over => None,
+        }
+    }
+
+    /// Whether [`Pair::due`] may say something.
+    pub(super) fn is_clocked(&self) -> bool {
+        match &self.link {
+            Link::Connecting(attempt) => matches!(attempt.socket, Opening::Udt(_)),
+            Link::Up(link) => matches!(link, Wire::Udt(_)),
+            Link::Closing(_) => true,
+            Link::None | Link::Over => false,
+        }
     }
 
     fn work(
         &mut self,
         tools: &mut Tools<'_>,
-        step: impl FnOnce(&mut TcpLink, &mut Env<'_>) -> bool,
+        step: impl FnOnce(&mut Wire, &mut Env<'_>) -> bool,
     ) -> bool {
-        let moved = match &mut self.link {
-            Link::Up(link) => {
-                let mut env = Env {
-                    now: tools.now,
-                    registry: tools.registry,
-                    buffers: &mut self.buffers,
-                    scratch: tools.scratch,
-                    poller: tools.poller,
-                };
-                step(link, &mut env)
+        let mut env = Env {
+            now: tools.now,
+            registry: tools.registry,
+            buffers: &mut self.buffers,
+            scratch: tools.scratch,
+            poller: tools.poller,
+        };
+        match &mut self.link {
+            Link::Up(link) => step(link, &mut env),
+            Link::Closing(link) => {
+                let moved = link.turn(&mut env);
+                if link.is_closed() {
+                    link.unregister(tools.poller);
+                    self.link = Link::Over;
+                }
+                moved
             }
             _ => false,
-        };
-        self.report(tools);
-        moved
+        }
     }
 
     /// Hands on what the core has to say, and completions.
     pub(super) fn report(&mut self, tools: &Tools<'_>) {
         let mut over = false;
         while let Link::Up(link) = &mut self.link
-            && let Some(event) = link.core.poll_event()
+            && let Some(event) = link.poll_event()
         {
             match event {
                 Event::Request => {}
@@ -452,10 +532,7 @@ impl Pair {
                     self.shape.view.set_state(QpState::Err);
                     self.shape.view.set_failure(failure(error));
                 }
-                Event::ShutdownSend => {
-                    link.end();
-                    tools.again.set(true);
-                }
+                Event::ShutdownSend => link.end(),
                 Event::Disconnect => over = true,
             }
         }
@@ -469,9 +546,9 @@ impl Pair {
         self.established = true;
         self.shape.view.set_state(QpState::Rts);
         let Link::Up(link) = &self.link else { return };
-        let params = link.core.params();
+        let params = link.params();
         let established = Established {
-            private_data: link.core.private_data().to_vec(),
+            private_data: link.private_data().to_vec(),
             responder_resources: params.map_or(0, |params| params.ird),
             initiator_depth: params.map_or(0, |params| params.ord),
         };
@@ -492,10 +569,9 @@ impl Pair {
         let Link::Up(link) = std::mem::replace(&mut self.link, Link::Over) else {
             return;
         };
-        link.unregister(tools.poller);
         self.shape.view.set_state(QpState::Err);
-        let private_data = link.core.private_data().to_vec();
-        let error = link.core.error();
+        let private_data = link.private_data().to_vec();
+        let error = link.error();
         if self.established {
             let failure = self.shape.view.failure();
             self.tell(|qp_num| CmEvent::Disconnected { qp_num, failure });
@@ -507,7 +583,16 @@ impl Pair {
         } else {
             self.unreachable(error.map(failure));
         }
-        link.close();
+        match link {
+            Wire::Tcp(link) => {
+                link.unregister(tools.poller);
+                link.close();
+            }
+            Wire::Udt(mut link) => {
+                link.close(tools.now);
+                self.link = Link::Closing(link);
+            }
+        }
     }
 
     /// The connection never was: whatever is posted is flushed.
@@ -637,14 +722,14 @@ impl Pair {
                 blame: Blame::Local,
                 reason: "its completion queue has overflowed".into(),
             });
-            link.core.abort(tools.now);
-            tools.again.set(true);
+            link.abort(tools.now);
+            self.report(tools);
         }
     }
 
     /// Whether nothing is left to do for a queue pair that nobody holds.
     pub(super) fn is_finished(&self, now: Time) -> bool {
-        let over = !matches!(self.link, Link::Up(_));
+        let over = !matches!(self.link, Link::Up(_) | Link::Closing(_));
         self.orphaned.is_some_and(|until| over || now >= until)
     }
 }
@@ -654,9 +739,7 @@ pub(super) struct Tools<'a> {
     pub(super) now: Time,
     pub(super) registry: &'a Registry,
     pub(super) scratch: &'a mut super::tcp::Scratch,
-    pub(super) poller: &'a haul_io::poller::Poller,
-    /// There is more to do for this queue pair, though nothing arrives.
-    pub(super) again: &'a std::cell::Cell<bool>,
+    pub(super) poller: &'a Poller,
 }
 
 type Steps = ArrayVec<haul_iwarp::SendOp, { STEPS as usize }>;

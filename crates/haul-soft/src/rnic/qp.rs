@@ -1,23 +1,26 @@
 //! Queue pairs, as applications hold them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{CqOps, EventChannelOps, QpOps};
 use haul_verbs::{
-    Error, Failure, PostError, QpCapacity, QpInit, QpState, QpType, RecvWr, Result, SGE_MAX, SendWr,
+    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpType, RecvWr, Result,
+    SGE_MAX, SendWr,
 };
 
 use super::buffers::Buffers;
 use super::context::ours;
 use super::cq::Cq;
+use super::endpoint::Rendezvous;
 use super::events::EventChannel;
 use super::memory::Pd;
-use super::pair::{Pair, Shape, View};
+use super::pair::{Link, Pair, Shape, View};
 use super::shard::Shard;
 use super::srq::Srq;
-use super::{INLINE_MAX, PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX};
+use super::{INLINE_MAX, PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX, lock};
 
 /// A queue pair: its place in a shard.
 #[derive(Debug)]
@@ -26,8 +29,10 @@ pub(super) struct Qp {
     capacity: QpCapacity,
     shard: Arc<Shard>,
     number: u32,
+    /// Where a peer may come to without the connection manager, if the application has asked.
+    rendezvous: Mutex<Option<Rendezvous>>,
     /// What it was made from, the context before all.
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 /// IRD and ORD that an application asks for.
@@ -74,13 +79,14 @@ impl Qp {
             remote_placement: init.remote_placement,
         };
         let shard = pd.rnic.next_shard();
-        let number = shard.lock().insert(Pair::new(shape, buffers))?;
+        let number = shard.with(|inner| inner.insert(Pair::new(shape, buffers)))?;
         Ok(Self {
             view,
             capacity,
             shard,
             number,
-            _pd: pd,
+            rendezvous: Mutex::new(None),
+            pd,
         })
     }
 
@@ -128,23 +134,25 @@ impl QpOps for Qp {
     }
 
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
-        let mut inner = self.shard.lock();
-        let posted = match inner.pair(self.number) {
-            Some(pair) => pair.post_send(requests),
-            None => Ok(()),
-        };
-        inner.transmit(self.number);
-        posted
+        self.shard.with(|inner| {
+            let posted = match inner.pair(self.number) {
+                Some(pair) => pair.post_send(requests),
+                None => Ok(()),
+            };
+            inner.transmit(self.number);
+            posted
+        })
     }
 
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
-        let mut inner = self.shard.lock();
-        let posted = match inner.pair(self.number) {
-            Some(pair) => pair.post_recv(requests),
-            None => Ok(()),
-        };
-        inner.report(self.number);
-        posted
+        self.shard.with(|inner| {
+            let posted = match inner.pair(self.number) {
+                Some(pair) => pair.post_recv(requests),
+                None => Ok(()),
+            };
+            inner.report(self.number);
+            posted
+        })
     }
 
     fn connect(
@@ -158,24 +166,51 @@ impl QpOps for Qp {
             return Err(Error::Invalid("the private data is too long"));
         }
         let (private, limits) = (param.private_data, limits(param));
-        let mut inner = self.shard.lock();
-        inner.connect(self.number, peer, private, limits, &channel.events)
+        self.shard
+            .with(|inner| inner.connect(self.number, peer, private, limits, &channel.events))
+    }
+
+    fn endpoint(&self) -> Result<Endpoint> {
+        let rendezvous = self.rendezvous()?;
+        let own = rendezvous.own();
+        *lock(&self.rendezvous) = Some(rendezvous);
+        Ok(own)
+    }
+
+    fn connect_endpoint(
+        self: Arc<Self>,
+        peer: &Endpoint,
+        param: &ConnParam<'_>,
+        timeout: Duration,
+    ) -> Result<()> {
+        let rendezvous = self.rendezvous()?;
+        rendezvous.meet(self, peer, param, timeout)
     }
 
     fn disconnect(&self) -> Result<()> {
-        let mut inner = self.shard.lock();
-        let now = inner.now;
-        match inner.pair(self.number).map(|pair| &mut pair.link) {
-            Some(super::pair::Link::Up(link)) => link.core.close(now),
-            _ => return Err(Error::State(self.view.state())),
+        self.shard.with(|inner| {
+            let now = inner.now;
+            match inner.pair(self.number).map(|pair| &mut pair.link) {
+                Some(Link::Up(link)) => link.finish(now),
+                _ => return Err(Error::State(self.view.state())),
+            }
+            inner.transmit(self.number);
+            Ok(())
+        })
+    }
+}
+
+impl Qp {
+    fn rendezvous(&self) -> Result<Rendezvous> {
+        match lock(&self.rendezvous).take() {
+            Some(rendezvous) => Ok(rendezvous),
+            None => Rendezvous::new(&self.pd.rnic, self.view.qp_num),
         }
-        inner.transmit(self.number);
-        Ok(())
     }
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        self.shard.lock().orphan(self.number);
+        self.shard.with(|inner| inner.orphan(self.number));
     }
 }

@@ -4,31 +4,32 @@
 //! The baton is held for a bounded piece of work and never while asleep. Who wants to post waits for it; who only wants to
 //! drive tries, and yields to those who wait. Who sleeps does so outside, on the poller's own file descriptor.
 
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use haul_io::clock::Clock;
 use haul_io::notify::{Signal, wait_readable};
 use haul_io::poller::{Event, Events, Interest, Poller, set_timer_slack_ns};
-use haul_io::stream::{Acceptor, Stream};
+use haul_io::stream::Stream;
 use haul_iwarp::wire::mpa::RtrKinds;
 use haul_iwarp::{QpConfig, SECOND_NS, StreamConfig, StreamConnection, Time};
 use haul_slab::Registry;
-use haul_verbs::{Blame, Error, Failure, QpState, Result};
+use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
 
 use super::buffers::Buffers;
-use super::cm::Embryo;
+use super::cm::{Door, Embryo};
 use super::events::CmEvents;
-use super::pair::{Attempt, Link, Pair, Tools};
+use super::pair::{Attempt, Link, Opening, Pair, Tools};
 use super::slots::Slots;
 use super::tap::Tap;
-use super::tcp::{Scratch, TcpLink};
+use super::tcp::{Env, Scratch, TcpLink};
+use super::udt::{Lower, UdtLink};
+use super::wire::Wire;
 use super::{Options, lock};
 
 /// Queue pairs of a shard.
@@ -102,7 +103,13 @@ pub(super) struct Inner {
     pub(super) embryos: Slots<Embryo>,
     listeners: Slots<Listening>,
     rounds: u32,
+    /// Connections whose packets are paced, and when the next of those packets is due.
+    clocked: Vec<Subject>,
+    clocked_due: Option<Time>,
+    /// Something may have a time-out: they are looked at then.
+    timed: bool,
     timers_at: Time,
+    transport: Transport,
     config: StreamConfig,
     socket_buffer: Option<usize>,
     tap: Option<Arc<Tap>>,
@@ -110,7 +117,7 @@ pub(super) struct Inner {
 
 #[derive(Debug)]
 struct Listening {
-    acceptor: Acceptor,
+    door: Door,
     channel: Arc<CmEvents>,
     backlog: u32,
 }
@@ -154,6 +161,7 @@ impl Engine {
     pub(super) fn start(
         number: usize,
         registry: Registry,
+        transport: Transport,
         options: &Options,
         tap: Option<Arc<Tap>>,
     ) -> io::Result<Self> {
@@ -177,7 +185,11 @@ impl Engine {
                 embryos: Slots::new(EMBRYOS_MAX),
                 listeners: Slots::new(LISTENERS_MAX),
                 rounds: 0,
+                clocked: Vec::new(),
+                clocked_due: None,
+                timed: false,
                 timers_at: Time::default(),
+                transport,
                 config,
                 socket_buffer: options.socket_buffer,
                 tap,
@@ -232,14 +244,21 @@ fn stream_config(options: &Options) -> StreamConfig {
 }
 
 impl Shard {
-    /// The baton, waited for.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // SeqCst is not needed: a driver that does not see it in time holds the baton a moment longer.
+    /// Works with the baton, waiting for it. Leaves what is still to do then to the engine.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Inner) -> R) -> R {
+        // A driver that does not see it in time holds the baton a moment longer, no more.
         self.posters.fetch_add(1, Ordering::Relaxed);
         let mut inner = lock(&self.inner);
         self.posters.fetch_sub(1, Ordering::Relaxed);
         inner.look_at_clock();
-        inner
+        let result = work(&mut inner);
+        let due = inner.due().map_or(u64::MAX, Time::as_ns);
+        let before = self.due_ns.swap(due, Ordering::Relaxed);
+        drop(inner);
+        if due < before {
+            self.signal.set();
+        }
+        result
     }
 
     /// Moves what there is to move, on an application's thread.
@@ -296,6 +315,7 @@ impl Shard {
             let drives = self.drives.load(Ordering::Relaxed);
             let attended = drives != seen || self.sleepers.load(Ordering::SeqCst) > 0;
             seen = drives;
+            self.signal.clear();
             // Neither wait fails but for a lack of memory; then this looks again at once.
             if attended {
                 let _ = wait_readable([self.signal.as_fd()], Some(STANDBY_NS));
@@ -317,7 +337,7 @@ impl Shard {
     fn linger(&self) {
         let clock = Clock::new();
         let end = clock.now_ns() + LINGER_NS;
-        while clock.now_ns() < end && self.lock().has_orphans() {
+        while clock.now_ns() < end && self.with(|inner| inner.has_orphans()) {
             self.drive();
             let _ = wait_readable([self.ready.as_fd()], Some(TIMERS_NS));
         }
@@ -349,10 +369,56 @@ impl Inner {
                 }
             }
         }
-        if self.now >= self.timers_at {
+        moved |= self.turn_clocked();
+        if self.timed && self.now >= self.timers_at {
             self.timers();
         }
         moved
+    }
+
+    /// Moves the connections whose packets are due; notes when the next ones are.
+    fn turn_clocked(&mut self) -> bool {
+        let mut moved = false;
+        for at in 0..self.clocked.len() {
+            let Some(&subject) = self.clocked.get(at) else {
+                break;
+            };
+            if self.due_of(subject).is_some_and(|due| due <= self.now) {
+                moved |= match subject {
+                    Subject::Pair(number) => self.pair_ready(number),
+                    Subject::Embryo(number) => self.embryo_turn(number),
+                    Subject::Listener(_) => false,
+                };
+            }
+        }
+        self.note_due();
+        moved
+    }
+
+    fn due_of(&self, subject: Subject) -> Option<Time> {
+        match subject {
+            Subject::Pair(number) => self.pairs.get(number)?.due(self.now),
+            Subject::Embryo(number) => self.embryos.get(number)?.link.due(self.now),
+            Subject::Listener(_) => None,
+        }
+    }
+
+    fn note_due(&mut self) {
+        if self.clocked.is_empty() {
+            self.clocked_due = None;
+            return;
+        }
+        let (pairs, embryos) = (&self.pairs, &self.embryos);
+        self.clocked.retain(|subject| match *subject {
+            Subject::Pair(number) => pairs.get(number).is_some_and(Pair::is_clocked),
+            Subject::Embryo(number) => embryos.get(number).is_some(),
+            Subject::Listener(_) => false,
+        });
+        let due = self
+            .clocked
+            .iter()
+            .filter_map(|subject| self.due_of(*subject));
+        self.clocked_due = due.min();
     }
 
     fn ask_poller(&mut self) -> bool {
@@ -375,51 +441,62 @@ impl Inner {
         if !self.again.is_empty() {
             return Some(self.now);
         }
-        let timed = |number: u32| match &self.pairs.get(number)?.link {
-            Link::Connecting(_) => Some(()),
-            Link::Up(link) => link.core.poll_timeout().map(|_| ()),
-            Link::None | Link::Over => None,
-        };
-        let waits = self.embryos.len() > 0
-            || self.has_orphans()
-            || self.pairs.numbers().any(|number| timed(number).is_some());
-        waits.then_some(self.timers_at)
+        let timers = self.timed.then_some(self.timers_at);
+        let packets = self.clocked_due;
+        match (timers, packets) {
+            (Some(timers), Some(packets)) => Some(timers.min(packets)),
+            (timers, packets) => timers.or(packets),
+        }
+    }
+
+    /// Something may have a time-out now.
+    fn set_timer(&mut self) {
+        if !self.timed {
+            self.timed = true;
+            self.timers_at = self.now.after(TIMERS_NS);
+        }
     }
 
     fn timers(&mut self) {
         self.timers_at = self.now.after(TIMERS_NS);
+        let mut timed = self.embryos.len() > 0;
+        let now = self.now;
         for number in self.pairs.numbers() {
             let Some(pair) = self.pairs.get_mut(number) else {
                 continue;
             };
-            if pair.is_finished(self.now) {
+            timed |= pair.orphaned.is_some();
+            if pair.is_finished(now) {
                 self.remove(number);
                 continue;
             }
-            let now = self.now;
             match &mut pair.link {
-                Link::Connecting(attempt) if now >= attempt.deadline => {
-                    self.give_up(number, "the peer does not answer");
+                Link::Connecting(attempt) => {
+                    timed = true;
+                    if now >= attempt.deadline {
+                        self.give_up(number, "the peer does not answer");
+                    }
                 }
-                Link::Up(link) if link.core.poll_timeout().is_some_and(|due| now >= due) => {
-                    link.core.handle_timeout(now);
-                    self.turn(number);
+                Link::Up(link) => {
+                    let due = link.poll_timeout();
+                    timed |= due.is_some();
+                    if due.is_some_and(|due| now >= due) {
+                        link.handle_timeout(now);
+                        self.turn(number);
+                    }
                 }
-                _ => {}
+                Link::None | Link::Closing(_) | Link::Over => {}
             }
         }
         for number in self.embryos.numbers() {
-            let due = self
-                .embryos
-                .get(number)
-                .and_then(|embryo| embryo.link.core.poll_timeout());
-            if due.is_some_and(|due| self.now >= due) {
-                if let Some(embryo) = self.embryos.get_mut(number) {
-                    embryo.link.core.handle_timeout(self.now);
-                }
+            if let Some(embryo) = self.embryos.get_mut(number)
+                && embryo.link.poll_timeout().is_some_and(|due| now >= due)
+            {
+                embryo.link.handle_timeout(now);
                 self.embryo_turn(number);
             }
         }
+        self.timed = timed;
     }
 
     // ---- queue pairs
@@ -440,20 +517,23 @@ impl Inner {
         work: impl FnOnce(&mut Pair, &mut Tools<'_>) -> R,
     ) -> Option<R> {
         let pair = self.pairs.get_mut(number)?;
-        let again = Cell::new(false);
         let mut tools = Tools {
             now: self.now,
             registry: &self.registry,
             scratch: &mut self.scratch,
             poller: &self.poller,
-            again: &again,
         };
         let result = work(pair, &mut tools);
-        if again.get() {
+        if pair.has_more() && !self.again.contains(&number) {
             self.again.push(number);
         }
-        if matches!(pair.link, Link::Over) {
+        let times = pair.orphaned.is_some()
+            || matches!(&pair.link, Link::Up(link) if link.poll_timeout().is_some());
+        if matches!(pair.link, Link::Over | Link::Closing(_)) && !self.up.is_empty() {
             self.up.retain(|up| *up != number);
+        }
+        if times {
+            self.set_timer();
         }
         Some(result)
     }
@@ -475,8 +555,11 @@ impl Inner {
 
     fn pair_ready(&mut self, number: u32) -> bool {
         match self.pairs.get(number).map(|pair| &pair.link) {
-            Some(Link::Connecting(_)) => {
-                self.connected(number);
+            Some(Link::Connecting(attempt)) => {
+                match attempt.socket {
+                    Opening::Tcp(_) => self.connected(number),
+                    Opening::Udt(_) => self.open(number),
+                }
                 true
             }
             _ => self.turn(number),
@@ -493,9 +576,10 @@ impl Inner {
         pair.events = None;
         match &mut pair.link {
             Link::Up(link) => {
-                link.core.close(now);
+                link.finish(now);
                 self.transmit(number);
             }
+            Link::Closing(_) => {}
             _ => self.remove(number),
         }
     }
@@ -504,10 +588,8 @@ impl Inner {
         if let Some(pair) = self.pairs.remove(number) {
             match pair.link {
                 Link::Up(link) => link.unregister(&self.poller),
-                Link::Connecting(attempt) => {
-                    // It fails only for a socket that is not watched.
-                    let _ = self.poller.remove(&attempt.socket);
-                }
+                Link::Closing(link) => link.unregister(&self.poller),
+                Link::Connecting(attempt) => attempt.socket.unregister(&self.poller),
                 Link::None | Link::Over => {}
             }
             self.up.retain(|up| *up != number);
@@ -542,64 +624,126 @@ impl Inner {
         }
         pair.events = Some(Arc::clone(channel));
         pair.shape.view.set_state(QpState::Rtr);
-        let socket = match Stream::start_connect(peer) {
-            Ok(socket) => socket,
+        let opening = match self.start_connect(number, peer) {
+            Ok(opening) => opening,
             Err(error) => {
-                pair.unreachable(Some(network(&error.to_string())));
-                self.report(number);
+                self.give_up(number, &error.to_string());
                 return Ok(());
             }
         };
-        let token = Subject::Pair(number).token();
-        self.poller
-            .add(&socket, token, Interest::WRITE)
-            .map_err(Error::os("watching a socket"))?;
-        pair.link = Link::Connecting(Box::new(Attempt {
-            socket,
-            private: private.to_vec(),
-            qp: pair.qp_config(ird, ord),
-            deadline,
-        }));
-        self.timers_at = self.now;
+        let clocked = matches!(opening, Opening::Udt(_));
+        if let Some(pair) = self.pairs.get_mut(number) {
+            pair.link = Link::Connecting(Box::new(Attempt {
+                socket: opening,
+                private: private.to_vec(),
+                qp: pair.qp_config(ird, ord),
+                deadline,
+            }));
+        }
+        self.set_timer();
+        if clocked {
+            self.clocked.push(Subject::Pair(number));
+            self.open(number);
+            self.note_due();
+        }
         Ok(())
+    }
+
+    fn start_connect(&mut self, number: u32, peer: SocketAddr) -> io::Result<Opening> {
+        let token = Subject::Pair(number).token();
+        if self.transport == Transport::IwarpUdt {
+            let mut lower = Lower::connect(peer, self.now)?;
+            lower.register(&self.poller, token)?;
+            return Ok(Opening::Udt(Box::new(lower)));
+        }
+        let socket = Stream::start_connect(peer)?;
+        self.poller.add(&socket, token, Interest::WRITE)?;
+        Ok(Opening::Tcp(socket))
+    }
+
+    /// Takes a queue pair's attempt to connect, to go on with it.
+    fn take_attempt(&mut self, number: u32) -> Option<Attempt> {
+        let pair = self.pairs.get_mut(number)?;
+        match std::mem::replace(&mut pair.link, Link::None) {
+            Link::Connecting(attempt) => Some(*attempt),
+            other => {
+                pair.link = other;
+                None
+            }
+        }
     }
 
     /// The socket of a queue pair is connected, or has failed to.
     fn connected(&mut self, number: u32) {
-        let Some(pair) = self.pairs.get_mut(number) else {
+        let Some(attempt) = self.take_attempt(number) else {
             return;
         };
-        let Link::Connecting(attempt) = std::mem::replace(&mut pair.link, Link::None) else {
+        attempt.socket.unregister(&self.poller);
+        let Opening::Tcp(socket) = attempt.socket else {
             return;
         };
-        let Attempt {
-            socket,
-            private,
-            qp,
-            ..
-        } = *attempt;
-        let _ = self.poller.remove(&socket);
         if let Err(error) = socket.connected() {
-            pair.unreachable(Some(network(&error.to_string())));
-            self.report(number);
+            self.give_up(number, &error.to_string());
             return;
         }
-        let config = self.prepare(&socket, qp);
-        let Ok(core) = StreamConnection::connect(self.now, config, &private) else {
+        let config = self.prepare(&socket, attempt.qp);
+        let Ok(core) = StreamConnection::connect(self.now, config, &attempt.private) else {
             self.give_up(number, "the private data is too long");
             return;
         };
         let token = Subject::Pair(number).token();
-        let mut link = Box::new(TcpLink::new(socket, core, token, self.tap.as_ref()));
-        if link.register(&self.poller, token).is_err() {
+        let link = Box::new(TcpLink::new(socket, core, token, self.tap.as_ref()));
+        self.begin(number, Wire::Tcp(link), true);
+    }
+
+    /// Drives the opening of a queue pair's UDT connection.
+    fn open(&mut self, number: u32) {
+        let Some(mut attempt) = self.take_attempt(number) else {
+            return;
+        };
+        let Some(mut batch) = self.scratch.take_batch() else {
+            self.give_up(number, "no memory for arrivals");
+            return;
+        };
+        let Opening::Udt(lower) = &mut attempt.socket else {
+            return;
+        };
+        let open = lower.open(self.now, &mut batch);
+        self.scratch.give_batch(batch);
+        match open {
+            Ok(false) => {
+                if let Some(pair) = self.pairs.get_mut(number) {
+                    pair.link = Link::Connecting(Box::new(attempt));
+                }
+            }
+            Ok(true) => {
+                if let Opening::Udt(lower) = attempt.socket {
+                    let link = UdtLink::initiate(*lower, self.now, attempt.qp, &attempt.private);
+                    match link {
+                        Some(link) => self.begin(number, Wire::Udt(Box::new(link)), false),
+                        None => self.give_up(number, "the private data is too long"),
+                    }
+                }
+            }
+            Err(why) => {
+                attempt.socket.unregister(&self.poller);
+                self.give_up(number, &why);
+            }
+        }
+    }
+
+    /// The transport of a queue pair is there: its protocol begins.
+    fn begin(&mut self, number: u32, mut link: Wire, watch: bool) {
+        let token = Subject::Pair(number).token();
+        if watch && link.register(&self.poller, token).is_err() {
             self.give_up(number, "the socket cannot be watched");
             return;
         }
         if let Some(pair) = self.pairs.get_mut(number) {
             pair.attach(link);
+            self.up.push(number);
+            self.turn(number);
         }
-        self.up.push(number);
-        self.turn(number);
     }
 
     fn give_up(&mut self, number: u32, why: &str) {
@@ -619,7 +763,7 @@ impl Inner {
         let emss = socket.segment_len().unwrap_or(self.config.emss);
         StreamConfig {
             qp,
-            emss: emss.min(65_000),
+            emss: emss.min(self.config.fpdu_max),
             ..self.config
         }
     }
@@ -628,12 +772,12 @@ impl Inner {
 
     pub(super) fn listen(
         &mut self,
-        acceptor: Acceptor,
+        door: Door,
         channel: &Arc<CmEvents>,
         backlog: u32,
     ) -> Result<u32> {
         let listening = Listening {
-            acceptor,
+            door,
             channel: Arc::clone(channel),
             backlog,
         };
@@ -642,7 +786,7 @@ impl Inner {
         if let Some(listening) = self.listeners.get(number) {
             self.poller
                 .add(
-                    &listening.acceptor,
+                    &listening.door,
                     Subject::Listener(number).token(),
                     Interest::READ,
                 )
@@ -654,7 +798,7 @@ impl Inner {
     /// Ends a listener, and the connections that were not accepted.
     pub(super) fn unlisten(&mut self, number: u32) {
         if let Some(listening) = self.listeners.remove(number) {
-            let _ = self.poller.remove(&listening.acceptor);
+            let _ = self.poller.remove(&listening.door);
         }
         for embryo in self.embryos.numbers() {
             if self
@@ -667,53 +811,79 @@ impl Inner {
         }
     }
 
+    /// Takes what waits at a listener.
     fn accept(&mut self, number: u32) -> bool {
-        let Some(listening) = self.listeners.get(number) else {
-            return false;
-        };
-        // Out of descriptors, say: the connection waits in the kernel.
-        let Ok(Some((socket, peer))) = listening.acceptor.accept() else {
-            return false;
-        };
         let of_it = |embryo: &u32| {
             let embryo = self.embryos.get(*embryo);
             embryo.is_some_and(|embryo| embryo.listener == number)
         };
         let waiting = self.embryos.numbers().filter(of_it).count();
-        if waiting >= listening.backlog as usize {
-            socket.reset_on_drop();
-            return true;
-        }
+        let Some(listening) = self.listeners.get_mut(number) else {
+            return false;
+        };
+        let full = waiting >= listening.backlog as usize;
         let channel = Arc::clone(&listening.channel);
-        let config = self.prepare(&socket, QpConfig::default());
-        let core = StreamConnection::listen(self.now, config);
-        let link = Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref()));
-        let embryo = Embryo {
+        let now = self.now;
+        let accepted = match &mut listening.door {
+            // Out of descriptors, say: the connection waits in the kernel.
+            Door::Tcp(acceptor) => {
+                let accepted = acceptor.accept().ok().flatten();
+                accepted.map(|(socket, peer)| (Accepted::Tcp(socket), peer))
+            }
+            Door::Udt(acceptor) => accept_udt(acceptor, now, full),
+        };
+        let Some((accepted, peer)) = accepted else {
+            return false;
+        };
+        let link = match accepted {
+            Accepted::Tcp(socket) if full => {
+                socket.reset_on_drop();
+                return true;
+            }
+            Accepted::Tcp(socket) => {
+                let config = self.prepare(&socket, QpConfig::default());
+                let core = StreamConnection::listen(now, config);
+                Wire::Tcp(Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref())))
+            }
+            Accepted::Udt(lower) => Wire::Udt(Box::new(UdtLink::respond(*lower, now))),
+        };
+        self.take_in(Embryo {
             link,
             channel,
             peer,
             listener: number,
             buffers: Buffers::new(0, None, 0, 0, 0),
-        };
-        if let Ok(number) = self.embryos.insert(embryo)
-            && let Some(embryo) = self.embryos.get_mut(number)
-        {
-            let token = Subject::Embryo(number).token();
-            if embryo.link.register(&self.poller, token).is_err() {
-                self.remove_embryo(number);
-                return true;
-            }
-            self.timers_at = self.timers_at.min(self.now.after(TIMERS_NS));
-            self.embryo_turn(number);
-        }
+        });
         true
+    }
+
+    fn take_in(&mut self, embryo: Embryo) {
+        let clocked = matches!(embryo.link, Wire::Udt(_));
+        let Ok(number) = self.embryos.insert(embryo) else {
+            return;
+        };
+        let subject = Subject::Embryo(number);
+        let registered = self
+            .embryos
+            .get_mut(number)
+            .map(|embryo| embryo.link.register(&self.poller, subject.token()));
+        if !matches!(registered, Some(Ok(()))) {
+            self.remove_embryo(number);
+            return;
+        }
+        self.set_timer();
+        if clocked {
+            self.clocked.push(subject);
+        }
+        self.embryo_turn(number);
+        self.note_due();
     }
 
     pub(super) fn embryo_turn(&mut self, number: u32) -> bool {
         let Some(embryo) = self.embryos.get_mut(number) else {
             return false;
         };
-        let mut env = super::tcp::Env {
+        let mut env = Env {
             now: self.now,
             registry: &self.registry,
             buffers: &mut embryo.buffers,
@@ -721,15 +891,17 @@ impl Inner {
             poller: &self.poller,
         };
         let moved = embryo.link.turn(&mut env);
-        let over = embryo.report(&self.me, number);
-        if embryo.link.is_ending() {
-            embryo.link.transmit(&mut super::tcp::Env {
+        let mut over = embryo.report(&self.me, number);
+        if embryo.link.has_more() {
+            let mut env = Env {
                 now: self.now,
                 registry: &self.registry,
                 buffers: &mut embryo.buffers,
                 scratch: &mut self.scratch,
                 poller: &self.poller,
-            });
+            };
+            embryo.link.transmit(&mut env);
+            over |= embryo.report(&self.me, number);
         }
         if over {
             self.remove_embryo(number);
@@ -766,15 +938,43 @@ impl Inner {
         } = embryo;
         pair.events = Some(channel);
         pair.shape.view.set_state(QpState::Rtr);
-        link.core.set_queue_pair(pair.qp_config(ird, ord));
+        link.set_queue_pair(pair.qp_config(ird, ord));
         link.register(&self.poller, Subject::Pair(number).token())
             .map_err(Error::os("watching a socket"))?;
-        let accepted = link.core.accept(now, private);
-        pair.attach(link);
+        let clocked = matches!(link, Wire::Udt(_));
+        pair.attach_for(link, |link| link.accept(now, private));
         self.up.push(number);
+        if clocked {
+            self.clocked.push(Subject::Pair(number));
+        }
         self.turn(number);
-        accepted.map_err(|_| Error::Invalid("the peer has gone, or the private data is too long"))
+        self.note_due();
+        Ok(())
     }
+}
+
+/// What has come to a listener.
+enum Accepted {
+    Tcp(Stream),
+    Udt(Box<Lower>),
+}
+
+/// Answers datagrams up to a client that is to be connected; none of those where there is no room.
+fn accept_udt(
+    acceptor: &mut crate::udt::Acceptor,
+    now: Time,
+    full: bool,
+) -> Option<(Accepted, SocketAddr)> {
+    let request = acceptor.next_request().ok().flatten()?;
+    if full {
+        return None;
+    }
+    let now = haul_cc::Time::from_ns(now.as_ns());
+    let opened = acceptor.open(&request, &super::udt::options(), now);
+    let (socket, connection) = opened.ok().flatten()?;
+    let initial = request.handshake.initial;
+    let lower = Lower::new(socket, request.from, connection, initial);
+    Some((Accepted::Udt(Box::new(lower)), request.from))
 }
 
 fn network(why: &str) -> Failure {

@@ -28,6 +28,8 @@ pub(super) struct Flow {
     /// Sequence numbers of the next octet out and in.
     out: u32,
     into: u32,
+    /// Octets of the call that is being told about.
+    call: Vec<u8>,
 }
 
 /// LINKTYPE_RAW: packets begin with their IP header.
@@ -65,20 +67,28 @@ impl Flow {
             peer,
             out: FIRST,
             into: FIRST,
+            call: Vec::new(),
         })
     }
 
-    /// Octets that the socket has taken.
-    pub(super) fn sent(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(PAYLOAD) {
+    /// The next octets of a call.
+    pub(super) fn show(&mut self, bytes: &[u8]) {
+        self.call.extend_from_slice(bytes);
+    }
+
+    /// The socket has taken what was shown.
+    pub(super) fn sent(&mut self) {
+        let call = std::mem::take(&mut self.call);
+        for part in call.chunks(PAYLOAD) {
             self.record((self.local, self.peer), (self.out, self.into), part);
             self.out = self.out.wrapping_add(len32(part));
         }
     }
 
-    /// Octets that the socket has given.
-    pub(super) fn received(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(PAYLOAD) {
+    /// The socket has given what was shown.
+    pub(super) fn received(&mut self) {
+        let call = std::mem::take(&mut self.call);
+        for part in call.chunks(PAYLOAD) {
             self.record((self.peer, self.local), (self.into, self.out), part);
             self.into = self.into.wrapping_add(len32(part));
         }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use haul_io::poller::{Interest, Poller};
 use haul_io::stream::{self, Stream};
+use haul_io::udp::RecvBatch;
 use haul_iwarp::{
     Fpdu, HEADER_MAX, Next, Payload, Piece, Placement, StreamConnection, Target, Time,
 };
@@ -42,6 +43,8 @@ pub(super) struct TcpLink {
     /// Nothing follows once all is sent.
     ending: bool,
     ended: bool,
+    /// The latest batches were not the last.
+    more: bool,
     /// The peer sends no more.
     eof: bool,
     flow: Option<Flow>,
@@ -54,6 +57,8 @@ pub(super) struct Scratch {
     batch: Box<Batch>,
     /// For payload that is verified before it is placed; only where that was asked for.
     stage: Option<Box<[u8]>>,
+    /// For arrivals over UDT, once there are any.
+    datagrams: Option<RecvBatch>,
 }
 
 /// FPDUs for one system call.
@@ -116,7 +121,18 @@ impl Scratch {
             bytes: vec![0; BUFFER].into(),
             batch: Box::default(),
             stage: strict.then(|| vec![0; STAGE].into()),
+            datagrams: None,
         }
+    }
+
+    /// Buffers for datagrams; none where there is no memory for them.
+    pub(super) fn take_batch(&mut self) -> Option<RecvBatch> {
+        let kept = self.datagrams.take();
+        kept.or_else(|| super::udt::batch().ok())
+    }
+
+    pub(super) fn give_batch(&mut self, batch: RecvBatch) {
+        self.datagrams = Some(batch);
     }
 }
 
@@ -140,6 +156,7 @@ impl TcpLink {
             blocked: false,
             ending: false,
             ended: false,
+            more: false,
             eof: false,
             flow,
         }
@@ -165,9 +182,9 @@ impl TcpLink {
         self.ending = true;
     }
 
-    /// Whether the end of what is sent is still to be said.
-    pub(super) fn is_ending(&self) -> bool {
-        self.ending && !self.ended
+    /// There is more to send than there was time for.
+    pub(super) fn has_more(&self) -> bool {
+        !self.blocked && !self.ended && (self.ending || self.more)
     }
 
     /// Closes the socket: in order if the connection ended so.
@@ -189,13 +206,19 @@ impl TcpLink {
         let mut total = 0;
         while !self.eof && total < RECEIVE_BYTES {
             match self.receive_once(env) {
-                Ok(0) => {
+                Ok((0, _)) => {
                     self.eof = true;
                     let _ = env.poller.remove(&self.socket);
                     self.core.handle_eof(env.now);
                     return true;
                 }
-                Ok(count) => total += count,
+                Ok((count, room)) => {
+                    total += count;
+                    // There was no more.
+                    if count < room {
+                        break;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {
                     self.lose(env);
@@ -214,7 +237,8 @@ impl TcpLink {
         self.core.handle_lost(env.now);
     }
 
-    fn receive_once(&mut self, env: &mut Env<'_>) -> io::Result<usize> {
+    /// One call: octets received, and octets there was room for.
+    fn receive_once(&mut self, env: &mut Env<'_>) -> io::Result<(usize, usize)> {
         if let Next::Place(placement) = self.next
             && placement.len >= DIRECT_MIN
             && placement.target != Target::Discard
@@ -230,16 +254,21 @@ impl TcpLink {
         let received = stream::receive(&self.socket, &mut [Scatter::from(&mut bytes[..room])]);
         if let Ok(count) = received {
             if let Some(flow) = &mut self.flow {
-                flow.received(&bytes[..count]);
+                flow.show(&bytes[..count]);
+                flow.received();
             }
             self.take(env, &bytes[..count]);
         }
         env.scratch.bytes = bytes;
-        received
+        received.map(|count| (count, room))
     }
 
     /// Receives payload into its place, and what comes behind it into the buffer.
-    fn receive_direct(&mut self, env: &mut Env<'_>, placement: Placement) -> io::Result<usize> {
+    fn receive_direct(
+        &mut self,
+        env: &mut Env<'_>,
+        placement: Placement,
+    ) -> io::Result<(usize, usize)> {
         let Placement { target, len } = placement;
         let mut bytes = std::mem::take(&mut env.scratch.bytes);
         let Some(ranges) = env.buffers.target(env.registry, target, len) else {
@@ -271,7 +300,7 @@ impl TcpLink {
                             digest.update(bytes);
                         }
                         if let Some(flow) = flow.as_deref_mut() {
-                            flow.received(bytes);
+                            flow.show(bytes);
                         }
                     });
                 }
@@ -280,7 +309,8 @@ impl TcpLink {
             drop(ranges);
             let tail = &bytes[..count - direct];
             if let Some(flow) = self.flow.as_mut() {
-                flow.received(tail);
+                flow.show(tail);
+                flow.received();
             }
             let placed = u32::try_from(direct).unwrap_or(len);
             self.core.handle_placed(placed);
@@ -293,7 +323,7 @@ impl TcpLink {
             self.take(env, tail);
         }
         env.scratch.bytes = bytes;
-        received
+        received.map(|count| (count, len as usize + room))
     }
 
     /// Octets of the stream that are in the buffer.
@@ -394,6 +424,7 @@ impl TcpLink {
 
     fn memory_gone(&mut self, env: &Env<'_>) {
         self.next = Next::More { at_least: 1 };
+        self.bulk = false;
         self.core.handle_memory_gone(env.now);
     }
 
@@ -436,6 +467,7 @@ impl TcpLink {
     /// Sends until there is nothing more (true where there was something), or `WouldBlock`.
     fn push_out(&mut self, env: &mut Env<'_>) -> io::Result<bool> {
         let mut moved = self.push_frame()?;
+        self.more = true;
         for _ in 0..BATCHES {
             let mut batch = match self.left.take() {
                 Some(batch) => batch,
@@ -447,6 +479,7 @@ impl TcpLink {
             };
             if batch.len == 0 {
                 env.scratch.batch = batch;
+                self.more = false;
                 break;
             }
             let sent = self.send(env, &mut batch);
@@ -472,7 +505,8 @@ impl TcpLink {
             let rest = &self.frame[self.frame_sent..];
             let sent = stream::send(&self.socket, &[Gather::from(rest)], false)?;
             if let Some(flow) = &mut self.flow {
-                flow.sent(&rest[..sent]);
+                flow.show(&rest[..sent]);
+                flow.sent();
             }
             self.frame_sent += sent;
         }
@@ -694,7 +728,7 @@ impl Batch {
             let rest = &bytes[passed..];
             let now = &rest[..rest.len().min(left)];
             left -= now.len();
-            flow.sent(now);
+            flow.show(now);
         };
         for part in &self.parts[self.first..] {
             match part {
@@ -709,5 +743,6 @@ impl Batch {
                 }
             }
         }
+        flow.sent();
     }
 }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,17 +19,23 @@ use super::{Link, LinkError, Options};
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
-    socket: UdpSocket,
-    core: haul_udt::Listener,
+    acceptor: Acceptor,
     poller: Poller,
     events: Events,
-    batch: RecvBatch,
     clock: Clock,
+    stop: Arc<AtomicBool>,
+}
+
+/// The part of a listener that never waits.
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    socket: UdpSocket,
+    core: haul_udt::Listener,
+    batch: RecvBatch,
     reply: Vec<u8>,
     /// Connections accepted last: their client may not have heard yet and ask again.
     recent: Vec<(SocketAddr, SocketId, Time)>,
     next_socket: u32,
-    stop: Arc<AtomicBool>,
 }
 
 /// Ends [`Listener::accept`] from another thread.
@@ -46,28 +53,22 @@ impl Listener {
     /// # Errors
     /// Of `bind(2)`.
     pub fn bind(local: SocketAddr, options: &Options, secret: [u8; 16]) -> io::Result<Self> {
-        let socket = UdpSocket::bind(local, &options.socket_options(true))?;
+        let acceptor = Acceptor::bind(local, options, secret)?;
         let poller = Poller::new()?;
-        poller.add(&socket, TOKEN, Interest::READ)?;
-        let [a, b, c, d, ..] = secret;
+        poller.add(&acceptor, TOKEN, Interest::READ)?;
         Ok(Self {
-            core: haul_udt::Listener::new(&options.config, secret),
+            acceptor,
             poller,
             events: Events::with_capacity(4),
-            batch: RecvBatch::new(8, 64 << 10, 0)?,
             clock: Clock::new(),
-            reply: Vec::new(),
-            recent: Vec::new(),
-            next_socket: u32::from_be_bytes([a, b, c, d]) >> 2,
             stop: Arc::new(AtomicBool::new(false)),
-            socket,
         })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.socket.local_addr()
+        self.acceptor.local_addr()
     }
 
     /// A handle that ends [`Listener::accept`].
@@ -91,7 +92,8 @@ impl Listener {
             if deadline.is_some_and(|at| now >= at) || self.stop.load(Ordering::Acquire) {
                 return Ok(None);
             }
-            while let Some(request) = self.next_request()? {
+            let network = LinkError::Network;
+            while let Some(request) = self.acceptor.next_request().map_err(network)? {
                 let theirs = &request.handshake;
                 let identity = Identity {
                     socket: theirs.socket,
@@ -109,14 +111,45 @@ impl Listener {
         }
     }
 
+    fn open(&mut self, request: &Request, options: &Options) -> Result<Option<Link>, LinkError> {
+        let now = Time::from_ns(self.clock.now_ns());
+        let opened = self.acceptor.open(request, options, now);
+        let Some((socket, connection)) = opened.map_err(LinkError::Network)? else {
+            return Ok(None);
+        };
+        let mut link = Link::new(socket, request.from, connection).map_err(LinkError::Network)?;
+        link.wait_open(false)?;
+        Ok(Some(link))
+    }
+}
+
+impl Acceptor {
+    /// Listens at `local`; see [`Listener::bind`].
+    pub(crate) fn bind(local: SocketAddr, options: &Options, secret: [u8; 16]) -> io::Result<Self> {
+        let socket = UdpSocket::bind(local, &options.socket_options(true))?;
+        let [a, b, c, d, ..] = secret;
+        Ok(Self {
+            core: haul_udt::Listener::new(&options.config, secret),
+            batch: RecvBatch::new(8, 64 << 10, 0)?,
+            reply: Vec::new(),
+            recent: Vec::new(),
+            next_socket: u32::from_be_bytes([a, b, c, d]) >> 2,
+            socket,
+        })
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
+    }
+
     /// Answers what has arrived, up to the next request with a valid cookie.
-    fn next_request(&mut self) -> Result<Option<Request>, LinkError> {
+    pub(crate) fn next_request(&mut self) -> io::Result<Option<Request>> {
         loop {
             match self.socket.recv_batch(&mut self.batch) {
                 Ok(0) => return Ok(None),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(LinkError::Network(error)),
+                Err(error) => return Err(error),
             }
             let now = Time::from_ns(self.batch.now_ns());
             self.recent.retain(|(.., at)| now.since(*at) < RECENT_NS);
@@ -153,12 +186,16 @@ impl Listener {
         self.recent.iter().any(same)
     }
 
-    fn open(&mut self, request: &Request, options: &Options) -> Result<Option<Link>, LinkError> {
+    /// A socket and a connection for a request; none where the client is not compatible.
+    pub(crate) fn open(
+        &mut self,
+        request: &Request,
+        options: &Options,
+        now: Time,
+    ) -> io::Result<Option<(UdpSocket, Connection)>> {
         let local = self.socket.local_addr();
-        let socket =
-            UdpSocket::bind(local, &options.socket_options(true)).map_err(LinkError::Network)?;
-        socket.connect(request.from).map_err(LinkError::Network)?;
-        let now = Time::from_ns(self.clock.now_ns());
+        let socket = UdpSocket::bind(local, &options.socket_options(true))?;
+        socket.connect(request.from)?;
         let config = options.config_for(request.from, socket.path_mtu());
         self.next_socket = self.next_socket % 0x3fff_ffff + 1;
         let id = SocketId(self.next_socket);
@@ -171,9 +208,13 @@ impl Listener {
         }
         self.recent
             .push((request.from, request.handshake.socket, now));
-        let mut link = Link::new(socket, request.from, connection).map_err(LinkError::Network)?;
-        link.wait_open(false)?;
-        Ok(Some(link))
+        Ok(Some((socket, connection)))
+    }
+}
+
+impl AsFd for Acceptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 
 pub use haul_udt::{Config, Identity, Seq, Stats};
 pub use link::{Link, Remote};
+pub(crate) use listener::Acceptor;
 pub use listener::{Listener, Stop};
 
 use haul_io::udp::{UdpOptions, UdpSocket};
@@ -72,7 +73,7 @@ impl Default for Options {
 }
 
 impl Options {
-    fn socket_options(&self, share_port: bool) -> UdpOptions {
+    pub(crate) fn socket_options(&self, share_port: bool) -> UdpOptions {
         UdpOptions {
             recv_buffer_bytes: self.recv_buffer_bytes,
             send_buffer_bytes: self.send_buffer_bytes,
@@ -82,7 +83,7 @@ impl Options {
     }
 
     /// The protocol's choices for packets to `peer`, whose route carries `mtu` octets.
-    fn config_for(&self, peer: SocketAddr, mtu: Option<u32>) -> Config {
+    pub(crate) fn config_for(&self, peer: SocketAddr, mtu: Option<u32>) -> Config {
         let lower_len = if peer.is_ipv4() {
             haul_udt::wire::LOWER_LEN_V4
         } else {

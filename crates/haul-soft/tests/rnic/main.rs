@@ -3,6 +3,19 @@
     clippy::disallowed_methods,
     reason = "tests of an engine wait and look at the clock"
 )]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure of the set-up is a failure of the test"
+)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "lengths of tests fit into 32 bits"
+)]
 
+mod capture;
+mod connections;
+mod killed;
+mod misuse;
 mod operations;
+mod random;
 mod support;

@@ -4,11 +4,10 @@ use haul_verbs::{
     Data, QpState, RecvWr, Remote, SendFlags, SendOp, SendWr, SgeList, WcData, WcOpcode,
 };
 
-use crate::support::{Wish, connected, connected_with, pattern};
+use crate::support::{Wish, connected, connected_with, over_both, pattern};
 
-#[test]
-fn a_send_arrives_in_the_posted_receive() {
-    let (near, far) = connected();
+fn a_send_arrives_in_the_posted_receive(wish: &Wish) {
+    let (near, far) = connected(wish);
     assert_eq!(
         (near.qp.state(), far.qp.state()),
         (QpState::Rts, QpState::Rts)
@@ -28,9 +27,8 @@ fn a_send_arrives_in_the_posted_receive() {
     }
 }
 
-#[test]
-fn a_write_arrives_where_it_was_sent_to() {
-    let (near, far) = connected();
+fn a_write_arrives_where_it_was_sent_to(wish: &Wish) {
+    let (near, far) = connected(wish);
     for (len, at) in [(1, 5), (64, 0), (4_096, 1), (65_536, 7), (3_000_000, 100)] {
         let bytes = pattern(len, 2);
         near.write(0, &bytes);
@@ -44,9 +42,8 @@ fn a_write_arrives_where_it_was_sent_to() {
     }
 }
 
-#[test]
-fn a_read_brings_what_is_there() {
-    let (near, far) = connected();
+fn a_read_brings_what_is_there(wish: &Wish) {
+    let (near, far) = connected(wish);
     for (len, at) in [
         (0, 0),
         (1, 5),
@@ -64,9 +61,8 @@ fn a_read_brings_what_is_there() {
     }
 }
 
-#[test]
-fn pieces_are_gathered_and_scattered() {
-    let (near, far) = connected();
+fn pieces_are_gathered_and_scattered(wish: &Wish) {
+    let (near, far) = connected(wish);
     let bytes = pattern(100_000, 4);
     near.write(0, &bytes[..10]);
     near.write(1_000, &bytes[10..90_000]);
@@ -93,9 +89,8 @@ fn pieces_are_gathered_and_scattered() {
     assert!(seen == bytes);
 }
 
-#[test]
-fn inline_data_may_be_reused_at_once() {
-    let (near, far) = connected();
+fn inline_data_may_be_reused_at_once(wish: &Wish) {
+    let (near, far) = connected(wish);
     for number in 0..100_u8 {
         far.receive(number.into(), u64::from(number) * 256, 256);
     }
@@ -113,9 +108,8 @@ fn inline_data_may_be_reused_at_once() {
     }
 }
 
-#[test]
-fn immediate_data_follows_a_write_and_may_come_alone() {
-    let (near, far) = connected();
+fn immediate_data_follows_a_write_and_may_come_alone(wish: &Wish) {
+    let (near, far) = connected(wish);
     near.write(0, b"written");
     far.receive(1, 1_000, 8);
     far.receive(2, 1_000, 8);
@@ -138,9 +132,8 @@ fn immediate_data_follows_a_write_and_may_come_alone() {
     assert_eq!(far.read(1_000, 8), [0; 8]);
 }
 
-#[test]
-fn atomics_return_what_was_there() {
-    let (near, far) = connected();
+fn atomics_return_what_was_there(wish: &Wish) {
+    let (near, far) = connected(wish);
     let word = |end: &crate::support::End, at: usize| {
         u64::from_ne_bytes(end.read(at, 8).try_into().unwrap())
     };
@@ -162,9 +155,8 @@ fn atomics_return_what_was_there() {
     }
 }
 
-#[test]
-fn send_with_invalidate_ends_the_peers_region() {
-    let (near, far) = connected();
+fn send_with_invalidate_ends_the_peers_region(wish: &Wish) {
+    let (near, far) = connected(wish);
     let victim = far.pd.reg_mr(
         &far.mr.region().cut(0, 100).unwrap(),
         crate::support::all_access(),
@@ -178,9 +170,8 @@ fn send_with_invalidate_ends_the_peers_region() {
     assert_ne!(near.completion().status, haul_verbs::WcStatus::Success);
 }
 
-#[test]
-fn unsignalled_requests_complete_silently_and_in_order() {
-    let (near, far) = connected();
+fn unsignalled_requests_complete_silently_and_in_order(wish: &Wish) {
+    let (near, far) = connected(wish);
     for number in 0..50 {
         far.receive(number, number * 8, 8);
         near.write(0, &number.to_ne_bytes());
@@ -203,9 +194,8 @@ fn unsignalled_requests_complete_silently_and_in_order() {
     assert_eq!(near.cq.poll(&mut [Default::default()]).unwrap(), 0);
 }
 
-#[test]
-fn batches_larger_than_the_socket_are_sent_in_order() {
-    let (near, far) = connected();
+fn batches_larger_than_the_socket_are_sent_in_order(wish: &Wish) {
+    let (near, far) = connected(wish);
     let bytes = pattern(4_000_000, 5);
     near.write(0, &bytes);
     let piece = 20_000;
@@ -227,11 +217,10 @@ fn batches_larger_than_the_socket_are_sent_in_order() {
     assert!(far.read(0, bytes.len()) == bytes);
 }
 
-#[test]
-fn with_remote_placement_a_completed_write_is_there() {
+fn with_remote_placement_a_completed_write_is_there(wish: &Wish) {
     let wish = Wish {
         remote_placement: true,
-        ..Wish::default()
+        ..*wish
     };
     let (near, far) = connected_with(&Default::default(), &wish);
     for round in 0..20 {
@@ -248,9 +237,8 @@ fn with_remote_placement_a_completed_write_is_there() {
     far.success(1);
 }
 
-#[test]
-fn a_fenced_send_sees_the_read_before_it() {
-    let (near, far) = connected();
+fn a_fenced_send_sees_the_read_before_it(wish: &Wish) {
+    let (near, far) = connected(wish);
     let bytes = pattern(500_000, 6);
     far.write(1_000_000, &bytes);
     for _ in 0..10 {
@@ -269,3 +257,18 @@ fn a_fenced_send_sees_the_read_before_it() {
         assert!(far.read(0, 500_000) == bytes);
     }
 }
+
+over_both!(
+    a_send_arrives_in_the_posted_receive,
+    a_write_arrives_where_it_was_sent_to,
+    a_read_brings_what_is_there,
+    pieces_are_gathered_and_scattered,
+    inline_data_may_be_reused_at_once,
+    immediate_data_follows_a_write_and_may_come_alone,
+    atomics_return_what_was_there,
+    send_with_invalidate_ends_the_peers_region,
+    unsignalled_requests_complete_silently_and_in_order,
+    batches_larger_than_the_socket_are_sent_in_order,
+    with_remote_placement_a_completed_write_is_there,
+    a_fenced_send_sees_the_read_before_it,
+);

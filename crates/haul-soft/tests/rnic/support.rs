@@ -27,9 +27,37 @@ pub(crate) struct End {
     pub(crate) qp: Qp,
 }
 
+pub(crate) const TCP: usize = 0;
+pub(crate) const UDT: usize = 1;
+
+/// Makes each function a test over TCP and one over UDT.
+macro_rules! over_both {
+    ($($name:ident),* $(,)?) => {
+        mod over_tcp {
+            $(#[test]
+            fn $name() {
+                super::$name(&crate::support::Wish::default());
+            })*
+        }
+
+        mod over_udt {
+            $(#[test]
+            fn $name() {
+                super::$name(&crate::support::Wish {
+                    device: crate::support::UDT,
+                    ..Default::default()
+                });
+            })*
+        }
+    };
+}
+pub(crate) use over_both;
+
 /// How tests want queue pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish {
+    /// Which of the provider's devices.
+    pub(crate) device: usize,
     pub(crate) depth: u32,
     pub(crate) remote_placement: bool,
     pub(crate) signal_all: bool,
@@ -40,6 +68,7 @@ pub(crate) struct Wish {
 impl Default for Wish {
     fn default() -> Self {
         Self {
+            device: TCP,
             depth: 256,
             remote_placement: false,
             signal_all: false,
@@ -66,7 +95,7 @@ pub(crate) fn all_access() -> AccessFlags {
 impl End {
     pub(crate) fn new(options: &Options, wish: &Wish) -> Self {
         let devices = provider(options.clone()).devices().unwrap();
-        let context = devices[0].open().unwrap();
+        let context = devices[wish.device].open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(wish.depth * 4, None, 0).unwrap();
         let events = context.create_event_channel().unwrap();
@@ -160,8 +189,8 @@ pub(crate) fn capacity(wish: &Wish) -> QpCapacity {
 }
 
 /// Two ends with a connection; the first has asked for it.
-pub(crate) fn connected() -> (End, End) {
-    connected_with(&Options::default(), &Wish::default())
+pub(crate) fn connected(wish: &Wish) -> (End, End) {
+    connected_with(&Options::default(), wish)
 }
 
 pub(crate) fn connected_with(options: &Options, wish: &Wish) -> (End, End) {

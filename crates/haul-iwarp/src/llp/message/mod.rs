@@ -212,6 +212,22 @@ impl MessageConnection {
         self.control.push_back((index, message.into()));
     }
 
+    /// Responder, between [`Event::Request`] and [`Self::accept`]: the queue pair that is to be connected, if it was not
+    /// known before. Receives are posted after this.
+    pub fn set_queue_pair(&mut self, qp: QpConfig) {
+        self.config.qp = qp;
+        self.qp.configure(qp);
+    }
+
+    /// Responder, after [`Event::Request`]: the IRD and ORD that the initiator named.
+    #[must_use]
+    pub fn requested(&self) -> Option<(u16, u16)> {
+        match self.phase {
+            Phase::Decide { ird, ord, .. } => Some((ird, ord)),
+            _ => None,
+        }
+    }
+
     /// The responder's yes, after [`Event::Request`].
     ///
     /// # Errors
@@ -382,9 +398,13 @@ impl MessageConnection {
 
     /// A placement, or the payload of a segment, could not be carried out: the memory was withdrawn meanwhile.
     pub fn handle_memory_gone(&mut self, now: Time) {
-        self.placing = None;
+        let code = if self.placing.take().is_some() {
+            TermCode::DDP_INVALID_STAG
+        } else {
+            TermCode::INVALID_STAG
+        };
         let violation = Violation {
-            code: TermCode::DDP_INVALID_STAG,
+            code,
             read: None,
             local: true,
         };

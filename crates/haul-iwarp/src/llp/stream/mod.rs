@@ -374,13 +374,18 @@ impl StreamConnection {
 
     /// A placement, or the payload of a segment, could not be carried out: the memory was withdrawn meanwhile.
     pub fn handle_memory_gone(&mut self, now: Time) {
+        let placing = self.rx.is_placing() || self.unstaging.is_some();
+        let (code, (octets, len)) = if placing {
+            (TermCode::DDP_INVALID_STAG, self.rx.last_segment())
+        } else {
+            (TermCode::INVALID_STAG, (&[][..], 0))
+        };
         self.unstaging = None;
         let violation = Violation {
-            code: TermCode::DDP_INVALID_STAG,
+            code,
             read: None,
             local: true,
         };
-        let (octets, len) = self.rx.last_segment();
         self.qp.terminate(violation, octets, len);
         self.settle(now);
     }

@@ -1,0 +1,566 @@
+//! A queue pair's UDT connection: one DDP segment per packet, placed when it arrives, whatever came before it.
+//!
+//! Inward: packets arrive in batches. The transport tells new ones from repeats, the core reads the headers and says where
+//! the payload belongs, and it is copied there at once. What is missing is a matter between the two cores; nothing waits here.
+//!
+//! Outward: the core's segments are announced to the transport as messages, which says when each of them leaves, and leaves
+//! again if it was lost. Only then is it made: header, payload and checksum go behind each other into one buffer for the kernel
+//! to cut. The checksum reads every octet anyway, and to the kernel gathered pieces cost as much as that copy.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+
+use haul_io::poller::{Interest, Poller};
+use haul_io::udp::{RecvBatch, UdpSocket};
+use haul_iwarp::{
+    CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, Time,
+};
+use haul_udt::wire::{HEADER_LEN, SocketKind};
+use haul_udt::{Connection, Event, Received, Seq, Transmit};
+
+use super::buffers::place;
+use super::tcp::Env;
+use crate::udt::Options;
+
+/// A UDT connection without a protocol above it yet.
+#[derive(Debug)]
+pub(super) struct Lower {
+    socket: UdpSocket,
+    peer: SocketAddr,
+    udt: Connection,
+    /// Packet number of the first packet, both ways.
+    initial: u64,
+    token: u64,
+    transmit: Transmit,
+    /// Packets that were to leave and did not yet: their octets, the length of each but the last, and how many have left.
+    flat: Vec<u8>,
+    segment_len: usize,
+    gone: usize,
+    blocked: bool,
+    /// The network says that nobody is there.
+    refused: bool,
+}
+
+/// A UDT connection and the protocol above it.
+#[derive(Debug)]
+pub(super) struct UdtLink {
+    lower: Lower,
+    pub(super) core: MessageConnection,
+    /// Lengths of the messages that are announced and not acknowledged.
+    lengths: VecDeque<u32>,
+    /// Messages acknowledged; octets of them; octets announced.
+    acknowledged: u64,
+    acknowledged_octets: u64,
+    announced_octets: u64,
+    /// One past the highest packet number seen.
+    seen: u64,
+    /// Packets that arrived before one that was sent before them.
+    pub(super) overtaking: u64,
+    ending: bool,
+    /// The transport has not been told of that yet.
+    fresh_end: bool,
+    control: Vec<u8>,
+}
+
+/// Receive calls, and batches sent, before other connections have their turn.
+const ROUNDS: usize = 4;
+const BATCHES: usize = 8;
+/// Octets announced and not sent yet: a few of the transport's bursts.
+const AHEAD: u64 = 1 << 20;
+/// Slots stand for memory that is never used here: payload does not wait. They bound what is in flight.
+const SLOTS_BYTES: u64 = 128 << 20;
+const MESSAGES: usize = 8;
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// How links are opened.
+pub(super) fn options() -> Options {
+    let mut options = Options::default();
+    options.config.kind = SocketKind::Datagram;
+    options.config.slot_memory_bytes = SLOTS_BYTES;
+    options
+}
+
+/// Buffers for arrivals, which a shard's connections share.
+pub(super) fn batch() -> io::Result<RecvBatch> {
+    RecvBatch::new(MESSAGES, MESSAGE_BYTES, 0)
+}
+
+fn transport_time(now: Time) -> haul_cc::Time {
+    haul_cc::Time::from_ns(now.as_ns())
+}
+
+fn is_data(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|first| first & 0x80 == 0)
+}
+
+fn sequence(header: &[u8]) -> Seq {
+    let word = header.first_chunk::<4>().copied().unwrap_or_default();
+    Seq::new(u32::from_be_bytes(word))
+}
+
+impl Lower {
+    /// Begins to connect.
+    pub(super) fn connect(peer: SocketAddr, now: Time) -> io::Result<Self> {
+        let options = options();
+        let local: SocketAddr = if peer.is_ipv4() {
+            (std::net::Ipv4Addr::UNSPECIFIED, 0).into()
+        } else {
+            (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
+        };
+        let socket = UdpSocket::bind(local, &options.socket_options(false))?;
+        socket.connect(peer)?;
+        let config = options.config_for(peer, socket.path_mtu());
+        let [a, b, c, d, e, f, g, h] = haul_io::random::bytes::<8>()?;
+        let own = haul_udt::Identity {
+            socket: haul_udt::wire::SocketId(u32::from_be_bytes([a, b, c, d]) >> 2 | 1),
+            initial: Seq::new(u32::from_be_bytes([e, f, g, h])),
+        };
+        let words = haul_udt::wire::Handshake::peer_words(peer.ip());
+        let seed = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let udt = Connection::connect(transport_time(now), config, own, words, seed);
+        Ok(Self::new(socket, peer, udt, own.initial))
+    }
+
+    pub(super) fn new(socket: UdpSocket, peer: SocketAddr, udt: Connection, initial: Seq) -> Self {
+        Self {
+            socket,
+            peer,
+            udt,
+            initial: initial.get().into(),
+            token: 0,
+            transmit: Transmit::default(),
+            flat: Vec::new(),
+            segment_len: 0,
+            gone: 0,
+            blocked: false,
+            refused: false,
+        }
+    }
+
+    pub(super) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
+        self.token = token;
+        self.blocked = false;
+        poller.add(&self.socket, token, Interest::READ)
+    }
+
+    pub(super) fn unregister(&self, poller: &Poller) {
+        // It fails only for a socket that is not watched.
+        let _ = poller.remove(&self.socket);
+    }
+
+    /// When it wants to be moved though nothing arrives.
+    pub(super) fn due(&self, now: Time) -> Option<Time> {
+        let due = self.udt.poll_timeout(transport_time(now))?;
+        (!self.blocked).then(|| Time::from_ns(due.as_ns()))
+    }
+
+    /// Drives the opening; whether it is open, or why it will not be.
+    pub(super) fn open(&mut self, now: Time, batch: &mut RecvBatch) -> Result<bool, String> {
+        while self.udt.params().is_none() {
+            match self.socket.recv_batch(batch) {
+                Ok(count) if count > 0 => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    return Err(error.to_string());
+                }
+                _ => break,
+            }
+            let now = haul_cc::Time::from_ns(batch.now_ns());
+            for message in batch.iter() {
+                for datagram in message.datagrams() {
+                    // What is not of this opening is ignored.
+                    let _ = self.udt.handle_datagram(now, now, datagram);
+                }
+            }
+        }
+        self.udt.handle_timeout(transport_time(now));
+        self.say(now);
+        while let Some(event) = self.udt.poll_event() {
+            if let Event::Closed(reason) = event {
+                let reason = reason.map(|error| error.to_string());
+                return Err(reason.unwrap_or_else(|| "the peer closed".into()));
+            }
+        }
+        Ok(self.udt.params().is_some())
+    }
+
+    /// Sends control packets only: there is no payload yet, or no more.
+    fn say(&mut self, now: Time) {
+        while self
+            .udt
+            .poll_transmit(transport_time(now), &mut self.transmit)
+        {
+            let control = [IoSlice::new(&self.transmit.control)];
+            // A lost packet is like any other.
+            let _ = self
+                .socket
+                .send_segments(self.peer, self.transmit.control.len(), &control);
+        }
+    }
+
+    /// Hands what is to leave to the socket; false when it is full.
+    fn push(&mut self) -> io::Result<bool> {
+        let packets = self.flat.len().div_ceil(self.segment_len.max(1));
+        while self.gone < packets {
+            let rest = &self.flat[self.gone * self.segment_len..];
+            let slices = [IoSlice::new(rest)];
+            match self
+                .socket
+                .send_segments(self.peer, self.segment_len, &slices)
+            {
+                Ok(count) => self.gone += count,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(false),
+                    io::ErrorKind::ConnectionRefused if !self.refused => self.refused = true,
+                    // Passing trouble of the host: as if lost on the way.
+                    io::ErrorKind::Interrupted | io::ErrorKind::OutOfMemory => break,
+                    _ => return Err(error),
+                },
+            }
+        }
+        self.flat.clear();
+        self.gone = 0;
+        Ok(true)
+    }
+
+    fn config(&self, qp: QpConfig) -> MessageConfig {
+        let payload = self.udt.params().map_or(0, |params| params.payload_len);
+        MessageConfig {
+            qp,
+            segment_max: payload.saturating_sub(u32::try_from(CRC_LEN).unwrap_or(0)),
+            ..MessageConfig::default()
+        }
+    }
+}
+
+impl UdtLink {
+    /// The initiator's end of an open connection. None where the private data does not fit.
+    pub(super) fn initiate(lower: Lower, now: Time, qp: QpConfig, private: &[u8]) -> Option<Self> {
+        let core = MessageConnection::connect(now, lower.config(qp), private).ok()?;
+        Some(Self::new(lower, core))
+    }
+
+    /// The responder's end of an open connection.
+    pub(super) fn respond(lower: Lower, now: Time) -> Self {
+        let core = MessageConnection::listen(now, lower.config(QpConfig::default()));
+        Self::new(lower, core)
+    }
+
+    fn new(lower: Lower, core: MessageConnection) -> Self {
+        Self {
+            seen: lower.initial,
+            lower,
+            core,
+            lengths: VecDeque::new(),
+            acknowledged: 0,
+            acknowledged_octets: 0,
+            announced_octets: 0,
+            overtaking: 0,
+            ending: false,
+            fresh_end: false,
+            control: Vec::new(),
+        }
+    }
+
+    pub(super) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
+        self.lower.register(poller, token)
+    }
+
+    pub(super) fn unregister(&self, poller: &Poller) {
+        self.lower.unregister(poller);
+    }
+
+    pub(super) fn due(&self, now: Time) -> Option<Time> {
+        let (lower, core) = (self.lower.due(now), self.core.poll_timeout());
+        match (lower, core) {
+            (Some(lower), Some(core)) => Some(lower.min(core)),
+            (lower, core) => lower.or(core),
+        }
+    }
+
+    /// There is more to send than there was time for; paced packets say so by their deadline.
+    pub(super) fn has_more(&self) -> bool {
+        self.fresh_end
+    }
+
+    /// Nothing follows once all is announced.
+    pub(super) fn end(&mut self) {
+        (self.ending, self.fresh_end) = (true, true);
+    }
+
+    /// The protocol above is over; what it said last is still delivered.
+    pub(super) fn close(&mut self, now: Time) {
+        if self.core.error().is_some() && !self.ending {
+            self.lower.udt.abort(transport_time(now));
+        } else {
+            self.lower.udt.close(transport_time(now));
+        }
+        self.lower.say_or_keep(now);
+    }
+
+    /// Nothing is left to be said.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lower.udt.is_closed()
+    }
+
+    pub(super) fn turn(&mut self, env: &mut Env<'_>) -> bool {
+        let received = self.receive(env);
+        self.transmit(env) | received
+    }
+
+    // ---- inward
+
+    fn receive(&mut self, env: &mut Env<'_>) -> bool {
+        let Some(mut batch) = env.scratch.take_batch() else {
+            return false;
+        };
+        let mut moved = false;
+        for _ in 0..ROUNDS {
+            match self.lower.socket.recv_batch(&mut batch) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    self.lower.refused = true;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    self.core.handle_lost(env.now);
+                    break;
+                }
+            }
+            moved = true;
+            let now = haul_cc::Time::from_ns(batch.now_ns());
+            for message in batch.iter() {
+                let arrived = haul_cc::Time::from_ns(message.arrived_ns);
+                for datagram in message.datagrams() {
+                    self.handle_datagram(env, now, arrived, datagram);
+                }
+            }
+            self.free_slots();
+        }
+        env.scratch.give_batch(batch);
+        self.lower.udt.handle_timeout(transport_time(env.now));
+        self.note_events(env.now);
+        moved
+    }
+
+    fn handle_datagram(
+        &mut self,
+        env: &mut Env<'_>,
+        now: haul_cc::Time,
+        arrived: haul_cc::Time,
+        datagram: &[u8],
+    ) {
+        let data = is_data(datagram);
+        let message = datagram.get(HEADER_LEN..).unwrap_or_default();
+        if data && !MessageConnection::verify(message) {
+            return;
+        }
+        let received = self.lower.udt.handle_datagram(now, arrived, datagram);
+        if !matches!(received, Ok(Received::Data(_))) {
+            return;
+        }
+        let number = sequence(datagram).extend(self.seen);
+        self.overtaking += u64::from(number > self.seen);
+        self.seen = self.seen.max(number + 1);
+        let Some(index) = number.checked_sub(self.lower.initial) else {
+            return;
+        };
+        let mut memory = env.buffers.memory(env.registry);
+        let arrived = self
+            .core
+            .handle_message(env.now, &mut memory, index, message);
+        let Some(arrived) = arrived else { return };
+        let wanted = arrived.placement;
+        let ranges = env.buffers.target(env.registry, wanted.target, wanted.len);
+        let (Some(ranges), Some(payload)) = (ranges, message.get(arrived.payload)) else {
+            self.core.handle_memory_gone(env.now);
+            return;
+        };
+        place(&ranges, payload);
+        drop(ranges);
+        let mut memory = env.buffers.memory(env.registry);
+        self.core.handle_placed(env.now, &mut memory);
+    }
+
+    /// Payload is in its place already: nothing waits in the transport.
+    fn free_slots(&mut self) {
+        while let Some(message) = self.lower.udt.front_message() {
+            self.lower.udt.take_message(&message, |_| {});
+        }
+    }
+
+    fn note_events(&mut self, now: Time) {
+        while let Some(event) = self.lower.udt.poll_event() {
+            match event {
+                Event::Connected(_) => {}
+                Event::PeerClosed | Event::Closed(None) => self.core.handle_eof(now),
+                Event::Closed(Some(_)) => self.core.handle_lost(now),
+            }
+        }
+        if self.lower.refused && !self.lower.udt.is_closed() {
+            self.lower.udt.abort(transport_time(now));
+            self.core.handle_lost(now);
+        }
+        let released = self.lower.udt.released();
+        while let Some(len) = self.lengths.front()
+            && self.acknowledged_octets + u64::from(*len) <= released
+        {
+            self.acknowledged_octets += u64::from(*len);
+            self.acknowledged += 1;
+            self.lengths.pop_front();
+        }
+        self.core.handle_released(now, self.acknowledged);
+    }
+
+    // ---- outward
+
+    pub(super) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
+        let moved = match self.push_out(env) {
+            Ok(moved) => moved,
+            Err(_) => {
+                self.core.handle_lost(env.now);
+                false
+            }
+        };
+        if self.core.poll_timeout().is_some_and(|due| env.now >= due) {
+            self.core.handle_timeout(env.now);
+        }
+        moved
+    }
+
+    fn push_out(&mut self, env: &mut Env<'_>) -> io::Result<bool> {
+        let mut moved = false;
+        for _ in 0..BATCHES {
+            let room = self.lower.push()?;
+            self.note_blocked(env.poller, !room);
+            if !room {
+                break;
+            }
+            self.announce(env);
+            let now = transport_time(env.now);
+            let lower = &mut self.lower;
+            if !lower.udt.poll_transmit(now, &mut lower.transmit) {
+                break;
+            }
+            moved = true;
+            if lower.transmit.control.is_empty() {
+                self.assemble(env);
+            } else {
+                lower.segment_len = lower.transmit.control.len();
+                lower.flat.extend_from_slice(&lower.transmit.control);
+            }
+        }
+        Ok(moved)
+    }
+
+    fn note_blocked(&mut self, poller: &Poller, blocked: bool) {
+        if self.lower.blocked != blocked {
+            self.lower.blocked = blocked;
+            let interest = if blocked {
+                Interest::BOTH
+            } else {
+                Interest::READ
+            };
+            // It fails only for a socket that is not watched.
+            let _ = poller.modify(&self.lower.socket, self.lower.token, interest);
+        }
+    }
+
+    /// Tells the transport what there is to send.
+    fn announce(&mut self, env: &mut Env<'_>) {
+        let mut header = [0; HEADER_MAX];
+        let now = transport_time(env.now);
+        while self.announced_octets - self.lower.udt.sent_position() < AHEAD {
+            self.control.clear();
+            let len = if self.core.poll_control(&mut self.control).is_some() {
+                self.control.len()
+            } else {
+                let mut memory = env.buffers.memory(env.registry);
+                match self.core.poll_transmit(env.now, &mut memory, &mut header) {
+                    Some(datagram) => datagram.wire_len(),
+                    None => break,
+                }
+            };
+            let announced = self
+                .lower
+                .udt
+                .send_message(now, len as u64, false, None)
+                .is_ok();
+            if !announced {
+                self.core.handle_lost(env.now);
+                return;
+            }
+            self.announced_octets += len as u64;
+            self.lengths
+                .push_back(u32::try_from(len).unwrap_or(u32::MAX));
+        }
+        if std::mem::take(&mut self.fresh_end) {
+            self.lower.udt.close(now);
+        }
+    }
+
+    /// Makes the packets that the transport wants to leave now.
+    fn assemble(&mut self, env: &mut Env<'_>) {
+        let near = self.lower.initial + self.acknowledged;
+        self.lower.segment_len = self.lower.transmit.segment_len();
+        for at in 0..self.lower.transmit.headers.len() {
+            let header = self.lower.transmit.headers[at];
+            let index = sequence(&header)
+                .extend(near)
+                .saturating_sub(self.lower.initial);
+            let start = self.lower.flat.len();
+            self.lower.flat.extend_from_slice(&header);
+            if !self.append(env, index) {
+                self.lower.flat.truncate(start);
+            }
+        }
+    }
+
+    /// Appends message `index`; false where it is not needed any more.
+    fn append(&mut self, env: &mut Env<'_>, index: u64) -> bool {
+        let mut header = [0; HEADER_MAX];
+        self.control.clear();
+        let memory = env.buffers.memory(env.registry);
+        let repeat = self
+            .core
+            .repeat(&memory, index, &mut header, &mut self.control);
+        let segment = match repeat {
+            Some(Repeat::Control) => {
+                self.lower.flat.extend_from_slice(&self.control);
+                return true;
+            }
+            Some(Repeat::Datagram(datagram)) => datagram,
+            None => return false,
+        };
+        let named = segment.segment;
+        let source = env
+            .buffers
+            .source(env.registry, named.payload, named.payload_len);
+        let Some(source) = source else {
+            self.core.handle_memory_gone(env.now);
+            return false;
+        };
+        let mut digest = Crc32c::new();
+        let header = &header[..named.header_len];
+        digest.update(header);
+        let flat = &mut self.lower.flat;
+        flat.extend_from_slice(header);
+        source.visit(|bytes| {
+            digest.update(bytes);
+            flat.extend_from_slice(bytes);
+        });
+        flat.extend_from_slice(&segment.trailer(digest));
+        true
+    }
+}
+
+impl Lower {
+    /// Sends what the closing transport has to say, unless it still has payload to repeat.
+    fn say_or_keep(&mut self, now: Time) {
+        if self.udt.is_closed() {
+            self.say(now);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What a peer, or this program, has no right to do ends the connection and nothing else; nobody's bytes change.
+
+use haul_verbs::cm::CmEvent;
+use haul_verbs::{
+    AccessFlags, Blame, Error, Mr, QpState, RecvWr, Remote, SendOp, SendWr, Sge, WcStatus,
+};
+
+use crate::support::{End, Wish, connected, connected_with, over_both};
+
+/// The far end offers `mr`; the near end does `op` there, and both must find out.
+#[track_caller]
+fn is_refused(near: &End, far: &End, op: SendOp, len: u32) {
+    near.mr.region().fill(0, 64, 0xaa).unwrap();
+    near.post(1, op, 0, len);
+    // A Write is complete when it is handed over; the next request shows that it was refused.
+    let mut status = near.completion().status;
+    if status == WcStatus::Success {
+        match near.event() {
+            CmEvent::Disconnected { failure, .. } => {
+                assert_eq!(failure.unwrap().blame, Blame::PeerComplains);
+            }
+            other => panic!("{other:?}"),
+        }
+        near.post(2, SendOp::Send, 0, 1);
+        status = near.completion().status;
+        assert_eq!(status, WcStatus::WrFlushErr);
+    } else {
+        assert_eq!(status, WcStatus::RemAccessErr);
+    }
+    assert_eq!(near.qp.state(), QpState::Err);
+    match far.event() {
+        CmEvent::Disconnected { failure, .. } => assert_eq!(failure.unwrap().blame, Blame::Peer),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(far.qp.failure().unwrap().blame, Blame::Peer);
+}
+
+fn offer(far: &End, access: AccessFlags) -> Mr {
+    far.mr.region().fill(0, 4096, 0x11).unwrap();
+    let part = far.mr.region().cut(1_000, 1_000).unwrap();
+    far.pd.reg_mr(&part, access).unwrap()
+}
+
+#[track_caller]
+fn is_untouched(far: &End) {
+    assert_eq!(far.read(0, 4096), [0x11; 4096]);
+}
+
+fn a_key_that_nobody_gave_out_is_refused(wish: &Wish) {
+    for read in [false, true] {
+        let (near, far) = connected(wish);
+        let mr = offer(&far, AccessFlags::all());
+        for guess in [mr.rkey() ^ 1, mr.rkey() ^ 0x100, 0] {
+            if guess != mr.rkey() ^ 1 {
+                continue;
+            }
+            let remote = Remote {
+                addr: 0,
+                rkey: guess,
+            };
+            let op = if read {
+                SendOp::RdmaRead(remote)
+            } else {
+                SendOp::RdmaWrite(remote)
+            };
+            is_refused(&near, &far, op, 64);
+        }
+        is_untouched(&far);
+    }
+}
+
+fn a_region_of_another_protection_domain_is_refused(wish: &Wish) {
+    for read in [false, true] {
+        let (near, far) = connected(wish);
+        far.mr.region().fill(0, 4096, 0x11).unwrap();
+        let other = far.context.alloc_pd().unwrap();
+        let mr = other.reg_mr(far.mr.region(), AccessFlags::all()).unwrap();
+        let op = if read {
+            SendOp::RdmaRead(mr.remote(0))
+        } else {
+            SendOp::RdmaWrite(mr.remote(0))
+        };
+        is_refused(&near, &far, op, 64);
+        is_untouched(&far);
+    }
+}
+
+fn nothing_is_reached_outside_a_region(wish: &Wish) {
+    for addr in [937, 1_000, u64::MAX - 10, 1 << 40] {
+        for read in [false, true] {
+            let (near, far) = connected(wish);
+            let mr = offer(&far, AccessFlags::all());
+            let remote = Remote {
+                addr,
+                rkey: mr.rkey(),
+            };
+            let op = if read {
+                SendOp::RdmaRead(remote)
+            } else {
+                SendOp::RdmaWrite(remote)
+            };
+            is_refused(&near, &far, op, 64);
+            is_untouched(&far);
+        }
+    }
+}
+
+fn rights_that_were_not_given_are_not_there(wish: &Wish) {
+    let write = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let (near, far) = connected(wish);
+    let mr = offer(&far, write);
+    is_refused(&near, &far, SendOp::RdmaRead(mr.remote(0)), 64);
+    let (near, far) = connected(wish);
+    let mr = offer(&far, AccessFlags::REMOTE_READ);
+    is_refused(&near, &far, SendOp::RdmaWrite(mr.remote(0)), 64);
+    is_untouched(&far);
+    let (near, far) = connected(wish);
+    let mr = offer(&far, write | AccessFlags::REMOTE_READ);
+    let op = SendOp::FetchAdd {
+        remote: mr.remote(0),
+        add: 1,
+    };
+    is_refused(&near, &far, op, 8);
+    is_untouched(&far);
+    let (near, far) = connected(wish);
+    let mr = offer(&far, write);
+    far.receive(5, 3_000, 64);
+    is_refused_send(&near, &far, SendOp::SendWithInv(mr.rkey()));
+}
+
+/// A Send that the peer cannot deliver.
+#[track_caller]
+fn is_refused_send(near: &End, far: &End, op: SendOp) {
+    near.post(1, op, 0, 1);
+    // Handed over, over TCP; over UDT it was to be acknowledged.
+    near.completion();
+    assert_eq!(far.completion().status, WcStatus::WrFlushErr);
+    for end in [near, far] {
+        assert!(matches!(
+            end.event(),
+            CmEvent::Disconnected {
+                failure: Some(_),
+                ..
+            }
+        ));
+    }
+}
+
+fn a_deregistered_region_is_gone_at_once(wish: &Wish) {
+    let (near, far) = connected(wish);
+    let mr = offer(&far, AccessFlags::all());
+    let remote = mr.remote(0);
+    mr.dereg().unwrap();
+    is_refused(&near, &far, SendOp::RdmaWrite(remote), 64);
+    is_untouched(&far);
+}
+
+fn after_deregistration_in_the_midst_of_writes_no_byte_changes(wish: &Wish) {
+    for round in 0..20 {
+        let (near, far) = connected(wish);
+        let part = far.mr.region().cut(0, 1 << 20).unwrap();
+        let mr = far.pd.reg_mr(&part, AccessFlags::all()).unwrap();
+        near.mr.region().fill(0, 1 << 20, 0x77).unwrap();
+        let op = SendOp::RdmaWrite(mr.remote(0));
+        let requests: Vec<_> = (0..8)
+            .map(|number| SendWr::new(number, op, near.mr.sge(0, 1 << 20)))
+            .collect();
+        near.qp.post_send(&requests).unwrap();
+        if round % 2 == 0 {
+            std::thread::sleep(std::time::Duration::from_micros(round * 50));
+        }
+        drop(mr);
+        far.mr.region().fill(0, 1 << 20, 0x11).unwrap();
+        while !matches!(near.event(), CmEvent::Disconnected { .. }) {}
+        assert!(
+            far.read(0, 1 << 20).iter().all(|byte| *byte == 0x11),
+            "round {round}"
+        );
+    }
+}
+
+fn a_send_without_a_receive_ends_the_connection(wish: &Wish) {
+    let (near, far) = connected(wish);
+    near.post(1, SendOp::Send, 0, 10);
+    near.completion();
+    for (end, blame) in [(&near, Blame::PeerComplains), (&far, Blame::Peer)] {
+        match end.event() {
+            CmEvent::Disconnected { failure, .. } => assert_eq!(failure.unwrap().blame, blame),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn a_message_longer_than_its_receive_is_refused(wish: &Wish) {
+    let (near, far) = connected(wish);
+    far.mr.region().fill(0, 4096, 0x11).unwrap();
+    far.receive(1, 100, 9);
+    near.post(1, SendOp::Send, 0, 10);
+    near.completion();
+    assert_ne!(far.completion().status, WcStatus::Success);
+    assert_eq!(far.qp.failure().unwrap().blame, Blame::Peer);
+    is_untouched(&far);
+}
+
+fn local_mistakes_are_the_local_users(wish: &Wish) {
+    let (near, far) = connected(wish);
+    let wrong = Sge {
+        lkey: near.mr.lkey() ^ 1,
+        ..near.mr.sge(0, 64)
+    };
+    far.receive(1, 0, 64);
+    let wr = SendWr::new(9, SendOp::Send, wrong);
+    near.qp.post_send(&[wr]).unwrap();
+    let wc = near.completion();
+    assert_eq!((wc.wr_id, wc.status), (9, WcStatus::LocProtErr));
+    assert_eq!(near.qp.failure().unwrap().blame, Blame::Local);
+    assert_eq!(far.completion().status, WcStatus::WrFlushErr);
+}
+
+fn what_cannot_be_posted_says_why_and_what_is_posted_stays(wish: &Wish) {
+    let wish = Wish { depth: 4, ..*wish };
+    let (near, far) = connected_with(&Default::default(), &wish);
+    for number in 0..4 {
+        far.receive(number, 0, 64);
+    }
+    let full = far
+        .qp
+        .post_recv(&[RecvWr::new(4, far.mr.sge(0, 64))])
+        .unwrap_err();
+    assert!(matches!(full.error, Error::Full(_)));
+    let good = SendWr::new(1, SendOp::Send, near.mr.sge(0, 8));
+    let unsupported = SendWr::new(2, SendOp::SendWithImm(1), near.mr.sge(0, 8));
+    let error = near.qp.post_send(&[good, unsupported, good]).unwrap_err();
+    assert_eq!(error.posted, 1);
+    assert!(matches!(error.error, Error::Unsupported(_)));
+    near.success(1);
+    far.success(0);
+}
+
+fn nothing_is_sent_before_there_is_a_connection(wish: &Wish) {
+    let end = End::new(&Default::default(), wish);
+    let wr = SendWr::new(1, SendOp::Send, end.mr.sge(0, 8));
+    let error = end.qp.post_send(&[wr]).unwrap_err();
+    assert!(matches!(error.error, Error::State(QpState::Reset)));
+}
+
+fn more_reads_than_agreed_wait_for_their_turn(wish: &Wish) {
+    let wish = Wish {
+        ird: 1,
+        ord: 2,
+        ..*wish
+    };
+    let (near, far) = connected_with(&Default::default(), &wish);
+    let bytes = crate::support::pattern(100_000, 9);
+    far.write(0, &bytes);
+    for number in 0..20 {
+        near.post(
+            number,
+            SendOp::RdmaRead(far.mr.remote(number * 5_000)),
+            number * 5_000,
+            5_000,
+        );
+    }
+    for number in 0..20 {
+        near.success(number);
+    }
+    assert!(near.read(0, 100_000) == bytes);
+}
+
+over_both!(
+    a_key_that_nobody_gave_out_is_refused,
+    a_region_of_another_protection_domain_is_refused,
+    nothing_is_reached_outside_a_region,
+    rights_that_were_not_given_are_not_there,
+    a_deregistered_region_is_gone_at_once,
+    after_deregistration_in_the_midst_of_writes_no_byte_changes,
+    a_send_without_a_receive_ends_the_connection,
+    a_message_longer_than_its_receive_is_refused,
+    local_mistakes_are_the_local_users,
+    what_cannot_be_posted_says_why_and_what_is_posted_stays,
+    nothing_is_sent_before_there_is_a_connection,
+    more_reads_than_agreed_wait_for_their_turn,
+);
