@@ -15,7 +15,7 @@ struct Allowed {
 /// A protocol core computes; whatever could reach a clock, a socket or a file is not on its list.
 const PURE: Option<&[&str]> = Some(&["siphasher", "thiserror"]);
 
-const ALLOWED: [Allowed; 15] = [
+const ALLOWED: &[Allowed] = &[
     Allowed {
         krate: "haul-netem",
         internal: &[],
@@ -89,8 +89,20 @@ const ALLOWED: [Allowed; 15] = [
         external: None,
     },
     Allowed {
+        krate: "haul-bench",
+        internal: &["haul", "haul-io", "haul-slab", "haul-verbs"],
+        external: None,
+    },
+    Allowed {
         krate: "haul-cli",
-        internal: &["haul", "haul-ibv", "haul-lab", "haul-soft", "haul-verbs"],
+        internal: &[
+            "haul",
+            "haul-bench",
+            "haul-ibv",
+            "haul-lab",
+            "haul-soft",
+            "haul-verbs",
+        ],
         external: None,
     },
     Allowed {

@@ -8,6 +8,8 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 use crate::quantity::{bytes, duration, rate};
 
+pub(crate) mod rdma;
+
 /// Moves files over long fat networks.
 #[derive(Debug, Parser)]
 #[command(name = "haul", version, propagate_version = true, max_term_width = 100)]
@@ -111,9 +113,19 @@ pub(crate) struct Transfer {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true,
+    override_usage = "haul bench [OPTIONS] HOST\n       haul bench rdma [OPTIONS] HOST\n       haul bench rdma serve [OPTIONS]"
+)]
 pub(crate) struct Bench {
-    #[arg(help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT")]
-    pub(crate) host: String,
+    #[command(subcommand)]
+    pub(crate) kind: Option<BenchKind>,
+    #[arg(
+        required = true,
+        help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT"
+    )]
+    pub(crate) host: Option<String>,
     /// The server sends, this end receives
     #[arg(long)]
     pub(crate) reverse: bool,
@@ -128,6 +140,12 @@ pub(crate) struct Bench {
     pub(crate) path: Path,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchKind {
+    /// The RDMA verbs: write, read and send, bandwidth and latency, as perftest measures them
+    Rdma(Box<rdma::Rdma>),
 }
 
 #[derive(Debug, ClapArgs)]

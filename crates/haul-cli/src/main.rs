@@ -1,7 +1,7 @@
 //! The `haul` command: parse, resolve, run.
 //!
 //! Map: `args` what the command line may say · `quantity` and `operand` the values in it · `command`
-//! one module for each verb · `output` progress, text and JSON. Text for people goes to stderr,
+//! one module for each verb · `provider` the RDMA devices · `output` progress, text and JSON. Text for people goes to stderr,
 //! results go to stdout.
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_methods, reason = "progress is shown by the clock")]
@@ -14,6 +14,7 @@ mod args;
 mod command;
 mod operand;
 mod output;
+mod provider;
 mod quantity;
 
 fn main() -> ExitCode {

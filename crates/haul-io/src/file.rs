@@ -12,10 +12,11 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use haul_slab::{Gather, Scatter};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, RenameFlags};
 use rustix::fs::{ResolveFlags, Timespec, Timestamps};
 
@@ -248,6 +249,63 @@ pub fn write_all_at(
         }
     }
     Ok(())
+}
+
+/// Reads all of `range`, memory that others may write, from `position` on.
+///
+/// # Errors
+/// That of `pread(2)`; `UnexpectedEof` where the file ends early.
+pub fn read_exact_at(file: impl AsFd, mut range: Scatter<'_>, mut position: u64) -> io::Result<()> {
+    while !range.is_empty() {
+        let offset = libc::off_t::try_from(position).map_err(io::Error::other)?;
+        let vector = (&raw mut range).cast();
+        // SAFETY: `Scatter` has the layout of iovec and borrows for writing what it names; the call writes there only.
+        let count = unsafe { libc::preadv(file.as_fd().as_raw_fd(), vector, 1, offset) };
+        match usize::try_from(count) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                range = range.skip(count);
+                position += count as u64;
+            }
+            Err(_) => unless_interrupted()?,
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `range`, memory that others may write, to `position`.
+///
+/// # Errors
+/// That of `pwrite(2)`.
+pub fn write_region_at(
+    file: impl AsFd,
+    mut range: Gather<'_>,
+    mut position: u64,
+) -> io::Result<()> {
+    while !range.is_empty() {
+        let offset = libc::off_t::try_from(position).map_err(io::Error::other)?;
+        let vector = (&raw const range).cast();
+        // SAFETY: `Gather` has the layout of iovec and borrows what it names; the call reads it and writes no memory.
+        let count = unsafe { libc::pwritev(file.as_fd().as_raw_fd(), vector, 1, offset) };
+        match usize::try_from(count) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                range = range.skip(count);
+                position += count as u64;
+            }
+            Err(_) => unless_interrupted()?,
+        }
+    }
+    Ok(())
+}
+
+/// The error of the call that has just failed, unless it is to be made again.
+fn unless_interrupted() -> io::Result<()> {
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted {
+        return Ok(());
+    }
+    Err(error)
 }
 
 /// Sets the time of the last change; the time of the last access is left alone.

@@ -4,17 +4,20 @@ use std::process::ExitCode;
 
 use haul::client::{self, BenchLimit};
 
-use crate::args::Bench;
+use crate::args::{Bench, BenchKind};
 use crate::operand::host_and_port;
 use crate::output::Output;
 
 /// Measures.
 pub(crate) fn run(args: Bench) -> ExitCode {
+    if let Some(BenchKind::Rdma(rdma)) = args.kind {
+        return super::rdma::run(*rdma);
+    }
     let output = Output::bench(args.output);
     let limit = args
         .bytes
         .map_or(BenchLimit::Time(args.time), BenchLimit::Bytes);
-    let (host, port) = host_and_port(&args.host);
+    let (host, port) = host_and_port(&args.host.unwrap_or_default());
     let config = args.path.client_config(host, port);
     match client::bench(&config, limit, args.reverse, &output) {
         Ok(summary) => {

@@ -7,6 +7,7 @@ use haul::fault::Fault;
 pub(crate) mod bench;
 pub(crate) mod devices;
 pub(crate) mod lab;
+pub(crate) mod rdma;
 pub(crate) mod serve;
 pub(crate) mod transfer;
 

@@ -15,6 +15,7 @@ use crate::command::devices::Found;
 
 mod human;
 mod progress;
+pub(crate) mod rdma;
 
 use human::{binary, percent};
 use progress::Progress;

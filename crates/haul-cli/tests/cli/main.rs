@@ -14,6 +14,7 @@ mod failure;
 mod hostile;
 mod json;
 mod proxy;
+mod rdma;
 mod resources;
 mod resume;
 mod roundtrip;

@@ -72,21 +72,27 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(dir: &Path, listen: &str, flags: &[&str]) -> Self {
-        let program = Command::new(env!("CARGO_BIN_EXE_haul"));
-        Self::start_as(program, dir, listen, flags)
+        let mut args = vec![OsStr::new("serve"), dir.as_os_str()];
+        args.extend(["--listen", listen].map(OsStr::new));
+        args.extend(flags.iter().map(OsStr::new));
+        Self::spawn(args)
     }
 
     /// A server that may open no more than so many files.
     pub(crate) fn start_limited(dir: &Path, open_files: u32) -> Self {
-        Self::start_as(limited(open_files), dir, "127.0.0.1:0", &[])
+        let mut args = vec![OsStr::new("serve"), dir.as_os_str()];
+        args.extend(["--listen", "127.0.0.1:0"].map(OsStr::new));
+        Self::spawn_as(limited(open_files), args)
     }
 
-    fn start_as(mut program: Command, dir: &Path, listen: &str, flags: &[&str]) -> Self {
+    /// Starts a server whose first line ends with its port.
+    pub(crate) fn spawn<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
+        Self::spawn_as(Command::new(env!("CARGO_BIN_EXE_haul")), args)
+    }
+
+    fn spawn_as<S: AsRef<OsStr>>(mut program: Command, args: impl IntoIterator<Item = S>) -> Self {
         let mut child = program
-            .arg("serve")
-            .arg(dir)
-            .args(["--listen", listen])
-            .args(flags)
+            .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -166,6 +172,11 @@ impl Server {
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// Waits until the log has a line with `text` in it.
@@ -288,6 +299,15 @@ impl Client {
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Waits until its `--json-stream` has an event of this name.
+    pub(crate) fn wait_for_event(&self, name: &str) {
+        wait_until(&format!("'{name}' on stdout"), || {
+            events(&self.stdout())
+                .iter()
+                .any(|event| event["event"] == name)
+        });
     }
 
     pub(crate) fn is_running(&mut self) -> bool {

@@ -1,0 +1,193 @@
+//! The end that asks for a bench.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use haul::fault::{Code, Fault};
+use haul_verbs::Device;
+
+use crate::control::{self, Control, Message, PROTOCOL, Place, VERSION};
+use crate::disk::Disk;
+use crate::end::End;
+use crate::plan::{Connect, Plan, Test};
+use crate::report::{
+    self, Cpu, Figure, Observer, Row, Spent, Summary, bandwidth, cpu, latency, same_file, warnings,
+};
+use crate::session::{Measured, Session};
+
+/// What to measure, and against whom.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The server.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// What to measure. [`Plan::file`] is filled in from `file`.
+    pub plan: Plan,
+    /// This end's device.
+    pub device: Device,
+    /// A file that is sent instead of memory.
+    pub file: Option<PathBuf>,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// After this long without a word the peer is taken for gone.
+    pub dead_after: Duration,
+}
+
+/// Measures.
+///
+/// # Errors
+/// The server cannot be reached or refuses; a connection breaks; bytes are not what was sent.
+pub fn run(config: &Config, observer: &dyn Observer) -> Result<Summary, Fault> {
+    let mut plan = config.plan.clone();
+    let disk = match &config.file {
+        Some(path) => {
+            let (disk, len) = Disk::source(path)?;
+            plan.file = Some(len);
+            disk
+        }
+        None => Disk::nowhere(),
+    };
+    plan.validate()?;
+    let mut end = End::open(&config.device, &plan)?;
+    end.create_qps()?;
+    let name = format!("{} port {}", config.host, config.port);
+    let stream = control::connect(&resolve(config)?, &name, config.connect_timeout)?;
+    let peer = stream
+        .peer_addr()
+        .map_err(|error| Fault::connection(&error))?;
+    let control = Control::start(stream, config.dead_after)?;
+    let result = converse(config, &end, &control, &disk, peer, observer);
+    if let Err(fault) = &result {
+        control.fail(fault);
+    }
+    result
+}
+
+fn converse(
+    config: &Config,
+    end: &End,
+    control: &Control,
+    disk: &Disk,
+    address: SocketAddr,
+    observer: &dyn Observer,
+) -> Result<Summary, Fault> {
+    control.send(&Message::Hello {
+        protocol: PROTOCOL.into(),
+        version: VERSION,
+        plan: end.plan.clone(),
+    })?;
+    let (software, port, token, peer) = match control.receive()? {
+        Message::Welcome {
+            software,
+            port,
+            token,
+            place,
+        } => (software, port, token, place),
+        other => return Err(other.misplaced()),
+    };
+    control.send(&Message::Join {
+        place: end.place()?,
+    })?;
+    match end.plan.connect {
+        Connect::Cm => end.connect_all(control, SocketAddr::new(address.ip(), port), token),
+        Connect::Exchange => end.connect_endpoints(&peer, address.ip()),
+    }
+    .map_err(|fault| control.account_of(fault))?;
+    let mut session = Session::new(end, &peer, control, disk, config.dead_after);
+    session.meet()?;
+    let mut summary = summary(end, &peer, address, &software);
+    observer.connected(&summary);
+    if end.plan.test == Test::Idle {
+        summary.idle = Some(idle(&session)?);
+    } else {
+        for size in &end.plan.sizes {
+            let row = row(&end.plan, *size, session.measure(*size)?)?;
+            observer.row(&row);
+            summary.rows.push(row);
+        }
+    }
+    control.send(&Message::End)?;
+    Ok(summary)
+}
+
+fn resolve(config: &Config) -> Result<Vec<SocketAddr>, Fault> {
+    let host = &config.host;
+    match (host.as_str(), config.port).to_socket_addrs() {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(error) => Err(Fault::new(
+            Code::Unreachable,
+            format!("cannot resolve '{host}': {error}"),
+        )),
+    }
+}
+
+fn summary(end: &End, peer: &Place, address: SocketAddr, software: &str) -> Summary {
+    let plan = &end.plan;
+    let mut server_device = peer.device.clone();
+    for text in [
+        &mut server_device.provider,
+        &mut server_device.name,
+        &mut server_device.transport,
+    ] {
+        *text = haul::printable(text.as_bytes());
+    }
+    Summary {
+        peer: address.to_string(),
+        software: haul::printable(software.as_bytes()),
+        op: plan.op,
+        test: plan.test,
+        qps: plan.qps,
+        depth: plan.depth,
+        bidirectional: plan.bidirectional,
+        client_device: end.info.clone(),
+        server_device,
+        rows: Vec::new(),
+        idle: None,
+    }
+}
+
+fn idle(session: &Session<'_>) -> Result<report::Idle, Fault> {
+    let own = session.idle()?;
+    match session.control.receive()? {
+        Message::Memory { memory } => Ok(report::idle(session.end.plan.qps, &own, &memory)),
+        other => Err(other.misplaced()),
+    }
+}
+
+fn row(plan: &Plan, bytes: u32, measured: Measured) -> Result<Row, Fault> {
+    let Measured {
+        client,
+        server,
+        samples,
+    } = measured;
+    let file_blake3 = same_file(&client, &server)?;
+    let figure = match plan.test {
+        Test::Lat if samples.is_empty() => {
+            return Err(Fault::new(
+                Code::Other,
+                "not one message came back in the time given",
+            ));
+        }
+        Test::Lat => {
+            let parts = if plan.op == crate::Op::Read { 1 } else { 2 };
+            Figure::Latency(latency(samples, parts, client.ns))
+        }
+        Test::Bw | Test::Idle => Figure::Bandwidth(bandwidth(&client, &server)),
+    };
+    let (total, seconds) = match &figure {
+        Figure::Bandwidth(bandwidth) => (bandwidth.total_bytes, bandwidth.seconds),
+        Figure::Latency(latency) => (client.bytes, latency.seconds),
+    };
+    let spent = |spent: &Spent| -> Cpu { cpu(spent, total, seconds) };
+    Ok(Row {
+        bytes,
+        client: spent(&client),
+        server: spent(&server),
+        verified_messages: client.verified + server.verified,
+        file_blake3,
+        warnings: warnings(&figure, plan),
+        figure,
+    })
+}

@@ -1,0 +1,441 @@
+//! The conversation beside the benchmark: JSON, a message a line, over a TCP connection of its own.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use haul::fault::{Code, Fault};
+use haul_verbs::{Endpoint, Remote};
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+use crate::report::{DeviceInfo, Memory, Spent};
+
+/// Both ends must speak the same.
+pub(crate) const VERSION: u32 = 1;
+/// What the first message says that it is.
+pub(crate) const PROTOCOL: &str = "haul-bench-rdma";
+/// The longest message of a stranger, bytes.
+const GREETING_MAX: u64 = 64 << 10;
+/// The longest message, bytes: the endpoints of all queue pairs.
+const MESSAGE_MAX: u64 = 8 << 20;
+/// A server waits so long for a greeting.
+const GREETING_TIME: Duration = Duration::from_secs(10);
+/// How long the peer's own account of a failure is waited for that showed first on a queue pair.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What the ends tell each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(crate) enum Message {
+    /// Client: what is to be measured.
+    Hello {
+        protocol: String,
+        version: u32,
+        plan: Plan,
+    },
+    /// Server: it takes part; where its listener is, and what connections there must say.
+    Welcome {
+        software: String,
+        port: u16,
+        token: u64,
+        place: Place,
+    },
+    /// Client: what the server must know to reach it.
+    Join { place: Place },
+    /// All queue pairs are connected, and receives are posted.
+    Connected,
+    /// Client: this size is next; `iterations` of each queue pair, or until the time of the plan is over.
+    Begin { size: u32, iterations: Option<u64> },
+    /// Server: ready for it.
+    Ready,
+    /// So many messages were sent on each queue pair, and all are placed.
+    Finished { messages: Vec<u64> },
+    /// What this end spent.
+    Spent { spent: Spent },
+    /// Memory of idle queue pairs.
+    Memory { memory: Memory },
+    /// Client: that was all.
+    End,
+    /// This end gives up.
+    Failed {
+        code: u16,
+        text: String,
+        hint: Option<String>,
+    },
+}
+
+/// How one end is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) device: DeviceInfo,
+    /// The memory region.
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+    /// Of each queue pair, without the connection manager.
+    pub(crate) endpoints: Vec<EndpointWire>,
+}
+
+/// [`Endpoint`] as it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndpointWire {
+    qp_num: u32,
+    psn: u32,
+    lid: u16,
+    gid: [u8; 16],
+    port: u16,
+}
+
+impl From<Endpoint> for EndpointWire {
+    fn from(endpoint: Endpoint) -> Self {
+        let Endpoint {
+            qp_num,
+            psn,
+            lid,
+            gid,
+            port,
+        } = endpoint;
+        Self {
+            qp_num,
+            psn,
+            lid,
+            gid,
+            port,
+        }
+    }
+}
+
+impl From<EndpointWire> for Endpoint {
+    fn from(wire: EndpointWire) -> Self {
+        let EndpointWire {
+            qp_num,
+            psn,
+            lid,
+            gid,
+            port,
+        } = wire;
+        Self {
+            qp_num,
+            psn,
+            lid,
+            gid,
+            port,
+        }
+    }
+}
+
+impl Place {
+    /// The byte of its region at `offset`.
+    pub(crate) fn remote(&self, offset: u64) -> Remote {
+        Remote {
+            addr: self.addr.wrapping_add(offset),
+            rkey: self.rkey,
+        }
+    }
+}
+
+impl Message {
+    /// It came where it makes no sense.
+    pub(crate) fn misplaced(self) -> Fault {
+        match self {
+            Self::Failed { code, text, hint } => Fault {
+                hint: hint.map(|hint| haul::printable(hint.as_bytes())),
+                ..Fault::new(Code::from_number(code), text)
+            },
+            other => {
+                let name = format!("{other:?}");
+                let end = name.find([' ', '{']).unwrap_or(name.len());
+                Fault::protocol(format!("the peer said '{}' out of turn", &name[..end]))
+            }
+        }
+    }
+}
+
+/// One end of the conversation.
+#[derive(Debug)]
+pub(crate) struct Control {
+    stream: TcpStream,
+    incoming: Receiver<Result<Message, Fault>>,
+    /// Taken from `incoming` by somebody who was looking for a failure.
+    early: RefCell<Option<Message>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Takes a connection over; a peer that is gone is noticed within `dead_after`.
+    pub(crate) fn start(stream: TcpStream, dead_after: Duration) -> Result<Self, Fault> {
+        let failed = |error: io::Error| Fault::connection(&error);
+        stream.set_nodelay(true).map_err(failed)?;
+        stream.set_read_timeout(None).map_err(failed)?;
+        stream.set_write_timeout(Some(dead_after)).map_err(failed)?;
+        haul_io::tcp::detect_dead_peer(&stream, dead_after).map_err(failed)?;
+        let input = stream.try_clone().map_err(failed)?;
+        let (sender, incoming) = channel();
+        let reader = std::thread::Builder::new()
+            .name("bench-control".into())
+            .spawn(move || read_all(input, &sender))
+            .map_err(|error| Fault::new(Code::Other, format!("cannot start a thread: {error}")))?;
+        Ok(Self {
+            stream,
+            incoming,
+            early: RefCell::new(None),
+            reader: Some(reader),
+        })
+    }
+
+    pub(crate) fn send(&self, message: &Message) -> Result<(), Fault> {
+        write(&self.stream, message).map_err(|error| {
+            let fault = gone(&error.to_string());
+            self.account_of(fault)
+        })
+    }
+
+    /// The next message, if one is there.
+    pub(crate) fn poll(&self) -> Result<Option<Message>, Fault> {
+        if let Some(message) = self.early.take() {
+            return Ok(Some(message));
+        }
+        match self.incoming.try_recv() {
+            Ok(message) => message.map(Some),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(gone("it is closed")),
+        }
+    }
+
+    /// The next message.
+    pub(crate) fn receive(&self) -> Result<Message, Fault> {
+        if let Some(message) = self.early.take() {
+            return Ok(message);
+        }
+        let closed = || Err(gone("it is closed"));
+        self.incoming.recv().unwrap_or_else(|_| closed())
+    }
+
+    /// Why the peer has given up, if it has; anything else that it has said stays for later.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub(crate) fn peek_failure(&self) -> Result<Option<Fault>, Fault> {
+        if self.early.borrow().is_some() {
+            return Ok(None);
+        }
+        match self.poll()? {
+            Some(failed @ Message::Failed { .. }) => Ok(Some(failed.misplaced())),
+            other => {
+                self.early.replace(other);
+                Ok(None)
+            }
+        }
+    }
+
+    /// What the peer says about a failure that showed here, or that it is gone; else the failure as it showed.
+    pub(crate) fn account_of(&self, fault: Fault) -> Fault {
+        loop {
+            match self.incoming.recv_timeout(GRACE) {
+                Ok(Ok(failed @ Message::Failed { .. })) => return failed.misplaced(),
+                Ok(Ok(_)) => {}
+                Ok(Err(closed)) if closed.code == Code::PeerGone => return closed,
+                Ok(Err(_)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    return fault;
+                }
+            }
+        }
+    }
+
+    /// Tells the peer why this end gives up.
+    pub(crate) fn fail(&self, fault: &Fault) {
+        // The connection may be what failed.
+        let _ = write(&self.stream, &failed(fault));
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // It may be closed already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        if let Some(reader) = self.reader.take() {
+            // A reader that panicked has said so.
+            let _ = reader.join();
+        }
+    }
+}
+
+/// Connects to a server.
+pub(crate) fn connect(
+    addresses: &[SocketAddr],
+    name: &str,
+    timeout: Duration,
+) -> Result<TcpStream, Fault> {
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(address, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    let why = match last.as_ref().map(io::Error::kind) {
+        Some(io::ErrorKind::ConnectionRefused) => "nothing listens there".to_owned(),
+        Some(io::ErrorKind::TimedOut) => "it does not answer".to_owned(),
+        _ => last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string()),
+    };
+    Err(
+        Fault::new(Code::Unreachable, format!("cannot reach {name}: {why}"))
+            .hint("start 'haul bench rdma serve' there"),
+    )
+}
+
+/// The first message of a stranger.
+pub(crate) fn greeting(stream: &TcpStream) -> Result<Plan, Fault> {
+    let failed = |error: io::Error| Fault::connection(&error);
+    stream
+        .set_read_timeout(Some(GREETING_TIME))
+        .map_err(failed)?;
+    // Byte by byte, so that nothing is taken that follows.
+    let mut line = Vec::new();
+    for byte in stream.take(GREETING_MAX).bytes() {
+        line.push(byte.map_err(failed)?);
+        if line.ends_with(b"\n") {
+            return plan_of(&line);
+        }
+    }
+    Err(Fault::new(Code::NotHaul, "not a haul bench"))
+}
+
+/// Reads a greeting, which may be anything.
+pub(crate) fn plan_of(line: &[u8]) -> Result<Plan, Fault> {
+    let version = |version: Option<u64>| {
+        Fault::new(
+            Code::Version,
+            format!(
+                "the client speaks version {} of {PROTOCOL}, not {VERSION}",
+                version.unwrap_or(0)
+            ),
+        )
+        .hint("run the same haul version at both ends")
+    };
+    match serde_json::from_slice(line) {
+        Ok(Message::Hello {
+            protocol,
+            version: VERSION,
+            plan,
+        }) if protocol == PROTOCOL => {
+            plan.validate()?;
+            Ok(plan)
+        }
+        _ => {
+            let value: Option<serde_json::Value> = serde_json::from_slice(line).ok();
+            match value {
+                Some(value) if value["protocol"] == PROTOCOL => {
+                    Err(version(value["version"].as_u64()))
+                }
+                _ => Err(Fault::new(Code::NotHaul, "not a haul bench")),
+            }
+        }
+    }
+}
+
+/// Turns a stranger away.
+pub(crate) fn refuse(stream: &TcpStream, fault: &Fault) {
+    // Whoever it was may be gone.
+    let _ = write(stream, &failed(fault));
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+fn failed(fault: &Fault) -> Message {
+    Message::Failed {
+        code: fault.code.number(),
+        text: fault.text.clone(),
+        hint: fault.hint.clone(),
+    }
+}
+
+fn write(mut stream: &TcpStream, message: &Message) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+fn read_all(input: TcpStream, sender: &Sender<Result<Message, Fault>>) {
+    let mut input = BufReader::new(input);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let result = match input
+            .by_ref()
+            .take(MESSAGE_MAX)
+            .read_until(b'\n', &mut line)
+        {
+            Ok(0) => Err(gone("it has closed the connection")),
+            Ok(_) if !line.ends_with(b"\n") => Err(gone("it has closed the connection")),
+            Ok(_) => serde_json::from_slice(&line)
+                .map_err(|error| Fault::protocol(format!("the peer talks nonsense: {error}"))),
+            Err(error) => Err(gone(&error.to_string())),
+        };
+        let over = result.is_err();
+        // Without a receiver nobody wants to know.
+        if sender.send(result).is_err() || over {
+            return;
+        }
+    }
+}
+
+fn gone(why: &str) -> Fault {
+    Fault::new(Code::PeerGone, format!("the peer is gone: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::plan;
+
+    fn hello(protocol: &str, version: u32) -> Vec<u8> {
+        let hello = Message::Hello {
+            protocol: protocol.into(),
+            version,
+            plan: plan(),
+        };
+        serde_json::to_vec(&hello).unwrap()
+    }
+
+    #[test]
+    fn strangers_and_other_versions_are_told_apart() {
+        assert_eq!(plan_of(&hello(PROTOCOL, VERSION)), Ok(plan()));
+        let code = |line: &[u8]| plan_of(line).unwrap_err().code;
+        assert_eq!(code(&hello(PROTOCOL, VERSION + 1)), Code::Version);
+        assert_eq!(code(&hello("other", VERSION)), Code::NotHaul);
+        for line in [&b""[..], b"GET / HTTP/1.1\r\n", b"{}", b"[1]", b"\xff\0"] {
+            assert_eq!(code(line), Code::NotHaul);
+        }
+    }
+
+    #[test]
+    fn a_plan_out_of_range_is_refused_at_the_door() {
+        let mut plan = plan();
+        plan.qps = u32::MAX;
+        let hello = Message::Hello {
+            protocol: PROTOCOL.into(),
+            version: VERSION,
+            plan,
+        };
+        let fault = plan_of(&serde_json::to_vec(&hello).unwrap()).unwrap_err();
+        assert_eq!(fault.code, Code::Usage);
+    }
+
+    #[test]
+    fn the_peers_failure_is_the_failure() {
+        let fault = Fault::new(Code::DiskFull, "no room").hint("make some");
+        assert_eq!(failed(&fault).misplaced(), fault);
+        let fault = Message::Ready.misplaced();
+        assert!(fault.text.contains("'Ready' out of turn"), "{fault}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_line_is_too_strange(line in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            let _ = plan_of(&line);
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! One end: device, memory, queue pairs, and how they are connected, waited for and complained about.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use haul::fault::{Code, Fault};
+use haul_slab::Region;
+use haul_verbs::cm::{CmEvent, ConnParam, EventChannel, Listener};
+use haul_verbs::{
+    AccessFlags, Blame, CompletionChannel, Context, Cq, Device, DeviceAttributes, DeviceCaps,
+    Endpoint, Error, Mr, Notify, Pd, Qp, QpCapacity, QpInit, RecvWr, Sge, Transport, WcStatus,
+    WorkCompletion,
+};
+
+use crate::control::{Control, Place};
+use crate::memory;
+use crate::plan::{Connect, Layout, Plan, Waiting};
+use crate::report::DeviceInfo;
+use crate::tag::{Kind, Tag};
+
+/// Connections that are being made at the same time.
+const CONNECTING_MAX: usize = 64;
+/// How long all of that may take without any of them coming to be.
+const CONNECT_TIME: Duration = Duration::from_secs(20);
+/// How often somebody who waits looks up.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What was opened for a bench.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) plan: Plan,
+    pub(crate) layout: Layout,
+    pub(crate) info: DeviceInfo,
+    pub(crate) transport: Transport,
+    pub(crate) mr: Mr,
+    pub(crate) qps: Vec<Qp>,
+    pub(crate) cq: Cq,
+    /// Memory before there was any queue.
+    pub(crate) before: memory::Reading,
+    completions: Option<CompletionChannel>,
+    events: EventChannel,
+    pd: Pd,
+    context: Context,
+}
+
+impl End {
+    /// Opens the device and registers memory; without queue pairs yet.
+    pub(crate) fn open(device: &Device, plan: &Plan) -> Result<Self, Fault> {
+        let attributes = device.attributes().map_err(verb)?;
+        check_limits(plan, &attributes)?;
+        let context = device.open().map_err(verb)?;
+        let pd = context.alloc_pd().map_err(verb)?;
+        let layout = plan.layout()?;
+        let len = usize::try_from(layout.len()).unwrap_or(usize::MAX);
+        let region = Region::map(len)
+            .map_err(|error| Fault::new(Code::Other, format!("no memory: {error}")))?;
+        let access =
+            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+        let mr = pd.reg_mr(&region, access).map_err(verb)?;
+        // Pages come into being now and not while somebody measures.
+        region.fill(0, len, 0).map_err(range)?;
+        let before = memory::read();
+        let completions = match plan.waiting {
+            Waiting::Events => Some(context.create_completion_channel().map_err(verb)?),
+            Waiting::Adaptive | Waiting::Poll => None,
+        };
+        let entries = plan.qps * (plan.send_queue() + plan.receive_queue());
+        let cq = context
+            .create_cq(entries.min(attributes.max_cqe), completions.as_ref(), 0)
+            .map_err(verb)?;
+        let events = context.create_event_channel().map_err(verb)?;
+        Ok(Self {
+            plan: plan.clone(),
+            layout,
+            info: device_info(device, attributes.transport),
+            transport: attributes.transport,
+            mr,
+            qps: Vec::new(),
+            cq,
+            before,
+            completions,
+            events,
+            pd,
+            context,
+        })
+    }
+
+    /// Makes the queue pairs and posts their receives.
+    pub(crate) fn create_qps(&mut self) -> Result<(), Fault> {
+        let capacity = QpCapacity {
+            max_send_wr: self.plan.send_queue(),
+            max_recv_wr: self.plan.receive_queue(),
+            max_inline: self.plan.inline,
+            ..QpCapacity::default()
+        };
+        for index in 0..u64::from(self.plan.qps) {
+            let init = QpInit {
+                capacity,
+                remote_placement: self.plan.remote_placement,
+                ..QpInit::new(&self.cq)
+            };
+            let qp = self.pd.create_qp(&init).map_err(verb)?;
+            for slot in 0..u64::from(self.plan.receive_queue()) {
+                self.post_recv(&qp, index, slot)?;
+            }
+            self.qps.push(qp);
+        }
+        Ok(())
+    }
+
+    /// Posts receive `number` of a queue pair.
+    pub(crate) fn post_recv(&self, qp: &Qp, index: u64, number: u64) -> Result<(), Fault> {
+        let sge = self
+            .mr
+            .sge(self.layout.to(index, number), self.plan.size_max());
+        let tag = Tag::new(Kind::Recv, index, number);
+        qp.post_recv(&[RecvWr::new(tag.into(), sge)])
+            .map_err(|error| verb(error.error))
+    }
+
+    /// How this end is reached.
+    pub(crate) fn place(&self) -> Result<Place, Fault> {
+        let endpoints = match self.plan.connect {
+            Connect::Cm => Vec::new(),
+            Connect::Exchange => self
+                .qps
+                .iter()
+                .map(|qp| qp.endpoint().map(Into::into))
+                .collect::<haul_verbs::Result<_>>()
+                .map_err(verb)?,
+        };
+        Ok(Place {
+            device: self.info.clone(),
+            addr: self.mr.addr(),
+            rkey: self.mr.rkey(),
+            endpoints,
+        })
+    }
+
+    /// Listens for the queue pairs of the peer.
+    pub(crate) fn listen(&self, address: SocketAddr) -> Result<Listener, Fault> {
+        let backlog = self.plan.qps.clamp(16, 1024);
+        self.context
+            .listen(address, &self.events, backlog)
+            .map_err(verb)
+    }
+
+    /// Accepts a connection for each queue pair; whoever does not know the token is turned away.
+    pub(crate) fn accept_all(&self, control: &Control, token: u64) -> Result<(), Fault> {
+        let mut up = vec![false; self.qps.len()];
+        let mut taken = vec![false; self.qps.len()];
+        let mut deadline = Instant::now() + CONNECT_TIME;
+        while up.contains(&false) {
+            let Some(event) = self.next_event(control, deadline)? else {
+                continue;
+            };
+            deadline = Instant::now() + CONNECT_TIME;
+            match event {
+                CmEvent::ConnectRequest(request) => {
+                    let Some(index) = invited(&request.private_data, token)
+                        .filter(|index| taken.get(*index) == Some(&false))
+                    else {
+                        request.reject(&[]).map_err(verb)?;
+                        continue;
+                    };
+                    taken[index] = true;
+                    request
+                        .accept(&self.qps[index], &self.param(&[]))
+                        .map_err(verb)?;
+                }
+                other => self.mark(other, &mut up)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects each queue pair to the listener at `peer`.
+    pub(crate) fn connect_all(
+        &self,
+        control: &Control,
+        peer: SocketAddr,
+        token: u64,
+    ) -> Result<(), Fault> {
+        let mut up = vec![false; self.qps.len()];
+        let (mut begun, mut done) = (0, 0);
+        let mut deadline = Instant::now() + CONNECT_TIME;
+        while done < self.qps.len() {
+            while begun < self.qps.len() && begun - done < CONNECTING_MAX {
+                let invitation = invitation(token, begun);
+                self.qps[begun]
+                    .connect(peer, &self.param(&invitation), &self.events)
+                    .map_err(verb)?;
+                begun += 1;
+            }
+            if let Some(event) = self.next_event(control, deadline)? {
+                self.mark(event, &mut up)?;
+                done = up.iter().filter(|up| **up).count();
+                deadline = Instant::now() + CONNECT_TIME;
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects each queue pair to the one that the peer has described. Software that listens at any address cannot say
+    /// where it is: it is where the conversation goes to.
+    pub(crate) fn connect_endpoints(&self, peer: &Place, address: IpAddr) -> Result<(), Fault> {
+        if peer.endpoints.len() != self.qps.len() {
+            return Err(Fault::protocol("the peer has described other queue pairs"));
+        }
+        for (qp, endpoint) in self.qps.iter().zip(&peer.endpoints) {
+            let mut endpoint = Endpoint::from(*endpoint);
+            if endpoint.socket_addr().ip().is_unspecified() {
+                endpoint.gid = match address {
+                    IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+                    IpAddr::V6(v6) => v6.octets(),
+                };
+            }
+            qp.connect_endpoint(&endpoint, &self.param(&[]), CONNECT_TIME)
+                .map_err(verb)?;
+        }
+        Ok(())
+    }
+
+    /// Takes completions, waiting for the first; none after a moment without any.
+    pub(crate) fn wait(&self, out: &mut [WorkCompletion]) -> Result<usize, Fault> {
+        match self.plan.waiting {
+            Waiting::Adaptive => self.cq.wait(out, Some(TICK)).map_err(verb),
+            Waiting::Poll => {
+                let end = Instant::now() + TICK;
+                loop {
+                    let count = self.cq.poll(out).map_err(verb)?;
+                    if count > 0 || Instant::now() >= end {
+                        return Ok(count);
+                    }
+                }
+            }
+            Waiting::Events => self.wait_for_event(out).map_err(verb),
+        }
+    }
+
+    fn wait_for_event(&self, out: &mut [WorkCompletion]) -> haul_verbs::Result<usize> {
+        let count = self.cq.poll(out)?;
+        let Some(channel) = &self.completions else {
+            return Ok(count);
+        };
+        if count > 0 {
+            return Ok(count);
+        }
+        self.cq.arm(Notify::Any)?;
+        let count = self.cq.poll(out)?;
+        if count > 0 {
+            return Ok(count);
+        }
+        channel.wait_event(Some(TICK))?;
+        self.cq.poll(out)
+    }
+
+    /// A completion that is not a success, as a failure.
+    pub(crate) fn check(&self, completion: &WorkCompletion) -> Result<(), Fault> {
+        if completion.status == WcStatus::Success {
+            return Ok(());
+        }
+        let tag = Tag::from(completion.wr_id);
+        let qp = usize::try_from(tag.qp())
+            .ok()
+            .and_then(|index| self.qps.get(index));
+        let failure = qp.and_then(Qp::failure);
+        let code = match failure.as_ref().map(|failure| failure.blame) {
+            Some(Blame::Network) => Code::PeerGone,
+            Some(Blame::Peer) => Code::Protocol,
+            Some(Blame::PeerComplains) => Code::Refused,
+            Some(Blame::Local) | None => Code::Other,
+        };
+        let why = failure.map_or_else(String::new, |failure| format!(": {failure}"));
+        Err(Fault::new(
+            code,
+            format!(
+                "queue pair {} failed ({:?}){why}",
+                tag.qp(),
+                completion.status
+            ),
+        ))
+    }
+
+    fn param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
+        ConnParam {
+            private_data,
+            responder_resources: self.plan.outs,
+            initiator_depth: self.plan.outs,
+            ..ConnParam::default()
+        }
+    }
+
+    /// The next event; looks at the conversation meanwhile.
+    fn next_event(&self, control: &Control, deadline: Instant) -> Result<Option<CmEvent>, Fault> {
+        let event = self.events.wait(Some(TICK)).map_err(verb)?;
+        if event.is_none() {
+            match control.peek_failure()? {
+                Some(fault) => return Err(fault),
+                None if Instant::now() > deadline => {
+                    return Err(Fault::new(
+                        Code::Unreachable,
+                        "the queue pairs do not come to be connected",
+                    )
+                    .hint("does a firewall let the data connections through?"));
+                }
+                None => {}
+            }
+        }
+        Ok(event)
+    }
+
+    /// Notes that a queue pair is connected, or says why not.
+    fn mark(&self, event: CmEvent, up: &mut [bool]) -> Result<(), Fault> {
+        match event {
+            CmEvent::Established { qp_num, .. } => {
+                let index = self.qps.iter().position(|qp| qp.qp_num() == qp_num);
+                if let Some(up) = index.and_then(|index| up.get_mut(index)) {
+                    *up = true;
+                }
+                Ok(())
+            }
+            CmEvent::Rejected { .. } => Err(Fault::new(
+                Code::Refused,
+                "the peer rejected a queue pair's connection",
+            )),
+            CmEvent::Unreachable { failure, .. } => {
+                Err(Fault::new(Code::Unreachable, failure.to_string()))
+            }
+            CmEvent::Disconnected { failure, .. } => {
+                let why = failure.map_or_else(String::new, |failure| format!(": {failure}"));
+                Err(Fault::new(
+                    Code::PeerGone,
+                    format!("a queue pair was disconnected{why}"),
+                ))
+            }
+            // Requests after all queue pairs have been dealt with are dropped, which rejects them.
+            _ => Ok(()),
+        }
+    }
+
+    /// A piece of this end's memory.
+    pub(crate) fn sge(&self, offset: u64, len: u32) -> Sge {
+        self.mr.sge(offset, len)
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        for qp in &self.qps {
+            // One that is not connected says so, and that is fine.
+            let _ = qp.disconnect();
+        }
+    }
+}
+
+/// What a connection says to be let in: the token, then the number of the queue pair.
+fn invitation(token: u64, index: usize) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&token.to_be_bytes());
+    bytes[8..].copy_from_slice(&(index as u64).to_be_bytes());
+    bytes
+}
+
+/// The number of the queue pair that may come in. Device transports pad private data with zeros.
+fn invited(private_data: &[u8], token: u64) -> Option<usize> {
+    let (head, rest) = private_data.split_first_chunk::<8>()?;
+    let (index, _) = rest.split_first_chunk::<8>()?;
+    (u64::from_be_bytes(*head) == token)
+        .then(|| usize::try_from(u64::from_be_bytes(*index)).ok())
+        .flatten()
+}
+
+fn device_info(device: &Device, transport: Transport) -> DeviceInfo {
+    DeviceInfo {
+        provider: device.provider().to_owned(),
+        name: device.name().to_owned(),
+        transport: match transport {
+            Transport::Iwarp => "iwarp",
+            Transport::IwarpUdt => "iwarp_udt",
+            Transport::Roce => "roce",
+            Transport::InfiniBand => "infiniband",
+            _ => "other",
+        }
+        .to_owned(),
+    }
+}
+
+fn check_limits(plan: &Plan, device: &DeviceAttributes) -> Result<(), Fault> {
+    let limits = [
+        ("queue pairs", plan.qps, device.max_qp),
+        (
+            "work requests in a queue",
+            plan.send_queue(),
+            device.max_qp_wr,
+        ),
+        (
+            "work requests in a queue",
+            plan.receive_queue(),
+            device.max_qp_wr,
+        ),
+        ("inline bytes", plan.inline, device.max_inline),
+        ("outstanding reads", plan.outs.into(), device.max_rd_atomic),
+    ];
+    for (what, wanted, max) in limits {
+        if wanted > max {
+            let text = format!("{wanted} {what} are more than the device's {max}");
+            return Err(Fault::new(Code::Usage, text));
+        }
+    }
+    if plan.connect == Connect::Exchange && !device.caps.contains(DeviceCaps::ENDPOINTS) {
+        return Err(Fault::new(
+            Code::Usage,
+            "the device has no connections without the connection manager",
+        )
+        .hint("leave --exchange out"));
+    }
+    if plan.remote_placement && !device.caps.contains(DeviceCaps::REMOTE_PLACEMENT) {
+        let always = matches!(device.transport, Transport::Roce | Transport::InfiniBand);
+        if !always {
+            return Err(Fault::new(
+                Code::Usage,
+                "the device cannot tell when bytes are placed at the peer",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A verb that failed.
+pub(crate) fn verb(error: Error) -> Fault {
+    match &error {
+        Error::Os { what, source } if source.kind() == std::io::ErrorKind::TimedOut => Fault::new(
+            Code::Unreachable,
+            format!("{what}: the peer does not answer"),
+        ),
+        Error::Os { .. } => Fault::new(Code::Other, error.to_string()),
+        Error::Exhausted(_) => Fault::new(Code::Other, error.to_string())
+            .hint("raise the limits of the process (ulimit -n, -l), or ask for less"),
+        Error::Unsupported(_) | Error::Invalid(_) => Fault::new(Code::Usage, error.to_string()),
+        _ => Fault::new(Code::Other, error.to_string()),
+    }
+}
+
+/// An offset of this program's own that does not lie in its region.
+pub(crate) fn range(error: haul_slab::OutOfBounds) -> Fault {
+    Fault::new(Code::Other, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_knows_the_token_comes_in() {
+        let invitation = invitation(77, 5);
+        assert_eq!(invited(&invitation, 77), Some(5));
+        assert_eq!(invited(&[&invitation[..], &[0; 40]].concat(), 77), Some(5));
+        assert_eq!(invited(&invitation, 78), None);
+        assert_eq!(invited(&invitation[..15], 77), None);
+        assert_eq!(invited(&[], 0), None);
+    }
+}

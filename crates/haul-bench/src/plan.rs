@@ -1,0 +1,408 @@
+//! What is to be measured: the client says it, the server checks it and takes part.
+
+use haul::fault::{Code, Fault};
+use serde::{Deserialize, Serialize};
+
+/// The longest message, bytes (2^23, as in perftest).
+pub const SIZE_MAX: u32 = 1 << 23;
+/// Queue pairs of one bench.
+pub const QPS_MAX: u32 = 16_384;
+/// Work requests in a queue.
+pub const DEPTH_MAX: u32 = 16_384;
+/// Work requests posted in one call.
+pub const POST_LIST_MAX: u32 = 64;
+/// Memory that one end registers, bytes.
+const MEMORY_MAX: u64 = 8 << 30;
+/// Without a reason for more, messages go round in so much memory: it stays in a processor's cache.
+const CACHED: u32 = 64 << 10;
+/// Neighbouring messages share no cache line.
+const LINE: u32 = 64;
+
+/// The verb.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// RDMA Write.
+    Write,
+    /// RDMA Read.
+    Read,
+    /// Send and receive.
+    Send,
+}
+
+/// What is measured of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Test {
+    /// Bytes and messages per second.
+    Bw,
+    /// The time of one message.
+    Lat,
+    /// The memory that connected, idle queue pairs take.
+    Idle,
+}
+
+/// How queue pairs are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Connect {
+    /// By the connection manager.
+    Cm,
+    /// By parameters that the programs have told each other.
+    Exchange,
+}
+
+/// How an end waits for completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Waiting {
+    /// Busily for a moment, then asleep.
+    Adaptive,
+    /// Busily for ever.
+    Poll,
+    /// Asleep until the completion channel says so.
+    Events,
+}
+
+/// When a measurement is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// After so long, milliseconds.
+    TimeMs(u64),
+    /// After so many messages on each queue pair.
+    Iterations(u64),
+}
+
+/// What providers with a wire format of their own are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wire {
+    /// CRCs (RFC 5044 §4.4).
+    pub crc: bool,
+    /// The longest FPDU, bytes; the provider's own choice where there is none.
+    pub fpdu_max: Option<u32>,
+    /// Verify CRCs before anything is placed.
+    pub strict: bool,
+}
+
+/// What is to be measured, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The verb.
+    pub op: Op,
+    /// What is measured.
+    pub test: Test,
+    /// Message sizes, bytes, one after another.
+    pub sizes: Vec<u32>,
+    /// Messages outstanding on each queue pair.
+    pub depth: u32,
+    /// Receives posted on each queue pair.
+    pub rx_depth: u32,
+    /// Queue pairs.
+    pub qps: u32,
+    /// Both ends send at the same time.
+    pub bidirectional: bool,
+    /// When each size is done.
+    pub limit: Limit,
+    /// Work requests posted in one call.
+    pub post_list: u32,
+    /// One of so many messages reports its completion.
+    pub cq_mod: u32,
+    /// Messages up to this length are copied when they are posted, bytes.
+    pub inline: u32,
+    /// Reads outstanding on each queue pair (IRD and ORD).
+    pub outs: u16,
+    /// Every byte is checked at the end it came to.
+    pub verify: bool,
+    /// How to wait.
+    pub waiting: Waiting,
+    /// How to connect.
+    pub connect: Connect,
+    /// Completions mean that the bytes are placed at the peer.
+    pub remote_placement: bool,
+    /// Bytes of the file that is sent instead of memory.
+    pub file: Option<u64>,
+    /// The wire format.
+    pub wire: Wire,
+}
+
+/// Where messages lie in an end's memory region. Both ends have the same: a half that messages come out of, a half
+/// that they go into, and a line for each queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    qps: u64,
+    /// Messages of a queue pair in each half.
+    pub(crate) slots: u64,
+    stride: u64,
+}
+
+impl Plan {
+    /// Checks everything that the other end may have made up, and that makes no sense together.
+    ///
+    /// # Errors
+    /// [`Code::Usage`] with what is wrong.
+    pub fn validate(&self) -> Result<(), Fault> {
+        let range = |name: &str, value: u32, max: u32| {
+            if (1..=max).contains(&value) {
+                return Ok(());
+            }
+            Err(usage(format!("{name} is {value}, not 1 to {max}")))
+        };
+        if self.sizes.is_empty() || self.sizes.len() > 64 {
+            return Err(usage("1 to 64 message sizes are possible"));
+        }
+        for size in &self.sizes {
+            range("the size", *size, SIZE_MAX)?;
+        }
+        range("the number of queue pairs", self.qps, QPS_MAX)?;
+        range("the depth", self.depth, DEPTH_MAX)?;
+        range("the receive depth", self.rx_depth, DEPTH_MAX)?;
+        range("the post list", self.post_list, POST_LIST_MAX)?;
+        range("the completion moderation", self.cq_mod, self.depth)?;
+        range("the number of outstanding reads", self.outs.into(), 0x3ffe)?;
+        match self.limit {
+            Limit::TimeMs(1..=3_600_000) => {}
+            Limit::TimeMs(_) => return Err(usage("a time between 1 ms and 1 h is possible")),
+            Limit::Iterations(0) => return Err(usage("without iterations nothing is measured")),
+            Limit::Iterations(_) => {}
+        }
+        self.validate_combination()?;
+        self.layout().map(|_| ())
+    }
+
+    fn validate_combination(&self) -> Result<(), Fault> {
+        let wrong = match self.test {
+            Test::Lat if self.qps > 1 => Some("latency is measured on one queue pair"),
+            Test::Lat if self.bidirectional => Some("latency is measured both ways already"),
+            Test::Lat | Test::Idle if self.file.is_some() => {
+                Some("a file has a bandwidth, nothing else")
+            }
+            _ if self.file.is_some() && self.bidirectional => Some("a file goes one way"),
+            _ if self.file.is_some() && self.op == Op::Read => {
+                Some("a file goes by write or by send")
+            }
+            _ if self.file.is_some() && self.sizes.len() > 1 => {
+                Some("a file is sent in messages of one size")
+            }
+            _ if self.file == Some(0) => Some("the file is empty"),
+            _ => None,
+        };
+        wrong.map_or(Ok(()), |text| Err(usage(text)))
+    }
+
+    /// The longest message, bytes.
+    pub(crate) fn size_max(&self) -> u32 {
+        self.sizes.iter().copied().max().unwrap_or(1)
+    }
+
+    /// Whether the receiving end must know of each message, and so the sender must know what the receiver has room for.
+    pub(crate) fn is_notified(&self) -> bool {
+        self.op == Op::Send || self.file.is_some()
+    }
+
+    /// So many receives are posted again before the sender is told.
+    pub(crate) fn credit_batch(&self) -> u32 {
+        (self.rx_depth / 4).max(1)
+    }
+
+    /// Messages about room that are on their way at the same time, at most.
+    pub(crate) fn credits_in_flight(&self) -> u32 {
+        self.rx_depth / self.credit_batch() + 1
+    }
+
+    /// Room for work requests in the send queue.
+    pub(crate) fn send_queue(&self) -> u32 {
+        let per_message = if self.file.is_some() { 2 } else { 1 };
+        self.depth * per_message + self.credits_in_flight() + 2
+    }
+
+    /// Room for work requests in the receive queue.
+    pub(crate) fn receive_queue(&self) -> u32 {
+        match self.test {
+            Test::Bw if !self.is_notified() => 1,
+            Test::Idle => self.rx_depth,
+            _ => self.rx_depth + self.credits_in_flight(),
+        }
+    }
+
+    /// Where messages lie.
+    pub(crate) fn layout(&self) -> Result<Layout, Fault> {
+        let stride = self.size_max().next_multiple_of(LINE);
+        let deepest = self.depth.max(self.receive_queue());
+        let slots = if self.verify || self.file.is_some() {
+            deepest
+        } else {
+            (CACHED / stride).clamp(1, deepest)
+        };
+        let layout = Layout {
+            qps: self.qps.into(),
+            slots: slots.into(),
+            stride: stride.into(),
+        };
+        let len = layout.len();
+        if len > MEMORY_MAX {
+            return Err(usage(format!(
+                "{} MiB of memory at each end are too much; ask for less depth or fewer queue pairs",
+                len >> 20
+            )));
+        }
+        Ok(layout)
+    }
+
+    /// The length of message `number` of the file, bytes; zero behind its end.
+    pub(crate) fn file_piece(&self, number: u64) -> u32 {
+        let size = u64::from(self.size_max());
+        let Some(bytes) = self.file else { return 0 };
+        let left = bytes.saturating_sub(number.saturating_mul(size));
+        u32::try_from(left.min(size)).unwrap_or(0)
+    }
+
+    /// How many messages of the file go over queue pair `qp`: they are dealt out.
+    pub(crate) fn file_messages(&self, qp: u64) -> u64 {
+        let size = u64::from(self.size_max());
+        let messages = self.file.unwrap_or(0).div_ceil(size);
+        messages
+            .saturating_sub(qp)
+            .div_ceil(u64::from(self.qps).max(1))
+    }
+}
+
+impl Layout {
+    /// Bytes.
+    pub(crate) fn len(&self) -> u64 {
+        2 * self.half() + self.qps * u64::from(LINE)
+    }
+
+    /// Where message `number` of queue pair `qp` comes from.
+    pub(crate) fn from(&self, qp: u64, number: u64) -> u64 {
+        (qp * self.slots + number % self.slots) * self.stride
+    }
+
+    /// Where it goes to.
+    pub(crate) fn to(&self, qp: u64, number: u64) -> u64 {
+        self.half() + self.from(qp, number)
+    }
+
+    /// A line of the queue pair's own.
+    pub(crate) fn line(&self, qp: u64) -> u64 {
+        2 * self.half() + qp * u64::from(LINE)
+    }
+
+    fn half(&self) -> u64 {
+        self.qps * self.slots * self.stride
+    }
+}
+
+fn usage(text: impl Into<String>) -> Fault {
+    Fault::new(Code::Usage, text)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn plan() -> Plan {
+        Plan {
+            op: Op::Write,
+            test: Test::Bw,
+            sizes: vec![65_536],
+            depth: 128,
+            rx_depth: 128,
+            qps: 1,
+            bidirectional: false,
+            limit: Limit::TimeMs(1000),
+            post_list: 1,
+            cq_mod: 1,
+            inline: 0,
+            outs: 16,
+            verify: false,
+            waiting: Waiting::Adaptive,
+            connect: Connect::Cm,
+            remote_placement: false,
+            file: None,
+            wire: Wire {
+                crc: true,
+                fpdu_max: None,
+                strict: false,
+            },
+        }
+    }
+
+    #[test]
+    fn a_plan_that_makes_no_sense_is_refused_with_the_reason() {
+        assert_eq!(plan().validate(), Ok(()));
+        let wrong: [(&str, fn(&mut Plan)); 12] = [
+            ("size is 0", |plan| plan.sizes = vec![0]),
+            ("size is 8388609", |plan| plan.sizes = vec![SIZE_MAX + 1]),
+            ("message sizes", |plan| plan.sizes.clear()),
+            ("depth is 0", |plan| plan.depth = 0),
+            ("queue pairs is 4294967295", |plan| plan.qps = u32::MAX),
+            ("post list is 65", |plan| plan.post_list = 65),
+            ("moderation is 129", |plan| plan.cq_mod = 129),
+            ("time", |plan| plan.limit = Limit::TimeMs(0)),
+            ("iterations", |plan| plan.limit = Limit::Iterations(0)),
+            ("one queue pair", |plan| {
+                plan.test = Test::Lat;
+                plan.qps = 2;
+            }),
+            ("by write or by send", |plan| {
+                plan.op = Op::Read;
+                plan.file = Some(1);
+            }),
+            ("too much", |plan| {
+                plan.sizes = vec![SIZE_MAX];
+                plan.depth = DEPTH_MAX;
+                plan.verify = true;
+            }),
+        ];
+        for (text, change) in wrong {
+            let mut plan = plan();
+            change(&mut plan);
+            let fault = plan.validate().unwrap_err();
+            assert!(fault.text.contains(text), "{text}: {fault}");
+        }
+    }
+
+    #[test]
+    fn messages_lie_apart_and_inside() {
+        let mut plan = plan();
+        plan.sizes = vec![1, 100];
+        plan.qps = 3;
+        plan.depth = 4;
+        plan.cq_mod = 1;
+        plan.rx_depth = 5;
+        plan.verify = true;
+        let layout = plan.layout().unwrap();
+        let mut at = Vec::new();
+        for qp in 0..3 {
+            at.extend((0..layout.slots).map(|number| layout.from(qp, number)));
+            at.extend((0..layout.slots).map(|number| layout.to(qp, number)));
+            at.push(layout.line(qp));
+        }
+        at.sort_unstable();
+        for pair in at.windows(2) {
+            assert!(pair[1] - pair[0] >= 64, "{at:?}");
+        }
+        assert!(at.last().unwrap() + 64 <= layout.len());
+        assert_eq!(layout.from(1, 0), layout.from(1, layout.slots));
+    }
+
+    #[test]
+    fn a_file_is_dealt_out_whole() {
+        let mut plan = plan();
+        plan.sizes = vec![1000];
+        for (bytes, qps) in [(1, 1), (1, 3), (999, 2), (1000, 2), (12_345, 4), (3000, 3)] {
+            plan.file = Some(bytes);
+            plan.qps = qps;
+            let mut sum = 0;
+            for qp in 0..u64::from(qps) {
+                for turn in 0..plan.file_messages(qp) {
+                    let piece = plan.file_piece(turn * u64::from(qps) + qp);
+                    assert!(piece > 0);
+                    sum += u64::from(piece);
+                }
+            }
+            assert_eq!(sum, bytes, "{bytes} over {qps}");
+        }
+    }
+}

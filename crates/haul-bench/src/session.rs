@@ -1,0 +1,263 @@
+//! What both ends do once they have met: connect, then take the sizes one after another.
+
+use std::time::{Duration, Instant};
+
+use haul::fault::{Code, Fault};
+use haul_verbs::{SendOp, SendWr, WorkCompletion};
+
+use crate::control::{Control, Message, Place};
+use crate::disk::Disk;
+use crate::end::{End, verb};
+use crate::flow::{Account, Flow, Ways};
+use crate::memory;
+use crate::pingpong::{PingPong, Trips};
+use crate::plan::{Limit, Op, Plan, Test};
+use crate::report::{Memory, Spent};
+use crate::tag::{Kind, Tag};
+
+/// Bytes that warm up, at most.
+const WARM_UP_BYTES: u64 = 32 << 20;
+/// Messages that warm up a latency.
+const WARM_UP_TRIPS: u64 = 100;
+
+/// An end whose queue pairs are connected.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    pub(crate) end: &'a End,
+    pub(crate) peer: &'a Place,
+    pub(crate) control: &'a Control,
+    pub(crate) disk: &'a Disk,
+    pub(crate) dead_after: Duration,
+    accounts: Vec<Account>,
+}
+
+/// What the client has of one size.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) client: Spent,
+    pub(crate) server: Spent,
+    /// Round trips, nanoseconds, of a latency.
+    pub(crate) samples: Vec<u64>,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(
+        end: &'a End,
+        peer: &'a Place,
+        control: &'a Control,
+        disk: &'a Disk,
+        dead_after: Duration,
+    ) -> Self {
+        Self {
+            accounts: vec![Account::new(end.plan.rx_depth); end.qps.len()],
+            end,
+            peer,
+            control,
+            disk,
+            dead_after,
+        }
+    }
+
+    /// Both ends have said that their queue pairs are connected.
+    pub(crate) fn meet(&self) -> Result<(), Fault> {
+        self.control.send(&Message::Connected)?;
+        match self.control.receive()? {
+            Message::Connected => Ok(()),
+            other => Err(other.misplaced()),
+        }
+    }
+
+    /// Client: measures one size, after warming up.
+    pub(crate) fn measure(&mut self, size: u32) -> Result<Measured, Fault> {
+        if self.end.plan.file.is_none() {
+            self.begin(size, Some(self.warm_up(size)))?;
+        }
+        let iterations = match self.end.plan.limit {
+            Limit::Iterations(iterations) => Some(iterations),
+            Limit::TimeMs(_) => None,
+        };
+        self.begin(size, iterations)
+    }
+
+    /// Server: takes part in what the client begins, until it ends.
+    pub(crate) fn take_part(&mut self) -> Result<(), Fault> {
+        loop {
+            match self.control.receive()? {
+                Message::Begin { size, iterations } => self.follow(size, iterations)?,
+                Message::End => return Ok(()),
+                other => return Err(other.misplaced()),
+            }
+        }
+    }
+
+    fn begin(&mut self, size: u32, iterations: Option<u64>) -> Result<Measured, Fault> {
+        let begin = Message::Begin { size, iterations };
+        let (client, samples) = if self.end.plan.test == Test::Lat {
+            let pingpong = self.pingpong(size)?;
+            self.control.send(&begin)?;
+            self.expect_ready()?;
+            let Trips { spent, samples } = pingpong.ask(iterations, self.time())?;
+            (spent, samples)
+        } else {
+            let time = iterations.is_none().then(|| self.time());
+            let dead_after = self.dead_after;
+            let control = self.control;
+            let ways = Ways {
+                out: true,
+                back: self.end.plan.bidirectional,
+            };
+            let flow = self.flow(ways, size, iterations)?;
+            control.send(&begin)?;
+            expect_ready(control)?;
+            (flow.run(time, dead_after)?, Vec::new())
+        };
+        let (client, server) = self.settle(client)?;
+        Ok(Measured {
+            client,
+            server,
+            samples,
+        })
+    }
+
+    fn follow(&mut self, size: u32, iterations: Option<u64>) -> Result<(), Fault> {
+        if !self.end.plan.sizes.contains(&size) {
+            return Err(Fault::protocol("the client begins what was not planned"));
+        }
+        let spent = if self.end.plan.test == Test::Lat {
+            let pingpong = self.pingpong(size)?;
+            self.control.send(&Message::Ready)?;
+            // Only the reader of the answers knows how many there are.
+            let spent = pingpong.answer()?;
+            Spent {
+                messages: 0,
+                ..spent
+            }
+        } else {
+            let time = iterations.is_none().then(|| self.time());
+            let dead_after = self.dead_after;
+            let control = self.control;
+            let ways = Ways {
+                out: self.end.plan.bidirectional,
+                back: true,
+            };
+            let flow = self.flow(ways, size, iterations)?;
+            control.send(&Message::Ready)?;
+            flow.run(time, dead_after)?
+        };
+        self.settle(spent).map(|_| ())
+    }
+
+    fn flow(&mut self, ways: Ways, size: u32, iterations: Option<u64>) -> Result<Flow<'_>, Fault> {
+        let parties = (self.end, self.peer, self.control, self.disk);
+        Flow::new(parties, &mut self.accounts, ways, size, iterations)
+    }
+
+    fn pingpong(&self, size: u32) -> Result<PingPong<'a>, Fault> {
+        PingPong::new((self.end, self.peer, self.control), size, self.dead_after)
+    }
+
+    fn expect_ready(&self) -> Result<(), Fault> {
+        expect_ready(self.control)
+    }
+
+    /// The ends tell each other what they spent.
+    fn settle(&self, mut own: Spent) -> Result<(Spent, Spent), Fault> {
+        if self.end.plan.file.is_some() && self.end.plan.verify {
+            own.file_hash = self.disk.hash()?;
+        }
+        self.control.send(&Message::Spent { spent: own })?;
+        match self.control.receive()? {
+            Message::Spent { spent } => Ok((own, spent)),
+            other => Err(other.misplaced()),
+        }
+    }
+
+    fn time(&self) -> Duration {
+        match self.end.plan.limit {
+            Limit::TimeMs(ms) => Duration::from_millis(ms),
+            Limit::Iterations(_) => Duration::MAX,
+        }
+    }
+
+    fn warm_up(&self, size: u32) -> u64 {
+        warm_up(&self.end.plan, size)
+    }
+
+    /// Uses each queue pair once, and tells what memory there is then that was not there before.
+    pub(crate) fn idle(&self) -> Result<Memory, Fault> {
+        for index in 0..self.end.qps.len() {
+            self.touch(index)?;
+        }
+        // Both ends are done with it before either looks.
+        self.meet()?;
+        let memory = self.end.before.until(memory::read());
+        self.control.send(&Message::Memory { memory })?;
+        Ok(memory)
+    }
+
+    /// Writes a few bytes over a queue pair and reads them again.
+    fn touch(&self, index: usize) -> Result<(), Fault> {
+        let (end, qp) = (self.end, index as u64);
+        let remote = self.peer.remote(end.layout.line(qp));
+        let sge = end.sge(end.layout.line(qp), 8);
+        let tag = Tag::new(Kind::Flush, qp, 0).into();
+        let requests = [
+            SendWr::new(tag, SendOp::RdmaWrite(remote), sge),
+            SendWr::new(tag, SendOp::RdmaRead(remote), sge),
+        ];
+        end.qps[index]
+            .post_send(&requests)
+            .map_err(|error| verb(error.error))?;
+        let mut completions = [WorkCompletion::default(); 2];
+        let (mut done, start) = (0, Instant::now());
+        while done < requests.len() {
+            let count = end.wait(&mut completions)?;
+            for completion in &completions[..count] {
+                end.check(completion)
+                    .map_err(|fault| self.control.account_of(fault))?;
+            }
+            done += count;
+            if count == 0 && start.elapsed() > self.dead_after {
+                return Err(Fault::new(
+                    Code::PeerGone,
+                    format!("queue pair {index} does not answer"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn expect_ready(control: &Control) -> Result<(), Fault> {
+    match control.receive()? {
+        Message::Ready => Ok(()),
+        other => Err(other.misplaced()),
+    }
+}
+
+/// So many messages on each queue pair come before those that are measured.
+fn warm_up(plan: &Plan, size: u32) -> u64 {
+    let by_bytes = WARM_UP_BYTES / (u64::from(size) * u64::from(plan.qps));
+    match plan.test {
+        Test::Lat => WARM_UP_TRIPS.min(by_bytes).max(2),
+        Test::Bw | Test::Idle if plan.op == Op::Read => u64::from(plan.outs).min(by_bytes).max(2),
+        Test::Bw | Test::Idle => u64::from(plan.depth).min(by_bytes).max(2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::plan;
+
+    #[test]
+    fn warming_up_is_short_whatever_the_size() {
+        let mut plan = plan();
+        assert_eq!(warm_up(&plan, 1), 128);
+        assert_eq!(warm_up(&plan, 1 << 23), 4);
+        plan.qps = 1000;
+        assert_eq!(warm_up(&plan, 1 << 23), 2);
+        plan.test = Test::Lat;
+        assert_eq!(warm_up(&plan, 64), WARM_UP_TRIPS);
+    }
+}

@@ -1,0 +1,292 @@
+//! The command line of `haul bench rdma`. Where perftest has a letter or a name for the same, it is understood too.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use haul_bench::plan::{DEPTH_MAX, POST_LIST_MAX, QPS_MAX, SIZE_MAX};
+
+use super::{Channel, Output};
+use crate::quantity::{bytes, duration};
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true,
+    override_usage = "haul bench rdma [OPTIONS] HOST\n       haul bench rdma serve [OPTIONS]"
+)]
+pub(crate) struct Rdma {
+    #[command(subcommand)]
+    pub(crate) kind: Option<RdmaKind>,
+    #[arg(
+        required = true,
+        help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT"
+    )]
+    pub(crate) host: Option<String>,
+    /// The server's port, TCP
+    #[arg(long, short, default_value_t = haul_bench::DEFAULT_PORT)]
+    pub(crate) port: u16,
+    #[command(flatten)]
+    pub(crate) device: Device,
+    #[command(flatten)]
+    pub(crate) wire: Wire,
+    /// The verb
+    #[arg(long, value_enum, default_value_t = Op::Write)]
+    pub(crate) op: Op,
+    /// Bandwidth, or the latency of one message at a time
+    #[arg(long, value_enum, default_value_t = Test::Bw)]
+    pub(crate) test: Test,
+    /// Bytes of a message: 64, 64KiB [default: 64KiB, for latency 64]
+    #[arg(long, short, value_parser = size, value_name = "SIZE", conflicts_with_all = ["sizes", "all"])]
+    pub(crate) size: Option<u32>,
+    /// Powers of two from the first to the second: 1..8388608
+    #[arg(long, value_parser = sizes, value_name = "FROM..TO", conflicts_with = "all")]
+    pub(crate) sizes: Option<std::ops::RangeInclusive<u32>>,
+    /// Every size from 2^0 to 2^23
+    #[arg(long, short)]
+    pub(crate) all: bool,
+    #[arg(long, short = 't', visible_alias = "tx-depth", value_name = "N",
+          help = "Messages outstanding on each queue pair [default: 128, idle 16]",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
+    pub(crate) depth: Option<u32>,
+    #[arg(long, short, value_name = "N",
+          help = "Receives posted on each queue pair [default: 4 × depth, less for long messages; idle 16]",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
+    pub(crate) rx_depth: Option<u32>,
+    /// Queue pairs
+    #[arg(long, visible_alias = "qp", value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
+    pub(crate) qps: u32,
+    /// Connect that many queue pairs, use each once, and tell the memory that they take; nothing else
+    #[arg(long, value_name = "N", conflicts_with_all = ["qps", "test", "op", "bidirectional", "file"],
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
+    pub(crate) idle_qps: Option<u32>,
+    /// Both ends send at the same time
+    #[arg(long, short)]
+    pub(crate) bidirectional: bool,
+    /// How long each size is measured
+    #[arg(long, short = 'D', visible_alias = "duration", value_parser = duration, value_name = "TIME",
+          default_value = "2s")]
+    pub(crate) time: Duration,
+    /// So many messages on each queue pair, instead of a time
+    #[arg(long, short = 'n', visible_alias = "iters", value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iterations: Option<u64>,
+    /// Work requests posted in one call
+    #[arg(long, short = 'l', value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(POST_LIST_MAX)))]
+    pub(crate) post_list: u32,
+    /// One of N messages reports its completion [default: a quarter of the depth]
+    #[arg(long, short = 'Q', value_name = "N")]
+    pub(crate) cq_mod: Option<u32>,
+    /// Messages up to this length are copied when they are posted
+    #[arg(
+        long,
+        short = 'I',
+        visible_alias = "inline-size",
+        value_name = "BYTES",
+        default_value_t = 0
+    )]
+    pub(crate) inline: u32,
+    /// Reads outstanding on each queue pair (IRD and ORD)
+    #[arg(long, short = 'o', value_name = "N", default_value_t = 16,
+          value_parser = clap::value_parser!(u16).range(1..=0x3ffe))]
+    pub(crate) outs: u16,
+    /// How both ends wait for completions
+    #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
+    pub(crate) wait: Wait,
+    /// Sleep until the completion channel tells; the same as --wait events
+    #[arg(long, short, conflicts_with = "wait")]
+    pub(crate) events: bool,
+    /// Connect by the connection manager (the default)
+    #[arg(
+        long,
+        short = 'R',
+        visible_alias = "rdma-cm",
+        conflicts_with = "exchange"
+    )]
+    pub(crate) cm: bool,
+    /// Connect by parameters that the programs exchange over TCP, where the provider can
+    #[arg(long, short = 'x')]
+    pub(crate) exchange: bool,
+    /// A completion means that the bytes are placed at the peer, also over iWARP
+    #[arg(long)]
+    pub(crate) remote_placement: bool,
+    /// Check every byte where it came to; costs time that is measured too
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Send this file instead of memory; the server writes it where its own --file says
+    #[arg(long, value_name = "PATH")]
+    pub(crate) file: Option<PathBuf>,
+    /// How long connecting may take
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
+    pub(crate) connect_timeout: Duration,
+    /// After this long without a word the peer is taken for gone
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
+    pub(crate) peer_timeout: Duration,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RdmaKind {
+    /// Take part in what clients ask for, one at a time
+    Serve(Serve),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Serve {
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        help = "Address to listen on, as ADDR, ADDR:PORT or [ADDR]:PORT; may be given more than \
+                once [default: 127.0.0.1 and ::1]"
+    )]
+    pub(crate) listen: Vec<String>,
+    /// Port for addresses given without one, TCP
+    #[arg(long, short, default_value_t = haul_bench::DEFAULT_PORT)]
+    pub(crate) port: u16,
+    /// Port of the queue pairs' connections [default: any free one]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub(crate) data_port: u16,
+    /// Listen beyond this machine although there is no authentication and no encryption
+    #[arg(long)]
+    pub(crate) allow_insecure: bool,
+    #[command(flatten)]
+    pub(crate) device: Device,
+    /// Write a file that a client sends to PATH; without it the bytes are dropped
+    #[arg(long, value_name = "PATH")]
+    pub(crate) file: Option<PathBuf>,
+    /// End after one client
+    #[arg(long, short = '1')]
+    pub(crate) one_off: bool,
+    /// After this long without a word a client is taken for gone
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
+    pub(crate) peer_timeout: Duration,
+    /// Say nothing about single clients
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// Which device.
+#[derive(Debug, Clone, ClapArgs)]
+pub(crate) struct Device {
+    /// soft, or ibv:NAME for the device NAME of libibverbs
+    #[arg(long, value_name = "PROVIDER", default_value = "soft")]
+    pub(crate) provider: Provider,
+    /// What the software provider sends over
+    #[arg(long, value_enum, default_value_t = Channel::Tcp)]
+    pub(crate) channel: Channel,
+    /// Engine threads of the software provider
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) shards: u16,
+    /// Write all that the software provider sends and receives to a packet capture
+    #[arg(long, value_name = "PATH")]
+    pub(crate) pcap: Option<PathBuf>,
+}
+
+/// What the software provider sends, at both ends.
+#[derive(Debug, Clone, Copy, ClapArgs)]
+pub(crate) struct Wire {
+    /// Neither send nor ask for CRCs
+    #[arg(long)]
+    pub(crate) no_crc: bool,
+    /// The longest FPDU, 512 to 65536
+    #[arg(long, visible_alias = "mtu", value_parser = bytes, value_name = "BYTES")]
+    pub(crate) fpdu: Option<u64>,
+    /// Verify CRCs before anything is placed, at the price of a copy
+    #[arg(long)]
+    pub(crate) strict_crc: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Provider {
+    Soft,
+    Ibv(String),
+}
+
+impl std::str::FromStr for Provider {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "soft" => Ok(Self::Soft),
+            Some(("ibv", name)) if !name.is_empty() => Ok(Self::Ibv(name.to_owned())),
+            _ => Err("write soft, or ibv:NAME with the name of a device".into()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Op {
+    /// RDMA Write
+    Write,
+    /// RDMA Read
+    Read,
+    /// Send and receive
+    Send,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Test {
+    /// Bandwidth
+    Bw,
+    /// Latency
+    Lat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Wait {
+    /// Busily for a moment, then asleep
+    Adaptive,
+    /// Busily
+    Poll,
+    /// Asleep until the completion channel tells
+    Events,
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    let size = bytes(text)?;
+    u32::try_from(size)
+        .ok()
+        .filter(|size| *size <= SIZE_MAX)
+        .ok_or_else(|| format!("a message has 1 to {SIZE_MAX} bytes"))
+}
+
+fn sizes(text: &str) -> Result<std::ops::RangeInclusive<u32>, String> {
+    let (from, to) = text
+        .split_once("..")
+        .ok_or("write two sizes, like 1..8388608")?;
+    let (from, to) = (size(from)?, size(to)?);
+    if from > to {
+        return Err("the first size is larger than the second".into());
+    }
+    Ok(from..=to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_ranges_inside_the_limits() {
+        assert_eq!(sizes("1..8MiB"), Ok(1..=SIZE_MAX));
+        for bad in ["8..4", "1", "0..4", "1..16MiB", ".."] {
+            assert!(sizes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(size("64KiB"), Ok(65_536));
+    }
+
+    #[test]
+    fn a_provider_may_name_a_device() {
+        assert_eq!("soft".parse(), Ok(Provider::Soft));
+        assert_eq!("ibv:rxe0".parse(), Ok(Provider::Ibv("rxe0".into())));
+        for bad in ["", "ibv", "ibv:", "soft:x", "verbs"] {
+            assert!(bad.parse::<Provider>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! `haul bench rdma`.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use haul::fault::{Code, Fault};
+use haul_bench::client;
+use haul_bench::plan::{Connect, DEPTH_MAX, Limit, Plan, SIZE_MAX, Test, Waiting, Wire};
+use haul_bench::report::Summary;
+use haul_bench::server::{Config, Log, Server};
+
+use super::fail;
+use crate::args::rdma::{self, Rdma, RdmaKind, Serve};
+use crate::operand::{host_and_port, listen_address};
+use crate::output::rdma::RdmaOutput;
+use crate::output::tell;
+use crate::provider;
+
+/// Receives take so much memory, bytes, unless the user asks for more.
+const RECEIVES: u32 = 256 << 20;
+
+/// Messages outstanding on a queue pair, as in perftest; and room in the queues of one that is idle.
+const DEPTH: u32 = 128;
+const DEPTH_IDLE: u32 = 16;
+
+/// Measures, or serves those who do.
+pub(crate) fn run(args: Rdma) -> ExitCode {
+    match args.kind {
+        Some(RdmaKind::Serve(serve)) => match bind(serve) {
+            Ok(server) => {
+                server.run();
+                ExitCode::SUCCESS
+            }
+            Err(fault) => fail(&fault),
+        },
+        None => {
+            let output = RdmaOutput::new(args.output);
+            match measure(&args, &output) {
+                Ok(summary) => output.summary(&summary),
+                Err(fault) => output.fault(&fault),
+            }
+        }
+    }
+}
+
+fn measure(args: &Rdma, output: &RdmaOutput) -> Result<Summary, Fault> {
+    let plan = plan(args)?;
+    let (host, port) = host_and_port(args.host.as_deref().unwrap_or_default());
+    let config = client::Config {
+        host,
+        port: port.unwrap_or(args.port),
+        device: provider::device(&args.device, &plan.wire)?,
+        plan,
+        file: args.file.clone(),
+        connect_timeout: args.connect_timeout.max(Duration::from_millis(1)),
+        dead_after: args.peer_timeout.max(Duration::from_secs(1)),
+    };
+    client::run(&config, output)
+}
+
+fn plan(args: &Rdma) -> Result<Plan, Fault> {
+    let latency = args.test == rdma::Test::Lat;
+    let sizes = match (&args.sizes, args.all, args.size) {
+        (Some(range), _, _) => powers_of_two(range),
+        (None, true, _) => powers_of_two(&(1..=SIZE_MAX)),
+        (None, false, Some(size)) => vec![size],
+        (None, false, None) if latency => vec![64],
+        (None, false, None) if args.idle_qps.is_some() => vec![64],
+        (None, false, None) if args.file.is_some() => vec![1 << 20],
+        (None, false, None) => vec![64 << 10],
+    };
+    if sizes.is_empty() {
+        return Err(Fault::new(Code::Usage, "no power of two is in that range"));
+    }
+    let longest = sizes.iter().copied().max().unwrap_or(1);
+    // A file has a place of its own for every message that is under way.
+    let depth = match (args.depth, &args.file, args.idle_qps) {
+        (Some(depth), None, _) => depth,
+        (depth, Some(_), _) => depth.unwrap_or(DEPTH).min((RECEIVES / longest).max(2)),
+        (None, None, Some(_)) => DEPTH_IDLE,
+        (None, None, None) => DEPTH,
+    };
+    let by_default = match args.idle_qps {
+        Some(_) => DEPTH_IDLE,
+        None => (4 * depth)
+            .min((RECEIVES / longest).max(depth.min(16)))
+            .min(DEPTH_MAX),
+    };
+    let limit = args.iterations.map_or_else(
+        || Limit::TimeMs(u64::try_from(args.time.as_millis()).unwrap_or(u64::MAX)),
+        Limit::Iterations,
+    );
+    Ok(Plan {
+        op: match args.op {
+            rdma::Op::Write => haul_bench::Op::Write,
+            rdma::Op::Read => haul_bench::Op::Read,
+            rdma::Op::Send => haul_bench::Op::Send,
+        },
+        test: match args.test {
+            _ if args.idle_qps.is_some() => Test::Idle,
+            rdma::Test::Bw => Test::Bw,
+            rdma::Test::Lat => Test::Lat,
+        },
+        sizes,
+        depth,
+        rx_depth: args.rx_depth.unwrap_or(by_default).max(1),
+        qps: args.idle_qps.unwrap_or(args.qps),
+        bidirectional: args.bidirectional,
+        limit,
+        post_list: args.post_list,
+        cq_mod: args.cq_mod.unwrap_or((depth / 4).max(1)),
+        inline: args.inline,
+        outs: args.outs,
+        verify: args.verify,
+        waiting: match args.wait {
+            _ if args.events => Waiting::Events,
+            rdma::Wait::Adaptive => Waiting::Adaptive,
+            rdma::Wait::Poll => Waiting::Poll,
+            rdma::Wait::Events => Waiting::Events,
+        },
+        connect: if args.exchange {
+            Connect::Exchange
+        } else {
+            Connect::Cm
+        },
+        remote_placement: args.remote_placement,
+        file: None,
+        wire: Wire {
+            crc: !args.wire.no_crc,
+            fpdu_max: args
+                .wire
+                .fpdu
+                .map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
+            strict: args.wire.strict_crc,
+        },
+    })
+}
+
+fn powers_of_two(range: &std::ops::RangeInclusive<u32>) -> Vec<u32> {
+    (0..u32::BITS)
+        .map(|exponent| 1 << exponent)
+        .filter(|size| range.contains(size))
+        .collect()
+}
+
+fn bind(args: Serve) -> Result<Server, Fault> {
+    let listen = args
+        .listen
+        .iter()
+        .map(|text| listen_address(text, args.port));
+    let mut listen = listen.collect::<Result<Vec<SocketAddr>, _>>()?;
+    for address in &listen {
+        if address.ip().is_loopback() {
+            continue;
+        }
+        let why = "there is no authentication and no encryption: whoever reaches this port can use \
+                   this machine's processor and memory";
+        if !args.allow_insecure {
+            return Err(
+                Fault::new(Code::Usage, format!("will not listen on {address}: {why}"))
+                    .hint("add --allow-insecure where you trust everybody who reaches it"),
+            );
+        }
+        tell(&format!("warning: listening on {address}: {why}"));
+    }
+    let by_default = listen.is_empty();
+    if by_default {
+        listen.push((Ipv4Addr::LOCALHOST, args.port).into());
+        listen.push((Ipv6Addr::LOCALHOST, args.port).into());
+    }
+    let server = match Server::bind(config(&args, listen.clone())) {
+        // A machine without IPv6 has no ::1.
+        Err(_) if by_default => {
+            listen.pop();
+            Server::bind(config(&args, listen))?
+        }
+        result => result?,
+    };
+    let addresses = server
+        .addresses()
+        .map_err(|error| Fault::new(Code::Other, format!("cannot tell the addresses: {error}")))?;
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    tell(&format!("ready to measure on {}", addresses.join(" and ")));
+    Ok(server)
+}
+
+fn config(args: &Serve, listen: Vec<SocketAddr>) -> Config {
+    let device = args.device.clone();
+    let log: Log = if args.quiet {
+        Box::new(|_| {})
+    } else {
+        Box::new(tell)
+    };
+    Config {
+        listen,
+        data_port: args.data_port,
+        devices: Box::new(move |wire| provider::device(&device, wire)),
+        file: args.file.clone(),
+        one_off: args.one_off,
+        dead_after: args.peer_timeout.max(Duration::from_secs(1)),
+        log,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, BenchKind, Command};
+
+    fn parse(line: &str) -> Rdma {
+        let args = Args::try_parse_from(line.split(' ')).unwrap();
+        let Command::Bench(bench) = args.command else {
+            panic!("{line}");
+        };
+        match bench.kind {
+            Some(BenchKind::Rdma(rdma)) => *rdma,
+            None => panic!("{line}"),
+        }
+    }
+
+    #[test]
+    fn every_default_is_a_plan_that_makes_sense() {
+        for line in [
+            "haul bench rdma host",
+            "haul bench rdma host --test lat",
+            "haul bench rdma host --op send --all",
+            "haul bench rdma host --op send --size 8MiB --verify",
+            "haul bench rdma host --op read -b --qps 4 -s 8388608 -n 10",
+            "haul bench rdma host --idle-qps 1000",
+            "haul bench rdma host --depth 1",
+        ] {
+            let plan = plan(&parse(line)).unwrap();
+            assert_eq!(plan.validate(), Ok(()), "{line}");
+        }
+    }
+
+    #[test]
+    fn all_sizes_are_the_powers_of_two() {
+        let plan = plan(&parse("haul bench rdma host -a")).unwrap();
+        assert_eq!(plan.sizes.len(), 24);
+        assert_eq!(plan.sizes.last(), Some(&(1 << 23)));
+        assert_eq!(powers_of_two(&(3..=16)), [4, 8, 16]);
+    }
+
+    #[test]
+    fn the_plain_bench_takes_a_host_as_ever() {
+        let args = Args::try_parse_from(["haul", "bench", "host", "--time", "1s"]).unwrap();
+        let Command::Bench(bench) = args.command else {
+            panic!("bench");
+        };
+        assert_eq!(bench.host.as_deref(), Some("host"));
+        for line in ["haul bench", "haul bench rdma", "haul bench rdma h --op x"] {
+            assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What `haul bench rdma` prints: a table on stdout, or JSON there and the table on stderr.
+
+use std::cell::Cell;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use haul::fault::Fault;
+use haul_bench::Op;
+use haul_bench::report::{Cpu, Figure, Idle, Observer, Row, Summary};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{error, merge, print_fault, print_line, tell};
+use crate::args;
+
+/// Schema of the final object, and of the events.
+const SCHEMA: &str = "haul.bench-rdma/1";
+
+/// The output of one bench.
+#[derive(Debug)]
+pub(crate) struct RdmaOutput {
+    options: args::Output,
+    begun: Instant,
+    /// The table's head has been printed.
+    headed: Cell<bool>,
+}
+
+impl RdmaOutput {
+    pub(crate) fn new(options: args::Output) -> Self {
+        Self {
+            options,
+            begun: Instant::now(),
+            headed: Cell::new(false),
+        }
+    }
+
+    /// A bench that went well.
+    pub(crate) fn summary(&self, summary: &Summary) -> ExitCode {
+        if let Some(idle) = &summary.idle {
+            self.table(&idle_line(idle));
+        }
+        let mut object = json!({ "schema": SCHEMA, "ok": true });
+        merge(&mut object, summary);
+        self.finish(&object);
+        ExitCode::SUCCESS
+    }
+
+    /// One that failed.
+    pub(crate) fn fault(&self, fault: &Fault) -> ExitCode {
+        print_fault(fault);
+        self.event("error", &error(fault));
+        self.finish(&json!({ "schema": SCHEMA, "ok": false, "error": error(fault) }));
+        ExitCode::from(fault.exit())
+    }
+
+    fn finish(&self, object: &Value) {
+        self.event("end", object);
+        if self.options.json {
+            print_line(object);
+        }
+    }
+
+    fn event(&self, name: &str, body: &impl Serialize) {
+        if self.options.json_stream {
+            let mut object = json!({ "event": name, "time_s": self.begun.elapsed().as_secs_f64() });
+            merge(&mut object, body);
+            print_line(&object);
+        }
+    }
+
+    /// The table is what was asked for, unless JSON was.
+    fn table(&self, line: &str) {
+        if self.options.json || self.options.json_stream {
+            if !self.options.quiet {
+                tell(line);
+            }
+        } else {
+            // Whoever reads stdout may have gone.
+            let _ = writeln!(std::io::stdout().lock(), "{line}");
+        }
+    }
+}
+
+impl Observer for RdmaOutput {
+    fn connected(&self, summary: &Summary) {
+        let mut start = json!({ "schema": SCHEMA });
+        merge(&mut start, summary);
+        self.event("start", &start);
+        if !self.options.quiet {
+            tell(&what(summary));
+        }
+    }
+
+    fn row(&self, row: &Row) {
+        self.event("row", row);
+        if !self.headed.replace(true) {
+            self.table(&head(&row.figure));
+        }
+        self.table(&line(row));
+        for warning in &row.warnings {
+            self.note(&format!("{} bytes: {warning}", row.bytes));
+        }
+        if let Some(hash) = &row.file_blake3 {
+            self.note(&format!("the file is the same at both ends: blake3 {hash}"));
+        }
+    }
+
+    fn note(&self, text: &str) {
+        if !self.options.quiet {
+            tell(text);
+        }
+    }
+}
+
+fn what(summary: &Summary) -> String {
+    let op = match summary.op {
+        Op::Write => "RDMA Write",
+        Op::Read => "RDMA Read",
+        Op::Send => "Send",
+    };
+    format!(
+        "{op} to {}: {} here, {} there; queue pairs {}, depth {}{}",
+        summary.peer,
+        summary.client_device.name,
+        summary.server_device.name,
+        summary.qps,
+        summary.depth,
+        if summary.bidirectional {
+            ", both directions"
+        } else {
+            ""
+        },
+    )
+}
+
+fn head(figure: &Figure) -> String {
+    match figure {
+        Figure::Bandwidth(_) => format!(
+            "{:>8} {:>12} {:>10} {:>10}  {}",
+            "bytes", "iterations", "Gbit/s", "Mmsg/s", CPU_HEAD
+        ),
+        Figure::Latency(_) => format!(
+            "{:>8} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}",
+            "bytes", "iterations", "min us", "typical", "average", "p99", "p99.9", "max", CPU_HEAD
+        ),
+    }
+}
+
+/// Seconds per gigabyte, then percent of a core in user code and in the kernel, of the client and of the server.
+const CPU_HEAD: &str = "client s/GB usr% sys%  server s/GB usr% sys%";
+
+fn line(row: &Row) -> String {
+    let cpu = format!("{}  {}", cpu(&row.client), cpu(&row.server));
+    match &row.figure {
+        Figure::Bandwidth(figure) => format!(
+            "{:>8} {:>12} {:>10.3} {:>10.6}  {cpu}",
+            row.bytes, figure.iterations, figure.bw_average_gbps, figure.message_rate_mps,
+        ),
+        Figure::Latency(figure) => format!(
+            "{:>8} {:>12} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2}  {cpu}",
+            row.bytes,
+            figure.iterations,
+            figure.min_us,
+            figure.typical_us,
+            figure.average_us,
+            figure.p99_us,
+            figure.p999_us,
+            figure.max_us,
+        ),
+    }
+}
+
+fn cpu(cpu: &Cpu) -> String {
+    let per_gb = match cpu.cpu_s_per_gb {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 100.0 => format!("{seconds:.3}"),
+        Some(seconds) => format!("{seconds:.0}"),
+    };
+    format!(
+        "{per_gb:>11} {:>4.0} {:>4.0}",
+        cpu.user_percent, cpu.system_percent
+    )
+}
+
+fn idle_line(idle: &Idle) -> String {
+    format!(
+        "{} idle queue pairs: client {:.1} KiB each, server {:.1} KiB each; kernel {:.1} and {:.1} KiB each \
+         (of the whole machine: both ends where they share it)",
+        idle.qps,
+        idle.client_kib_per_qp,
+        idle.server_kib_per_qp,
+        idle.client_kernel_kib_per_qp,
+        idle.server_kernel_kib_per_qp,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_bench::report::{Bandwidth, Latency};
+
+    use super::*;
+
+    fn row(figure: Figure) -> Row {
+        let cpu = Cpu {
+            cpu_user_s: 0.1,
+            cpu_system_s: 0.9,
+            cpu_s_per_gb: Some(0.25),
+            user_percent: 10.0,
+            system_percent: 90.0,
+        };
+        Row {
+            bytes: 65_536,
+            figure,
+            client: cpu,
+            server: cpu,
+            verified_messages: 0,
+            file_blake3: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn columns_stand_under_their_heads() {
+        let bandwidth = Bandwidth {
+            iterations: 61_035,
+            total_bytes: 4_000_000_000,
+            seconds: 1.0,
+            bw_average_gbps: 32.0,
+            message_rate_mps: 0.061_035,
+            client_gbps: 32.0,
+            server_gbps: 0.0,
+        };
+        let latency = Latency {
+            iterations: 1000,
+            seconds: 1.0,
+            min_us: 5.0,
+            typical_us: 6.0,
+            average_us: 6.5,
+            stdev_us: 1.0,
+            p99_us: 9.0,
+            p999_us: 20.0,
+            max_us: 1234.5,
+        };
+        for figure in [Figure::Bandwidth(bandwidth), Figure::Latency(latency)] {
+            let (head, line) = (head(&figure), line(&row(figure)));
+            assert_eq!(head.len(), line.len(), "\n{head}\n{line}");
+        }
+    }
+}

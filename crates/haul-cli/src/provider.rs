@@ -1,0 +1,66 @@
+//! The RDMA devices that a command line can name.
+
+use haul::fault::{Code, Fault};
+use haul_bench::plan::Wire;
+use haul_soft::rnic;
+use haul_verbs::Device;
+use haul_verbs::provider::Provider as _;
+
+use crate::args::Channel;
+use crate::args::rdma;
+
+/// The device that was named; the software provider's speaks as `wire` says.
+pub(crate) fn device(args: &rdma::Device, wire: &Wire) -> Result<Device, Fault> {
+    match &args.provider {
+        rdma::Provider::Soft => soft(args, wire),
+        rdma::Provider::Ibv(name) => {
+            let devices = haul_ibv::Ibv::load().devices();
+            pick(devices.map_err(none)?, name)
+        }
+    }
+}
+
+fn soft(args: &rdma::Device, wire: &Wire) -> Result<Device, Fault> {
+    let default = rnic::Options::default();
+    let fpdu_max = wire.fpdu_max.unwrap_or(default.fpdu_max);
+    if !(512..=65_536).contains(&fpdu_max) {
+        let text = format!("an FPDU has 512 to 65536 bytes, not {fpdu_max}");
+        return Err(Fault::new(Code::Usage, text));
+    }
+    let options = rnic::Options {
+        crc: wire.crc,
+        strict: wire.strict,
+        fpdu_max,
+        shards: args.shards.into(),
+        pcap: args.pcap.clone(),
+        ..default
+    };
+    let name = match args.channel {
+        Channel::Tcp => "soft-tcp",
+        Channel::Udt => "soft-udt",
+    };
+    pick(rnic::provider(options).devices().map_err(none)?, name)
+}
+
+fn pick(devices: Vec<Device>, name: &str) -> Result<Device, Fault> {
+    let names: Vec<_> = devices
+        .iter()
+        .map(|device| device.name().to_owned())
+        .collect();
+    devices
+        .into_iter()
+        .find(|device| device.name() == name)
+        .ok_or_else(|| {
+            let there = if names.is_empty() {
+                "there are none".to_owned()
+            } else {
+                format!("there is {}", names.join(", "))
+            };
+            Fault::new(Code::Usage, format!("no device is called '{name}'")).hint(there)
+        })
+}
+
+fn none(error: haul_verbs::Error) -> Fault {
+    Fault::new(Code::Usage, format!("no RDMA devices: {error}"))
+        .hint("install Debian's ibverbs-providers and librdmacm1, or leave --provider out")
+}
