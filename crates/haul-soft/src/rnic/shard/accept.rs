@@ -214,7 +214,7 @@ fn accept_udt(acceptor: &mut Acceptor, now: Time, full: bool) -> Option<(Accepte
         return None;
     }
     let now = haul_cc::Time::from_ns(now.as_ns());
-    let opened = acceptor.open(&request, &crate::rnic::udt::options(), now);
+    let opened = acceptor.open(&request, local, &crate::rnic::udt::options(), now);
     let (socket, connection) = opened.ok().flatten()?;
     let initial = request.handshake.initial;
     let lower = Lower::new(socket, request.from, connection, initial);
