@@ -3,32 +3,33 @@
 //!
 //! The baton is held for a bounded piece of work and never while asleep. Who wants to post waits for it; who only wants to
 //! drive tries, and yields to those who wait. Who sleeps does so outside, on the poller's own file descriptor.
+//!
+//! Map: `connect`, `accept` how queue pairs get their connections.
+
+mod accept;
+mod connect;
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use haul_io::clock::Clock;
 use haul_io::notify::{Signal, wait_readable};
-use haul_io::poller::{Event, Events, Interest, Poller, set_timer_slack_ns};
+use haul_io::poller::{Event, Events, Poller, set_timer_slack_ns};
 use haul_io::stream::Stream;
 use haul_iwarp::wire::mpa::RtrKinds;
-use haul_iwarp::{QpConfig, SECOND_NS, StreamConfig, StreamConnection, Time};
+use haul_iwarp::{SECOND_NS, StreamConfig, Time};
 use haul_slab::Registry;
-use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
+use haul_verbs::{Error, Result, Transport};
 
-use super::buffers::Buffers;
 use super::cm::{Door, Embryo};
 use super::events::CmEvents;
-use super::pair::{Attempt, Link, Opening, Pair, Tools};
+use super::pair::{Link, Opening, Pair, Tools};
 use super::slots::Slots;
 use super::tap::Tap;
-use super::tcp::{Env, Scratch, TcpLink};
-use super::udt::{Lower, UdtLink};
+use super::tcp::Scratch;
 use super::wire::Wire;
 use super::{Options, lock};
 
@@ -51,9 +52,6 @@ const TIMERS_NS: u64 = 20_000_000;
 const ORPHAN_NS: u64 = 5 * SECOND_NS;
 /// How long the engine's end waits for such connections.
 const LINGER_NS: u64 = SECOND_NS;
-const CONNECT_NS: u64 = 30 * SECOND_NS;
-/// Silence with data outstanding after which the kernel gives a connection up.
-const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// What a look at a shard has come to, worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +70,8 @@ pub(super) struct Shard {
     inner: Mutex<Inner>,
     /// The poller's file descriptor, for those who wait without the baton: readable while a connection has something to do.
     ready: OwnedFd,
+    /// The socket of the only connection, if there is one: to be woken by it directly is quicker than by way of the poller.
+    only: Arc<Mutex<Weak<Stream>>>,
     /// Threads that want the baton to post.
     posters: AtomicU32,
     /// Threads that sleep until they can drive.
@@ -98,6 +98,7 @@ pub(super) struct Inner {
     pairs: Slots<Pair>,
     /// Queue pairs with a connection.
     up: Vec<u32>,
+    only: Arc<Mutex<Weak<Stream>>>,
     /// Queue pairs that have more to do than they were given time for.
     again: Vec<u32>,
     pub(super) embryos: Slots<Embryo>,
@@ -170,6 +171,7 @@ impl Engine {
         let signal = Signal::new()?;
         let clock = Clock::new();
         let config = stream_config(options);
+        let only = Arc::new(Mutex::new(Weak::new()));
         let shard = Arc::new_cyclic(|me| Shard {
             inner: Mutex::new(Inner {
                 me: Weak::clone(me),
@@ -181,6 +183,7 @@ impl Engine {
                 scratch: Scratch::new(options.strict),
                 pairs: Slots::new(PAIRS_MAX),
                 up: Vec::new(),
+                only: Arc::clone(&only),
                 again: Vec::new(),
                 embryos: Slots::new(EMBRYOS_MAX),
                 listeners: Slots::new(LISTENERS_MAX),
@@ -195,6 +198,7 @@ impl Engine {
                 tap,
             }),
             ready,
+            only,
             posters: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             drives: AtomicU64::new(0),
@@ -296,7 +300,12 @@ impl Shard {
             (Some(timeout), Some(due)) => Some(timeout.min(due)),
             (timeout, due) => timeout.or(due),
         };
-        let result = wait_readable([self.ready.as_fd(), signal.as_fd()], timeout);
+        let only = lock(&self.only).upgrade();
+        let (ready, signal) = (self.ready.as_fd(), signal.as_fd());
+        let result = match only {
+            Some(socket) => wait_readable([socket.as_fd(), ready, signal], timeout),
+            None => wait_readable([ready, signal], timeout),
+        };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         result.map(|_| ())
     }
@@ -511,6 +520,18 @@ impl Inner {
         self.pairs.get_mut(number)
     }
 
+    /// Notes which socket is the only one, after the connections have changed.
+    fn note_only(&self) {
+        let socket = match self.up[..] {
+            [number] => match self.pairs.get(number).map(|pair| &pair.link) {
+                Some(Link::Up(Wire::Tcp(link))) => link.open_socket(),
+                _ => None,
+            },
+            _ => None,
+        };
+        *lock(&self.only) = socket.map_or_else(Weak::new, Arc::downgrade);
+    }
+
     fn with_pair<R>(
         &mut self,
         number: u32,
@@ -529,8 +550,16 @@ impl Inner {
         }
         let times = pair.orphaned.is_some()
             || matches!(&pair.link, Link::Up(link) if link.poll_timeout().is_some());
-        if matches!(pair.link, Link::Over | Link::Closing(_)) && !self.up.is_empty() {
-            self.up.retain(|up| *up != number);
+        let ended = match &pair.link {
+            Link::Up(Wire::Tcp(link)) => link.open_socket().is_none(),
+            Link::Over | Link::Closing(_) => {
+                self.up.retain(|up| *up != number);
+                true
+            }
+            _ => false,
+        };
+        if ended {
+            self.note_only();
         }
         if times {
             self.set_timer();
@@ -593,6 +622,7 @@ impl Inner {
                 Link::None | Link::Over => {}
             }
             self.up.retain(|up| *up != number);
+            self.note_only();
         }
     }
 
@@ -603,383 +633,5 @@ impl Inner {
                 .get(number)
                 .is_some_and(|pair| pair.orphaned.is_some())
         })
-    }
-
-    // ---- connecting
-
-    pub(super) fn connect(
-        &mut self,
-        number: u32,
-        peer: SocketAddr,
-        private: &[u8],
-        (ird, ord): (u16, u16),
-        channel: &Arc<CmEvents>,
-    ) -> Result<()> {
-        let deadline = self.now.after(CONNECT_NS);
-        let pair = self.pairs.get_mut(number);
-        let pair = pair.ok_or(Error::Invalid("the queue pair is gone"))?;
-        let state = pair.shape.view.state();
-        if state != QpState::Reset {
-            return Err(Error::State(state));
-        }
-        pair.events = Some(Arc::clone(channel));
-        pair.shape.view.set_state(QpState::Rtr);
-        let opening = match self.start_connect(number, peer) {
-            Ok(opening) => opening,
-            Err(error) => {
-                self.give_up(number, &error.to_string());
-                return Ok(());
-            }
-        };
-        let clocked = matches!(opening, Opening::Udt(_));
-        if let Some(pair) = self.pairs.get_mut(number) {
-            pair.link = Link::Connecting(Box::new(Attempt {
-                socket: opening,
-                private: private.to_vec(),
-                qp: pair.qp_config(ird, ord),
-                deadline,
-            }));
-        }
-        self.set_timer();
-        if clocked {
-            self.clocked.push(Subject::Pair(number));
-            self.open(number);
-            self.note_due();
-        }
-        Ok(())
-    }
-
-    fn start_connect(&mut self, number: u32, peer: SocketAddr) -> io::Result<Opening> {
-        let token = Subject::Pair(number).token();
-        if self.transport == Transport::IwarpUdt {
-            let mut lower = Lower::connect(peer, self.now)?;
-            lower.register(&self.poller, token)?;
-            return Ok(Opening::Udt(Box::new(lower)));
-        }
-        let socket = Stream::start_connect(peer)?;
-        self.poller.add(&socket, token, Interest::WRITE)?;
-        Ok(Opening::Tcp(socket))
-    }
-
-    /// Takes a queue pair's attempt to connect, to go on with it.
-    fn take_attempt(&mut self, number: u32) -> Option<Attempt> {
-        let pair = self.pairs.get_mut(number)?;
-        match std::mem::replace(&mut pair.link, Link::None) {
-            Link::Connecting(attempt) => Some(*attempt),
-            other => {
-                pair.link = other;
-                None
-            }
-        }
-    }
-
-    /// The socket of a queue pair is connected, or has failed to.
-    fn connected(&mut self, number: u32) {
-        let Some(attempt) = self.take_attempt(number) else {
-            return;
-        };
-        attempt.socket.unregister(&self.poller);
-        let Opening::Tcp(socket) = attempt.socket else {
-            return;
-        };
-        if let Err(error) = socket.connected() {
-            self.give_up(number, &error.to_string());
-            return;
-        }
-        let config = self.prepare(&socket, attempt.qp);
-        let Ok(core) = StreamConnection::connect(self.now, config, &attempt.private) else {
-            self.give_up(number, "the private data is too long");
-            return;
-        };
-        let token = Subject::Pair(number).token();
-        let link = Box::new(TcpLink::new(socket, core, token, self.tap.as_ref()));
-        self.begin(number, Wire::Tcp(link), true);
-    }
-
-    /// Drives the opening of a queue pair's UDT connection.
-    fn open(&mut self, number: u32) {
-        let Some(mut attempt) = self.take_attempt(number) else {
-            return;
-        };
-        let Some(mut batch) = self.scratch.take_batch() else {
-            self.give_up(number, "no memory for arrivals");
-            return;
-        };
-        let Opening::Udt(lower) = &mut attempt.socket else {
-            return;
-        };
-        let open = lower.open(self.now, &mut batch);
-        self.scratch.give_batch(batch);
-        match open {
-            Ok(false) => {
-                if let Some(pair) = self.pairs.get_mut(number) {
-                    pair.link = Link::Connecting(Box::new(attempt));
-                }
-            }
-            Ok(true) => {
-                if let Opening::Udt(lower) = attempt.socket {
-                    let link = UdtLink::initiate(*lower, self.now, attempt.qp, &attempt.private);
-                    match link {
-                        Some(link) => self.begin(number, Wire::Udt(Box::new(link)), false),
-                        None => self.give_up(number, "the private data is too long"),
-                    }
-                }
-            }
-            Err(why) => {
-                attempt.socket.unregister(&self.poller);
-                self.give_up(number, &why);
-            }
-        }
-    }
-
-    /// The transport of a queue pair is there: its protocol begins.
-    fn begin(&mut self, number: u32, mut link: Wire, watch: bool) {
-        let token = Subject::Pair(number).token();
-        if watch && link.register(&self.poller, token).is_err() {
-            self.give_up(number, "the socket cannot be watched");
-            return;
-        }
-        if let Some(pair) = self.pairs.get_mut(number) {
-            pair.attach(link);
-            self.up.push(number);
-            self.turn(number);
-        }
-    }
-
-    fn give_up(&mut self, number: u32, why: &str) {
-        if let Some(pair) = self.pairs.get_mut(number) {
-            pair.unreachable(Some(network(why)));
-            self.report(number);
-        }
-    }
-
-    /// Sets a connected socket up, and says how its protocol is to be.
-    fn prepare(&self, socket: &Stream, qp: QpConfig) -> StreamConfig {
-        if let Some(bytes) = self.socket_buffer {
-            socket.set_buffers(bytes);
-        }
-        // Without it a dead peer is noticed later, or by nobody while nothing is sent; everything else works.
-        let _ = socket.detect_dead_peer(DEAD_AFTER);
-        let emss = socket.segment_len().unwrap_or(self.config.emss);
-        StreamConfig {
-            qp,
-            emss: emss.min(self.config.fpdu_max),
-            ..self.config
-        }
-    }
-
-    // ---- accepting
-
-    pub(super) fn listen(
-        &mut self,
-        door: Door,
-        channel: &Arc<CmEvents>,
-        backlog: u32,
-    ) -> Result<u32> {
-        let listening = Listening {
-            door,
-            channel: Arc::clone(channel),
-            backlog,
-        };
-        let number = self.listeners.insert(listening);
-        let number = number.map_err(|_| Error::Exhausted("listeners"))?;
-        if let Some(listening) = self.listeners.get(number) {
-            self.poller
-                .add(
-                    &listening.door,
-                    Subject::Listener(number).token(),
-                    Interest::READ,
-                )
-                .map_err(Error::os("watching a socket"))?;
-        }
-        Ok(number)
-    }
-
-    /// Ends a listener, and the connections that were not accepted.
-    pub(super) fn unlisten(&mut self, number: u32) {
-        if let Some(listening) = self.listeners.remove(number) {
-            let _ = self.poller.remove(&listening.door);
-        }
-        for embryo in self.embryos.numbers() {
-            if self
-                .embryos
-                .get(embryo)
-                .is_some_and(|embryo| embryo.listener == number)
-            {
-                self.remove_embryo(embryo);
-            }
-        }
-    }
-
-    /// Takes what waits at a listener.
-    fn accept(&mut self, number: u32) -> bool {
-        let of_it = |embryo: &u32| {
-            let embryo = self.embryos.get(*embryo);
-            embryo.is_some_and(|embryo| embryo.listener == number)
-        };
-        let waiting = self.embryos.numbers().filter(of_it).count();
-        let Some(listening) = self.listeners.get_mut(number) else {
-            return false;
-        };
-        let full = waiting >= listening.backlog as usize;
-        let channel = Arc::clone(&listening.channel);
-        let now = self.now;
-        let accepted = match &mut listening.door {
-            // Out of descriptors, say: the connection waits in the kernel.
-            Door::Tcp(acceptor) => {
-                let accepted = acceptor.accept().ok().flatten();
-                accepted.map(|(socket, peer)| (Accepted::Tcp(socket), peer))
-            }
-            Door::Udt(acceptor) => accept_udt(acceptor, now, full),
-        };
-        let Some((accepted, peer)) = accepted else {
-            return false;
-        };
-        let link = match accepted {
-            Accepted::Tcp(socket) if full => {
-                socket.reset_on_drop();
-                return true;
-            }
-            Accepted::Tcp(socket) => {
-                let config = self.prepare(&socket, QpConfig::default());
-                let core = StreamConnection::listen(now, config);
-                Wire::Tcp(Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref())))
-            }
-            Accepted::Udt(lower) => Wire::Udt(Box::new(UdtLink::respond(*lower, now))),
-        };
-        self.take_in(Embryo {
-            link,
-            channel,
-            peer,
-            listener: number,
-            buffers: Buffers::new(0, None, 0, 0, 0),
-        });
-        true
-    }
-
-    fn take_in(&mut self, embryo: Embryo) {
-        let clocked = matches!(embryo.link, Wire::Udt(_));
-        let Ok(number) = self.embryos.insert(embryo) else {
-            return;
-        };
-        let subject = Subject::Embryo(number);
-        let registered = self
-            .embryos
-            .get_mut(number)
-            .map(|embryo| embryo.link.register(&self.poller, subject.token()));
-        if !matches!(registered, Some(Ok(()))) {
-            self.remove_embryo(number);
-            return;
-        }
-        self.set_timer();
-        if clocked {
-            self.clocked.push(subject);
-        }
-        self.embryo_turn(number);
-        self.note_due();
-    }
-
-    pub(super) fn embryo_turn(&mut self, number: u32) -> bool {
-        let Some(embryo) = self.embryos.get_mut(number) else {
-            return false;
-        };
-        let mut env = Env {
-            now: self.now,
-            registry: &self.registry,
-            buffers: &mut embryo.buffers,
-            scratch: &mut self.scratch,
-            poller: &self.poller,
-        };
-        let moved = embryo.link.turn(&mut env);
-        let mut over = embryo.report(&self.me, number);
-        if embryo.link.has_more() {
-            let mut env = Env {
-                now: self.now,
-                registry: &self.registry,
-                buffers: &mut embryo.buffers,
-                scratch: &mut self.scratch,
-                poller: &self.poller,
-            };
-            embryo.link.transmit(&mut env);
-            over |= embryo.report(&self.me, number);
-        }
-        if over {
-            self.remove_embryo(number);
-        }
-        moved
-    }
-
-    pub(super) fn remove_embryo(&mut self, number: u32) {
-        if let Some(embryo) = self.embryos.remove(number) {
-            embryo.link.unregister(&self.poller);
-        }
-    }
-
-    /// Takes an accepted connection out, for a queue pair that may be another shard's.
-    pub(super) fn take_embryo(&mut self, number: u32) -> Option<Embryo> {
-        let embryo = self.embryos.remove(number)?;
-        embryo.link.unregister(&self.poller);
-        Some(embryo)
-    }
-
-    /// Gives a queue pair its accepted connection.
-    pub(super) fn adopt(
-        &mut self,
-        number: u32,
-        embryo: Embryo,
-        private: &[u8],
-        (ird, ord): (u16, u16),
-    ) -> Result<()> {
-        let now = self.now;
-        let pair = self.pairs.get_mut(number);
-        let pair = pair.ok_or(Error::Invalid("the queue pair is gone"))?;
-        let Embryo {
-            mut link, channel, ..
-        } = embryo;
-        pair.events = Some(channel);
-        pair.shape.view.set_state(QpState::Rtr);
-        link.set_queue_pair(pair.qp_config(ird, ord));
-        link.register(&self.poller, Subject::Pair(number).token())
-            .map_err(Error::os("watching a socket"))?;
-        let clocked = matches!(link, Wire::Udt(_));
-        pair.attach_for(link, |link| link.accept(now, private));
-        self.up.push(number);
-        if clocked {
-            self.clocked.push(Subject::Pair(number));
-        }
-        self.turn(number);
-        self.note_due();
-        Ok(())
-    }
-}
-
-/// What has come to a listener.
-enum Accepted {
-    Tcp(Stream),
-    Udt(Box<Lower>),
-}
-
-/// Answers datagrams up to a client that is to be connected; none of those where there is no room.
-fn accept_udt(
-    acceptor: &mut crate::udt::Acceptor,
-    now: Time,
-    full: bool,
-) -> Option<(Accepted, SocketAddr)> {
-    let request = acceptor.next_request().ok().flatten()?;
-    if full {
-        return None;
-    }
-    let now = haul_cc::Time::from_ns(now.as_ns());
-    let opened = acceptor.open(&request, &super::udt::options(), now);
-    let (socket, connection) = opened.ok().flatten()?;
-    let initial = request.handshake.initial;
-    let lower = Lower::new(socket, request.from, connection, initial);
-    Some((Accepted::Udt(Box::new(lower)), request.from))
-}
-
-fn network(why: &str) -> Failure {
-    Failure {
-        blame: Blame::Network,
-        reason: why.to_owned(),
     }
 }

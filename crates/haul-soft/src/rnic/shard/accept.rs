@@ -1,0 +1,223 @@
+//! The passive end of connections.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use haul_io::poller::Interest;
+use haul_io::stream::Stream;
+use haul_iwarp::{QpConfig, StreamConnection, Time};
+use haul_verbs::{Error, QpState, Result};
+
+use super::{Inner, Listening, Subject};
+use crate::rnic::buffers::Buffers;
+use crate::rnic::cm::{Door, Embryo};
+use crate::rnic::events::CmEvents;
+use crate::rnic::tcp::{Env, TcpLink};
+use crate::rnic::udt::{Lower, UdtLink};
+use crate::rnic::wire::Wire;
+use crate::udt::Acceptor;
+
+impl Inner {
+    pub(in crate::rnic) fn listen(
+        &mut self,
+        door: Door,
+        channel: &Arc<CmEvents>,
+        backlog: u32,
+    ) -> Result<u32> {
+        let listening = Listening {
+            door,
+            channel: Arc::clone(channel),
+            backlog,
+        };
+        let number = self.listeners.insert(listening);
+        let number = number.map_err(|_| Error::Exhausted("listeners"))?;
+        if let Some(listening) = self.listeners.get(number) {
+            self.poller
+                .add(
+                    &listening.door,
+                    Subject::Listener(number).token(),
+                    Interest::READ,
+                )
+                .map_err(Error::os("watching a socket"))?;
+        }
+        Ok(number)
+    }
+
+    /// Ends a listener, and the connections that were not accepted.
+    pub(in crate::rnic) fn unlisten(&mut self, number: u32) {
+        if let Some(listening) = self.listeners.remove(number) {
+            let _ = self.poller.remove(&listening.door);
+        }
+        for embryo in self.embryos.numbers() {
+            if self
+                .embryos
+                .get(embryo)
+                .is_some_and(|embryo| embryo.listener == number)
+            {
+                self.remove_embryo(embryo);
+            }
+        }
+    }
+
+    /// Takes what waits at a listener.
+    pub(super) fn accept(&mut self, number: u32) -> bool {
+        let of_it = |embryo: &u32| {
+            let embryo = self.embryos.get(*embryo);
+            embryo.is_some_and(|embryo| embryo.listener == number)
+        };
+        let waiting = self.embryos.numbers().filter(of_it).count();
+        let Some(listening) = self.listeners.get_mut(number) else {
+            return false;
+        };
+        let full = waiting >= listening.backlog as usize;
+        let channel = Arc::clone(&listening.channel);
+        let now = self.now;
+        let accepted = match &mut listening.door {
+            // Out of descriptors, say: the connection waits in the kernel.
+            Door::Tcp(acceptor) => {
+                let accepted = acceptor.accept().ok().flatten();
+                accepted.map(|(socket, peer)| (Accepted::Tcp(socket), peer))
+            }
+            Door::Udt(acceptor) => accept_udt(acceptor, now, full),
+        };
+        let Some((accepted, peer)) = accepted else {
+            return false;
+        };
+        let link = match accepted {
+            Accepted::Tcp(socket) if full => {
+                socket.reset_on_drop();
+                return true;
+            }
+            Accepted::Tcp(socket) => {
+                let config = self.prepare(&socket, QpConfig::default());
+                let core = StreamConnection::listen(now, config);
+                Wire::Tcp(Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref())))
+            }
+            Accepted::Udt(lower) => Wire::Udt(Box::new(UdtLink::respond(*lower, now))),
+        };
+        self.take_in(Embryo {
+            link,
+            channel,
+            peer,
+            listener: number,
+            buffers: Buffers::new(0, None, 0, 0, 0),
+        });
+        true
+    }
+
+    fn take_in(&mut self, embryo: Embryo) {
+        let clocked = matches!(embryo.link, Wire::Udt(_));
+        let Ok(number) = self.embryos.insert(embryo) else {
+            return;
+        };
+        let subject = Subject::Embryo(number);
+        let registered = self
+            .embryos
+            .get_mut(number)
+            .map(|embryo| embryo.link.register(&self.poller, subject.token()));
+        if !matches!(registered, Some(Ok(()))) {
+            self.remove_embryo(number);
+            return;
+        }
+        self.set_timer();
+        if clocked {
+            self.clocked.push(subject);
+        }
+        self.embryo_turn(number);
+        self.note_due();
+    }
+
+    pub(in crate::rnic) fn embryo_turn(&mut self, number: u32) -> bool {
+        let Some(embryo) = self.embryos.get_mut(number) else {
+            return false;
+        };
+        let mut env = Env {
+            now: self.now,
+            registry: &self.registry,
+            buffers: &mut embryo.buffers,
+            scratch: &mut self.scratch,
+            poller: &self.poller,
+        };
+        let moved = embryo.link.turn(&mut env);
+        let mut over = embryo.report(&self.me, number);
+        if embryo.link.has_more() {
+            let mut env = Env {
+                now: self.now,
+                registry: &self.registry,
+                buffers: &mut embryo.buffers,
+                scratch: &mut self.scratch,
+                poller: &self.poller,
+            };
+            embryo.link.transmit(&mut env);
+            over |= embryo.report(&self.me, number);
+        }
+        if over {
+            self.remove_embryo(number);
+        }
+        moved
+    }
+
+    fn remove_embryo(&mut self, number: u32) {
+        if let Some(embryo) = self.embryos.remove(number) {
+            embryo.link.unregister(&self.poller);
+        }
+    }
+
+    /// Takes an accepted connection out, for a queue pair that may be another shard's.
+    pub(in crate::rnic) fn take_embryo(&mut self, number: u32) -> Option<Embryo> {
+        let embryo = self.embryos.remove(number)?;
+        embryo.link.unregister(&self.poller);
+        Some(embryo)
+    }
+
+    /// Gives a queue pair its accepted connection.
+    pub(in crate::rnic) fn adopt(
+        &mut self,
+        number: u32,
+        embryo: Embryo,
+        private: &[u8],
+        (ird, ord): (u16, u16),
+    ) -> Result<()> {
+        let now = self.now;
+        let pair = self.pairs.get_mut(number);
+        let pair = pair.ok_or(Error::Invalid("the queue pair is gone"))?;
+        let Embryo {
+            mut link, channel, ..
+        } = embryo;
+        pair.events = Some(channel);
+        pair.shape.view.set_state(QpState::Rtr);
+        link.set_queue_pair(pair.qp_config(ird, ord));
+        link.register(&self.poller, Subject::Pair(number).token())
+            .map_err(Error::os("watching a socket"))?;
+        let clocked = matches!(link, Wire::Udt(_));
+        pair.attach_for(link, |link| link.accept(now, private));
+        self.up.push(number);
+        self.note_only();
+        if clocked {
+            self.clocked.push(Subject::Pair(number));
+        }
+        self.turn(number);
+        self.note_due();
+        Ok(())
+    }
+}
+
+/// What has come to a listener.
+enum Accepted {
+    Tcp(Stream),
+    Udt(Box<Lower>),
+}
+
+/// Answers datagrams up to a client that is to be connected; none of those where there is no room.
+fn accept_udt(acceptor: &mut Acceptor, now: Time, full: bool) -> Option<(Accepted, SocketAddr)> {
+    let request = acceptor.next_request().ok().flatten()?;
+    if full {
+        return None;
+    }
+    let now = haul_cc::Time::from_ns(now.as_ns());
+    let opened = acceptor.open(&request, &crate::rnic::udt::options(), now);
+    let (socket, connection) = opened.ok().flatten()?;
+    let initial = request.handshake.initial;
+    let lower = Lower::new(socket, request.from, connection, initial);
+    Some((Accepted::Udt(Box::new(lower)), request.from))
+}

@@ -1,0 +1,193 @@
+//! The active end of connections.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_io::poller::Interest;
+use haul_io::stream::Stream;
+use haul_iwarp::{QpConfig, SECOND_NS, StreamConfig, StreamConnection};
+use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
+
+use super::{Inner, Subject};
+use crate::rnic::events::CmEvents;
+use crate::rnic::pair::{Attempt, Link, Opening};
+use crate::rnic::tcp::TcpLink;
+use crate::rnic::udt::{Lower, UdtLink};
+use crate::rnic::wire::Wire;
+
+const CONNECT_NS: u64 = 30 * SECOND_NS;
+/// Silence with data outstanding after which the kernel gives a connection up.
+const DEAD_AFTER: Duration = Duration::from_secs(30);
+
+impl Inner {
+    pub(in crate::rnic) fn connect(
+        &mut self,
+        number: u32,
+        peer: SocketAddr,
+        private: &[u8],
+        (ird, ord): (u16, u16),
+        channel: &Arc<CmEvents>,
+    ) -> Result<()> {
+        let deadline = self.now.after(CONNECT_NS);
+        let pair = self.pairs.get_mut(number);
+        let pair = pair.ok_or(Error::Invalid("the queue pair is gone"))?;
+        let state = pair.shape.view.state();
+        if state != QpState::Reset {
+            return Err(Error::State(state));
+        }
+        pair.events = Some(Arc::clone(channel));
+        pair.shape.view.set_state(QpState::Rtr);
+        let opening = match self.start_connect(number, peer) {
+            Ok(opening) => opening,
+            Err(error) => {
+                self.give_up(number, &error.to_string());
+                return Ok(());
+            }
+        };
+        let clocked = matches!(opening, Opening::Udt(_));
+        if let Some(pair) = self.pairs.get_mut(number) {
+            pair.link = Link::Connecting(Box::new(Attempt {
+                socket: opening,
+                private: private.to_vec(),
+                qp: pair.qp_config(ird, ord),
+                deadline,
+            }));
+        }
+        self.set_timer();
+        if clocked {
+            self.clocked.push(Subject::Pair(number));
+            self.open(number);
+            self.note_due();
+        }
+        Ok(())
+    }
+
+    fn start_connect(&mut self, number: u32, peer: SocketAddr) -> io::Result<Opening> {
+        let token = Subject::Pair(number).token();
+        if self.transport == Transport::IwarpUdt {
+            let mut lower = Lower::connect(peer, self.now)?;
+            lower.register(&self.poller, token)?;
+            return Ok(Opening::Udt(Box::new(lower)));
+        }
+        let socket = Stream::start_connect(peer)?;
+        self.poller.add(&socket, token, Interest::WRITE)?;
+        Ok(Opening::Tcp(socket))
+    }
+
+    /// Takes a queue pair's attempt to connect, to go on with it.
+    fn take_attempt(&mut self, number: u32) -> Option<Attempt> {
+        let pair = self.pairs.get_mut(number)?;
+        match std::mem::replace(&mut pair.link, Link::None) {
+            Link::Connecting(attempt) => Some(*attempt),
+            other => {
+                pair.link = other;
+                None
+            }
+        }
+    }
+
+    /// The socket of a queue pair is connected, or has failed to.
+    pub(super) fn connected(&mut self, number: u32) {
+        let Some(attempt) = self.take_attempt(number) else {
+            return;
+        };
+        attempt.socket.unregister(&self.poller);
+        let Opening::Tcp(socket) = attempt.socket else {
+            return;
+        };
+        if let Err(error) = socket.connected() {
+            self.give_up(number, &error.to_string());
+            return;
+        }
+        let config = self.prepare(&socket, attempt.qp);
+        let Ok(core) = StreamConnection::connect(self.now, config, &attempt.private) else {
+            self.give_up(number, "the private data is too long");
+            return;
+        };
+        let token = Subject::Pair(number).token();
+        let link = Box::new(TcpLink::new(socket, core, token, self.tap.as_ref()));
+        self.begin(number, Wire::Tcp(link), true);
+    }
+
+    /// Drives the opening of a queue pair's UDT connection.
+    pub(super) fn open(&mut self, number: u32) {
+        let Some(mut attempt) = self.take_attempt(number) else {
+            return;
+        };
+        let Some(mut batch) = self.scratch.take_batch() else {
+            self.give_up(number, "no memory for arrivals");
+            return;
+        };
+        let Opening::Udt(lower) = &mut attempt.socket else {
+            return;
+        };
+        let open = lower.open(self.now, &mut batch);
+        self.scratch.give_batch(batch);
+        match open {
+            Ok(false) => {
+                if let Some(pair) = self.pairs.get_mut(number) {
+                    pair.link = Link::Connecting(Box::new(attempt));
+                }
+            }
+            Ok(true) => {
+                if let Opening::Udt(lower) = attempt.socket {
+                    let link = UdtLink::initiate(*lower, self.now, attempt.qp, &attempt.private);
+                    match link {
+                        Some(link) => self.begin(number, Wire::Udt(Box::new(link)), false),
+                        None => self.give_up(number, "the private data is too long"),
+                    }
+                }
+            }
+            Err(why) => {
+                attempt.socket.unregister(&self.poller);
+                self.give_up(number, &why);
+            }
+        }
+    }
+
+    /// The transport of a queue pair is there: its protocol begins.
+    fn begin(&mut self, number: u32, mut link: Wire, watch: bool) {
+        let token = Subject::Pair(number).token();
+        if watch && link.register(&self.poller, token).is_err() {
+            self.give_up(number, "the socket cannot be watched");
+            return;
+        }
+        if let Some(pair) = self.pairs.get_mut(number) {
+            pair.attach(link);
+            self.up.push(number);
+            self.note_only();
+            self.turn(number);
+        }
+    }
+
+    pub(super) fn give_up(&mut self, number: u32, why: &str) {
+        if let Some(pair) = self.pairs.get_mut(number) {
+            pair.unreachable(Some(network(why)));
+            self.report(number);
+        }
+    }
+
+    /// Sets a connected socket up, and says how its protocol is to be.
+    pub(super) fn prepare(&self, socket: &Stream, qp: QpConfig) -> StreamConfig {
+        if let Some(bytes) = self.socket_buffer {
+            socket.set_buffers(bytes);
+        }
+        // Without it a dead peer is noticed later, or by nobody while nothing is sent; everything else works.
+        let _ = socket.detect_dead_peer(DEAD_AFTER);
+        let emss = socket.segment_len().unwrap_or(self.config.emss);
+        StreamConfig {
+            qp,
+            emss: emss.min(self.config.fpdu_max),
+            ..self.config
+        }
+    }
+}
+
+fn network(why: &str) -> Failure {
+    Failure {
+        blame: Blame::Network,
+        reason: why.to_owned(),
+    }
+}
