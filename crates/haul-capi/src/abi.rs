@@ -142,7 +142,7 @@ pub const HAUL_ASYNC_OTHER: u32 = 255;
 /// A structure that begins with its `size` and may grow at its end.
 ///
 /// # Safety
-/// `repr(C)`, its first field is `size: u32`, every pattern of bits is a value of it, and [`Sized::ROOM_MIN`] is at least 4.
+/// `repr(C)`, its first field is `size: u32`, every pattern of bits is a value of it, and [`Growing::ROOM_MIN`] is at least 4.
 pub unsafe trait Growing: Copy {
     /// What it was in the first version of the interface, bytes. No program has a shorter one.
     const ROOM_MIN: usize;

@@ -250,7 +250,7 @@ pub(crate) unsafe fn slice<'a, T>(start: *const T, count: usize) -> Result<&'a [
 /// The places of a C array that is to be filled.
 ///
 /// # Errors
-/// As [`slice`].
+/// As [`slice()`].
 ///
 /// # Safety
 /// `count` writable, aligned places at `start`, which nobody else uses while the slice lives; or none.

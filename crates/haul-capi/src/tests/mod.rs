@@ -25,8 +25,10 @@ struct World {
 fn make<T>(create: impl FnOnce(Option<&mut MaybeUninit<*mut T>>) -> c_int) -> Box<T> {
     let mut out = MaybeUninit::uninit();
     assert_eq!(create(Some(&mut out)), HAUL_OK);
-    // SAFETY: a function that returns HAUL_OK has put an object there, and gives it away.
-    unsafe { Box::from_raw(out.assume_init()) }
+    // SAFETY: a function that returns HAUL_OK has put an object there.
+    let object = unsafe { out.assume_init() };
+    // SAFETY: and gives it away.
+    unsafe { Box::from_raw(object) }
 }
 
 impl World {
@@ -351,10 +353,8 @@ fn receives_arrive_in_order_and_say_where_they_stopped() {
     // SAFETY: requests and what they point to live.
     let result = unsafe { haul_post_recv(Some(&world.qp), start, len, Some(&mut posted)) };
     // SAFETY: every call writes it.
-    assert_eq!(
-        (result, unsafe { posted.assume_init() }),
-        (HAUL_ERR_INVALID, 20)
-    );
+    let posted = unsafe { posted.assume_init() };
+    assert_eq!((result, posted), (HAUL_ERR_INVALID, 20));
     let received = world.script.received.lock().unwrap();
     assert!(received.iter().map(|(wr_id, _)| *wr_id).eq(0..20));
     assert!(received.iter().all(|(_, pieces)| pieces
@@ -372,10 +372,8 @@ fn limits_are_those_of_the_device_and_of_the_interface() {
     let mut info: haul_device_info = unsafe { std::mem::zeroed() };
     info.size = u32::try_from(size_of::<haul_device_info>()).unwrap();
     // SAFETY: the structure says its size.
-    assert_eq!(
-        unsafe { haul_query(Some(&world.context), &mut info) },
-        HAUL_OK
-    );
+    let result = unsafe { haul_query(Some(&world.context), &raw mut info) };
+    assert_eq!(result, HAUL_OK);
     // SAFETY: names end with a NUL.
     assert_eq!(unsafe { CStr::from_ptr(info.name.as_ptr()) }, c"mock0");
     assert_eq!(info.caps, (HAUL_CAP_ENDPOINTS << 1) - 1);

@@ -151,6 +151,8 @@ pub(super) struct Cq {
 /// How long a thread looks for arrivals before it sleeps, ns: a few times what falling asleep and waking up cost. It does
 /// not yield meanwhile: to a scheduler that is more than a moment, and any idle thread may take it.
 const SPIN_NS: u64 = 20_000;
+/// Less is not worth a look at the clock, ns.
+const SPIN_NS_MIN: u64 = 500;
 /// How long a poll that has found nothing for some time sleeps at most, ns. What arrives ends it.
 const DOZE_NS: u64 = 50_000;
 /// What comes so soon after falling asleep, ns, was waiting for this processor.
@@ -185,13 +187,18 @@ impl Spin {
 
     /// It came while spinning.
     fn paid(&self) {
-        self.ns.store(SPIN_NS, Ordering::Relaxed);
+        let ns = self.ns.load(Ordering::Relaxed);
+        if ns < SPIN_NS {
+            self.ns
+                .store((ns * 2).clamp(SPIN_NS_MIN, SPIN_NS), Ordering::Relaxed);
+        }
     }
 
     /// It came, or did not, `slept_ns` after spinning had ended.
     fn failed(&self, slept_ns: u64) {
         if slept_ns < SOON_NS {
-            let ns = self.ns.load(Ordering::Relaxed) / 2;
+            let ns = self.ns.load(Ordering::Relaxed) / 4;
+            let ns = if ns < SPIN_NS_MIN { 0 } else { ns };
             self.ns.store(ns, Ordering::Relaxed);
         }
     }

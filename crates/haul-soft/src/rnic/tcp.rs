@@ -26,7 +26,7 @@ use super::tap::{Flow, Tap};
 /// A TCP connection and its protocol.
 #[derive(Debug)]
 pub(super) struct TcpLink {
-    socket: Stream,
+    socket: Arc<Stream>,
     pub(super) core: StreamConnection,
     token: u64,
     /// What the core wants to be done with the next octets.
@@ -145,7 +145,7 @@ impl TcpLink {
     ) -> Self {
         let flow = tap.and_then(|tap| Flow::new(tap, socket.local_addr()?, socket.peer_addr()?));
         Self {
-            socket,
+            socket: Arc::new(socket),
             core,
             token,
             next: Next::More { at_least: 1 },
@@ -166,14 +166,14 @@ impl TcpLink {
     pub(super) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
         self.token = token;
         self.blocked = false;
-        poller.add(&self.socket, token, Interest::READ)
+        poller.add(&*self.socket, token, Interest::READ)
     }
 
     /// Watches the socket no longer.
     pub(super) fn unregister(&self, poller: &Poller) {
         if !self.eof {
             // It fails only for a socket that is not watched.
-            let _ = poller.remove(&self.socket);
+            let _ = poller.remove(&*self.socket);
         }
     }
 
@@ -202,6 +202,11 @@ impl TcpLink {
         }
     }
 
+    /// The socket, as long as something may arrive.
+    pub(super) fn open_socket(&self) -> Option<&Arc<Stream>> {
+        (!self.eof).then_some(&self.socket)
+    }
+
     /// Receives and sends what there is; whether that was anything.
     pub(super) fn turn(&mut self, env: &mut Env<'_>) -> bool {
         let received = self.receive(env);
@@ -216,7 +221,7 @@ impl TcpLink {
             match self.receive_once(env) {
                 Ok((0, _)) => {
                     self.eof = true;
-                    let _ = env.poller.remove(&self.socket);
+                    let _ = env.poller.remove(&*self.socket);
                     self.core.handle_eof(env.now);
                     return true;
                 }
@@ -241,7 +246,7 @@ impl TcpLink {
         self.eof = true;
         self.ended = true;
         self.left = None;
-        let _ = env.poller.remove(&self.socket);
+        let _ = env.poller.remove(&*self.socket);
         self.core.handle_lost(env.now);
     }
 
@@ -259,7 +264,7 @@ impl TcpLink {
             BUFFER
         };
         let mut bytes = std::mem::take(&mut env.scratch.bytes);
-        let received = stream::receive(&self.socket, &mut [Scatter::from(&mut bytes[..room])]);
+        let received = stream::receive(&*self.socket, &mut [Scatter::from(&mut bytes[..room])]);
         if let Ok(count) = received {
             if let Some(flow) = &mut self.flow {
                 flow.show(&bytes[..count]);
@@ -292,7 +297,7 @@ impl TcpLink {
             BUFFER
         };
         scatter.push(Scatter::from(&mut bytes[..room]));
-        let received = stream::receive(&self.socket, &mut scatter);
+        let received = stream::receive(&*self.socket, &mut scatter);
         drop(scatter);
         if let Ok(count) = received {
             let direct = count.min(len as usize);
@@ -468,7 +473,7 @@ impl TcpLink {
             } else {
                 Interest::READ
             };
-            let _ = env.poller.modify(&self.socket, self.token, interest);
+            let _ = env.poller.modify(&*self.socket, self.token, interest);
         }
     }
 
@@ -511,7 +516,7 @@ impl TcpLink {
         let moved = self.core.poll_startup(&mut self.frame);
         while self.frame_sent < self.frame.len() {
             let rest = &self.frame[self.frame_sent..];
-            let sent = stream::send(&self.socket, &[Gather::from(rest)], false)?;
+            let sent = stream::send(&*self.socket, &[Gather::from(rest)], false)?;
             if let Some(flow) = &mut self.flow {
                 flow.show(&rest[..sent]);
                 flow.sent();
@@ -565,7 +570,7 @@ impl TcpLink {
                 }
             }
             let ranges = batch.gather(&sources);
-            let sent = stream::send(&self.socket, &ranges, false)?;
+            let sent = stream::send(&*self.socket, &ranges, false)?;
             drop(ranges);
             if let Some(flow) = &mut self.flow {
                 batch.show(&sources, sent, flow);

@@ -192,6 +192,7 @@ impl Inner {
         let clocked = matches!(link, Wire::Udt(_));
         pair.attach_for(link, |link| link.accept(now, private));
         self.up.push(number);
+        self.note_only();
         if clocked {
             self.clocked.push(Subject::Pair(number));
         }

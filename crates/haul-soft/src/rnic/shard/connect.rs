@@ -157,6 +157,7 @@ impl Inner {
         if let Some(pair) = self.pairs.get_mut(number) {
             pair.attach(link);
             self.up.push(number);
+            self.note_only();
             self.turn(number);
         }
     }
