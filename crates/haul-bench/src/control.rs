@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul::fault::{Code, Fault};
 use haul_verbs::{Endpoint, Remote};
@@ -19,7 +19,7 @@ pub(crate) const VERSION: u32 = 1;
 /// What the first message says that it is.
 pub(crate) const PROTOCOL: &str = "haul-bench-rdma";
 /// The longest message of a stranger, bytes.
-const GREETING_MAX: u64 = 64 << 10;
+const GREETING_MAX: usize = 64 << 10;
 /// The longest message, bytes: the endpoints of all queue pairs.
 const MESSAGE_MAX: u64 = 8 << 20;
 /// A server waits so long for a greeting.
@@ -287,16 +287,22 @@ pub(crate) fn connect(
     )
 }
 
-/// The first message of a stranger.
-pub(crate) fn greeting(stream: &TcpStream) -> Result<Plan, Fault> {
+/// The first message of a stranger, who says nothing more before the answer.
+pub(crate) fn greeting(mut stream: &TcpStream) -> Result<Plan, Fault> {
     let failed = |error: io::Error| Fault::connection(&error);
-    stream
-        .set_read_timeout(Some(GREETING_TIME))
-        .map_err(failed)?;
-    // Byte by byte, so that nothing is taken that follows.
+    let end = Instant::now() + GREETING_TIME;
     let mut line = Vec::new();
-    for byte in stream.take(GREETING_MAX).bytes() {
-        line.push(byte.map_err(failed)?);
+    let mut piece = [0; 4096];
+    while line.len() < GREETING_MAX {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_read_timeout(Some(left)).map_err(failed)?;
+        match stream.read(&mut piece).map_err(failed)? {
+            0 => break,
+            count => line.extend_from_slice(&piece[..count]),
+        }
         if line.ends_with(b"\n") {
             return plan_of(&line);
         }

@@ -331,7 +331,8 @@ pub(crate) mod tests {
     #[test]
     fn a_plan_that_makes_no_sense_is_refused_with_the_reason() {
         assert_eq!(plan().validate(), Ok(()));
-        let wrong: [(&str, fn(&mut Plan)); 12] = [
+        type Change = fn(&mut Plan);
+        let wrong: [(&str, Change); 12] = [
             ("size is 0", |plan| plan.sizes = vec![0]),
             ("size is 8388609", |plan| plan.sizes = vec![SIZE_MAX + 1]),
             ("message sizes", |plan| plan.sizes.clear()),

@@ -109,7 +109,7 @@ fn plan(args: &Rdma) -> Result<Plan, Fault> {
         bidirectional: args.bidirectional,
         limit,
         post_list: args.post_list,
-        cq_mod: args.cq_mod.unwrap_or((depth / 4).max(1)),
+        cq_mod: args.cq_mod.unwrap_or_else(|| (depth / 4).max(1)),
         inline: args.inline,
         outs: args.outs,
         verify: args.verify,

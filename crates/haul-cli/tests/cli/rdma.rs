@@ -132,7 +132,7 @@ fn a_bench_by_time_ends_in_time_and_says_what_that_means() {
         let ended = bench(&server, &format!("{flags} --time 300ms --size 64 --json")).ok();
         let json = ended.json();
         let row = &rows(&json)[0];
-        let figure = row.get("bandwidth").or(row.get("latency")).unwrap();
+        let figure = row.get("bandwidth").or_else(|| row.get("latency")).unwrap();
         let seconds = figure["seconds"].as_f64().unwrap();
         assert!((0.29..10.0).contains(&seconds), "{seconds}");
         assert!(begun.elapsed() < Duration::from_secs(60));
