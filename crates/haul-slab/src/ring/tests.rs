@@ -59,7 +59,7 @@ mod model {
 
     proptest! {
         #![proptest_config(ProptestConfig {
-            cases: if cfg!(miri) { 4 } else { 256 },
+            cases: if cfg!(miri) { 2 } else { 256 },
             failure_persistence: None,
             ..ProptestConfig::default()
         })]
@@ -68,7 +68,7 @@ mod model {
         fn every_stage_holds_what_the_inequalities_say(
             count in 2..5_usize,
             slots in 0..5_u32,
-            operations in prop::collection::vec(operation(), 1..400),
+            operations in prop::collection::vec(operation(), 1..if cfg!(miri) { 30 } else { 400 }),
         ) {
             let memory = Region::map(4096).unwrap();
             let mut ring = stages(&memory.cut(0, 8 << slots).unwrap(), 8, count).unwrap();
@@ -100,7 +100,7 @@ mod model {
 
     #[test]
     fn three_threads_move_every_slot_once_and_see_its_content() {
-        const SLOTS: u64 = if cfg!(miri) { 200 } else { 200_000 };
+        const SLOTS: u64 = if cfg!(miri) { 50 } else { 200_000 };
         let memory = Region::map(64 * 8).unwrap();
         let mut ring = stages(&memory, 8, 3).unwrap().into_iter();
         let (mut fill, mut forward, mut retire) = (
