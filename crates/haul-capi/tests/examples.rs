@@ -58,6 +58,21 @@ fn every_example_runs() {
 }
 
 #[test]
+fn every_example_runs_over_udt() {
+    let run = Run {
+        environment: &[("HAUL_DEVICE", "soft-udt")],
+        ..Run::default()
+    };
+    let folder = build("udt", &[]);
+    for program in ["srq", "verbs"] {
+        check(program, &command(&folder, program, &run).output().unwrap());
+    }
+    for (program, arguments) in BETWEEN_TWO {
+        between_two(&folder, program, arguments, &run);
+    }
+}
+
+#[test]
 fn every_example_runs_with_sanitizers() {
     let flags = "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer";
     let run = Run {
