@@ -29,6 +29,8 @@ pub(super) struct Rnic {
     pub(super) registry: Registry,
     pub(super) async_events: Arc<AsyncEvents>,
     engines: Vec<Engine>,
+    /// Completion queues that are armed.
+    armed: Arc<AtomicU32>,
     next_pd: AtomicU32,
     next_qp: AtomicU32,
     next_shard: AtomicUsize,
@@ -52,8 +54,20 @@ impl Rnic {
             u64::from_ne_bytes(word)
         });
         let registry = Registry::new([low, high]);
+        let armed = Arc::new(AtomicU32::new(0));
+        let start = |number| {
+            let (registry, tap) = (registry.clone(), tap.clone());
+            Engine::start(
+                number,
+                registry,
+                transport,
+                options,
+                tap,
+                Arc::clone(&armed),
+            )
+        };
         let engines = (0..options.shards)
-            .map(|number| Engine::start(number, registry.clone(), transport, options, tap.clone()))
+            .map(start)
             .collect::<io::Result<Vec<_>>>()
             .map_err(Error::os("engine thread"))?;
         Ok(Arc::new(Self {
@@ -61,6 +75,7 @@ impl Rnic {
             registry,
             async_events: Arc::new(events::async_events()?),
             engines,
+            armed,
             next_pd: AtomicU32::new(1),
             next_qp: AtomicU32::new(0),
             next_shard: AtomicUsize::new(0),
@@ -87,6 +102,18 @@ impl Rnic {
     pub(super) fn drive(&self) -> Drive {
         let drives = self.engines.iter().map(|engine| engine.shard().try_drive());
         drives.max().unwrap_or(Drive::Still)
+    }
+
+    /// The count of armed completion queues.
+    pub(super) fn armed(&self) -> &Arc<AtomicU32> {
+        &self.armed
+    }
+
+    /// A completion queue has been armed: from now on the engines see to it.
+    pub(super) fn attend(&self) {
+        for engine in &self.engines {
+            engine.shard().attend();
+        }
     }
 
     /// Whether nobody has driven for some calls.

@@ -27,6 +27,8 @@ pub(super) struct Queue {
     channel: Option<Arc<Channel>>,
     token: u64,
     armed: AtomicU8,
+    /// Queues of the device that are armed, this one among them if it is.
+    armed_queues: Arc<AtomicU32>,
     /// Threads that sleep, or are about to, until something is pushed.
     sleepers: AtomicU32,
     wake: Signal,
@@ -52,6 +54,7 @@ impl Queue {
         channel: Option<Arc<Channel>>,
         token: u64,
         async_events: Arc<AsyncEvents>,
+        armed_queues: Arc<AtomicU32>,
     ) -> Result<Self> {
         Ok(Self {
             entries: Mutex::new(VecDeque::new()),
@@ -61,6 +64,7 @@ impl Queue {
             channel,
             token,
             armed: AtomicU8::new(ARMED_NOT),
+            armed_queues,
             sleepers: AtomicU32::new(0),
             wake: Signal::new().map_err(Error::os("eventfd"))?,
             woken: AtomicBool::new(false),
@@ -98,11 +102,20 @@ impl Queue {
             _ => false,
         };
         if wanted
-            && self.armed.swap(ARMED_NOT, Ordering::AcqRel) != ARMED_NOT
+            && self.disarm()
             && let Some(channel) = &self.channel
         {
             channel.push(self.token);
         }
+    }
+
+    /// Whether it was armed.
+    fn disarm(&self) -> bool {
+        let was = self.armed.swap(ARMED_NOT, Ordering::SeqCst) != ARMED_NOT;
+        if was {
+            self.armed_queues.fetch_sub(1, Ordering::SeqCst);
+        }
+        was
     }
 
     fn pop(&self, out: &mut [WorkCompletion]) -> usize {
@@ -132,6 +145,12 @@ impl Queue {
 
     pub(super) fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.disarm();
     }
 }
 
@@ -212,8 +231,9 @@ impl Cq {
         token: u64,
     ) -> Result<Self> {
         let events = Arc::clone(&rnic.async_events);
+        let armed = Arc::clone(rnic.armed());
         Ok(Self {
-            queue: Arc::new(Queue::new(entries, channel, token, events)?),
+            queue: Arc::new(Queue::new(entries, channel, token, events, armed)?),
             rnic,
             idle_since_ns: AtomicU64::new(0),
             idle_spin_ns: AtomicU64::new(SPIN_NS),
@@ -352,12 +372,18 @@ impl CqOps for Cq {
             Notify::Solicited => ARMED_SOLICITED,
         };
         // Armed for any stays so.
-        let _ = self
-            .queue
+        let queue = &self.queue;
+        queue.armed_queues.fetch_add(1, Ordering::SeqCst);
+        let before = queue
             .armed
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
                 (now != ARMED_ANY).then_some(armed)
             });
+        if before == Ok(ARMED_NOT) {
+            self.rnic.attend();
+        } else {
+            queue.armed_queues.fetch_sub(1, Ordering::SeqCst);
+        }
         Ok(())
     }
 }

@@ -79,6 +79,11 @@ pub(super) struct Shard {
     /// Drives by applications, so that the engine sees that there are any.
     drives: AtomicU64,
     skips: AtomicU32,
+    /// Completion queues of the device that are armed: their owners may sleep on a file descriptor of their own, where
+    /// nothing but the engine wakes them.
+    armed: Arc<AtomicU32>,
+    /// The engine leaves the driving to applications.
+    stands_by: AtomicBool,
     /// When the shard wants to be driven though nothing arrives, ns; `u64::MAX` is never.
     due_ns: AtomicU64,
     stop: AtomicBool,
@@ -165,6 +170,7 @@ impl Engine {
         transport: Transport,
         options: &Options,
         tap: Option<Arc<Tap>>,
+        armed: Arc<AtomicU32>,
     ) -> io::Result<Self> {
         let poller = Poller::new()?;
         let ready = poller.as_fd().try_clone_to_owned()?;
@@ -203,6 +209,8 @@ impl Engine {
             sleepers: AtomicU32::new(0),
             drives: AtomicU64::new(0),
             skips: AtomicU32::new(0),
+            armed,
+            stands_by: AtomicBool::new(false),
             due_ns: AtomicU64::new(u64::MAX),
             stop: AtomicBool::new(false),
             signal,
@@ -310,6 +318,13 @@ impl Shard {
         result.map(|_| ())
     }
 
+    /// A completion queue has been armed.
+    pub(super) fn attend(&self) {
+        if self.stands_by.load(Ordering::SeqCst) {
+            self.signal.set();
+        }
+    }
+
     fn until_due(&self) -> Option<u64> {
         let due = self.due_ns.load(Ordering::Relaxed);
         (due != u64::MAX).then(|| due.saturating_sub(Clock::new().now_ns()))
@@ -327,8 +342,15 @@ impl Shard {
             self.signal.clear();
             // Neither wait fails but for a lack of memory; then this looks again at once.
             if attended {
-                let _ = wait_readable([self.signal.as_fd()], Some(STANDBY_NS));
-                continue;
+                // SeqCst here and in `attend`: either this thread sees the armed queue, or the signal comes.
+                self.stands_by.store(true, Ordering::SeqCst);
+                if self.armed.load(Ordering::SeqCst) == 0 {
+                    let _ = wait_readable([self.signal.as_fd()], Some(STANDBY_NS));
+                }
+                self.stands_by.store(false, Ordering::SeqCst);
+                if self.armed.load(Ordering::SeqCst) == 0 {
+                    continue;
+                }
             }
             let _ = wait_readable([self.ready.as_fd(), self.signal.as_fd()], self.until_due());
             while self.drives.load(Ordering::Relaxed) == seen
