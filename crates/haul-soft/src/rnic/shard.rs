@@ -580,11 +580,15 @@ impl Inner {
             }
             _ => false,
         };
+        let gone = pair.orphaned.is_some() && matches!(pair.link, Link::Over);
         if ended {
             self.note_only();
         }
         if times {
             self.set_timer();
+        }
+        if gone {
+            self.remove(number);
         }
         Some(result)
     }
@@ -630,7 +634,9 @@ impl Inner {
                 link.finish(now);
                 self.transmit(number);
             }
-            Link::Closing(_) => {}
+            Link::Closing(_) => {
+                self.turn(number);
+            }
             _ => self.remove(number),
         }
     }
