@@ -213,7 +213,7 @@ impl Model {
 
     /// A delay beyond this is a queue and not noise.
     fn queue_threshold_ns(&self) -> u64 {
-        (self.base_ns() / 24).max(5 * MILLISECOND_NS / 2)
+        (self.base_ns() / 24).max(3 * MILLISECOND_NS / 2)
     }
 
     fn is_starting(&self) -> bool {
