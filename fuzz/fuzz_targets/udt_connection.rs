@@ -120,7 +120,10 @@ impl Host {
                 cookie: 0,
                 peer: [0; 4],
             },
-            offer: Offer { placement },
+            offer: Offer {
+                placement,
+                ecn: false,
+            },
         };
         let now = Time::from_ns(1_000_000);
         let memory_bytes = if placement && kind == SocketKind::Stream {
