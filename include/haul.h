@@ -561,7 +561,7 @@ typedef struct haul_conn_request haul_conn_request;
 enum haul_cm_type {
   HAUL_CM_CONNECT_REQUEST = 1, /* request: answer it with haul_accept or haul_reject */
   HAUL_CM_ESTABLISHED = 2,     /* the connection is there: sends may be posted */
-  HAUL_CM_REJECTED = 3,        /* the peer's application does not want it; the queue pair can be connected again */
+  HAUL_CM_REJECTED = 3,        /* the peer's application does not want it; another attempt takes a new queue pair */
   HAUL_CM_UNREACHABLE = 4,     /* no listener, no route, no answer, or one that makes no sense: blame, reason */
   HAUL_CM_DISCONNECTED = 5,    /* it is over; what was posted is flushed. blame is HAUL_BLAME_NONE if an end disconnected in order */
   HAUL_CM_OTHER = 255

@@ -67,7 +67,7 @@ pub enum CmEvent {
     },
     /// The peer's application does not want the connection.
     Rejected {
-        /// The queue pair, which can be connected again.
+        /// The queue pair. It may be in error then: another attempt takes a new one.
         qp_num: u32,
         /// What the peer's application says.
         private_data: Vec<u8>,

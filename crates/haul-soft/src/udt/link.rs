@@ -71,7 +71,8 @@ const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Rounds of receiving, and batches sent, before the other direction gets its turn.
 const RECEIVE_ROUNDS: usize = 4;
 const SEND_BATCHES: usize = 8;
-const PAUSE_NS_MIN: u64 = haul_cc::time::MILLISECOND_NS / 4;
+/// How long arrivals gather where no report is due.
+const PAUSE_NS: u64 = haul_cc::time::MILLISECOND_NS / 4;
 const PAUSE_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
 /// A sender paced slower than this between batches listens to its peer while it waits.
 const NAP_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
@@ -291,7 +292,7 @@ impl Link {
         let fill_ns = room.saturating_mul(since_ns) / self.arrived.max(1);
         self.paused = self.now;
         let due = self.connection.feedback_due();
-        let patience_ns = due.map_or(PAUSE_NS_MIN, |due| due.since(self.now));
+        let patience_ns = due.map_or(PAUSE_NS, |due| due.since(self.now));
         Duration::from_nanos(patience_ns.min(PAUSE_NS_MAX).min(fill_ns))
     }
 
