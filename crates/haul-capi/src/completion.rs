@@ -209,7 +209,7 @@ fn completion(wc: &WorkCompletion) -> haul_wc {
         qp_num: wc.qp_num,
         flags,
         data,
-        src_qp: wc.src_qp,
+        src_qp: wc.src.map_or(0, |peer| peer.qp_num),
         vendor_err: wc.vendor_err,
         reserved: [0; 3],
     }

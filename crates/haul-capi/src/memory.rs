@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use haul_verbs::{AccessFlags, Mr, MrAddressing, MrInit, Pd, Region};
+use haul_verbs::{AccessFlags, Mr, MrAddressing, MrInit, Pd, Region, Sources};
 
 use crate::abi::*;
 use crate::border::{Last, create, destroy, handles, on, write_growing};
@@ -150,6 +150,7 @@ fn register(pd: &haul_pd, region: Region, access: u32, iova: Option<u64>) -> Res
         region,
         access: flags.ok_or(Error::Argument("rights that there are not"))?,
         addressing,
+        sources: Sources::default(),
     };
     Ok(haul_mr {
         mr: pd.pd.register(init)?,

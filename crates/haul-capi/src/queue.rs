@@ -4,7 +4,9 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use haul_verbs::{Blame, Endpoint, Failure, Qp, QpCapacity, QpInit, QpState, QpType, Srq, SrqInit};
+use haul_verbs::{
+    Blame, DatagramInit, Endpoint, Failure, Qp, QpCapacity, QpInit, QpState, QpType, Srq, SrqInit,
+};
 
 use crate::abi::*;
 use crate::border::{
@@ -88,6 +90,7 @@ pub unsafe extern "C" fn haul_qp_create(
             },
             signal_all: init.flags & HAUL_QP_SIGNAL_ALL != 0,
             remote_placement: init.flags & HAUL_QP_REMOTE_PLACEMENT != 0,
+            datagram: DatagramInit::default(),
         };
         Ok(haul_qp {
             qp: pd.pd.create_qp(&init)?,

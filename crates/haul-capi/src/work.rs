@@ -158,6 +158,7 @@ unsafe fn convert<'a>(request: &haul_send_wr) -> Result<Converted<'a>> {
         op: operation(request)?,
         flags: SendFlags::from_bits_truncate(request.flags & !HAUL_SEND_INLINE),
         data: Data::Sges(SgeList::EMPTY),
+        peer: None,
     };
     // SAFETY: the caller's contract.
     let pieces: &[haul_sge] = unsafe { slice(request.sges, request.num_sge as usize)? };

@@ -278,7 +278,7 @@ fn convert(from: &verbs::Wc) -> WorkCompletion {
         qp_num: from.qp_num,
         data,
         vendor_err: from.vendor_err,
-        src_qp: from.src_qp,
+        src: None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Result;
+use crate::datagram::Peer;
 use crate::provider::{CompletionChannelOps, CqOps};
 
 /// A completion queue. Clones are the same queue.
@@ -130,7 +131,8 @@ pub enum WcStatus {
     RemAbortErr,
     /// The device is broken.
     FatalErr,
-    /// No answer in time.
+    /// No answer in time. A Read by unreliable datagrams has brought what its record says
+    /// ([`Qp::take_record`](crate::Qp::take_record)).
     RespTimeoutErr,
     /// None of these.
     GeneralErr,
@@ -157,6 +159,11 @@ pub enum WcOpcode {
     Recv,
     /// A receive, by an RDMA Write with immediate data.
     RecvRdmaWithImm,
+    /// A Write-Record, at its source.
+    WriteRecord,
+    /// A Write-Record, at its target: [`Qp::take_record`](crate::Qp::take_record) with the completion's `wr_id` says what was
+    /// placed. Takes no receive work request.
+    RecvWriteRecord,
 }
 
 /// What came with a message beside its bytes.
@@ -189,6 +196,6 @@ pub struct WorkCompletion {
     pub data: WcData,
     /// The provider's own number for the error.
     pub vendor_err: u32,
-    /// The sender's queue pair, for datagrams.
-    pub src_qp: u32,
+    /// The sender, for datagram services.
+    pub src: Option<Peer>,
 }

@@ -22,6 +22,9 @@ pub enum Transport {
     Iwarp,
     /// iWARP's DDP and RDMAP over UDT: as [`Transport::Iwarp`].
     IwarpUdt,
+    /// iWARP's DDP and RDMAP in UDP datagrams (docs/protocol/datagram.md). Unreliable: complete means that it was handed to
+    /// the network; reliable: that the peer has acknowledged it.
+    IwarpUdp,
     /// RDMA over Converged Ethernet: complete means that the peer's device has acknowledged it.
     Roce,
     /// InfiniBand: as [`Transport::Roce`].
@@ -51,6 +54,12 @@ bitflags::bitflags! {
         const REMOTE_PLACEMENT = 1 << 7;
         /// [`Qp::connect_endpoint`](crate::Qp::connect_endpoint): connections without the connection manager.
         const ENDPOINTS = 1 << 8;
+        /// Reliable datagrams.
+        const RD = 1 << 9;
+        /// Reliable connections.
+        const RC = 1 << 10;
+        /// RDMA Write-Record.
+        const WRITE_RECORD = 1 << 11;
     }
 }
 

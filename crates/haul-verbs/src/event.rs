@@ -19,6 +19,11 @@ pub enum AsyncEvent {
         /// Its number.
         qp_num: u32,
     },
+    /// A datagram service dropped something that should not have come; its statistics say what. At most ten a second.
+    DatagramRefused {
+        /// Its number.
+        qp_num: u32,
+    },
     /// The first message has arrived on a connection that is not established yet.
     CommunicationEstablished {
         /// Its number.

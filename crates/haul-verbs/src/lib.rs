@@ -24,6 +24,7 @@
 
 pub mod cm;
 mod completion;
+mod datagram;
 mod device;
 mod error;
 mod event;
@@ -33,6 +34,9 @@ mod queue;
 mod work;
 
 pub use completion::{CompletionChannel, Cq, Notify, WcData, WcOpcode, WcStatus, WorkCompletion};
+pub use datagram::{
+    DatagramInit, DatagramStatistics, Peer, RecordMode, RecordStatus, Sources, WriteRecord,
+};
 pub use device::{Context, Device, DeviceAttributes, DeviceCaps, Transport};
 pub use error::{Blame, Error, Failure, PostError, Result};
 pub use event::AsyncEvent;

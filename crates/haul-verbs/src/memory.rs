@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use haul_slab::{AccessFlags, Region};
 
+use crate::datagram::Sources;
 use crate::provider::{MrOps, PdOps};
 use crate::queue::{Qp, QpInit, Srq, SrqInit};
 use crate::work::{Remote, Sge};
@@ -35,6 +36,8 @@ pub struct MrInit {
     /// What addresses count from. Devices without [`DeviceCaps::ZERO_BASED`](crate::DeviceCaps::ZERO_BASED) take
     /// [`MrAddressing::Virtual`] for [`MrAddressing::ZeroBased`]; [`Mr::addr`] says what it is.
     pub addressing: MrAddressing,
+    /// Whose datagrams reach it.
+    pub sources: Sources,
 }
 
 impl Pd {
@@ -57,6 +60,7 @@ impl Pd {
             region: region.clone(),
             access,
             addressing: MrAddressing::default(),
+            sources: Sources::default(),
         })
     }
 

@@ -7,13 +7,14 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cm::{CmEvent, ConnParam};
 use crate::completion::{Notify, WorkCompletion};
+use crate::datagram::{DatagramStatistics, WriteRecord};
 use crate::memory::MrInit;
 use crate::queue::{Endpoint, QpCapacity, QpInit, QpState, QpStatistics, SrqInit};
 use crate::work::{RecvWr, SendWr};
@@ -155,6 +156,34 @@ pub trait QpOps: Any + Debug + Send + Sync {
     ) -> Result<()>;
     /// See [`Qp::disconnect`](crate::Qp::disconnect).
     fn disconnect(&self) -> Result<()>;
+    /// See [`Qp::bind`](crate::Qp::bind).
+    fn bind(self: Arc<Self>, _address: SocketAddr) -> Result<SocketAddr> {
+        Err(Error::Unsupported("a datagram service"))
+    }
+    /// See [`Qp::adopt`](crate::Qp::adopt).
+    fn adopt(self: Arc<Self>, _socket: OwnedFd) -> Result<SocketAddr> {
+        Err(Error::Unsupported("a datagram service"))
+    }
+    /// See [`Qp::attach_multicast`](crate::Qp::attach_multicast).
+    fn attach_multicast(&self, _group: IpAddr, _interface: Option<IpAddr>) -> Result<()> {
+        Err(Error::Unsupported("a multicast group"))
+    }
+    /// See [`Qp::detach_multicast`](crate::Qp::detach_multicast).
+    fn detach_multicast(&self, _group: IpAddr, _interface: Option<IpAddr>) -> Result<()> {
+        Err(Error::Unsupported("a multicast group"))
+    }
+    /// See [`Qp::take_record`](crate::Qp::take_record).
+    fn take_record(&self, _wr_id: u64) -> Option<WriteRecord> {
+        None
+    }
+    /// See [`Qp::records`](crate::Qp::records).
+    fn records(&self, _rkey: u32) -> Vec<WriteRecord> {
+        Vec::new()
+    }
+    /// See [`Qp::datagram_statistics`](crate::Qp::datagram_statistics).
+    fn datagram_statistics(&self) -> Result<DatagramStatistics> {
+        Err(Error::Unsupported("a datagram service"))
+    }
     /// See [`Qp::endpoint`](crate::Qp::endpoint).
     fn endpoint(&self) -> Result<Endpoint> {
         Err(Error::Unsupported(

@@ -1,11 +1,13 @@
 //! Queue pairs and shared receive queues.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cm::{ConnParam, EventChannel};
 use crate::completion::Cq;
+use crate::datagram::{DatagramInit, DatagramStatistics, WriteRecord};
 use crate::provider::{QpOps, SrqOps};
 use crate::work::{RecvWr, SendWr};
 use crate::{Failure, PostError, Result};
@@ -93,6 +95,8 @@ pub struct QpInit<'a> {
     /// transport. Costs iWARP a round trip per signalled request that is waited for: a zero-length Read goes behind it, and
     /// takes a place of ORD. Other transports have this always.
     pub remote_placement: bool,
+    /// What only datagram services need.
+    pub datagram: DatagramInit,
 }
 
 impl<'a> QpInit<'a> {
@@ -107,6 +111,7 @@ impl<'a> QpInit<'a> {
             capacity: QpCapacity::default(),
             signal_all: false,
             remote_placement: false,
+            datagram: DatagramInit::default(),
         }
     }
 }
@@ -226,6 +231,61 @@ impl Qp {
         channel: &EventChannel,
     ) -> Result<()> {
         self.0.clone().connect(peer, param, channel.ops())
+    }
+
+    /// Begins a datagram service at `address` (port 0: any free one) and says where; from now on datagrams are received and
+    /// work requests with a [`Peer`](crate::Peer) can be posted.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections; [`Error::State`](crate::Error::State) unless it is
+    /// new; [`Error::Os`](crate::Error::Os): the address is in use or not of this machine.
+    pub fn bind(&self, address: SocketAddr) -> Result<SocketAddr> {
+        self.0.clone().bind(address)
+    }
+
+    /// The same on a bound UDP socket of the caller's.
+    ///
+    /// # Errors
+    /// As [`Qp::bind`]; [`Error::Invalid`](crate::Error::Invalid) for a socket of another kind.
+    pub fn adopt(&self, socket: OwnedFd) -> Result<SocketAddr> {
+        self.0.clone().adopt(socket)
+    }
+
+    /// Hears what is sent to the multicast group, at the interface with the address `interface`, or where the route leads.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections and reliable datagrams; [`Error::State`](crate::Error::State) before [`Qp::bind`];
+    /// [`Error::Os`](crate::Error::Os).
+    pub fn attach_multicast(&self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+        self.0.attach_multicast(group, interface)
+    }
+
+    /// Hears it no more.
+    ///
+    /// # Errors
+    /// As [`Qp::attach_multicast`].
+    pub fn detach_multicast(&self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+        self.0.detach_multicast(group, interface)
+    }
+
+    /// Takes the record that a completion with this `wr_id` announced. The last 1 024 that nobody took are kept.
+    #[must_use]
+    pub fn take_record(&self, wr_id: u64) -> Option<WriteRecord> {
+        self.0.take_record(wr_id)
+    }
+
+    /// The records of the region with this key, open ones and those that nobody took, without taking them.
+    #[must_use]
+    pub fn records(&self, rkey: u32) -> Vec<WriteRecord> {
+        self.0.records(rkey)
+    }
+
+    /// What the datagram service has counted.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections.
+    pub fn datagram_statistics(&self) -> Result<DatagramStatistics> {
+        self.0.datagram_statistics()
     }
 
     /// Ends the connection: what was handed to the transport still arrives, what is posted and not complete is flushed.

@@ -1,5 +1,7 @@
 //! Work requests.
 
+use crate::datagram::Peer;
+
 /// The most pieces of a work request, on any provider.
 pub const SGE_MAX: usize = 4;
 
@@ -97,6 +99,11 @@ pub enum SendOp {
     RdmaWrite(Remote),
     /// The same, then 32 bits for the completion of a receive work request of the peer.
     RdmaWriteWithImm(Remote, u32),
+    /// Into the peer's memory, and the peer learns which octets are valid; takes no receive work request. Datagram services
+    /// only (datagram-iwarp-2011 §IV.B).
+    WriteRecord(Remote),
+    /// The same with 32 bits for the record.
+    WriteRecordWithImm(Remote, u32),
     /// Out of the peer's memory, into the pieces.
     RdmaRead(Remote),
     /// 8 bytes of the peer become `swap` if they are `compare`; the piece gets what they were. The address is a multiple
@@ -189,6 +196,8 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// Local bytes.
     pub data: Data<'a>,
+    /// Where to: datagram services need it, connections have none.
+    pub peer: Option<Peer>,
 }
 
 impl<'a> SendWr<'a> {
@@ -200,6 +209,16 @@ impl<'a> SendWr<'a> {
             op,
             flags: SendFlags::SIGNALED,
             data: data.into(),
+            peer: None,
+        }
+    }
+
+    /// The same, to a peer of a datagram service.
+    #[must_use]
+    pub fn to(self, peer: Peer) -> Self {
+        Self {
+            peer: Some(peer),
+            ..self
         }
     }
 

@@ -7,7 +7,9 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use haul_verbs::{Remote, SendFlags, SendOp, Sge, WcData, WcOpcode, WcStatus, WorkCompletion};
+use haul_verbs::{
+    Peer, Remote, SendFlags, SendOp, Sge, WcData, WcOpcode, WcStatus, WorkCompletion,
+};
 
 use crate::abi::*;
 use crate::*;
@@ -211,7 +213,7 @@ fn completions_come_over_whole_however_many_there_are() {
         qp_num: 3,
         data: WcData::InvalidatedRkey(4),
         vendor_err: 5,
-        src_qp: number,
+        src: Some(Peer::new(([127, 0, 0, 1], 6).into(), number)),
     };
     *world.script.completions.lock().unwrap() = (0..100).map(completion).collect();
     let (found, all) = world.poll(90);

@@ -1,0 +1,195 @@
+//! Datagram services: queue pairs that talk to many.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::work::Remote;
+
+/// A queue pair of a datagram service somewhere else, as work requests name it and completions report it (IBTA's address
+/// handle and queue pair number in one).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// Where it is bound.
+    pub addr: SocketAddr,
+    /// Its number, 24 bits.
+    pub qp_num: u32,
+}
+
+impl Peer {
+    /// Every queue pair that is attached to a group (IBTA 1.4 §10.5.2.2).
+    pub const GROUP_QP: u32 = 0x00ff_ffff;
+
+    /// The queue pair `qp_num` at `addr`.
+    #[must_use]
+    pub fn new(addr: SocketAddr, qp_num: u32) -> Self {
+        Self { addr, qp_num }
+    }
+
+    /// All members of the multicast group at `addr`, or all hosts of a network for a broadcast address.
+    #[must_use]
+    pub fn group(addr: SocketAddr) -> Self {
+        Self::new(addr, Self::GROUP_QP)
+    }
+
+    /// Whether it stands for a group.
+    #[must_use]
+    pub fn is_group(&self) -> bool {
+        self.qp_num == Self::GROUP_QP
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.addr, self.qp_num)
+    }
+}
+
+/// How the target of Write-Record reports what was placed (datagram-iwarp-2011 §IV.B: per chunk, or aggregated).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RecordMode {
+    /// One completion per message, when its record closes.
+    #[default]
+    Aggregate,
+    /// One completion per segment, as it is placed.
+    PerChunk,
+    /// No completions: ask with [`Qp::records`](crate::Qp::records).
+    Query,
+}
+
+/// How a record ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RecordStatus {
+    /// Not yet: more may be placed.
+    Open,
+    /// Every octet is there.
+    Full,
+    /// The last segment came, others did not.
+    Partial,
+    /// Nothing came any more.
+    Aged,
+    /// The source went on to later messages.
+    Superseded,
+    /// This end ran out of room for records.
+    Evicted,
+    /// The region's key was taken away.
+    Revoked,
+    /// One segment, with [`RecordMode::PerChunk`].
+    Chunk,
+}
+
+/// What a Write-Record left in a region of this end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteRecord {
+    /// How it ended.
+    pub status: RecordStatus,
+    /// Who wrote.
+    pub source: Peer,
+    /// The writer's number for the message.
+    pub message: u32,
+    /// Where the message begins in this end's memory.
+    pub target: Remote,
+    /// Octets of the whole message.
+    pub len: u32,
+    /// Octets that are valid: the sum of `valid_ranges`.
+    pub valid: u32,
+    /// What is valid, as offsets in the message, ascending and not touching. Never claims what was not placed; may leave out
+    /// what was, where the message came in too many pieces.
+    pub valid_ranges: Vec<Range<u32>>,
+    /// Immediate data, if its segment came.
+    pub imm: Option<u32>,
+}
+
+/// Which sources may write to, or read from, a region by datagrams. What the rights of the region forbid stays forbidden.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Sources {
+    /// Those that have shown that they receive at the address they send from.
+    #[default]
+    Validated,
+    /// Any for Writes; for Reads and atomics as [`Sources::Validated`].
+    Any,
+    /// Those at these addresses with this queue pair number, if one is given.
+    Of(Vec<(IpAddr, Option<u32>)>),
+}
+
+/// How to make a queue pair of a datagram service, beyond [`QpInit`](crate::QpInit).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatagramInit {
+    /// How Write-Records are reported here.
+    pub records: RecordMode,
+    /// Octets of an IP packet that reach every peer; 0: that of the route, 1 500 at most.
+    pub path_mtu: u16,
+    /// The most payload octets per second sent to one peer (UD); none: as fast as the machine can.
+    pub max_rate: Option<u64>,
+    /// Hops that packets to multicast groups may take.
+    pub multicast_ttl: u8,
+    /// Members on this host hear what this queue pair sends to a group.
+    pub multicast_loop: bool,
+    /// Writes by Write-Record may come from groups.
+    pub group_writes: bool,
+    /// The last segment of a message of more than eight is sent this many times more (UD).
+    pub tail_repeats: u8,
+    /// How long a Read waits for what is missing before it asks for it again, at first; 0: by the round trip.
+    pub read_timeout: Duration,
+    /// How often a Read asks again, or RD resends without an answer, before it gives up.
+    pub retries: u8,
+    /// RD: an unreachable peer ends the queue pair, not only the work requests to that peer.
+    pub peer_error_is_fatal: bool,
+}
+
+impl Default for DatagramInit {
+    fn default() -> Self {
+        Self {
+            records: RecordMode::Aggregate,
+            path_mtu: 0,
+            max_rate: None,
+            multicast_ttl: 1,
+            multicast_loop: false,
+            group_writes: false,
+            tail_repeats: 1,
+            read_timeout: Duration::ZERO,
+            retries: 8,
+            peer_error_is_fatal: false,
+        }
+    }
+}
+
+/// What a queue pair of a datagram service has counted. Nothing here ended it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct DatagramStatistics {
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Datagrams received, of any kind.
+    pub received: u64,
+    /// Checksum wrong.
+    pub bad_checksum: u64,
+    /// Not of this protocol, or contradicting itself.
+    pub malformed: u64,
+    /// For a queue pair that is not here.
+    pub unknown_qp: u64,
+    /// No receive work request was posted.
+    pub no_receive: u64,
+    /// Longer than the receive work request.
+    pub too_long: u64,
+    /// Come again after they were complete.
+    pub duplicates: u64,
+    /// Messages given up with parts missing.
+    pub incomplete: u64,
+    /// Writes or Reads refused: key, right, bounds, source.
+    pub refused: u64,
+    /// Segments of a record that was closed; not placed.
+    pub late: u64,
+    /// Room for messages in parts, or for records, was short.
+    pub evicted: u64,
+    /// RD: segments sent again.
+    pub resent: u64,
+    /// RD: peers with state.
+    pub peers: u64,
+    /// Octets of that state.
+    pub peer_bytes: u64,
+    /// Datagrams that the kernel dropped because its receive buffer was full.
+    pub kernel_drops: u64,
+}
