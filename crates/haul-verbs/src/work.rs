@@ -123,7 +123,7 @@ pub enum SendOp {
         /// How much.
         add: u64,
     },
-    /// The local memory region of this key ends.
+    /// The local memory region of this key ends, when the requests before it are complete. It has no data.
     LocalInv(u32),
 }
 

@@ -261,7 +261,9 @@ impl Pair {
             (SendOp::SendWithImm(_), data) if data.total_len() > 0 => Err(Error::Unsupported(
                 "immediate data with the payload of a Send",
             )),
-            (SendOp::LocalInv(_), _) => Err(Error::Unsupported("invalidating in the send queue")),
+            (SendOp::LocalInv(_), data) if data.total_len() > 0 => {
+                Err(Error::Invalid("an invalidation has no data"))
+            }
             _ => Ok(()),
         }
     }
@@ -295,6 +297,10 @@ impl Pair {
             } => steps.push(compare_swap(remote, compare, swap)),
             SendOp::FetchAdd { remote, add } => {
                 steps.push(atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }));
+            }
+            SendOp::LocalInv(lkey) => {
+                steps.push(haul_iwarp::SendOp::LocalInvalidate(Stag(lkey)));
+                return Ok(steps);
             }
             _ => return Err(Error::Unsupported("this operation")),
         }
