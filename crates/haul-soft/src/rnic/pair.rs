@@ -60,6 +60,12 @@ impl View {
     fn set_failure(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
     }
+
+    /// As before the attempt to connect.
+    fn reset(&self) {
+        *lock(&self.failure) = None;
+        self.set_state(QpState::Reset);
+    }
 }
 
 /// How a queue pair was made.
@@ -582,6 +588,7 @@ impl Pair {
             let failure = self.shape.view.failure();
             self.tell(|qp_num| CmEvent::Disconnected { qp_num, failure });
         } else if error == Some(haul_iwarp::Error::Rejected) {
+            self.shape.view.reset();
             self.tell(|qp_num| CmEvent::Rejected {
                 qp_num,
                 private_data,
