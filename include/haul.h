@@ -470,7 +470,7 @@ enum haul_wr_opcode {
   HAUL_WR_RDMA_READ = 5,           /* out of the peer's memory, into the pieces */
   HAUL_WR_COMPARE_SWAP = 6,        /* 8 bytes become swap if they are compare_add; the piece gets what they were */
   HAUL_WR_FETCH_ADD = 7,           /* 8 bytes grow by compare_add; the piece gets what they were */
-  HAUL_WR_LOCAL_INV = 8            /* the memory region of this end with key data ends */
+  HAUL_WR_LOCAL_INV = 8            /* the memory region of this end with key data ends, once all before it is complete; no payload */
 };
 
 /* Flags of haul_send_wr. */

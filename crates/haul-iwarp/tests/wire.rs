@@ -207,6 +207,8 @@ proptest! {
         let capabilities = Capabilities { atomics, immediate, fpdu_units };
         let octets = capabilities.emit();
         prop_assert_eq!(Capabilities::parse(&octets), (Some(capabilities), &[][..]));
+        let whole = [&b"own"[..], &octets].concat();
+        prop_assert_eq!(Capabilities::parse(&whole), (Some(capabilities), &b"own"[..]));
         let short = &octets[..CAPABILITIES_LEN - 1];
         prop_assert_eq!(Capabilities::parse(short), (None, short));
     }

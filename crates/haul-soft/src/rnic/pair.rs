@@ -60,6 +60,12 @@ impl View {
     fn set_failure(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
     }
+
+    /// As before the attempt to connect.
+    fn reset(&self) {
+        *lock(&self.failure) = None;
+        self.set_state(QpState::Reset);
+    }
 }
 
 /// How a queue pair was made.
@@ -261,7 +267,9 @@ impl Pair {
             (SendOp::SendWithImm(_), data) if data.total_len() > 0 => Err(Error::Unsupported(
                 "immediate data with the payload of a Send",
             )),
-            (SendOp::LocalInv(_), _) => Err(Error::Unsupported("invalidating in the send queue")),
+            (SendOp::LocalInv(_), data) if data.total_len() > 0 => {
+                Err(Error::Invalid("an invalidation has no data"))
+            }
             _ => Ok(()),
         }
     }
@@ -295,6 +303,10 @@ impl Pair {
             } => steps.push(compare_swap(remote, compare, swap)),
             SendOp::FetchAdd { remote, add } => {
                 steps.push(atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }));
+            }
+            SendOp::LocalInv(lkey) => {
+                steps.push(haul_iwarp::SendOp::LocalInvalidate(Stag(lkey)));
+                return Ok(steps);
             }
             _ => return Err(Error::Unsupported("this operation")),
         }
@@ -576,6 +588,7 @@ impl Pair {
             let failure = self.shape.view.failure();
             self.tell(|qp_num| CmEvent::Disconnected { qp_num, failure });
         } else if error == Some(haul_iwarp::Error::Rejected) {
+            self.shape.view.reset();
             self.tell(|qp_num| CmEvent::Rejected {
                 qp_num,
                 private_data,
