@@ -1,0 +1,3 @@
+//! Datagrams: RDMA without connections (docs/protocol/datagram.md).
+
+pub mod wire;
