@@ -33,8 +33,8 @@ const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         krate: "haul-iwarp",
-        internal: &[],
-        external: Some(&["crc-fast", "thiserror"]),
+        internal: &["haul-cc"],
+        external: Some(&["crc-fast", "siphasher", "thiserror"]),
     },
     Allowed {
         krate: "haul-sim",

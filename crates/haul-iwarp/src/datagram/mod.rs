@@ -1,3 +1,4 @@
 //! Datagrams: RDMA without connections (docs/protocol/datagram.md).
 
 pub mod wire;
+pub mod rd;

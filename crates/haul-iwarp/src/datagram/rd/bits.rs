@@ -62,6 +62,26 @@ impl Bits {
         range.end
     }
 
+    /// The end of the last stretch of `range` whose flag is set: behind its last set flag, or the start of the range.
+    fn end_of_set(&self, range: Range<u64>) -> u64 {
+        let mut end = range.end;
+        while end > range.start {
+            let (word, bit) = self.at(end - 1);
+            let rest = self.words[word] << (63 - bit);
+            if rest != 0 {
+                return (end - u64::from(rest.leading_zeros())).max(range.start);
+            }
+            end = end.saturating_sub(u64::from(bit) + 1);
+        }
+        range.start
+    }
+
+    /// The highest run of set flags within `range`.
+    pub(super) fn last_run(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let end = self.end_of_set(range.clone());
+        (end > range.start).then(|| self.run(end - 1, range.start..end))
+    }
+
     /// The run of set flags that holds `psn`, within `range`.
     pub(super) fn run(&self, psn: u64, range: Range<u64>) -> Range<u64> {
         let mut start = psn;
@@ -94,7 +114,10 @@ mod tests {
             }
             bits.clear(base + 80);
             assert_eq!(bits.run(base + 149, window.clone()), base + 81..base + 150);
-            assert_eq!(bits.run(base + 20, window), base + 10..base + 80);
+            assert_eq!(bits.run(base + 20, window.clone()), base + 10..base + 80);
+            assert_eq!(bits.last_run(window.clone()), Some(base + 81..base + 150));
+            assert_eq!(bits.last_run(base..base + 81), Some(base + 10..base + 80));
+            assert_eq!(bits.last_run(base + 150..base + 256), None);
         }
     }
 }

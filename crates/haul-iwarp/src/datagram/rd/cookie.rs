@@ -49,7 +49,7 @@ impl Jar {
         let made = u64::from_be_bytes(*made);
         let expected = self.mac(from, epoch, made).to_be_bytes();
         let age_ns = now.as_ns().saturating_add(1).checked_sub(made)?;
-        (*mac == expected && age_ns <= LIFE_NS).then(|| Time::from_ns(made - 1))
+        (*mac == expected && age_ns <= LIFE_NS).then(|| Time::from_ns(made.saturating_sub(1)))
     }
 
     /// A number that nobody else can guess; another one for each `nonce`.

@@ -7,15 +7,19 @@
 
 use std::collections::VecDeque;
 
-use haul_cc::{Controller, Pacer, RttEstimator, Time};
+use haul_cc::{Controller, Pacer, Time};
 
+use super::access::Access;
 use super::work::{RdOp, RdWr};
 use super::window::Window;
 use crate::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, Shim};
 use crate::qp::Payload;
-use crate::stag::{Memory, RegionId, Rights, Stag};
+use crate::stag::{Memory, Rights, Stag};
 use crate::wire::ddp::{self, Model};
-use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Opcode as Rdmap, ReadRequest};
+use crate::wire::rdmap::{
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, Opcode as Rdmap,
+    ReadRequest,
+};
 
 /// Exists while there is something to send or to be acknowledged, and a while longer.
 #[derive(Debug)]
@@ -74,7 +78,6 @@ pub(super) struct Wqe {
     packets: Packets,
     /// First packet of the response, in the peer's numbers.
     pub(super) response: Option<u64>,
-    pub(super) got: u32,
     answered: bool,
     pub(super) original: u64,
 }
@@ -143,6 +146,17 @@ impl Sending {
         self.wqes.is_empty() && self.answers.is_empty() && self.window.is_empty()
     }
 
+    /// The length of segments, once it is agreed on; no packet was made before.
+    pub(super) fn set_segment_max(&mut self, octets: u32) {
+        self.segment_max = octets;
+    }
+
+    /// Whether a request of this number waits for anything.
+    pub(super) fn has_begun(&self, msg: MsgId) -> bool {
+        let mut wqes = self.wqes.iter();
+        wqes.any(|wqe| wqe.packets.made > 0 && wqe.msg == msg)
+    }
+
     /// Octets of memory that it holds beside itself.
     pub(super) fn heap_bytes(&self) -> usize {
         self.wqes.capacity() * size_of::<Wqe>()
@@ -157,7 +171,6 @@ impl Sending {
             msg: MsgId::default(),
             packets: Packets::default(),
             response: None,
-            got: 0,
             answered: false,
             original: 0,
         });
@@ -260,20 +273,18 @@ impl Sending {
     pub(super) fn write(
         &self,
         memory: &impl Memory,
-        address: Address,
-        psn: u64,
-        timestamp: u32,
-        flags: Flags,
+        access: &Access,
+        stamp: &Stamp,
         out: &mut [u8],
     ) -> Result<Option<Packet>, Withdrawn> {
+        let psn = stamp.psn;
         let begun = self
             .wqes
             .partition_point(|wqe| wqe.packets.made > 0 && wqe.packets.first <= psn);
         if let Some(wqe) = begun.checked_sub(1).and_then(|at| self.wqes.get(at))
             && let Some(nth) = wqe.packets.hold(psn)
         {
-            let stamp = Stamp { address, psn, timestamp, flags };
-            return Ok(Some(wqe.write(&stamp, nth, self.segment_max, out)));
+            return Ok(Some(wqe.write(stamp, nth, self.segment_max, out)));
         }
         let begun = self
             .answers
@@ -281,9 +292,8 @@ impl Sending {
         if let Some(answer) = begun.checked_sub(1).and_then(|at| self.answers.get(at))
             && let Some(nth) = answer.packets.hold(psn)
         {
-            let stamp = Stamp { address, psn, timestamp, flags };
             return answer
-                .write(memory, &stamp, nth, self.segment_max, out)
+                .write(memory, access, stamp, nth, self.segment_max, out)
                 .map(Some);
         }
         Ok(None)
@@ -297,9 +307,9 @@ impl Sending {
         begun.find(|wqe| wqe.msg == msg && wqe.wr.op.asks() && !wqe.answered)
     }
 
-    pub(super) fn handle_answered(&mut self, msg: MsgId) {
+    pub(super) fn handle_answered(&mut self, msg: MsgId, original: u64) {
         if let Some(wqe) = self.asked(msg) {
-            wqe.answered = true;
+            (wqe.answered, wqe.original) = (true, original);
             self.asked -= 1;
         }
     }
@@ -337,24 +347,25 @@ pub(super) fn packets_of(len: u32, room: u32) -> u32 {
     len.div_ceil(room).max(1)
 }
 
-/// The timeout after which nobody needs the estimate any more is the caller's; this one only reads it.
-pub(super) fn rtt_or_default(rtt: Option<&RttEstimator>) -> RttEstimator {
-    rtt.cloned().unwrap_or_default()
-}
-
 /// What goes into a header beside the message.
-struct Stamp {
-    address: Address,
-    psn: u64,
-    timestamp: u32,
-    flags: Flags,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stamp {
+    pub(super) address: Address,
+    pub(super) psn: u64,
+    /// Of this transmission, us.
+    pub(super) timestamp: u32,
+    pub(super) flags: Flags,
 }
 
 impl Stamp {
-    fn shim(&self, msg: MsgId, len: u32, offset: u32, last: bool) -> Shim {
+    fn shim(&self, msg: MsgId, len: u32, offset: u32, last: bool, kind: Flags) -> Shim {
         Shim {
             kind: Kind::Data,
-            flags: self.flags.with(Flags::RD).with_if(Flags::LAST, last),
+            flags: self
+                .flags
+                .with(Flags::RD)
+                .with(kind)
+                .with_if(Flags::LAST, last),
             dst_qpn: self.address.dst_qpn,
             src_qpn: self.address.src_qpn,
             epoch: self.address.epoch,
@@ -462,9 +473,9 @@ impl Wqe {
             }
         };
         let shim = if own.len > 0 {
-            stamp.shim(self.msg, own.len as u32, 0, true)
+            stamp.shim(self.msg, own.len, 0, true, Flags::NONE)
         } else {
-            stamp.shim(self.msg, self.wr.len, cut.offset, cut.last)
+            stamp.shim(self.msg, self.wr.len, cut.offset, cut.last, Flags::NONE)
         };
         let [high, low] = super::halves(immediate.unwrap_or(0));
         let words = [stamp.timestamp, high, low];
@@ -475,8 +486,9 @@ impl Wqe {
             model,
         };
         let start = header.emit(out);
-        out[start..start + own.len].copy_from_slice(&own.octets[..own.len]);
-        let payload = if own.len > 0 || cut.len == 0 {
+        let own = own.octets();
+        out[start..start + own.len()].copy_from_slice(own);
+        let payload = if cut.len == 0 {
             Payload::None
         } else {
             Payload::Request {
@@ -485,32 +497,36 @@ impl Wqe {
             }
         };
         Packet {
-            header_len: start + own.len,
+            header_len: start + own.len(),
             payload,
-            payload_len: if own.len > 0 { 0 } else { cut.len },
+            payload_len: cut.len,
         }
     }
 }
 
 /// Payload that the core itself writes.
 struct Own {
-    octets: [u8; 52],
-    len: usize,
+    octets: [u8; ATOMIC_REQUEST_LEN],
+    len: u32,
 }
 
 impl Default for Own {
     fn default() -> Self {
         Self {
-            octets: [0; 52],
+            octets: [0; ATOMIC_REQUEST_LEN],
             len: 0,
         }
     }
 }
 
 impl Own {
-    fn put(&mut self, octets: &[u8]) {
-        self.octets[..octets.len()].copy_from_slice(octets);
-        self.len = octets.len();
+    fn put<const N: usize>(&mut self, octets: &[u8; N]) {
+        self.octets[..N].copy_from_slice(octets);
+        self.len = N as u32;
+    }
+
+    fn octets(&self) -> &[u8] {
+        &self.octets[..self.len as usize]
     }
 }
 
@@ -525,6 +541,7 @@ impl Answer {
     fn write(
         &self,
         memory: &impl Memory,
+        access: &Access,
         stamp: &Stamp,
         nth: u32,
         segment_max: u32,
@@ -532,19 +549,20 @@ impl Answer {
     ) -> Result<Packet, Withdrawn> {
         let request = match &self.what {
             What::Read(request) => request,
-            What::Atomic(response) => return Ok(write_atomic(response, self.msg, stamp, out)),
+            What::Atomic(response) => return Ok(self.write_atomic(response, stamp, out)),
         };
         let cut = Cut::at(nth, request.len, segment_max - TAGGED);
         let payload = if cut.len == 0 {
             Payload::None
         } else {
-            let left = request.advanced(cut.offset);
-            let (region, offset) =
-                source(memory, &left).ok_or(Withdrawn(self.msg))?;
+            let from = request.source_to.wrapping_add(u64::from(cut.offset));
+            let range = (request.source, from, cut.len);
+            let found = access.find(memory, range, Rights::REMOTE_READ);
+            let (region, offset) = found.ok_or(Withdrawn(self.msg))?;
             Payload::Region { region, offset }
         };
         let header = DataHeader {
-            shim: stamp.shim(self.msg, request.len, cut.offset, cut.last).responding(),
+            shim: stamp.shim(self.msg, request.len, cut.offset, cut.last, Flags::RESP),
             ext: &[stamp.timestamp],
             opcode: Opcode::Rdmap(Rdmap::ReadResponse),
             model: Model::Tagged {
@@ -557,5 +575,28 @@ impl Answer {
             payload,
             payload_len: cut.len,
         })
+    }
+
+    fn write_atomic(&self, response: &AtomicResponse, stamp: &Stamp, out: &mut [u8]) -> Packet {
+        let own = response.emit();
+        let len = ATOMIC_RESPONSE_LEN as u32;
+        let header = DataHeader {
+            shim: stamp.shim(self.msg, len, 0, true, Flags::RESP),
+            ext: &[stamp.timestamp],
+            opcode: Opcode::Rdmap(Rdmap::AtomicResponse),
+            model: Model::Untagged {
+                ulp: 0,
+                qn: ddp::QN_ATOMIC,
+                msn: self.msg.0,
+                mo: 0,
+            },
+        };
+        let start = header.emit(out);
+        out[start..start + own.len()].copy_from_slice(&own);
+        Packet {
+            header_len: start + own.len(),
+            payload: Payload::None,
+            payload_len: 0,
+        }
     }
 }
