@@ -438,8 +438,9 @@ impl RdQp {
             self.stats.evicted += 1;
             self.forget(now, oldest, Down::Closed, RdStatus::Flushed, None);
         }
-        let initial = low(self.random());
-        let mut peer = Peer::new(remote, phase, initial);
+        let anywhere = Psn(low(self.random()));
+        let (psn, msg) = self.config.first.unwrap_or((anywhere, MsgId(1)));
+        let mut peer = Peer::new(remote, phase, psn.0, msg);
         peer.ird = self.config.qp.ird;
         let id = match self.free.pop() {
             Some(id) => id,

@@ -85,7 +85,7 @@ struct AckState {
 const BURST_BYTES: u64 = 65_000;
 
 impl Peer {
-    pub(super) fn new(remote: Remote, phase: Phase, own_initial: u32) -> Self {
+    pub(super) fn new(remote: Remote, phase: Phase, own_initial: u32, next_msg: MsgId) -> Self {
         let next = first(own_initial);
         Self {
             remote,
@@ -98,7 +98,7 @@ impl Peer {
             ord: 0,
             ird: 0,
             next,
-            next_msg: MsgId(1),
+            next_msg,
             limit: next,
             ack_seen: 0,
             rtt: RttEstimator::default(),

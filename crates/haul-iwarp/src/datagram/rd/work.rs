@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use haul_cc::Algorithm;
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 
-use crate::datagram::wire::MsgId;
+use crate::datagram::wire::{MsgId, Psn};
 use crate::qp::{CompletionKind, Payload, QpConfig};
 use crate::stag::{Placement, Stag};
 use crate::wire::rdmap::AtomicOp;
@@ -30,6 +30,9 @@ pub struct RdConfig {
     pub epoch: u32,
     /// Random: what first packet numbers and cookies are made from. Nobody else may know it.
     pub secret: [u8; 16],
+    /// The first numbers of packets and messages of every peer, for tests of what happens when they wrap. Otherwise
+    /// packets begin anywhere, and messages with 1.
+    pub first: Option<(Psn, MsgId)>,
     /// The longest datagram that this end sends or takes, octets of UDP payload.
     pub datagram_max: u16,
     /// Octets below the UDP payload, for the account of the congestion control: 28 over IPv4, 48 over IPv6.
@@ -62,6 +65,7 @@ impl Default for RdConfig {
             qpn: 1,
             epoch: 1,
             secret: [0; 16],
+            first: None,
             datagram_max: 1_472,
             lower_len: 28,
             window: 1_024,
