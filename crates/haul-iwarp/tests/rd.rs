@@ -1,5 +1,9 @@
 //! Reliable datagram on virtual time: what a pair may rely on, whatever the path does, and what nobody can do to it.
-#![expect(clippy::cast_possible_truncation, reason = "small numbers in tests")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "small numbers in tests, and what they have made themselves"
+)]
 
 mod common;
 
@@ -373,7 +377,11 @@ fn a_send_waits_for_the_write_before_it() {
         let placed = world.ends[1].ram.placed;
         placed < 10 + 9_000 - 1_418 + 3_000
     });
-    assert_eq!(world.ends[1].events, [], "all is there but the first packet");
+    assert_eq!(
+        world.ends[1].events,
+        [],
+        "all is there but the first packet"
+    );
     world.run_for(SECOND);
     assert_eq!(world.ends[1].completions().len(), 1);
     assert_eq!(world.ends[1].ram.regions[0][..9_000], pattern(9_000, 1)[..]);
@@ -405,7 +413,11 @@ fn a_dead_peer_leaves_the_others_alone() {
         done.iter().partition(|done| done.peer == Some(remote));
     assert_eq!((alive.len(), succeeded(&done)), (18 * 5, 18 * 5));
     assert_eq!(dead[0].status, RdStatus::Unreachable);
-    assert!(dead[1..].iter().all(|done| done.status == RdStatus::Flushed));
+    assert!(
+        dead[1..]
+            .iter()
+            .all(|done| done.status == RdStatus::Flushed)
+    );
     assert_eq!(dead.len(), 5);
     world.post(0, 3, send(), pattern(4_000, 9));
     world.run_for(SECOND);
@@ -607,7 +619,9 @@ fn what_may_not_be_is_refused_and_concerns_nobody_else() {
         ),
     ] {
         world.post(2, 1, send(), pattern(10, 0));
-        world.try_post(0, 1, op, pattern(len, 0), len as u32, false).unwrap();
+        world
+            .try_post(0, 1, op, pattern(len, 0), len as u32, false)
+            .unwrap();
         world.run_for(SECOND);
         let done = world.ends[0].completions();
         assert_eq!(done[0].status, status, "{op:?}");

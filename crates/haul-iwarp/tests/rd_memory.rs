@@ -5,9 +5,7 @@ mod common;
 use common::rd::{SECOND, address, config};
 use haul_iwarp::Time;
 use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdQp, Remote};
-use haul_iwarp::datagram::wire::{
-    Body, Datagram, Flags, Hello, Kind, MsgId, Psn, Shim, Terms,
-};
+use haul_iwarp::datagram::wire::{Body, Datagram, Flags, Hello, Kind, MsgId, Psn, Shim, Terms};
 
 const PEERS: usize = 40_000;
 const LIMIT: usize = 512;
@@ -73,7 +71,9 @@ fn an_idle_peer_takes_no_more_than_512_octets() {
         return;
     };
     let measured = (after - before) / PEERS;
-    println!("{PEERS} idle peers: {measured} octets each, all lists and the allocator's own included");
+    println!(
+        "{PEERS} idle peers: {measured} octets each, all lists and the allocator's own included"
+    );
     assert!(measured <= LIMIT, "{measured}");
 }
 

@@ -1,4 +1,4 @@
 //! Datagrams: RDMA without connections (docs/protocol/datagram.md).
 
-pub mod wire;
 pub mod rd;
+pub mod wire;

@@ -44,7 +44,7 @@ use access::Access;
 use cookie::Jar;
 use deliver::Pending;
 use peer::{Peer, Phase};
-use sending::{Stamp, Wqe, Withdrawn};
+use sending::{Stamp, Withdrawn, Wqe, count_of};
 use window::Expired;
 
 /// Octets that a header slot must have.
@@ -516,10 +516,11 @@ impl RdQp {
             }
             self.complete(remote, &wqe, ends);
         }
-        self.posted -= kept.len() as u32;
+        self.posted -= count_of(kept.len());
         for wr in kept {
             if self.post_send(now, remote, wr).is_err() {
-                self.events.push_back(RdEvent::Completion(flushed(remote, &wr)));
+                self.events
+                    .push_back(RdEvent::Completion(flushed(remote, &wr)));
             }
         }
         let whole = matches!(
@@ -561,7 +562,10 @@ impl RdQp {
         let Some(peer) = self.peers[id as usize].as_deref_mut() else {
             return;
         };
-        let silence = peer.receiving.is_some().then(|| peer.heard().after(SILENCE_NS_MAX));
+        let silence = peer
+            .receiving
+            .is_some()
+            .then(|| peer.heard().after(SILENCE_NS_MAX));
         let due = match (peer.due(now, &self.config), silence) {
             (Some(due), Some(silence)) => Some(due.min(silence)),
             (due, silence) => due.or(silence),
@@ -654,7 +658,7 @@ impl RdQp {
                 return None;
             }
         };
-        let octets = packet.header_len as u32 + packet.payload_len + crate::crc::CRC_LEN as u32;
+        let octets = count_of(packet.header_len + crate::crc::CRC_LEN) + packet.payload_len;
         peer.handle_sent(now, psn, octets + self.config.lower_len);
         self.stats.sent += 1;
         self.stats.repeated += u64::from(again);
