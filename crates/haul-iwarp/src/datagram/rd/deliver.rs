@@ -150,7 +150,7 @@ impl RdQp {
         };
         let (remote, epoch) = (peer.remote, peer.epoch);
         let (lowest, since) = peer.refused.unwrap_or((psn, now));
-        if peer.refused.is_none() {
+        if !std::mem::replace(&mut peer.schedule.starved, true) {
             self.starved.push_back(id);
         }
         peer.refused = Some((lowest.min(psn), since));

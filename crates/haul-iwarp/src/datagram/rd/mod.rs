@@ -1,5 +1,5 @@
 //! Reliable datagram: one queue pair, many peers, and to each of them what a reliable connection gives: order, exactly
-//! once, and a completion that means that the peer has it (docs/protocol/datagram.md, reliable datagram).
+//! once, and a completion that means that the peer has it (docs/protocol/reliable-datagram.md).
 //!
 //! Contract: after every call that takes `&mut`, drain [`RdQp::poll_transmit`], then [`RdQp::poll_event`], then ask
 //! [`RdQp::poll_timeout`]. What [`RdQp::handle_datagram`] wants placed is placed before anything else is called, and
@@ -207,6 +207,7 @@ impl RdQp {
             let Some(peer) = self.peers[id as usize].as_deref_mut() else {
                 continue;
             };
+            peer.schedule.starved = false;
             if peer.refused.take().is_some() {
                 peer.want_ack(now, true, &self.config);
                 self.schedule(now, id);

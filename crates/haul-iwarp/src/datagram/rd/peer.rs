@@ -67,6 +67,7 @@ pub(super) struct Schedule {
     pub(super) ready: bool,
     pub(super) timer: Option<Time>,
     pub(super) idle: Option<u64>,
+    pub(super) starved: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
