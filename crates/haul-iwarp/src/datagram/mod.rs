@@ -29,6 +29,7 @@ mod sources;
 mod tx;
 mod ud;
 mod validate;
+pub mod rd;
 pub mod wire;
 mod work;
 
