@@ -25,6 +25,8 @@ pub struct Entry {
     pub access: AccessFlags,
     /// Its protection domain.
     pub pd: u32,
+    /// The owner's, for whatever it wants to know at a lookup.
+    pub tag: u64,
 }
 
 impl Entry {

@@ -227,6 +227,24 @@ impl Source<'_> {
             Self::Inline(bytes) => show(bytes),
         }
     }
+
+    /// Copies all of it, in order, to `to`, which is as long.
+    pub(super) fn read(&self, mut to: &mut [u8]) {
+        match self {
+            Self::Ranges(ranges) => {
+                for range in ranges {
+                    let (now, later) = to.split_at_mut(range.len().min(to.len()));
+                    // The range was checked when it was made, so this cannot fail.
+                    let _ = range.guard.region.read(range.offset, now);
+                    to = later;
+                }
+            }
+            Self::Inline(bytes) => {
+                let len = bytes.len().min(to.len());
+                to[..len].copy_from_slice(&bytes[..len]);
+            }
+        }
+    }
 }
 
 impl Buffers {

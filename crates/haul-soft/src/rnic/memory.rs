@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use haul_slab::{AccessFlags, Entry, Registration, Stag};
 use haul_verbs::provider::{MrOps, PdOps, QpOps, SrqOps};
-use haul_verbs::{Error, MrAddressing, MrInit, QpInit, Result, SrqInit};
+use haul_verbs::{Error, MrAddressing, MrInit, QpInit, QpType, Result, SrqInit, Transport};
 
 use super::context::Rnic;
+use super::datagram::DatagramQp;
 use super::lock;
 use super::qp::Qp;
 use super::srq::Srq;
@@ -50,7 +51,12 @@ impl PdOps for Pd {
     }
 
     fn create_qp(self: Arc<Self>, init: &QpInit<'_>) -> Result<Arc<dyn QpOps>> {
-        Ok(Arc::new(Qp::new(self, init)?))
+        let datagrams = self.rnic.transport == Transport::IwarpUdp;
+        match init.qp_type {
+            QpType::Rc if !datagrams => Ok(Arc::new(Qp::new(self, init)?)),
+            QpType::Ud | QpType::Rd if datagrams => Ok(Arc::new(DatagramQp::new(self, init)?)),
+            _ => Err(Error::Unsupported("this type of queue pair")),
+        }
     }
 
     fn create_srq(self: Arc<Self>, init: &SrqInit) -> Result<Arc<dyn SrqOps>> {
