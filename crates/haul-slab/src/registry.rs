@@ -5,6 +5,7 @@
 //! with a guard in hand. After that no one places into the region any more (RFC 5042 §6.4.1 and the "immediate" of IBTA's
 //! invalidation).
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -25,8 +26,8 @@ pub struct Entry {
     pub access: AccessFlags,
     /// Its protection domain.
     pub pd: u32,
-    /// The owner's, for whatever it wants to know at a lookup.
-    pub tag: u64,
+    /// The owner's own, for what it wants to know at a lookup beside these.
+    pub note: Option<std::sync::Arc<dyn Any + Send + Sync>>,
 }
 
 impl Entry {

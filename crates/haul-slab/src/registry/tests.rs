@@ -6,7 +6,7 @@ fn entry(len: usize) -> Entry {
         base: 0,
         access: AccessFlags::LOCAL_WRITE,
         pd: 1,
-        tag: 0,
+        note: None,
     }
 }
 

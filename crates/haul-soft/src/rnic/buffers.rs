@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
+use haul_iwarp::datagram::Source as Sender;
 use haul_iwarp::{AtomicAccess, Memory, Payload, Pd, RecvWr, Rights, StagEntry, Target};
 use haul_slab::{AccessFlags, Guard, Registry, Stag};
-use haul_verbs::{SGE_MAX, Sge, SgeList, WcOpcode};
+use haul_verbs::{SGE_MAX, Sge, SgeList, Sources, WcOpcode};
 
 use super::slots::Slots;
 use super::srq;
@@ -150,6 +151,20 @@ impl Memory for PairMemory<'_> {
         let update = |old| Some(access.op.apply(old));
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update)
             .unwrap_or_else(|old| old)
+    }
+
+    fn admits(&self, stag: haul_iwarp::Stag, source: &Sender, is_validated: bool) -> bool {
+        let Some(guard) = self.registry.lookup(Stag(stag.0)) else {
+            return false;
+        };
+        let sources = guard.note.as_ref().and_then(|note| note.downcast_ref());
+        match sources.unwrap_or(&Sources::Validated) {
+            Sources::Validated => is_validated,
+            Sources::Any => true,
+            Sources::Of(list) => list.iter().any(|(ip, qpn)| {
+                *ip == source.addr.ip() && qpn.is_none_or(|qpn| qpn == source.qpn)
+            }),
+        }
     }
 
     fn take_receive(&mut self) -> Option<RecvWr> {

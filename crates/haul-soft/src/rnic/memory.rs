@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use haul_slab::{AccessFlags, Entry, Registration, Stag};
 use haul_verbs::provider::{MrOps, PdOps, QpOps, SrqOps};
-use haul_verbs::{Error, MrAddressing, MrInit, QpInit, QpType, Result, SrqInit, Transport};
+use haul_verbs::{
+    Error, MrAddressing, MrInit, QpInit, QpType, Result, Sources, SrqInit, Transport,
+};
 
 use super::context::Rnic;
 use super::datagram::DatagramQp;
@@ -39,6 +41,10 @@ impl PdOps for Pd {
             base,
             access: init.access,
             pd: self.number,
+            note: match init.sources {
+                Sources::Validated => None,
+                other => Some(Arc::new(other)),
+            },
         };
         let registration = self.rnic.registry.register(entry);
         let registration = registration.ok_or(Error::Exhausted("memory regions"))?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{CqOps, EventChannelOps, QpOps};
 use haul_verbs::{
-    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, QpType, RecvWr,
-    Result, SGE_MAX, SendWr,
+    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, RecvWr, Result,
+    SGE_MAX, SendWr,
 };
 
 use super::buffers::Buffers;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use haul_io::poller::{Interest, Poller};
-use haul_io::udp::{Received as Arrival, RecvBatch, UdpSocket};
+use haul_io::udp::{Received as Arrival, UdpSocket};
 use haul_iwarp::datagram::wire::{DATA_HEADER_MAX, Datagram};
 use haul_iwarp::datagram::{Action, Completion, Event, Received, Transmit, Ud, UdConfig, UdSendWr};
 use haul_iwarp::{CRC_LEN, Crc32c, Time};
