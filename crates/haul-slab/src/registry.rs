@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::access::AccessFlags;
 use crate::region::Region;
 use crate::stag::{Permutation, Stag};
-use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell, yield_now};
+use crate::sync::{Arc, AtomicU64, Ordering, PlainArc, UnsafeCell, yield_now};
 
 /// A registered region and who may use it.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub struct Entry {
     /// Its protection domain.
     pub pd: u32,
     /// The owner's own, for what it wants to know at a lookup beside these.
-    pub note: Option<std::sync::Arc<dyn Any + Send + Sync>>,
+    pub note: Option<PlainArc<dyn Any + Send + Sync>>,
 }
 
 impl Entry {

@@ -9,7 +9,7 @@
 //!
 //! Map: `service` a queue pair inside its shard · `qp` what applications hold · `work` between the verbs' words and the core's ·
 //! `outbox` datagrams on their way to the kernel · `routes` where answers come from · `bucket` the rate · `records` what
-//! Write-Records have left.
+//! Write-Records have left · `standing` who knows this end.
 
 mod bucket;
 mod outbox;
@@ -17,6 +17,7 @@ mod qp;
 mod records;
 mod routes;
 mod service;
+mod standing;
 mod work;
 
 pub(super) use outbox::Outbox;

@@ -7,8 +7,13 @@ use std::sync::Arc;
 
 use haul_io::poller::{Interest, Poller};
 use haul_io::udp::{Received as Arrival, UdpSocket};
-use haul_iwarp::datagram::wire::{DATA_HEADER_MAX, Datagram};
-use haul_iwarp::datagram::{Action, Completion, Event, Received, Transmit, Ud, UdConfig, UdSendWr};
+use haul_iwarp::datagram::wire::{
+    ANY_QPN, Body, CONTROL_MAX, DATA_HEADER_MAX, Datagram, NoticeCode,
+};
+use haul_iwarp::datagram::{
+    Action, Completion, DATAGRAM_MIN, Destination, Event, Received, Transmit, Ud, UdConfig, UdOp,
+    UdSendWr, UdStatus,
+};
 use haul_iwarp::{CRC_LEN, Crc32c, Time};
 use haul_slab::Registry;
 use haul_verbs::{
@@ -20,6 +25,7 @@ use super::bucket::Bucket;
 use super::outbox::{Flushed, Outbox};
 use super::records::Records;
 use super::routes::Routes;
+use super::standing::Standing;
 use super::work;
 use crate::rnic::QP_WR_MAX;
 use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, place};
@@ -50,12 +56,22 @@ pub(in crate::rnic) struct Service {
     /// Send work requests that are posted and not complete.
     outstanding: u32,
     records: Records,
-    /// Requests with a datagram that the host would not send, by slot, and its error.
-    unsent: Vec<(u32, i32)>,
+    standing: Standing,
+    /// Requests with a datagram that was not sent, by slot.
+    unsent: Vec<(u32, Unsent)>,
     async_events: Arc<AsyncEvents>,
     /// What is about to be pushed.
     sent: Vec<Pushed>,
     received: Vec<Pushed>,
+}
+
+/// Why a datagram did not leave.
+#[derive(Debug, Clone, Copy)]
+enum Unsent {
+    /// Its payload is not accessible any more.
+    Memory,
+    /// The host's error.
+    Host(i32),
 }
 
 /// A service with a socket.
@@ -65,6 +81,8 @@ struct Link {
     token: u64,
     core: Ud,
     bucket: Option<Bucket>,
+    /// There is more to send than the bucket allows now.
+    paced: bool,
     routes: Routes,
     /// It is bound to no address: answers go out from where they were asked.
     anywhere: bool,
@@ -108,6 +126,7 @@ impl Service {
             early: VecDeque::new(),
             outstanding: 0,
             records: Records::default(),
+            standing: Standing::default(),
             unsent: Vec::new(),
             async_events: Arc::clone(&pd.rnic.async_events),
             sent: Vec::new(),
@@ -131,7 +150,7 @@ impl Service {
         let groups = socket.set_group_options(self.init.multicast_ttl, self.init.multicast_loop);
         groups.map_err(Error::os("preparing a socket for groups"))?;
         let config = self.config(local)?;
-        let mut core = Ud::new(tools.now, config);
+        let mut core = Ud::new(config);
         for wr in self.early.drain(..) {
             // The core has as much room as this queue pair.
             let _ = core.post_receive(wr);
@@ -144,6 +163,7 @@ impl Service {
             token,
             core,
             bucket: rate.map(|rate| Bucket::new(rate, tools.now)),
+            paced: false,
             routes: Routes::default(),
             anywhere: local.ip().is_unspecified(),
             stuck: None,
@@ -181,11 +201,12 @@ impl Service {
             send_depth: capacity.max_send_wr,
             recv_depth: capacity.max_recv_wr,
             shared_receive: self.buffers.srq.is_some(),
-            datagram_max: datagram_max.max(UdConfig::datagram_min()),
+            datagram_max: datagram_max.max(DATAGRAM_MIN),
             record_mode: work::record_mode(self.init.records),
             group_writes: self.init.group_writes,
             tail_copy: if self.init.tail_repeats == 0 { 0 } else { 8 },
             read_tries: self.init.retries.into(),
+            notices: true,
             ..UdConfig::default()
         })
     }
@@ -200,17 +221,13 @@ impl Service {
     pub(super) fn attach(&mut self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
         let link = self.bound()?;
         let joined = link.socket.join_group(group, interface);
-        joined.map_err(Error::os("joining a group"))?;
-        link.core.join(group);
-        Ok(())
+        joined.map_err(Error::os("joining a group"))
     }
 
     pub(super) fn detach(&mut self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
         let link = self.bound()?;
         let left = link.socket.leave_group(group, interface);
-        left.map_err(Error::os("leaving a group"))?;
-        link.core.leave(group);
-        Ok(())
+        left.map_err(Error::os("leaving a group"))
     }
 
     fn bound(&mut self) -> Result<&mut Link> {
@@ -224,10 +241,20 @@ impl Service {
         self.shape.view.set_state(QpState::Err);
         if let Some(link) = &mut self.link {
             link.stuck = None;
-            link.core.close(tools.now);
+            link.core.close();
         }
-        self.report();
+        let waiting: Vec<_> = self.standing.flush().collect();
+        for wr in waiting {
+            if let Some(outgoing) = self.buffers.sends.remove(wr.slot) {
+                self.sent.push(self.flushed(wr.id, outgoing.opcode));
+            }
+        }
+        self.report(tools);
         self.link = None;
+        for wr in std::mem::take(&mut self.early) {
+            self.received.push(self.flushed(wr.id, WcOpcode::Recv));
+        }
+        self.push(tools);
     }
 
     // ---- posting
@@ -286,11 +313,17 @@ impl Service {
         };
         let state = self.shape.view.state();
         let link = self.link.as_deref_mut().ok_or(Error::State(state))?;
-        let posted = link.core.post_send(tools.now, request);
-        posted.map_err(|error| {
-            self.buffers.sends.remove(slot);
-            post_error(error)
-        })?;
+        let writes = matches!(op, UdOp::Write { .. } | UdOp::WriteRecord { .. });
+        let is_group = request.to.qpn == ANY_QPN;
+        if writes && !is_group && !self.standing.is_known(&request.to) {
+            self.standing.wait(request);
+            link.ask(&mut self.standing, tools.now);
+        } else {
+            link.core.post_send(request).map_err(|error| {
+                self.buffers.sends.remove(slot);
+                post_error(error)
+            })?;
+        }
         self.outstanding += 1;
         Ok(())
     }
@@ -347,8 +380,7 @@ impl Service {
         if let Some(link) = &mut self.link
             && link.core.poll_timeout().is_some_and(|due| tools.now >= due)
         {
-            let mut memory = self.buffers.memory(tools.registry);
-            link.core.handle_timeout(tools.now, &mut memory);
+            link.core.handle_timeout(tools.now);
         }
         self.transmit(tools) | received
     }
@@ -362,7 +394,7 @@ impl Service {
     pub(in crate::rnic) fn due(&self) -> Option<Time> {
         let link = self.link.as_deref()?;
         let paced = match &link.bucket {
-            Some(bucket) if link.stuck.is_none() && link.core.has_transmit() => bucket.due(),
+            Some(bucket) if link.paced && link.stuck.is_none() => bucket.due(),
             _ => None,
         };
         match (link.core.poll_timeout(), paced) {
@@ -407,7 +439,7 @@ impl Service {
     /// Sends what there is to send and can be sent, then reports.
     fn transmit(&mut self, tools: &mut Tools<'_>) -> bool {
         let moved = self.push_out(tools);
-        self.report();
+        self.report(tools);
         self.push(tools);
         moved
     }
@@ -422,14 +454,14 @@ impl Service {
         };
         let mut moved = false;
         for round in 1.. {
-            link.fill(&mut self.buffers, tools, &mut outbox);
+            link.fill(&mut self.buffers, tools, &mut outbox, &mut self.unsent);
             if outbox.is_empty() {
                 break;
             }
             moved = true;
             let unsent = &mut self.unsent;
             let flushed = outbox.flush(&link.socket, |slot, error| {
-                unsent.push((slot, error.raw_os_error().unwrap_or(0)));
+                unsent.push((slot, Unsent::Host(error.raw_os_error().unwrap_or(0))));
             });
             if flushed == Flushed::Blocked {
                 link.watch(tools.poller, true);
@@ -448,7 +480,7 @@ impl Service {
 
     // ---- what the core says
 
-    fn report(&mut self) {
+    fn report(&mut self, tools: &Tools<'_>) {
         while let Some(link) = &mut self.link
             && let Some(event) = link.core.poll_event()
         {
@@ -462,14 +494,45 @@ impl Service {
                     self.async_events
                         .push(AsyncEvent::DatagramRefused { qp_num });
                 }
-                Event::Validated { .. } | Event::Notice { .. } | Event::Rate { .. } => {}
+                Event::Validated { to, known } => self.release(tools.now, to, known),
+                Event::Notice { from, code, .. } => {
+                    // The peer has forgotten this end, or somebody says so: it is told again, and nothing waits for that.
+                    let to = from.destination();
+                    if code == NoticeCode::Stranger && self.standing.is_known(&to) {
+                        // Where too many are asked at once, the next such notice does it.
+                        let _ = link.core.validate(tools.now, to);
+                    }
+                }
+                Event::Rate { .. } | Event::Probed { .. } => {}
             }
         }
     }
 
+    /// A peer knows this end, or does not answer: what waits for it goes out.
+    fn release(&mut self, now: Time, to: Destination, known: bool) {
+        let Some(link) = &mut self.link else { return };
+        for wr in self.standing.settle(to, known) {
+            if link.core.post_send(wr).is_err()
+                && let Some(outgoing) = self.buffers.sends.remove(wr.slot)
+            {
+                self.outstanding = self.outstanding.saturating_sub(1);
+                let opcode = outgoing.opcode;
+                self.sent
+                    .push(self.completion(wr.id, WcStatus::LocQpOpErr, opcode));
+            }
+            link.more = true;
+        }
+        link.ask(&mut self.standing, now);
+    }
+
     fn note_received(&mut self, received: &Received) {
         self.buffers.receives.remove(received.slot);
-        let mut pushed = self.completion(received.id, WcStatus::Success, WcOpcode::Recv);
+        let status = work::status(received.status);
+        let mut pushed = self.completion(received.id, status, WcOpcode::Recv);
+        if received.status == UdStatus::Flushed {
+            self.received.push(pushed);
+            return;
+        }
         pushed.solicited = received.solicited;
         pushed.wc.src = Some(work::peer(&received.from));
         match received.immediate {
@@ -484,13 +547,16 @@ impl Service {
             return;
         };
         self.outstanding = self.outstanding.saturating_sub(1);
-        let mut status = work::status(&completion.status);
+        let mut status = work::status(completion.status);
         let mut vendor_err = 0;
         if !self.unsent.is_empty()
-            && let Some((_, errno)) = self.take_unsent(completion.slot)
+            && let Some(unsent) = self.take_unsent(completion.slot)
+            && status == WcStatus::Success
         {
-            status = WcStatus::GeneralErr;
-            vendor_err = errno.cast_unsigned();
+            (status, vendor_err) = match unsent {
+                Unsent::Memory => (WcStatus::LocProtErr, 0),
+                Unsent::Host(errno) => (WcStatus::GeneralErr, errno.cast_unsigned()),
+            };
         }
         if status == WcStatus::Success && !completion.signalled {
             return;
@@ -501,10 +567,10 @@ impl Service {
         self.sent.push(pushed);
     }
 
-    /// The error of a request whose datagrams the host would not send, all forgotten with it.
-    fn take_unsent(&mut self, slot: u32) -> Option<(u32, i32)> {
+    /// Why a datagram of a request did not leave.
+    fn take_unsent(&mut self, slot: u32) -> Option<Unsent> {
         let found = self.unsent.iter().find(|(unsent, _)| *unsent == slot);
-        let found = found.copied();
+        let found = found.map(|(_, why)| *why);
         self.unsent.retain(|(unsent, _)| *unsent != slot);
         found
     }
@@ -563,11 +629,16 @@ impl Service {
         self.records.take(wr_id)
     }
 
-    pub(super) fn records(&self, rkey: u32) -> Vec<WriteRecord> {
+    pub(super) fn records(&mut self, rkey: u32) -> Vec<WriteRecord> {
+        if let Some(link) = &mut self.link {
+            while let Some(record) = link.core.take_record() {
+                self.records.keep(work::record(&record));
+            }
+        }
         let mut records: Vec<_> = self.records.of(rkey).cloned().collect();
         if let Some(link) = &self.link {
-            let of_core = link.core.records(haul_iwarp::Stag(rkey));
-            records.extend(of_core.map(|record| work::record(&record)));
+            let open = link.core.open_records(haul_iwarp::Stag(rkey));
+            records.extend(open.map(|record| work::record(&record)));
         }
         records
     }
@@ -603,16 +674,15 @@ impl Link {
                 continue;
             };
             let ranges = buffers.target(tools.registry, wanted.target, wanted.len);
-            let placed = match (&ranges, datagram.payload()) {
-                (Some(ranges), Some(payload)) => {
-                    place(ranges, payload);
+            let placed = match (&ranges, &datagram.body) {
+                (Some(ranges), Body::Data(segment)) => {
+                    place(ranges, segment.payload);
                     true
                 }
                 _ => false,
             };
             drop(ranges);
-            let mut memory = buffers.memory(tools.registry);
-            self.core.handle_placed(tools.now, &mut memory, placed);
+            self.core.handle_placed(tools.now, placed);
         }
         if let (true, true, Some(to)) = (self.anywhere, ours, arrival.to) {
             self.routes.note(arrival.from, to);
@@ -620,48 +690,54 @@ impl Link {
     }
 
     /// Makes datagrams, as many as there are, may leave, and fit.
-    fn fill(&mut self, buffers: &mut Buffers, tools: &Tools<'_>, outbox: &mut Outbox) {
+    fn fill(
+        &mut self,
+        buffers: &mut Buffers,
+        tools: &Tools<'_>,
+        outbox: &mut Outbox,
+        unsent: &mut Vec<(u32, Unsent)>,
+    ) {
         let mut header = [0; DATA_HEADER_MAX];
+        self.paced = false;
+        while !outbox.is_full()
+            && let Some(room) = outbox.room(CONTROL_MAX)
+            && let Some((to, len)) = self.core.poll_control(room)
+        {
+            outbox.commit(len, to, self.source(&to), None);
+        }
         while !outbox.is_full() {
-            if let Some((to, octets)) = self.core.poll_control() {
-                let source = self.source(&to);
-                if let Some(room) = outbox.room(octets.len()) {
-                    room.copy_from_slice(&octets);
-                    outbox.commit(octets.len(), to, source, None);
-                }
-                continue;
-            }
             if let Some(bucket) = &mut self.bucket
                 && !bucket.is_open(tools.now)
             {
+                self.paced = self.core.outstanding() > 0;
                 return;
             }
-            let mut memory = buffers.memory(tools.registry);
-            let Some(transmit) = self.core.poll_transmit(tools.now, &mut memory, &mut header)
-            else {
-                return;
-            };
+            let memory = buffers.memory(tools.registry);
+            let transmit = self.core.poll_transmit(tools.now, &memory, &mut header);
+            let Some(transmit) = transmit else { return };
             if let Some(bucket) = &mut self.bucket {
                 bucket.take(transmit.payload_len as usize);
             }
-            self.put(buffers, tools, outbox, &transmit, &header);
+            let is_put = self.put(buffers, tools, outbox, &transmit, &header);
+            if let (false, Some(slot)) = (is_put, transmit.slot) {
+                unsent.push((slot, Unsent::Memory));
+            }
         }
     }
 
     /// Puts header, payload and checksum into the outbox; none of it where the payload's memory is gone.
     fn put(
-        &mut self,
+        &self,
         buffers: &Buffers,
         tools: &Tools<'_>,
         outbox: &mut Outbox,
         transmit: &Transmit,
         header: &[u8],
-    ) {
+    ) -> bool {
         let source = buffers.source(tools.registry, transmit.payload, transmit.payload_len);
         let len = transmit.wire_len();
         let (Some(source), Some(room)) = (source, outbox.room(len)) else {
-            self.core.handle_unsent(transmit);
-            return;
+            return false;
         };
         let (covered, crc) = room.split_at_mut(len - CRC_LEN);
         let (head, payload) = covered.split_at_mut(transmit.header_len);
@@ -672,6 +748,13 @@ impl Link {
         crc.copy_from_slice(&digest.to_wire());
         let from = self.source(&transmit.to);
         outbox.commit(len, transmit.to, from, transmit.slot);
+        true
+    }
+
+    /// Asks the peers that requests wait for, as many at once as the core does.
+    fn ask(&mut self, standing: &mut Standing, now: Time) {
+        let core = &mut self.core;
+        standing.ask(|to| core.validate(now, to).is_ok());
     }
 
     fn source(&self, to: &SocketAddr) -> Option<SocketAddr> {
@@ -699,7 +782,7 @@ impl Link {
 fn post_error(error: haul_iwarp::PostError) -> Error {
     match error {
         haul_iwarp::PostError::Full => Error::Full("queue"),
-        haul_iwarp::PostError::NoReads => Error::Exhausted("reads"),
+        haul_iwarp::PostError::TooLong => Error::Invalid("a message longer than the service takes"),
         haul_iwarp::PostError::NotOpen => Error::State(QpState::Err),
         _ => Error::Unsupported("this operation with this peer"),
     }

@@ -83,7 +83,7 @@ pub(super) fn peer(source: &Source) -> Peer {
     Peer::new(source.addr, source.qpn)
 }
 
-pub(super) fn status(status: &UdStatus) -> WcStatus {
+pub(super) fn status(status: UdStatus) -> WcStatus {
     match status {
         UdStatus::Success => WcStatus::Success,
         UdStatus::Partial | UdStatus::TimedOut => WcStatus::RespTimeoutErr,
