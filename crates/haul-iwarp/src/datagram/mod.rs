@@ -16,11 +16,24 @@
 //!
 //! No datagram ends the queue pair, whatever is in it.
 
+mod access;
 mod config;
+mod control;
+mod lanes;
+mod ranges;
+mod read;
+mod reassembly;
+mod record;
+mod sources;
+mod tx;
+mod ud;
+mod validate;
 pub mod wire;
 mod work;
 
 pub use config::{DATAGRAM_MIN, UdConfig};
+pub use ud::Ud;
+pub use validate::Cookies;
 pub use work::{
     Action, Chunk, Completion, Counters, Destination, Event, Reason, Received, Record, RecordMode,
     RecordStatus, Source, Transmit, UdOp, UdSendWr, UdStatus, ValidityMap,

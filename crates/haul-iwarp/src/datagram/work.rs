@@ -241,6 +241,15 @@ pub enum Event {
         /// What it sees.
         rate: Rate,
     },
+    /// A probe has arrived at a peer.
+    Probed {
+        /// The peer.
+        from: Source,
+        /// From [`super::Ud::probe`].
+        token: u32,
+        /// Octets of UDP payload.
+        size: u32,
+    },
     /// Datagrams were dropped for the sender's fault; not more than one of these comes in a second. Counters have the rest.
     Dropped {
         /// Of the last one.
@@ -257,6 +266,8 @@ pub struct Received {
     pub id: u64,
     /// From the receive.
     pub slot: u32,
+    /// How; if not well, the rest says nothing.
+    pub status: UdStatus,
     /// Octets of the message.
     pub len: u32,
     /// Who sent it.
@@ -269,16 +280,16 @@ pub struct Received {
     pub group: bool,
 }
 
-/// How a request ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How a request or receive ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UdStatus {
-    /// Sent, or read in whole.
+    /// Sent, received, or read in whole.
     Success,
     /// A read that came in part, and not more after all repeats.
     Partial,
     /// A read of which nothing came.
     TimedOut,
-    /// A read whose sink was withdrawn.
+    /// Memory of a receive, or the sink of a read, was withdrawn.
     LocalProtection,
     /// Not done: it was cancelled, or the queue pair was closed.
     Flushed,
