@@ -511,18 +511,21 @@ impl Service {
     /// A peer knows this end, or does not answer: what waits for it goes out.
     fn release(&mut self, now: Time, to: Destination, known: bool) {
         let Some(link) = &mut self.link else { return };
+        let mut refused = Vec::new();
         for wr in self.standing.settle(to, known) {
+            link.more = true;
             if link.core.post_send(wr).is_err()
                 && let Some(outgoing) = self.buffers.sends.remove(wr.slot)
             {
                 self.outstanding = self.outstanding.saturating_sub(1);
-                let opcode = outgoing.opcode;
-                self.sent
-                    .push(self.completion(wr.id, WcStatus::LocQpOpErr, opcode));
+                refused.push((wr.id, outgoing.opcode));
             }
-            link.more = true;
         }
         link.ask(&mut self.standing, now);
+        for (wr_id, opcode) in refused {
+            let pushed = self.completion(wr_id, WcStatus::LocQpOpErr, opcode);
+            self.sent.push(pushed);
+        }
     }
 
     fn note_received(&mut self, received: &Received) {
