@@ -72,26 +72,6 @@ fn members_of_a_group_hear_what_is_sent_to_it_and_others_do_not() {
 }
 
 #[test]
-fn a_sender_that_does_not_want_to_be_heard_here_is_not() {
-    alone("multicast without loop", || {
-        let sender = End::new();
-        let member = anywhere(0, DatagramInit::default());
-        sender.qp.attach_multicast(GROUP.into(), LO).unwrap();
-        member.qp.attach_multicast(GROUP.into(), LO).unwrap();
-        member.receive(1, 0, 64);
-        let to = Peer::group((GROUP, member.addr.port()).into());
-        sender.post(1, SendOp::Send, 0, 64, to);
-        sender.success(1, WcOpcode::Send);
-        let alone = Peer::new(
-            ([127, 0, 0, 1], member.addr.port()).into(),
-            member.qp.qp_num(),
-        );
-        sender.post(2, SendOp::Send, 0, 10, alone);
-        assert_eq!(member.success(1, WcOpcode::Recv).byte_len, 10);
-    });
-}
-
-#[test]
 fn a_broadcast_reaches_a_service_of_the_network() {
     alone("broadcast", || {
         let (sender, hearer) = (End::new(), anywhere(0, DatagramInit::default()));
