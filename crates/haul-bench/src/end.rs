@@ -70,7 +70,11 @@ impl End {
             Waiting::Events => Some(context.create_completion_channel().map_err(verb)?),
             Waiting::Adaptive | Waiting::Poll => None,
         };
-        let announced = if plan.op == Op::WriteRecord { RECORDS } else { 0 };
+        let announced = if plan.op == Op::WriteRecord {
+            RECORDS
+        } else {
+            0
+        };
         let entries = plan.qps * (plan.send_queue() + plan.receive_queue() + announced);
         let cq = context
             .create_cq(entries.min(attributes.max_cqe), completions.as_ref(), 0)
