@@ -34,7 +34,7 @@ const ALLOWED: &[Allowed] = &[
     Allowed {
         krate: "haul-iwarp",
         internal: &[],
-        external: Some(&["crc-fast", "thiserror"]),
+        external: Some(&["crc-fast", "siphasher", "thiserror"]),
     },
     Allowed {
         krate: "haul-sim",

@@ -14,6 +14,7 @@
 #![warn(missing_docs)]
 
 mod crc;
+pub mod datagram;
 mod error;
 mod llp;
 mod qp;

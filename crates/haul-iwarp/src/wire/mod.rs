@@ -60,26 +60,26 @@ pub enum ParseError {
 }
 
 /// Sixteen bits at `at`; callers have checked the length.
-fn be16(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn be32(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from(be16(bytes, at)) << 16 | u32::from(be16(bytes, at + 2))
 }
 
-fn be64(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-fn put16(out: &mut [u8], at: usize, value: u16) {
+pub(crate) fn put16(out: &mut [u8], at: usize, value: u16) {
     out[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-fn put32(out: &mut [u8], at: usize, value: u32) {
+pub(crate) fn put32(out: &mut [u8], at: usize, value: u32) {
     out[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
 
-fn put64(out: &mut [u8], at: usize, value: u64) {
+pub(crate) fn put64(out: &mut [u8], at: usize, value: u64) {
     out[at..at + 8].copy_from_slice(&value.to_be_bytes());
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
+use haul_iwarp::datagram::Source as Sender;
 use haul_iwarp::{AtomicAccess, Memory, Payload, Pd, RecvWr, Rights, StagEntry, Target};
 use haul_slab::{AccessFlags, Guard, Registry, Stag};
-use haul_verbs::{SGE_MAX, Sge, SgeList, WcOpcode};
+use haul_verbs::{SGE_MAX, Sge, SgeList, Sources, WcOpcode};
 
 use super::slots::Slots;
 use super::srq;
@@ -152,6 +153,20 @@ impl Memory for PairMemory<'_> {
             .unwrap_or_else(|old| old)
     }
 
+    fn admits(&self, stag: haul_iwarp::Stag, source: &Sender, is_validated: bool) -> bool {
+        let Some(guard) = self.registry.lookup(Stag(stag.0)) else {
+            return false;
+        };
+        let sources = guard.note.as_ref().and_then(|note| note.downcast_ref());
+        match sources.unwrap_or(&Sources::Validated) {
+            Sources::Validated => is_validated,
+            Sources::Any => true,
+            Sources::Of(list) => list.iter().any(|(ip, qpn)| {
+                *ip == source.addr.ip() && qpn.is_none_or(|qpn| qpn == source.qpn)
+            }),
+        }
+    }
+
     fn take_receive(&mut self) -> Option<RecvWr> {
         let wr = self.srq?.take()?;
         // The core asks for one when it needs one, so there is a number for it.
@@ -225,6 +240,24 @@ impl Source<'_> {
                 }
             }
             Self::Inline(bytes) => show(bytes),
+        }
+    }
+
+    /// Copies all of it, in order, to `to`, which is as long.
+    pub(super) fn read(&self, mut to: &mut [u8]) {
+        match self {
+            Self::Ranges(ranges) => {
+                for range in ranges {
+                    let (now, later) = to.split_at_mut(range.len().min(to.len()));
+                    // The range was checked when it was made, so this cannot fail.
+                    let _ = range.guard.region.read(range.offset, now);
+                    to = later;
+                }
+            }
+            Self::Inline(bytes) => {
+                let len = bytes.len().min(to.len());
+                to[..len].copy_from_slice(&bytes[..len]);
+            }
         }
     }
 }

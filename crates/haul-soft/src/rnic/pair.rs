@@ -60,6 +60,14 @@ impl View {
     fn set_failure(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
     }
+
+    /// Completions were lost.
+    pub(super) fn note_overflow(&self) {
+        self.set_failure(Failure {
+            blame: Blame::Local,
+            reason: "its completion queue has overflowed".into(),
+        });
+    }
 }
 
 /// How a queue pair was made.
@@ -71,6 +79,38 @@ pub(super) struct Shape {
     pub(super) capacity: QpCapacity,
     pub(super) signal_all: bool,
     pub(super) remote_placement: bool,
+}
+
+impl Shape {
+    /// The octets of a work request's message, if it has no more pieces than there is room for.
+    pub(super) fn check_data(&self, wr: &SendWr<'_>) -> Result<u32> {
+        match &wr.data {
+            Data::Sges(list) if list.as_slice().len() > self.capacity.max_send_sge as usize => {
+                return Err(Error::Invalid(
+                    "more pieces than the queue pair was made for",
+                ));
+            }
+            Data::Inline(bytes) if bytes.len() > self.capacity.max_inline as usize => {
+                return Err(Error::Invalid(
+                    "more inline data than the queue pair was made for",
+                ));
+            }
+            _ => {}
+        }
+        let len = u32::try_from(wr.data.total_len());
+        len.map_err(|_| Error::Invalid("a message of 2^32 octets or more"))
+    }
+
+    /// The octets of a receive.
+    pub(super) fn check_receive(&self, wr: &RecvWr) -> Result<u32> {
+        if wr.sges.as_slice().len() > self.capacity.max_recv_sge as usize {
+            return Err(Error::Invalid(
+                "more pieces than the queue pair was made for",
+            ));
+        }
+        let len = u32::try_from(wr.sges.total_len());
+        len.map_err(|_| Error::Invalid("a buffer of 2^32 octets or more"))
+    }
 }
 
 /// See the module.
@@ -229,23 +269,7 @@ impl Pair {
     }
 
     fn check(&self, wr: &SendWr<'_>) -> Result<()> {
-        let capacity = &self.shape.capacity;
-        match &wr.data {
-            Data::Sges(list) if list.as_slice().len() > capacity.max_send_sge as usize => {
-                return Err(Error::Invalid(
-                    "more pieces than the queue pair was made for",
-                ));
-            }
-            Data::Inline(bytes) if bytes.len() > capacity.max_inline as usize => {
-                return Err(Error::Invalid(
-                    "more inline data than the queue pair was made for",
-                ));
-            }
-            _ => {}
-        }
-        if u32::try_from(wr.data.total_len()).is_err() {
-            return Err(Error::Invalid("a message of 2^32 octets or more"));
-        }
+        self.shape.check_data(wr)?;
         match (wr.op, &wr.data) {
             (op, Data::Inline(_)) if op.is_read_or_atomic() => {
                 Err(Error::Invalid("inline data is for sends and writes"))
@@ -407,13 +431,7 @@ impl Pair {
                 "its receives come from a shared receive queue",
             ));
         }
-        if wr.sges.as_slice().len() > self.shape.capacity.max_recv_sge as usize {
-            return Err(Error::Invalid(
-                "more pieces than the queue pair was made for",
-            ));
-        }
-        let len = u32::try_from(wr.sges.total_len());
-        let len = len.map_err(|_| Error::Invalid("a buffer of 2^32 octets or more"))?;
+        let len = self.shape.check_receive(wr)?;
         if self.shape.view.state() == QpState::Err {
             let pushed = self.receive_completion(wr.wr_id, WcStatus::WrFlushErr);
             self.received.push(pushed);
@@ -718,10 +736,7 @@ impl Pair {
         self.sent.clear();
         self.received.clear();
         if !fit && let Link::Up(link) = &mut self.link {
-            self.shape.view.set_failure(Failure {
-                blame: Blame::Local,
-                reason: "its completion queue has overflowed".into(),
-            });
+            self.shape.view.note_overflow();
             link.abort(tools.now);
             self.report(tools);
         }
