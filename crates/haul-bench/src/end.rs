@@ -22,8 +22,8 @@ use crate::tag::{Kind, Tag};
 const CONNECTING_MAX: usize = 64;
 /// How long all of that may take without any of them coming to be.
 const CONNECT_TIME: Duration = Duration::from_secs(20);
-/// Records of a queue pair that may be announced and not taken yet: as many as it keeps.
-const RECORDS: u32 = 1024;
+/// Write-Records of a queue pair that may be announced and not polled yet: nothing holds their sender back.
+const RECORDS: u32 = 16_384;
 /// How often somebody who waits looks up.
 const TICK: Duration = Duration::from_millis(20);
 

@@ -200,6 +200,10 @@ impl<'a> Volley<'a> {
     }
 
     fn look(&mut self) -> Result<(), Fault> {
+        // What the peer says after that is for whoever comes behind.
+        if self.peer_sent.is_some() {
+            return Ok(());
+        }
         match self.control.poll()? {
             None => Ok(()),
             Some(Message::Finished { messages }) => {
@@ -218,39 +222,39 @@ impl<'a> Volley<'a> {
     fn fill(&mut self) -> Result<(), Fault> {
         let over = self.until.is_some_and(|until| Instant::now() >= until);
         for index in 0..self.lanes.len() {
-            let lane = self.lanes[index];
-            if lane.done {
-                continue;
-            }
-            if over && lane.unreported == 0 {
+            if over && self.lanes[index].unreported == 0 {
                 self.lanes[index].done = true;
-                continue;
             }
-            let plan = &self.end.plan;
-            let depth = match plan.op {
-                Op::Read => plan.depth.min(plan.outs.into()),
-                _ => plan.depth,
-            };
-            let room = u64::from(depth) - (lane.posted - lane.retired);
-            let left = match self.iterations {
-                _ if over => 1,
-                Some(iterations) => iterations - lane.posted,
-                None => u64::MAX,
-            };
-            // Bytes that differ from message to message are copied one at a time.
-            let list = if plan.verify && !self.inline.is_empty() {
-                1
-            } else {
-                plan.post_list
-            };
-            let count = room.min(left).min(list.into());
-            if count > 0 {
+            while !self.lanes[index].done {
+                let posted = self.lanes[index].posted;
+                let left = match self.iterations {
+                    _ if over => 1,
+                    Some(iterations) => iterations - posted,
+                    None => u64::MAX,
+                };
+                let count = left.min(self.room(index));
+                if count == 0 {
+                    break;
+                }
                 // The last one reports, so that all before it are known to be gone.
-                self.post(index, count, over || count == left)?;
-                self.lanes[index].done = over || count == left;
+                self.post(index, count, count == left)?;
+                self.lanes[index].done = count == left;
             }
         }
         Ok(())
+    }
+
+    /// Messages that can be posted at once.
+    fn room(&self, index: usize) -> u64 {
+        let (lane, plan) = (self.lanes[index], &self.end.plan);
+        let depth = match plan.op {
+            Op::Read => plan.depth.min(plan.outs.into()),
+            _ => plan.depth,
+        };
+        let room = u64::from(depth) - (lane.posted - lane.retired);
+        // Bytes that differ from message to message are copied one at a time.
+        let one_by_one = plan.verify && !self.inline.is_empty();
+        room.min(if one_by_one { 1 } else { plan.post_list.into() })
     }
 
     fn post(&mut self, index: usize, count: u64, last: bool) -> Result<(), Fault> {
@@ -374,20 +378,14 @@ impl<'a> Volley<'a> {
 
     /// A Write-Record has come, or what there is of it.
     fn record(&mut self, completion: &WorkCompletion) -> Result<(), Fault> {
-        let index = self
-            .end
-            .qps
-            .iter()
-            .position(|qp| qp.qp_num() == completion.qp_num);
-        let record = index.and_then(|index| {
-            let record = self.end.qps[index].take_record(completion.wr_id)?;
-            Some((index, record))
-        });
-        let Some((index, record)) = record else {
-            return Err(Fault::new(
-                Code::Other,
-                "a record was announced that is not there",
-            ));
+        let mut numbers = self.end.qps.iter().map(|qp| qp.qp_num());
+        let Some(index) = numbers.position(|number| number == completion.qp_num) else {
+            return Err(Fault::new(Code::Other, "a record of nobody's"));
+        };
+        let Some(record) = self.end.qps[index].take_record(completion.wr_id) else {
+            // A queue pair keeps so many; the completion still says how much is valid.
+            self.count(completion.byte_len, true);
+            return Ok(());
         };
         if record.len != self.size {
             return Err(Fault::protocol("a message has another length"));
