@@ -11,6 +11,7 @@
 
 pub mod packets;
 pub mod random;
+pub mod rd;
 
 use std::collections::HashMap;
 

@@ -149,7 +149,11 @@ fn attributes(transport: Transport) -> DeviceAttributes {
         | DeviceCaps::WRITE_WITH_IMM
         | DeviceCaps::REMOTE_PLACEMENT
         | DeviceCaps::ENDPOINTS;
-    let datagrams = DeviceCaps::UD | DeviceCaps::WRITE_RECORD;
+    let datagrams = DeviceCaps::UD
+        | DeviceCaps::RD
+        | DeviceCaps::WRITE_RECORD
+        | DeviceCaps::ATOMIC
+        | DeviceCaps::SEND_WITH_INVALIDATE;
     DeviceAttributes {
         transport,
         caps: match transport {

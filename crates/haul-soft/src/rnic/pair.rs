@@ -9,14 +9,14 @@ use haul_io::poller::Poller;
 use haul_io::stream::Stream;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{Completion, CompletionKind, Event, QpConfig, Stag, Status, Time};
-use haul_slab::{AccessFlags, Registry};
+use haul_slab::Registry;
 use haul_verbs::cm::{CmEvent, Established};
 use haul_verbs::{
     Blame, Data, Error, Failure, PostError, QpCapacity, QpState, RecvWr, Remote, Result, SendFlags,
     SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus, WorkCompletion,
 };
 
-use super::buffers::{Buffers, Outgoing, OutgoingData, place, ranges};
+use super::buffers::{Buffers, Outgoing, OutgoingData};
 use super::cq::{Pushed, Queue};
 use super::events::CmEvents;
 use super::lock;
@@ -373,6 +373,7 @@ impl Pair {
             data,
             opcode: opcode(wr.op),
             silent,
+            peer: None,
         };
         let slot = self.buffers.sends.insert(outgoing);
         let slot = slot.map_err(|_| Error::Full("send queue"))?;
@@ -675,7 +676,9 @@ impl Pair {
         }
         if let CompletionKind::Atomic { original } = completion.kind
             && status == WcStatus::Success
-            && !self.store(registry, &outgoing, &original.to_ne_bytes())
+            && !self
+                .buffers
+                .store(registry, &outgoing, &original.to_ne_bytes())
         {
             status = WcStatus::LocProtErr;
         }
@@ -697,20 +700,6 @@ impl Pair {
                 solicited: false,
             });
         }
-    }
-
-    /// Puts an atomic's result into its buffer.
-    fn store(&self, registry: &Registry, outgoing: &Outgoing, bytes: &[u8]) -> bool {
-        let OutgoingData::Sges(list) = &outgoing.data else {
-            return false;
-        };
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let wanted = AccessFlags::LOCAL_WRITE;
-        let ranges = ranges(registry, self.buffers.pd, list.as_slice(), 0, len, wanted);
-        ranges.is_some_and(|ranges| {
-            place(&ranges, bytes);
-            true
-        })
     }
 
     fn receive_completion(&self, wr_id: u64, status: WcStatus) -> Pushed {

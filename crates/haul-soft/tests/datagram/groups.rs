@@ -1,6 +1,7 @@
 //! Multicast and broadcast, in a namespace of the test's own.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
 
 use haul_io::netns::NetNs;
 use haul_verbs::{DatagramInit, Error, Peer, QpState, QpType, SendOp, Sources, WcOpcode};
@@ -17,10 +18,21 @@ fn anywhere(port: u16, datagram: DatagramInit) -> End {
 
 /// In a namespace with nothing but loopback, or not at all where none can be made.
 fn alone(name: &str, work: impl FnOnce() + Send) {
-    match NetNs::new() {
-        Ok(namespace) => namespace.run(work).unwrap(),
-        Err(error) => println!("SKIPPED: {name}: no namespace: {error}"),
-    }
+    let namespace = match NetNs::new() {
+        Ok(namespace) => namespace,
+        Err(error) => return println!("SKIPPED: {name}: no namespace: {error}"),
+    };
+    namespace
+        .run(|| {
+            let up = Command::new("ip")
+                .args(["link", "set", "lo", "up"])
+                .status();
+            match up {
+                Ok(status) if status.success() => work(),
+                other => println!("SKIPPED: {name}: loopback is down: {other:?}"),
+            }
+        })
+        .unwrap();
 }
 
 #[test]

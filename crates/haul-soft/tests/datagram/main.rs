@@ -19,4 +19,5 @@ mod many;
 mod messages;
 mod records;
 mod relay;
+mod reliable;
 mod support;

@@ -19,6 +19,8 @@ pub(crate) struct Seen {
     /// Where its payload lies in its message; length of the message.
     pub(crate) offset: u32,
     pub(crate) message_len: u32,
+    /// Octets of the datagram.
+    pub(crate) octets: u32,
 }
 
 /// See the module. Ends when it is dropped.
@@ -109,5 +111,6 @@ fn look(datagram: &[u8], forward: bool, index: usize) -> Seen {
         is_data: datagram.get(1) == Some(&0),
         offset: word(28),
         message_len: word(24),
+        octets: u32::try_from(datagram.len()).unwrap(),
     }
 }

@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use haul_io::poller::{Interest, Poller};
 use haul_io::udp::{Received as Arrival, UdpSocket};
-use haul_iwarp::datagram::wire::{
-    ANY_QPN, Body, CONTROL_MAX, DATA_HEADER_MAX, Datagram, NoticeCode,
-};
+use haul_iwarp::datagram::rd::{RdCompletion, RdConfig, RdEvent, Remote as RdPeer};
+use haul_iwarp::datagram::wire::{ANY_QPN, Body, CONTROL_MAX, Datagram, NoticeCode, Reject};
 use haul_iwarp::datagram::{
-    Action, Completion, DATAGRAM_MIN, Destination, Event, Received, Transmit, Ud, UdConfig, UdOp,
-    UdSendWr, UdStatus,
+    Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdOp, UdStatus,
 };
-use haul_iwarp::{CRC_LEN, Crc32c, Time};
+use haul_iwarp::{CRC_LEN, CompletionKind, Crc32c, Payload, Time};
 use haul_slab::Registry;
 use haul_verbs::{
-    AsyncEvent, Data, DatagramInit, DatagramStatistics, Error, PostError, QpInit, QpState, RecvWr,
-    Result, SendFlags, SendWr, WcData, WcOpcode, WcStatus, WorkCompletion, WriteRecord,
+    AsyncEvent, Data, DatagramInit, DatagramStatistics, Error, Peer, PostError, QpInit, QpState,
+    QpType, RecordMode, RecvWr, Remote, Result, SendFlags, SendWr, WcData, WcOpcode, WcStatus,
+    WorkCompletion, WriteRecord,
 };
 
 use super::bucket::Bucket;
+use super::core::{Core, HEADER_MAX, Leaving, Op, Request, Said};
 use super::outbox::{Flushed, Outbox};
 use super::records::Records;
 use super::routes::Routes;
@@ -49,6 +49,7 @@ pub(in crate::rnic) struct Tools<'a> {
 pub(in crate::rnic) struct Service {
     shape: Shape,
     buffers: Buffers,
+    qp_type: QpType,
     init: DatagramInit,
     link: Option<Box<Link>>,
     /// Receives that were posted before there was a core to take them.
@@ -79,7 +80,7 @@ enum Unsent {
 struct Link {
     socket: UdpSocket,
     token: u64,
-    core: Ud,
+    core: Core,
     bucket: Option<Bucket>,
     /// There is more to send than the bucket allows now.
     paced: bool,
@@ -88,6 +89,9 @@ struct Link {
     anywhere: bool,
     /// Datagrams that the socket has no room for.
     stuck: Option<Box<Outbox>>,
+    /// What a reliable core does not get to see.
+    bad_checksum: u64,
+    malformed: u64,
     /// The poller is asked for room in the socket.
     watched: bool,
     more: bool,
@@ -121,6 +125,7 @@ impl Service {
         Ok(Self {
             shape,
             buffers,
+            qp_type: init.qp_type,
             init: init.datagram.clone(),
             link: None,
             early: VecDeque::new(),
@@ -150,10 +155,19 @@ impl Service {
         let groups = socket.set_group_options(self.init.multicast_ttl, self.init.multicast_loop);
         groups.map_err(Error::os("preparing a socket for groups"))?;
         let config = self.config(local)?;
-        let mut core = Ud::new(config);
+        let mut core = if self.qp_type == QpType::Rd {
+            let rest = RdConfig {
+                fail_whole: self.init.peer_error_is_fatal,
+                tries: self.init.retries.into(),
+                ..RdConfig::default()
+            };
+            Core::reliable(&config, headers(local), rest)
+        } else {
+            Core::unreliable(config)
+        };
         for wr in self.early.drain(..) {
             // The core has as much room as this queue pair.
-            let _ = core.post_receive(wr);
+            let _ = core.post_receive(tools.now, wr);
         }
         let watched = tools.poller.add(&socket, token, Interest::READ);
         watched.map_err(Error::os("watching a socket"))?;
@@ -167,6 +181,8 @@ impl Service {
             routes: Routes::default(),
             anywhere: local.ip().is_unspecified(),
             stuck: None,
+            bad_checksum: 0,
+            malformed: 0,
             watched: false,
             more: false,
         }));
@@ -180,17 +196,12 @@ impl Service {
         let (epoch, rest) = random.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
         let (seed, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
         let key = rest.first_chunk::<16>().copied().unwrap_or_default();
-        let headers = if local.is_ipv4() {
-            HEADERS_V4
-        } else {
-            HEADERS_V6
-        };
         let path_mtu = match self.init.path_mtu {
             0 => PATH_MTU,
             octets => octets,
         };
         let capacity = &self.shape.capacity;
-        let datagram_max = u32::from(path_mtu).saturating_sub(headers);
+        let datagram_max = u32::from(path_mtu).saturating_sub(headers(local));
         Ok(UdConfig {
             pd: haul_iwarp::Pd(self.buffers.pd),
             qp: haul_iwarp::QpNum(self.shape.view.qp_num),
@@ -241,7 +252,7 @@ impl Service {
         self.shape.view.set_state(QpState::Err);
         if let Some(link) = &mut self.link {
             link.stuck = None;
-            link.core.close();
+            link.core.close(tools.now);
         }
         let waiting: Vec<_> = self.standing.flush().collect();
         for wr in waiting {
@@ -276,7 +287,10 @@ impl Service {
         let peer = wr
             .peer
             .ok_or(Error::Invalid("a datagram without a peer to send it to"))?;
-        let op = work::op(wr)?;
+        let op = match self.qp_type {
+            QpType::Rd => Op::Rd(work::reliable_op(wr)?),
+            _ => Op::Ud(work::op(wr)?),
+        };
         let len = self.shape.check_data(wr)?;
         match self.shape.view.state() {
             QpState::Rts => {}
@@ -297,32 +311,35 @@ impl Service {
             data,
             opcode: work::opcode(wr.op),
             silent: false,
+            peer: wr.peer,
         };
         let slot = self.buffers.sends.insert(outgoing);
         let slot = slot.map_err(|_| Error::Full("send queue"))?;
         if let Data::Inline(bytes) = wr.data {
             self.buffers.keep_inline(slot, bytes);
         }
-        let request = UdSendWr {
+        let request = Request {
             id: wr.wr_id,
             slot,
             to: work::destination(peer),
-            op,
             len,
             signalled: self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED),
+            fence: wr.flags.contains(SendFlags::FENCE),
         };
         let state = self.shape.view.state();
         let link = self.link.as_deref_mut().ok_or(Error::State(state))?;
-        let writes = matches!(op, UdOp::Write { .. } | UdOp::WriteRecord { .. });
+        let writes = matches!(op, Op::Ud(UdOp::Write { .. } | UdOp::WriteRecord { .. }));
         let is_group = request.to.qpn == ANY_QPN;
         if writes && !is_group && !self.standing.is_known(&request.to) {
-            self.standing.wait(request);
+            self.standing.wait(op, request);
             link.ask(&mut self.standing, tools.now);
         } else {
-            link.core.post_send(request).map_err(|error| {
-                self.buffers.sends.remove(slot);
-                post_error(error)
-            })?;
+            link.core
+                .post_send(tools.now, op, &request)
+                .map_err(|error| {
+                    self.buffers.sends.remove(slot);
+                    post_error(error)
+                })?;
         }
         self.outstanding += 1;
         Ok(())
@@ -334,17 +351,17 @@ impl Service {
         requests: &[RecvWr],
     ) -> Result<(), PostError> {
         let posted = requests.iter().enumerate().try_for_each(|(posted, wr)| {
-            self.receive_one(wr)
+            self.receive_one(tools.now, wr)
                 .map_err(|error| PostError { posted, error })
         });
-        // Nothing waits for a receive but, in error, the application.
-        if self.shape.view.state() == QpState::Err {
-            self.push(tools);
+        // A reliable peer may wait for it; else only, in error, the application.
+        if self.qp_type == QpType::Rd || self.shape.view.state() == QpState::Err {
+            self.transmit(tools);
         }
         posted
     }
 
-    fn receive_one(&mut self, wr: &RecvWr) -> Result<()> {
+    fn receive_one(&mut self, now: Time, wr: &RecvWr) -> Result<()> {
         if self.buffers.srq.is_some() {
             return Err(Error::Invalid(
                 "its receives come from a shared receive queue",
@@ -366,7 +383,7 @@ impl Service {
             self.early.push_back(request);
             return Ok(());
         };
-        link.core.post_receive(request).map_err(|error| {
+        link.core.post_receive(now, request).map_err(|error| {
             self.buffers.receives.remove(slot);
             post_error(error)
         })
@@ -381,6 +398,11 @@ impl Service {
             && link.core.poll_timeout().is_some_and(|due| tools.now >= due)
         {
             link.core.handle_timeout(tools.now);
+        }
+        if let (Some(link), Some(srq)) = (&mut self.link, &self.buffers.srq)
+            && !srq.is_empty()
+        {
+            link.core.handle_receives(tools.now);
         }
         self.transmit(tools) | received
     }
@@ -485,36 +507,109 @@ impl Service {
             && let Some(event) = link.core.poll_event()
         {
             match event {
-                Event::Received(received) => self.note_received(&received),
-                Event::Completion(completion) => self.note_completion(&completion),
-                Event::Record(record) => self.note_record(work::record(&record)),
-                Event::Chunk(chunk) => self.note_record(work::chunk(&chunk)),
-                Event::Dropped { .. } => {
-                    let qp_num = self.shape.view.qp_num;
-                    self.async_events
-                        .push(AsyncEvent::DatagramRefused { qp_num });
-                }
-                Event::Validated { to, known } => self.release(tools.now, to, known),
-                Event::Notice { from, code, .. } => {
-                    // The peer has forgotten this end, or somebody says so: it is told again, and nothing waits for that.
-                    let to = from.destination();
-                    if code == NoticeCode::Stranger && self.standing.is_known(&to) {
-                        // Where too many are asked at once, the next such notice does it.
-                        let _ = link.core.validate(tools.now, to);
-                    }
-                }
-                Event::Rate { .. } | Event::Probed { .. } => {}
+                Said::Ud(event) => self.note(tools, event),
+                Said::Rd(event) => self.note_reliable(tools, event),
             }
         }
+    }
+
+    fn note(&mut self, tools: &Tools<'_>, event: Event) {
+        match event {
+            Event::Received(received) => self.note_received(&received),
+            Event::Completion(completion) => self.note_completion(&completion),
+            Event::Record(record) => self.note_record(work::record(&record)),
+            Event::Chunk(chunk) => self.note_record(work::chunk(&chunk)),
+            Event::Dropped { .. } => {
+                let qp_num = self.shape.view.qp_num;
+                self.async_events
+                    .push(AsyncEvent::DatagramRefused { qp_num });
+            }
+            Event::Validated { to, known } => self.release(tools.now, to, known),
+            Event::Notice { from, code, .. } => {
+                // The peer has forgotten this end, or somebody says so: it is told again, and nothing waits for that.
+                let to = from.destination();
+                if code == NoticeCode::Stranger
+                    && self.standing.is_known(&to)
+                    && let Some(link) = &mut self.link
+                {
+                    // Where too many are asked at once, the next such notice does it.
+                    link.core.validate(tools.now, to);
+                }
+            }
+            Event::Rate { .. } | Event::Probed { .. } => {}
+        }
+    }
+
+    fn note_reliable(&mut self, tools: &Tools<'_>, event: RdEvent) {
+        let peer = |peer: RdPeer| Peer::new(peer.addr, peer.qpn);
+        match event {
+            RdEvent::Completion(completion) => self.complete_reliable(tools, &completion),
+            RdEvent::Record {
+                peer: from,
+                stag,
+                to,
+                len,
+                immediate,
+                msg_id,
+            } => {
+                let target = Remote {
+                    addr: to,
+                    rkey: stag.0,
+                };
+                let record = work::whole_record(peer(from), msg_id.0, target, len, immediate);
+                if self.init.records == RecordMode::Query {
+                    self.records.keep(record);
+                } else {
+                    self.note_record(record);
+                }
+            }
+            RdEvent::Error => self.shape.view.set_state(QpState::Err),
+            RdEvent::Up(_) | RdEvent::Down(..) => {}
+        }
+    }
+
+    fn complete_reliable(&mut self, tools: &Tools<'_>, completion: &RdCompletion) {
+        let status = work::reliable_status(completion.status);
+        let received = match completion.kind {
+            CompletionKind::Receive {
+                solicited,
+                invalidated,
+            } => {
+                let data = invalidated.map(|stag| WcData::InvalidatedRkey(stag.0));
+                Some((solicited, data.unwrap_or_default(), completion.len))
+            }
+            CompletionKind::ReceiveImmediate { data, solicited } => {
+                Some((solicited, WcData::Imm(work::imm(data)), 0))
+            }
+            _ => None,
+        };
+        let Some((solicited, data, len)) = received else {
+            let mut status = status;
+            if let CompletionKind::Atomic { original } = completion.kind
+                && status == WcStatus::Success
+                && !self.store(tools, completion.slot, original)
+            {
+                status = WcStatus::LocProtErr;
+            }
+            let (id, slot, len) = (completion.id, completion.slot, completion.len);
+            return self.finish(id, slot, status, len, completion.signalled);
+        };
+        self.buffers.receives.remove(completion.slot);
+        let mut pushed = self.completion(completion.id, status, WcOpcode::Recv);
+        pushed.solicited = solicited;
+        pushed.wc.data = data;
+        pushed.wc.byte_len = len;
+        pushed.wc.src = completion.peer.map(|peer| Peer::new(peer.addr, peer.qpn));
+        self.received.push(pushed);
     }
 
     /// A peer knows this end, or does not answer: what waits for it goes out.
     fn release(&mut self, now: Time, to: Destination, known: bool) {
         let Some(link) = &mut self.link else { return };
         let mut refused = Vec::new();
-        for wr in self.standing.settle(to, known) {
+        for (op, wr) in self.standing.settle(to, known) {
             link.more = true;
-            if link.core.post_send(wr).is_err()
+            if link.core.post_send(now, op, &wr).is_err()
                 && let Some(outgoing) = self.buffers.sends.remove(wr.slot)
             {
                 self.outstanding = self.outstanding.saturating_sub(1);
@@ -546,26 +641,55 @@ impl Service {
     }
 
     fn note_completion(&mut self, completion: &Completion) {
-        let Some(outgoing) = self.buffers.sends.remove(completion.slot) else {
+        if completion.status == UdStatus::Partial {
+            self.keep_read(completion);
+        }
+        let status = work::status(completion.status);
+        let (id, slot, len) = (completion.id, completion.slot, completion.len);
+        self.finish(id, slot, status, len, completion.signalled);
+    }
+
+    /// What a Read has brought that did not come whole.
+    fn keep_read(&mut self, completion: &Completion) {
+        let (UdOp::Read { sink, sink_to, .. }, Some(outgoing)) =
+            (completion.op, self.buffers.sends.get(completion.slot))
+        else {
+            return;
+        };
+        let Some(source) = outgoing.peer else { return };
+        let (len, valid) = (outgoing.data.len(), completion.len);
+        let record = work::read_record(sink, sink_to, len, valid, &completion.map, source);
+        self.records.keep_as(completion.id, record);
+    }
+
+    /// Puts an atomic's result into its buffer.
+    fn store(&self, tools: &Tools<'_>, slot: u32, original: u64) -> bool {
+        let outgoing = self.buffers.sends.get(slot);
+        let bytes = original.to_ne_bytes();
+        outgoing.is_some_and(|outgoing| self.buffers.store(tools.registry, outgoing, &bytes))
+    }
+
+    /// The end of a send work request.
+    fn finish(&mut self, id: u64, slot: u32, mut status: WcStatus, len: u32, signalled: bool) {
+        let Some(outgoing) = self.buffers.sends.remove(slot) else {
             return;
         };
         self.outstanding = self.outstanding.saturating_sub(1);
-        let mut status = work::status(completion.status);
         let mut vendor_err = 0;
         if !self.unsent.is_empty()
-            && let Some(unsent) = self.take_unsent(completion.slot)
-            && status == WcStatus::Success
+            && let Some(unsent) = self.take_unsent(slot)
+            && status != WcStatus::WrFlushErr
         {
             (status, vendor_err) = match unsent {
                 Unsent::Memory => (WcStatus::LocProtErr, 0),
                 Unsent::Host(errno) => (WcStatus::GeneralErr, errno.cast_unsigned()),
             };
         }
-        if status == WcStatus::Success && !completion.signalled {
+        if status == WcStatus::Success && !signalled {
             return;
         }
-        let mut pushed = self.completion(completion.id, status, outgoing.opcode);
-        pushed.wc.byte_len = completion.len;
+        let mut pushed = self.completion(id, status, outgoing.opcode);
+        pushed.wc.byte_len = len;
         pushed.wc.vendor_err = vendor_err;
         self.sent.push(pushed);
     }
@@ -633,25 +757,30 @@ impl Service {
     }
 
     pub(super) fn records(&mut self, rkey: u32) -> Vec<WriteRecord> {
-        if let Some(link) = &mut self.link {
-            while let Some(record) = link.core.take_record() {
+        let mut open = Vec::new();
+        if let Some(link) = &mut self.link
+            && let Core::Ud(core) = &mut link.core
+        {
+            while let Some(record) = core.take_record() {
                 self.records.keep(work::record(&record));
             }
+            let records = core.open_records(haul_iwarp::Stag(rkey));
+            open.extend(records.map(|record| work::record(&record)));
         }
-        let mut records: Vec<_> = self.records.of(rkey).cloned().collect();
-        if let Some(link) = &self.link {
-            let open = link.core.open_records(haul_iwarp::Stag(rkey));
-            records.extend(open.map(|record| work::record(&record)));
-        }
-        records
+        let closed = self.records.of(rkey).cloned();
+        closed.chain(open).collect()
     }
 
     pub(super) fn statistics(&self) -> DatagramStatistics {
         let Some(link) = &self.link else {
             return DatagramStatistics::default();
         };
+        let mut statistics = link.core.statistics();
+        statistics.bad_checksum += link.bad_checksum;
+        statistics.malformed += link.malformed;
         let drops = link.socket.receive_buffer_drops().unwrap_or(0);
-        work::statistics(&link.core.counters(), drops.into())
+        statistics.kernel_drops = drops.into();
+        statistics
     }
 }
 
@@ -663,19 +792,16 @@ impl Link {
             let datagram = match Datagram::open(octets) {
                 Ok(datagram) => datagram,
                 Err(reject) => {
-                    self.core.handle_reject(tools.now, arrival.from, reject);
+                    self.reject(tools.now, arrival.from, reject);
                     continue;
                 }
             };
             let mut memory = buffers.memory(tools.registry);
-            let from = arrival.from;
-            let action = self
-                .core
-                .handle_datagram(tools.now, &mut memory, from, &datagram);
-            ours |= !matches!(action, Action::Drop(_));
-            let Action::Place(wanted) = action else {
-                continue;
-            };
+            let (wanted, taken) =
+                self.core
+                    .handle_datagram(tools.now, &mut memory, arrival.from, &datagram);
+            ours |= taken;
+            let Some(wanted) = wanted else { continue };
             let ranges = buffers.target(tools.registry, wanted.target, wanted.len);
             let placed = match (&ranges, &datagram.body) {
                 (Some(ranges), Body::Data(segment)) => {
@@ -685,10 +811,22 @@ impl Link {
                 _ => false,
             };
             drop(ranges);
-            self.core.handle_placed(tools.now, placed);
+            let mut memory = buffers.memory(tools.registry);
+            self.core.handle_placed(tools.now, &mut memory, placed);
         }
         if let (true, true, Some(to)) = (self.anywhere, ours, arrival.to) {
             self.routes.note(arrival.from, to);
+        }
+    }
+
+    /// Something that is no datagram of this protocol, or not whole.
+    fn reject(&mut self, now: Time, from: SocketAddr, reject: Reject) {
+        match &mut self.core {
+            Core::Ud(core) => {
+                core.handle_reject(now, from, reject);
+            }
+            Core::Rd(_) if reject == Reject::Crc => self.bad_checksum += 1,
+            Core::Rd(_) => self.malformed += 1,
         }
     }
 
@@ -700,7 +838,7 @@ impl Link {
         outbox: &mut Outbox,
         unsent: &mut Vec<(u32, Unsent)>,
     ) {
-        let mut header = [0; DATA_HEADER_MAX];
+        let mut header = [0; HEADER_MAX];
         self.paced = false;
         while !outbox.is_full()
             && let Some(room) = outbox.room(CONTROL_MAX)
@@ -712,7 +850,7 @@ impl Link {
             if let Some(bucket) = &mut self.bucket
                 && !bucket.is_open(tools.now)
             {
-                self.paced = self.core.outstanding() > 0;
+                self.paced = self.core.has_outstanding();
                 return;
             }
             let memory = buffers.memory(tools.registry);
@@ -722,7 +860,7 @@ impl Link {
                 bucket.take(transmit.payload_len as usize);
             }
             let is_put = self.put(buffers, tools, outbox, &transmit, &header);
-            if let (false, Some(slot)) = (is_put, transmit.slot) {
+            if let (false, Payload::Request { slot, .. }) = (is_put, transmit.payload) {
                 unsent.push((slot, Unsent::Memory));
             }
         }
@@ -734,21 +872,24 @@ impl Link {
         buffers: &Buffers,
         tools: &Tools<'_>,
         outbox: &mut Outbox,
-        transmit: &Transmit,
+        transmit: &Leaving,
         header: &[u8],
     ) -> bool {
         let source = buffers.source(tools.registry, transmit.payload, transmit.payload_len);
-        let len = transmit.wire_len();
+        let crc_len = if transmit.is_whole { 0 } else { CRC_LEN };
+        let len = transmit.header_len + transmit.payload_len as usize + crc_len;
         let (Some(source), Some(room)) = (source, outbox.room(len)) else {
             return false;
         };
-        let (covered, crc) = room.split_at_mut(len - CRC_LEN);
+        let (covered, crc) = room.split_at_mut(len - crc_len);
         let (head, payload) = covered.split_at_mut(transmit.header_len);
         head.copy_from_slice(&header[..transmit.header_len]);
         source.read(payload);
-        let mut digest = Crc32c::new();
-        digest.update(covered);
-        crc.copy_from_slice(&digest.to_wire());
+        if !transmit.is_whole {
+            let mut digest = Crc32c::new();
+            digest.update(covered);
+            crc.copy_from_slice(&digest.to_wire());
+        }
         let from = self.source(&transmit.to);
         outbox.commit(len, transmit.to, from, transmit.slot);
         true
@@ -757,7 +898,7 @@ impl Link {
     /// Asks the peers that requests wait for, as many at once as the core does.
     fn ask(&mut self, standing: &mut Standing, now: Time) {
         let core = &mut self.core;
-        standing.ask(|to| core.validate(now, to).is_ok());
+        standing.ask(|to| core.validate(now, to));
     }
 
     fn source(&self, to: &SocketAddr) -> Option<SocketAddr> {
@@ -779,6 +920,15 @@ impl Link {
         };
         // It fails only for a socket that is not watched.
         let _ = poller.modify(&self.socket, self.token, interest);
+    }
+}
+
+/// Octets of the headers of IP and UDP.
+fn headers(local: SocketAddr) -> u32 {
+    if local.is_ipv4() {
+        HEADERS_V4
+    } else {
+        HEADERS_V6
     }
 }
 

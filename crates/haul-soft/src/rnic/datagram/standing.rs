@@ -3,7 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use haul_iwarp::datagram::{Destination, UdSendWr};
+use haul_iwarp::datagram::Destination;
+
+use super::core::{Op, Request};
 
 /// Peers that are remembered; with one more, all are asked again when they are written to.
 const KNOWN_MAX: usize = 1 << 16;
@@ -18,7 +20,7 @@ pub(super) struct Standing {
 
 #[derive(Debug, Default)]
 struct Asked {
-    waiting: Vec<UdSendWr>,
+    waiting: Vec<(Op, Request)>,
     /// The core is asking.
     begun: bool,
 }
@@ -29,8 +31,9 @@ impl Standing {
     }
 
     /// Keeps a request until its peer has been asked.
-    pub(super) fn wait(&mut self, wr: UdSendWr) {
-        self.asked.entry(wr.to).or_default().waiting.push(wr);
+    pub(super) fn wait(&mut self, op: Op, wr: Request) {
+        let asked = self.asked.entry(wr.to).or_default();
+        asked.waiting.push((op, wr));
     }
 
     /// Peers that are to be asked; `ask` says whether it could be begun.
@@ -41,7 +44,7 @@ impl Standing {
     }
 
     /// A peer has answered, or will not: what waits for it goes out in any case.
-    pub(super) fn settle(&mut self, to: Destination, answered: bool) -> Vec<UdSendWr> {
+    pub(super) fn settle(&mut self, to: Destination, answered: bool) -> Vec<(Op, Request)> {
         if answered {
             if self.known.len() >= KNOWN_MAX {
                 self.known.clear();
@@ -54,8 +57,9 @@ impl Standing {
     }
 
     /// All that waits, for good.
-    pub(super) fn flush(&mut self) -> impl Iterator<Item = UdSendWr> {
+    pub(super) fn flush(&mut self) -> impl Iterator<Item = Request> {
         let asked = std::mem::take(&mut self.asked);
-        asked.into_values().flat_map(|asked| asked.waiting)
+        let waiting = asked.into_values().flat_map(|asked| asked.waiting);
+        waiting.map(|(_, wr)| wr)
     }
 }

@@ -1,13 +1,75 @@
 //! Between the words of the verbs and those of the core.
 
 use haul_iwarp::Stag;
+use haul_iwarp::datagram::rd::{RdOp, RdStats, RdStatus};
 use haul_iwarp::datagram::{
     self as core, Counters, Destination, Reason, Source, UdOp, UdStatus, ValidityMap,
 };
+use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_verbs::{
     Data, DatagramStatistics, Error, Peer, RecordMode, RecordStatus, Remote, Result, SendFlags,
     SendOp, SendWr, WcOpcode, WcStatus, WriteRecord,
 };
+
+/// What the core of reliable datagrams is to do for a work request.
+pub(super) fn reliable_op(wr: &SendWr<'_>) -> Result<RdOp> {
+    let atomic = |remote: Remote, op| RdOp::Atomic {
+        stag: Stag(remote.rkey),
+        to: remote.addr,
+        op,
+    };
+    Ok(match wr.op {
+        SendOp::SendWithInv(rkey) => RdOp::Send {
+            solicited: wr.flags.contains(SendFlags::SOLICITED),
+            invalidate: Some(Stag(rkey)),
+        },
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } if wr.data.total_len() != 8 => {
+            return Err(Error::Invalid("an atomic's result has 8 octets"));
+        }
+        SendOp::CompareSwap {
+            remote,
+            compare,
+            swap,
+        } => {
+            let op = AtomicOp::CmpSwap {
+                swap,
+                swap_mask: u64::MAX,
+                compare,
+                compare_mask: u64::MAX,
+            };
+            atomic(remote, op)
+        }
+        SendOp::FetchAdd { remote, add } => atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }),
+        _ => match op(wr)? {
+            UdOp::Send { solicited } => RdOp::Send {
+                solicited,
+                invalidate: None,
+            },
+            UdOp::Immediate { data, solicited } => RdOp::Immediate { data, solicited },
+            UdOp::Write { stag, to } => RdOp::Write { stag, to },
+            UdOp::WriteRecord {
+                stag,
+                to,
+                immediate,
+            } => RdOp::WriteRecord {
+                stag,
+                to,
+                immediate,
+            },
+            UdOp::Read {
+                sink,
+                sink_to,
+                source,
+                source_to,
+            } => RdOp::Read {
+                sink,
+                sink_to,
+                source,
+                source_to,
+            },
+        },
+    })
+}
 
 /// What the core is to do for a work request.
 pub(super) fn op(wr: &SendWr<'_>) -> Result<UdOp> {
@@ -92,6 +154,17 @@ pub(super) fn status(status: UdStatus) -> WcStatus {
     }
 }
 
+pub(super) fn reliable_status(status: RdStatus) -> WcStatus {
+    match status {
+        RdStatus::Success => WcStatus::Success,
+        RdStatus::Flushed => WcStatus::WrFlushErr,
+        RdStatus::RemoteAccess => WcStatus::RemAccessErr,
+        RdStatus::RemoteOperation => WcStatus::RemInvReqErr,
+        RdStatus::ReceiverNotReady => WcStatus::RnrRetryExcErr,
+        RdStatus::Unreachable => WcStatus::RetryExcErr,
+    }
+}
+
 /// Immediate data as the verbs have it: the last 32 of 64 bits.
 pub(super) fn imm(data: u64) -> u32 {
     let [_, _, _, _, a, b, c, d] = data.to_be_bytes();
@@ -139,6 +212,30 @@ pub(super) fn record(record: &core::Record) -> WriteRecord {
     }
 }
 
+/// What a Read has brought that did not come whole.
+pub(super) fn read_record(
+    sink: Stag,
+    to: u64,
+    len: u32,
+    valid: u32,
+    map: &ValidityMap,
+    source: Peer,
+) -> WriteRecord {
+    WriteRecord {
+        status: RecordStatus::Partial,
+        source,
+        message: 0,
+        target: Remote {
+            addr: to,
+            rkey: sink.0,
+        },
+        len,
+        valid,
+        valid_ranges: valid_ranges(map, len),
+        imm: None,
+    }
+}
+
 /// A chunk as a record of its own: where the message begins, and the one range that came.
 pub(super) fn chunk(chunk: &core::Chunk) -> WriteRecord {
     WriteRecord {
@@ -156,7 +253,7 @@ pub(super) fn chunk(chunk: &core::Chunk) -> WriteRecord {
     }
 }
 
-pub(super) fn statistics(counters: &Counters, kernel_drops: u64) -> DatagramStatistics {
+pub(super) fn statistics(counters: &Counters) -> DatagramStatistics {
     let dropped = |reasons: &[Reason]| reasons.iter().map(|reason| counters.dropped(*reason)).sum();
     let mut statistics = DatagramStatistics::default();
     statistics.sent = counters.sent;
@@ -182,6 +279,40 @@ pub(super) fn statistics(counters: &Counters, kernel_drops: u64) -> DatagramStat
     ]);
     statistics.late = dropped(&[Reason::Late]);
     statistics.evicted = dropped(&[Reason::MapFull, Reason::Busy]);
-    statistics.kernel_drops = kernel_drops;
     statistics
+}
+
+pub(super) fn reliable_statistics(stats: &RdStats, peers: usize) -> DatagramStatistics {
+    let mut statistics = DatagramStatistics::default();
+    statistics.sent = stats.sent;
+    statistics.received = stats.received;
+    statistics.malformed = stats.malformed + stats.bad_cookie;
+    statistics.unknown_qp = stats.stranger;
+    statistics.no_receive = stats.no_receive;
+    statistics.duplicates = stats.duplicate;
+    statistics.refused = stats.refused;
+    statistics.evicted = stats.evicted;
+    statistics.resent = stats.repeated;
+    statistics.peers = peers as u64;
+    statistics
+}
+
+/// The record of a reliable Write-Record: always whole.
+pub(super) fn whole_record(
+    from: Peer,
+    message: u32,
+    target: Remote,
+    len: u32,
+    immediate: Option<u64>,
+) -> WriteRecord {
+    WriteRecord {
+        status: RecordStatus::Full,
+        source: from,
+        message,
+        target,
+        len,
+        valid: len,
+        valid_ranges: valid_ranges(&ValidityMap::Full, len),
+        imm: immediate.map(imm),
+    }
 }
