@@ -53,7 +53,10 @@ fn measure(rtt_ms: u64, loss: f64, window: u32) -> (f64, f64) {
         let (end, before) = (world.now + ns, completed);
         while world.now < end {
             completed += world.ends[0].completions().len();
-            while world.try_post(0, 1, write, zeros.clone(), MESSAGE as u32, false).is_ok() {}
+            while world
+                .try_post(0, 1, write, zeros.clone(), MESSAGE as u32, false)
+                .is_ok()
+            {}
             world.run_for(2 * MS);
         }
         completed - before

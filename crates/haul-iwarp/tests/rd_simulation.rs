@@ -24,9 +24,16 @@ const READ: u32 = 0x100;
 /// What a peer is to receive next of a pair.
 #[derive(Debug, PartialEq)]
 enum Expected {
-    Send { bytes: Vec<u8>, written: usize },
+    Send {
+        bytes: Vec<u8>,
+        written: usize,
+    },
     Immediate(u64),
-    Record { to: u64, len: u32, immediate: Option<u64> },
+    Record {
+        to: u64,
+        len: u32,
+        immediate: Option<u64>,
+    },
 }
 
 /// What is known of the requests from one end to another.
@@ -97,8 +104,16 @@ fn bad_link(rng: &mut Rng) -> LinkConfig {
             probability: 0.2 * rng.unit(),
             delay_ns: rng.below(10 * MS),
         }),
-        duplicate: if rng.below(2) == 0 { 0.1 * rng.unit() } else { 0.0 },
-        corrupt: if rng.below(2) == 0 { 0.05 * rng.unit() } else { 0.0 },
+        duplicate: if rng.below(2) == 0 {
+            0.1 * rng.unit()
+        } else {
+            0.0
+        },
+        corrupt: if rng.below(2) == 0 {
+            0.05 * rng.unit()
+        } else {
+            0.0
+        },
         ..LinkConfig::default()
     }
 }
@@ -207,7 +222,14 @@ impl Simulation {
                     immediate,
                 });
                 let (stag, to) = (area(from), base);
-                (RdOp::WriteRecord { stag, to, immediate }, bytes)
+                (
+                    RdOp::WriteRecord {
+                        stag,
+                        to,
+                        immediate,
+                    },
+                    bytes,
+                )
             }
             4 if pair.sink + len <= AREA => {
                 let at = self.rng.below((AREA - len) as u64) as usize;
@@ -275,7 +297,11 @@ impl Simulation {
     }
 
     fn index(&self, addr: std::net::SocketAddr) -> usize {
-        self.world.ends.iter().position(|end| end.at == addr).unwrap()
+        self.world
+            .ends
+            .iter()
+            .position(|end| end.at == addr)
+            .unwrap()
     }
 
     /// All that `from` had written by then is there.

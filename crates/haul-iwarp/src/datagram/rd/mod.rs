@@ -44,7 +44,7 @@ use access::Access;
 use cookie::Jar;
 use deliver::Pending;
 use peer::{Peer, Phase};
-use sending::{Stamp, Wqe, Withdrawn};
+use sending::{Stamp, Withdrawn, Wqe};
 use window::Expired;
 
 /// Octets that a header slot must have.
@@ -519,7 +519,8 @@ impl RdQp {
         self.posted -= kept.len() as u32;
         for wr in kept {
             if self.post_send(now, remote, wr).is_err() {
-                self.events.push_back(RdEvent::Completion(flushed(remote, &wr)));
+                self.events
+                    .push_back(RdEvent::Completion(flushed(remote, &wr)));
             }
         }
         let whole = matches!(
@@ -561,7 +562,10 @@ impl RdQp {
         let Some(peer) = self.peers[id as usize].as_deref_mut() else {
             return;
         };
-        let silence = peer.receiving.is_some().then(|| peer.heard().after(SILENCE_NS_MAX));
+        let silence = peer
+            .receiving
+            .is_some()
+            .then(|| peer.heard().after(SILENCE_NS_MAX));
         let due = match (peer.due(now, &self.config), silence) {
             (Some(due), Some(silence)) => Some(due.min(silence)),
             (due, silence) => due.or(silence),

@@ -3,11 +3,11 @@
 use haul_cc::time::MICROSECOND_NS;
 use haul_cc::{Ack as Acked, Loss, Pacer, RttEstimator, Time};
 
+use super::low;
 use super::receiving::{Expected, Receiving};
 use super::sending::{Address, Sending};
 use super::window::{Expired, Progress, Window};
 use super::work::{RdConfig, RdWr, Remote};
-use super::low;
 use crate::datagram::wire::{ACK_RANGES_MAX, Ack, Body, Cookie, MsgId, Psn, Shim};
 
 /// A peer.
@@ -127,7 +127,10 @@ impl Peer {
 
     /// Whether nothing is lost if the peer is closed: nothing is to be sent, missing, or to be said.
     pub(super) fn is_idle(&self) -> bool {
-        let quiet = self.sending.as_ref().is_none_or(|sending| sending.is_idle());
+        let quiet = self
+            .sending
+            .as_ref()
+            .is_none_or(|sending| sending.is_idle());
         self.is_known() && quiet && self.receiving.is_none() && self.ack.due.is_none()
     }
 
@@ -236,9 +239,7 @@ impl Peer {
         if let Some(rtt_ns) = rtt_ns {
             self.rtt.update(now, rtt_ns);
         }
-        let ranges = ack
-            .ranges()
-            .map(|(start, end)| extend(start)..extend(end));
+        let ranges = ack.ranges().map(|(start, end)| extend(start)..extend(end));
         let limit = extend(ack.limit);
         let progress = sending.window.handle_ack(now, cum, ranges, &self.rtt);
         let fresh = shim.psn.past(Psn(self.ack_seen)) > 0;
@@ -248,7 +249,9 @@ impl Peer {
             self.limit = limit;
             sending.window.handle_limit(now, limit);
             let interval_ns = sending.controller.sampling_interval_ns();
-            arrival = sending.samples.take(shim.msg_id.0, shim.msg_len, interval_ns);
+            arrival = sending
+                .samples
+                .take(shim.msg_id.0, shim.msg_len, interval_ns);
         }
         let in_flight_bytes = sending.window.in_flight_bytes();
         let lost = self.next;
@@ -322,7 +325,9 @@ impl Peer {
         if cum > self.next || cum < una {
             return false;
         }
-        sending.window.handle_ack(now, cum, std::iter::empty(), &self.rtt);
+        sending
+            .window
+            .handle_ack(now, cum, std::iter::empty(), &self.rtt);
         true
     }
 
@@ -361,7 +366,12 @@ impl Peer {
     }
 
     /// Says what has arrived, if it is time to.
-    pub(super) fn write_ack(&mut self, now: Time, config: &RdConfig, out: &mut [u8]) -> Option<usize> {
+    pub(super) fn write_ack(
+        &mut self,
+        now: Time,
+        config: &RdConfig,
+        out: &mut [u8],
+    ) -> Option<usize> {
         if self.ack.due.is_none_or(|at| now < at) {
             return None;
         }

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use haul_cc::{Controller, Pacer, Time};
 
 use super::access::Access;
-use super::work::{RdOp, RdWr};
 use super::window::Window;
+use super::work::{RdOp, RdWr};
 use crate::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, Shim};
 use crate::qp::Payload;
 use crate::stag::{Memory, Rights, Stag};
@@ -446,14 +446,16 @@ impl Wqe {
                 source,
                 source_to,
             } => {
-                own.put(&ReadRequest {
-                    sink,
-                    sink_to,
-                    len: self.wr.len,
-                    source,
-                    source_to,
-                }
-                .emit());
+                own.put(
+                    &ReadRequest {
+                        sink,
+                        sink_to,
+                        len: self.wr.len,
+                        source,
+                        source_to,
+                    }
+                    .emit(),
+                );
                 (Opcode::Rdmap(Rdmap::ReadRequest), untagged(0, ddp::QN_READ))
             }
             RdOp::Atomic { stag, to, op } => {
@@ -481,7 +483,11 @@ impl Wqe {
         let words = [stamp.timestamp, high, low];
         let header = DataHeader {
             shim,
-            ext: if immediate.is_some() { &words } else { &words[..1] },
+            ext: if immediate.is_some() {
+                &words
+            } else {
+                &words[..1]
+            },
             opcode,
             model,
         };
