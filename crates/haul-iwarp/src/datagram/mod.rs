@@ -30,7 +30,6 @@ mod sources;
 mod tx;
 mod ud;
 mod validate;
-pub mod rd;
 pub mod wire;
 mod work;
 
