@@ -33,7 +33,7 @@ const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         krate: "haul-iwarp",
-        internal: &[],
+        internal: &["haul-cc"],
         external: Some(&["crc-fast", "siphasher", "thiserror"]),
     },
     Allowed {

@@ -57,6 +57,7 @@ fn send(to: SocketAddr, seconds: u64, rest: &[&str]) -> Result<(), Box<dyn Error
                 to,
                 segment_bytes: HEADER + PAYLOAD,
                 slices,
+                source: None,
             })
             .collect();
         let sent = match &packets[..] {

@@ -6,10 +6,11 @@
 //! sender (`UDP_GRO`), with the kernel's time of arrival and the ECN mark.
 //!
 //! Map: `send` the way out; `recv` the way in; `pool` the buffers; `message` the system calls; `control` ancillary
-//! data; `address` socket addresses as the kernel reads them.
+//! data; `address` socket addresses as the kernel reads them; `group` multicast and broadcast.
 
 mod address;
 mod control;
+mod group;
 mod message;
 mod pool;
 mod recv;
@@ -21,7 +22,7 @@ pub use send::Outgoing;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::net::sockopt;
@@ -55,6 +56,8 @@ pub struct UdpOptions {
     pub share_port: bool,
     /// Tell of each arrival which of this machine's addresses it was sent to.
     pub report_destination: bool,
+    /// Have the kernel note when each packet arrives. Without it an arrival is as old as the call that received it.
+    pub timestamps: bool,
 }
 
 impl Default for UdpOptions {
@@ -67,6 +70,7 @@ impl Default for UdpOptions {
             ecn: false,
             share_port: false,
             report_destination: false,
+            timestamps: true,
         }
     }
 }
@@ -91,13 +95,7 @@ impl UdpSocket {
     /// Of `socket(2)`, `bind(2)` and the options that no supported kernel lacks.
     pub fn bind(local: SocketAddr, options: &UdpOptions) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
-        socket.set_nonblocking(true)?;
-        forbid_fragments(&socket, local)?;
-        report_arrivals(&socket, local, options)?;
-        if options.ecn {
-            set_ecn_capable(&socket, local, true)?;
-        }
-        enlarge_buffers(&socket, options)?;
+        set_up(&socket, local, options)?;
         if local.is_ipv6() {
             socket.set_only_v6(false)?;
         }
@@ -109,6 +107,28 @@ impl UdpSocket {
             .local_addr()?
             .as_socket()
             .ok_or(io::ErrorKind::Unsupported)?;
+        Self::of(socket, local, options)
+    }
+
+    /// A bound UDP socket of somebody else's; `share_port` is past choosing. It becomes non-blocking, also for those who
+    /// have a descriptor of it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for one that is not UDP, or not bound; else of the options, as for [`UdpSocket::bind`].
+    pub fn adopt(socket: OwnedFd, options: &UdpOptions) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        let local = socket.local_addr()?.as_socket();
+        let (Some(local), true) = (local, socket.protocol()? == Some(Protocol::UDP)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if local.port() == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        set_up(&socket, local, options)?;
+        Self::of(socket, local, options)
+    }
+
+    fn of(socket: Socket, local: SocketAddr, options: &UdpOptions) -> io::Result<Self> {
         Ok(Self {
             local,
             gso: AtomicBool::new(options.gso && gso_known(&socket)),
@@ -186,6 +206,17 @@ impl AsFd for UdpSocket {
     }
 }
 
+/// What can be chosen before and after binding.
+fn set_up(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    forbid_fragments(socket, local)?;
+    report_arrivals(socket, local, options)?;
+    if options.ecn {
+        set_ecn_capable(socket, local, true)?;
+    }
+    enlarge_buffers(socket, options)
+}
+
 /// `IP_PMTUDISC_PROBE`: the bit is set, and forged or stale "too big" messages do not shrink what we may send.
 fn forbid_fragments(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     let fd = socket.as_fd();
@@ -204,7 +235,9 @@ fn forbid_fragments(socket: &Socket, local: SocketAddr) -> io::Result<()> {
 
 fn report_arrivals(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> io::Result<()> {
     let fd = socket.as_fd();
-    message::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+    if options.timestamps {
+        message::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+    }
     message::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
     if local.is_ipv6() {
         message::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;

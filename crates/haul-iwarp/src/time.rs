@@ -26,3 +26,9 @@ impl Time {
         Self(self.0.saturating_add(ns))
     }
 }
+
+impl From<Time> for haul_cc::Time {
+    fn from(time: Time) -> Self {
+        Self::from_ns(time.0)
+    }
+}

@@ -5,6 +5,7 @@
 //! with a guard in hand. After that no one places into the region any more (RFC 5042 §6.4.1 and the "immediate" of IBTA's
 //! invalidation).
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -12,7 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::access::AccessFlags;
 use crate::region::Region;
 use crate::stag::{Permutation, Stag};
-use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell, yield_now};
+use crate::sync::{Arc, AtomicU64, Ordering, PlainArc, UnsafeCell, yield_now};
 
 /// A registered region and who may use it.
 #[derive(Debug, Clone)]
@@ -25,6 +26,8 @@ pub struct Entry {
     pub access: AccessFlags,
     /// Its protection domain.
     pub pd: u32,
+    /// The owner's own, for what it wants to know at a lookup beside these.
+    pub note: Option<PlainArc<dyn Any + Send + Sync>>,
 }
 
 impl Entry {

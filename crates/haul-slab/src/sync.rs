@@ -1,5 +1,8 @@
 //! Atomics and cells: the standard library's, or loom's when its model checker runs the tests.
 
+/// For what the model checker has nothing to do with.
+pub(crate) use std::sync::Arc as PlainArc;
+
 #[cfg(not(loom))]
 mod primitive {
     pub(crate) use std::sync::Arc;

@@ -86,6 +86,7 @@ fn details(attributes: &DeviceAttributes) -> Details {
         transport: match attributes.transport {
             Transport::Iwarp => "iWARP",
             Transport::IwarpUdt => "iWARP over UDT",
+            Transport::IwarpUdp => "iWARP over UDP",
             Transport::Roce => "RoCE",
             Transport::InfiniBand => "InfiniBand",
             _ => "other",

@@ -80,6 +80,35 @@ impl SourceAddress {
     }
 }
 
+/// Both records: segment size, then source address.
+#[derive(Clone, Copy)]
+pub(super) enum SegmentSource {
+    V4(Both<libc::in_pktinfo>),
+    V6(Both<libc::in6_pktinfo>),
+}
+
+/// See [`SegmentSource`]. Each part is a multiple of the alignment long, so there is nothing between them.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Both<T> {
+    segment: SegmentSize,
+    source: Source<T>,
+}
+
+const _: () = assert!(
+    size_of::<Both<libc::in6_pktinfo>>()
+        == size_of::<SegmentSize>() + size_of::<Source<libc::in6_pktinfo>>()
+);
+
+impl SegmentSource {
+    pub(super) fn new(segment: SegmentSize, source: SourceAddress) -> Self {
+        match source {
+            SourceAddress::V4(source) => Self::V4(Both { segment, source }),
+            SourceAddress::V6(source) => Self::V6(Both { segment, source }),
+        }
+    }
+}
+
 impl<T> Source<T> {
     fn new(level: libc::c_int, kind: libc::c_int, info: T) -> Self {
         Self {

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 use super::address::{Address, socklen};
-use super::control::{ControlBuffer, SegmentSize, SourceAddress};
+use super::control::{ControlBuffer, SegmentSize, SegmentSource, SourceAddress};
 use super::pool::Buffer;
 
 /// The most messages that one call sends or receives.
@@ -39,6 +39,7 @@ pub(super) enum Ancillary<'a> {
     Nothing,
     Segment(&'a SegmentSize),
     Source(&'a SourceAddress),
+    SegmentSource(&'a SegmentSource),
 }
 
 impl Ancillary<'_> {
@@ -51,6 +52,8 @@ impl Ancillary<'_> {
             Self::Segment(record) => raw(record),
             Self::Source(SourceAddress::V4(record)) => raw(record),
             Self::Source(SourceAddress::V6(record)) => raw(record),
+            Self::SegmentSource(SegmentSource::V4(records)) => raw(records),
+            Self::SegmentSource(SegmentSource::V6(records)) => raw(records),
         }
     }
 }

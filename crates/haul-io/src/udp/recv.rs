@@ -27,8 +27,10 @@ impl UdpSocket {
     /// `WouldBlock` when nothing has arrived; of a connected socket, what ICMP says of the peer.
     pub fn recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.arrivals.clear();
+        batch.filled = false;
         let received =
             message::receive_many(self.as_fd(), &mut batch.buffers, &mut batch.envelopes)?;
+        batch.filled = received == batch.buffers.len();
         batch.read_envelopes(received);
         Ok(batch.arrivals.len())
     }
@@ -42,6 +44,7 @@ pub struct RecvBatch {
     pool: Arc<Pool>,
     now_ns: u64,
     cut: u64,
+    filled: bool,
 }
 
 impl RecvBatch {
@@ -67,6 +70,7 @@ impl RecvBatch {
             pool,
             now_ns: 0,
             cut: 0,
+            filled: false,
         })
     }
 
@@ -80,6 +84,12 @@ impl RecvBatch {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.arrivals.is_empty()
+    }
+
+    /// As many messages came as there is room for: there may be more.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.filled
     }
 
     /// The messages, in the order of their arrival.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use super::control::{SegmentSize, SourceAddress};
+use super::control::{SegmentSize, SegmentSource, SourceAddress};
 use super::message::{self, Ancillary, Destination, MESSAGES_MAX, OutMessage};
 use super::{SEGMENTS_MAX, SLICES_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket};
 
@@ -19,6 +19,8 @@ pub struct Outgoing<'a> {
     pub segment_bytes: usize,
     /// What to send. At most [`SLICES_MAX`] slices, [`SUPER_PACKET_BYTES_MAX`] bytes, [`SEGMENTS_MAX`] segments.
     pub slices: &'a [IoSlice<'a>],
+    /// The address of this machine that it is to come from (its port does not count); none leaves that to the route.
+    pub source: Option<SocketAddr>,
 }
 
 impl UdpSocket {
@@ -38,16 +40,32 @@ impl UdpSocket {
             to,
             segment_bytes,
             slices,
+            source: None,
         })?;
-        if plan.segments > 1 && self.gso.load(Ordering::Relaxed) {
-            let message = OutMessage::new(&plan.to, slices, Ancillary::Segment(&plan.control));
-            match message::send_one(self.as_fd(), &message) {
-                Ok(_) => Ok(plan.segments),
-                Err(error) if refuses_gso(&error) => self.send_without_gso(&plan, slices),
-                Err(error) => Err(error),
-            }
-        } else {
-            self.send_cut(&plan, slices)
+        self.send_plan(&plan, slices)
+    }
+
+    /// Sends one super-packet; as [`UdpSocket::send_segments`], which has no choice of the source.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_super_packet(&self, packet: &Outgoing<'_>) -> io::Result<usize> {
+        self.send_plan(&Plan::new(packet)?, packet.slices)
+    }
+
+    fn send_plan(&self, plan: &Plan, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if plan.segments == 1 {
+            let message = OutMessage::new(&plan.to, slices, plan.uncut());
+            return message::send_one(self.as_fd(), &message).map(|_| 1);
+        }
+        if !self.gso.load(Ordering::Relaxed) {
+            return self.send_cut(plan, slices);
+        }
+        let message = OutMessage::new(&plan.to, slices, plan.cut());
+        match message::send_one(self.as_fd(), &message) {
+            Ok(_) => Ok(plan.segments),
+            Err(error) if refuses_gso(&error) => self.send_without_gso(plan, slices),
+            Err(error) => Err(error),
         }
     }
 
@@ -99,9 +117,9 @@ impl UdpSocket {
             array::from_fn(|index| match (plans.get(index), group.get(index)) {
                 (Some(plan), Some(outgoing)) => {
                     let ancillary = if plan.segments > 1 {
-                        Ancillary::Segment(&plan.control)
+                        plan.cut()
                     } else {
-                        Ancillary::Nothing
+                        plan.uncut()
                     };
                     OutMessage::new(&plan.to, outgoing.slices, ancillary)
                 }
@@ -159,7 +177,7 @@ impl UdpSocket {
             }
             let mut messages: [OutMessage<'_>; MESSAGES_MAX] = array::from_fn(|index| {
                 let slices = &pieces[ranges[index].clone()];
-                OutMessage::new(&plan.to, slices, Ancillary::Nothing)
+                OutMessage::new(&plan.to, slices, plan.uncut())
             });
             match message::send_many(self.as_fd(), &mut messages[..count]) {
                 Ok(sent) if sent == count => taken += sent,
@@ -186,6 +204,8 @@ fn refuses_gso(error: &io::Error) -> bool {
 struct Plan {
     to: Destination,
     control: SegmentSize,
+    /// Where it is to come from, alone and behind the size of segments.
+    source: Option<(SourceAddress, SegmentSource)>,
     segment_bytes: usize,
     segments: usize,
 }
@@ -194,6 +214,7 @@ impl Plan {
     const EMPTY: Self = Self {
         to: Destination::NONE,
         control: SegmentSize::new(0),
+        source: None,
         segment_bytes: 0,
         segments: 0,
     };
@@ -203,6 +224,7 @@ impl Plan {
             to,
             segment_bytes,
             slices,
+            source,
         } = *outgoing;
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
         // An empty datagram is one segment too.
@@ -218,12 +240,30 @@ impl Plan {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let (to, control) = (Destination::new(to), SegmentSize::new(size));
+        let source = source.map(SourceAddress::new);
         Ok(Self {
             to,
             control,
+            source: source.map(|source| (source, SegmentSource::new(control, source))),
             segment_bytes,
             segments,
         })
+    }
+
+    /// What the kernel is to know when it cuts.
+    fn cut(&self) -> Ancillary<'_> {
+        match &self.source {
+            Some((_, both)) => Ancillary::SegmentSource(both),
+            None => Ancillary::Segment(&self.control),
+        }
+    }
+
+    /// What it is to know of a segment alone.
+    fn uncut(&self) -> Ancillary<'_> {
+        match &self.source {
+            Some((source, _)) => Ancillary::Source(source),
+            None => Ancillary::Nothing,
+        }
     }
 }
 

@@ -152,6 +152,7 @@ fn batch_of_different_sizes_and_receivers_arrives_whole() {
                 to: receivers[index % 2].local_addr(),
                 segment_bytes: sizes[index % 6].max(200),
                 slices: &slices[index % 6],
+                source: None,
             })
             .collect();
         let cut = |index: usize| 12_000_usize.div_ceil(sizes[index % 6].max(200));
@@ -215,6 +216,7 @@ fn refused_offload_is_replaced_without_the_caller_seeing_it() {
                 to,
                 segment_bytes: 1000,
                 slices: &slices,
+                source: None,
             };
             let mut taken = 0;
             // The batch stops after the one that was refused; what is left is for the next call.
@@ -375,6 +377,52 @@ fn a_wildcard_answers_from_the_address_that_was_asked() {
         assert_eq!((to.ip(), to.port()), (asked.ip(), 0));
         server.send_from(to, ping.from, b"pong").unwrap();
         assert_eq!(receive(&client, 1), [(asked, b"pong".to_vec())]);
+    }
+}
+
+#[test]
+fn a_super_packet_leaves_from_the_address_that_is_named() {
+    for gso in [true, false] {
+        let options = UdpOptions {
+            gso,
+            ..UdpOptions::default()
+        };
+        let sender = socket("0.0.0.0:0".parse().unwrap(), options);
+        let receiver = socket(V4, UdpOptions::default());
+        let bytes = payload(2_500);
+        for segment_bytes in [1_000, 2_500] {
+            let packet = Outgoing {
+                to: receiver.local_addr(),
+                segment_bytes,
+                slices: &[IoSlice::new(&bytes)],
+                source: Some("127.0.0.9:0".parse().unwrap()),
+            };
+            let count = bytes.len().div_ceil(segment_bytes);
+            assert_eq!(sender.send_super_packet(&packet).unwrap(), count);
+            assert_eq!(sender.send_batch(&[packet]).unwrap(), count);
+            for (from, _) in receive(&receiver, 2 * count) {
+                assert_eq!(from.ip(), "127.0.0.9".parse::<std::net::IpAddr>().unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bound_socket_can_be_adopted_and_another_cannot() {
+    let theirs = std::net::UdpSocket::bind(V4).unwrap();
+    let address = theirs.local_addr().unwrap();
+    let ours = UdpSocket::adopt(theirs.into(), &UdpOptions::default()).unwrap();
+    assert_eq!(ours.local_addr(), address);
+    let sender = socket(V4, UdpOptions::default());
+    sender
+        .send_segments(address, 10, &[IoSlice::new(b"ping")])
+        .unwrap();
+    assert_eq!(receive(&ours, 1)[0].1, b"ping");
+    let stream = std::net::TcpListener::bind(V4).unwrap();
+    let unbound = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+    for other in [stream.into(), unbound.into()] {
+        let refused = UdpSocket::adopt(other, &UdpOptions::default()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 }
 

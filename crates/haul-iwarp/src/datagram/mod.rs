@@ -22,6 +22,7 @@ mod config;
 mod control;
 mod lanes;
 mod ranges;
+pub mod rd;
 mod read;
 mod reassembly;
 mod record;

@@ -12,6 +12,7 @@
 pub mod datagrams;
 pub mod packets;
 pub mod random;
+pub mod rd;
 
 use std::collections::HashMap;
 

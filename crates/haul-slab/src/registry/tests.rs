@@ -6,6 +6,7 @@ fn entry(len: usize) -> Entry {
         base: 0,
         access: AccessFlags::LOCAL_WRITE,
         pd: 1,
+        note: None,
     }
 }
 

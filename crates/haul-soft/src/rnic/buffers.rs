@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
+use haul_iwarp::datagram::Source as Sender;
 use haul_iwarp::{AtomicAccess, Memory, Payload, Pd, RecvWr, Rights, StagEntry, Target};
-use haul_slab::{AccessFlags, Guard, Registry, Stag};
-use haul_verbs::{SGE_MAX, Sge, SgeList, WcOpcode};
+use haul_slab::{AccessFlags, Entry, Guard, Registry, Stag};
+use haul_verbs::{Peer, SGE_MAX, Sge, SgeList, Sources, WcOpcode};
 
 use super::slots::Slots;
 use super::srq;
@@ -121,11 +122,18 @@ pub(super) struct PairMemory<'a> {
     /// Buffers of the receives that the core has.
     pub(super) receives: &'a mut Slots<SgeList>,
     pub(super) srq: Option<&'a srq::Shared>,
+    /// Whose datagram is being looked at, where only some senders may use some memory.
+    pub(super) sender: Option<Sender>,
 }
 
 impl Memory for PairMemory<'_> {
     fn lookup(&self, stag: haul_iwarp::Stag) -> Option<StagEntry> {
         let guard = self.registry.lookup(Stag(stag.0))?;
+        if let Some(sender) = &self.sender
+            && !admits(&guard, sender, true)
+        {
+            return None;
+        }
         Some(StagEntry {
             pd: Pd(guard.pd),
             qp: None,
@@ -152,6 +160,13 @@ impl Memory for PairMemory<'_> {
             .unwrap_or_else(|old| old)
     }
 
+    fn admits(&self, stag: haul_iwarp::Stag, source: &Sender, is_validated: bool) -> bool {
+        let Some(guard) = self.registry.lookup(Stag(stag.0)) else {
+            return false;
+        };
+        admits(&guard, source, is_validated)
+    }
+
     fn take_receive(&mut self) -> Option<RecvWr> {
         let wr = self.srq?.take()?;
         // The core asks for one when it needs one, so there is a number for it.
@@ -161,6 +176,18 @@ impl Memory for PairMemory<'_> {
             slot,
             len: u32::try_from(wr.sges.total_len()).unwrap_or(u32::MAX),
         })
+    }
+}
+
+/// Whether the owner of a region lets this sender use it.
+fn admits(entry: &Entry, sender: &Sender, is_validated: bool) -> bool {
+    let sources = entry.note.as_ref().and_then(|note| note.downcast_ref());
+    match sources.unwrap_or(&Sources::Validated) {
+        Sources::Validated => is_validated,
+        Sources::Any => true,
+        Sources::Of(list) => list
+            .iter()
+            .any(|(ip, qpn)| *ip == sender.addr.ip() && qpn.is_none_or(|qpn| qpn == sender.qpn)),
     }
 }
 
@@ -199,6 +226,8 @@ pub(super) struct Outgoing {
     pub(super) opcode: WcOpcode,
     /// A later request speaks for it.
     pub(super) silent: bool,
+    /// Where to, for datagram services.
+    pub(super) peer: Option<Peer>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -206,6 +235,16 @@ pub(super) enum OutgoingData {
     Sges(SgeList),
     /// So many octets of inline data.
     Inline(usize),
+}
+
+impl OutgoingData {
+    /// Octets.
+    pub(super) fn len(&self) -> u32 {
+        match self {
+            Self::Sges(list) => u32::try_from(list.total_len()).unwrap_or(u32::MAX),
+            Self::Inline(len) => u32::try_from(*len).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 /// Where payload comes from.
@@ -225,6 +264,24 @@ impl Source<'_> {
                 }
             }
             Self::Inline(bytes) => show(bytes),
+        }
+    }
+
+    /// Copies all of it, in order, to `to`, which is as long.
+    pub(super) fn read(&self, mut to: &mut [u8]) {
+        match self {
+            Self::Ranges(ranges) => {
+                for range in ranges {
+                    let (now, later) = to.split_at_mut(range.len().min(to.len()));
+                    // The range was checked when it was made, so this cannot fail.
+                    let _ = range.guard.region.read(range.offset, now);
+                    to = later;
+                }
+            }
+            Self::Inline(bytes) => {
+                let len = bytes.len().min(to.len());
+                to[..len].copy_from_slice(&bytes[..len]);
+            }
         }
     }
 }
@@ -253,6 +310,7 @@ impl Buffers {
             registry,
             receives: &mut self.receives,
             srq: self.srq.as_deref(),
+            sender: None,
         }
     }
 
@@ -293,6 +351,20 @@ impl Buffers {
                 }
             },
         }
+    }
+
+    /// Puts an atomic's result into its request's buffer; false where that is not accessible.
+    pub(super) fn store(&self, registry: &Registry, outgoing: &Outgoing, bytes: &[u8]) -> bool {
+        let OutgoingData::Sges(list) = &outgoing.data else {
+            return false;
+        };
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let wanted = AccessFlags::LOCAL_WRITE;
+        let ranges = ranges(registry, self.pd, list.as_slice(), 0, len, wanted);
+        ranges.is_some_and(|ranges| {
+            place(&ranges, bytes);
+            true
+        })
     }
 
     /// Where the core wants payload; none where that memory is not accessible any more.

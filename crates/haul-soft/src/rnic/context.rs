@@ -28,6 +28,7 @@ pub(super) struct Rnic {
     pub(super) transport: Transport,
     pub(super) registry: Registry,
     pub(super) async_events: Arc<AsyncEvents>,
+    pub(super) socket_buffer: Option<usize>,
     engines: Vec<Engine>,
     /// Completion queues that are armed.
     armed: Arc<AtomicU32>,
@@ -74,6 +75,7 @@ impl Rnic {
             transport,
             registry,
             async_events: Arc::new(events::async_events()?),
+            socket_buffer: options.socket_buffer,
             engines,
             armed,
             next_pd: AtomicU32::new(1),

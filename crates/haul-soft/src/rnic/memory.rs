@@ -4,9 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use haul_slab::{AccessFlags, Entry, Registration, Stag};
 use haul_verbs::provider::{MrOps, PdOps, QpOps, SrqOps};
-use haul_verbs::{Error, MrAddressing, MrInit, QpInit, Result, SrqInit};
+use haul_verbs::{
+    Error, MrAddressing, MrInit, QpInit, QpType, Result, Sources, SrqInit, Transport,
+};
 
 use super::context::Rnic;
+use super::datagram::DatagramQp;
 use super::lock;
 use super::qp::Qp;
 use super::srq::Srq;
@@ -38,6 +41,10 @@ impl PdOps for Pd {
             base,
             access: init.access,
             pd: self.number,
+            note: match init.sources {
+                Sources::Validated => None,
+                other => Some(Arc::new(other)),
+            },
         };
         let registration = self.rnic.registry.register(entry);
         let registration = registration.ok_or(Error::Exhausted("memory regions"))?;
@@ -50,7 +57,12 @@ impl PdOps for Pd {
     }
 
     fn create_qp(self: Arc<Self>, init: &QpInit<'_>) -> Result<Arc<dyn QpOps>> {
-        Ok(Arc::new(Qp::new(self, init)?))
+        let datagrams = self.rnic.transport == Transport::IwarpUdp;
+        match init.qp_type {
+            QpType::Rc if !datagrams => Ok(Arc::new(Qp::new(self, init)?)),
+            QpType::Ud | QpType::Rd if datagrams => Ok(Arc::new(DatagramQp::new(self, init)?)),
+            _ => Err(Error::Unsupported("this type of queue pair")),
+        }
     }
 
     fn create_srq(self: Arc<Self>, init: &SrqInit) -> Result<Arc<dyn SrqOps>> {

@@ -11,16 +11,19 @@
 //!
 //! Map: [`provider`], [`Options`] the door · `context` an opened device · `shard` baton and engine thread · `pair` a queue
 //! pair inside its shard · `wire` its connection, `tcp` or `udt` · `buffers` from work requests to memory · `qp`, `cq`, `srq`, `memory`,
-//! `cm`, `endpoint`, `events` what applications hold · `slots` numbers for buffers · `tap` what was said, as pcap.
+//! `cm`, `endpoint`, `events` what applications hold · `datagram` queue pairs without connections · `patience` whether to look or
+//! to sleep · `slots` numbers for buffers · `tap` what was said, as pcap.
 
 mod buffers;
 mod cm;
 mod context;
 mod cq;
+mod datagram;
 mod endpoint;
 mod events;
 mod memory;
 mod pair;
+mod patience;
 mod qp;
 mod shard;
 mod slots;
@@ -91,7 +94,11 @@ impl Provider for Soft {
             let options = self.options.clone();
             Device::from_ops(Arc::new(SoftDevice { transport, options }))
         };
-        Ok(vec![device(Transport::Iwarp), device(Transport::IwarpUdt)])
+        Ok(vec![
+            device(Transport::Iwarp),
+            device(Transport::IwarpUdt),
+            device(Transport::IwarpUdp),
+        ])
     }
 }
 
@@ -107,6 +114,7 @@ impl DeviceOps for SoftDevice {
     fn name(&self) -> &str {
         match self.transport {
             Transport::IwarpUdt => "soft-udt",
+            Transport::IwarpUdp => "soft-udp",
             _ => "soft-tcp",
         }
     }
@@ -136,15 +144,24 @@ pub(super) const RD_ATOMIC_MAX: u16 = 0x3ffe;
 pub(super) const PRIVATE_DATA_MAX: usize = 512 - 4 - 8;
 
 fn attributes(transport: Transport) -> DeviceAttributes {
+    let both = DeviceCaps::SRQ | DeviceCaps::ZERO_BASED;
+    let connections = DeviceCaps::RC
+        | DeviceCaps::ATOMIC
+        | DeviceCaps::SEND_WITH_INVALIDATE
+        | DeviceCaps::WRITE_WITH_IMM
+        | DeviceCaps::REMOTE_PLACEMENT
+        | DeviceCaps::ENDPOINTS;
+    let datagrams = DeviceCaps::UD
+        | DeviceCaps::RD
+        | DeviceCaps::WRITE_RECORD
+        | DeviceCaps::ATOMIC
+        | DeviceCaps::SEND_WITH_INVALIDATE;
     DeviceAttributes {
         transport,
-        caps: DeviceCaps::ATOMIC
-            | DeviceCaps::SRQ
-            | DeviceCaps::SEND_WITH_INVALIDATE
-            | DeviceCaps::WRITE_WITH_IMM
-            | DeviceCaps::ZERO_BASED
-            | DeviceCaps::REMOTE_PLACEMENT
-            | DeviceCaps::ENDPOINTS,
+        caps: match transport {
+            Transport::IwarpUdp => both | datagrams,
+            _ => both | connections,
+        },
         max_qp: shard::PAIRS_MAX,
         max_qp_wr: QP_WR_MAX,
         max_sge: u32::try_from(haul_verbs::SGE_MAX).unwrap_or(u32::MAX),

@@ -9,14 +9,14 @@ use haul_io::poller::Poller;
 use haul_io::stream::Stream;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{Completion, CompletionKind, Event, QpConfig, Stag, Status, Time};
-use haul_slab::{AccessFlags, Registry};
+use haul_slab::Registry;
 use haul_verbs::cm::{CmEvent, Established};
 use haul_verbs::{
     Blame, Data, Error, Failure, PostError, QpCapacity, QpState, RecvWr, Remote, Result, SendFlags,
     SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus, WorkCompletion,
 };
 
-use super::buffers::{Buffers, Outgoing, OutgoingData, place, ranges};
+use super::buffers::{Buffers, Outgoing, OutgoingData};
 use super::cq::{Pushed, Queue};
 use super::events::CmEvents;
 use super::lock;
@@ -60,6 +60,20 @@ impl View {
     fn set_failure(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
     }
+
+    /// As before the attempt to connect.
+    fn reset(&self) {
+        *lock(&self.failure) = None;
+        self.set_state(QpState::Reset);
+    }
+
+    /// Completions were lost.
+    pub(super) fn note_overflow(&self) {
+        self.set_failure(Failure {
+            blame: Blame::Local,
+            reason: "its completion queue has overflowed".into(),
+        });
+    }
 }
 
 /// How a queue pair was made.
@@ -71,6 +85,38 @@ pub(super) struct Shape {
     pub(super) capacity: QpCapacity,
     pub(super) signal_all: bool,
     pub(super) remote_placement: bool,
+}
+
+impl Shape {
+    /// The octets of a work request's message, if it has no more pieces than there is room for.
+    pub(super) fn check_data(&self, wr: &SendWr<'_>) -> Result<u32> {
+        match &wr.data {
+            Data::Sges(list) if list.as_slice().len() > self.capacity.max_send_sge as usize => {
+                return Err(Error::Invalid(
+                    "more pieces than the queue pair was made for",
+                ));
+            }
+            Data::Inline(bytes) if bytes.len() > self.capacity.max_inline as usize => {
+                return Err(Error::Invalid(
+                    "more inline data than the queue pair was made for",
+                ));
+            }
+            _ => {}
+        }
+        let len = u32::try_from(wr.data.total_len());
+        len.map_err(|_| Error::Invalid("a message of 2^32 octets or more"))
+    }
+
+    /// The octets of a receive.
+    pub(super) fn check_receive(&self, wr: &RecvWr) -> Result<u32> {
+        if wr.sges.as_slice().len() > self.capacity.max_recv_sge as usize {
+            return Err(Error::Invalid(
+                "more pieces than the queue pair was made for",
+            ));
+        }
+        let len = u32::try_from(wr.sges.total_len());
+        len.map_err(|_| Error::Invalid("a buffer of 2^32 octets or more"))
+    }
 }
 
 /// See the module.
@@ -229,23 +275,7 @@ impl Pair {
     }
 
     fn check(&self, wr: &SendWr<'_>) -> Result<()> {
-        let capacity = &self.shape.capacity;
-        match &wr.data {
-            Data::Sges(list) if list.as_slice().len() > capacity.max_send_sge as usize => {
-                return Err(Error::Invalid(
-                    "more pieces than the queue pair was made for",
-                ));
-            }
-            Data::Inline(bytes) if bytes.len() > capacity.max_inline as usize => {
-                return Err(Error::Invalid(
-                    "more inline data than the queue pair was made for",
-                ));
-            }
-            _ => {}
-        }
-        if u32::try_from(wr.data.total_len()).is_err() {
-            return Err(Error::Invalid("a message of 2^32 octets or more"));
-        }
+        self.shape.check_data(wr)?;
         match (wr.op, &wr.data) {
             (op, Data::Inline(_)) if op.is_read_or_atomic() => {
                 Err(Error::Invalid("inline data is for sends and writes"))
@@ -261,7 +291,9 @@ impl Pair {
             (SendOp::SendWithImm(_), data) if data.total_len() > 0 => Err(Error::Unsupported(
                 "immediate data with the payload of a Send",
             )),
-            (SendOp::LocalInv(_), _) => Err(Error::Unsupported("invalidating in the send queue")),
+            (SendOp::LocalInv(_), data) if data.total_len() > 0 => {
+                Err(Error::Invalid("an invalidation has no data"))
+            }
             _ => Ok(()),
         }
     }
@@ -295,6 +327,10 @@ impl Pair {
             } => steps.push(compare_swap(remote, compare, swap)),
             SendOp::FetchAdd { remote, add } => {
                 steps.push(atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }));
+            }
+            SendOp::LocalInv(lkey) => {
+                steps.push(haul_iwarp::SendOp::LocalInvalidate(Stag(lkey)));
+                return Ok(steps);
             }
             _ => return Err(Error::Unsupported("this operation")),
         }
@@ -349,6 +385,7 @@ impl Pair {
             data,
             opcode: opcode(wr.op),
             silent,
+            peer: None,
         };
         let slot = self.buffers.sends.insert(outgoing);
         let slot = slot.map_err(|_| Error::Full("send queue"))?;
@@ -407,13 +444,7 @@ impl Pair {
                 "its receives come from a shared receive queue",
             ));
         }
-        if wr.sges.as_slice().len() > self.shape.capacity.max_recv_sge as usize {
-            return Err(Error::Invalid(
-                "more pieces than the queue pair was made for",
-            ));
-        }
-        let len = u32::try_from(wr.sges.total_len());
-        let len = len.map_err(|_| Error::Invalid("a buffer of 2^32 octets or more"))?;
+        let len = self.shape.check_receive(wr)?;
         if self.shape.view.state() == QpState::Err {
             let pushed = self.receive_completion(wr.wr_id, WcStatus::WrFlushErr);
             self.received.push(pushed);
@@ -576,6 +607,7 @@ impl Pair {
             let failure = self.shape.view.failure();
             self.tell(|qp_num| CmEvent::Disconnected { qp_num, failure });
         } else if error == Some(haul_iwarp::Error::Rejected) {
+            self.shape.view.reset();
             self.tell(|qp_num| CmEvent::Rejected {
                 qp_num,
                 private_data,
@@ -657,7 +689,9 @@ impl Pair {
         }
         if let CompletionKind::Atomic { original } = completion.kind
             && status == WcStatus::Success
-            && !self.store(registry, &outgoing, &original.to_ne_bytes())
+            && !self
+                .buffers
+                .store(registry, &outgoing, &original.to_ne_bytes())
         {
             status = WcStatus::LocProtErr;
         }
@@ -679,20 +713,6 @@ impl Pair {
                 solicited: false,
             });
         }
-    }
-
-    /// Puts an atomic's result into its buffer.
-    fn store(&self, registry: &Registry, outgoing: &Outgoing, bytes: &[u8]) -> bool {
-        let OutgoingData::Sges(list) = &outgoing.data else {
-            return false;
-        };
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let wanted = AccessFlags::LOCAL_WRITE;
-        let ranges = ranges(registry, self.buffers.pd, list.as_slice(), 0, len, wanted);
-        ranges.is_some_and(|ranges| {
-            place(&ranges, bytes);
-            true
-        })
     }
 
     fn receive_completion(&self, wr_id: u64, status: WcStatus) -> Pushed {
@@ -718,10 +738,7 @@ impl Pair {
         self.sent.clear();
         self.received.clear();
         if !fit && let Link::Up(link) = &mut self.link {
-            self.shape.view.set_failure(Failure {
-                blame: Blame::Local,
-                reason: "its completion queue has overflowed".into(),
-            });
+            self.shape.view.note_overflow();
             link.abort(tools.now);
             self.report(tools);
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{CqOps, EventChannelOps, QpOps};
 use haul_verbs::{
-    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, QpType, RecvWr,
-    Result, SGE_MAX, SendWr,
+    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, RecvWr, Result,
+    SGE_MAX, SendWr,
 };
 
 use super::buffers::Buffers;
@@ -43,24 +43,8 @@ pub(super) fn limits(param: &ConnParam<'_>) -> (u16, u16) {
 
 impl Qp {
     pub(super) fn new(pd: Arc<Pd>, init: &QpInit<'_>) -> Result<Self> {
-        if init.qp_type != QpType::Rc {
-            return Err(Error::Unsupported(
-                "a queue pair that is no reliable connection",
-            ));
-        }
-        check_capacity(&init.capacity)?;
-        let (send_cq, recv_cq) = (
-            queue(&pd, init.send_cq.ops())?,
-            queue(&pd, init.recv_cq.ops())?,
-        );
-        let srq = match init.srq {
-            Some(srq) => {
-                let srq: &Srq = ours(srq.ops())?;
-                Some((Arc::clone(&srq.shared), srq.pd.number))
-            }
-            None => None,
-        };
-        let capacity = init.capacity;
+        let (shape, srq) = shape(&pd, init)?;
+        let (view, capacity) = (Arc::clone(&shape.view), shape.capacity);
         let receives = srq.as_ref().map_or(capacity.max_recv_wr, |_| QP_WR_MAX);
         let buffers = Buffers::new(
             pd.number,
@@ -69,15 +53,6 @@ impl Qp {
             receives,
             capacity.max_inline as usize,
         );
-        let view = Arc::new(View::new(pd.rnic.next_qp_num()));
-        let shape = Shape {
-            view: Arc::clone(&view),
-            send_cq: Arc::clone(&send_cq.queue),
-            recv_cq: Arc::clone(&recv_cq.queue),
-            capacity,
-            signal_all: init.signal_all,
-            remote_placement: init.remote_placement,
-        };
         let shard = pd.rnic.next_shard();
         let number = shard.with(|inner| inner.insert(Pair::new(shape, buffers)))?;
         Ok(Self {
@@ -97,6 +72,34 @@ impl Qp {
     pub(super) fn number(&self) -> u32 {
         self.number
     }
+}
+
+/// A shared receive queue, and its protection domain.
+pub(super) type Shared = (Arc<super::srq::Shared>, u32);
+
+/// What every queue pair has, with a number of its own; and where its receives come from, if they are shared.
+pub(super) fn shape(pd: &Pd, init: &QpInit<'_>) -> Result<(Shape, Option<Shared>)> {
+    check_capacity(&init.capacity)?;
+    let (send_cq, recv_cq) = (
+        queue(pd, init.send_cq.ops())?,
+        queue(pd, init.recv_cq.ops())?,
+    );
+    let srq = match init.srq {
+        Some(srq) => {
+            let srq: &Srq = ours(srq.ops())?;
+            Some((Arc::clone(&srq.shared), srq.pd.number))
+        }
+        None => None,
+    };
+    let shape = Shape {
+        view: Arc::new(View::new(pd.rnic.next_qp_num())),
+        send_cq: Arc::clone(&send_cq.queue),
+        recv_cq: Arc::clone(&recv_cq.queue),
+        capacity: init.capacity,
+        signal_all: init.signal_all,
+        remote_placement: init.remote_placement,
+    };
+    Ok((shape, srq))
 }
 
 fn check_capacity(capacity: &QpCapacity) -> Result<()> {

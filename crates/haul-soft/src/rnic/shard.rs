@@ -4,10 +4,11 @@
 //! The baton is held for a bounded piece of work and never while asleep. Who wants to post waits for it; who only wants to
 //! drive tries, and yields to those who wait. Who sleeps does so outside, on the poller's own file descriptor.
 //!
-//! Map: `connect`, `accept` how queue pairs get their connections.
+//! Map: `connect`, `accept` how queue pairs get their connections · `services` those that have none.
 
 mod accept;
 mod connect;
+mod services;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,6 +26,7 @@ use haul_slab::Registry;
 use haul_verbs::{Error, Result, Transport};
 
 use super::cm::{Door, Embryo};
+use super::datagram::Service;
 use super::events::CmEvents;
 use super::pair::{Link, Opening, Pair, Tools};
 use super::slots::Slots;
@@ -103,9 +105,12 @@ pub(super) struct Inner {
     pairs: Slots<Pair>,
     /// Queue pairs with a connection.
     up: Vec<u32>,
+    services: Slots<Box<Service>>,
+    /// Services with a socket.
+    bound: Vec<u32>,
     only: Arc<Mutex<Weak<Stream>>>,
-    /// Queue pairs that have more to do than they were given time for.
-    again: Vec<u32>,
+    /// Those that have more to do than they were given time for.
+    again: Vec<Subject>,
     pub(super) embryos: Slots<Embryo>,
     listeners: Slots<Listening>,
     rounds: u32,
@@ -129,11 +134,12 @@ struct Listening {
 }
 
 /// What an event of the poller is about.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Pair(u32),
     Embryo(u32),
     Listener(u32),
+    Service(u32),
 }
 
 impl Subject {
@@ -142,6 +148,7 @@ impl Subject {
             Self::Pair(number) => (0, number),
             Self::Embryo(number) => (1, number),
             Self::Listener(number) => (2, number),
+            Self::Service(number) => (3, number),
         };
         kind << 32 | u64::from(number)
     }
@@ -151,7 +158,8 @@ impl Subject {
         match token >> 32 {
             0 => Self::Pair(number),
             1 => Self::Embryo(number),
-            _ => Self::Listener(number),
+            2 => Self::Listener(number),
+            _ => Self::Service(number),
         }
     }
 }
@@ -189,6 +197,8 @@ impl Engine {
                 scratch: Scratch::new(options.strict),
                 pairs: Slots::new(PAIRS_MAX),
                 up: Vec::new(),
+                services: Slots::new(PAIRS_MAX),
+                bound: Vec::new(),
                 only: Arc::clone(&only),
                 again: Vec::new(),
                 embryos: Slots::new(EMBRYOS_MAX),
@@ -385,18 +395,21 @@ impl Inner {
         self.rounds = self.rounds.wrapping_add(1);
         let mut moved = false;
         for _ in 0..self.again.len() {
-            let number = self.again.swap_remove(0);
-            moved |= self.turn(number);
+            let subject = self.again.swap_remove(0);
+            moved |= self.look_at(subject);
         }
-        if self.up.len() > DIRECT_PAIRS
-            || self.up.is_empty()
-            || self.rounds.is_multiple_of(POLLER_EVERY)
-        {
+        let direct = self.up.len() + self.bound.len();
+        if direct > DIRECT_PAIRS || direct == 0 || self.rounds.is_multiple_of(POLLER_EVERY) {
             moved |= self.ask_poller();
         } else {
             for at in 0..self.up.len() {
                 if let Some(number) = self.up.get(at) {
                     moved |= self.turn(*number);
+                }
+            }
+            for at in 0..self.bound.len() {
+                if let Some(number) = self.bound.get(at) {
+                    moved |= self.turn_service(*number);
                 }
             }
         }
@@ -415,11 +428,7 @@ impl Inner {
                 break;
             };
             if self.due_of(subject).is_some_and(|due| due <= self.now) {
-                moved |= match subject {
-                    Subject::Pair(number) => self.pair_ready(number),
-                    Subject::Embryo(number) => self.embryo_turn(number),
-                    Subject::Listener(_) => false,
-                };
+                moved |= self.look_at(subject);
             }
         }
         self.note_due();
@@ -431,6 +440,7 @@ impl Inner {
             Subject::Pair(number) => self.pairs.get(number)?.due(self.now),
             Subject::Embryo(number) => self.embryos.get(number)?.link.due(self.now),
             Subject::Listener(_) => None,
+            Subject::Service(number) => self.services.get(number)?.due(),
         }
     }
 
@@ -439,11 +449,14 @@ impl Inner {
             self.clocked_due = None;
             return;
         }
-        let (pairs, embryos) = (&self.pairs, &self.embryos);
+        let (pairs, embryos, services) = (&self.pairs, &self.embryos, &self.services);
         self.clocked.retain(|subject| match *subject {
             Subject::Pair(number) => pairs.get(number).is_some_and(Pair::is_clocked),
             Subject::Embryo(number) => embryos.get(number).is_some(),
             Subject::Listener(_) => false,
+            Subject::Service(number) => services
+                .get(number)
+                .is_some_and(|service| service.due().is_some()),
         });
         let due = self
             .clocked
@@ -458,13 +471,18 @@ impl Inner {
         let ready: arrayvec::ArrayVec<Event, 64> = self.events.iter().take(64).collect();
         let mut moved = false;
         for event in ready {
-            moved |= match Subject::of(event.token) {
-                Subject::Pair(number) => self.pair_ready(number),
-                Subject::Embryo(number) => self.embryo_turn(number),
-                Subject::Listener(number) => self.accept(number),
-            };
+            moved |= self.look_at(Subject::of(event.token));
         }
         moved
+    }
+
+    fn look_at(&mut self, subject: Subject) -> bool {
+        match subject {
+            Subject::Pair(number) => self.pair_ready(number),
+            Subject::Embryo(number) => self.embryo_turn(number),
+            Subject::Listener(number) => self.accept(number),
+            Subject::Service(number) => self.turn_service(number),
+        }
     }
 
     /// When to drive though nothing arrives.
@@ -567,8 +585,9 @@ impl Inner {
             poller: &self.poller,
         };
         let result = work(pair, &mut tools);
-        if pair.has_more() && !self.again.contains(&number) {
-            self.again.push(number);
+        let subject = Subject::Pair(number);
+        if pair.has_more() && !self.again.contains(&subject) {
+            self.again.push(subject);
         }
         let times = pair.orphaned.is_some()
             || matches!(&pair.link, Link::Up(link) if link.poll_timeout().is_some());

@@ -57,6 +57,10 @@ impl Srq {
 }
 
 impl Shared {
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.state).queue.is_empty()
+    }
+
     /// The oldest receive.
     pub(super) fn take(&self) -> Option<RecvWr> {
         let mut state = lock(&self.state);

@@ -21,6 +21,7 @@ use haul_slab::{Gather, Registry, Scatter};
 use haul_verbs::{QpStatistics, SGE_MAX};
 
 use super::buffers::{Buffers, Source, place};
+use super::datagram::Outbox;
 use super::tap::{Flow, Tap};
 
 /// A TCP connection and its protocol.
@@ -57,8 +58,10 @@ pub(super) struct Scratch {
     batch: Box<Batch>,
     /// For payload that is verified before it is placed; only where that was asked for.
     stage: Option<Box<[u8]>>,
-    /// For arrivals over UDT, once there are any.
+    /// For arrivals over UDP, once there are any.
     datagrams: Option<RecvBatch>,
+    /// For datagrams of services on their way out, once there are any.
+    outbox: Option<Box<Outbox>>,
 }
 
 /// FPDUs for one system call.
@@ -122,6 +125,7 @@ impl Scratch {
             batch: Box::default(),
             stage: strict.then(|| vec![0; STAGE].into()),
             datagrams: None,
+            outbox: None,
         }
     }
 
@@ -133,6 +137,15 @@ impl Scratch {
 
     pub(super) fn give_batch(&mut self, batch: RecvBatch) {
         self.datagrams = Some(batch);
+    }
+
+    /// An empty outbox.
+    pub(super) fn take_outbox(&mut self) -> Box<Outbox> {
+        self.outbox.take().unwrap_or_default()
+    }
+
+    pub(super) fn give_outbox(&mut self, outbox: Box<Outbox>) {
+        self.outbox = Some(outbox);
     }
 }
 

@@ -1,0 +1,618 @@
+//! One peer's outgoing half: requests and answers to segments, segments to packets, and back from acknowledgements to
+//! completions.
+//!
+//! Messages begin in the order in which they were posted, and the packets of a message follow one another. So the order of
+//! packets is the order of messages, a packet's number says which segment of which message it is, and nothing of a packet
+//! has to be kept to send it again but its message.
+
+use std::collections::VecDeque;
+
+use haul_cc::{Controller, Pacer, RttEstimator, Time};
+
+use super::access::Access;
+use super::window::Window;
+use super::work::{RdOp, RdWr};
+use crate::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, Shim};
+use crate::qp::Payload;
+use crate::stag::{Memory, Rights, Stag};
+use crate::wire::ddp::{self, Model};
+use crate::wire::rdmap::{
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, Opcode as Rdmap,
+    ReadRequest,
+};
+
+/// Exists while there is something to send or to be acknowledged, and a while longer.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) window: Window,
+    pub(super) rtt: RttEstimator,
+    pub(super) controller: Box<dyn Controller>,
+    pub(super) pacer: Pacer,
+    pub(super) samples: super::samples::Samples,
+    /// Requests that are not completed, oldest first; the first `begun` have packets.
+    wqes: VecDeque<Wqe>,
+    begun: usize,
+    /// Reads and atomics among them that are not answered.
+    asked: u32,
+    /// What the peer asked for, oldest first; the first `answered` have all their packets.
+    answers: VecDeque<Answer>,
+    answered: usize,
+    /// A message of which packets are still to be made; messages are not interleaved.
+    under_way: Option<Class>,
+    turn: Class,
+    /// Octets of the longest DDP segment.
+    segment_max: u32,
+    /// Since when there is nothing to do.
+    pub(super) quiet_since: Option<Time>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Request,
+    Answer,
+}
+
+/// A message's packets: `made` of them so far, from `first` on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Packets {
+    first: u64,
+    made: u32,
+    whole: bool,
+}
+
+impl Packets {
+    fn hold(&self, psn: u64) -> Option<u32> {
+        let nth = u32::try_from(psn.checked_sub(self.first)?).ok()?;
+        (nth < self.made).then_some(nth)
+    }
+
+    fn end(&self) -> u64 {
+        self.first + u64::from(self.made)
+    }
+}
+
+/// A request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wqe {
+    pub(super) wr: RdWr,
+    pub(super) msg: MsgId,
+    packets: Packets,
+    /// First packet of the response, in the peer's numbers.
+    pub(super) response: Option<u64>,
+    answered: bool,
+    pub(super) original: u64,
+}
+
+/// What the peer asked for.
+#[derive(Debug, Clone, Copy)]
+struct Answer {
+    what: What,
+    msg: MsgId,
+    packets: Packets,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Read(ReadRequest),
+    /// Performed. The result is kept until the requester has it.
+    Atomic(AtomicResponse),
+}
+
+/// A packet: which, and what it carries.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Packet {
+    pub(super) header_len: usize,
+    pub(super) payload: Payload,
+    pub(super) payload_len: u32,
+}
+
+/// What all packets to a peer have in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Address {
+    pub(super) dst_qpn: u32,
+    pub(super) src_qpn: u32,
+    pub(super) epoch: u32,
+}
+
+/// The memory that an answer needs was withdrawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Withdrawn(pub(super) MsgId);
+
+impl Sending {
+    pub(super) fn new(
+        window: Window,
+        rtt: RttEstimator,
+        controller: Box<dyn Controller>,
+        pacer: Pacer,
+        segment_max: u32,
+    ) -> Self {
+        Self {
+            window,
+            rtt,
+            controller,
+            pacer,
+            samples: super::samples::Samples::default(),
+            wqes: VecDeque::new(),
+            begun: 0,
+            asked: 0,
+            answers: VecDeque::new(),
+            answered: 0,
+            under_way: None,
+            turn: Class::Answer,
+            segment_max,
+            quiet_since: None,
+        }
+    }
+
+    /// Nothing is posted, asked, or to be acknowledged.
+    pub(super) fn is_idle(&self) -> bool {
+        self.wqes.is_empty() && self.answers.is_empty() && self.window.is_empty()
+    }
+
+    /// The length of segments, once it is agreed on; no packet was made before.
+    pub(super) fn set_segment_max(&mut self, octets: u32) {
+        self.segment_max = octets;
+    }
+
+    /// Whether a request of this number waits for anything.
+    pub(super) fn has_begun(&self, msg: MsgId) -> bool {
+        let mut wqes = self.wqes.iter();
+        wqes.any(|wqe| wqe.packets.made > 0 && wqe.msg == msg)
+    }
+
+    /// Octets of memory that it holds beside itself.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.wqes.capacity() * size_of::<Wqe>()
+            + self.answers.capacity() * size_of::<Answer>()
+            + self.window.heap_bytes()
+    }
+
+    pub(super) fn post(&mut self, wr: RdWr) {
+        self.quiet_since = None;
+        self.wqes.push_back(Wqe {
+            wr,
+            msg: MsgId::default(),
+            packets: Packets::default(),
+            response: None,
+            answered: false,
+            original: 0,
+        });
+    }
+
+    /// Answers that are not yet in packets.
+    pub(super) fn unanswered(&self) -> usize {
+        self.answers.len() - self.answered
+    }
+
+    pub(super) fn answer_read(&mut self, msg: MsgId, request: ReadRequest) {
+        self.answer(msg, What::Read(request));
+    }
+
+    pub(super) fn answer_atomic(&mut self, msg: MsgId, response: AtomicResponse) {
+        self.answer(msg, What::Atomic(response));
+    }
+
+    fn answer(&mut self, msg: MsgId, what: What) {
+        self.quiet_since = None;
+        self.answers.push_back(Answer {
+            what,
+            msg,
+            packets: Packets::default(),
+        });
+    }
+
+    // ---- new packets
+
+    /// Whether a packet can be made that was not sent yet.
+    pub(super) fn has_next(&self, ord: u16, ird: u16) -> bool {
+        self.choose(ord, ird).is_some()
+    }
+
+    /// A message under way is finished first; else the classes take turns.
+    fn choose(&self, ord: u16, ird: u16) -> Option<Class> {
+        if self.under_way.is_some() {
+            return self.under_way;
+        }
+        let request = self.may_begin_request(ord);
+        // The peer asks again when it has the answer, which it may have without our knowing.
+        let answer = self.unanswered() > 0 && self.answered < 4 * usize::from(ird).max(1);
+        match (request, answer) {
+            (true, true) => Some(self.turn),
+            (true, false) => Some(Class::Request),
+            (false, true) => Some(Class::Answer),
+            (false, false) => None,
+        }
+    }
+
+    fn may_begin_request(&self, ord: u16) -> bool {
+        self.wqes.get(self.begun).is_some_and(|wqe| {
+            let fenced = wqe.wr.fence && self.asked > 0;
+            let full = wqe.wr.op.asks() && self.asked >= u32::from(ord);
+            !fenced && !full
+        })
+    }
+
+    /// Makes the next packet, number `psn`; `next_msg` numbers requests.
+    pub(super) fn make(&mut self, ord: u16, ird: u16, psn: u64, next_msg: &mut MsgId) -> bool {
+        let Some(class) = self.choose(ord, ird) else {
+            return false;
+        };
+        let segment_max = self.segment_max;
+        let (packets, total) = match class {
+            Class::Request => {
+                let wqe = &mut self.wqes[self.begun];
+                if wqe.packets.made == 0 {
+                    wqe.msg = *next_msg;
+                    *next_msg = next_msg.plus(1);
+                    self.asked += u32::from(wqe.wr.op.asks());
+                }
+                let total = packets_of(wqe.wr.segmented_len(), wqe.wr.op.room(segment_max));
+                (&mut wqe.packets, total)
+            }
+            Class::Answer => {
+                let answer = &mut self.answers[self.answered];
+                let total = packets_of(answer.segmented_len(), segment_max - TAGGED);
+                (&mut answer.packets, total)
+            }
+        };
+        if packets.made == 0 {
+            packets.first = psn;
+        }
+        packets.made += 1;
+        packets.whole = packets.made == total;
+        let whole = packets.whole;
+        self.under_way = (!whole).then_some(class);
+        if whole {
+            match class {
+                Class::Request => (self.begun, self.turn) = (self.begun + 1, Class::Answer),
+                Class::Answer => (self.answered, self.turn) = (self.answered + 1, Class::Request),
+            }
+        }
+        true
+    }
+
+    /// Writes the header of a packet that was made. An answer's tag is looked up again each time: what was withdrawn is
+    /// not read.
+    pub(super) fn write(
+        &self,
+        memory: &impl Memory,
+        access: &Access,
+        stamp: &Stamp,
+        out: &mut [u8],
+    ) -> Result<Option<Packet>, Withdrawn> {
+        let psn = stamp.psn;
+        let begun = self
+            .wqes
+            .partition_point(|wqe| wqe.packets.made > 0 && wqe.packets.first <= psn);
+        if let Some(wqe) = begun.checked_sub(1).and_then(|at| self.wqes.get(at))
+            && let Some(nth) = wqe.packets.hold(psn)
+        {
+            return Ok(Some(wqe.write(stamp, nth, self.segment_max, out)));
+        }
+        let begun = self
+            .answers
+            .partition_point(|answer| answer.packets.made > 0 && answer.packets.first <= psn);
+        if let Some(answer) = begun.checked_sub(1).and_then(|at| self.answers.get(at))
+            && let Some(nth) = answer.packets.hold(psn)
+        {
+            return answer
+                .write(memory, access, stamp, nth, self.segment_max, out)
+                .map(Some);
+        }
+        Ok(None)
+    }
+
+    // ---- the way back
+
+    /// The request that asked with message `msg` and is not answered.
+    pub(super) fn asked(&mut self, msg: MsgId) -> Option<&mut Wqe> {
+        let mut begun = self.wqes.iter_mut().take(self.begun);
+        begun.find(|wqe| wqe.msg == msg && wqe.wr.op.asks() && !wqe.answered)
+    }
+
+    pub(super) fn handle_answered(&mut self, msg: MsgId, original: u64) {
+        if let Some(wqe) = self.asked(msg) {
+            (wqe.answered, wqe.original) = (true, original);
+            self.asked -= 1;
+        }
+    }
+
+    /// Takes the oldest request if it is complete: all its packets are acknowledged, and its answer is there.
+    pub(super) fn pop_completed(&mut self) -> Option<Wqe> {
+        let una = self.window.una();
+        while self.answered > 0 && self.answers[0].packets.end() <= una {
+            self.answers.pop_front();
+            self.answered -= 1;
+        }
+        let wqe = self.wqes.front()?;
+        let placed = wqe.packets.whole && wqe.packets.end() <= una;
+        if !placed || wqe.wr.op.asks() && !wqe.answered {
+            return None;
+        }
+        self.begun -= 1;
+        self.wqes.pop_front()
+    }
+
+    /// Takes all requests; those that were begun come first. `true`: a packet of it may have reached the peer.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Wqe, bool)> + use<> {
+        let wqes = std::mem::take(&mut self.wqes);
+        wqes.into_iter().map(|wqe| {
+            let begun = wqe.packets.made > 0;
+            (wqe, begun)
+        })
+    }
+}
+
+const TAGGED: u32 = 14;
+
+/// A number that is known to be small.
+pub(super) fn count_of(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// Packets of a message: at least one.
+pub(super) fn packets_of(len: u32, room: u32) -> u32 {
+    len.div_ceil(room).max(1)
+}
+
+/// What goes into a header beside the message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stamp {
+    pub(super) address: Address,
+    pub(super) psn: u64,
+    /// Of this transmission, us.
+    pub(super) timestamp: u32,
+    pub(super) flags: Flags,
+}
+
+impl Stamp {
+    fn shim(&self, msg: MsgId, len: u32, offset: u32, last: bool, kind: Flags) -> Shim {
+        Shim {
+            kind: Kind::Data,
+            flags: self
+                .flags
+                .with(Flags::RD)
+                .with(kind)
+                .with_if(Flags::LAST, last),
+            dst_qpn: self.address.dst_qpn,
+            src_qpn: self.address.src_qpn,
+            epoch: self.address.epoch,
+            psn: Psn(super::low(self.psn)),
+            msg_id: msg,
+            msg_len: len,
+            seg_off: offset,
+        }
+    }
+}
+
+/// One segment's place in its message.
+#[derive(Clone, Copy)]
+struct Cut {
+    offset: u32,
+    len: u32,
+    last: bool,
+}
+
+impl Cut {
+    fn at(nth: u32, len: u32, room: u32) -> Self {
+        let offset = nth.saturating_mul(room).min(len);
+        let left = len - offset;
+        Self {
+            offset,
+            len: left.min(room),
+            last: left <= room,
+        }
+    }
+}
+
+impl Wqe {
+    fn write(&self, stamp: &Stamp, nth: u32, segment_max: u32, out: &mut [u8]) -> Packet {
+        let op = &self.wr.op;
+        let cut = Cut::at(nth, self.wr.segmented_len(), op.room(segment_max));
+        let mut own = Own::default();
+        let (opcode, model) = self.describe(cut.offset, &mut own);
+        let shim = if own.len > 0 {
+            stamp.shim(self.msg, own.len, 0, true, Flags::NONE)
+        } else {
+            stamp.shim(self.msg, self.wr.len, cut.offset, cut.last, Flags::NONE)
+        };
+        let immediate = match *op {
+            RdOp::WriteRecord { immediate, .. } => immediate,
+            _ => None,
+        };
+        let [high, low] = super::halves(immediate.unwrap_or(0));
+        let words = [stamp.timestamp, high, low];
+        let header = DataHeader {
+            shim,
+            ext: if immediate.is_some() {
+                &words
+            } else {
+                &words[..1]
+            },
+            opcode,
+            model,
+        };
+        let start = header.emit(out);
+        let own = own.octets();
+        out[start..start + own.len()].copy_from_slice(own);
+        let payload = if cut.len == 0 {
+            Payload::None
+        } else {
+            Payload::Request {
+                slot: self.wr.slot,
+                offset: cut.offset,
+            }
+        };
+        Packet {
+            header_len: start + own.len(),
+            payload,
+            payload_len: cut.len,
+        }
+    }
+
+    /// The operation on the wire, for the segment at `offset`; its own payload goes to `own`.
+    fn describe(&self, offset: u32, own: &mut Own) -> (Opcode, Model) {
+        let untagged = |ulp: u32, qn: u32| Model::Untagged {
+            ulp,
+            qn,
+            msn: self.msg.0,
+            mo: offset,
+        };
+        let tagged = |stag: Stag, to: u64| Model::Tagged {
+            stag,
+            to: to.wrapping_add(u64::from(offset)),
+        };
+        match self.wr.op {
+            RdOp::Send {
+                solicited,
+                invalidate,
+            } => {
+                let opcode = match (solicited, invalidate.is_some()) {
+                    (false, false) => Rdmap::Send,
+                    (false, true) => Rdmap::SendInvalidate,
+                    (true, false) => Rdmap::SendSolicited,
+                    (true, true) => Rdmap::SendSolicitedInvalidate,
+                };
+                let ulp = invalidate.map_or(0, |stag| stag.0);
+                (Opcode::Rdmap(opcode), untagged(ulp, ddp::QN_SEND))
+            }
+            RdOp::Write { stag, to } => (Opcode::Rdmap(Rdmap::Write), tagged(stag, to)),
+            RdOp::WriteRecord {
+                stag,
+                to,
+                immediate,
+            } => match immediate {
+                Some(_) => (Opcode::WriteRecordImmediate, tagged(stag, to)),
+                None => (Opcode::WriteRecord, tagged(stag, to)),
+            },
+            RdOp::Read {
+                sink,
+                sink_to,
+                source,
+                source_to,
+            } => {
+                let request = ReadRequest {
+                    sink,
+                    sink_to,
+                    len: self.wr.len,
+                    source,
+                    source_to,
+                };
+                own.put(&request.emit());
+                (Opcode::Rdmap(Rdmap::ReadRequest), untagged(0, ddp::QN_READ))
+            }
+            RdOp::Atomic { stag, to, op } => {
+                let id = self.msg.0;
+                own.put(&AtomicRequest { id, stag, to, op }.emit());
+                let opcode = Opcode::Rdmap(Rdmap::AtomicRequest);
+                (opcode, untagged(0, ddp::QN_READ))
+            }
+            RdOp::Immediate { data, solicited } => {
+                own.put(&data.to_be_bytes());
+                let opcode = if solicited {
+                    Rdmap::ImmediateSolicited
+                } else {
+                    Rdmap::Immediate
+                };
+                (Opcode::Rdmap(opcode), untagged(0, ddp::QN_SEND))
+            }
+        }
+    }
+}
+
+/// Payload that the core itself writes.
+struct Own {
+    octets: [u8; ATOMIC_REQUEST_LEN],
+    len: u32,
+}
+
+impl Default for Own {
+    fn default() -> Self {
+        Self {
+            octets: [0; ATOMIC_REQUEST_LEN],
+            len: 0,
+        }
+    }
+}
+
+impl Own {
+    fn put<const N: usize>(&mut self, octets: &[u8; N]) {
+        self.octets[..N].copy_from_slice(octets);
+        self.len = count_of(N);
+    }
+
+    fn octets(&self) -> &[u8] {
+        &self.octets[..self.len as usize]
+    }
+}
+
+impl Answer {
+    fn segmented_len(&self) -> u32 {
+        match self.what {
+            What::Read(request) => request.len,
+            What::Atomic(_) => 0,
+        }
+    }
+
+    fn write(
+        &self,
+        memory: &impl Memory,
+        access: &Access,
+        stamp: &Stamp,
+        nth: u32,
+        segment_max: u32,
+        out: &mut [u8],
+    ) -> Result<Packet, Withdrawn> {
+        let request = match &self.what {
+            What::Read(request) => request,
+            What::Atomic(response) => return Ok(self.write_atomic(response, stamp, out)),
+        };
+        let cut = Cut::at(nth, request.len, segment_max - TAGGED);
+        let payload = if cut.len == 0 {
+            Payload::None
+        } else {
+            let from = request.source_to.wrapping_add(u64::from(cut.offset));
+            let range = (request.source, from, cut.len);
+            let found = access.find(memory, range, Rights::REMOTE_READ);
+            let (region, offset) = found.ok_or(Withdrawn(self.msg))?;
+            Payload::Region { region, offset }
+        };
+        let header = DataHeader {
+            shim: stamp.shim(self.msg, request.len, cut.offset, cut.last, Flags::RESP),
+            ext: &[stamp.timestamp],
+            opcode: Opcode::Rdmap(Rdmap::ReadResponse),
+            model: Model::Tagged {
+                stag: request.sink,
+                to: request.sink_to.wrapping_add(u64::from(cut.offset)),
+            },
+        };
+        Ok(Packet {
+            header_len: header.emit(out),
+            payload,
+            payload_len: cut.len,
+        })
+    }
+
+    fn write_atomic(&self, response: &AtomicResponse, stamp: &Stamp, out: &mut [u8]) -> Packet {
+        let own = response.emit();
+        let len = count_of(ATOMIC_RESPONSE_LEN);
+        let header = DataHeader {
+            shim: stamp.shim(self.msg, len, 0, true, Flags::RESP),
+            ext: &[stamp.timestamp],
+            opcode: Opcode::Rdmap(Rdmap::AtomicResponse),
+            model: Model::Untagged {
+                ulp: 0,
+                qn: ddp::QN_ATOMIC,
+                msn: self.msg.0,
+                mo: 0,
+            },
+        };
+        let start = header.emit(out);
+        out[start..start + own.len()].copy_from_slice(&own);
+        Packet {
+            header_len: start + own.len(),
+            payload: Payload::None,
+            payload_len: 0,
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! What users of a reliable-datagram queue pair hand in and get back.
+
+use std::net::SocketAddr;
+
+use haul_cc::Algorithm;
+use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
+
+use crate::datagram::wire::{MsgId, Psn};
+use crate::qp::{CompletionKind, Payload, QpConfig};
+use crate::stag::{Placement, Stag};
+use crate::wire::rdmap::AtomicOp;
+
+/// A queue pair somewhere: the destination of a request, the source of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Remote {
+    /// Address and port of UDP.
+    pub addr: SocketAddr,
+    /// The queue pair there, 24 bits.
+    pub qpn: u32,
+}
+
+/// Sizes and choices of a queue pair, fixed when it is made.
+#[derive(Debug, Clone)]
+pub struct RdConfig {
+    /// Domain, name, depths, reads. The depth of the send queue counts the requests to all peers together.
+    pub qp: QpConfig,
+    /// Its number on the wire, 24 bits.
+    pub qpn: u32,
+    /// Random, not zero, another one at each activation.
+    pub epoch: u32,
+    /// Random: what first packet numbers and cookies are made from. Nobody else may know it.
+    pub secret: [u8; 16],
+    /// The first numbers of packets and messages of every peer, for tests of what happens when they wrap. Otherwise
+    /// packets begin anywhere, and messages with 1.
+    pub first: Option<(Psn, MsgId)>,
+    /// The longest datagram that this end sends or takes, octets of UDP payload.
+    pub datagram_max: u16,
+    /// Octets below the UDP payload, for the account of the congestion control: 28 over IPv4, 48 over IPv6.
+    pub lower_len: u32,
+    /// Packets that may be on their way in each direction, 64..=65536: what is missing is remembered in a bit each, while
+    /// something is.
+    pub window: u32,
+    /// Peers that are known at once. The one that was idle for longest makes room for a new one.
+    pub peers_max: u32,
+    /// Congestion control, one for each peer that is being sent to.
+    pub control: Algorithm,
+    /// The error of a peer is the error of the queue pair, as in the paper; otherwise only its own requests end.
+    pub fail_whole: bool,
+    /// Time-outs without an answer before a peer counts as dead.
+    pub tries: u32,
+    /// How long a message may find no receive before its sender is told to give up, ns; `u64::MAX` is for ever.
+    pub receiver_not_ready_ns: u64,
+    /// An ACK waits no longer than this for more to acknowledge, ns.
+    pub ack_delay_ns: u64,
+    /// Packets per ACK, while nothing is missing.
+    pub ack_every: u32,
+    /// What a peer's sending half has learnt is kept this long after the last packet, ns.
+    pub linger_ns: u64,
+}
+
+impl Default for RdConfig {
+    fn default() -> Self {
+        Self {
+            qp: QpConfig::default(),
+            qpn: 1,
+            epoch: 1,
+            secret: [0; 16],
+            first: None,
+            datagram_max: 1_472,
+            lower_len: 28,
+            window: 1_024,
+            peers_max: 65_536,
+            control: Algorithm::default(),
+            fail_whole: false,
+            tries: 8,
+            receiver_not_ready_ns: SECOND_NS,
+            ack_delay_ns: MILLISECOND_NS,
+            ack_every: 2,
+            linger_ns: SECOND_NS,
+        }
+    }
+}
+
+/// A request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RdWr {
+    /// The user's; comes back with the completion.
+    pub id: u64,
+    /// The engine's name for the buffers of the request. They are read again at each retransmission, so they stay as they
+    /// are until the completion.
+    pub slot: u32,
+    /// What to do.
+    pub op: RdOp,
+    /// Octets of the message. 8 for atomics, by convention; ignored for immediates.
+    pub len: u32,
+    /// Comes back with the completion.
+    pub signalled: bool,
+    /// Not begun before all earlier reads and atomics to this peer are complete.
+    pub fence: bool,
+}
+
+/// The operations. All complete once the peer has them: a Write is placed when it completes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RdOp {
+    /// A message into a receive of the peer.
+    Send {
+        /// The peer is to be woken.
+        solicited: bool,
+        /// The peer's tag that ends with it.
+        invalidate: Option<Stag>,
+    },
+    /// Into memory of the peer.
+    Write {
+        /// The peer's tag.
+        stag: Stag,
+        /// Tagged offset.
+        to: u64,
+    },
+    /// Into memory of the peer, whose user is told: always of the whole.
+    WriteRecord {
+        /// The peer's tag.
+        stag: Stag,
+        /// Tagged offset.
+        to: u64,
+        /// For the peer's user.
+        immediate: Option<u64>,
+    },
+    /// From memory of the peer into one range here.
+    Read {
+        /// This end's tag, with [`crate::Rights::LOCAL_WRITE`].
+        sink: Stag,
+        /// Tagged offset there.
+        sink_to: u64,
+        /// The peer's tag.
+        source: Stag,
+        /// Tagged offset there.
+        source_to: u64,
+    },
+    /// On a 64-bit word of the peer; the old value comes with the completion.
+    Atomic {
+        /// The peer's tag.
+        stag: Stag,
+        /// Tagged offset, a multiple of eight.
+        to: u64,
+        /// What to do.
+        op: AtomicOp,
+    },
+    /// Eight octets into a receive of the peer.
+    Immediate {
+        /// The octets, as a big-endian number.
+        data: u64,
+        /// The peer is to be woken.
+        solicited: bool,
+    },
+}
+
+impl RdOp {
+    /// Whether the peer answers with a message.
+    pub(super) const fn asks(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    }
+
+    /// Octets of payload per segment, of segments of `segment_max` octets.
+    pub(super) const fn room(&self, segment_max: u32) -> u32 {
+        match self {
+            Self::Write { .. }
+            | Self::WriteRecord {
+                immediate: None, ..
+            } => segment_max - 14,
+            Self::WriteRecord { .. } => segment_max - 14 - 8,
+            _ => segment_max - 18,
+        }
+    }
+
+    pub(super) const fn kind(&self, original: u64) -> CompletionKind {
+        match self {
+            Self::Send { .. } => CompletionKind::Send,
+            Self::Write { .. } | Self::WriteRecord { .. } => CompletionKind::Write,
+            Self::Read { .. } => CompletionKind::Read,
+            Self::Atomic { .. } => CompletionKind::Atomic { original },
+            Self::Immediate { .. } => CompletionKind::Immediate,
+        }
+    }
+}
+
+impl RdWr {
+    /// Octets that are cut into segments: those of the user's buffers.
+    pub(super) const fn segmented_len(&self) -> u32 {
+        match self.op {
+            RdOp::Send { .. } | RdOp::Write { .. } | RdOp::WriteRecord { .. } => self.len,
+            _ => 0,
+        }
+    }
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RdStatus {
+    /// Well.
+    Success,
+    /// Not done, or not known to be done.
+    Flushed,
+    /// The peer refused access to its memory.
+    RemoteAccess,
+    /// The peer could not take or understand the operation: its receive was too small, it asked too much.
+    RemoteOperation,
+    /// The peer had no receive for it for too long.
+    ReceiverNotReady,
+    /// The peer does not answer.
+    Unreachable,
+}
+
+/// The end of an operation. From here on the core does not name its buffers again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RdCompletion {
+    /// From the request or receive.
+    pub id: u64,
+    /// From the request or receive.
+    pub slot: u32,
+    /// How.
+    pub status: RdStatus,
+    /// What.
+    pub kind: CompletionKind,
+    /// Octets of the message.
+    pub len: u32,
+    /// From the request; true for receives.
+    pub signalled: bool,
+    /// The other end; none for a receive that ends unused.
+    pub peer: Option<Remote>,
+}
+
+/// Why a peer is not known any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Down {
+    /// One of the two ends needed the room, or closed.
+    Closed,
+    /// It has begun anew: whatever it had not acknowledged may or may not have been done.
+    Restarted,
+    /// It does not answer.
+    Unreachable,
+    /// It had no receive for too long.
+    ReceiverNotReady,
+    /// It refused a message.
+    Refused,
+    /// It sent what may not be, and was told so.
+    Misbehaved,
+}
+
+/// What happened. Drain after every call that takes `&mut`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RdEvent {
+    /// An operation ended.
+    Completion(RdCompletion),
+    /// A Write-Record of a peer is placed, all of it.
+    Record {
+        /// Whose.
+        peer: Remote,
+        /// Into which memory.
+        stag: Stag,
+        /// Tagged offset of its first octet.
+        to: u64,
+        /// Octets.
+        len: u32,
+        /// What came with it.
+        immediate: Option<u64>,
+        /// Its number.
+        msg_id: MsgId,
+    },
+    /// Both ends know each other.
+    Up(Remote),
+    /// The peer is forgotten; comes before the completions that it flushes. The next request to it begins anew.
+    Down(Remote, Down),
+    /// The queue pair has failed ([`RdConfig::fail_whole`]) or is closed: nothing more is taken.
+    Error,
+}
+
+/// The answer to a datagram: this part of it belongs there. Say then [`super::RdQp::handle_placed`] or
+/// [`super::RdQp::handle_memory_gone`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RdArrived {
+    /// Where.
+    pub placement: Placement,
+    /// Octets of the datagram.
+    pub payload: std::ops::Range<usize>,
+}
+
+/// A datagram to be sent: header octets in the caller's slot, payload by name, and behind both the CRC32C of both. A
+/// datagram without payload has its CRC in the slot already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RdTransmit {
+    /// Where to.
+    pub to: SocketAddr,
+    /// Octets in the header slot.
+    pub header_len: usize,
+    /// Where the payload lies.
+    pub payload: Payload,
+    /// Octets of payload.
+    pub payload_len: u32,
+    /// The CRC is to be appended; otherwise the slot has all of it.
+    pub needs_crc: bool,
+}
+
+/// Counters since the queue pair was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RdStats {
+    /// Packets of data sent, retransmissions included.
+    pub sent: u64,
+    /// Of these, retransmissions.
+    pub repeated: u64,
+    /// Packets of data taken.
+    pub received: u64,
+    /// Packets of data that had come before.
+    pub duplicate: u64,
+    /// Packets of data refused for want of a receive.
+    pub no_receive: u64,
+    /// Datagrams that are none of this protocol, damaged, or contradict themselves.
+    pub malformed: u64,
+    /// Datagrams from a peer, or an epoch of it, that is not known.
+    pub stranger: u64,
+    /// Hellos whose cookie is not ours, or too old.
+    pub bad_cookie: u64,
+    /// Hellos refused because there is no room, or nothing in common.
+    pub refused: u64,
+    /// Peers closed to make room.
+    pub evicted: u64,
+    /// Time-outs.
+    pub timeouts: u64,
+}

@@ -1,0 +1,271 @@
+//! The core of a service, unreliable or reliable, as the engine sees both.
+
+use std::net::SocketAddr;
+
+use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdOp, RdQp, RdWr, Remote};
+use haul_iwarp::datagram::wire::{CONTROL_MAX, DATA_HEADER_MAX, Datagram};
+use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdOp, UdSendWr};
+use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Time};
+use haul_verbs::DatagramStatistics;
+
+use super::work;
+use crate::rnic::buffers::PairMemory;
+
+/// Octets of the longest header, or datagram without payload.
+pub(super) const HEADER_MAX: usize = if DATA_HEADER_MAX > RD_HEADER_MAX {
+    DATA_HEADER_MAX
+} else {
+    RD_HEADER_MAX
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Core {
+    Ud(Box<Ud>),
+    Rd(Box<RdQp>),
+}
+
+/// What either core has to say.
+#[derive(Debug)]
+pub(super) enum Said {
+    Ud(Event),
+    Rd(RdEvent),
+}
+
+/// A work request, as either core takes it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    pub(super) id: u64,
+    pub(super) slot: u32,
+    pub(super) to: Destination,
+    pub(super) len: u32,
+    pub(super) signalled: bool,
+    pub(super) fence: bool,
+}
+
+/// An operation of either core.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Op {
+    Ud(UdOp),
+    Rd(RdOp),
+}
+
+/// A datagram that is to leave.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Leaving {
+    pub(super) to: SocketAddr,
+    pub(super) header_len: usize,
+    pub(super) payload: Payload,
+    pub(super) payload_len: u32,
+    /// The header is the whole datagram, checksum and all.
+    pub(super) is_whole: bool,
+    /// The request that it belongs to.
+    pub(super) slot: Option<u32>,
+}
+
+impl Core {
+    pub(super) fn unreliable(config: UdConfig) -> Self {
+        Self::Ud(Box::new(Ud::new(config)))
+    }
+
+    /// A reliable one with the same numbers.
+    pub(super) fn reliable(config: &UdConfig, lower_len: u32, rest: RdConfig) -> Self {
+        Self::Rd(Box::new(RdQp::new(RdConfig {
+            qp: QpConfig {
+                pd: config.pd,
+                qp: config.qp,
+                send_depth: config.send_depth,
+                recv_depth: config.recv_depth,
+                shared_receive: config.shared_receive,
+                ird: READS,
+                ord: READS,
+            },
+            qpn: config.qpn,
+            epoch: config.epoch,
+            secret: config.key,
+            datagram_max: u16::try_from(config.datagram_max).unwrap_or(u16::MAX),
+            lower_len,
+            ..rest
+        })))
+    }
+
+    pub(super) fn post_send(&mut self, now: Time, op: Op, wr: &Request) -> Result<(), PostError> {
+        let Request { id, slot, len, .. } = *wr;
+        match (self, op) {
+            (Self::Ud(core), Op::Ud(op)) => core.post_send(UdSendWr {
+                id,
+                slot,
+                to: wr.to,
+                op,
+                len,
+                signalled: wr.signalled,
+            }),
+            (Self::Rd(core), Op::Rd(op)) => {
+                let to = Remote {
+                    addr: wr.to.addr,
+                    qpn: wr.to.qpn,
+                };
+                let request = RdWr {
+                    id,
+                    slot,
+                    op,
+                    len,
+                    signalled: wr.signalled,
+                    fence: wr.fence,
+                };
+                core.post_send(now, to, request)
+            }
+            _ => Err(PostError::Unsupported),
+        }
+    }
+
+    pub(super) fn post_receive(&mut self, now: Time, wr: RecvWr) -> Result<(), PostError> {
+        match self {
+            Self::Ud(core) => core.post_receive(wr),
+            Self::Rd(core) => core.post_receive(now, wr),
+        }
+    }
+
+    /// There are receives in the shared queue.
+    pub(super) fn handle_receives(&mut self, now: Time) {
+        if let Self::Rd(core) = self {
+            core.handle_receives(now);
+        }
+    }
+
+    /// A datagram that is whole: where its payload belongs, if it has any to place. And whether it was taken at all.
+    pub(super) fn handle_datagram(
+        &mut self,
+        now: Time,
+        memory: &mut PairMemory<'_>,
+        from: SocketAddr,
+        datagram: &Datagram<'_>,
+    ) -> (Option<Placement>, bool) {
+        match self {
+            Self::Ud(core) => match core.handle_datagram(now, memory, from, datagram) {
+                Action::Place(placement) => (Some(placement), true),
+                Action::Done => (None, true),
+                Action::Drop(_) => (None, false),
+            },
+            Self::Rd(core) => {
+                memory.sender = Some(Source {
+                    addr: from,
+                    qpn: datagram.shim.src_qpn,
+                    epoch: datagram.shim.epoch,
+                });
+                let arrived = core.handle_checked(now, memory, from, datagram);
+                (arrived.map(|arrived| arrived.placement), true)
+            }
+        }
+    }
+
+    /// What was to be placed is, or its memory was gone.
+    pub(super) fn handle_placed(
+        &mut self,
+        now: Time,
+        memory: &mut PairMemory<'_>,
+        is_placed: bool,
+    ) {
+        match self {
+            Self::Ud(core) => core.handle_placed(now, is_placed),
+            Self::Rd(core) if is_placed => core.handle_placed(now, memory),
+            Self::Rd(core) => core.handle_memory_gone(now),
+        }
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        match self {
+            Self::Ud(core) => core.handle_timeout(now),
+            Self::Rd(core) => core.handle_timeout(now),
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        match self {
+            Self::Ud(core) => core.poll_timeout(),
+            Self::Rd(core) => core.poll_timeout(),
+        }
+    }
+
+    /// A datagram without payload, whole; `room` has [`CONTROL_MAX`] octets.
+    pub(super) fn poll_control(&mut self, room: &mut [u8]) -> Option<(SocketAddr, usize)> {
+        debug_assert!(room.len() >= CONTROL_MAX);
+        match self {
+            Self::Ud(core) => core.poll_control(room),
+            // They come with the others.
+            Self::Rd(_) => None,
+        }
+    }
+
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Time,
+        memory: &PairMemory<'_>,
+        header: &mut [u8],
+    ) -> Option<Leaving> {
+        match self {
+            Self::Ud(core) => {
+                let transmit = core.poll_transmit(now, memory, header)?;
+                Some(Leaving {
+                    to: transmit.to,
+                    header_len: transmit.header_len,
+                    payload: transmit.payload,
+                    payload_len: transmit.payload_len,
+                    is_whole: false,
+                    slot: transmit.slot,
+                })
+            }
+            Self::Rd(core) => {
+                let transmit = core.poll_transmit(now, memory, header)?;
+                Some(Leaving {
+                    to: transmit.to,
+                    header_len: transmit.header_len,
+                    payload: transmit.payload,
+                    payload_len: transmit.payload_len,
+                    is_whole: !transmit.needs_crc,
+                    slot: None,
+                })
+            }
+        }
+    }
+
+    pub(super) fn poll_event(&mut self) -> Option<Said> {
+        match self {
+            Self::Ud(core) => core.poll_event().map(Said::Ud),
+            Self::Rd(core) => core.poll_event().map(Said::Rd),
+        }
+    }
+
+    /// Whether requests wait to be sent or answered.
+    pub(super) fn has_outstanding(&self) -> bool {
+        match self {
+            Self::Ud(core) => core.outstanding() > 0,
+            Self::Rd(_) => false,
+        }
+    }
+
+    /// Asks whether a peer is there, so that it knows this end; whether it could be begun.
+    pub(super) fn validate(&mut self, now: Time, to: Destination) -> bool {
+        match self {
+            Self::Ud(core) => core.validate(now, to).is_ok(),
+            Self::Rd(_) => false,
+        }
+    }
+
+    pub(super) fn close(&mut self, now: Time) {
+        match self {
+            Self::Ud(core) => core.close(),
+            Self::Rd(core) => core.close(now),
+        }
+    }
+
+    pub(super) fn statistics(&self) -> DatagramStatistics {
+        match self {
+            Self::Ud(core) => work::statistics(&core.counters()),
+            Self::Rd(core) => work::reliable_statistics(&core.stats(), core.peer_count()),
+        }
+    }
+}
+
+/// Reads and atomics with a peer at once, in each direction.
+const READS: u16 = 16;

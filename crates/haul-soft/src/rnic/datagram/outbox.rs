@@ -1,0 +1,277 @@
+//! Datagrams on their way to the kernel: gathered into super-packets, as many of one size to one peer as follow each other.
+//!
+//! Header, payload and checksum go behind each other into one buffer. The checksum reads every octet anyway, and to the kernel
+//! gathered pieces cost as much as that copy (docs/protocol/datagram.md).
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+
+use haul_io::udp::{Outgoing, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket};
+
+/// Super-packets of one system call.
+const RUNS_MAX: usize = 32;
+/// Octets of all datagrams: two super-packets.
+const ROOM: usize = 2 * (SUPER_PACKET_BYTES_MAX + 1);
+
+/// Datagrams that were made and not yet taken by the kernel. A shard has one; a queue pair keeps it as long as its socket is
+/// full.
+#[derive(Debug)]
+pub(in crate::rnic) struct Outbox {
+    bytes: Box<[u8]>,
+    /// len <= ROOM
+    len: usize,
+    runs: Vec<Run>,
+    /// Requests with datagrams in a run, by the run's index and their slots, in order.
+    slots: Vec<(usize, u32)>,
+    /// Runs, and datagrams of the first run after them, that the kernel has taken.
+    done: usize,
+    taken: usize,
+}
+
+/// Datagrams for one peer, all but the last of one length.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    to: SocketAddr,
+    source: Option<SocketAddr>,
+    /// Where it lies in the outbox.
+    start: usize,
+    len: usize,
+    /// The length of each datagram but the last.
+    each: usize,
+    count: usize,
+    /// A shorter one has come: it was the last.
+    closed: bool,
+}
+
+/// What became of what was to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// The kernel has taken all.
+    All,
+    /// It has no room: go on when the socket is writable.
+    Blocked,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self {
+            bytes: vec![0; ROOM].into(),
+            len: 0,
+            runs: Vec::new(),
+            slots: Vec::new(),
+            done: 0,
+            taken: 0,
+        }
+    }
+}
+
+impl Outbox {
+    /// No more is to be added before some has left.
+    pub(super) fn is_full(&self) -> bool {
+        ROOM - self.len < SUPER_PACKET_BYTES_MAX || self.runs.len() >= RUNS_MAX
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Room for a datagram; none for one that is longer than any.
+    pub(super) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.bytes.get_mut(self.len..self.len.checked_add(len)?)
+    }
+
+    /// The next `len` octets are a datagram for `to`, which belongs to the request in `slot`.
+    pub(super) fn commit(
+        &mut self,
+        len: usize,
+        to: SocketAddr,
+        source: Option<SocketAddr>,
+        slot: Option<u32>,
+    ) {
+        let start = self.len;
+        self.len += len;
+        match self.runs.last_mut() {
+            Some(run) if run.takes(to, source, len) => {
+                run.len += len;
+                run.count += 1;
+                run.closed = len < run.each;
+            }
+            _ => self.runs.push(Run {
+                to,
+                source,
+                start,
+                len,
+                each: len.max(1),
+                count: 1,
+                closed: false,
+            }),
+        }
+        let entry = slot.map(|slot| (self.runs.len() - 1, slot));
+        if let Some(entry) = entry
+            && self.slots.last() != Some(&entry)
+        {
+            self.slots.push(entry);
+        }
+    }
+
+    /// Hands datagrams to the kernel. What cannot be sent is dropped, as if the network had lost it; `lost` is told of each
+    /// request that it belonged to.
+    pub(super) fn flush(
+        &mut self,
+        socket: &UdpSocket,
+        mut lost: impl FnMut(u32, &io::Error),
+    ) -> Flushed {
+        let mut pardoned = false;
+        while self.done < self.runs.len() {
+            match self.send(socket) {
+                Ok(taken) => self.note_taken(taken),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Flushed::Blocked,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_late(&error) && !pardoned => pardoned = true,
+                Err(error) => {
+                    for (run, slot) in &self.slots {
+                        if *run == self.done {
+                            lost(*slot, &error);
+                        }
+                    }
+                    self.done += 1;
+                    self.taken = 0;
+                }
+            }
+        }
+        self.len = 0;
+        self.runs.clear();
+        self.slots.clear();
+        self.done = 0;
+        Flushed::All
+    }
+
+    /// Datagrams taken of those that are next.
+    fn send(&self, socket: &UdpSocket) -> io::Result<usize> {
+        let left = &self.runs[self.done..];
+        let slice = |at: usize, run: &Run| {
+            let skip = if at == 0 { self.taken * run.each } else { 0 };
+            IoSlice::new(&self.bytes[run.start + skip..run.start + run.len])
+        };
+        if let [run] = left {
+            let slices = [slice(0, run)];
+            return socket.send_super_packet(&run.outgoing(&slices));
+        }
+        let slices: arrayvec::ArrayVec<[IoSlice<'_>; 1], RUNS_MAX> = left
+            .iter()
+            .take(RUNS_MAX)
+            .enumerate()
+            .map(|(at, run)| [slice(at, run)])
+            .collect();
+        let packets: arrayvec::ArrayVec<Outgoing<'_>, RUNS_MAX> = left
+            .iter()
+            .zip(&slices)
+            .map(|(run, slices)| run.outgoing(slices))
+            .collect();
+        socket.send_batch(&packets)
+    }
+
+    fn note_taken(&mut self, mut taken: usize) {
+        while let Some(run) = self.runs.get(self.done) {
+            let left = run.count - self.taken;
+            if taken < left {
+                self.taken += taken;
+                return;
+            }
+            taken -= left;
+            self.taken = 0;
+            self.done += 1;
+        }
+    }
+}
+
+impl Run {
+    fn takes(&self, to: SocketAddr, source: Option<SocketAddr>, len: usize) -> bool {
+        !self.closed
+            && len <= self.each
+            && len > 0
+            && self.to == to
+            && self.source == source
+            && self.count < SEGMENTS_MAX
+            && self.len + len <= SUPER_PACKET_BYTES_MAX
+    }
+
+    fn outgoing<'a>(&self, slices: &'a [IoSlice<'a>]) -> Outgoing<'a> {
+        Outgoing {
+            to: self.to,
+            segment_bytes: self.each,
+            slices,
+            source: self.source,
+        }
+    }
+}
+
+/// What the network has said of an earlier datagram (`IP_RECVERR`, or a connected socket): nothing was sent now.
+fn is_late(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_io::udp::UdpOptions;
+
+    use super::*;
+
+    fn put(outbox: &mut Outbox, to: SocketAddr, len: usize) {
+        outbox.room(len).unwrap().fill(7);
+        outbox.commit(len, to, None, Some(u32::from(to.port())));
+    }
+
+    fn shape(outbox: &Outbox) -> Vec<(usize, usize)> {
+        outbox.runs.iter().map(|run| (run.count, run.len)).collect()
+    }
+
+    #[test]
+    fn equal_lengths_to_one_peer_make_one_run_which_a_shorter_one_ends() {
+        let (a, b) = (([127, 0, 0, 1], 1).into(), ([127, 0, 0, 1], 2).into());
+        let mut outbox = Outbox::default();
+        for (to, len) in [(a, 10), (a, 10), (a, 4), (a, 4), (b, 4), (b, 5), (a, 5)] {
+            put(&mut outbox, to, len);
+        }
+        assert_eq!(shape(&outbox), [(3, 24), (1, 4), (1, 4), (1, 5), (1, 5)]);
+        for _ in 0..SEGMENTS_MAX {
+            put(&mut outbox, a, 5);
+        }
+        assert_eq!(shape(&outbox)[4..], [(SEGMENTS_MAX, 320), (1, 5)]);
+    }
+
+    #[test]
+    fn what_the_kernel_has_taken_is_not_sent_again() {
+        let to = ([127, 0, 0, 1], 1).into();
+        let mut outbox = Outbox::default();
+        for len in [10, 10, 10, 20, 20] {
+            put(&mut outbox, to, len);
+        }
+        outbox.note_taken(2);
+        assert_eq!((outbox.done, outbox.taken), (0, 2));
+        outbox.note_taken(2);
+        assert_eq!((outbox.done, outbox.taken), (1, 1));
+        outbox.note_taken(1);
+        assert_eq!((outbox.done, outbox.taken), (2, 0));
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_sent_is_told_of_and_the_rest_leaves() {
+        let any = ([127, 0, 0, 1], 0).into();
+        let socket = UdpSocket::bind(any, &UdpOptions::default()).unwrap();
+        let mut outbox = Outbox::default();
+        // The broadcast address without the option is refused with EACCES.
+        let bad: SocketAddr = ([255, 255, 255, 255], 9).into();
+        put(&mut outbox, bad, 10);
+        put(&mut outbox, socket.local_addr(), 10);
+        let mut lost = Vec::new();
+        let flushed = outbox.flush(&socket, |slot, _| lost.push(slot));
+        assert_eq!((flushed, lost), (Flushed::All, vec![9]));
+        assert!(outbox.is_empty());
+    }
+}

@@ -1,0 +1,942 @@
+//! A queue pair of a datagram service inside its shard.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use haul_io::poller::{Interest, Poller};
+use haul_io::udp::{Received as Arrival, UdpSocket};
+use haul_iwarp::datagram::rd::{RdCompletion, RdConfig, RdEvent, Remote as RdPeer};
+use haul_iwarp::datagram::wire::{ANY_QPN, Body, CONTROL_MAX, Datagram, NoticeCode, Reject};
+use haul_iwarp::datagram::{
+    Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdOp, UdStatus,
+};
+use haul_iwarp::{CRC_LEN, CompletionKind, Crc32c, Payload, Time};
+use haul_slab::Registry;
+use haul_verbs::{
+    AsyncEvent, Data, DatagramInit, DatagramStatistics, Error, Peer, PostError, QpInit, QpState,
+    QpType, RecordMode, RecvWr, Remote, Result, SendFlags, SendWr, WcData, WcOpcode, WcStatus,
+    WorkCompletion, WriteRecord,
+};
+
+use super::bucket::Bucket;
+use super::core::{Core, HEADER_MAX, Leaving, Op, Request, Said};
+use super::outbox::{Flushed, Outbox};
+use super::records::Records;
+use super::routes::Routes;
+use super::standing::Standing;
+use super::work;
+use crate::rnic::QP_WR_MAX;
+use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, place};
+use crate::rnic::cq::Pushed;
+use crate::rnic::events::AsyncEvents;
+use crate::rnic::memory::Pd;
+use crate::rnic::pair::Shape;
+use crate::rnic::qp::Shared;
+use crate::rnic::tcp::Scratch;
+
+/// What a service works with: its shard's.
+pub(in crate::rnic) struct Tools<'a> {
+    pub(in crate::rnic) now: Time,
+    pub(in crate::rnic) registry: &'a Registry,
+    pub(in crate::rnic) scratch: &'a mut Scratch,
+    pub(in crate::rnic) poller: &'a Poller,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::rnic) struct Service {
+    shape: Shape,
+    buffers: Buffers,
+    qp_type: QpType,
+    init: DatagramInit,
+    link: Option<Box<Link>>,
+    /// Receives that were posted before there was a core to take them.
+    early: VecDeque<haul_iwarp::RecvWr>,
+    /// Send work requests that are posted and not complete.
+    outstanding: u32,
+    records: Records,
+    standing: Standing,
+    /// Requests with a datagram that was not sent, by slot.
+    unsent: Vec<(u32, Unsent)>,
+    async_events: Arc<AsyncEvents>,
+    /// What is about to be pushed.
+    sent: Vec<Pushed>,
+    received: Vec<Pushed>,
+}
+
+/// Why a datagram did not leave.
+#[derive(Debug, Clone, Copy)]
+enum Unsent {
+    /// Its payload is not accessible any more.
+    Memory,
+    /// The host's error.
+    Host(i32),
+}
+
+/// A service with a socket.
+#[derive(Debug)]
+struct Link {
+    socket: UdpSocket,
+    token: u64,
+    core: Core,
+    bucket: Option<Bucket>,
+    /// There is more to send than the bucket allows now.
+    paced: bool,
+    routes: Routes,
+    /// It is bound to no address: answers go out from where they were asked.
+    anywhere: bool,
+    /// Datagrams that the socket has no room for.
+    stuck: Option<Box<Outbox>>,
+    /// What a reliable core does not get to see.
+    bad_checksum: u64,
+    malformed: u64,
+    /// The poller is asked for room in the socket.
+    watched: bool,
+    more: bool,
+}
+
+/// Receive calls, and batches sent, before others have their turn.
+const ROUNDS: usize = 4;
+const BATCHES: usize = 16;
+/// Headers of IP and UDP.
+const HEADERS_V4: u32 = 28;
+const HEADERS_V6: u32 = 48;
+/// Octets of an IP packet where nothing else is known: Ethernet's.
+const PATH_MTU: u16 = 1_500;
+
+impl Service {
+    pub(super) fn new(
+        pd: &Pd,
+        shape: Shape,
+        srq: Option<Shared>,
+        init: &QpInit<'_>,
+    ) -> Result<Self> {
+        let capacity = shape.capacity;
+        let receives = srq.as_ref().map_or(capacity.max_recv_wr, |_| QP_WR_MAX);
+        let buffers = Buffers::new(
+            pd.number,
+            srq,
+            capacity.max_send_wr,
+            receives,
+            capacity.max_inline as usize,
+        );
+        Ok(Self {
+            shape,
+            buffers,
+            qp_type: init.qp_type,
+            init: init.datagram.clone(),
+            link: None,
+            early: VecDeque::new(),
+            outstanding: 0,
+            records: Records::default(),
+            standing: Standing::default(),
+            unsent: Vec::new(),
+            async_events: Arc::clone(&pd.rnic.async_events),
+            sent: Vec::new(),
+            received: Vec::new(),
+        })
+    }
+
+    // ---- the socket
+
+    pub(super) fn bind(
+        &mut self,
+        socket: UdpSocket,
+        tools: &mut Tools<'_>,
+        token: u64,
+    ) -> Result<()> {
+        let state = self.shape.view.state();
+        if state != QpState::Reset {
+            return Err(Error::State(state));
+        }
+        let local = socket.local_addr();
+        let groups = socket.set_group_options(self.init.multicast_ttl, self.init.multicast_loop);
+        groups.map_err(Error::os("preparing a socket for groups"))?;
+        let config = self.config(local)?;
+        let mut core = if self.qp_type == QpType::Rd {
+            let rest = RdConfig {
+                fail_whole: self.init.peer_error_is_fatal,
+                tries: self.init.retries.into(),
+                ..RdConfig::default()
+            };
+            Core::reliable(&config, headers(local), rest)
+        } else {
+            Core::unreliable(config)
+        };
+        for wr in self.early.drain(..) {
+            // The core has as much room as this queue pair.
+            let _ = core.post_receive(tools.now, wr);
+        }
+        let watched = tools.poller.add(&socket, token, Interest::READ);
+        watched.map_err(Error::os("watching a socket"))?;
+        let rate = self.init.max_rate;
+        self.link = Some(Box::new(Link {
+            socket,
+            token,
+            core,
+            bucket: rate.map(|rate| Bucket::new(rate, tools.now)),
+            paced: false,
+            routes: Routes::default(),
+            anywhere: local.ip().is_unspecified(),
+            stuck: None,
+            bad_checksum: 0,
+            malformed: 0,
+            watched: false,
+            more: false,
+        }));
+        self.early = VecDeque::new();
+        self.shape.view.set_state(QpState::Rts);
+        Ok(())
+    }
+
+    fn config(&self, local: SocketAddr) -> Result<UdConfig> {
+        let random = haul_io::random::bytes::<28>().map_err(Error::os("random bytes"))?;
+        let (epoch, rest) = random.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+        let (seed, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        let key = rest.first_chunk::<16>().copied().unwrap_or_default();
+        let path_mtu = match self.init.path_mtu {
+            0 => PATH_MTU,
+            octets => octets,
+        };
+        let capacity = &self.shape.capacity;
+        let datagram_max = u32::from(path_mtu).saturating_sub(headers(local));
+        Ok(UdConfig {
+            pd: haul_iwarp::Pd(self.buffers.pd),
+            qp: haul_iwarp::QpNum(self.shape.view.qp_num),
+            qpn: self.shape.view.qp_num,
+            epoch: u32::from_ne_bytes(*epoch).max(1),
+            seed: u64::from_ne_bytes(*seed),
+            key,
+            send_depth: capacity.max_send_wr,
+            recv_depth: capacity.max_recv_wr,
+            shared_receive: self.buffers.srq.is_some(),
+            datagram_max: datagram_max.max(DATAGRAM_MIN),
+            record_mode: work::record_mode(self.init.records),
+            group_writes: self.init.group_writes,
+            tail_copy: if self.init.tail_repeats == 0 { 0 } else { 8 },
+            read_tries: self.init.retries.into(),
+            notices: true,
+            ..UdConfig::default()
+        })
+    }
+
+    pub(in crate::rnic) fn unregister(&self, poller: &Poller) {
+        if let Some(link) = &self.link {
+            // It fails only for a socket that is not watched.
+            let _ = poller.remove(&link.socket);
+        }
+    }
+
+    pub(super) fn attach(&mut self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+        let link = self.bound()?;
+        let joined = link.socket.join_group(group, interface);
+        joined.map_err(Error::os("joining a group"))
+    }
+
+    pub(super) fn detach(&mut self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+        let link = self.bound()?;
+        let left = link.socket.leave_group(group, interface);
+        left.map_err(Error::os("leaving a group"))
+    }
+
+    fn bound(&mut self) -> Result<&mut Link> {
+        let state = self.shape.view.state();
+        self.link.as_deref_mut().ok_or(Error::State(state))
+    }
+
+    /// The service ends: what is posted is flushed, and the socket closed.
+    pub(in crate::rnic) fn end(&mut self, tools: &mut Tools<'_>) {
+        self.unregister(tools.poller);
+        self.shape.view.set_state(QpState::Err);
+        if let Some(link) = &mut self.link {
+            link.stuck = None;
+            link.core.close(tools.now);
+        }
+        let waiting: Vec<_> = self.standing.flush().collect();
+        for wr in waiting {
+            if let Some(outgoing) = self.buffers.sends.remove(wr.slot) {
+                self.sent.push(self.flushed(wr.id, outgoing.opcode));
+            }
+        }
+        self.report(tools);
+        self.link = None;
+        for wr in std::mem::take(&mut self.early) {
+            self.received.push(self.flushed(wr.id, WcOpcode::Recv));
+        }
+        self.push(tools);
+    }
+
+    // ---- posting
+
+    pub(super) fn post_send(
+        &mut self,
+        tools: &mut Tools<'_>,
+        requests: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        let posted = requests.iter().enumerate().try_for_each(|(posted, wr)| {
+            self.post_one(tools, wr)
+                .map_err(|error| PostError { posted, error })
+        });
+        self.transmit(tools);
+        posted
+    }
+
+    fn post_one(&mut self, tools: &mut Tools<'_>, wr: &SendWr<'_>) -> Result<()> {
+        let peer = wr
+            .peer
+            .ok_or(Error::Invalid("a datagram without a peer to send it to"))?;
+        let op = match self.qp_type {
+            QpType::Rd => Op::Rd(work::reliable_op(wr)?),
+            _ => Op::Ud(work::op(wr)?),
+        };
+        let len = self.shape.check_data(wr)?;
+        match self.shape.view.state() {
+            QpState::Rts => {}
+            QpState::Err => {
+                self.sent.push(self.flushed(wr.wr_id, work::opcode(wr.op)));
+                return Ok(());
+            }
+            state => return Err(Error::State(state)),
+        }
+        if self.outstanding >= self.shape.capacity.max_send_wr {
+            return Err(Error::Full("send queue"));
+        }
+        let data = match wr.data {
+            Data::Sges(list) => OutgoingData::Sges(list),
+            Data::Inline(bytes) => OutgoingData::Inline(bytes.len()),
+        };
+        let outgoing = Outgoing {
+            data,
+            opcode: work::opcode(wr.op),
+            silent: false,
+            peer: wr.peer,
+        };
+        let slot = self.buffers.sends.insert(outgoing);
+        let slot = slot.map_err(|_| Error::Full("send queue"))?;
+        if let Data::Inline(bytes) = wr.data {
+            self.buffers.keep_inline(slot, bytes);
+        }
+        let request = Request {
+            id: wr.wr_id,
+            slot,
+            to: work::destination(peer),
+            len,
+            signalled: self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED),
+            fence: wr.flags.contains(SendFlags::FENCE),
+        };
+        let state = self.shape.view.state();
+        let link = self.link.as_deref_mut().ok_or(Error::State(state))?;
+        let writes = matches!(op, Op::Ud(UdOp::Write { .. } | UdOp::WriteRecord { .. }));
+        let is_group = request.to.qpn == ANY_QPN;
+        if writes && !is_group && !self.standing.is_known(&request.to) {
+            self.standing.wait(op, request);
+            link.ask(&mut self.standing, tools.now);
+        } else {
+            link.core
+                .post_send(tools.now, op, &request)
+                .map_err(|error| {
+                    self.buffers.sends.remove(slot);
+                    post_error(error)
+                })?;
+        }
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    pub(super) fn post_recv(
+        &mut self,
+        tools: &mut Tools<'_>,
+        requests: &[RecvWr],
+    ) -> Result<(), PostError> {
+        let posted = requests.iter().enumerate().try_for_each(|(posted, wr)| {
+            self.receive_one(tools.now, wr)
+                .map_err(|error| PostError { posted, error })
+        });
+        // A reliable peer may wait for it; else only, in error, the application.
+        if self.qp_type == QpType::Rd || self.shape.view.state() == QpState::Err {
+            self.transmit(tools);
+        }
+        posted
+    }
+
+    fn receive_one(&mut self, now: Time, wr: &RecvWr) -> Result<()> {
+        if self.buffers.srq.is_some() {
+            return Err(Error::Invalid(
+                "its receives come from a shared receive queue",
+            ));
+        }
+        let len = self.shape.check_receive(wr)?;
+        if self.shape.view.state() == QpState::Err {
+            self.received.push(self.flushed(wr.wr_id, WcOpcode::Recv));
+            return Ok(());
+        }
+        let slot = self.buffers.receives.insert(wr.sges);
+        let slot = slot.map_err(|_| Error::Full("receive queue"))?;
+        let request = haul_iwarp::RecvWr {
+            id: wr.wr_id,
+            slot,
+            len,
+        };
+        let Some(link) = &mut self.link else {
+            self.early.push_back(request);
+            return Ok(());
+        };
+        link.core.post_receive(now, request).map_err(|error| {
+            self.buffers.receives.remove(slot);
+            post_error(error)
+        })
+    }
+
+    // ---- driving
+
+    /// Receives, sends, and reports; whether anything moved.
+    pub(in crate::rnic) fn turn(&mut self, tools: &mut Tools<'_>) -> bool {
+        let received = self.receive(tools);
+        if let Some(link) = &mut self.link
+            && link.core.poll_timeout().is_some_and(|due| tools.now >= due)
+        {
+            link.core.handle_timeout(tools.now);
+        }
+        if let (Some(link), Some(srq)) = (&mut self.link, &self.buffers.srq)
+            && !srq.is_empty()
+        {
+            link.core.handle_receives(tools.now);
+        }
+        self.transmit(tools) | received
+    }
+
+    /// There is more to receive or to send than there was time for.
+    pub(in crate::rnic) fn has_more(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.more)
+    }
+
+    /// When it wants to be moved though nothing arrives.
+    pub(in crate::rnic) fn due(&self) -> Option<Time> {
+        let link = self.link.as_deref()?;
+        let paced = match &link.bucket {
+            Some(bucket) if link.paced && link.stuck.is_none() => bucket.due(),
+            _ => None,
+        };
+        match (link.core.poll_timeout(), paced) {
+            (Some(timer), Some(paced)) => Some(timer.min(paced)),
+            (timer, paced) => timer.or(paced),
+        }
+    }
+
+    fn receive(&mut self, tools: &mut Tools<'_>) -> bool {
+        let Some(link) = &mut self.link else {
+            return false;
+        };
+        let Some(mut batch) = tools.scratch.take_batch() else {
+            return false;
+        };
+        let mut moved = false;
+        link.more = false;
+        for round in 1.. {
+            match link.socket.recv_batch(&mut batch) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // What the network says of something sent before, to an adopted socket that is connected: not the end.
+                Err(_) if round < ROUNDS => continue,
+                Err(_) => break,
+            }
+            moved = true;
+            for arrival in batch.iter() {
+                link.take_in(&mut self.buffers, tools, &arrival);
+            }
+            if !batch.is_full() {
+                break;
+            }
+            if round >= ROUNDS {
+                link.more = true;
+                break;
+            }
+        }
+        tools.scratch.give_batch(batch);
+        moved
+    }
+
+    /// Sends what there is to send and can be sent, then reports.
+    fn transmit(&mut self, tools: &mut Tools<'_>) -> bool {
+        let moved = self.push_out(tools);
+        self.report(tools);
+        self.push(tools);
+        moved
+    }
+
+    fn push_out(&mut self, tools: &mut Tools<'_>) -> bool {
+        let Some(link) = &mut self.link else {
+            return false;
+        };
+        let mut outbox = match link.stuck.take() {
+            Some(outbox) => outbox,
+            None => tools.scratch.take_outbox(),
+        };
+        let mut moved = false;
+        for round in 1.. {
+            link.fill(&mut self.buffers, tools, &mut outbox, &mut self.unsent);
+            if outbox.is_empty() {
+                break;
+            }
+            moved = true;
+            let unsent = &mut self.unsent;
+            let flushed = outbox.flush(&link.socket, |slot, error| {
+                unsent.push((slot, Unsent::Host(error.raw_os_error().unwrap_or(0))));
+            });
+            if flushed == Flushed::Blocked {
+                link.watch(tools.poller, true);
+                link.stuck = Some(outbox);
+                return moved;
+            }
+            if round == BATCHES {
+                link.more = true;
+                break;
+            }
+        }
+        link.watch(tools.poller, false);
+        tools.scratch.give_outbox(outbox);
+        moved
+    }
+
+    // ---- what the core says
+
+    fn report(&mut self, tools: &Tools<'_>) {
+        while let Some(link) = &mut self.link
+            && let Some(event) = link.core.poll_event()
+        {
+            match event {
+                Said::Ud(event) => self.note(tools, event),
+                Said::Rd(event) => self.note_reliable(tools, event),
+            }
+        }
+    }
+
+    fn note(&mut self, tools: &Tools<'_>, event: Event) {
+        match event {
+            Event::Received(received) => self.note_received(&received),
+            Event::Completion(completion) => self.note_completion(&completion),
+            Event::Record(record) => self.note_record(work::record(&record)),
+            Event::Chunk(chunk) => self.note_record(work::chunk(&chunk)),
+            Event::Dropped { .. } => {
+                let qp_num = self.shape.view.qp_num;
+                self.async_events
+                    .push(AsyncEvent::DatagramRefused { qp_num });
+            }
+            Event::Validated { to, known } => self.release(tools.now, to, known),
+            Event::Notice { from, code, .. } => {
+                // The peer has forgotten this end, or somebody says so: it is told again, and nothing waits for that.
+                let to = from.destination();
+                if code == NoticeCode::Stranger
+                    && self.standing.is_known(&to)
+                    && let Some(link) = &mut self.link
+                {
+                    // Where too many are asked at once, the next such notice does it.
+                    link.core.validate(tools.now, to);
+                }
+            }
+            Event::Rate { .. } | Event::Probed { .. } => {}
+        }
+    }
+
+    fn note_reliable(&mut self, tools: &Tools<'_>, event: RdEvent) {
+        let peer = |peer: RdPeer| Peer::new(peer.addr, peer.qpn);
+        match event {
+            RdEvent::Completion(completion) => self.complete_reliable(tools, &completion),
+            RdEvent::Record {
+                peer: from,
+                stag,
+                to,
+                len,
+                immediate,
+                msg_id,
+            } => {
+                let target = Remote {
+                    addr: to,
+                    rkey: stag.0,
+                };
+                let record = work::whole_record(peer(from), msg_id.0, target, len, immediate);
+                if self.init.records == RecordMode::Query {
+                    self.records.keep(record);
+                } else {
+                    self.note_record(record);
+                }
+            }
+            RdEvent::Error => self.shape.view.set_state(QpState::Err),
+            RdEvent::Up(_) | RdEvent::Down(..) => {}
+        }
+    }
+
+    fn complete_reliable(&mut self, tools: &Tools<'_>, completion: &RdCompletion) {
+        let status = work::reliable_status(completion.status);
+        let received = match completion.kind {
+            CompletionKind::Receive {
+                solicited,
+                invalidated,
+            } => {
+                let data = invalidated.map(|stag| WcData::InvalidatedRkey(stag.0));
+                Some((solicited, data.unwrap_or_default(), completion.len))
+            }
+            CompletionKind::ReceiveImmediate { data, solicited } => {
+                Some((solicited, WcData::Imm(work::imm(data)), 0))
+            }
+            _ => None,
+        };
+        let Some((solicited, data, len)) = received else {
+            let mut status = status;
+            if let CompletionKind::Atomic { original } = completion.kind
+                && status == WcStatus::Success
+                && !self.store(tools, completion.slot, original)
+            {
+                status = WcStatus::LocProtErr;
+            }
+            let (id, slot, len) = (completion.id, completion.slot, completion.len);
+            return self.finish(id, slot, status, len, completion.signalled);
+        };
+        self.buffers.receives.remove(completion.slot);
+        let mut pushed = self.completion(completion.id, status, WcOpcode::Recv);
+        pushed.solicited = solicited;
+        pushed.wc.data = data;
+        pushed.wc.byte_len = len;
+        pushed.wc.src = completion.peer.map(|peer| Peer::new(peer.addr, peer.qpn));
+        self.received.push(pushed);
+    }
+
+    /// A peer knows this end, or does not answer: what waits for it goes out.
+    fn release(&mut self, now: Time, to: Destination, known: bool) {
+        let Some(link) = &mut self.link else { return };
+        let mut refused = Vec::new();
+        for (op, wr) in self.standing.settle(to, known) {
+            link.more = true;
+            if link.core.post_send(now, op, &wr).is_err()
+                && let Some(outgoing) = self.buffers.sends.remove(wr.slot)
+            {
+                self.outstanding = self.outstanding.saturating_sub(1);
+                refused.push((wr.id, outgoing.opcode));
+            }
+        }
+        link.ask(&mut self.standing, now);
+        for (wr_id, opcode) in refused {
+            let pushed = self.completion(wr_id, WcStatus::LocQpOpErr, opcode);
+            self.sent.push(pushed);
+        }
+    }
+
+    fn note_received(&mut self, received: &Received) {
+        self.buffers.receives.remove(received.slot);
+        let status = work::status(received.status);
+        let mut pushed = self.completion(received.id, status, WcOpcode::Recv);
+        if received.status == UdStatus::Flushed {
+            self.received.push(pushed);
+            return;
+        }
+        pushed.solicited = received.solicited;
+        pushed.wc.src = Some(work::peer(&received.from));
+        match received.immediate {
+            Some(data) => pushed.wc.data = WcData::Imm(work::imm(data)),
+            None => pushed.wc.byte_len = received.len,
+        }
+        self.received.push(pushed);
+    }
+
+    fn note_completion(&mut self, completion: &Completion) {
+        if completion.status == UdStatus::Partial {
+            self.keep_read(completion);
+        }
+        let status = work::status(completion.status);
+        let (id, slot, len) = (completion.id, completion.slot, completion.len);
+        self.finish(id, slot, status, len, completion.signalled);
+    }
+
+    /// What a Read has brought that did not come whole.
+    fn keep_read(&mut self, completion: &Completion) {
+        let (UdOp::Read { sink, sink_to, .. }, Some(outgoing)) =
+            (completion.op, self.buffers.sends.get(completion.slot))
+        else {
+            return;
+        };
+        let Some(source) = outgoing.peer else { return };
+        let (len, valid) = (outgoing.data.len(), completion.len);
+        let record = work::read_record(sink, sink_to, len, valid, &completion.map, source);
+        self.records.keep_as(completion.id, record);
+    }
+
+    /// Puts an atomic's result into its buffer.
+    fn store(&self, tools: &Tools<'_>, slot: u32, original: u64) -> bool {
+        let outgoing = self.buffers.sends.get(slot);
+        let bytes = original.to_ne_bytes();
+        outgoing.is_some_and(|outgoing| self.buffers.store(tools.registry, outgoing, &bytes))
+    }
+
+    /// The end of a send work request.
+    fn finish(&mut self, id: u64, slot: u32, mut status: WcStatus, len: u32, signalled: bool) {
+        let Some(outgoing) = self.buffers.sends.remove(slot) else {
+            return;
+        };
+        self.outstanding = self.outstanding.saturating_sub(1);
+        let mut vendor_err = 0;
+        if !self.unsent.is_empty()
+            && let Some(unsent) = self.take_unsent(slot)
+            && status != WcStatus::WrFlushErr
+        {
+            (status, vendor_err) = match unsent {
+                Unsent::Memory => (WcStatus::LocProtErr, 0),
+                Unsent::Host(errno) => (WcStatus::GeneralErr, errno.cast_unsigned()),
+            };
+        }
+        if status == WcStatus::Success && !signalled {
+            return;
+        }
+        let mut pushed = self.completion(id, status, outgoing.opcode);
+        pushed.wc.byte_len = len;
+        pushed.wc.vendor_err = vendor_err;
+        self.sent.push(pushed);
+    }
+
+    /// Why a datagram of a request did not leave.
+    fn take_unsent(&mut self, slot: u32) -> Option<Unsent> {
+        let found = self.unsent.iter().find(|(unsent, _)| *unsent == slot);
+        let found = found.map(|(_, why)| *why);
+        self.unsent.retain(|(unsent, _)| *unsent != slot);
+        found
+    }
+
+    fn note_record(&mut self, record: WriteRecord) {
+        let (valid, source, imm) = (record.valid, record.source, record.imm);
+        let wr_id = self.records.keep(record);
+        let mut pushed = self.completion(wr_id, WcStatus::Success, WcOpcode::RecvWriteRecord);
+        pushed.wc.byte_len = valid;
+        pushed.wc.src = Some(source);
+        pushed.wc.data = imm.map_or(WcData::None, WcData::Imm);
+        self.received.push(pushed);
+    }
+
+    fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Pushed {
+        Pushed {
+            wc: WorkCompletion {
+                wr_id,
+                status,
+                opcode,
+                qp_num: self.shape.view.qp_num,
+                ..WorkCompletion::default()
+            },
+            solicited: false,
+        }
+    }
+
+    fn flushed(&self, wr_id: u64, opcode: WcOpcode) -> Pushed {
+        self.completion(wr_id, WcStatus::WrFlushErr, opcode)
+    }
+
+    /// Moves completions to their queues; those of sends when the kernel has the datagrams. Where they do not fit, the queue
+    /// pair ends: nothing may look complete that is not.
+    fn push(&mut self, tools: &mut Tools<'_>) {
+        let stuck = self.link.as_ref().is_some_and(|link| link.stuck.is_some());
+        let mut fit = true;
+        if !self.sent.is_empty() && !stuck {
+            fit &= self.shape.send_cq.push(&self.sent);
+            self.sent.clear();
+        }
+        if !self.received.is_empty() {
+            fit &= self.shape.recv_cq.push(&self.received);
+            self.received.clear();
+        }
+        if !fit && self.link.is_some() {
+            self.shape.view.note_overflow();
+            self.end(tools);
+            self.sent.clear();
+            self.received.clear();
+        }
+    }
+
+    // ---- records and counts
+
+    pub(super) fn take_record(&mut self, wr_id: u64) -> Option<WriteRecord> {
+        self.records.take(wr_id)
+    }
+
+    pub(super) fn records(&mut self, rkey: u32) -> Vec<WriteRecord> {
+        let mut open = Vec::new();
+        if let Some(link) = &mut self.link
+            && let Core::Ud(core) = &mut link.core
+        {
+            while let Some(record) = core.take_record() {
+                self.records.keep(work::record(&record));
+            }
+            let records = core.open_records(haul_iwarp::Stag(rkey));
+            open.extend(records.map(|record| work::record(&record)));
+        }
+        let closed = self.records.of(rkey).cloned();
+        closed.chain(open).collect()
+    }
+
+    pub(super) fn statistics(&self) -> DatagramStatistics {
+        let Some(link) = &self.link else {
+            return DatagramStatistics::default();
+        };
+        let mut statistics = link.core.statistics();
+        statistics.bad_checksum += link.bad_checksum;
+        statistics.malformed += link.malformed;
+        let drops = link.socket.receive_buffer_drops().unwrap_or(0);
+        statistics.kernel_drops = drops.into();
+        statistics
+    }
+}
+
+impl Link {
+    /// One arrival: the datagrams of one sender.
+    fn take_in(&mut self, buffers: &mut Buffers, tools: &Tools<'_>, arrival: &Arrival<'_>) {
+        let mut ours = false;
+        for octets in arrival.datagrams() {
+            let datagram = match Datagram::open(octets) {
+                Ok(datagram) => datagram,
+                Err(reject) => {
+                    self.reject(tools.now, arrival.from, reject);
+                    continue;
+                }
+            };
+            let mut memory = buffers.memory(tools.registry);
+            let (wanted, taken) =
+                self.core
+                    .handle_datagram(tools.now, &mut memory, arrival.from, &datagram);
+            ours |= taken;
+            let Some(wanted) = wanted else { continue };
+            let ranges = buffers.target(tools.registry, wanted.target, wanted.len);
+            let placed = match (&ranges, &datagram.body) {
+                (Some(ranges), Body::Data(segment)) => {
+                    place(ranges, segment.payload);
+                    true
+                }
+                _ => false,
+            };
+            drop(ranges);
+            let mut memory = buffers.memory(tools.registry);
+            self.core.handle_placed(tools.now, &mut memory, placed);
+        }
+        if let (true, true, Some(to)) = (self.anywhere, ours, arrival.to) {
+            self.routes.note(arrival.from, to);
+        }
+    }
+
+    /// Something that is no datagram of this protocol, or not whole.
+    fn reject(&mut self, now: Time, from: SocketAddr, reject: Reject) {
+        match &mut self.core {
+            Core::Ud(core) => {
+                core.handle_reject(now, from, reject);
+            }
+            Core::Rd(_) if reject == Reject::Crc => self.bad_checksum += 1,
+            Core::Rd(_) => self.malformed += 1,
+        }
+    }
+
+    /// Makes datagrams, as many as there are, may leave, and fit.
+    fn fill(
+        &mut self,
+        buffers: &mut Buffers,
+        tools: &Tools<'_>,
+        outbox: &mut Outbox,
+        unsent: &mut Vec<(u32, Unsent)>,
+    ) {
+        let mut header = [0; HEADER_MAX];
+        self.paced = false;
+        while !outbox.is_full()
+            && let Some(room) = outbox.room(CONTROL_MAX)
+            && let Some((to, len)) = self.core.poll_control(room)
+        {
+            outbox.commit(len, to, self.source(&to), None);
+        }
+        while !outbox.is_full() {
+            if let Some(bucket) = &mut self.bucket
+                && !bucket.is_open(tools.now)
+            {
+                self.paced = self.core.has_outstanding();
+                return;
+            }
+            let memory = buffers.memory(tools.registry);
+            let transmit = self.core.poll_transmit(tools.now, &memory, &mut header);
+            let Some(transmit) = transmit else { return };
+            if let Some(bucket) = &mut self.bucket {
+                bucket.take(transmit.payload_len as usize);
+            }
+            let is_put = self.put(buffers, tools, outbox, &transmit, &header);
+            if let (false, Payload::Request { slot, .. }) = (is_put, transmit.payload) {
+                unsent.push((slot, Unsent::Memory));
+            }
+        }
+    }
+
+    /// Puts header, payload and checksum into the outbox; none of it where the payload's memory is gone.
+    fn put(
+        &self,
+        buffers: &Buffers,
+        tools: &Tools<'_>,
+        outbox: &mut Outbox,
+        transmit: &Leaving,
+        header: &[u8],
+    ) -> bool {
+        let source = buffers.source(tools.registry, transmit.payload, transmit.payload_len);
+        let crc_len = if transmit.is_whole { 0 } else { CRC_LEN };
+        let len = transmit.header_len + transmit.payload_len as usize + crc_len;
+        let (Some(source), Some(room)) = (source, outbox.room(len)) else {
+            return false;
+        };
+        let (covered, crc) = room.split_at_mut(len - crc_len);
+        let (head, payload) = covered.split_at_mut(transmit.header_len);
+        head.copy_from_slice(&header[..transmit.header_len]);
+        source.read(payload);
+        if !transmit.is_whole {
+            let mut digest = Crc32c::new();
+            digest.update(covered);
+            crc.copy_from_slice(&digest.to_wire());
+        }
+        let from = self.source(&transmit.to);
+        outbox.commit(len, transmit.to, from, transmit.slot);
+        true
+    }
+
+    /// Asks the peers that requests wait for, as many at once as the core does.
+    fn ask(&mut self, standing: &mut Standing, now: Time) {
+        let core = &mut self.core;
+        standing.ask(|to| core.validate(now, to));
+    }
+
+    fn source(&self, to: &SocketAddr) -> Option<SocketAddr> {
+        if self.anywhere {
+            self.routes.source(to)
+        } else {
+            None
+        }
+    }
+
+    fn watch(&mut self, poller: &Poller, for_room: bool) {
+        if std::mem::replace(&mut self.watched, for_room) == for_room {
+            return;
+        }
+        let interest = if for_room {
+            Interest::BOTH
+        } else {
+            Interest::READ
+        };
+        // It fails only for a socket that is not watched.
+        let _ = poller.modify(&self.socket, self.token, interest);
+    }
+}
+
+/// Octets of the headers of IP and UDP.
+fn headers(local: SocketAddr) -> u32 {
+    if local.is_ipv4() {
+        HEADERS_V4
+    } else {
+        HEADERS_V6
+    }
+}
+
+fn post_error(error: haul_iwarp::PostError) -> Error {
+    match error {
+        haul_iwarp::PostError::Full => Error::Full("queue"),
+        haul_iwarp::PostError::TooLong => Error::Invalid("a message longer than the service takes"),
+        haul_iwarp::PostError::NotOpen => Error::State(QpState::Err),
+        _ => Error::Unsupported("this operation with this peer"),
+    }
+}

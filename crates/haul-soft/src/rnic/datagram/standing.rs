@@ -1,0 +1,65 @@
+//! Which peers know this end: most memory takes writes only from sources that have shown that they receive at their address.
+//! Writes wait here until their peer has been asked once.
+
+use std::collections::{HashMap, HashSet};
+
+use haul_iwarp::datagram::Destination;
+
+use super::core::{Op, Request};
+
+/// Peers that are remembered; with one more, all are asked again when they are written to.
+const KNOWN_MAX: usize = 1 << 16;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    known: HashSet<Destination>,
+    /// Bounded by the send queue: each has a request that waits.
+    asked: HashMap<Destination, Asked>,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    waiting: Vec<(Op, Request)>,
+    /// The core is asking.
+    begun: bool,
+}
+
+impl Standing {
+    pub(super) fn is_known(&self, to: &Destination) -> bool {
+        self.known.contains(to)
+    }
+
+    /// Keeps a request until its peer has been asked.
+    pub(super) fn wait(&mut self, op: Op, wr: Request) {
+        let asked = self.asked.entry(wr.to).or_default();
+        asked.waiting.push((op, wr));
+    }
+
+    /// Peers that are to be asked; `ask` says whether it could be begun.
+    pub(super) fn ask(&mut self, mut ask: impl FnMut(Destination) -> bool) {
+        for (to, asked) in &mut self.asked {
+            asked.begun = asked.begun || ask(*to);
+        }
+    }
+
+    /// A peer has answered, or will not: what waits for it goes out in any case.
+    pub(super) fn settle(&mut self, to: Destination, answered: bool) -> Vec<(Op, Request)> {
+        if answered {
+            if self.known.len() >= KNOWN_MAX {
+                self.known.clear();
+            }
+            self.known.insert(to);
+        }
+        self.asked
+            .remove(&to)
+            .map_or_else(Vec::new, |asked| asked.waiting)
+    }
+
+    /// All that waits, for good.
+    pub(super) fn flush(&mut self) -> impl Iterator<Item = Request> {
+        let asked = std::mem::take(&mut self.asked);
+        let waiting = asked.into_values().flat_map(|asked| asked.waiting);
+        waiting.map(|(_, wr)| wr)
+    }
+}
