@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdOp, RdQp, RdWr, Remote};
 use haul_iwarp::datagram::wire::{CONTROL_MAX, DATA_HEADER_MAX, Datagram};
 use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdOp, UdSendWr};
-use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Time};
+use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Stag, Time};
 use haul_verbs::DatagramStatistics;
 
 use super::work;
@@ -170,6 +170,13 @@ impl Core {
             Self::Ud(core) => core.handle_placed(now, is_placed),
             Self::Rd(core) if is_placed => core.handle_placed(now, memory),
             Self::Rd(core) => core.handle_memory_gone(now),
+        }
+    }
+
+    /// A tag is not valid any more.
+    pub(super) fn handle_invalidated(&mut self, stag: Stag) {
+        if let Self::Ud(core) = self {
+            core.handle_invalidated(stag);
         }
     }
 

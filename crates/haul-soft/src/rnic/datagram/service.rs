@@ -13,7 +13,7 @@ use haul_iwarp::datagram::{
     Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdOp, UdStatus,
 };
 use haul_iwarp::{CRC_LEN, CompletionKind, Crc32c, Payload, Time};
-use haul_slab::Registry;
+use haul_slab::{Registry, Stag};
 use haul_verbs::{
     AsyncEvent, Data, DatagramInit, DatagramStatistics, Error, Peer, PostError, QpInit, QpState,
     QpType, RecordMode, RecvWr, Remote, Result, SendFlags, SendWr, WcData, WcOpcode, WcStatus,
@@ -217,6 +217,11 @@ impl Service {
             group_writes: self.init.group_writes,
             tail_copy: if self.init.tail_repeats == 0 { 0 } else { 8 },
             read_tries: self.init.retries.into(),
+            read_first_ns: match u64::try_from(self.init.read_timeout.as_nanos()) {
+                Ok(0) => UdConfig::default().read_first_ns,
+                Ok(ns) => ns,
+                Err(_) => u64::MAX,
+            },
             notices: true,
             ..UdConfig::default()
         })
@@ -265,6 +270,15 @@ impl Service {
         for wr in std::mem::take(&mut self.early) {
             self.received.push(self.flushed(wr.id, WcOpcode::Recv));
         }
+        self.push(tools);
+    }
+
+    /// A name was taken away: what is open there is closed.
+    pub(in crate::rnic) fn revoke(&mut self, tools: &mut Tools<'_>, stag: Stag) {
+        if let Some(link) = &mut self.link {
+            link.core.handle_invalidated(haul_iwarp::Stag(stag.0));
+        }
+        self.report(tools);
         self.push(tools);
     }
 
