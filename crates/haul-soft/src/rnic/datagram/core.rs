@@ -8,8 +8,8 @@ use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdO
 use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Stag, Time};
 use haul_verbs::DatagramStatistics;
 
+use super::memory::Memory;
 use super::work;
-use crate::rnic::buffers::PairMemory;
 
 /// Octets of the longest header, or datagram without payload.
 pub(super) const HEADER_MAX: usize = if DATA_HEADER_MAX > RD_HEADER_MAX {
@@ -137,7 +137,7 @@ impl Core {
     pub(super) fn handle_datagram(
         &mut self,
         now: Time,
-        memory: &mut PairMemory<'_>,
+        memory: &mut Memory<'_, '_>,
         from: SocketAddr,
         datagram: &Datagram<'_>,
     ) -> (Option<Placement>, bool) {
@@ -163,7 +163,7 @@ impl Core {
     pub(super) fn handle_placed(
         &mut self,
         now: Time,
-        memory: &mut PairMemory<'_>,
+        memory: &mut Memory<'_, '_>,
         is_placed: bool,
     ) {
         match self {
@@ -207,7 +207,7 @@ impl Core {
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
-        memory: &PairMemory<'_>,
+        memory: &Memory<'_, '_>,
         header: &mut [u8],
     ) -> Option<Leaving> {
         match self {
