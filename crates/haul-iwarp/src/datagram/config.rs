@@ -128,7 +128,7 @@ impl Default for UdConfig {
             records_per_source: 8,
             record_grace_ns: 2 * MS,
             record_grace_packets: 64,
-            record_idle_ns: (2 * MS, 200 * MS),
+            record_idle_ns: (10 * MS, 200 * MS),
             record_total_ns: 2 * SECOND_NS,
             record_mode: RecordMode::Aggregate,
             records_kept: 256,

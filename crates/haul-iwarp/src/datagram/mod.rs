@@ -12,7 +12,8 @@
 //! ```
 //! To send: [`Ud::post_send`], then [`Ud::poll_transmit`] until it has nothing: header octets in the caller's array, the
 //! payload by name, the CRC is the caller's. Datagrams of one message have one length but for the last
-//! ([`Transmit::full_len`]). [`Ud::poll_control`] gives whole datagrams. Then [`Ud::poll_event`], [`Ud::poll_timeout`].
+//! ([`Transmit::full_len`]). After that [`Ud::poll_control`], which gives whole datagrams, [`Ud::poll_event`] and
+//! [`Ud::poll_timeout`], in this order.
 //!
 //! No datagram ends the queue pair, whatever is in it.
 

@@ -55,6 +55,8 @@ pub(super) struct Reassembly {
     slots: Vec<Slot>,
     free: Vec<usize>,
     senders: Sources<Sender>,
+    /// How many were given up to make room.
+    pub(super) evicted: u64,
     /// Octets that the open messages announce together.
     octets: u64,
     /// The slot of the last datagram.
@@ -81,6 +83,7 @@ impl Reassembly {
             slots: Vec::new(),
             free: Vec::new(),
             senders: Sources::new(config.sources.max(config.slots + 1), config.key),
+            evicted: 0,
             octets: 0,
             recent: 0,
             deadline: None,
@@ -153,8 +156,9 @@ impl Reassembly {
         if own.len() < self.limit_per_source && !is_full {
             return None;
         }
-        let victim = own.first().copied().or_else(|| self.stalest());
-        victim.map(|at| self.close(at))
+        let victim = own.first().copied().or_else(|| self.stalest())?;
+        self.evicted += 1;
+        Some(self.close(victim))
     }
 
     /// A receive of somebody who has several, for somebody who has none.
@@ -171,9 +175,9 @@ impl Reassembly {
             .find(from)
             .is_some_and(|own| !self.senders[own].open.is_empty());
         let slots = &self.senders[richest].open;
-        (slots.len() > 1 && !own)
-            .then(|| slots[0])
-            .map(|at| self.close(at))
+        let victim = (slots.len() > 1 && !own).then(|| slots[0])?;
+        self.evicted += 1;
+        Some(self.close(victim))
     }
 
     fn stalest(&self) -> Option<usize> {

@@ -81,8 +81,9 @@ pub(super) struct Records {
     deadline: Option<Time>,
     /// Closed ones, for those who ask.
     kept: VecDeque<Record>,
-    /// How many were closed.
+    /// How many were closed, and how many of these to make room.
     pub(super) count: u64,
+    pub(super) evicted: u64,
 }
 
 /// What is to be done with a segment that may be placed.
@@ -104,6 +105,7 @@ impl Records {
             deadline: None,
             kept: VecDeque::new(),
             count: 0,
+            evicted: 0,
         }
     }
 
@@ -411,6 +413,7 @@ impl Records {
 
     fn report(&mut self, config: &UdConfig, record: Record, events: &mut VecDeque<Event>) {
         self.count += 1;
+        self.evicted += u64::from(record.status == Some(RecordStatus::Evicted));
         match config.record_mode {
             RecordMode::Aggregate => events.push_back(Event::Record(record)),
             RecordMode::PerChunk => {}
@@ -425,20 +428,17 @@ impl Records {
 
     /// What is known of a message, open or kept.
     pub(super) fn validity(&self, from: &Source, id: MsgId) -> Option<Record> {
-        let open = self.open.iter().find_map(|open| {
-            let message = open.message.as_ref()?;
-            (message.id == id && message.from == *from).then(|| record(message, &open.ranges, None))
-        });
-        let is_it = |record: &&Record| record.msg_id == id && record.from == *from;
-        open.or_else(|| self.kept.iter().rev().find(is_it).cloned())
+        let is_it = |record: &Record| record.msg_id == id && record.from == *from;
+        self.iter().find(is_it)
     }
 
-    /// Open ones of a tag.
-    pub(super) fn of(&self, stag: Stag) -> impl Iterator<Item = Record> + '_ {
-        self.open.iter().filter_map(move |open| {
+    /// Those that are kept, then those that are open.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Record> + '_ {
+        let open = self.open.iter().filter_map(|open| {
             let message = open.message.as_ref()?;
-            (message.stag == stag).then(|| record(message, &open.ranges, None))
-        })
+            Some(record(message, &open.ranges, None))
+        });
+        self.kept.iter().cloned().chain(open)
     }
 
     pub(super) fn take(&mut self) -> Option<Record> {

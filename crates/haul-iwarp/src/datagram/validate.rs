@@ -16,7 +16,9 @@ use crate::time::{SECOND_NS, Time};
 
 /// How often a HELLO is sent before the peer counts as silent, and after what time the first is repeated; each further
 /// one waits twice as long.
-const TRIES: u32 = 6;
+const TRIES: u32 = 8;
+/// How often a cookie is sent before it counts as forged or out of date.
+const COOKIE_TRIES: u32 = 2;
 const FIRST_NS: u64 = SECOND_NS / 5;
 
 /// Makes and checks cookies; it is all the state there is about those that asked.
@@ -118,6 +120,8 @@ struct Asking {
     /// Comes back in the answers.
     token: MsgId,
     cookie: Option<Cookie>,
+    /// How often it may still be sent.
+    cookie_tries: u32,
     tries: u32,
     next: Time,
 }
@@ -174,6 +178,7 @@ impl Asks {
             to,
             token: MsgId(token),
             cookie: None,
+            cookie_tries: 0,
             tries: 0,
             next: now,
         });
@@ -201,6 +206,7 @@ impl Asks {
         };
         if asking.cookie.is_none() {
             asking.cookie = Some(cookie);
+            asking.cookie_tries = COOKIE_TRIES;
             asking.next = now;
         }
         true
@@ -233,8 +239,10 @@ impl Asks {
             token: asking.token,
             cookie: asking.cookie,
         };
-        // A cookie that is not answered may be out of date or not the peer's: the next round begins anew.
-        asking.cookie = None;
+        asking.cookie_tries = asking.cookie_tries.saturating_sub(1);
+        if asking.cookie_tries == 0 {
+            asking.cookie = None;
+        }
         Some(Ok(due))
     }
 

@@ -194,6 +194,8 @@ pub struct Counters {
     pub abandoned: u64,
     /// Records closed.
     pub records: u64,
+    /// Of the messages given up and the records closed: those that made room for others.
+    pub evicted: u64,
     /// Answers not sent, for want of room or because there were too many.
     pub unanswered: u64,
     pub(super) dropped: [u64; REASONS],

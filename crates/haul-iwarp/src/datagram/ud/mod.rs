@@ -220,7 +220,8 @@ impl Ud {
         self.sender.set_datagram_max(octets);
     }
 
-    /// Ends everything: requests and receives come back as flushed.
+    /// Ends everything: requests and receives come back as flushed, and nothing is taken any more. Records that are open
+    /// can still be asked for.
     pub fn close(&mut self) {
         self.closed = true;
         while let Some(wr) = self.reassembly.abandon() {
@@ -294,6 +295,9 @@ impl Ud {
     /// When [`Self::handle_timeout`] is wanted. It may be earlier than needed, never later.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
+        if self.closed {
+            return None;
+        }
         let deadlines = [
             self.reassembly.deadline(),
             self.records.deadline(),
@@ -310,6 +314,7 @@ impl Ud {
     pub fn counters(&self) -> Counters {
         Counters {
             records: self.records.count,
+            evicted: self.records.evicted + self.reassembly.evicted,
             unanswered: self.controls.unanswered,
             ..self.counters
         }
@@ -321,9 +326,9 @@ impl Ud {
         self.records.validity(from, msg_id)
     }
 
-    /// What has arrived of the Write-Records to a tag that are open.
-    pub fn open_records(&self, stag: Stag) -> impl Iterator<Item = Record> + '_ {
-        self.records.of(stag)
+    /// What has arrived of all Write-Records that are closed and kept, or open.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.records.iter()
     }
 
     /// The oldest closed record that is kept, which is then not kept any more.

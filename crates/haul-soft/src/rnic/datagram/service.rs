@@ -779,7 +779,7 @@ impl Service {
             while let Some(record) = core.take_record() {
                 self.records.keep(work::record(&record));
             }
-            let records = core.open_records(haul_iwarp::Stag(rkey));
+            let records = core.records().filter(|record| record.stag.0 == rkey);
             open.extend(records.map(|record| work::record(&record)));
         }
         let closed = self.records.of(rkey).cloned();
