@@ -78,6 +78,9 @@ pub enum PostError {
     /// The peer does not know this operation.
     #[error("the peer does not support this operation")]
     Unsupported,
+    /// More octets than a message of this service may have, or than there are tagged offsets.
+    #[error("the message is too long")]
+    TooLong,
 }
 
 /// An error as a Terminate carries it: layer, type and code.

@@ -1,5 +1,6 @@
 //! Steering tags and the memory behind them, as the core sees it: numbers and rights, never octets.
 
+use crate::datagram::Source;
 use crate::qp::RecvWr;
 use crate::wire::rdmap::AtomicOp;
 
@@ -96,6 +97,13 @@ pub trait Memory {
     /// The next receive of the shared queue, for queue pairs that were created with one.
     fn take_receive(&mut self) -> Option<RecvWr> {
         None
+    }
+
+    /// Whether a tag may be used by the sender of a datagram, who is not known by a connection. `is_validated`: it has
+    /// shown that it receives at its address. Rights and domain are checked besides.
+    fn admits(&self, stag: Stag, source: &Source, is_validated: bool) -> bool {
+        let _ = (stag, source);
+        is_validated
     }
 }
 

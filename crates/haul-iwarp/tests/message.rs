@@ -4,6 +4,7 @@
 mod common;
 
 use common::packets::{MessageEnd, Net, Path};
+use common::random::Random;
 use common::{everything, pattern};
 use haul_iwarp::wire::ddp::{Header, Model};
 use haul_iwarp::wire::hello::{Hello, Terms};
@@ -156,6 +157,88 @@ fn messages_are_made_again_until_they_are_acknowledged() {
     b.ram.stags.insert(stag, entry);
     b.connection.handle_released(b.now, answer[3].0 + 1);
     assert_eq!(b.again(answer[3].0), None);
+}
+
+#[test]
+fn reads_into_the_same_memory_may_be_answered_in_any_order() {
+    const LEN: u32 = 5_000;
+    let path = Path {
+        loss: 20,
+        doubles: 10,
+        jitter: 200,
+    };
+    for seed in 0..50 {
+        let mut net = Net::new([config(), config()], path, seed, b"");
+        net.establish();
+        let [a, b] = &mut net.ends;
+        let source = b.ram.register(0x100, 0, pattern(6_000, 1), everything());
+        let sink = a.ram.register(0x200, 0, vec![0; 8_000], everything());
+        // The same, the same, a part, a part of both, its own, empty.
+        let places = [(0, LEN), (0, LEN), (1_000, 8), (2_000, 6_000), (0, 900)];
+        let mut random = Random::new(seed);
+        for id in 0..40 {
+            let (sink_to, len) = places[usize::try_from(random.below(5)).unwrap()];
+            let op = SendOp::Read {
+                sink,
+                sink_to,
+                source,
+                source_to: 0,
+            };
+            let wr = SendWr {
+                id,
+                slot: 0,
+                op,
+                len,
+                signalled: true,
+                fence: false,
+            };
+            a.connection.post_send(wr).unwrap();
+        }
+        net.settle();
+        let done = (0..40).map(|id| (id, Status::Success)).collect::<Vec<_>>();
+        assert_eq!(ids(&net.ends[0].completions), done, "seed {seed}");
+        assert_eq!(net.ends[0].connection.error(), None, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_short_answer_is_found_out_though_reads_share_their_memory() {
+    let mut net = open();
+    let [a, b] = &mut net.ends;
+    let source = b.ram.register(0x100, 0, pattern(100, 1), everything());
+    let sink = a.ram.register(0x200, 0, vec![0; 100], everything());
+    for id in 0..2 {
+        let op = SendOp::Read {
+            sink,
+            sink_to: 0,
+            source,
+            source_to: 0,
+        };
+        let wr = SendWr {
+            id,
+            slot: 0,
+            op,
+            len: 100,
+            signalled: true,
+            fence: false,
+        };
+        a.connection.post_send(wr).unwrap();
+    }
+    for (index, octets) in said(a) {
+        b.take(index, &octets);
+    }
+    let answers = said(b);
+    assert_eq!(answers.len(), 2);
+    let header = Header {
+        last: true,
+        control: Opcode::ReadResponse.emit(),
+        model: Model::Tagged { stag: sink, to: 0 },
+    };
+    for (index, _) in answers {
+        a.take(index, &of(header, &[7; 99]));
+    }
+    let error = Error::PeerMisbehaved(TermCode::UNSPECIFIED);
+    assert_eq!(a.connection.error(), Some(error));
 }
 
 #[test]

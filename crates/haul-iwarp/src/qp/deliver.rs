@@ -119,10 +119,15 @@ impl Qp {
     fn deliver_read_response(&mut self) -> Result<(), Violation> {
         let number = self.oldest_read()?;
         let wqe = self.request(number).ok_or(TermCode::UNEXPECTED_OPCODE)?;
-        if wqe.got != wqe.wr.len {
+        let (len, shared) = (wqe.wr.len, wqe.shares_sink);
+        if !shared && wqe.got != len {
             return Err(TermCode::UNSPECIFIED.into());
         }
         wqe.answered = true;
+        if shared {
+            let left = self.shared_got.checked_sub(u64::from(len));
+            self.shared_got = left.ok_or(TermCode::UNSPECIFIED)?;
+        }
         self.forget_read(number);
         Ok(())
     }

@@ -95,6 +95,8 @@ pub(crate) struct Qp {
     sends_next: u64,
     /// Numbers of the reads and atomics that wait for a response, oldest first; at most `ord`.
     reads: VecDeque<u64>,
+    /// Octets placed of the responses to those of `reads` that share their sinks.
+    shared_got: u64,
     receives: VecDeque<Receive>,
     /// What the peer asked for, oldest first: being answered, and, over messages, answered but not yet acknowledged.
     responses: VecDeque<Response>,
@@ -166,6 +168,7 @@ impl Qp {
             sends_first: 0,
             sends_next: 0,
             reads: VecDeque::new(),
+            shared_got: 0,
             receives: VecDeque::new(),
             responses: VecDeque::new(),
             responses_sent: 0,

@@ -142,7 +142,7 @@ impl Qp {
         let SendOp::Read { sink, sink_to, .. } = wqe.wr.op else {
             return Err(TermCode::UNEXPECTED_OPCODE.into());
         };
-        let (got, whole) = (wqe.got, wqe.wr.len);
+        let (got, whole, shares_sink) = (wqe.got, wqe.wr.len, wqe.shares_sink);
         if len > whole - got {
             return Err(TermCode::DDP_BOUNDS.into());
         }
@@ -167,7 +167,9 @@ impl Qp {
                 read: None,
                 local: true,
             })?;
-        if let Some(wqe) = self.request(number) {
+        if shares_sink {
+            self.shared_got += u64::from(len);
+        } else if let Some(wqe) = self.request(number) {
             wqe.got += len;
         }
         let target = Target::Region {
@@ -187,7 +189,8 @@ impl Qp {
         found.ok_or_else(|| TermCode::UNEXPECTED_OPCODE.into())
     }
 
-    /// Number of the oldest read that wants `len` octets at `to` of `stag` and may still lack them.
+    /// Number of the oldest read that wants `len` octets at `to` of `stag` and may still lack them: one that shares its sink,
+    /// while all those together do.
     fn read_into(&self, stag: Stag, to: u64, len: u32) -> Result<u64, Violation> {
         let mut refusal = TermCode::UNEXPECTED_OPCODE;
         for &number in &self.reads {
@@ -205,12 +208,25 @@ impl Qp {
                 .checked_sub(sink_to)
                 .and_then(|offset| offset.checked_add(u64::from(len)))
                 .is_some_and(|end| end <= u64::from(wqe.wr.len));
-            if fits && len <= wqe.wr.len - wqe.got {
+            let lacking = if wqe.shares_sink {
+                self.shared_lacking()
+            } else {
+                u64::from(wqe.wr.len - wqe.got)
+            };
+            if fits && u64::from(len) <= lacking {
                 return Ok(number);
             }
             refusal = TermCode::DDP_BOUNDS;
         }
         Err(refusal.into())
+    }
+
+    /// Octets that the reads which share their sinks still lack.
+    fn shared_lacking(&self) -> u64 {
+        let reads = self.reads.iter().filter_map(|&read| self.request_ref(read));
+        let sharing = reads.filter(|wqe| wqe.shares_sink);
+        let wanted: u64 = sharing.map(|wqe| u64::from(wqe.wr.len)).sum();
+        wanted.saturating_sub(self.shared_got)
     }
 
     fn admit_send(

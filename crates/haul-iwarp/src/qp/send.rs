@@ -1,9 +1,11 @@
 //! Requests to segments, and segments to completions.
 
+use std::ops::Range;
+
 use super::work::{CompletionKind, Payload, SendOp, SendWr, Status, is_read};
-use super::{Class, Completion, Event, Qp, State};
+use super::{Class, Completion, Event, Order, Qp, State};
 use crate::error::TermCode;
-use crate::stag::Memory;
+use crate::stag::{Memory, Stag};
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{AtomicRequest, Opcode, ReadRequest};
 
@@ -38,8 +40,10 @@ pub(crate) struct Wqe {
     segments: u32,
     /// Its number on its queue, once it has one.
     msn: u32,
-    /// Octets of a read's response that are placed.
+    /// Octets of a read's response that are placed; of one that shares its sink, `Qp::shared_got` counts them.
     pub(super) got: u32,
+    /// Another read is outstanding into some of the same memory.
+    pub(super) shares_sink: bool,
     /// A read's or atomic's response is delivered.
     pub(super) answered: bool,
     pub(super) original: u64,
@@ -97,6 +101,7 @@ impl Wqe {
             segments: 0,
             msn: 0,
             got: 0,
+            shares_sink: false,
             answered: false,
             original: 0,
         }
@@ -105,9 +110,9 @@ impl Wqe {
     /// The zero-length Read whose response proves that a Write before it is placed.
     pub(crate) fn proof_of(wr: &SendWr) -> Self {
         let op = SendOp::Read {
-            sink: crate::stag::Stag(0),
+            sink: Stag(0),
             sink_to: 0,
-            source: crate::stag::Stag(0),
+            source: Stag(0),
             source_to: 0,
         };
         let read = SendWr {
@@ -117,6 +122,16 @@ impl Wqe {
             ..*wr
         };
         Self::new(read, Role::Proof { len: wr.len })
+    }
+
+    /// Where a read's response goes; none for an empty one.
+    pub(super) fn sink(&self) -> Option<(Stag, Range<u128>)> {
+        let SendOp::Read { sink, sink_to, .. } = self.wr.op else {
+            return None;
+        };
+        let start = u128::from(sink_to);
+        let len = u128::from(self.wr.len);
+        (len > 0).then_some((sink, start..start + len))
     }
 
     fn is_complete(&self, released: u64) -> bool {
@@ -321,6 +336,9 @@ impl Qp {
             let wqe = self.sends.get_mut(at)?;
             (wqe.first_segment, wqe.msn) = (index, msn);
             if is_read(&wqe.wr.op) {
+                if self.order == Order::Any {
+                    self.note_shared_sinks(number);
+                }
                 self.reads.push_back(number);
             }
         }
@@ -337,6 +355,31 @@ impl Qp {
             self.turn = Class::Response;
         }
         Some(emission)
+    }
+
+    /// Which of several reads into the same memory a segment answers cannot be told when segments arrive in any order: they
+    /// are counted together.
+    fn note_shared_sinks(&mut self, number: u64) {
+        let Some((stag, range)) = self.request_ref(number).and_then(Wqe::sink) else {
+            return;
+        };
+        let mut shared = false;
+        for at in 0..self.reads.len() {
+            let Some(other) = self.request(self.reads[at]) else {
+                continue;
+            };
+            let overlaps = other.sink().is_some_and(|(its_stag, its_range)| {
+                its_stag == stag && its_range.start < range.end && range.start < its_range.end
+            });
+            if overlaps {
+                shared = true;
+                other.shares_sink = true;
+                self.shared_got += u64::from(std::mem::take(&mut other.got));
+            }
+        }
+        if let Some(wqe) = self.request(number) {
+            wqe.shares_sink = shared;
+        }
     }
 
     /// The next message sequence number of the queue that the request at `at` goes to.
@@ -443,6 +486,7 @@ impl Qp {
         }
         self.sends_first = self.sends_next;
         self.reads.clear();
+        self.shared_got = 0;
         self.responses.clear();
         self.responses_sent = 0;
         self.under_way = None;

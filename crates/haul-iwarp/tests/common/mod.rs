@@ -9,12 +9,14 @@
     reason = "each test uses its part of it"
 )]
 
+pub mod datagrams;
 pub mod packets;
 pub mod random;
 pub mod rd;
 
 use std::collections::HashMap;
 
+use haul_iwarp::datagram::Source;
 use haul_iwarp::{
     AtomicAccess, Completion, Crc32c, Event, Fpdu, HEADER_MAX, Memory, Next, Payload, Pd, Piece,
     Placement, QpNum, RecvWr, RegionId, Rights, SendOp, SendWr, Stag, StagEntry, StreamConfig,
@@ -32,6 +34,8 @@ pub struct Ram {
     /// Octets placed, anywhere.
     pub placed: u64,
     pub invalidated: Vec<Stag>,
+    /// Tags that any sender of datagrams may use; others are for those that are validated.
+    pub open: std::collections::HashSet<Stag>,
 }
 
 impl Ram {
@@ -100,6 +104,10 @@ impl Memory for Ram {
 
     fn take_receive(&mut self) -> Option<RecvWr> {
         self.shared.pop_front()
+    }
+
+    fn admits(&self, stag: Stag, _: &Source, is_validated: bool) -> bool {
+        is_validated || self.open.contains(&stag)
     }
 }
 

@@ -1,0 +1,288 @@
+//! Sends of several segments: straight into a posted receive, which the first segment takes, whichever it is.
+//!
+//! What is given up returns its receive to the head of the queue. Who makes room, when there is none: the source's own
+//! oldest message; if it has none, the message that nothing came of for the longest time. So a source that floods takes
+//! from itself, and many that pretend to be others take what is stale.
+
+use super::config::UdConfig;
+use super::ranges::{RangeSet, Verdict};
+use super::sources::{Closed, Known, Sources};
+use super::wire::MsgId;
+use super::work::{Reason, Source};
+use crate::qp::RecvWr;
+use crate::time::Time;
+
+/// Ranges of an incomplete Send at most. A message of 1 MiB in segments of 1,400 octets has no more than 375.
+const RANGES: usize = 1_024;
+
+/// What all segments of a message have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) from: Source,
+    pub(super) id: MsgId,
+    pub(super) len: u32,
+    pub(super) solicited: bool,
+    pub(super) group: bool,
+}
+
+#[derive(Debug, Default)]
+struct Sender {
+    closed: Closed,
+    /// Slots, the oldest first.
+    open: Vec<usize>,
+}
+
+impl Known for Sender {
+    fn is_idle(&self) -> bool {
+        self.open.is_empty()
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// None: free.
+    message: Option<Message>,
+    sender: usize,
+    wr: RecvWr,
+    ranges: RangeSet,
+    first: Time,
+    last: Time,
+}
+
+/// Incomplete Sends.
+#[derive(Debug)]
+pub(super) struct Reassembly {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    senders: Sources<Sender>,
+    /// How many were given up to make room.
+    pub(super) evicted: u64,
+    /// Octets that the open messages announce together.
+    octets: u64,
+    /// The slot of the last datagram.
+    recent: usize,
+    /// Not later than the first slot's deadline.
+    deadline: Option<Time>,
+    limit: usize,
+    limit_per_source: usize,
+    limit_octets: u64,
+    idle_ns: u64,
+    total_ns: u64,
+}
+
+/// What a message is that has no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unknown {
+    New,
+    Closed,
+}
+
+impl Reassembly {
+    pub(super) fn new(config: &UdConfig) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            senders: Sources::new(config.sources.max(config.slots + 1), config.key),
+            evicted: 0,
+            octets: 0,
+            recent: 0,
+            deadline: None,
+            limit: config.slots.max(1),
+            limit_per_source: config.slots_per_source.max(1),
+            limit_octets: config.slot_octets,
+            idle_ns: config.slot_idle_ns,
+            total_ns: config.slot_total_ns,
+        }
+    }
+
+    /// The slot of a message.
+    pub(super) fn find(&mut self, from: &Source, id: MsgId) -> Result<usize, Unknown> {
+        let is_it = |slot: &Slot| {
+            slot.message
+                .is_some_and(|message| message.id == id && message.from == *from)
+        };
+        if self.slots.get(self.recent).is_some_and(is_it) {
+            return Ok(self.recent);
+        }
+        let Some(sender) = self.senders.find(from) else {
+            return Err(Unknown::New);
+        };
+        let sender = &self.senders[sender];
+        let mut open = sender.open.iter().copied();
+        match open.find(|at| is_it(&self.slots[*at])) {
+            Some(at) => {
+                self.recent = at;
+                Ok(at)
+            }
+            None if sender.closed.contains(id) => Err(Unknown::Closed),
+            None => Err(Unknown::New),
+        }
+    }
+
+    /// Whether a segment of an open message may be placed; then the receive that it belongs to.
+    pub(super) fn judge(
+        &self,
+        at: usize,
+        message: &Message,
+        start: u32,
+        end: u32,
+    ) -> Result<RecvWr, Reason> {
+        let slot = &self.slots[at];
+        if slot.message.as_ref() != Some(message) {
+            return Err(Reason::Malformed);
+        }
+        match slot.ranges.judge(start, end, RANGES) {
+            Verdict::New => Ok(slot.wr),
+            Verdict::Known => Err(Reason::Duplicate),
+            Verdict::Full => Err(Reason::MapFull),
+        }
+    }
+
+    /// A message that cannot be taken: what else comes of it is dropped without a further look.
+    pub(super) fn refuse(&mut self, from: &Source, id: MsgId) {
+        let sender = self.senders.enter(from);
+        self.senders[sender].closed.push(id);
+    }
+
+    /// Gives up what has to go before a message of `len` octets may be opened, one at a time; returns its receive. None
+    /// when there is room.
+    pub(super) fn make_room(&mut self, from: &Source, len: u32) -> Option<RecvWr> {
+        let own = match self.senders.find(from) {
+            Some(sender) => self.senders[sender].open.as_slice(),
+            None => &[],
+        };
+        let is_full = self.slots.len() - self.free.len() >= self.limit
+            || self.octets + u64::from(len) > self.limit_octets;
+        if own.len() < self.limit_per_source && !is_full {
+            return None;
+        }
+        let victim = own.first().copied().or_else(|| self.stalest())?;
+        self.evicted += 1;
+        Some(self.close(victim))
+    }
+
+    /// A receive of somebody who has several, for somebody who has none.
+    pub(super) fn spare(&mut self, from: &Source) -> Option<RecvWr> {
+        let open = |slot: &&Slot| slot.message.is_some();
+        let richest = self
+            .slots
+            .iter()
+            .filter(open)
+            .map(|slot| slot.sender)
+            .max_by_key(|sender| self.senders[*sender].open.len())?;
+        let own = self
+            .senders
+            .find(from)
+            .is_some_and(|own| !self.senders[own].open.is_empty());
+        let slots = &self.senders[richest].open;
+        let victim = (slots.len() > 1 && !own).then(|| slots[0])?;
+        self.evicted += 1;
+        Some(self.close(victim))
+    }
+
+    fn stalest(&self) -> Option<usize> {
+        let open = |at: &usize| self.slots[*at].message.is_some();
+        (0..self.slots.len())
+            .filter(open)
+            .min_by_key(|at| self.slots[*at].last)
+    }
+
+    /// Opens a message; there is room.
+    pub(super) fn open(&mut self, now: Time, message: Message, wr: RecvWr) -> usize {
+        let sender = self.senders.enter(&message.from);
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                message: None,
+                sender,
+                wr,
+                ranges: RangeSet::default(),
+                first: now,
+                last: now,
+            });
+            self.slots.len() - 1
+        });
+        self.octets += u64::from(message.len);
+        let slot = &mut self.slots[at];
+        slot.message = Some(message);
+        (slot.sender, slot.wr, slot.first, slot.last) = (sender, wr, now, now);
+        slot.ranges.clear();
+        self.senders[sender].open.push(at);
+        self.recent = at;
+        let due = self.due(at);
+        self.deadline = Some(self.deadline.map_or(due, |deadline| deadline.min(due)));
+        at
+    }
+
+    /// A segment was placed; says so if its message is whole now.
+    pub(super) fn placed(
+        &mut self,
+        now: Time,
+        at: usize,
+        start: u32,
+        end: u32,
+    ) -> Option<(Message, RecvWr)> {
+        let slot = &mut self.slots[at];
+        slot.ranges.insert(start, end);
+        slot.last = now;
+        let message = slot.message?;
+        if slot.ranges.covered() < message.len {
+            return None;
+        }
+        Some((message, self.close(at)))
+    }
+
+    /// Frees a slot and returns its receive.
+    fn close(&mut self, at: usize) -> RecvWr {
+        let slot = &mut self.slots[at];
+        if let Some(message) = slot.message.take() {
+            self.octets -= u64::from(message.len);
+            let sender = &mut self.senders[slot.sender];
+            sender.open.retain(|open| *open != at);
+            sender.closed.push(message.id);
+            self.free.push(at);
+        }
+        slot.wr
+    }
+
+    /// The buffers of a message's receive are gone.
+    pub(super) fn fail(&mut self, at: usize) -> Option<(Message, RecvWr)> {
+        let message = self.slots[at].message?;
+        Some((message, self.close(at)))
+    }
+
+    fn due(&self, at: usize) -> Time {
+        let slot = &self.slots[at];
+        slot.last
+            .after(self.idle_ns)
+            .min(slot.first.after(self.total_ns))
+    }
+
+    pub(super) const fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// A message whose time is over is given up; call until there is none.
+    pub(super) fn expire(&mut self, now: Time) -> Option<RecvWr> {
+        if self.deadline.is_none_or(|deadline| deadline > now) {
+            return None;
+        }
+        let open = |at: &usize| self.slots[*at].message.is_some();
+        let first = (0..self.slots.len())
+            .filter(open)
+            .map(|at| (self.due(at), at))
+            .min();
+        match first {
+            Some((due, at)) if due <= now => Some(self.close(at)),
+            _ => {
+                self.deadline = first.map(|(due, _)| due);
+                None
+            }
+        }
+    }
+
+    /// Gives up any message; call until there is none.
+    pub(super) fn abandon(&mut self) -> Option<RecvWr> {
+        let at = (0..self.slots.len()).find(|at| self.slots[*at].message.is_some())?;
+        Some(self.close(at))
+    }
+}

@@ -1,0 +1,447 @@
+//! Messages to segments.
+//!
+//! All segments of a message have the same length but its last, so that they leave in batches of segmentation offload. Of a
+//! Write-Record with enough segments, a copy of the last one goes ahead of the last few: a burst of losses at the end does
+//! not take both, and nothing has to wait for a timer.
+
+use std::collections::VecDeque;
+
+use super::access::{local_entry, place};
+use super::config::{DATAGRAM_MIN, UdConfig};
+use super::lanes::{Lane, Lanes};
+use super::read::{Asked, Job, Jobs};
+use super::wire::{ANY_QPN, DATAGRAM_MAX, DataHeader, Flags, Kind, MsgId, Opcode, SHIM_LEN, Shim};
+use super::work::{Destination, Transmit, UdOp, UdSendWr};
+use crate::crc::CRC_LEN;
+use crate::error::PostError;
+use crate::qp::Payload;
+use crate::stag::{Memory, Rights, Target};
+use crate::wire::ddp::{self, Model};
+use crate::wire::rdmap;
+
+/// Segments of one message or answer before others have their turn: about what one call with segmentation offload takes.
+const TURN: u32 = 64;
+
+/// The message that is being sent.
+#[derive(Debug, Clone, Copy)]
+struct Current {
+    wr: UdSendWr,
+    id: MsgId,
+    opcode: Opcode,
+    /// Payload of its segments but the last.
+    max: u32,
+    /// Octets that are sent.
+    done: u32,
+    copied: bool,
+}
+
+/// Requests that are not sent yet.
+#[derive(Debug)]
+pub(super) struct Sender {
+    queue: VecDeque<UdSendWr>,
+    current: Option<Current>,
+    pub(super) lanes: Lanes,
+    pub(super) jobs: Jobs,
+    datagram_max: u32,
+    /// Segments in a row of one kind, and whether it is answers.
+    turn: u32,
+    answering: bool,
+}
+
+/// What comes next.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Next {
+    /// A datagram; with it the request is sent.
+    Datagram(Transmit, Option<UdSendWr>),
+    /// A read, to be begun.
+    Read(UdSendWr),
+}
+
+impl Sender {
+    pub(super) fn new(config: &UdConfig) -> Self {
+        let mut sender = Self {
+            queue: VecDeque::new(),
+            current: None,
+            lanes: Lanes::new(config.seed, config.key),
+            jobs: Jobs::default(),
+            datagram_max: 0,
+            turn: 0,
+            answering: false,
+        };
+        sender.set_datagram_max(config.datagram_max);
+        sender
+    }
+
+    pub(super) fn set_datagram_max(&mut self, octets: u32) {
+        let most = u32::try_from(DATAGRAM_MAX).unwrap_or(u32::MAX);
+        self.datagram_max = octets.clamp(DATAGRAM_MIN, most);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len() + usize::from(self.current.is_some())
+    }
+
+    pub(super) fn post(&mut self, config: &UdConfig, wr: UdSendWr) -> Result<(), PostError> {
+        let group = wr.to.qpn == ANY_QPN;
+        let (limit, end) = match wr.op {
+            UdOp::Send { .. } => (config.send_max, Some(0)),
+            UdOp::Immediate { .. } => (u32::MAX, Some(0)),
+            UdOp::WriteRecord { to, .. } => (config.record_max, to.checked_add(wr.len.into())),
+            _ if group => return Err(PostError::Unsupported),
+            UdOp::Write { to, .. } => (config.record_max, to.checked_add(wr.len.into())),
+            UdOp::Read {
+                sink_to, source_to, ..
+            } => {
+                let end = sink_to.max(source_to).checked_add(wr.len.into());
+                (config.read_max, end)
+            }
+        };
+        if wr.to.qpn > ANY_QPN {
+            return Err(PostError::Unsupported);
+        }
+        if wr.len > limit || end.is_none() {
+            return Err(PostError::TooLong);
+        }
+        self.queue.push_back(wr);
+        Ok(())
+    }
+
+    /// The next datagram or read; its header goes to `out`. `reads`: a read may begin.
+    pub(super) fn poll<M: Memory + ?Sized>(
+        &mut self,
+        config: &UdConfig,
+        memory: &M,
+        reads: bool,
+        out: &mut [u8],
+    ) -> Option<Next> {
+        loop {
+            let can_send = self.current.is_some() || self.can_begin(reads);
+            let can_answer = !self.jobs.is_empty();
+            if !can_send && !can_answer {
+                return None;
+            }
+            let other = if self.answering { can_send } else { can_answer };
+            let this = if self.answering { can_answer } else { can_send };
+            if !this || self.turn >= TURN {
+                self.answering ^= other;
+                self.turn = 0;
+            }
+            self.turn += 1;
+            if self.answering {
+                if let Some(transmit) = self.answer(config, memory, out) {
+                    return Some(Next::Datagram(transmit, None));
+                }
+            } else if let Some(next) = self.send(config, out) {
+                return Some(next);
+            }
+        }
+    }
+
+    fn can_begin(&self, reads: bool) -> bool {
+        self.queue
+            .front()
+            .is_some_and(|wr| reads || !matches!(wr.op, UdOp::Read { .. }))
+    }
+
+    fn send(&mut self, config: &UdConfig, out: &mut [u8]) -> Option<Next> {
+        let current = match self.current {
+            Some(current) => current,
+            None => {
+                let wr = self.queue.pop_front()?;
+                if matches!(wr.op, UdOp::Read { .. }) {
+                    return Some(Next::Read(wr));
+                }
+                self.begin(wr)
+            }
+        };
+        let (transmit, after) = self.segment(config, current, out);
+        self.current = after;
+        let sent = after.is_none().then_some(current.wr);
+        Some(Next::Datagram(transmit, sent))
+    }
+
+    fn begin(&mut self, wr: UdSendWr) -> Current {
+        let opcode = match wr.op {
+            UdOp::Send { solicited: false } => Opcode::Rdmap(rdmap::Opcode::Send),
+            UdOp::Send { solicited: true } => Opcode::Rdmap(rdmap::Opcode::SendSolicited),
+            UdOp::Immediate {
+                solicited: false, ..
+            } => Opcode::Rdmap(rdmap::Opcode::Immediate),
+            UdOp::Immediate {
+                solicited: true, ..
+            } => Opcode::Rdmap(rdmap::Opcode::ImmediateSolicited),
+            UdOp::WriteRecord {
+                immediate: None, ..
+            } => Opcode::WriteRecord,
+            UdOp::WriteRecord {
+                immediate: Some(_), ..
+            } => Opcode::WriteRecordImmediate,
+            UdOp::Write { .. } | UdOp::Read { .. } => Opcode::Rdmap(rdmap::Opcode::Write),
+        };
+        let words = if opcode == Opcode::WriteRecordImmediate {
+            2
+        } else {
+            0
+        };
+        let max = match opcode.queue() {
+            Some(_) => payload_max(self.datagram_max, words, ddp::UNTAGGED_LEN),
+            None => payload_max(self.datagram_max, words, ddp::TAGGED_LEN),
+        };
+        Current {
+            wr,
+            id: self.lanes.lane(&wr.to).next_message(),
+            opcode,
+            max,
+            done: 0,
+            copied: false,
+        }
+    }
+
+    /// The next segment of a message, and what is left of it.
+    fn segment(
+        &mut self,
+        config: &UdConfig,
+        mut current: Current,
+        out: &mut [u8],
+    ) -> (Transmit, Option<Current>) {
+        let wr = &current.wr;
+        let immediate = match wr.op {
+            UdOp::Immediate { data, .. } => Some(data),
+            _ => None,
+        };
+        let len = if immediate.is_some() { 8 } else { wr.len };
+        let copy = !current.copied && is_copy_due(config, &current);
+        let (start, part) = if copy {
+            let start = (len - 1) / current.max * current.max;
+            (start, len - start)
+        } else {
+            (current.done, (len - current.done).min(current.max))
+        };
+        let flags = Flags::NONE
+            .with_if(Flags::LAST, start + part == len)
+            .with_if(Flags::TAILDUP, copy)
+            .with_if(Flags::MCAST, wr.to.qpn == ANY_QPN);
+        let extent = (len, start);
+        let shim = shim(
+            config,
+            self.lanes.lane(&wr.to),
+            &wr.to,
+            current.id,
+            extent,
+            flags,
+        );
+        let words = match wr.op {
+            UdOp::WriteRecord {
+                immediate: Some(data),
+                ..
+            } => halves(data),
+            _ => [0; 2],
+        };
+        let has_words = current.opcode == Opcode::WriteRecordImmediate;
+        let mut header_len = DataHeader {
+            shim,
+            ext: if has_words { &words } else { &[] },
+            opcode: current.opcode,
+            model: model(wr, current.opcode, current.id, start),
+        }
+        .emit(out);
+        let full_len = header_len + len.min(current.max) as usize + CRC_LEN;
+        let mut payload_len = part;
+        if let Some(data) = immediate {
+            out[header_len..header_len + 8].copy_from_slice(&data.to_be_bytes());
+            header_len += 8;
+            payload_len = 0;
+        }
+        let payload = Payload::Request {
+            slot: wr.slot,
+            offset: start,
+        };
+        let transmit = Transmit {
+            to: wr.to.addr,
+            header_len,
+            payload: if payload_len == 0 {
+                Payload::None
+            } else {
+                payload
+            },
+            payload_len,
+            full_len,
+            slot: Some(wr.slot),
+        };
+        if copy {
+            current.copied = true;
+        } else {
+            current.done += part;
+        }
+        let is_done = !copy && current.done == len;
+        (transmit, (!is_done).then_some(current))
+    }
+
+    /// The next segment of an answer. None if its memory is gone: there is nothing to say then.
+    fn answer<M: Memory + ?Sized>(
+        &mut self,
+        config: &UdConfig,
+        memory: &M,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        let max = payload_max(self.datagram_max, 0, ddp::TAGGED_LEN);
+        let job = self.jobs.front()?;
+        let (start, len, is_last) = job.next(max);
+        let job = *job;
+        let payload = readable(config, memory, &job, start, len);
+        if is_last || payload.is_none() {
+            self.jobs.pop();
+        } else if self.turn >= TURN {
+            self.jobs.rotate();
+        }
+        let to = job.to.destination();
+        let flags = Flags::RESP.with_if(Flags::LAST, start + len == job.request.len);
+        let extent = (job.request.len, start);
+        let payload = payload?;
+        let header_len = DataHeader {
+            shim: shim(config, self.lanes.lane(&to), &to, job.id, extent, flags),
+            ext: &[],
+            opcode: Opcode::Rdmap(rdmap::Opcode::ReadResponse),
+            model: Model::Tagged {
+                stag: job.request.sink,
+                to: job.request.sink_to + u64::from(start),
+            },
+        }
+        .emit(out);
+        Some(Transmit {
+            to: to.addr,
+            header_len,
+            payload,
+            payload_len: len,
+            full_len: header_len + job.request.len.min(max) as usize + CRC_LEN,
+            slot: None,
+        })
+    }
+
+    /// The datagram of a Read Request.
+    pub(super) fn request(&mut self, config: &UdConfig, asked: &Asked, out: &mut [u8]) -> Transmit {
+        let parts = asked.parts.as_slice();
+        let mut words = [0; 2 * super::read::RANGES_MAX];
+        for (pair, part) in words.chunks_exact_mut(2).zip(parts) {
+            pair[0] = part.0;
+            pair[1] = part.1 - part.0;
+        }
+        let request = asked.request.emit();
+        let lane = self.lanes.lane(&asked.to);
+        let len = u32::try_from(request.len()).unwrap_or(0);
+        let mut header_len = DataHeader {
+            shim: shim(config, lane, &asked.to, asked.id, (len, 0), Flags::LAST),
+            ext: &words[..2 * parts.len()],
+            opcode: Opcode::Rdmap(rdmap::Opcode::ReadRequest),
+            model: Model::Untagged {
+                ulp: 0,
+                qn: ddp::QN_READ,
+                msn: asked.id.0,
+                mo: 0,
+            },
+        }
+        .emit(out);
+        out[header_len..header_len + request.len()].copy_from_slice(&request);
+        header_len += request.len();
+        Transmit {
+            to: asked.to.addr,
+            header_len,
+            payload: Payload::None,
+            payload_len: 0,
+            full_len: header_len + CRC_LEN,
+            slot: Some(asked.slot),
+        }
+    }
+
+    /// What was not sent, and will not be.
+    pub(super) fn flush(&mut self) -> Option<UdSendWr> {
+        self.jobs.clear();
+        let current = self.current.take().map(|current| current.wr);
+        current.or_else(|| self.queue.pop_front())
+    }
+}
+
+/// Octets of data that fit into a datagram.
+fn payload_max(datagram_max: u32, words: usize, ddp_len: usize) -> u32 {
+    let overhead = SHIM_LEN + 4 * words + ddp_len + CRC_LEN;
+    datagram_max - u32::try_from(overhead).unwrap_or(datagram_max)
+}
+
+fn is_copy_due(config: &UdConfig, current: &Current) -> bool {
+    let is_record = matches!(current.wr.op, UdOp::WriteRecord { .. });
+    if !is_record || config.tail_copy == 0 {
+        return false;
+    }
+    let left = (current.wr.len - current.done).div_ceil(current.max);
+    let all = current.wr.len.div_ceil(current.max);
+    let wanted = config.tail_copy.saturating_add(1);
+    left == wanted && all >= wanted
+}
+
+fn shim(
+    config: &UdConfig,
+    lane: &mut Lane,
+    to: &Destination,
+    id: MsgId,
+    (msg_len, seg_off): (u32, u32),
+    flags: Flags,
+) -> Shim {
+    Shim {
+        kind: Kind::Data,
+        flags,
+        dst_qpn: to.qpn,
+        src_qpn: config.qpn,
+        epoch: config.epoch,
+        psn: lane.next_psn(),
+        msg_id: id,
+        msg_len,
+        seg_off,
+    }
+}
+
+fn model(wr: &UdSendWr, opcode: Opcode, id: MsgId, start: u32) -> Model {
+    match wr.op {
+        UdOp::Write { stag, to } | UdOp::WriteRecord { stag, to, .. } => Model::Tagged {
+            stag,
+            to: to + u64::from(start),
+        },
+        _ => Model::Untagged {
+            ulp: 0,
+            qn: opcode.queue().unwrap_or(ddp::QN_SEND),
+            msn: id.0,
+            mo: start,
+        },
+    }
+}
+
+/// Where a part of an answer lies, if it may still be read.
+fn readable<M: Memory + ?Sized>(
+    config: &UdConfig,
+    memory: &M,
+    job: &Job,
+    start: u32,
+    len: u32,
+) -> Option<Payload> {
+    if len == 0 {
+        return Some(Payload::None);
+    }
+    let entry = local_entry(config, memory, job.request.source).ok()?;
+    if !entry.rights.contains(Rights::REMOTE_READ)
+        || !memory.admits(job.request.source, &job.to, true)
+    {
+        return None;
+    }
+    let to = job.request.source_to + u64::from(start);
+    match place(&entry, to, len) {
+        Ok(Target::Region { region, offset }) => Some(Payload::Region { region, offset }),
+        _ => None,
+    }
+}
+
+const fn halves(value: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = value.to_be_bytes();
+    [
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([e, f, g, h]),
+    ]
+}
