@@ -1,6 +1,10 @@
 //! What reliable datagram and the default control make of a path, measured on virtual time: the rate found by itself, one
 //! peer, Writes of 256 KiB, the ramp left out.
-#![expect(clippy::cast_precision_loss, reason = "figures for people")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "small numbers, and figures for people"
+)]
 
 mod common;
 
@@ -53,7 +57,10 @@ fn measure(rtt_ms: u64, loss: f64, window: u32) -> (f64, f64) {
         let (end, before) = (world.now + ns, completed);
         while world.now < end {
             completed += world.ends[0].completions().len();
-            while world.try_post(0, 1, write, zeros.clone(), MESSAGE as u32, false).is_ok() {}
+            while world
+                .try_post(0, 1, write, zeros.clone(), MESSAGE as u32, false)
+                .is_ok()
+            {}
             world.run_for(2 * MS);
         }
         completed - before

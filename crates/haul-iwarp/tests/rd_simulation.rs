@@ -24,9 +24,16 @@ const READ: u32 = 0x100;
 /// What a peer is to receive next of a pair.
 #[derive(Debug, PartialEq)]
 enum Expected {
-    Send { bytes: Vec<u8>, written: usize },
+    Send {
+        bytes: Vec<u8>,
+        written: usize,
+    },
     Immediate(u64),
-    Record { to: u64, len: u32, immediate: Option<u64> },
+    Record {
+        to: u64,
+        len: u32,
+        immediate: Option<u64>,
+    },
 }
 
 /// What is known of the requests from one end to another.
@@ -58,6 +65,10 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let words = (0..len.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes());
     words.take(len).collect()
+}
+
+fn pair_of(pairs: &mut HashMap<(usize, usize), Pair>, from: usize, to: usize) -> &mut Pair {
+    pairs.get_mut(&(from, to)).expect("something was posted")
 }
 
 fn area(writer: usize) -> Stag {
@@ -97,8 +108,16 @@ fn bad_link(rng: &mut Rng) -> LinkConfig {
             probability: 0.2 * rng.unit(),
             delay_ns: rng.below(10 * MS),
         }),
-        duplicate: if rng.below(2) == 0 { 0.1 * rng.unit() } else { 0.0 },
-        corrupt: if rng.below(2) == 0 { 0.05 * rng.unit() } else { 0.0 },
+        duplicate: if rng.below(2) == 0 {
+            0.1 * rng.unit()
+        } else {
+            0.0
+        },
+        corrupt: if rng.below(2) == 0 {
+            0.05 * rng.unit()
+        } else {
+            0.0
+        },
         ..LinkConfig::default()
     }
 }
@@ -200,14 +219,21 @@ impl Simulation {
             }
             3 if len <= room => {
                 pair.image.extend(&bytes);
-                let immediate = (len % 2 == 0).then(|| self.rng.next_u64());
+                let immediate = len.is_multiple_of(2).then(|| self.rng.next_u64());
                 pair.expected.push_back(Expected::Record {
                     to: base,
                     len: len as u32,
                     immediate,
                 });
                 let (stag, to) = (area(from), base);
-                (RdOp::WriteRecord { stag, to, immediate }, bytes)
+                (
+                    RdOp::WriteRecord {
+                        stag,
+                        to,
+                        immediate,
+                    },
+                    bytes,
+                )
             }
             4 if pair.sink + len <= AREA => {
                 let at = self.rng.below((AREA - len) as u64) as usize;
@@ -236,7 +262,7 @@ impl Simulation {
         let len = payload.len() as u32;
         let posted = self.world.try_post(from, to, op, payload, len, fence);
         let id = posted.expect("the queue is long");
-        let pair = self.pairs.get_mut(&(from, to)).unwrap();
+        let pair = pair_of(&mut self.pairs, from, to);
         pair.posted.push_back(id);
         if let Some(read) = read {
             pair.reads.insert(id, read);
@@ -261,7 +287,7 @@ impl Simulation {
                         ..
                     } => {
                         let from = self.index(peer.addr);
-                        let pair = self.pairs.get_mut(&(from, at)).unwrap();
+                        let pair = pair_of(&mut self.pairs, from, at);
                         let found = Expected::Record { to, len, immediate };
                         assert_eq!(pair.expected.pop_front(), Some(found), "once, in order");
                         let end = (to - (1 << 40)) as usize + len as usize;
@@ -275,7 +301,9 @@ impl Simulation {
     }
 
     fn index(&self, addr: std::net::SocketAddr) -> usize {
-        self.world.ends.iter().position(|end| end.at == addr).unwrap()
+        let mut ends = self.world.ends.iter();
+        ends.position(|end| end.at == addr)
+            .expect("one of the ends")
     }
 
     /// All that `from` had written by then is there.
@@ -292,7 +320,7 @@ impl Simulation {
         match done.kind {
             CompletionKind::Receive { .. } => {
                 self.owed[at] += 1;
-                let pair = self.pairs.get_mut(&(other, at)).unwrap();
+                let pair = pair_of(&mut self.pairs, other, at);
                 let Some(Expected::Send { bytes, written }) = pair.expected.pop_front() else {
                     panic!("not in order");
                 };
@@ -302,11 +330,11 @@ impl Simulation {
             }
             CompletionKind::ReceiveImmediate { data, .. } => {
                 self.owed[at] += 1;
-                let pair = self.pairs.get_mut(&(other, at)).unwrap();
+                let pair = pair_of(&mut self.pairs, other, at);
                 assert_eq!(pair.expected.pop_front(), Some(Expected::Immediate(data)));
             }
             kind => {
-                let pair = self.pairs.get_mut(&(at, other)).unwrap();
+                let pair = pair_of(&mut self.pairs, at, other);
                 assert_eq!(pair.posted.pop_front(), Some(done.id), "in order");
                 if let CompletionKind::Atomic { original } = kind {
                     assert_eq!(pair.originals.remove(&done.id), Some(original), "once");
@@ -367,6 +395,10 @@ impl Simulation {
 
 #[test]
 fn whatever_the_path_does_the_oracle_agrees() {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test is told its seeds by the environment"
+    )]
     let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
     if let Some(seed) = number("HAUL_SEED") {
         println!("{:?}", Simulation::new(seed).run());

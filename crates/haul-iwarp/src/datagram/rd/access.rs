@@ -33,7 +33,8 @@ impl Access {
 
     /// Whether the tag may be invalidated on a peer's behalf.
     pub(super) fn may_invalidate(&self, memory: &impl Memory, stag: Stag) -> bool {
-        self.entry(memory, stag, Rights::REMOTE_INVALIDATE).is_some()
+        self.entry(memory, stag, Rights::REMOTE_INVALIDATE)
+            .is_some()
     }
 
     fn entry(&self, memory: &impl Memory, stag: Stag, rights: Rights) -> Option<StagEntry> {

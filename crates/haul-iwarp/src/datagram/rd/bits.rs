@@ -21,10 +21,6 @@ impl Bits {
 
     fn at(&self, psn: u64) -> (usize, u32) {
         let word = (psn / WORD) & (self.words.len() as u64 - 1);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "below the number of words, and below 64"
-        )]
         (word as usize, (psn % WORD) as u32)
     }
 

@@ -6,9 +6,7 @@ use super::receiving::{Effect, Part, Receiving};
 use super::sending::packets_of;
 use super::work::{RdCompletion, RdEvent, RdOp, RdStatus, Remote};
 use super::{PeerId, RdQp};
-use crate::datagram::wire::{
-    Datagram, Flags, MsgId, NoticeCode, Opcode, Psn, Segment, Shim,
-};
+use crate::datagram::wire::{Datagram, Flags, MsgId, NoticeCode, Opcode, Psn, Segment, Shim};
 use crate::qp::{CompletionKind, RecvWr};
 use crate::stag::{Memory, Placement, Rights, Stag, Target};
 use crate::wire::ddp::Model;
@@ -140,13 +138,7 @@ impl RdQp {
             self.receives.push_front(receive);
         }
         let psn = Psn(super::low(pending.psn));
-        self.refuse(
-            now.into(),
-            pending.id,
-            pending.msg,
-            psn,
-            NoticeCode::Access,
-        );
+        self.refuse(now.into(), pending.id, pending.msg, psn, NoticeCode::Access);
     }
 
     /// No receive for a packet: the sender waits for a higher limit, and after a time it is told not to wait longer.
@@ -158,7 +150,7 @@ impl RdQp {
         };
         let (remote, epoch) = (peer.remote, peer.epoch);
         let (lowest, since) = peer.refused.unwrap_or((psn, now));
-        if peer.refused.is_none() {
+        if !std::mem::replace(&mut peer.schedule.starved, true) {
             self.starved.push_back(id);
         }
         peer.refused = Some((lowest.min(psn), since));
@@ -206,12 +198,7 @@ impl RdQp {
         self.schedule(now, id);
     }
 
-    fn go_on(
-        &mut self,
-        now: Time,
-        memory: &mut impl Memory,
-        id: PeerId,
-    ) -> Result<(), NoticeCode> {
+    fn go_on(&mut self, now: Time, memory: &mut impl Memory, id: PeerId) -> Result<(), NoticeCode> {
         while let Some(peer) = self.peers[id as usize].as_deref_mut() {
             let expected = &mut peer.expected;
             let Some(receiving) = peer.receiving.as_mut() else {
@@ -253,10 +240,7 @@ impl RdQp {
                 let placement = self.place(memory, stag, to, segment, Rights::REMOTE_WRITE)?;
                 Ok(placed(placement, None, None))
             }
-            (
-                Opcode::WriteRecord | Opcode::WriteRecordImmediate,
-                Model::Tagged { stag, to },
-            ) => {
+            (Opcode::WriteRecord | Opcode::WriteRecordImmediate, Model::Tagged { stag, to }) => {
                 let immediate = segment.immediate();
                 let around = if immediate.is_some() { 14 + 8 } else { 14 };
                 let part = self.part(id, psn, shim, segment, around)?;
@@ -415,7 +399,9 @@ impl RdQp {
             Rdmap::Immediate | Rdmap::ImmediateSolicited => {
                 let whole = whole_payload(shim, segment)?;
                 let data = parse_immediate(whole).map_err(|_| UNSUPPORTED)?;
-                let receive = self.take_receive(memory, id, psn).ok_or(Refused::NoReceive)?;
+                let receive = self
+                    .take_receive(memory, id, psn)
+                    .ok_or(Refused::NoReceive)?;
                 let effect = Effect::Immediate {
                     receive,
                     data,
@@ -488,12 +474,7 @@ impl RdQp {
 
     /// A receive for the message that begins at `first`. The last one is for a message of which nothing before it is
     /// missing: one that waits for others may not take from them what they need to complete.
-    fn take_receive(
-        &mut self,
-        memory: &mut impl Memory,
-        id: PeerId,
-        first: u64,
-    ) -> Option<RecvWr> {
+    fn take_receive(&mut self, memory: &mut impl Memory, id: PeerId, first: u64) -> Option<RecvWr> {
         let peer = self.peers[id as usize].as_deref()?;
         let needed = if first <= peer.expected.cum { 1 } else { 2 };
         while self.config.qp.shared_receive && self.receives.len() < needed {

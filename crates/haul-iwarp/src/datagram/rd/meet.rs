@@ -202,10 +202,10 @@ impl RdQp {
             && shim.seg_off == own_epoch
             && *cookie != Some(baked)
         {
-            if let Some(said) = said.take() {
-                peer.rtt.update(now, now.since(said));
-            }
             (*cookie, *due) = (Some(baked), now);
+            if let Some(said) = said.take() {
+                peer.set_round_trip(now, now.since(said));
+            }
             self.schedule(now, id);
         }
     }
@@ -215,7 +215,13 @@ impl RdQp {
         let Some((id, peer)) = self.peer(from) else {
             return;
         };
-        let called = matches!(peer.phase, Phase::Calling { cookie: Some(_), .. });
+        let called = matches!(
+            peer.phase,
+            Phase::Calling {
+                cookie: Some(_),
+                ..
+            }
+        );
         if called && shim.seg_off == own_epoch && Self::acceptable(terms) {
             peer.known_since = now;
             self.agree(now, id, shim.epoch, terms);
@@ -282,7 +288,10 @@ impl RdQp {
     }
 
     pub(super) fn say_close(&mut self, id: PeerId, code: u16) {
-        if let Some(peer) = self.peers[id as usize].as_deref().filter(|peer| peer.is_known()) {
+        if let Some(peer) = self.peers[id as usize]
+            .as_deref()
+            .filter(|peer| peer.is_known())
+        {
             let (to, epoch) = (peer.remote, peer.epoch);
             let cum = Psn(low(peer.expected.cum));
             self.say(to, epoch, cum, MsgId(0), &Body::Close(Close { code }));
@@ -319,14 +328,7 @@ impl RdQp {
     }
 
     /// A peer has sent what may not be: it is told why, and forgotten.
-    pub(super) fn refuse(
-        &mut self,
-        now: Time,
-        id: PeerId,
-        msg: MsgId,
-        psn: Psn,
-        code: NoticeCode,
-    ) {
+    pub(super) fn refuse(&mut self, now: Time, id: PeerId, msg: MsgId, psn: Psn, code: NoticeCode) {
         let Some(peer) = self.peers[id as usize].as_deref() else {
             return;
         };

@@ -1,5 +1,5 @@
 //! Reliable datagram: one queue pair, many peers, and to each of them what a reliable connection gives: order, exactly
-//! once, and a completion that means that the peer has it (docs/protocol/datagram.md, reliable datagram).
+//! once, and a completion that means that the peer has it (docs/protocol/reliable-datagram.md).
 //!
 //! Contract: after every call that takes `&mut`, drain [`RdQp::poll_transmit`], then [`RdQp::poll_event`], then ask
 //! [`RdQp::poll_timeout`]. What [`RdQp::handle_datagram`] wants placed is placed before anything else is called, and
@@ -44,7 +44,7 @@ use access::Access;
 use cookie::Jar;
 use deliver::Pending;
 use peer::{Peer, Phase};
-use sending::{Stamp, Wqe, Withdrawn};
+use sending::{Stamp, Withdrawn, Wqe, count_of};
 use window::Expired;
 
 /// Octets that a header slot must have.
@@ -207,6 +207,7 @@ impl RdQp {
             let Some(peer) = self.peers[id as usize].as_deref_mut() else {
                 continue;
             };
+            peer.schedule.starved = false;
             if peer.refused.take().is_some() {
                 peer.want_ack(now, true, &self.config);
                 self.schedule(now, id);
@@ -516,10 +517,11 @@ impl RdQp {
             }
             self.complete(remote, &wqe, ends);
         }
-        self.posted -= kept.len() as u32;
+        self.posted -= count_of(kept.len());
         for wr in kept {
             if self.post_send(now, remote, wr).is_err() {
-                self.events.push_back(RdEvent::Completion(flushed(remote, &wr)));
+                self.events
+                    .push_back(RdEvent::Completion(flushed(remote, &wr)));
             }
         }
         let whole = matches!(
@@ -561,7 +563,10 @@ impl RdQp {
         let Some(peer) = self.peers[id as usize].as_deref_mut() else {
             return;
         };
-        let silence = peer.receiving.is_some().then(|| peer.heard().after(SILENCE_NS_MAX));
+        let silence = peer
+            .receiving
+            .is_some()
+            .then(|| peer.heard().after(SILENCE_NS_MAX));
         let due = match (peer.due(now, &self.config), silence) {
             (Some(due), Some(silence)) => Some(due.min(silence)),
             (due, silence) => due.or(silence),
@@ -654,7 +659,7 @@ impl RdQp {
                 return None;
             }
         };
-        let octets = packet.header_len as u32 + packet.payload_len + crate::crc::CRC_LEN as u32;
+        let octets = count_of(packet.header_len + crate::crc::CRC_LEN) + packet.payload_len;
         peer.handle_sent(now, psn, octets + self.config.lower_len);
         self.stats.sent += 1;
         self.stats.repeated += u64::from(again);

@@ -3,11 +3,11 @@
 use haul_cc::time::MICROSECOND_NS;
 use haul_cc::{Ack as Acked, Loss, Pacer, RttEstimator, Time};
 
+use super::low;
 use super::receiving::{Expected, Receiving};
 use super::sending::{Address, Sending};
 use super::window::{Expired, Progress, Window};
 use super::work::{RdConfig, RdWr, Remote};
-use super::low;
 use crate::datagram::wire::{ACK_RANGES_MAX, Ack, Body, Cookie, MsgId, Psn, Shim};
 
 /// A peer.
@@ -35,7 +35,8 @@ pub(super) struct Peer {
     limit: u64,
     /// Number of its latest ACK.
     ack_seen: u32,
-    pub(super) rtt: RttEstimator,
+    /// A round trip, ns, for the next time that something is sent; zero while none was measured.
+    pub(super) round_trip_ns: u64,
 
     pub(super) expected: Expected,
     /// The lowest packet that no receive was there for, and since when.
@@ -66,6 +67,7 @@ pub(super) struct Schedule {
     pub(super) ready: bool,
     pub(super) timer: Option<Time>,
     pub(super) idle: Option<u64>,
+    pub(super) starved: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -101,7 +103,7 @@ impl Peer {
             next_msg,
             limit: next,
             ack_seen: 0,
-            rtt: RttEstimator::default(),
+            round_trip_ns: 0,
             expected: Expected { cum: 0, top: 0 },
             refused: None,
             ack: AckState::default(),
@@ -127,7 +129,10 @@ impl Peer {
 
     /// Whether nothing is lost if the peer is closed: nothing is to be sent, missing, or to be said.
     pub(super) fn is_idle(&self) -> bool {
-        let quiet = self.sending.as_ref().is_none_or(|sending| sending.is_idle());
+        let quiet = self
+            .sending
+            .as_ref()
+            .is_none_or(|sending| sending.is_idle());
         self.is_known() && quiet && self.receiving.is_none() && self.ack.due.is_none()
     }
 
@@ -144,13 +149,26 @@ impl Peer {
     /// The sending half, made if there is none.
     pub(super) fn sending(&mut self, now: Time, config: &RdConfig, seed: u64) -> &mut Sending {
         let (next, segment_max) = (self.next, self.segment_max.max(1));
+        let round_trip_ns = self.round_trip_ns;
         self.sending.get_or_insert_with(|| {
             let packet = u64::from(config.datagram_max) + u64::from(config.lower_len);
             let controller = config.control.build(packet, seed);
             let pacer = Pacer::new(controller.pacing_rate(), packet, BURST_BYTES);
             let window = Window::new(now, next, config.window);
-            Box::new(Sending::new(window, controller, pacer, segment_max))
+            let mut rtt = RttEstimator::default();
+            if round_trip_ns > 0 {
+                rtt.update(now, round_trip_ns);
+            }
+            Box::new(Sending::new(window, rtt, controller, pacer, segment_max))
         })
+    }
+
+    /// A round trip was measured while the two met.
+    pub(super) fn set_round_trip(&mut self, now: Time, ns: u64) {
+        self.round_trip_ns = ns;
+        if let Some(sending) = &mut self.sending {
+            sending.rtt.update(now, ns);
+        }
     }
 
     pub(super) fn post(&mut self, now: Time, config: &RdConfig, seed: u64, wr: RdWr) {
@@ -183,7 +201,7 @@ impl Peer {
             return None;
         }
         sending.pacer.set_rate(sending.controller.pacing_rate());
-        sending.pacer.set_base_rtt(self.rtt.minimum_ns());
+        sending.pacer.set_base_rtt(sending.rtt.minimum_ns());
         if sending.pacer.budget_bytes(now) == 0 {
             return None;
         }
@@ -234,13 +252,11 @@ impl Peer {
             .map(|us| us.max(1) * MICROSECOND_NS)
             .filter(|&ns| ns < RTT_NS_MAX);
         if let Some(rtt_ns) = rtt_ns {
-            self.rtt.update(now, rtt_ns);
+            sending.rtt.update(now, rtt_ns);
         }
-        let ranges = ack
-            .ranges()
-            .map(|(start, end)| extend(start)..extend(end));
+        let ranges = ack.ranges().map(|(start, end)| extend(start)..extend(end));
         let limit = extend(ack.limit);
-        let progress = sending.window.handle_ack(now, cum, ranges, &self.rtt);
+        let progress = sending.window.handle_ack(now, cum, ranges, &sending.rtt);
         let fresh = shim.psn.past(Psn(self.ack_seen)) > 0;
         let mut arrival = None;
         if fresh {
@@ -248,7 +264,9 @@ impl Peer {
             self.limit = limit;
             sending.window.handle_limit(now, limit);
             let interval_ns = sending.controller.sampling_interval_ns();
-            arrival = sending.samples.take(shim.msg_id.0, shim.msg_len, interval_ns);
+            arrival = sending
+                .samples
+                .take(shim.msg_id.0, shim.msg_len, interval_ns);
         }
         let in_flight_bytes = sending.window.in_flight_bytes();
         let lost = self.next;
@@ -256,7 +274,7 @@ impl Peer {
         let news = Acked {
             acked_bytes: progress.acked_bytes,
             rtt_ns,
-            smoothed_rtt_ns: self.rtt.smoothed_ns(),
+            smoothed_rtt_ns: sending.rtt.smoothed_ns(),
             arrival,
             link_capacity_pps: None,
             in_flight_bytes,
@@ -270,12 +288,12 @@ impl Peer {
         let next = self.next;
         let sending = self.sending.as_mut()?;
         let mut progress = Progress::default();
-        sending.window.detect(now, &self.rtt, &mut progress);
+        sending.window.detect(now, &sending.rtt, &mut progress);
         report_loss(now, sending, &progress, next);
         let delay_ns = config.ack_delay_ns;
         let expired = sending
             .window
-            .handle_timeout(now, &self.rtt, delay_ns, config.tries);
+            .handle_timeout(now, &sending.rtt, delay_ns, config.tries);
         if let Some(Expired::All(progress)) = &expired {
             report_loss(now, sending, progress, next);
             sending.controller.handle_timeout(now);
@@ -294,6 +312,7 @@ impl Peer {
         }
         let since = *sending.quiet_since.get_or_insert(now);
         if now >= since.after(linger_ns) {
+            self.round_trip_ns = sending.rtt.smoothed_ns();
             self.sending = None;
         }
     }
@@ -322,7 +341,9 @@ impl Peer {
         if cum > self.next || cum < una {
             return false;
         }
-        sending.window.handle_ack(now, cum, std::iter::empty(), &self.rtt);
+        sending
+            .window
+            .handle_ack(now, cum, std::iter::empty(), &sending.rtt);
         true
     }
 
@@ -361,7 +382,12 @@ impl Peer {
     }
 
     /// Says what has arrived, if it is time to.
-    pub(super) fn write_ack(&mut self, now: Time, config: &RdConfig, out: &mut [u8]) -> Option<usize> {
+    pub(super) fn write_ack(
+        &mut self,
+        now: Time,
+        config: &RdConfig,
+        out: &mut [u8],
+    ) -> Option<usize> {
         if self.ack.due.is_none_or(|at| now < at) {
             return None;
         }
@@ -409,7 +435,7 @@ impl Peer {
             };
         };
         if let Some(sending) = &self.sending {
-            sooner(sending.window.due(&self.rtt, config.ack_delay_ns));
+            sooner(sending.window.due(&sending.rtt, config.ack_delay_ns));
             sooner(self.packet_due(sending, now, config));
             if let Some(since) = sending.quiet_since.filter(|_| sending.is_idle()) {
                 sooner(Some(since.after(config.linger_ns)));

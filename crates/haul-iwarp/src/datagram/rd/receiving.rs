@@ -211,7 +211,11 @@ impl Receiving {
     /// The receives that were given to messages which will not be completed now.
     pub(super) fn into_receives(self) -> impl Iterator<Item = RecvWr> {
         let open = self.open.into_values().filter_map(|open| open.receive);
-        open.chain(self.effects.into_values().filter_map(|effect| effect.receive()))
+        open.chain(
+            self.effects
+                .into_values()
+                .filter_map(|effect| effect.receive()),
+        )
     }
 
     /// Ranges of packets that are there beyond the next expected one, in order: first those that have come since the last

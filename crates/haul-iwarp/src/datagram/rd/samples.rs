@@ -28,7 +28,8 @@ impl Samples {
         interval_ns: u64,
     ) -> Option<RateSample> {
         let Some(&(last_us, last_octets)) = self.reports.back() else {
-            self.reports.push_back((u64::from(clock_us), u64::from(octets)));
+            self.reports
+                .push_back((u64::from(clock_us), u64::from(octets)));
             return None;
         };
         let at_us = forward(last_us, clock_us)?;

@@ -7,11 +7,11 @@
 
 use std::collections::VecDeque;
 
-use haul_cc::{Controller, Pacer, Time};
+use haul_cc::{Controller, Pacer, RttEstimator, Time};
 
 use super::access::Access;
-use super::work::{RdOp, RdWr};
 use super::window::Window;
+use super::work::{RdOp, RdWr};
 use crate::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, Shim};
 use crate::qp::Payload;
 use crate::stag::{Memory, Rights, Stag};
@@ -25,6 +25,7 @@ use crate::wire::rdmap::{
 #[derive(Debug)]
 pub(super) struct Sending {
     pub(super) window: Window,
+    pub(super) rtt: RttEstimator,
     pub(super) controller: Box<dyn Controller>,
     pub(super) pacer: Pacer,
     pub(super) samples: super::samples::Samples,
@@ -120,12 +121,14 @@ pub(super) struct Withdrawn(pub(super) MsgId);
 impl Sending {
     pub(super) fn new(
         window: Window,
+        rtt: RttEstimator,
         controller: Box<dyn Controller>,
         pacer: Pacer,
         segment_max: u32,
     ) -> Self {
         Self {
             window,
+            rtt,
             controller,
             pacer,
             samples: super::samples::Samples::default(),
@@ -342,6 +345,11 @@ impl Sending {
 
 const TAGGED: u32 = 14;
 
+/// A number that is known to be small.
+pub(super) fn count_of(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
 /// Packets of a message: at least one.
 pub(super) fn packets_of(len: u32, room: u32) -> u32 {
     len.div_ceil(room).max(1)
@@ -401,87 +409,26 @@ impl Wqe {
     fn write(&self, stamp: &Stamp, nth: u32, segment_max: u32, out: &mut [u8]) -> Packet {
         let op = &self.wr.op;
         let cut = Cut::at(nth, self.wr.segmented_len(), op.room(segment_max));
-        let untagged = |ulp: u32, qn: u32| Model::Untagged {
-            ulp,
-            qn,
-            msn: self.msg.0,
-            mo: cut.offset,
-        };
-        let tagged = |stag: Stag, to: u64| Model::Tagged {
-            stag,
-            to: to.wrapping_add(u64::from(cut.offset)),
-        };
         let mut own = Own::default();
-        let mut immediate = None;
-        let (opcode, model) = match *op {
-            RdOp::Send {
-                solicited,
-                invalidate,
-            } => {
-                let opcode = match (solicited, invalidate.is_some()) {
-                    (false, false) => Rdmap::Send,
-                    (false, true) => Rdmap::SendInvalidate,
-                    (true, false) => Rdmap::SendSolicited,
-                    (true, true) => Rdmap::SendSolicitedInvalidate,
-                };
-                let ulp = invalidate.map_or(0, |stag| stag.0);
-                (Opcode::Rdmap(opcode), untagged(ulp, ddp::QN_SEND))
-            }
-            RdOp::Write { stag, to } => (Opcode::Rdmap(Rdmap::Write), tagged(stag, to)),
-            RdOp::WriteRecord {
-                stag,
-                to,
-                immediate: data,
-            } => {
-                immediate = data;
-                let opcode = match data {
-                    Some(_) => Opcode::WriteRecordImmediate,
-                    None => Opcode::WriteRecord,
-                };
-                (opcode, tagged(stag, to))
-            }
-            RdOp::Read {
-                sink,
-                sink_to,
-                source,
-                source_to,
-            } => {
-                own.put(&ReadRequest {
-                    sink,
-                    sink_to,
-                    len: self.wr.len,
-                    source,
-                    source_to,
-                }
-                .emit());
-                (Opcode::Rdmap(Rdmap::ReadRequest), untagged(0, ddp::QN_READ))
-            }
-            RdOp::Atomic { stag, to, op } => {
-                let id = self.msg.0;
-                own.put(&AtomicRequest { id, stag, to, op }.emit());
-                let opcode = Opcode::Rdmap(Rdmap::AtomicRequest);
-                (opcode, untagged(0, ddp::QN_READ))
-            }
-            RdOp::Immediate { data, solicited } => {
-                own.put(&data.to_be_bytes());
-                let opcode = if solicited {
-                    Rdmap::ImmediateSolicited
-                } else {
-                    Rdmap::Immediate
-                };
-                (Opcode::Rdmap(opcode), untagged(0, ddp::QN_SEND))
-            }
-        };
+        let (opcode, model) = self.describe(cut.offset, &mut own);
         let shim = if own.len > 0 {
             stamp.shim(self.msg, own.len, 0, true, Flags::NONE)
         } else {
             stamp.shim(self.msg, self.wr.len, cut.offset, cut.last, Flags::NONE)
         };
+        let immediate = match *op {
+            RdOp::WriteRecord { immediate, .. } => immediate,
+            _ => None,
+        };
         let [high, low] = super::halves(immediate.unwrap_or(0));
         let words = [stamp.timestamp, high, low];
         let header = DataHeader {
             shim,
-            ext: if immediate.is_some() { &words } else { &words[..1] },
+            ext: if immediate.is_some() {
+                &words
+            } else {
+                &words[..1]
+            },
             opcode,
             model,
         };
@@ -500,6 +447,75 @@ impl Wqe {
             header_len: start + own.len(),
             payload,
             payload_len: cut.len,
+        }
+    }
+
+    /// The operation on the wire, for the segment at `offset`; its own payload goes to `own`.
+    fn describe(&self, offset: u32, own: &mut Own) -> (Opcode, Model) {
+        let untagged = |ulp: u32, qn: u32| Model::Untagged {
+            ulp,
+            qn,
+            msn: self.msg.0,
+            mo: offset,
+        };
+        let tagged = |stag: Stag, to: u64| Model::Tagged {
+            stag,
+            to: to.wrapping_add(u64::from(offset)),
+        };
+        match self.wr.op {
+            RdOp::Send {
+                solicited,
+                invalidate,
+            } => {
+                let opcode = match (solicited, invalidate.is_some()) {
+                    (false, false) => Rdmap::Send,
+                    (false, true) => Rdmap::SendInvalidate,
+                    (true, false) => Rdmap::SendSolicited,
+                    (true, true) => Rdmap::SendSolicitedInvalidate,
+                };
+                let ulp = invalidate.map_or(0, |stag| stag.0);
+                (Opcode::Rdmap(opcode), untagged(ulp, ddp::QN_SEND))
+            }
+            RdOp::Write { stag, to } => (Opcode::Rdmap(Rdmap::Write), tagged(stag, to)),
+            RdOp::WriteRecord {
+                stag,
+                to,
+                immediate,
+            } => match immediate {
+                Some(_) => (Opcode::WriteRecordImmediate, tagged(stag, to)),
+                None => (Opcode::WriteRecord, tagged(stag, to)),
+            },
+            RdOp::Read {
+                sink,
+                sink_to,
+                source,
+                source_to,
+            } => {
+                let request = ReadRequest {
+                    sink,
+                    sink_to,
+                    len: self.wr.len,
+                    source,
+                    source_to,
+                };
+                own.put(&request.emit());
+                (Opcode::Rdmap(Rdmap::ReadRequest), untagged(0, ddp::QN_READ))
+            }
+            RdOp::Atomic { stag, to, op } => {
+                let id = self.msg.0;
+                own.put(&AtomicRequest { id, stag, to, op }.emit());
+                let opcode = Opcode::Rdmap(Rdmap::AtomicRequest);
+                (opcode, untagged(0, ddp::QN_READ))
+            }
+            RdOp::Immediate { data, solicited } => {
+                own.put(&data.to_be_bytes());
+                let opcode = if solicited {
+                    Rdmap::ImmediateSolicited
+                } else {
+                    Rdmap::Immediate
+                };
+                (Opcode::Rdmap(opcode), untagged(0, ddp::QN_SEND))
+            }
         }
     }
 }
@@ -522,7 +538,7 @@ impl Default for Own {
 impl Own {
     fn put<const N: usize>(&mut self, octets: &[u8; N]) {
         self.octets[..N].copy_from_slice(octets);
-        self.len = N as u32;
+        self.len = count_of(N);
     }
 
     fn octets(&self) -> &[u8] {
@@ -579,7 +595,7 @@ impl Answer {
 
     fn write_atomic(&self, response: &AtomicResponse, stamp: &Stamp, out: &mut [u8]) -> Packet {
         let own = response.emit();
-        let len = ATOMIC_RESPONSE_LEN as u32;
+        let len = count_of(ATOMIC_RESPONSE_LEN);
         let header = DataHeader {
             shim: stamp.shim(self.msg, len, 0, true, Flags::RESP),
             ext: &[stamp.timestamp],

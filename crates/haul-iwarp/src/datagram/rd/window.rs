@@ -220,7 +220,10 @@ impl Window {
     }
 
     fn take(&mut self, now: Time, psn: u64, rtt: &RttEstimator, progress: &mut Progress) {
-        let Some(sent) = self.leave_state(psn).filter(|sent| sent.state != State::Acked) else {
+        let Some(sent) = self
+            .leave_state(psn)
+            .filter(|sent| sent.state != State::Acked)
+        else {
             return;
         };
         if let Some(at) = self.at(psn) {
@@ -232,7 +235,10 @@ impl Window {
         if sent.state == State::Lost || too_soon {
             // It was only late: an earlier transmission has arrived.
             self.reorder = (2 * self.reorder).min(REORDER_MAX);
-        } else if self.newest.is_none_or(|(number, _)| number < sent.transmission) {
+        } else if self
+            .newest
+            .is_none_or(|(number, _)| number < sent.transmission)
+        {
             self.newest = Some((sent.transmission, sent.at));
         }
     }
@@ -356,13 +362,19 @@ impl Window {
         }
         if self.tries == 1 {
             // The last one: what it says when it arrives is about all the others.
-            let last = self.sent.iter().rposition(|sent| sent.state == State::InFlight);
+            let last = self
+                .sent
+                .iter()
+                .rposition(|sent| sent.state == State::InFlight);
             self.probe = last.map(|at| self.una + at as u64);
             return Some(Expired::Probe);
         }
         let mut progress = Progress::default();
         for psn in self.una..self.next() {
-            if self.at(psn).is_some_and(|at| self.sent[at].state == State::InFlight) {
+            if self
+                .at(psn)
+                .is_some_and(|at| self.sent[at].state == State::InFlight)
+            {
                 self.lose(psn, &mut progress);
             }
         }
