@@ -1,5 +1,6 @@
 //! Queue pairs of datagram services: members of a shard beside those with connections.
 
+use haul_slab::Stag;
 use haul_verbs::{Error, Result};
 
 use super::{Inner, Subject};
@@ -55,6 +56,15 @@ impl Inner {
             .unwrap_or(Err(Error::Invalid("the queue pair is gone")))?;
         self.bound.push(number);
         Ok(())
+    }
+
+    /// A name was taken away.
+    pub(in crate::rnic) fn revoke(&mut self, stag: Stag) {
+        for at in 0..self.bound.len() {
+            if let Some(number) = self.bound.get(at) {
+                self.with_service(*number, |service, tools| service.revoke(tools, stag));
+            }
+        }
     }
 
     /// A service ends: everything posted is flushed.
