@@ -146,7 +146,11 @@ impl Scale {
             return (0..=5_u8).map(|step| f64::from(step) * 20.0).collect();
         }
         let decades = self.values.1 - self.values.0;
-        let steps: &[f64] = if decades > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        let steps: &[f64] = if decades > 3.0 {
+            &[1.0]
+        } else {
+            &[1.0, 2.0, 5.0]
+        };
         let mut levels = Vec::new();
         let mut exponent = self.values.0;
         while exponent < self.values.1 {
