@@ -52,7 +52,7 @@ extern "C" {
 /* ---- Version ------------------------------------------------------------------------------------------------------ */
 
 /* What this header describes: major version << 16 | minor version. */
-#define HAUL_ABI_VERSION 0x00010000
+#define HAUL_ABI_VERSION 0x00010001
 
 /* What the library implements. It serves this program if the upper 16 bits are equal and the lower ones not smaller. */
 uint32_t haul_abi_version(void);
@@ -101,7 +101,9 @@ enum haul_transport {
   HAUL_TRANSPORT_IWARP = 1,      /* iWARP over TCP: a Send or Write is complete when the transport has taken it */
   HAUL_TRANSPORT_IWARP_UDT = 2,  /* iWARP over UDT: the same */
   HAUL_TRANSPORT_ROCE = 3,       /* RDMA over Ethernet: complete when the peer's device has acknowledged it */
-  HAUL_TRANSPORT_INFINIBAND = 4  /* the same */
+  HAUL_TRANSPORT_INFINIBAND = 4, /* the same */
+  HAUL_TRANSPORT_IWARP_UDP = 5   /* iWARP in UDP datagrams: UD is complete when it is handed to the network, RD when the peer has
+                                    acknowledged it */
 };
 
 /* Optional abilities, haul_device_info.caps. */
@@ -114,6 +116,9 @@ enum haul_transport {
 #define HAUL_CAP_ZERO_BASED (1u << 6)       /* memory regions that count from zero */
 #define HAUL_CAP_REMOTE_PLACEMENT (1u << 7) /* HAUL_QP_REMOTE_PLACEMENT can be chosen */
 #define HAUL_CAP_ENDPOINTS (1u << 8)        /* haul_qp_connect_endpoint */
+#define HAUL_CAP_RD (1u << 9)               /* reliable datagrams */
+#define HAUL_CAP_RC (1u << 10)              /* reliable connections */
+#define HAUL_CAP_WRITE_RECORD (1u << 11)    /* RDMA Write-Record */
 
 /* A device and its limits. */
 typedef struct haul_device_info {
@@ -196,6 +201,7 @@ enum haul_async_type {
   HAUL_ASYNC_COMM_ESTABLISHED = 4,  /* the first message has arrived before the connection's own event */
   HAUL_ASYNC_SRQ_LIMIT_REACHED = 5, /* the shared receive queue of this token has fallen below its limit */
   HAUL_ASYNC_DEVICE_FATAL = 6,      /* the device is gone */
+  HAUL_ASYNC_DATAGRAM_REFUSED = 7,  /* a datagram service dropped what should not have come: haul_qp_datagram_statistics */
   HAUL_ASYNC_OTHER = 255
 };
 
@@ -213,6 +219,30 @@ int haul_async_fd(haul_context *context);
 
 /* Takes an asynchronous event: 1, or 0 if there is none. Errors: HAUL_ERR_UNSUPPORTED. */
 int haul_async_poll(haul_context *context, haul_async_event *out);
+
+/* ---- Peers -------------------------------------------------------------------------------------------------------- */
+
+/* A queue pair of a datagram service somewhere else: what an address handle and a queue pair number are together. */
+typedef struct haul_peer {
+  uint8_t addr[16];     /* IPv6, or IPv4 mapped into it */
+  uint32_t scope_id;    /* of a link-local IPv6 address; else 0 */
+  uint32_t qp_num;      /* 24 bits; HAUL_PEER_GROUP: every one that is attached */
+  uint16_t port;        /* UDP, a number in this machine's byte order */
+  uint16_t reserved[3];
+} haul_peer;
+
+/* The queue pair number that stands for every member of a multicast group, or all hosts of a broadcast address. */
+#define HAUL_PEER_GROUP 0xffffffu
+
+/* In haul_mr_init.peers: any queue pair at that address. */
+#define HAUL_PEER_ANY_QP 0xffffffffu
+
+/* The queue pair qp_num at a sockaddr_in or sockaddr_in6. Errors: HAUL_ERR_INVALID for another kind of address, no port, or
+ * a number of more than 24 bits. */
+int haul_peer_from_address(const struct sockaddr *address, socklen_t address_len, uint32_t qp_num, haul_peer *out);
+
+/* Its address, as getsockname: *len is the room at out, then the length of the address. */
+int haul_peer_address(const haul_peer *peer, struct sockaddr *out, socklen_t *len);
 
 /* ---- Protection domains and memory regions ------------------------------------------------------------------------ */
 
@@ -262,6 +292,29 @@ int haul_mr_reg_iova(haul_pd *pd, void *start, size_t len, uint64_t iova, uint32
  * haul_mr_dereg gives them back. Errors: as haul_mr_reg, and HAUL_ERR_OS: no memory. */
 int haul_mr_alloc(haul_pd *pd, size_t len, uint32_t access, haul_mr **out);
 
+/* Which sources may write to, or read from, a region by datagrams. What its rights forbid stays forbidden. */
+enum haul_sources {
+  HAUL_SOURCES_VALIDATED = 0, /* those that have shown that they receive at the address they send from */
+  HAUL_SOURCES_ANY = 1,       /* any for writes; for reads and atomics as HAUL_SOURCES_VALIDATED */
+  HAUL_SOURCES_PEERS = 2      /* those of haul_mr_init.peers */
+};
+
+typedef struct haul_mr_init {
+  uint32_t size;
+  uint32_t access;        /* HAUL_ACCESS_... */
+  void *start;            /* as haul_mr_reg; NULL: allocated, as haul_mr_alloc */
+  size_t len;             /* bytes */
+  uint64_t iova;          /* the address of its first byte; 0: as haul_mr_reg */
+  const haul_peer *peers; /* for HAUL_SOURCES_PEERS: addresses, their ports do not count; read during the call only */
+  uint32_t peer_count;
+  uint32_t sources;       /* enum haul_sources */
+} haul_mr_init;
+/* The sources that haul_mr_reg has: validated ones. */
+#define HAUL_MR_INIT { sizeof(haul_mr_init), 0, NULL, 0, 0, NULL, 0, HAUL_SOURCES_VALIDATED }
+
+/* Registers memory and says which sources of datagrams reach it. Errors: as haul_mr_reg_iova and haul_mr_alloc. */
+int haul_mr_create(haul_pd *pd, const haul_mr_init *init, haul_mr **out);
+
 int haul_mr_query(haul_mr *mr, haul_mr_info *out);
 
 /* Takes the rights away and ends it. When it has returned, nobody touches the bytes any more: work requests and peers that
@@ -306,35 +359,44 @@ enum haul_wc_status { /* the numbers of libibverbs */
   HAUL_WC_GENERAL_ERR = 21
 };
 
-enum haul_wc_opcode { /* the numbers of libibverbs */
+enum haul_wc_opcode { /* the numbers of libibverbs; it has no Write-Record */
   HAUL_WC_SEND = 0,
   HAUL_WC_RDMA_WRITE = 1,
   HAUL_WC_RDMA_READ = 2,
   HAUL_WC_COMPARE_SWAP = 3,
   HAUL_WC_FETCH_ADD = 4,
   HAUL_WC_LOCAL_INV = 6,
-  HAUL_WC_RECV = 128,              /* by a Send */
+  HAUL_WC_WRITE_RECORD = 64,
+  HAUL_WC_RECV = 128,               /* by a Send */
   HAUL_WC_RECV_RDMA_WITH_IMM = 129, /* by an RDMA Write with immediate data */
+  HAUL_WC_RECV_WRITE_RECORD = 192,  /* a Write-Record of a peer: haul_qp_take_record with wr_id tells what of it is there */
   HAUL_WC_OTHER = 255
 };
 
 /* Flags of haul_wc. */
 #define HAUL_WC_WITH_IMM (1u << 0) /* data is the immediate data, a number in this machine's byte order */
 #define HAUL_WC_WITH_INV (1u << 1) /* data is the rkey of the memory region that the peer has ended */
+#define HAUL_WC_WITH_SRC (1u << 2) /* src_... name the sender: haul_wc_peer */
 
 /* The end of a work request. Fields behind status mean something with HAUL_WC_SUCCESS only, except qp_num and vendor_err. */
 typedef struct haul_wc {
   uint64_t wr_id;
   uint32_t status;     /* enum haul_wc_status */
   uint32_t opcode;     /* enum haul_wc_opcode */
-  uint32_t byte_len;   /* bytes received or read; not defined for sends and writes */
+  uint32_t byte_len;   /* bytes received or read, of a Write-Record those that are valid; not defined for sends and writes */
   uint32_t qp_num;     /* the queue pair */
   uint32_t flags;      /* HAUL_WC_WITH_... */
   uint32_t data;       /* what flags say */
   uint32_t src_qp;     /* the sender, for datagrams */
   uint32_t vendor_err; /* the provider's own number of the error */
-  uint64_t reserved[3];
+  uint8_t src_addr[16]; /* as in haul_peer */
+  uint32_t src_scope_id;
+  uint16_t src_port;
+  uint16_t reserved;
 } haul_wc;
+
+/* Who sent what this completion is of, for an answer: 1, or 0 if it does not say (connections, and requests of this end). */
+int haul_wc_peer(const haul_wc *wc, haul_peer *out);
 
 /* A few words for a status of a completion. Static, never NULL. */
 const char *haul_wc_status_str(uint32_t status);
@@ -384,6 +446,33 @@ enum haul_qp_type {
 #define HAUL_QP_REMOTE_PLACEMENT (1u << 1) /* a signalled Send or Write is complete when its bytes are placed at the peer, not when
                                               the transport has taken them; costs iWARP a round trip and a place of ORD each */
 
+/* How the target of Write-Record hears of what was placed. */
+enum haul_record_mode {
+  HAUL_RECORDS_AGGREGATE = 0, /* a completion for each message, when its record closes */
+  HAUL_RECORDS_PER_CHUNK = 1, /* a completion for each segment, as it is placed */
+  HAUL_RECORDS_QUERY = 2      /* no completions: haul_qp_records */
+};
+
+/* Flags of haul_datagram_init. */
+#define HAUL_DATAGRAM_MULTICAST_LOOP (1u << 0)   /* members on this host hear what this queue pair sends to a group */
+#define HAUL_DATAGRAM_GROUP_WRITES (1u << 1)     /* Write-Records may come from groups */
+#define HAUL_DATAGRAM_PEER_ERROR_FATAL (1u << 2) /* RD: an unreachable peer ends the queue pair, not only the work for that peer */
+
+/* What only datagram services need. */
+typedef struct haul_datagram_init {
+  uint32_t size;
+  uint32_t flags;           /* HAUL_DATAGRAM_... */
+  uint32_t records;         /* enum haul_record_mode */
+  uint16_t path_mtu;        /* bytes of an IP packet that reach every peer; 0: those of the route, at most 1500 */
+  uint8_t multicast_ttl;    /* hops that packets to multicast groups may take */
+  uint8_t tail_repeats;     /* the last segment of a message of more than eight is sent so many times more (UD) */
+  uint64_t max_rate;        /* payload bytes per second to one peer, at most (UD); 0: as fast as the machine can */
+  uint64_t read_timeout_ns; /* how long a read waits for what is missing before it asks again, at first; 0: by the round trip */
+  uint8_t retries;          /* how often a read asks again, or RD sends again without an answer, before it gives up */
+  uint8_t reserved[7];
+} haul_datagram_init;
+#define HAUL_DATAGRAM_INIT { sizeof(haul_datagram_init), 0, HAUL_RECORDS_AGGREGATE, 0, 1, 1, 0, 0, 8, HAUL_EMPTY }
+
 typedef struct haul_qp_init {
   uint32_t size;
   uint32_t type;          /* enum haul_qp_type */
@@ -396,9 +485,10 @@ typedef struct haul_qp_init {
   const haul_cq *send_cq; /* where sends complete */
   const haul_cq *recv_cq; /* where receives complete; may be the same */
   const haul_srq *srq;    /* where receives come from, or NULL */
+  const haul_datagram_init *datagram; /* for UD and RD, or NULL: the defaults; read during the call only */
 } haul_qp_init;
 /* A reliable connection with 128 work requests of one piece each way. */
-#define HAUL_QP_INIT { sizeof(haul_qp_init), HAUL_QPT_RC, 0, 128, 128, 1, 1, 0, NULL, NULL, NULL }
+#define HAUL_QP_INIT { sizeof(haul_qp_init), HAUL_QPT_RC, 0, 128, 128, 1, 1, 0, NULL, NULL, NULL, NULL }
 
 /*
  * A queue pair. It keeps the domain and the queues alive.
@@ -470,7 +560,10 @@ enum haul_wr_opcode {
   HAUL_WR_RDMA_READ = 5,           /* out of the peer's memory, into the pieces */
   HAUL_WR_COMPARE_SWAP = 6,        /* 8 bytes become swap if they are compare_add; the piece gets what they were */
   HAUL_WR_FETCH_ADD = 7,           /* 8 bytes grow by compare_add; the piece gets what they were */
-  HAUL_WR_LOCAL_INV = 8            /* the memory region of this end with key data ends */
+  HAUL_WR_LOCAL_INV = 8,           /* the memory region of this end with key data ends, once all before it is complete; no payload */
+  HAUL_WR_WRITE_RECORD = 9,        /* into the peer's memory, and the peer learns which bytes are valid; takes no receive work
+                                      request. Datagram services only */
+  HAUL_WR_WRITE_RECORD_WITH_IMM = 10 /* the same, with data for the record */
 };
 
 /* Flags of haul_send_wr. */
@@ -501,13 +594,19 @@ typedef struct haul_recv_wr {
 } haul_recv_wr;
 
 /*
- * Posts len send work requests, in order. They start in the order of posting and complete in that order. *posted (posted may be NULL)
+ * Posts len send work requests of a connection, in order. They start in the order of posting and complete in that order. *posted (posted may be NULL)
  * is how many were posted, also after an error, which is about the next one; it and those behind it are not posted. In error
  * state they are flushed with a completion each. Never waits.
  * Errors: HAUL_ERR_STATE before the connection is there; HAUL_ERR_FULL; HAUL_ERR_INVALID for more pieces or inline data than
  * there is room for, unknown flags or opcodes; HAUL_ERR_UNSUPPORTED.
  */
 int haul_post_send(haul_qp *qp, const haul_send_wr *requests, size_t len, size_t *posted);
+
+/*
+ * The same on a queue pair of a datagram service: requests[i] goes to peers[i]. UD completes a request when it is handed to the
+ * network, in any order; RD when the peer has acknowledged it, in the order of posting for each peer.
+ */
+int haul_post_send_to(haul_qp *qp, const haul_peer *peers, const haul_send_wr *requests, size_t len, size_t *posted);
 
 /* Posts len receive work requests, in order; possible before the connection is there. *posted and errors as haul_post_send;
  * HAUL_ERR_INVALID with a shared receive queue. */
@@ -661,6 +760,111 @@ int haul_qp_endpoint(haul_qp *qp, haul_endpoint *out);
  * Errors: HAUL_ERR_UNSUPPORTED; HAUL_ERR_TIMED_OUT; HAUL_ERR_INVALID for a negative time-out; HAUL_ERR_STATE.
  */
 int haul_qp_connect_endpoint(haul_qp *qp, const haul_endpoint *peer, const haul_conn_param *param, int64_t timeout_ns);
+
+/* ---- Datagram services -------------------------------------------------------------------------------------------- */
+
+/*
+ * Begins a datagram service (UD, RD) at address (sockaddr_in or sockaddr_in6; port 0: any free one): from now on datagrams are
+ * received, and haul_post_send_to can be called. *own, which may be NULL, is where it is bound, with the queue pair's own number:
+ * what to tell peers, once an address that they reach stands for one that is unspecified.
+ * Errors: HAUL_ERR_UNSUPPORTED for connections; HAUL_ERR_STATE unless it is new; HAUL_ERR_OS: the address is in use or not of
+ * this machine.
+ */
+int haul_qp_bind(haul_qp *qp, const struct sockaddr *address, socklen_t address_len, haul_peer *own);
+
+/*
+ * The same on a bound UDP socket of the program's, which is duplicated: fd stays the program's. Close it, or keep it; while
+ * the queue pair lives, do not receive from it.
+ * Errors: as haul_qp_bind; HAUL_ERR_INVALID for a socket of another kind.
+ */
+int haul_qp_adopt(haul_qp *qp, int fd, haul_peer *own);
+
+/*
+ * Hears what is sent to a multicast group (its port does not count), at the interface with the address at, or with NULL where the
+ * route leads. Peers send to the group's address, the queue pair's port and HAUL_PEER_GROUP.
+ * Errors: HAUL_ERR_UNSUPPORTED for connections and RD; HAUL_ERR_STATE before haul_qp_bind; HAUL_ERR_OS.
+ */
+int haul_qp_attach_multicast(haul_qp *qp, const struct sockaddr *group, socklen_t group_len, const struct sockaddr *at,
+                             socklen_t at_len);
+
+/* Hears it no more. Errors: as haul_qp_attach_multicast. */
+int haul_qp_detach_multicast(haul_qp *qp, const struct sockaddr *group, socklen_t group_len, const struct sockaddr *at,
+                             socklen_t at_len);
+
+enum haul_record_status {
+  HAUL_RECORD_OPEN = 0,       /* more may be placed */
+  HAUL_RECORD_FULL = 1,       /* every byte is there */
+  HAUL_RECORD_PARTIAL = 2,    /* the last segment came, others did not */
+  HAUL_RECORD_AGED = 3,       /* nothing came any more */
+  HAUL_RECORD_SUPERSEDED = 4, /* the source went on to later messages */
+  HAUL_RECORD_EVICTED = 5,    /* this end ran out of room for records */
+  HAUL_RECORD_REVOKED = 6,    /* the region was deregistered */
+  HAUL_RECORD_CHUNK = 7,      /* one segment, with HAUL_RECORDS_PER_CHUNK */
+  HAUL_RECORD_OTHER = 255
+};
+
+/* Flags of haul_record. */
+#define HAUL_RECORD_WITH_IMM (1u << 0) /* imm is the immediate data; absent where its segment was lost */
+
+/* So many ranges are enough for any record. */
+#define HAUL_RECORD_RANGES_MAX 64
+
+/* Bytes of a message, from start up to but not including end. */
+typedef struct haul_range {
+  uint32_t start;
+  uint32_t end;
+} haul_range;
+
+/* What a Write-Record left in a region of this end. Set ranges and ranges_room before the call; the rest is filled in. */
+typedef struct haul_record {
+  haul_range *ranges;   /* the program's array for what is valid, ascending and not touching; NULL with ranges_room 0 */
+  uint32_t ranges_room; /* its elements */
+  uint32_t ranges_len;  /* how many ranges there are; those that there is no room for are left out */
+  haul_peer source;     /* who wrote */
+  uint64_t addr;        /* where the message begins in this end's memory, as the region counts */
+  uint32_t rkey;        /* of the region */
+  uint32_t message;     /* the writer's number for the message */
+  uint32_t len;         /* bytes of the whole message */
+  uint32_t valid;       /* bytes that are valid: the sum of all ranges */
+  uint32_t status;      /* enum haul_record_status */
+  uint32_t flags;       /* HAUL_RECORD_... */
+  uint32_t imm;         /* a number in this machine's byte order */
+  uint32_t reserved[5];
+} haul_record;
+
+/* Takes the record that a HAUL_WC_RECV_WRITE_RECORD with this wr_id announced: 1, or 0 if there is none (any more: the last 1,024
+ * that nobody took are kept). What is not valid there was not claimed; what is was placed. */
+int haul_qp_take_record(haul_qp *qp, uint64_t wr_id, haul_record *out);
+
+/* The records of the region with this key, open ones and those that nobody took, without taking them: how many there are, of which
+ * up to len were filled in. */
+int haul_qp_records(haul_qp *qp, uint32_t rkey, haul_record *out, uint32_t len);
+
+/* What a datagram service has counted. Nothing of it ended the queue pair. */
+typedef struct haul_datagram_statistics {
+  uint32_t size;
+  uint32_t reserved;
+  uint64_t sent;         /* datagrams */
+  uint64_t received;     /* datagrams, of any kind */
+  uint64_t bad_checksum; /* dropped: CRC wrong */
+  uint64_t malformed;    /* dropped: not of this protocol, or contradicting itself */
+  uint64_t unknown_qp;   /* dropped: for a queue pair that is not here */
+  uint64_t no_receive;   /* messages for which no receive work request was posted */
+  uint64_t too_long;     /* messages longer than the receive work request */
+  uint64_t duplicates;   /* came again after they were complete */
+  uint64_t incomplete;   /* messages given up with parts missing */
+  uint64_t refused;      /* writes or reads: key, right, bounds, source */
+  uint64_t late;         /* segments of a record that was closed; not placed */
+  uint64_t evicted;      /* messages in parts, or records, for which room was short */
+  uint64_t resent;       /* segments (RD) */
+  uint64_t peers;        /* with state (RD) */
+  uint64_t peer_bytes;   /* of that state */
+  uint64_t kernel_drops; /* datagrams that the kernel dropped because its receive buffer was full */
+} haul_datagram_statistics;
+#define HAUL_DATAGRAM_STATISTICS_INIT { sizeof(haul_datagram_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* Errors: HAUL_ERR_UNSUPPORTED for connections. */
+int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
 
 #ifdef __cplusplus
 }

@@ -174,6 +174,22 @@ static void invalidate(void) {
   must(pair.context, haul_mr_dereg(lent));
 }
 
+/* This end takes a region back, behind what was sent from it. */
+static void invalidate_locally(void) {
+  haul_mr *lent;
+  must(pair.context, haul_mr_reg(pair.pd, near_words, sizeof near_words, HAUL_ACCESS_LOCAL_WRITE, &lent));
+  haul_mr_info info = mr_info(pair.context, lent);
+  haul_sge from = piece(&info, 0, 16);
+  near_words[0] = 51, near_words[1] = 52;
+  carry_out(request(HAUL_WR_RDMA_WRITE, &from, 1), HAUL_WC_RDMA_WRITE);
+  haul_send_wr take_back = request(HAUL_WR_LOCAL_INV, NULL, 0);
+  take_back.data = info.lkey;
+  carry_out(take_back, HAUL_WC_LOCAL_INV);
+  settle();
+  expect_words(far_words, 2, 51);
+  must(pair.context, haul_mr_dereg(lent));
+}
+
 int main(void) {
   make_pair(&pair);
   must(pair.context, haul_mr_reg(pair.pd, near_words, sizeof near_words, HAUL_ACCESS_LOCAL_WRITE, &near_mr));
@@ -190,6 +206,7 @@ int main(void) {
   one_sided();
   batches();
   invalidate();
+  invalidate_locally();
   printf("every operation did what it should\n");
   must(pair.context, haul_mr_dereg(near_mr));
   must(pair.context, haul_mr_dereg(far_mr));

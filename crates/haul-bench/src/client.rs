@@ -10,9 +10,10 @@ use haul_verbs::Device;
 use crate::control::{self, Control, Message, PROTOCOL, Place, VERSION};
 use crate::disk::Disk;
 use crate::end::End;
-use crate::plan::{Connect, Plan, Test};
+use crate::plan::{Connect, Plan, Service, Test};
 use crate::report::{
-    self, Cpu, Figure, Observer, Row, Spent, Summary, bandwidth, cpu, latency, same_file, warnings,
+    self, Cpu, Figure, Observer, Row, Spent, Summary, bandwidth, cpu, datagram, delivered, latency,
+    same_file, warnings,
 };
 use crate::session::{Measured, Session};
 
@@ -57,8 +58,11 @@ pub fn run(config: &Config, observer: &dyn Observer) -> Result<Summary, Fault> {
     let peer = stream
         .peer_addr()
         .map_err(|error| Fault::connection(&error))?;
+    let own = stream
+        .local_addr()
+        .map_err(|error| Fault::connection(&error))?;
     let control = Control::start(stream, config.dead_after)?;
-    let result = converse(config, &end, &control, &disk, peer, observer);
+    let result = converse(config, &mut end, &control, &disk, (own, peer), observer);
     if let Err(fault) = &result {
         control.fail(fault);
     }
@@ -67,10 +71,10 @@ pub fn run(config: &Config, observer: &dyn Observer) -> Result<Summary, Fault> {
 
 fn converse(
     config: &Config,
-    end: &End,
+    end: &mut End,
     control: &Control,
     disk: &Disk,
-    address: SocketAddr,
+    (own, address): (SocketAddr, SocketAddr),
     observer: &dyn Observer,
 ) -> Result<Summary, Fault> {
     control.send(&Message::Hello {
@@ -87,14 +91,20 @@ fn converse(
         } => (software, port, token, place),
         other => return Err(other.misplaced()),
     };
+    if end.plan.service != Service::Rc {
+        end.bind_all(own.ip(), 0)?;
+        end.meet_peers(&peer, address.ip())?;
+    }
     control.send(&Message::Join {
         place: end.place()?,
     })?;
     match end.plan.connect {
+        _ if end.plan.service != Service::Rc => Ok(()),
         Connect::Cm => end.connect_all(control, SocketAddr::new(address.ip(), port), token),
         Connect::Exchange => end.connect_endpoints(&peer, address.ip()),
     }
     .map_err(|fault| control.account_of(fault))?;
+    let end = &*end;
     let mut session = Session::new(end, &peer, control, disk, config.dead_after);
     session.meet()?;
     let mut summary = summary(end, &peer, address, &software);
@@ -136,6 +146,7 @@ fn summary(end: &End, peer: &Place, address: SocketAddr, software: &str) -> Summ
     Summary {
         peer: address.to_string(),
         software: haul::printable(software.as_bytes()),
+        service: plan.service,
         op: plan.op,
         test: plan.test,
         qps: plan.qps,
@@ -163,6 +174,8 @@ fn row(plan: &Plan, bytes: u32, measured: Measured) -> Result<Row, Fault> {
         samples,
     } = measured;
     let file_blake3 = same_file(&client, &server)?;
+    let datagram = datagram(plan, &client, &server);
+    let (client, server) = delivered(plan, client, server);
     let figure = match plan.test {
         Test::Lat if samples.is_empty() => {
             return Err(Fault::new(
@@ -187,6 +200,7 @@ fn row(plan: &Plan, bytes: u32, measured: Measured) -> Result<Row, Fault> {
         server: spent(&server),
         verified_messages: client.verified + server.verified,
         file_blake3,
+        datagram,
         warnings: warnings(&figure, plan),
         figure,
     })

@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::report::{DeviceInfo, Memory, Spent};
 
 /// Both ends must speak the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// What the first message says that it is.
 pub(crate) const PROTOCOL: &str = "haul-bench-rdma";
 /// The longest message of a stranger, bytes.
@@ -77,6 +77,8 @@ pub(crate) struct Place {
     pub(crate) rkey: u32,
     /// Of each queue pair, without the connection manager.
     pub(crate) endpoints: Vec<EndpointWire>,
+    /// Of each queue pair of a datagram service: its port and its number, at the address of this conversation.
+    pub(crate) bound: Vec<(u16, u32)>,
 }
 
 /// [`Endpoint`] as it is told.

@@ -7,14 +7,14 @@ use haul::fault::{Code, Fault};
 use haul_slab::Region;
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel, Listener};
 use haul_verbs::{
-    AccessFlags, Blame, CompletionChannel, Context, Cq, Device, DeviceAttributes, DeviceCaps,
-    Endpoint, Error, Mr, Notify, Pd, Qp, QpCapacity, QpInit, RecvWr, Sge, Transport, WcStatus,
-    WorkCompletion,
+    AccessFlags, Blame, CompletionChannel, Context, Cq, DatagramInit, Device, DeviceAttributes,
+    DeviceCaps, Endpoint, Error, Mr, Notify, Pd, Peer, Qp, QpCapacity, QpInit, QpType, RecvWr,
+    SendWr, Sge, Transport, WcStatus, WorkCompletion,
 };
 
 use crate::control::{Control, Place};
 use crate::memory;
-use crate::plan::{Connect, Layout, Plan, Waiting};
+use crate::plan::{Connect, Layout, Op, Plan, Service, Waiting};
 use crate::report::DeviceInfo;
 use crate::tag::{Kind, Tag};
 
@@ -22,6 +22,8 @@ use crate::tag::{Kind, Tag};
 const CONNECTING_MAX: usize = 64;
 /// How long all of that may take without any of them coming to be.
 const CONNECT_TIME: Duration = Duration::from_secs(20);
+/// Write-Records of a queue pair that may be announced and not polled yet: nothing holds their sender back.
+const RECORDS: u32 = 16_384;
 /// How often somebody who waits looks up.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -34,6 +36,10 @@ pub(crate) struct End {
     pub(crate) transport: Transport,
     pub(crate) mr: Mr,
     pub(crate) qps: Vec<Qp>,
+    /// Where each queue pair of a datagram service is bound.
+    bound: Vec<SocketAddr>,
+    /// Whom each queue pair of a datagram service talks to.
+    peers: Vec<Peer>,
     pub(crate) cq: Cq,
     /// Memory before there was any queue.
     pub(crate) before: memory::Reading,
@@ -64,7 +70,12 @@ impl End {
             Waiting::Events => Some(context.create_completion_channel().map_err(verb)?),
             Waiting::Adaptive | Waiting::Poll => None,
         };
-        let entries = plan.qps * (plan.send_queue() + plan.receive_queue());
+        let announced = if plan.op == Op::WriteRecord {
+            RECORDS
+        } else {
+            0
+        };
+        let entries = plan.qps * (plan.send_queue() + plan.receive_queue() + announced);
         let cq = context
             .create_cq(entries.min(attributes.max_cqe), completions.as_ref(), 0)
             .map_err(verb)?;
@@ -76,6 +87,8 @@ impl End {
             transport: attributes.transport,
             mr,
             qps: Vec::new(),
+            bound: Vec::new(),
+            peers: Vec::new(),
             cq,
             before,
             completions,
@@ -97,6 +110,16 @@ impl End {
             let init = QpInit {
                 capacity,
                 remote_placement: self.plan.remote_placement,
+                qp_type: match self.plan.service {
+                    Service::Rc => QpType::Rc,
+                    Service::Ud => QpType::Ud,
+                    Service::Rd => QpType::Rd,
+                },
+                datagram: DatagramInit {
+                    path_mtu: self.plan.path_mtu.unwrap_or(0),
+                    max_rate: self.plan.max_rate,
+                    ..DatagramInit::default()
+                },
                 ..QpInit::new(&self.cq)
             };
             let qp = self.pd.create_qp(&init).map_err(verb)?;
@@ -106,6 +129,44 @@ impl End {
             self.qps.push(qp);
         }
         Ok(())
+    }
+
+    /// Begins the datagram service of each queue pair at this address, from this port on; at any where it is zero.
+    pub(crate) fn bind_all(&mut self, ip: IpAddr, port: u16) -> Result<(), Fault> {
+        for (qp, index) in self.qps.iter().zip(0_u16..) {
+            let port = match port {
+                0 => 0,
+                port => port.checked_add(index).ok_or_else(|| {
+                    Fault::new(
+                        Code::Usage,
+                        "there are not so many ports behind --data-port",
+                    )
+                })?,
+            };
+            let address = qp.bind(SocketAddr::new(ip, port)).map_err(verb)?;
+            self.bound.push(address);
+        }
+        Ok(())
+    }
+
+    /// Takes note of whom the queue pairs talk to: those of the other end, at the address of the conversation.
+    pub(crate) fn meet_peers(&mut self, peer: &Place, address: IpAddr) -> Result<(), Fault> {
+        if peer.bound.len() != self.qps.len() {
+            return Err(Fault::protocol("the peer has described other queue pairs"));
+        }
+        let peers = peer.bound.iter();
+        self.peers = peers
+            .map(|(port, qp_num)| Peer::new(SocketAddr::new(address, *port), *qp_num))
+            .collect();
+        Ok(())
+    }
+
+    /// A work request of a queue pair, addressed where that takes an address.
+    pub(crate) fn to<'a>(&self, index: usize, request: SendWr<'a>) -> SendWr<'a> {
+        match self.peers.get(index) {
+            Some(peer) => request.to(*peer),
+            None => request,
+        }
     }
 
     /// Posts receive `number` of a queue pair.
@@ -121,6 +182,7 @@ impl End {
     /// How this end is reached.
     pub(crate) fn place(&self) -> Result<Place, Fault> {
         let endpoints = match self.plan.connect {
+            _ if self.plan.service != Service::Rc => Vec::new(),
             Connect::Cm => Vec::new(),
             Connect::Exchange => self
                 .qps
@@ -134,6 +196,12 @@ impl End {
             addr: self.mr.addr(),
             rkey: self.mr.rkey(),
             endpoints,
+            bound: self
+                .bound
+                .iter()
+                .zip(&self.qps)
+                .map(|(address, qp)| (address.port(), qp.qp_num()))
+                .collect(),
         })
     }
 
@@ -378,6 +446,7 @@ fn device_info(device: &Device, transport: Transport) -> DeviceInfo {
         transport: match transport {
             Transport::Iwarp => "iwarp",
             Transport::IwarpUdt => "iwarp_udt",
+            Transport::IwarpUdp => "iwarp_udp",
             Transport::Roce => "roce",
             Transport::InfiniBand => "infiniband",
             _ => "other",
@@ -407,6 +476,21 @@ fn check_limits(plan: &Plan, device: &DeviceAttributes) -> Result<(), Fault> {
             let text = format!("{wanted} {what} are more than the device's {max}");
             return Err(Fault::new(Code::Usage, text));
         }
+    }
+    let (caps, service) = match plan.service {
+        // Providers did not always say that they have connections.
+        Service::Rc => (DeviceCaps::empty(), ""),
+        Service::Ud => (DeviceCaps::UD, "unreliable datagrams"),
+        Service::Rd => (DeviceCaps::RD, "reliable datagrams"),
+    };
+    if !device.caps.contains(caps) {
+        return Err(Fault::new(
+            Code::Usage,
+            format!("the device has no {service}"),
+        ));
+    }
+    if plan.op == Op::WriteRecord && !device.caps.contains(DeviceCaps::WRITE_RECORD) {
+        return Err(Fault::new(Code::Usage, "the device has no Write-Record"));
     }
     if plan.connect == Connect::Exchange && !device.caps.contains(DeviceCaps::ENDPOINTS) {
         return Err(Fault::new(

@@ -327,6 +327,9 @@ impl<'a> Flow<'a> {
         for number in first..first + count {
             self.requests(index as u64, number, &mut batch);
         }
+        for request in &mut batch {
+            *request = self.end.to(index, *request);
+        }
         self.end.qps[index]
             .post_send(&batch)
             .map_err(|error| self.post_failed(index, error))?;
@@ -400,7 +403,10 @@ impl<'a> Flow<'a> {
                 batch.push(SendWr::new(tag, write, data).with_flags(SendFlags::empty()));
                 batch.push(SendWr::new(tag, SendOp::Send, SgeList::EMPTY).with_flags(flags));
             }
-            Op::Write => batch.push(SendWr::new(tag, write, data).with_flags(flags)),
+            // Write-Record has a flow of its own.
+            Op::Write | Op::WriteRecord => {
+                batch.push(SendWr::new(tag, write, data).with_flags(flags))
+            }
             Op::Send => batch.push(SendWr::new(tag, SendOp::Send, data).with_flags(flags)),
             Op::Read => {
                 let read = SendOp::RdmaRead(self.peer.remote(layout.from(qp, number)));
@@ -416,7 +422,7 @@ impl<'a> Flow<'a> {
         let read = SendOp::RdmaRead(self.peer.remote(self.end.layout.line(qp)));
         let tag = Tag::new(Kind::Flush, qp, 0).into();
         self.end.qps[index]
-            .post_send(&[SendWr::new(tag, read, into)])
+            .post_send(&[self.end.to(index, SendWr::new(tag, read, into))])
             .map_err(|error| self.post_failed(index, error))?;
         self.lanes[index].flush = Flush::Posted;
         Ok(())
@@ -517,6 +523,7 @@ impl<'a> Flow<'a> {
         account.returned = 0;
         let tag = Tag::new(Kind::Credit, index as u64, 0).into();
         let credit = SendWr::new(tag, SendOp::Send, SgeList::EMPTY);
+        let credit = self.end.to(index, credit);
         self.end.qps[index]
             .post_send(&[credit])
             .map_err(|error| self.post_failed(index, error))

@@ -4,7 +4,7 @@
 //! ends take one message size after another and tell each other what that cost them (docs/bench-rdma.md).
 //!
 //! Map: [`client`], [`server`] the doors · [`plan`] what is measured · [`report`] figures · `control` the conversation ·
-//! `session` one size after another · `end` device, memory, queue pairs · `flow` bandwidth · `pingpong` latency ·
+//! `session` one size after another · `end` device, memory, queue pairs · `flow` bandwidth · `volley` bandwidth of what may be lost · `pingpong` latency ·
 //! `pattern` bytes that are checked · `disk` files · `memory` what idle queue pairs take · `tag` numbers of work requests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -27,12 +27,13 @@ pub mod report;
 pub mod server;
 mod session;
 mod tag;
+mod volley;
 
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use plan::{Op, Plan, Test};
+pub use plan::{Op, Plan, Service, Test};
 
 /// The port that `haul bench rdma serve` listens on, unless told otherwise.
 pub const DEFAULT_PORT: u16 = 4726;

@@ -1,5 +1,7 @@
 //! Bytes that differ with the queue pair, the message and the place in it, so that none can be mistaken for another.
 
+use std::ops::Range;
+
 use haul_slab::{OutOfBounds, Region};
 
 /// Bytes that are made or compared at a time; a multiple of a word.
@@ -51,6 +53,29 @@ pub(crate) fn check(
     Ok(wrong)
 }
 
+/// Where, counted from the message's beginning at `offset`, the first byte of `range` is that is not the message's.
+pub(crate) fn check_range(
+    region: &Region,
+    offset: usize,
+    range: Range<usize>,
+    stamp: Stamp,
+) -> Result<Option<usize>, OutOfBounds> {
+    let (mut expected, mut found) = ([0; WINDOW], [0; WINDOW]);
+    let mut at = range.start;
+    while at < range.end {
+        let skip = at % 8;
+        let piece = (WINDOW - skip).min(range.end - at);
+        make(&mut expected[..skip + piece], at - skip, stamp);
+        region.read(offset + at, &mut found[..piece])?;
+        let mut pairs = expected[skip..].iter().zip(&found[..piece]);
+        if let Some(wrong) = pairs.position(|(want, is)| want != is) {
+            return Ok(Some(at + wrong));
+        }
+        at += piece;
+    }
+    Ok(None)
+}
+
 /// The message's bytes from `at` on, a multiple of a word.
 fn make(bytes: &mut [u8], at: usize, stamp: Stamp) {
     let seed = mix(stamp.qp ^ stamp.number.rotate_left(24));
@@ -85,6 +110,21 @@ mod tests {
             assert_eq!(check(&region, 13, 10_001, stamp).unwrap(), Some(at));
             region.write(13 + at, &byte).unwrap();
         }
+    }
+
+    #[test]
+    fn a_part_of_a_message_is_checked_by_itself() {
+        let region = Region::map(20_000).unwrap();
+        let stamp = Stamp { qp: 1, number: 2 };
+        write(&region, 64, 10_000, stamp).unwrap();
+        region.fill(64, 17, 0).unwrap();
+        region.fill(64 + 9_000, 1_000, 0).unwrap();
+        let check = |range| check_range(&region, 64, range, stamp).unwrap();
+        assert_eq!(check(17..9_000), None);
+        assert_eq!(check(4_090..4_100), None);
+        assert_eq!(check(0..0), None);
+        assert_eq!(check(16..9_000), Some(16));
+        assert_eq!(check(17..10_000), Some(9_000));
     }
 
     #[test]

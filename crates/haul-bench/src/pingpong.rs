@@ -2,7 +2,11 @@
 //!
 //! A Send is answered by a Send, and a Write by a Write: each end looks at the last byte of its memory until it changes,
 //! as perftest does. Where a transport may place the end of a message before its beginning, and where an end is to sleep,
-//! an empty Send behind the Write says that it is there. A Read is its own answer.
+//! an empty Send behind the Write says that it is there. A Read is its own answer. A Write-Record is there when its record says
+//! that all of it is.
+//!
+//! Over unreliable datagrams a message or its answer may be lost: after a while without an answer the next one is sent, and the
+//! one before counts as lost, not as a sample.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -11,20 +15,25 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use haul::fault::{Code, Fault};
 use haul_io::clock::process_cpu;
-use haul_verbs::{Data, SendFlags, SendOp, SendWr, SgeList, Transport, WorkCompletion};
+use haul_verbs::{
+    Data, RecordStatus, SendFlags, SendOp, SendWr, SgeList, Transport, WcOpcode, WcStatus,
+    WorkCompletion,
+};
 
 use crate::control::{Control, Message, Place};
 use crate::end::{End, range, verb};
 use crate::flow::{check, place};
 use crate::pattern::{self, Stamp};
-use crate::plan::{Op, Waiting};
-use crate::report::Spent;
+use crate::plan::{Op, Service, Waiting};
+use crate::report::{Arrived, Spent};
 use crate::tag::{Kind, Tag};
 
 /// Samples that are kept.
 const SAMPLES_MAX: usize = 1 << 24;
 /// A message no longer than this is one segment on any path: it is placed at once.
 const ONE_SEGMENT: u32 = 1024;
+/// What has not been answered by then is lost, over unreliable datagrams.
+const ANSWER_TIME: Duration = Duration::from_millis(500);
 /// Somebody who looks at memory looks at the conversation once in so many times.
 const LOOK_EVERY: u32 = 32;
 
@@ -37,6 +46,19 @@ enum Arrival {
     Receive,
     /// This end's read is complete.
     Read,
+    /// A record says that all of it is there.
+    Record,
+}
+
+/// What became of waiting for a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    /// It lies there.
+    At(usize),
+    /// It is lost.
+    Lost,
+    /// The peer has finished.
+    Finished,
 }
 
 /// One measurement at one end.
@@ -51,6 +73,9 @@ pub(crate) struct PingPong<'a> {
     /// One of so many sends reports its completion.
     moderation: u64,
     verified: u64,
+    lost: u64,
+    /// The service may lose messages.
+    may_lose: bool,
     finished: bool,
     heard: Instant,
     dead_after: Duration,
@@ -70,10 +95,12 @@ impl<'a> PingPong<'a> {
         dead_after: Duration,
     ) -> Result<Self, Fault> {
         let plan = &end.plan;
-        let out_of_order = end.transport == Transport::IwarpUdt && size > ONE_SEGMENT;
+        let out_of_order = matches!(end.transport, Transport::IwarpUdt | Transport::IwarpUdp)
+            && size > ONE_SEGMENT;
         let arrival = match plan.op {
             Op::Read => Arrival::Read,
             Op::Write if !out_of_order && plan.waiting != Waiting::Events => Arrival::LastByte,
+            Op::WriteRecord => Arrival::Record,
             Op::Write | Op::Send => Arrival::Receive,
         };
         let inline = size <= plan.inline && plan.op != Op::Read;
@@ -90,6 +117,8 @@ impl<'a> PingPong<'a> {
             },
             moderation: u64::from(plan.depth / 2).max(1),
             verified: 0,
+            lost: 0,
+            may_lose: plan.service == Service::Ud,
             finished: false,
             heard: Instant::now(),
             dead_after,
@@ -112,11 +141,17 @@ impl<'a> PingPong<'a> {
         self.control.send(&Message::Finished {
             messages: vec![messages],
         })?;
+        let bytes = u64::from(self.size);
         let spent = Spent {
-            messages,
+            messages: messages + self.lost,
             ns: nanos(start.elapsed()),
-            bytes: messages * u64::from(self.size),
+            bytes: (messages + self.lost) * bytes,
             verified: self.verified,
+            arrived: Arrived {
+                complete: messages,
+                bytes: messages * bytes,
+                ..Arrived::default()
+            },
             ..Spent::default()
         };
         Ok(Trips {
@@ -138,13 +173,17 @@ impl<'a> PingPong<'a> {
         while samples.len() < wanted && (iterations.is_some() || last - start < time) {
             let number = samples.len() as u64;
             self.post(number)?;
-            if !self.await_arrival(number)? {
-                return Err(Fault::protocol("the peer has finished first"));
-            }
+            let awaited = self.await_arrival(number)?;
             let now = Instant::now();
-            samples.push(nanos(now - last));
+            match awaited {
+                Awaited::At(_) => {
+                    samples.push(nanos(now - last));
+                    self.heard = now;
+                }
+                Awaited::Lost => self.lost += 1,
+                Awaited::Finished => return Err(Fault::protocol("the peer has finished first")),
+            }
             last = now;
-            self.heard = now;
         }
         Ok(samples)
     }
@@ -174,11 +213,17 @@ impl<'a> PingPong<'a> {
             }
             return Ok(0);
         }
-        while self.await_arrival(number)? {
-            self.post(number)?;
-            number += 1;
+        loop {
+            match self.await_arrival(number)? {
+                Awaited::At(_) => {
+                    self.post(number)?;
+                    number += 1;
+                }
+                // Whoever asks will ask again.
+                Awaited::Lost => {}
+                Awaited::Finished => return Ok(number),
+            }
         }
-        Ok(number)
     }
 
     /// Posts a message.
@@ -206,6 +251,10 @@ impl<'a> PingPong<'a> {
         let mut batch: ArrayVec<SendWr<'_>, 2> = ArrayVec::new();
         match (end.plan.op, self.arrival) {
             (Op::Send, _) => batch.push(SendWr::new(tag, SendOp::Send, data)),
+            (Op::WriteRecord, _) => {
+                let to = self.peer.remote(layout.to(0, 0));
+                batch.push(SendWr::new(tag, SendOp::WriteRecord(to), data));
+            }
             (Op::Write, Arrival::Receive) => {
                 batch.push(SendWr::new(tag, write, data).with_flags(SendFlags::empty()));
                 batch.push(SendWr::new(tag, SendOp::Send, SgeList::EMPTY));
@@ -219,6 +268,9 @@ impl<'a> PingPong<'a> {
         }
         if let Some(last) = batch.last_mut() {
             *last = last.with_flags(flags);
+        }
+        for request in &mut batch {
+            *request = end.to(0, *request);
         }
         end.qps[0].post_send(&batch).map_err(|error| {
             let failure = end.qps[0].failure();
@@ -235,9 +287,9 @@ impl<'a> PingPong<'a> {
         let from = place(self.end.layout.from(0, 0));
         let len = self.size as usize;
         if self.end.plan.verify && self.end.plan.op != Op::Read {
-            pattern::write(region, from, len, stamp(number)).map_err(range)?;
+            pattern::write(region, from, len, self.stamp(number)).map_err(range)?;
         } else if self.end.plan.verify && number == 0 {
-            pattern::write(region, from, len, stamp(0)).map_err(range)?;
+            pattern::write(region, from, len, self.stamp(0)).map_err(range)?;
         }
         if self.arrival == Arrival::LastByte {
             let last = [mark(number)];
@@ -246,32 +298,39 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Waits until the message is there; false where the peer has finished instead.
-    fn await_arrival(&mut self, number: u64) -> Result<bool, Fault> {
-        let arrived = match self.arrival {
+    /// Waits until the message is there.
+    fn await_arrival(&mut self, number: u64) -> Result<Awaited, Fault> {
+        let awaited = match self.arrival {
             Arrival::LastByte => self.await_last_byte(number)?,
             Arrival::Receive => self.await_completion(Kind::Recv)?,
             Arrival::Read => self.await_completion(Kind::Data)?,
+            Arrival::Record => self.await_completion(Kind::Recv)?,
         };
-        let Some(to) = arrived else {
-            return Ok(false);
+        let Awaited::At(to) = awaited else {
+            return Ok(awaited);
         };
         if self.end.plan.verify {
             let looked_at = usize::from(self.arrival == Arrival::LastByte);
             let read = self.arrival == Arrival::Read;
             let len = self.size as usize - looked_at;
             let region = self.end.mr.region();
-            check(region, to, len, stamp(if read { 0 } else { number }))?;
+            check(region, to, len, self.stamp(if read { 0 } else { number }))?;
             if read {
                 region.fill(to, len, 0).map_err(range)?;
             }
             self.verified += 1;
         }
-        Ok(true)
+        Ok(awaited)
+    }
+
+    /// What is verified. Who answers does not learn the number of what may be lost.
+    fn stamp(&self, number: u64) -> Stamp {
+        let number = if self.may_lose { 0 } else { number };
+        Stamp { qp: 0, number }
     }
 
     /// Looks at memory, and lets the provider move meanwhile.
-    fn await_last_byte(&mut self, number: u64) -> Result<Option<usize>, Fault> {
+    fn await_last_byte(&mut self, number: u64) -> Result<Awaited, Fault> {
         let to = place(self.end.layout.to(0, 0));
         let last = to + self.size as usize - 1;
         let mut completions = [WorkCompletion::default(); 4];
@@ -285,25 +344,42 @@ impl<'a> PingPong<'a> {
             if turn.is_multiple_of(LOOK_EVERY) {
                 self.look()?;
                 if self.finished {
-                    return Ok(None);
+                    return Ok(Awaited::Finished);
                 }
                 self.be_patient()?;
             }
         }
-        Ok(Some(to))
+        Ok(Awaited::At(to))
     }
 
     /// Where the message lies that the completion is of.
-    fn await_completion(&mut self, kind: Kind) -> Result<Option<usize>, Fault> {
+    fn await_completion(&mut self, kind: Kind) -> Result<Awaited, Fault> {
         let mut completions = [WorkCompletion::default(); 4];
+        let begun = Instant::now();
         loop {
             let count = self.end.wait(&mut completions)?;
             let mut arrived = None;
             for completion in &completions[..count] {
+                if self.is_record(completion) {
+                    if self.is_whole(completion) {
+                        arrived = Some(place(self.end.layout.to(0, 0)));
+                    }
+                    continue;
+                }
+                let read = self.end.plan.op == Op::Read;
+                if self.may_lose && read && completion.status == WcStatus::RespTimeoutErr {
+                    // Its record is of no use: a part is not the answer.
+                    let _ = self.end.qps[0].take_record(completion.wr_id);
+                    return Ok(Awaited::Lost);
+                }
                 self.end.check(completion)?;
                 let tag = Tag::from(completion.wr_id);
                 if tag.kind() == Kind::Recv {
                     self.end.post_recv(&self.end.qps[0], 0, tag.number())?;
+                    if self.may_lose && completion.byte_len != self.size {
+                        // Late, from an earlier measurement.
+                        continue;
+                    }
                 }
                 if tag.kind() == kind {
                     let direct = self.end.plan.op != Op::Send;
@@ -311,17 +387,30 @@ impl<'a> PingPong<'a> {
                     arrived = Some(place(self.end.layout.to(0, slot)));
                 }
             }
-            if arrived.is_some() {
-                return Ok(arrived);
+            if let Some(to) = arrived {
+                return Ok(Awaited::At(to));
             }
             if count == 0 {
                 self.look()?;
                 if self.finished {
-                    return Ok(None);
+                    return Ok(Awaited::Finished);
                 }
                 self.be_patient()?;
+                // A Read says itself when it gives up.
+                if self.may_lose && self.arrival != Arrival::Read && begun.elapsed() > ANSWER_TIME {
+                    return Ok(Awaited::Lost);
+                }
             }
         }
+    }
+
+    fn is_record(&self, completion: &WorkCompletion) -> bool {
+        completion.status == WcStatus::Success && completion.opcode == WcOpcode::RecvWriteRecord
+    }
+
+    fn is_whole(&self, completion: &WorkCompletion) -> bool {
+        let record = self.end.qps[0].take_record(completion.wr_id);
+        record.is_some_and(|record| record.status == RecordStatus::Full && record.len == self.size)
     }
 
     fn look(&mut self) -> Result<(), Fault> {
@@ -348,10 +437,6 @@ impl<'a> PingPong<'a> {
 /// The last byte of a message: never zero, and never that of the message before.
 fn mark(number: u64) -> u8 {
     u8::try_from(number % 255).unwrap_or(0) + 1
-}
-
-fn stamp(number: u64) -> Stamp {
-    Stamp { qp: 0, number }
 }
 
 /// A byte that somebody else may be writing, through the word that it lies in.

@@ -13,6 +13,8 @@ pub const DEPTH_MAX: u32 = 16_384;
 pub const POST_LIST_MAX: u32 = 64;
 /// Memory that one end registers, bytes.
 const MEMORY_MAX: u64 = 8 << 30;
+/// The longest Send of an unreliable datagram service, bytes (docs/protocol/datagram.md).
+pub const UD_SEND_MAX: u32 = 1 << 20;
 /// Without a reason for more, messages go round in so much memory: it stays in a processor's cache.
 const CACHED: u32 = 64 << 10;
 /// Neighbouring messages share no cache line.
@@ -28,6 +30,21 @@ pub enum Op {
     Read,
     /// Send and receive.
     Send,
+    /// RDMA Write-Record, which only datagram services have.
+    WriteRecord,
+}
+
+/// The service of the queue pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Service {
+    /// Reliable connections.
+    #[default]
+    Rc,
+    /// Unreliable datagrams.
+    Ud,
+    /// Reliable datagrams.
+    Rd,
 }
 
 /// What is measured of it.
@@ -88,6 +105,8 @@ pub struct Wire {
 /// What is to be measured, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
+    /// The service.
+    pub service: Service,
     /// The verb.
     pub op: Op,
     /// What is measured.
@@ -124,6 +143,10 @@ pub struct Plan {
     pub file: Option<u64>,
     /// The wire format.
     pub wire: Wire,
+    /// Bytes of an IP packet of a datagram service; what the route has where there is none.
+    pub path_mtu: Option<u16>,
+    /// The most payload that an end sends over each queue pair of unreliable datagrams, bytes per second.
+    pub max_rate: Option<u64>,
 }
 
 /// Where messages lie in an end's memory region. Both ends have the same: a half that messages come out of, a half
@@ -167,6 +190,7 @@ impl Plan {
             Limit::Iterations(_) => {}
         }
         self.validate_combination()?;
+        self.validate_service()?;
         self.layout().map(|_| ())
     }
 
@@ -190,6 +214,42 @@ impl Plan {
         wrong.map_or(Ok(()), |text| Err(usage(text)))
     }
 
+    fn validate_service(&self) -> Result<(), Fault> {
+        let (op, connected) = (self.op, self.service == Service::Rc);
+        let unreliable = self.service == Service::Ud;
+        let wrong = match self.test {
+            _ if connected && op == Op::WriteRecord => {
+                Some("Write-Record is for datagram services: add --qp ud or --qp rd")
+            }
+            _ if connected && self.path_mtu.is_some() => {
+                Some("a path MTU is told to datagram services only")
+            }
+            _ if !unreliable && self.max_rate.is_some() => {
+                Some("only unreliable datagrams have no congestion control, and take a rate")
+            }
+            _ if connected => None,
+            _ if unreliable && op == Op::Write => {
+                Some("nobody learns of a Write by unreliable datagrams: ask for --op write-record")
+            }
+            _ if self.file.is_some() => Some("a file goes over connections"),
+            Test::Idle => Some("datagram services have nothing connected that could be idle"),
+            _ if self.connect == Connect::Exchange => {
+                Some("datagram services are not connected: leave --exchange out")
+            }
+            _ if self.remote_placement => Some("remote placement is for connections"),
+            _ if !self.wire.crc => Some("datagrams always have a CRC"),
+            _ if self.wire.fpdu_max.is_some() || self.wire.strict => {
+                Some("FPDUs are for connections: datagrams take --path-mtu")
+            }
+            _ if unreliable && op == Op::Send && self.size_max() > UD_SEND_MAX => {
+                Some("a Send by unreliable datagrams has 1 MiB at most")
+            }
+            _ if self.max_rate == Some(0) => Some("nothing is sent at a rate of 0"),
+            _ => None,
+        };
+        wrong.map_or(Ok(()), |text| Err(usage(text)))
+    }
+
     /// The longest message, bytes.
     pub(crate) fn size_max(&self) -> u32 {
         self.sizes.iter().copied().max().unwrap_or(1)
@@ -197,7 +257,7 @@ impl Plan {
 
     /// Whether the receiving end must know of each message, and so the sender must know what the receiver has room for.
     pub(crate) fn is_notified(&self) -> bool {
-        self.op == Op::Send || self.file.is_some()
+        self.op == Op::Send && self.service != Service::Ud || self.file.is_some()
     }
 
     /// So many receives are posted again before the sender is told.
@@ -219,6 +279,7 @@ impl Plan {
     /// Room for work requests in the receive queue.
     pub(crate) fn receive_queue(&self) -> u32 {
         match self.test {
+            _ if self.service == Service::Ud => self.rx_depth,
             Test::Bw if !self.is_notified() => 1,
             Test::Idle => self.rx_depth,
             _ => self.rx_depth + self.credits_in_flight(),
@@ -303,6 +364,7 @@ pub(crate) mod tests {
 
     pub(crate) fn plan() -> Plan {
         Plan {
+            service: Service::Rc,
             op: Op::Write,
             test: Test::Bw,
             sizes: vec![65_536],
@@ -325,6 +387,8 @@ pub(crate) mod tests {
                 fpdu_max: None,
                 strict: false,
             },
+            path_mtu: None,
+            max_rate: None,
         }
     }
 
@@ -358,6 +422,56 @@ pub(crate) mod tests {
         ];
         for (text, change) in wrong {
             let mut plan = plan();
+            change(&mut plan);
+            let fault = plan.validate().unwrap_err();
+            assert!(fault.text.contains(text), "{text}: {fault}");
+        }
+    }
+
+    #[test]
+    fn every_service_has_its_verbs_and_is_refused_others() {
+        let of = |service, op| Plan {
+            service,
+            op,
+            ..plan()
+        };
+        for op in [Op::Send, Op::WriteRecord, Op::Read] {
+            assert_eq!(of(Service::Ud, op).validate(), Ok(()));
+            assert_eq!(of(Service::Rd, op).validate(), Ok(()));
+        }
+        assert_eq!(of(Service::Rd, Op::Write).validate(), Ok(()));
+        type Change = fn(&mut Plan);
+        let wrong: [(&str, Service, Op, Change); 11] = [
+            ("--op write-record", Service::Ud, Op::Write, |_| {}),
+            ("--qp ud", Service::Rc, Op::WriteRecord, |_| {}),
+            ("path MTU", Service::Rc, Op::Send, |plan| {
+                plan.path_mtu = Some(1500);
+            }),
+            ("take a rate", Service::Rd, Op::Send, |plan| {
+                plan.max_rate = Some(1);
+            }),
+            ("rate of 0", Service::Ud, Op::Send, |plan| {
+                plan.max_rate = Some(0);
+            }),
+            ("1 MiB at most", Service::Ud, Op::Send, |plan| {
+                plan.sizes = vec![UD_SEND_MAX + 1];
+            }),
+            ("over connections", Service::Rd, Op::Send, |plan| {
+                plan.file = Some(1);
+            }),
+            ("idle", Service::Ud, Op::Send, |plan| plan.test = Test::Idle),
+            ("--exchange", Service::Rd, Op::Send, |plan| {
+                plan.connect = Connect::Exchange;
+            }),
+            ("always have a CRC", Service::Ud, Op::Send, |plan| {
+                plan.wire.crc = false;
+            }),
+            ("--path-mtu", Service::Ud, Op::Send, |plan| {
+                plan.wire.fpdu_max = Some(1024);
+            }),
+        ];
+        for (text, service, op, change) in wrong {
+            let mut plan = of(service, op);
             change(&mut plan);
             let fault = plan.validate().unwrap_err();
             assert!(fault.text.contains(text), "{text}: {fault}");

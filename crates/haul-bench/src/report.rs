@@ -4,7 +4,7 @@ use haul::fault::Fault;
 use haul_io::clock::CpuTime;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Limit, Op, Plan, Test};
+use crate::plan::{Limit, Op, Plan, Service, Test};
 
 /// Fewer samples than this say nothing about one in a hundred, and about one in a thousand.
 const SAMPLES_P99: u64 = 1_000;
@@ -29,6 +29,23 @@ pub struct Spent {
     pub verified: u64,
     /// BLAKE3 of the file, where one was moved and is to be verified.
     pub file_hash: Option<[u8; 32]>,
+    /// What came of what the other end sent, or of what this end read, by unreliable datagrams.
+    pub arrived: Arrived,
+}
+
+/// What came of messages that may be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Arrived {
+    /// Messages that came whole.
+    pub complete: u64,
+    /// Messages of which a part is valid.
+    pub partial: u64,
+    /// Valid bytes of both.
+    pub bytes: u64,
+    /// From the first completion to the last of a message that had not to be waited for to the end, nanoseconds.
+    pub ns: u64,
+    /// Datagrams that the kernel dropped because its receive buffer was full.
+    pub kernel_drops: u64,
 }
 
 impl Spent {
@@ -106,6 +123,27 @@ pub enum Figure {
     Latency(Latency),
 }
 
+/// What became of messages that may be lost, of both directions where there are two.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Datagram {
+    /// Messages that were sent, or asked for by Reads.
+    pub sent_messages: u64,
+    /// Bytes of those.
+    pub sent_bytes: u64,
+    /// Messages that came whole.
+    pub complete_messages: u64,
+    /// Messages of which a part is valid.
+    pub partial_messages: u64,
+    /// Messages of which nothing is.
+    pub lost_messages: u64,
+    /// Valid bytes at the receiver.
+    pub valid_bytes: u64,
+    /// The share of the bytes that is valid, percent.
+    pub valid_percent: f64,
+    /// Datagrams that the kernel of the receiver dropped because its buffer was full.
+    pub kernel_drops: u64,
+}
+
 /// One row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
@@ -122,6 +160,8 @@ pub struct Row {
     pub verified_messages: u64,
     /// BLAKE3 of the file at both ends, in hexadecimal.
     pub file_blake3: Option<String>,
+    /// What became of messages that may be lost; of unreliable datagrams.
+    pub datagram: Option<Datagram>,
     /// Why a figure is not to be trusted.
     pub warnings: Vec<String>,
 }
@@ -159,7 +199,7 @@ pub struct DeviceInfo {
     pub provider: String,
     /// The device.
     pub name: String,
-    /// `iwarp`, `iwarp_udt`, `roce`, `infini_band`.
+    /// `iwarp`, `iwarp_udt`, `iwarp_udp`, `roce`, `infiniband`.
     pub transport: String,
 }
 
@@ -170,6 +210,8 @@ pub struct Summary {
     pub peer: String,
     /// The server's software and version.
     pub software: String,
+    /// The service.
+    pub service: Service,
     /// The verb.
     pub op: Op,
     /// What was measured of it.
@@ -220,6 +262,50 @@ pub(crate) fn cpu(spent: &Spent, bytes: u64, seconds: f64) -> Cpu {
         user_percent: percent(user),
         system_percent: percent(system),
     }
+}
+
+/// What became of messages that may be lost.
+pub(crate) fn datagram(plan: &Plan, client: &Spent, server: &Spent) -> Option<Datagram> {
+    if plan.service != Service::Ud {
+        return None;
+    }
+    let sum = |get: fn(&Spent) -> u64| get(client) + get(server);
+    let (sent, bytes) = (sum(|spent| spent.messages), sum(|spent| spent.bytes));
+    let complete = sum(|spent| spent.arrived.complete);
+    let partial = sum(|spent| spent.arrived.partial);
+    let valid = sum(|spent| spent.arrived.bytes);
+    Some(Datagram {
+        sent_messages: sent,
+        sent_bytes: bytes,
+        complete_messages: complete,
+        partial_messages: partial,
+        lost_messages: sent.saturating_sub(complete + partial),
+        valid_bytes: valid,
+        valid_percent: 100.0 * to_f64(valid) / to_f64(bytes.max(1)),
+        kernel_drops: sum(|spent| spent.arrived.kernel_drops),
+    })
+}
+
+/// What counts as moved by each end. Of unreliable datagrams that is what was valid at the receiver, over the longer of the time
+/// in which it was sent and the time in which it came.
+pub(crate) fn delivered(plan: &Plan, client: Spent, server: Spent) -> (Spent, Spent) {
+    if plan.service != Service::Ud || plan.test != Test::Bw {
+        return (client, server);
+    }
+    let moved = |sender: &Spent, receiver: &Spent| Spent {
+        messages: receiver.arrived.complete,
+        bytes: receiver.arrived.bytes,
+        ns: if sender.messages == 0 {
+            0
+        } else {
+            sender.ns.max(receiver.arrived.ns)
+        },
+        ..*sender
+    };
+    if plan.op == Op::Read {
+        return (moved(&client, &client), moved(&server, &server));
+    }
+    (moved(&client, &server), moved(&server, &client))
 }
 
 /// The figures of both directions together.
@@ -384,6 +470,41 @@ mod tests {
             1.0,
             "an end that sends nothing adds nothing"
         );
+    }
+
+    #[test]
+    fn of_what_may_be_lost_counts_what_came() {
+        let plan = Plan {
+            service: Service::Ud,
+            op: Op::WriteRecord,
+            ..crate::plan::tests::plan()
+        };
+        let client = Spent {
+            messages: 100,
+            bytes: 100_000,
+            ns: 1_000_000,
+            ..Spent::default()
+        };
+        let server = Spent {
+            arrived: Arrived {
+                complete: 60,
+                partial: 30,
+                bytes: 75_000,
+                ns: 2_000_000,
+                kernel_drops: 4,
+            },
+            ..Spent::default()
+        };
+        let found = datagram(&plan, &client, &server).unwrap();
+        assert_eq!((found.sent_messages, found.sent_bytes), (100, 100_000));
+        assert_eq!((found.complete_messages, found.partial_messages), (60, 30));
+        assert_eq!((found.lost_messages, found.valid_bytes), (10, 75_000));
+        assert_eq!((found.valid_percent, found.kernel_drops), (75.0, 4));
+        let (client, server) = delivered(&plan, client, server);
+        let figure = bandwidth(&client, &server);
+        assert_eq!((figure.total_bytes, figure.iterations), (75_000, 60));
+        assert_eq!(figure.bw_average_gbps, 0.3);
+        assert_eq!(figure.server_gbps, 0.0);
     }
 
     #[test]

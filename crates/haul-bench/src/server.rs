@@ -15,7 +15,7 @@ use haul_verbs::Device;
 use crate::control::{self, Control, Message};
 use crate::disk::Disk;
 use crate::end::End;
-use crate::plan::{Connect, Plan, Test, Wire};
+use crate::plan::{Connect, Plan, Service, Test, Wire};
 use crate::session::Session;
 
 /// Strangers that are listened to at the same time.
@@ -24,7 +24,7 @@ const STRANGERS_MAX: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Makes a device that speaks as a client asks.
-pub type Devices = Box<dyn Fn(&Wire) -> Result<Device, Fault> + Send + Sync>;
+pub type Devices = Box<dyn Fn(Service, &Wire) -> Result<Device, Fault> + Send + Sync>;
 /// Takes lines about sessions.
 pub type Log = Box<dyn Fn(&str) + Send + Sync>;
 
@@ -83,7 +83,7 @@ impl Server {
             fpdu_max: None,
             strict: false,
         };
-        (config.devices)(&wire)?;
+        (config.devices)(Service::Rc, &wire)?;
         let listen = |address: &SocketAddr| {
             haul_io::tcp::listen(*address).map_err(|error| {
                 let text = match error.kind() {
@@ -217,13 +217,17 @@ impl Shared {
             (Some(path), Some(_)) => Disk::sink(path)?,
             _ => Disk::nowhere(),
         };
-        let device = (self.config.devices)(&plan.wire)?;
+        let device = (self.config.devices)(plan.service, &plan.wire)?;
         let mut end = End::open(&device, plan)?;
         end.create_qps()?;
         let random = haul_io::random::bytes::<8>()
             .map_err(|error| Fault::new(Code::Other, format!("no random bytes: {error}")))?;
         let token = u64::from_be_bytes(random);
         let listener = match plan.connect {
+            _ if plan.service != Service::Rc => {
+                end.bind_all(own.ip(), self.config.data_port)?;
+                None
+            }
             Connect::Cm => Some(end.listen(SocketAddr::new(own.ip(), self.config.data_port))?),
             Connect::Exchange => None,
         };
@@ -240,6 +244,7 @@ impl Shared {
             other => return Err(other.misplaced()),
         };
         match plan.connect {
+            _ if plan.service != Service::Rc => end.meet_peers(&peer, from.ip()),
             Connect::Cm => end.accept_all(control, token),
             Connect::Exchange => end.connect_endpoints(&peer, from.ip()),
         }

@@ -11,9 +11,10 @@ use crate::end::{End, verb};
 use crate::flow::{Account, Flow, Ways};
 use crate::memory;
 use crate::pingpong::{PingPong, Trips};
-use crate::plan::{Limit, Op, Plan, Test};
+use crate::plan::{Limit, Op, Plan, Service, Test};
 use crate::report::{Memory, Spent};
 use crate::tag::{Kind, Tag};
+use crate::volley::Volley;
 
 /// Bytes that warm up, at most.
 const WARM_UP_BYTES: u64 = 32 << 20;
@@ -38,6 +39,24 @@ pub(crate) struct Measured {
     pub(crate) server: Spent,
     /// Round trips, nanoseconds, of a latency.
     pub(crate) samples: Vec<u64>,
+}
+
+/// How a bandwidth is measured.
+#[derive(Debug)]
+enum Bandwidth<'a> {
+    /// Every message arrives.
+    Flow(Flow<'a>),
+    /// Messages are counted where they arrive.
+    Volley(Volley<'a>),
+}
+
+impl Bandwidth<'_> {
+    fn run(self, time: Option<Duration>, dead_after: Duration) -> Result<Spent, Fault> {
+        match self {
+            Self::Flow(flow) => flow.run(time, dead_after),
+            Self::Volley(volley) => volley.run(time, dead_after),
+        }
+    }
 }
 
 impl<'a> Session<'a> {
@@ -106,7 +125,7 @@ impl<'a> Session<'a> {
                 out: true,
                 back: self.end.plan.bidirectional,
             };
-            let flow = self.flow(ways, size, iterations)?;
+            let flow = self.bandwidth(ways, size, iterations)?;
             control.send(&begin)?;
             expect_ready(control)?;
             (flow.run(time, dead_after)?, Vec::new())
@@ -140,16 +159,26 @@ impl<'a> Session<'a> {
                 out: self.end.plan.bidirectional,
                 back: true,
             };
-            let flow = self.flow(ways, size, iterations)?;
+            let flow = self.bandwidth(ways, size, iterations)?;
             control.send(&Message::Ready)?;
             flow.run(time, dead_after)?
         };
         self.settle(spent).map(|_| ())
     }
 
-    fn flow(&mut self, ways: Ways, size: u32, iterations: Option<u64>) -> Result<Flow<'_>, Fault> {
+    fn bandwidth(
+        &mut self,
+        ways: Ways,
+        size: u32,
+        iterations: Option<u64>,
+    ) -> Result<Bandwidth<'_>, Fault> {
+        let plan = &self.end.plan;
+        if plan.service == Service::Ud || plan.op == Op::WriteRecord {
+            let parties = (self.end, self.peer, self.control);
+            return Volley::new(parties, ways, size, iterations).map(Bandwidth::Volley);
+        }
         let parties = (self.end, self.peer, self.control, self.disk);
-        Flow::new(parties, &mut self.accounts, ways, size, iterations)
+        Flow::new(parties, &mut self.accounts, ways, size, iterations).map(Bandwidth::Flow)
     }
 
     fn pingpong(&self, size: u32) -> Result<PingPong<'a>, Fault> {

@@ -11,7 +11,7 @@ use crate::cm::haul_conn_request;
 use crate::completion::haul_cq;
 use crate::queue::haul_srq;
 
-pub const HAUL_ABI_VERSION: u32 = 0x0001_0000;
+pub const HAUL_ABI_VERSION: u32 = 0x0001_0001;
 
 pub const HAUL_OK: i32 = 0;
 pub const HAUL_ERR_UNSUPPORTED: i32 = -1;
@@ -31,6 +31,7 @@ pub const HAUL_TRANSPORT_IWARP: u32 = 1;
 pub const HAUL_TRANSPORT_IWARP_UDT: u32 = 2;
 pub const HAUL_TRANSPORT_ROCE: u32 = 3;
 pub const HAUL_TRANSPORT_INFINIBAND: u32 = 4;
+pub const HAUL_TRANSPORT_IWARP_UDP: u32 = 5;
 
 pub const HAUL_CAP_ATOMIC: u64 = 1;
 pub const HAUL_CAP_SRQ: u64 = 1 << 1;
@@ -41,6 +42,9 @@ pub const HAUL_CAP_UD: u64 = 1 << 5;
 pub const HAUL_CAP_ZERO_BASED: u64 = 1 << 6;
 pub const HAUL_CAP_REMOTE_PLACEMENT: u64 = 1 << 7;
 pub const HAUL_CAP_ENDPOINTS: u64 = 1 << 8;
+pub const HAUL_CAP_RD: u64 = 1 << 9;
+pub const HAUL_CAP_RC: u64 = 1 << 10;
+pub const HAUL_CAP_WRITE_RECORD: u64 = 1 << 11;
 
 pub const HAUL_OPEN_NO_CRC: u32 = 1;
 pub const HAUL_OPEN_STRICT: u32 = 1 << 1;
@@ -52,12 +56,40 @@ pub const HAUL_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
 pub const HAUL_ACCESS_REMOTE_INVALIDATE: u32 = 1 << 4;
 pub const HAUL_ACCESS_ZERO_BASED: u32 = 1 << 31;
 
+pub const HAUL_PEER_GROUP: u32 = 0x00ff_ffff;
+pub const HAUL_PEER_ANY_QP: u32 = 0xffff_ffff;
+
+pub const HAUL_SOURCES_VALIDATED: u32 = 0;
+pub const HAUL_SOURCES_ANY: u32 = 1;
+pub const HAUL_SOURCES_PEERS: u32 = 2;
+
 pub const HAUL_QPT_RC: u32 = 0;
 pub const HAUL_QPT_UD: u32 = 1;
 pub const HAUL_QPT_RD: u32 = 2;
 
 pub const HAUL_QP_SIGNAL_ALL: u32 = 1;
 pub const HAUL_QP_REMOTE_PLACEMENT: u32 = 1 << 1;
+
+pub const HAUL_RECORDS_AGGREGATE: u32 = 0;
+pub const HAUL_RECORDS_PER_CHUNK: u32 = 1;
+pub const HAUL_RECORDS_QUERY: u32 = 2;
+
+pub const HAUL_DATAGRAM_MULTICAST_LOOP: u32 = 1;
+pub const HAUL_DATAGRAM_GROUP_WRITES: u32 = 1 << 1;
+pub const HAUL_DATAGRAM_PEER_ERROR_FATAL: u32 = 1 << 2;
+
+pub const HAUL_RECORD_OPEN: u32 = 0;
+pub const HAUL_RECORD_FULL: u32 = 1;
+pub const HAUL_RECORD_PARTIAL: u32 = 2;
+pub const HAUL_RECORD_AGED: u32 = 3;
+pub const HAUL_RECORD_SUPERSEDED: u32 = 4;
+pub const HAUL_RECORD_EVICTED: u32 = 5;
+pub const HAUL_RECORD_REVOKED: u32 = 6;
+pub const HAUL_RECORD_CHUNK: u32 = 7;
+pub const HAUL_RECORD_OTHER: u32 = 255;
+
+pub const HAUL_RECORD_WITH_IMM: u32 = 1;
+pub const HAUL_RECORD_RANGES_MAX: u32 = 64;
 
 pub const HAUL_QPS_RESET: u32 = 0;
 pub const HAUL_QPS_INIT: u32 = 1;
@@ -85,6 +117,8 @@ pub const HAUL_WR_RDMA_READ: u32 = 5;
 pub const HAUL_WR_COMPARE_SWAP: u32 = 6;
 pub const HAUL_WR_FETCH_ADD: u32 = 7;
 pub const HAUL_WR_LOCAL_INV: u32 = 8;
+pub const HAUL_WR_WRITE_RECORD: u32 = 9;
+pub const HAUL_WR_WRITE_RECORD_WITH_IMM: u32 = 10;
 
 pub const HAUL_SEND_SIGNALED: u32 = 1;
 pub const HAUL_SEND_FENCE: u32 = 1 << 1;
@@ -115,12 +149,15 @@ pub const HAUL_WC_RDMA_READ: u32 = 2;
 pub const HAUL_WC_COMPARE_SWAP: u32 = 3;
 pub const HAUL_WC_FETCH_ADD: u32 = 4;
 pub const HAUL_WC_LOCAL_INV: u32 = 6;
+pub const HAUL_WC_WRITE_RECORD: u32 = 64;
 pub const HAUL_WC_RECV: u32 = 128;
 pub const HAUL_WC_RECV_RDMA_WITH_IMM: u32 = 129;
+pub const HAUL_WC_RECV_WRITE_RECORD: u32 = 192;
 pub const HAUL_WC_OTHER: u32 = 255;
 
 pub const HAUL_WC_WITH_IMM: u32 = 1;
 pub const HAUL_WC_WITH_INV: u32 = 1 << 1;
+pub const HAUL_WC_WITH_SRC: u32 = 1 << 2;
 
 pub const HAUL_CM_CONNECT_REQUEST: u32 = 1;
 pub const HAUL_CM_ESTABLISHED: u32 = 2;
@@ -137,6 +174,7 @@ pub const HAUL_ASYNC_QP_ACCESS_ERROR: u32 = 3;
 pub const HAUL_ASYNC_COMM_ESTABLISHED: u32 = 4;
 pub const HAUL_ASYNC_SRQ_LIMIT_REACHED: u32 = 5;
 pub const HAUL_ASYNC_DEVICE_FATAL: u32 = 6;
+pub const HAUL_ASYNC_DATAGRAM_REFUSED: u32 = 7;
 pub const HAUL_ASYNC_OTHER: u32 = 255;
 
 /// A structure that begins with its `size` and may grow at its end.
@@ -165,6 +203,9 @@ growing!(
     haul_provider_info: 280,
     haul_open_options: 32,
     haul_mr_info: 40,
+    haul_mr_init: 48,
+    haul_datagram_init: 40,
+    haul_datagram_statistics: 136,
     haul_qp_init: 56,
     haul_qp_info: 296,
     haul_srq_init: 24,
@@ -229,6 +270,92 @@ pub struct haul_mr_info {
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+pub struct haul_mr_init {
+    pub size: u32,
+    pub access: u32,
+    pub start: *mut c_void,
+    pub len: usize,
+    pub iova: u64,
+    pub peers: *const haul_peer,
+    pub peer_count: u32,
+    pub sources: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct haul_peer {
+    pub addr: [u8; 16],
+    pub scope_id: u32,
+    pub qp_num: u32,
+    pub port: u16,
+    pub reserved: [u16; 3],
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct haul_datagram_init {
+    pub size: u32,
+    pub flags: u32,
+    pub records: u32,
+    pub path_mtu: u16,
+    pub multicast_ttl: u8,
+    pub tail_repeats: u8,
+    pub max_rate: u64,
+    pub read_timeout_ns: u64,
+    pub retries: u8,
+    pub reserved: [u8; 7],
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct haul_range {
+    pub start: u32,
+    pub end: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct haul_record {
+    pub ranges: *mut haul_range,
+    pub ranges_room: u32,
+    pub ranges_len: u32,
+    pub source: haul_peer,
+    pub addr: u64,
+    pub rkey: u32,
+    pub message: u32,
+    pub len: u32,
+    pub valid: u32,
+    pub status: u32,
+    pub flags: u32,
+    pub imm: u32,
+    pub reserved: [u32; 5],
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct haul_datagram_statistics {
+    pub size: u32,
+    pub reserved: u32,
+    pub sent: u64,
+    pub received: u64,
+    pub bad_checksum: u64,
+    pub malformed: u64,
+    pub unknown_qp: u64,
+    pub no_receive: u64,
+    pub too_long: u64,
+    pub duplicates: u64,
+    pub incomplete: u64,
+    pub refused: u64,
+    pub late: u64,
+    pub evicted: u64,
+    pub resent: u64,
+    pub peers: u64,
+    pub peer_bytes: u64,
+    pub kernel_drops: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
 pub struct haul_qp_init {
     pub size: u32,
     pub r#type: u32,
@@ -241,6 +368,7 @@ pub struct haul_qp_init {
     pub send_cq: *const haul_cq,
     pub recv_cq: *const haul_cq,
     pub srq: *const haul_srq,
+    pub datagram: *const haul_datagram_init,
 }
 
 #[repr(C)]
@@ -314,7 +442,10 @@ pub struct haul_wc {
     pub data: u32,
     pub src_qp: u32,
     pub vendor_err: u32,
-    pub reserved: [u64; 3],
+    pub src_addr: [u8; 16],
+    pub src_scope_id: u32,
+    pub src_port: u16,
+    pub reserved: u16,
 }
 
 #[repr(C)]

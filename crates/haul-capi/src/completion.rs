@@ -10,6 +10,7 @@ use haul_verbs::{CompletionChannel, Cq, Notify, WcData, WcOpcode, WcStatus, Work
 
 use crate::abi::*;
 use crate::border::{Last, NULL_OUT, count, create, destroy, handles, on, places, timeout};
+use crate::datagram::peer_of;
 use crate::device::haul_context;
 use crate::status::Result;
 
@@ -201,17 +202,21 @@ fn completion(wc: &WorkCompletion) -> haul_wc {
         WcData::InvalidatedRkey(rkey) => (HAUL_WC_WITH_INV, rkey),
         _ => (0, 0),
     };
+    let source = wc.src.map(peer_of);
     haul_wc {
         wr_id: wc.wr_id,
         status: status(wc.status),
         opcode: opcode(wc.opcode),
         byte_len: wc.byte_len,
         qp_num: wc.qp_num,
-        flags,
+        flags: flags | source.map_or(0, |_| HAUL_WC_WITH_SRC),
         data,
-        src_qp: wc.src.map_or(0, |peer| peer.qp_num),
+        src_qp: source.map_or(0, |peer| peer.qp_num),
         vendor_err: wc.vendor_err,
-        reserved: [0; 3],
+        src_addr: source.map_or([0; 16], |peer| peer.addr),
+        src_scope_id: source.map_or(0, |peer| peer.scope_id),
+        src_port: source.map_or(0, |peer| peer.port),
+        reserved: 0,
     }
 }
 
@@ -247,6 +252,8 @@ fn opcode(opcode: WcOpcode) -> u32 {
         WcOpcode::LocalInv => HAUL_WC_LOCAL_INV,
         WcOpcode::Recv => HAUL_WC_RECV,
         WcOpcode::RecvRdmaWithImm => HAUL_WC_RECV_RDMA_WITH_IMM,
+        WcOpcode::WriteRecord => HAUL_WC_WRITE_RECORD,
+        WcOpcode::RecvWriteRecord => HAUL_WC_RECV_WRITE_RECORD,
         _ => HAUL_WC_OTHER,
     }
 }

@@ -342,6 +342,7 @@ fn async_event(event: AsyncEvent) -> haul_async_event {
         AsyncEvent::CommunicationEstablished { qp_num } => (HAUL_ASYNC_COMM_ESTABLISHED, qp_num, 0),
         AsyncEvent::SrqLimitReached { token } => (HAUL_ASYNC_SRQ_LIMIT_REACHED, 0, token),
         AsyncEvent::DeviceFatal => (HAUL_ASYNC_DEVICE_FATAL, 0, 0),
+        AsyncEvent::DatagramRefused { qp_num } => (HAUL_ASYNC_DATAGRAM_REFUSED, qp_num, 0),
         _ => (HAUL_ASYNC_OTHER, 0, 0),
     };
     haul_async_event {
@@ -361,6 +362,7 @@ fn device_info(device: &Device, attributes: &DeviceAttributes) -> haul_device_in
             Transport::IwarpUdt => HAUL_TRANSPORT_IWARP_UDT,
             Transport::Roce => HAUL_TRANSPORT_ROCE,
             Transport::InfiniBand => HAUL_TRANSPORT_INFINIBAND,
+            Transport::IwarpUdp => HAUL_TRANSPORT_IWARP_UDP,
             _ => HAUL_TRANSPORT_OTHER,
         },
         caps: caps(attributes.caps),
@@ -392,6 +394,9 @@ fn caps(caps: DeviceCaps) -> u64 {
         (DeviceCaps::ZERO_BASED, HAUL_CAP_ZERO_BASED),
         (DeviceCaps::REMOTE_PLACEMENT, HAUL_CAP_REMOTE_PLACEMENT),
         (DeviceCaps::ENDPOINTS, HAUL_CAP_ENDPOINTS),
+        (DeviceCaps::RD, HAUL_CAP_RD),
+        (DeviceCaps::RC, HAUL_CAP_RC),
+        (DeviceCaps::WRITE_RECORD, HAUL_CAP_WRITE_RECORD),
     ];
     let set = table.iter().filter(|(ours, _)| caps.contains(*ours));
     set.fold(0, |all, (_, theirs)| all | theirs)

@@ -26,6 +26,7 @@ mod address;
 mod border;
 mod cm;
 mod completion;
+mod datagram;
 mod device;
 mod memory;
 mod queue;
@@ -37,6 +38,7 @@ mod tests;
 
 pub use cm::*;
 pub use completion::*;
+pub use datagram::*;
 pub use device::*;
 pub use memory::*;
 pub use queue::*;

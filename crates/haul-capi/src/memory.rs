@@ -8,7 +8,8 @@ use std::sync::Arc;
 use haul_verbs::{AccessFlags, Mr, MrAddressing, MrInit, Pd, Region, Sources};
 
 use crate::abi::*;
-use crate::border::{Last, create, destroy, handles, on, write_growing};
+use crate::border::{Last, create, destroy, handles, on, read_growing, slice, write_growing};
+use crate::datagram::source_of;
 use crate::device::haul_context;
 use crate::status::{Error, Result};
 
@@ -61,7 +62,7 @@ pub unsafe extern "C" fn haul_mr_reg(
     create(pd, "haul_mr_reg", out, |pd| {
         // SAFETY: the caller's memory, until haul_mr_dereg has returned.
         let region = unsafe { foreign(start, len)? };
-        register(pd, region, access, None)
+        register(pd, region, access, None, Sources::default())
     })
 }
 
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn haul_mr_reg_iova(
     create(pd, "haul_mr_reg_iova", out, |pd| {
         // SAFETY: the caller's memory, until haul_mr_dereg has returned.
         let region = unsafe { foreign(start, len)? };
-        register(pd, region, access, Some(iova))
+        register(pd, region, access, Some(iova), Sources::default())
     })
 }
 
@@ -92,9 +93,55 @@ pub extern "C" fn haul_mr_alloc(
 ) -> c_int {
     create(pd, "haul_mr_alloc", out, |pd| {
         let region = Region::map(len).map_err(Error::os("mapping memory"))?;
-        register(pd, region, access, None)
+        register(pd, region, access, None, Sources::default())
     })
 }
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_mr_create(
+    pd: Option<&haul_pd>,
+    init: *const haul_mr_init,
+    out: Option<&mut MaybeUninit<*mut haul_mr>>,
+) -> c_int {
+    create(pd, "haul_mr_create", out, |pd| {
+        // SAFETY: the caller's structure.
+        let init = unsafe { read_growing(init, MR_DEFAULTS)? };
+        let init = init.ok_or(Error::Argument(
+            "a region has at least a length: begin with HAUL_MR_INIT",
+        ))?;
+        // SAFETY: the caller's array.
+        let peers = unsafe { slice(init.peers, init.peer_count as usize)? };
+        let sources = match init.sources {
+            HAUL_SOURCES_VALIDATED => Sources::Validated,
+            HAUL_SOURCES_ANY => Sources::Any,
+            HAUL_SOURCES_PEERS => Sources::Of(peers.iter().map(source_of).collect()),
+            _ => return Err(Error::Argument("sources that there are not")),
+        };
+        if init.sources != HAUL_SOURCES_PEERS && !peers.is_empty() {
+            return Err(Error::Argument("peers are for HAUL_SOURCES_PEERS only"));
+        }
+        let region = if init.start.is_null() {
+            Region::map(init.len).map_err(Error::os("mapping memory"))?
+        } else {
+            // SAFETY: the caller's memory, until haul_mr_dereg has returned.
+            unsafe { foreign(init.start, init.len)? }
+        };
+        let iova = (init.iova != 0).then_some(init.iova);
+        register(pd, region, init.access, iova, sources)
+    })
+}
+
+const MR_DEFAULTS: haul_mr_init = haul_mr_init {
+    size: 0,
+    access: 0,
+    start: std::ptr::null_mut(),
+    len: 0,
+    iova: 0,
+    peers: std::ptr::null(),
+    peer_count: 0,
+    sources: HAUL_SOURCES_VALIDATED,
+};
 
 /// See include/haul.h.
 #[unsafe(no_mangle)]
@@ -139,7 +186,13 @@ unsafe fn foreign(start: *mut c_void, len: usize) -> Result<Region> {
     Ok(unsafe { Region::from_raw(start, len) })
 }
 
-fn register(pd: &haul_pd, region: Region, access: u32, iova: Option<u64>) -> Result<haul_mr> {
+fn register(
+    pd: &haul_pd,
+    region: Region,
+    access: u32,
+    iova: Option<u64>,
+    sources: Sources,
+) -> Result<haul_mr> {
     let addressing = match iova {
         Some(iova) => MrAddressing::At(iova),
         None if access & HAUL_ACCESS_ZERO_BASED != 0 => MrAddressing::ZeroBased,
@@ -150,7 +203,7 @@ fn register(pd: &haul_pd, region: Region, access: u32, iova: Option<u64>) -> Res
         region,
         access: flags.ok_or(Error::Argument("rights that there are not"))?,
         addressing,
-        sources: Sources::default(),
+        sources,
     };
     Ok(haul_mr {
         mr: pd.pd.register(init)?,

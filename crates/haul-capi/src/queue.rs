@@ -4,15 +4,14 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use haul_verbs::{
-    Blame, DatagramInit, Endpoint, Failure, Qp, QpCapacity, QpInit, QpState, QpType, Srq, SrqInit,
-};
+use haul_verbs::{Blame, Endpoint, Failure, Qp, QpCapacity, QpInit, QpState, QpType, Srq, SrqInit};
 
 use crate::abi::*;
 use crate::border::{
     Last, NULL_OUT, c_text, create, destroy, handles, on, read_growing, timeout, write_growing,
 };
 use crate::cm::with_param;
+use crate::datagram::datagram_init;
 use crate::memory::haul_pd;
 use crate::status::{Error, Result};
 
@@ -44,6 +43,7 @@ const QP_DEFAULTS: haul_qp_init = haul_qp_init {
     send_cq: std::ptr::null(),
     recv_cq: std::ptr::null(),
     srq: std::ptr::null(),
+    datagram: std::ptr::null(),
 };
 
 const SRQ_DEFAULTS: haul_srq_init = haul_srq_init {
@@ -76,6 +76,8 @@ pub unsafe extern "C" fn haul_qp_create(
         };
         // SAFETY: as above.
         let srq = unsafe { init.srq.as_ref() };
+        // SAFETY: the caller's structure, or NULL.
+        let datagram = unsafe { datagram_init(init.datagram)? };
         let init = QpInit {
             qp_type: qp_type(init.r#type)?,
             send_cq: &send_cq.cq,
@@ -90,7 +92,7 @@ pub unsafe extern "C" fn haul_qp_create(
             },
             signal_all: init.flags & HAUL_QP_SIGNAL_ALL != 0,
             remote_placement: init.flags & HAUL_QP_REMOTE_PLACEMENT != 0,
-            datagram: DatagramInit::default(),
+            datagram,
         };
         Ok(haul_qp {
             qp: pd.pd.create_qp(&init)?,

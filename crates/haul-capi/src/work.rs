@@ -10,6 +10,7 @@ use haul_verbs::{
 
 use crate::abi::*;
 use crate::border::{on, slice};
+use crate::datagram::destination;
 use crate::queue::{haul_qp, haul_srq};
 use crate::status::{Error, Result};
 
@@ -33,7 +34,30 @@ pub unsafe extern "C" fn haul_post_send(
         // SAFETY: the caller's array.
         let result = unsafe { slice(requests, len) }.and_then(|requests| {
             // SAFETY: what requests point to is the caller's as well.
-            unsafe { post_all(&qp.qp, requests, &mut done) }
+            unsafe { post_all(&qp.qp, requests, &[], &mut done) }
+        });
+        finish(posted, done, result)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_post_send_to(
+    qp: Option<&haul_qp>,
+    peers: *const haul_peer,
+    requests: *const haul_send_wr,
+    len: usize,
+    posted: Option<&mut MaybeUninit<usize>>,
+) -> c_int {
+    on(qp, "haul_post_send_to", |qp| {
+        let mut done = 0;
+        // SAFETY: the caller's array.
+        let requests = unsafe { slice(requests, len) };
+        // SAFETY: as above.
+        let peers = unsafe { slice(peers, len) };
+        let result = requests.and_then(|requests| {
+            // SAFETY: what requests point to is the caller's as well.
+            unsafe { post_all(&qp.qp, requests, peers?, &mut done) }
         });
         finish(posted, done, result)
     })
@@ -91,15 +115,20 @@ enum Converted<'a> {
     Scattered(SendWr<'static>, &'a [haul_sge]),
 }
 
-/// Posts in order; `done` counts.
+/// Posts in order, to a peer each where there are any; `done` counts.
 ///
 /// # Safety
 /// Arrays and inline data that the requests point to are readable until it returns.
-unsafe fn post_all(qp: &Qp, requests: &[haul_send_wr], done: &mut usize) -> Result<()> {
+unsafe fn post_all(
+    qp: &Qp,
+    requests: &[haul_send_wr],
+    peers: &[haul_peer],
+    done: &mut usize,
+) -> Result<()> {
     let mut batch = ArrayVec::<SendWr<'_>, CHUNK>::new();
-    for request in requests {
+    for (index, request) in requests.iter().enumerate() {
         // SAFETY: the caller's contract.
-        match unsafe { convert(request) } {
+        match unsafe { convert(request, peers.get(index)) } {
             Ok(Converted::Ready(converted)) => {
                 if batch.is_full() {
                     flush(qp, &mut batch, done)?;
@@ -146,7 +175,7 @@ fn counted(result: Result<(), PostError>, all: usize, done: &mut usize) -> Resul
 
 /// # Safety
 /// As [`post_all`].
-unsafe fn convert<'a>(request: &haul_send_wr) -> Result<Converted<'a>> {
+unsafe fn convert<'a>(request: &haul_send_wr, peer: Option<&haul_peer>) -> Result<Converted<'a>> {
     let known = HAUL_SEND_SIGNALED | HAUL_SEND_FENCE | HAUL_SEND_SOLICITED | HAUL_SEND_INLINE;
     if request.flags & !known != 0 || request.reserved != 0 {
         return Err(Error::Argument(
@@ -158,7 +187,7 @@ unsafe fn convert<'a>(request: &haul_send_wr) -> Result<Converted<'a>> {
         op: operation(request)?,
         flags: SendFlags::from_bits_truncate(request.flags & !HAUL_SEND_INLINE),
         data: Data::Sges(SgeList::EMPTY),
-        peer: None,
+        peer: peer.map(destination).transpose()?,
     };
     // SAFETY: the caller's contract.
     let pieces: &[haul_sge] = unsafe { slice(request.sges, request.num_sge as usize)? };
@@ -230,6 +259,8 @@ fn operation(request: &haul_send_wr) -> Result<SendOp> {
             add: request.compare_add,
         },
         HAUL_WR_LOCAL_INV => SendOp::LocalInv(request.data),
+        HAUL_WR_WRITE_RECORD => SendOp::WriteRecord(remote),
+        HAUL_WR_WRITE_RECORD_WITH_IMM => SendOp::WriteRecordWithImm(remote, request.data),
         _ => return Err(Error::Argument("a send work request has an unknown opcode")),
     })
 }

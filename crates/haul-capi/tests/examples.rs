@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
 /// Programs that are both ends themselves.
-const ALONE: [&str; 3] = ["srq", "verbs", "errors"];
+const ALONE: [&str; 5] = ["srq", "verbs", "errors", "ud", "rd"];
 /// Programs of two ends, and what the one that connects is told.
 const BETWEEN_TWO: [(&str, &[&str]); 3] = [
     ("pingpong", &["300", "64"]),

@@ -1,7 +1,7 @@
 //! The RDMA devices that a command line can name.
 
 use haul::fault::{Code, Fault};
-use haul_bench::plan::Wire;
+use haul_bench::plan::{Service, Wire};
 use haul_soft::rnic;
 use haul_verbs::Device;
 use haul_verbs::provider::Provider as _;
@@ -10,9 +10,9 @@ use crate::args::Channel;
 use crate::args::rdma;
 
 /// The device that was named; the software provider's speaks as `wire` says.
-pub(crate) fn device(args: &rdma::Device, wire: &Wire) -> Result<Device, Fault> {
+pub(crate) fn device(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fault> {
     match &args.provider {
-        rdma::Provider::Soft => soft(args, wire),
+        rdma::Provider::Soft => soft(args, service, wire),
         rdma::Provider::Ibv(name) => {
             let devices = haul_ibv::Ibv::load().devices();
             pick(devices.map_err(none)?, name)
@@ -20,7 +20,7 @@ pub(crate) fn device(args: &rdma::Device, wire: &Wire) -> Result<Device, Fault> 
     }
 }
 
-fn soft(args: &rdma::Device, wire: &Wire) -> Result<Device, Fault> {
+fn soft(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fault> {
     let default = rnic::Options::default();
     let fpdu_max = wire.fpdu_max.unwrap_or(default.fpdu_max);
     if !(512..=65_536).contains(&fpdu_max) {
@@ -35,9 +35,10 @@ fn soft(args: &rdma::Device, wire: &Wire) -> Result<Device, Fault> {
         pcap: args.pcap.clone(),
         ..default
     };
-    let name = match args.channel {
-        Channel::Tcp => "soft-tcp",
-        Channel::Udt => "soft-udt",
+    let name = match (service, args.channel) {
+        (Service::Ud | Service::Rd, _) => "soft-udp",
+        (Service::Rc, Channel::Tcp) => "soft-tcp",
+        (Service::Rc, Channel::Udt) => "soft-udt",
     };
     pick(rnic::provider(options).devices().map_err(none)?, name)
 }

@@ -26,6 +26,22 @@ pub fn send(socket: impl AsFd, ranges: &[Gather<'_>], more: bool) -> io::Result<
     if more {
         flags |= libc::MSG_MORE;
     }
+    if let [range] = ranges {
+        // SAFETY: `Gather` has the layout of iovec.
+        let range = unsafe { &*std::ptr::from_ref(range).cast::<libc::iovec>() };
+        // A message costs the kernel more than a range does.
+        return retry(|| {
+            // SAFETY: the range is borrowed, and the call reads it and nothing else.
+            unsafe {
+                libc::send(
+                    socket.as_fd().as_raw_fd(),
+                    range.iov_base,
+                    range.iov_len,
+                    flags,
+                )
+            }
+        });
+    }
     let message = message(ranges.as_ptr().cast_mut().cast(), ranges.len());
     retry(|| {
         // SAFETY: the message names live memory only: `Gather` has the layout of iovec, borrows what it names, and the call
@@ -39,6 +55,21 @@ pub fn send(socket: impl AsFd, ranges: &[Gather<'_>], more: bool) -> io::Result<
 /// # Errors
 /// `WouldBlock` where nothing has arrived; else that of `recvmsg(2)`.
 pub fn receive(socket: impl AsFd, ranges: &mut [Scatter<'_>]) -> io::Result<usize> {
+    if let [range] = ranges {
+        // SAFETY: `Scatter` has the layout of iovec.
+        let range = unsafe { &*std::ptr::from_ref(range).cast::<libc::iovec>() };
+        return retry(|| {
+            // SAFETY: the range is borrowed for writing, and the call writes there and nowhere else.
+            unsafe {
+                libc::recv(
+                    socket.as_fd().as_raw_fd(),
+                    range.iov_base,
+                    range.iov_len,
+                    libc::MSG_DONTWAIT,
+                )
+            }
+        });
+    }
     let mut message = message(ranges.as_mut_ptr().cast(), ranges.len());
     retry(|| {
         // SAFETY: the message names live memory only: `Scatter` has the layout of iovec, borrows for writing what it names,

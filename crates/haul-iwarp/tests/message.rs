@@ -284,11 +284,9 @@ fn segments_are_as_long_as_both_ends_can_take() {
 fn what_is_no_hello_is_refused_at_the_start() {
     let mut hello = Vec::new();
     Hello::Ready.emit(&mut hello);
-    let mut finish = Vec::new();
-    Hello::Finish.emit(&mut finish);
     for (index, message) in [
         (0, hello.clone()),
-        (0, finish),
+        (0, finish(0)),
         (1, hello),
         (0, segment(Opcode::Write, 0)),
     ] {
@@ -524,6 +522,53 @@ fn both_ends_may_finish_and_an_end_without_it_is_a_loss() {
     end.drain();
     assert_eq!(end.connection.error(), Some(Error::Lost));
     assert_eq!(ids(&end.completions), [(1, Status::Flushed)]);
+}
+
+/// The octets of a finish after `received` messages.
+fn finish(received: u64) -> Vec<u8> {
+    let mut octets = Vec::new();
+    Hello::Finish { received }.emit(&mut octets);
+    octets
+}
+
+#[test]
+fn a_finish_overtakes_acknowledgements_and_nothing_that_arrived_is_flushed() {
+    let mut net = open();
+    let [a, b] = &mut net.ends;
+    receive(a, 1, 8);
+    post(b, 2, SEND, pattern(8, 1));
+    for (index, octets) in said(b) {
+        a.take(index, &octets);
+    }
+    assert_eq!(ids(&a.completions), [(1, Status::Success)]);
+    assert!(b.completions.is_empty(), "nothing is acknowledged");
+    a.connection.close(a.now);
+    for (index, octets) in said(a) {
+        b.take(index, &octets);
+    }
+    assert_eq!(ids(&b.completions), [(2, Status::Success)]);
+    assert_eq!(b.connection.error(), None);
+    assert_eq!(b.connection.state(), State::Closed);
+}
+
+#[test]
+fn what_a_finish_does_not_count_is_flushed_and_it_counts_no_more_than_was_sent() {
+    for (received, error) in [
+        (1, Error::Lost),
+        (3, Error::PeerMisbehaved(TermCode::STREAM_CATASTROPHIC)),
+        (
+            u64::MAX,
+            Error::PeerMisbehaved(TermCode::STREAM_CATASTROPHIC),
+        ),
+    ] {
+        let mut net = open();
+        let b = &mut net.ends[1];
+        post(b, 1, SEND, pattern(8, 1));
+        assert_eq!(said(b).len(), 1);
+        b.take(2, &finish(received));
+        assert_eq!(b.connection.error(), Some(error), "{received}");
+        assert_eq!(ids(&b.completions), [(1, Status::Flushed)]);
+    }
 }
 
 #[test]

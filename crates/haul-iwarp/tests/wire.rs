@@ -207,6 +207,8 @@ proptest! {
         let capabilities = Capabilities { atomics, immediate, fpdu_units };
         let octets = capabilities.emit();
         prop_assert_eq!(Capabilities::parse(&octets), (Some(capabilities), &[][..]));
+        let whole = [&b"own"[..], &octets].concat();
+        prop_assert_eq!(Capabilities::parse(&whole), (Some(capabilities), &b"own"[..]));
         let short = &octets[..CAPABILITIES_LEN - 1];
         prop_assert_eq!(Capabilities::parse(short), (None, short));
     }
@@ -218,6 +220,7 @@ proptest! {
         reads in any::<[u16; 2]>(),
         segment_max in any::<u32>(),
         private in prop::collection::vec(any::<u8>(), 0..=PRIVATE_DATA_MAX),
+        received in any::<u64>(),
         flip in any::<prop::sample::Index>(),
     ) {
         let terms = Terms {
@@ -233,7 +236,7 @@ proptest! {
             1 => Hello::Reply(terms),
             2 => Hello::Refusal(terms),
             3 => Hello::Ready,
-            _ => Hello::Finish,
+            _ => Hello::Finish { received },
         };
         let mut octets = Vec::new();
         hello.emit(&mut octets);

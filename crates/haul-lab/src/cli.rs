@@ -50,6 +50,8 @@ pub enum Command {
     Compare(crate::compare::CompareArgs),
     /// Measure how two flows share a bottleneck
     Fairness(crate::compare::FairnessArgs),
+    /// Make a paper's figures on this machine, beside what the paper says
+    Reproduce(crate::reproduce::ReproduceArgs),
     /// Show the scenarios that come along, or the text of one
     Scenarios(ScenariosArgs),
 }
@@ -189,6 +191,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Calibrate(args) => calibrate::calibrate(&args),
         Command::Compare(args) => crate::compare::compare(&args),
         Command::Fairness(args) => crate::compare::fairness(&args),
+        Command::Reproduce(args) => crate::reproduce::reproduce(&args),
         Command::Scenarios(args) => list::scenarios(&args),
     }
 }

@@ -13,13 +13,13 @@ mod arrivals;
 mod bar;
 mod cell;
 mod fairness;
-mod machine;
+pub(crate) mod machine;
 mod plot;
 mod record;
-mod session;
-mod stats;
+pub(crate) mod session;
+pub(crate) mod stats;
 mod table;
-mod tool;
+pub(crate) mod tool;
 
 use std::path::Path;
 use std::process::ExitCode;

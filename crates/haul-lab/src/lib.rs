@@ -10,7 +10,8 @@
 //! [`Lab::command`].
 //!
 //! Map: [`scenario`] what is asked for · [`lab`] hosts and processes · [`emulator`] the path in
-//! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · [`compare`] tools side by side · `state` what
+//! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · [`compare`] tools side by side ·
+//! [`reproduce`] a paper's figures · `state` what
 //! labs leave on disk · [`report`] counters for people and programs · [`cli`] the commands.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -26,8 +27,10 @@ pub mod emulator;
 pub mod lab;
 mod packet;
 pub mod report;
+pub mod reproduce;
 pub mod scenario;
 mod state;
+mod svg;
 
 pub use cli::{Args, Command, run};
 pub use lab::{Engine, Lab};

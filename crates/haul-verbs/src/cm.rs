@@ -67,7 +67,8 @@ pub enum CmEvent {
     },
     /// The peer's application does not want the connection.
     Rejected {
-        /// The queue pair. It may be in error then: another attempt takes a new one.
+        /// The queue pair. It may be in error then, and another attempt takes a new one. The software provider's is reset,
+        /// its receives flushed, and may connect again.
         qp_num: u32,
         /// What the peer's application says.
         private_data: Vec<u8>,

@@ -20,9 +20,28 @@ pub struct Sge {
 #[derive(Clone, Copy, Default)]
 pub struct SgeList {
     pieces: [Sge; SGE_MAX],
-    /// <= SGE_MAX
-    len: u8,
+    len: Pieces,
 }
+
+/// How many. Not a number, so that what may be a list takes no more memory than a list: there is one for each work request.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(u8)]
+enum Pieces {
+    #[default]
+    None,
+    One,
+    Two,
+    Three,
+    Four,
+}
+
+const COUNTS: [Pieces; SGE_MAX + 1] = [
+    Pieces::None,
+    Pieces::One,
+    Pieces::Two,
+    Pieces::Three,
+    Pieces::Four,
+];
 
 impl SgeList {
     /// No memory: a message without payload.
@@ -32,7 +51,7 @@ impl SgeList {
             len: 0,
             lkey: 0,
         }; SGE_MAX],
-        len: 0,
+        len: Pieces::None,
     };
 
     /// These pieces; none where there are more than [`SGE_MAX`].
@@ -40,14 +59,14 @@ impl SgeList {
     pub fn new(pieces: &[Sge]) -> Option<Self> {
         let mut list = Self::EMPTY;
         list.pieces.get_mut(..pieces.len())?.copy_from_slice(pieces);
-        list.len = u8::try_from(pieces.len()).ok()?;
+        list.len = *COUNTS.get(pieces.len())?;
         Some(list)
     }
 
     /// The pieces.
     #[must_use]
     pub fn as_slice(&self) -> &[Sge] {
-        &self.pieces[..usize::from(self.len)]
+        &self.pieces[..self.len as usize]
     }
 
     /// Octets in all.
@@ -64,7 +83,7 @@ impl From<Sge> for SgeList {
     fn from(piece: Sge) -> Self {
         let mut list = Self::EMPTY;
         list.pieces[0] = piece;
-        list.len = 1;
+        list.len = Pieces::One;
         list
     }
 }
@@ -123,7 +142,7 @@ pub enum SendOp {
         /// How much.
         add: u64,
     },
-    /// The local memory region of this key ends.
+    /// The local memory region of this key ends, when the requests before it are complete. It has no data.
     LocalInv(u32),
 }
 
@@ -264,6 +283,7 @@ mod tests {
         assert_eq!(list.as_slice(), [piece; SGE_MAX]);
         assert_eq!(list.total_len(), u64::from(u32::MAX) * SGE_MAX as u64);
         assert!(SgeList::new(&[piece; SGE_MAX + 1]).is_none());
+        assert_eq!(size_of::<Option<SgeList>>(), size_of::<SgeList>());
         assert_eq!(SgeList::EMPTY.total_len(), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! A provider whose answers a test chooses.
 
-use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use haul_verbs::provider::{
     QpOps,
 };
 use haul_verbs::{
-    AsyncEvent, Data, Device, DeviceAttributes, DeviceCaps, Error, Failure, MrInit, Notify,
-    PostError, QpCapacity, QpInit, QpState, RecvWr, Result, SendFlags, SendOp, SendWr, Sge,
-    Transport, WorkCompletion,
+    AsyncEvent, Data, DatagramInit, DatagramStatistics, Device, DeviceAttributes, DeviceCaps,
+    Error, Failure, MrInit, Notify, Peer, PostError, QpCapacity, QpInit, QpState, QpType, RecvWr,
+    Result, SendFlags, SendOp, SendWr, Sge, Sources, Transport, WorkCompletion, WriteRecord,
 };
 
 /// What a test says and what it sees.
@@ -31,6 +31,14 @@ pub(super) struct Script {
     pub(super) received: Mutex<Vec<(u64, Vec<Sge>)>>,
     /// How many requests there is room for.
     pub(super) room: Mutex<Option<usize>>,
+    /// What `haul_qp_create` asked for beyond a connection.
+    pub(super) asked: Mutex<Option<(QpType, DatagramInit)>>,
+    /// Whom the last region is open to.
+    pub(super) sources: Mutex<Option<Sources>>,
+    /// Groups that were joined, and left.
+    pub(super) groups: Mutex<Vec<(bool, IpAddr, Option<IpAddr>)>>,
+    /// Records that wait, by the number of their completion.
+    pub(super) records: Mutex<Vec<(u64, WriteRecord)>>,
     /// How often each queue pair and region has ended.
     pub(super) ended: Mutex<Vec<&'static str>>,
 }
@@ -43,6 +51,7 @@ pub(super) struct Sent {
     pub(super) flags: SendFlags,
     pub(super) pieces: Vec<Sge>,
     pub(super) inline: Vec<u8>,
+    pub(super) peer: Option<Peer>,
 }
 
 impl Script {
@@ -154,10 +163,12 @@ impl ContextOps for Mock {
 
 impl PdOps for Mock {
     fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>> {
+        *self.0.sources.lock().unwrap() = Some(init.sources.clone());
         Ok(Arc::new(MockMr(self.0.clone(), init)))
     }
 
-    fn create_qp(self: Arc<Self>, _init: &QpInit<'_>) -> Result<Arc<dyn QpOps>> {
+    fn create_qp(self: Arc<Self>, init: &QpInit<'_>) -> Result<Arc<dyn QpOps>> {
+        *self.0.asked.lock().unwrap() = Some((init.qp_type, init.datagram.clone()));
         Ok(Arc::new(MockQp(self.0.clone())))
     }
 }
@@ -239,6 +250,7 @@ impl QpOps for MockQp {
                 flags: wr.flags,
                 pieces,
                 inline,
+                peer: wr.peer,
             });
         }
         Ok(())
@@ -267,6 +279,70 @@ impl QpOps for MockQp {
             what: "waiting",
             source: std::io::ErrorKind::TimedOut.into(),
         })
+    }
+
+    fn bind(self: Arc<Self>, address: SocketAddr) -> Result<SocketAddr> {
+        Ok(SocketAddr::new(address.ip(), 777))
+    }
+
+    fn adopt(self: Arc<Self>, socket: OwnedFd) -> Result<SocketAddr> {
+        let address = socket2::Socket::from(socket).local_addr();
+        let address = address.map_err(|source| Error::Os {
+            what: "asking a socket",
+            source,
+        })?;
+        address.as_socket().ok_or(Error::Invalid("a socket"))
+    }
+
+    fn attach_multicast(&self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+        self.0.groups.lock().unwrap().push((true, group, interface));
+        Ok(())
+    }
+
+    fn detach_multicast(&self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+        let mut groups = self.0.groups.lock().unwrap();
+        groups.push((false, group, interface));
+        Ok(())
+    }
+
+    fn take_record(&self, wr_id: u64) -> Option<WriteRecord> {
+        let mut records = self.0.records.lock().unwrap();
+        let index = records.iter().position(|(id, _)| *id == wr_id)?;
+        Some(records.remove(index).1)
+    }
+
+    fn records(&self, rkey: u32) -> Vec<WriteRecord> {
+        let records = self.0.records.lock().unwrap();
+        let all = records.iter().map(|(_, record)| record);
+        all.filter(|record| record.target.rkey == rkey)
+            .cloned()
+            .collect()
+    }
+
+    fn datagram_statistics(&self) -> Result<DatagramStatistics> {
+        let mut counted = DatagramStatistics::default();
+        let counters = [
+            &mut counted.sent,
+            &mut counted.received,
+            &mut counted.bad_checksum,
+            &mut counted.malformed,
+            &mut counted.unknown_qp,
+            &mut counted.no_receive,
+            &mut counted.too_long,
+            &mut counted.duplicates,
+            &mut counted.incomplete,
+            &mut counted.refused,
+            &mut counted.late,
+            &mut counted.evicted,
+            &mut counted.resent,
+            &mut counted.peers,
+            &mut counted.peer_bytes,
+            &mut counted.kernel_drops,
+        ];
+        for (counter, number) in counters.into_iter().zip(1..) {
+            *counter = number;
+        }
+        Ok(counted)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The border against a provider that says what the test wants; connections are tested by c/examples.
 
+mod datagram;
 mod mock;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -51,6 +52,7 @@ impl World {
             send_cq: &raw const *cq,
             recv_cq: &raw const *cq,
             srq: std::ptr::null(),
+            datagram: std::ptr::null(),
         };
         // SAFETY: the structure is whole, its handles live.
         let qp = make(|out| unsafe { haul_qp_create(Some(&pd), &init, out) });
@@ -227,7 +229,7 @@ fn completions_come_over_whole_however_many_there_are() {
         assert_eq!((wc.byte_len, wc.qp_num, wc.vendor_err), (2, 3, 5));
         assert_eq!(
             (wc.flags, wc.data, wc.reserved),
-            (HAUL_WC_WITH_INV, 4, [0; 3])
+            (HAUL_WC_WITH_INV | HAUL_WC_WITH_SRC, 4, 0)
         );
     }
     // What was taken before an overflow shows is not lost.
@@ -277,12 +279,17 @@ fn work_requests_arrive_as_they_were_meant() {
         ),
         (HAUL_WR_FETCH_ADD, SendOp::FetchAdd { remote, add: 7 }),
         (HAUL_WR_LOCAL_INV, SendOp::LocalInv(5)),
+        (HAUL_WR_WRITE_RECORD, SendOp::WriteRecord(remote)),
+        (
+            HAUL_WR_WRITE_RECORD_WITH_IMM,
+            SendOp::WriteRecordWithImm(remote, 5),
+        ),
     ];
     let requests = operations.map(|(opcode, _)| haul_send_wr {
         opcode,
         ..write(opcode.into(), &pieces)
     });
-    assert_eq!(world.send(&requests), (HAUL_OK, 9));
+    assert_eq!(world.send(&requests), (HAUL_OK, 11));
     let sge = |offset, len| Sge {
         addr: addr + offset,
         len,
@@ -294,6 +301,7 @@ fn work_requests_arrive_as_they_were_meant() {
         flags: SendFlags::SIGNALED,
         pieces: vec![sge(0, 1), sge(2, 2)],
         inline: Vec::new(),
+        peer: None,
     });
     assert_eq!(*world.script.sent.lock().unwrap(), wanted);
 
@@ -378,7 +386,7 @@ fn limits_are_those_of_the_device_and_of_the_interface() {
     assert_eq!(result, HAUL_OK);
     // SAFETY: names end with a NUL.
     assert_eq!(unsafe { CStr::from_ptr(info.name.as_ptr()) }, c"mock0");
-    assert_eq!(info.caps, (HAUL_CAP_ENDPOINTS << 1) - 1);
+    assert_eq!(info.caps, (HAUL_CAP_WRITE_RECORD << 1) - 1);
     assert_eq!(
         (info.max_sge, info.max_inline),
         (HAUL_SGE_MAX, HAUL_INLINE_MAX)

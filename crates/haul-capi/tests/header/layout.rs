@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use haul_capi::abi::*;
 use haul_verbs::cm::ConnParam;
-use haul_verbs::{QpCapacity, SrqInit};
+use haul_verbs::{DatagramInit, QpCapacity, SrqInit};
 
 /// A structure with its size, and the offsets of its fields.
 pub(crate) struct Layout {
@@ -55,9 +55,23 @@ pub(crate) fn all() -> Vec<Layout> {
         }
         haul_provider_info { size, devices, name, reason }
         haul_open_options { size, flags, shards, fpdu_max, socket_buffer, pcap }
+        haul_peer { addr, scope_id, qp_num, port, reserved }
         haul_mr_info { size, access, lkey, rkey, addr, len, ptr }
+        haul_mr_init { size, access, start, len, iova, peers, peer_count, sources }
+        haul_datagram_init {
+            size, flags, records, path_mtu, multicast_ttl, tail_repeats, max_rate, read_timeout_ns, retries, reserved,
+        }
+        haul_range { start, end }
+        haul_record {
+            ranges, ranges_room, ranges_len, source, addr, rkey, message, len, valid, status, flags, imm, reserved,
+        }
+        haul_datagram_statistics {
+            size, reserved, sent, received, bad_checksum, malformed, unknown_qp, no_receive, too_long, duplicates, incomplete,
+            refused, late, evicted, resent, peers, peer_bytes, kernel_drops,
+        }
         haul_qp_init {
             size, r#type, flags, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline, send_cq, recv_cq, srq,
+            datagram,
         }
         haul_qp_info {
             size, qp_num, state, blame, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline, reserved, reason,
@@ -69,7 +83,8 @@ pub(crate) fn all() -> Vec<Layout> {
         }
         haul_recv_wr { wr_id, sges, num_sge, reserved }
         haul_wc {
-            wr_id, status, opcode, byte_len, qp_num, flags, data, src_qp, vendor_err, reserved,
+            wr_id, status, opcode, byte_len, qp_num, flags, data, src_qp, vendor_err, src_addr, src_scope_id,
+            src_port, reserved,
         }
         haul_endpoint { qp_num, psn, lid, port, reserved, gid }
         haul_conn_param {
@@ -90,6 +105,9 @@ CONSTANT haul_device_info device_info = HAUL_DEVICE_INFO_INIT;
 CONSTANT haul_provider_info provider_info = HAUL_PROVIDER_INFO_INIT;
 CONSTANT haul_open_options open_options = HAUL_OPEN_OPTIONS_INIT;
 CONSTANT haul_mr_info mr_info = HAUL_MR_INFO_INIT;
+CONSTANT haul_mr_init mr_init = HAUL_MR_INIT;
+CONSTANT haul_datagram_init datagram_init = HAUL_DATAGRAM_INIT;
+CONSTANT haul_datagram_statistics datagram_statistics = HAUL_DATAGRAM_STATISTICS_INIT;
 CONSTANT haul_qp_init qp_init = HAUL_QP_INIT;
 CONSTANT haul_qp_info qp_info = HAUL_QP_INFO_INIT;
 CONSTANT haul_srq_init srq_init = HAUL_SRQ_INIT;
@@ -107,6 +125,7 @@ pub(crate) fn defaults() -> String {
         let value = layout.name.trim_start_matches("haul_");
         format!("{value}.size == sizeof(haul_{value})")
     });
+    let datagram = DatagramInit::default();
     let (qp, srq, param) = (
         QpCapacity::default(),
         SrqInit::default(),
@@ -130,6 +149,20 @@ pub(crate) fn defaults() -> String {
         format!("conn_param.initiator_depth == {}", param.initiator_depth),
         format!("conn_param.rnr_retry_count == {}", param.rnr_retry_count),
         format!("conn_param.retry_count == {}", param.retry_count),
+        "mr_init.sources == HAUL_SOURCES_VALIDATED".to_owned(),
+        "datagram_init.records == HAUL_RECORDS_AGGREGATE && datagram_init.flags == 0".to_owned(),
+        format!("datagram_init.path_mtu == {}", datagram.path_mtu),
+        format!("datagram_init.multicast_ttl == {}", datagram.multicast_ttl),
+        format!("datagram_init.tail_repeats == {}", datagram.tail_repeats),
+        format!(
+            "datagram_init.max_rate == {}",
+            datagram.max_rate.unwrap_or(0)
+        ),
+        format!(
+            "datagram_init.read_timeout_ns == {}",
+            datagram.read_timeout.as_nanos()
+        ),
+        format!("datagram_init.retries == {}", datagram.retries),
     ];
     let checks = sizes.chain(defaults);
     checks

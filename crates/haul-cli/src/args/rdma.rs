@@ -7,7 +7,7 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use haul_bench::plan::{DEPTH_MAX, POST_LIST_MAX, QPS_MAX, SIZE_MAX};
 
 use super::{Channel, Output};
-use crate::quantity::{bytes, duration};
+use crate::quantity::{bytes, duration, rate};
 
 #[derive(Debug, ClapArgs)]
 #[command(
@@ -30,9 +30,12 @@ pub(crate) struct Rdma {
     pub(crate) device: Device,
     #[command(flatten)]
     pub(crate) wire: Wire,
-    /// The verb
-    #[arg(long, value_enum, default_value_t = Op::Write)]
-    pub(crate) op: Op,
+    /// The service: connections, or datagrams over UDP
+    #[arg(long, value_enum, default_value_t = Service::Rc)]
+    pub(crate) qp: Service,
+    /// The verb [default: write; for --qp ud write-record]
+    #[arg(long, value_enum)]
+    pub(crate) op: Option<Op>,
     /// Bandwidth, or the latency of one message at a time
     #[arg(long, value_enum, default_value_t = Test::Bw)]
     pub(crate) test: Test,
@@ -42,7 +45,7 @@ pub(crate) struct Rdma {
     /// Powers of two from the first to the second: 1..8388608
     #[arg(long, value_parser = sizes, value_name = "FROM..TO", conflicts_with = "all")]
     pub(crate) sizes: Option<std::ops::RangeInclusive<u32>>,
-    /// Every size from 2^0 to 2^23
+    /// Every size from 2^0 to 2^23; of Sends by unreliable datagrams to 2^20
     #[arg(long, short)]
     pub(crate) all: bool,
     #[arg(long, short = 't', visible_alias = "tx-depth", value_name = "N",
@@ -54,7 +57,7 @@ pub(crate) struct Rdma {
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
     pub(crate) rx_depth: Option<u32>,
     /// Queue pairs
-    #[arg(long, visible_alias = "qp", value_name = "N", default_value_t = 1,
+    #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
     pub(crate) qps: u32,
     /// Connect that many queue pairs, use each once, and tell the memory that they take; nothing else
@@ -97,6 +100,12 @@ pub(crate) struct Rdma {
     /// Sleep until the completion channel tells; the same as --wait events
     #[arg(long, short, conflicts_with = "wait")]
     pub(crate) events: bool,
+    /// Bytes of an IP packet of a datagram service [default: what the route has, at most 1500]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
+    pub(crate) path_mtu: Option<u16>,
+    /// The most payload that is sent over each queue pair of unreliable datagrams, bits per second: 1Gbit
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) max_rate: Option<u64>,
     /// Connect by the connection manager (the default)
     #[arg(
         long,
@@ -229,6 +238,28 @@ pub(crate) enum Op {
     Read,
     /// Send and receive
     Send,
+    /// RDMA Write-Record: a Write whose target learns what of it is valid; datagrams only
+    WriteRecord,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Service {
+    /// Reliable connections
+    Rc,
+    /// Unreliable datagrams
+    Ud,
+    /// Reliable datagrams
+    Rd,
+}
+
+impl From<Service> for haul_bench::Service {
+    fn from(service: Service) -> Self {
+        match service {
+            Service::Rc => Self::Rc,
+            Service::Ud => Self::Ud,
+            Service::Rd => Self::Rd,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

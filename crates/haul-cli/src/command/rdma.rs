@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use haul::fault::{Code, Fault};
 use haul_bench::client;
-use haul_bench::plan::{Connect, DEPTH_MAX, Limit, Plan, SIZE_MAX, Test, Waiting, Wire};
+use haul_bench::plan::{
+    Connect, DEPTH_MAX, Limit, Plan, SIZE_MAX, Service, Test, UD_SEND_MAX, Waiting, Wire,
+};
 use haul_bench::report::Summary;
 use haul_bench::server::{Config, Log, Server};
 
 use super::fail;
+use crate::args::Channel;
 use crate::args::rdma::{self, Rdma, RdmaKind, Serve};
 use crate::operand::{host_and_port, listen_address};
 use crate::output::rdma::RdmaOutput;
@@ -50,7 +53,7 @@ fn measure(args: &Rdma, output: &RdmaOutput) -> Result<Summary, Fault> {
     let config = client::Config {
         host,
         port: port.unwrap_or(args.port),
-        device: provider::device(&args.device, &plan.wire)?,
+        device: provider::device(&args.device, plan.service, &plan.wire)?,
         plan,
         file: args.file.clone(),
         connect_timeout: args.connect_timeout.max(Duration::from_millis(1)),
@@ -60,9 +63,25 @@ fn measure(args: &Rdma, output: &RdmaOutput) -> Result<Summary, Fault> {
 }
 
 fn plan(args: &Rdma) -> Result<Plan, Fault> {
+    let service = Service::from(args.qp);
+    if service != Service::Rc && args.device.channel == Channel::Udt {
+        let text = "datagram services are neither over UDT nor over TCP";
+        return Err(Fault::new(Code::Usage, text).hint("leave --channel out"));
+    }
+    let op = match args.op {
+        Some(rdma::Op::Write) => haul_bench::Op::Write,
+        Some(rdma::Op::Read) => haul_bench::Op::Read,
+        Some(rdma::Op::Send) => haul_bench::Op::Send,
+        Some(rdma::Op::WriteRecord) => haul_bench::Op::WriteRecord,
+        None if service == Service::Ud => haul_bench::Op::WriteRecord,
+        None => haul_bench::Op::Write,
+    };
     let latency = args.test == rdma::Test::Lat;
     let sizes = match (&args.sizes, args.all, args.size) {
         (Some(range), _, _) => powers_of_two(range),
+        (None, true, _) if service == Service::Ud && op == haul_bench::Op::Send => {
+            powers_of_two(&(1..=UD_SEND_MAX))
+        }
         (None, true, _) => powers_of_two(&(1..=SIZE_MAX)),
         (None, false, Some(size)) => vec![size],
         (None, false, None) if latency => vec![64],
@@ -92,11 +111,8 @@ fn plan(args: &Rdma) -> Result<Plan, Fault> {
         Limit::Iterations,
     );
     Ok(Plan {
-        op: match args.op {
-            rdma::Op::Write => haul_bench::Op::Write,
-            rdma::Op::Read => haul_bench::Op::Read,
-            rdma::Op::Send => haul_bench::Op::Send,
-        },
+        service,
+        op,
         test: match args.test {
             _ if args.idle_qps.is_some() => Test::Idle,
             rdma::Test::Bw => Test::Bw,
@@ -134,6 +150,8 @@ fn plan(args: &Rdma) -> Result<Plan, Fault> {
                 .map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             strict: args.wire.strict_crc,
         },
+        path_mtu: args.path_mtu,
+        max_rate: args.max_rate.map(|bits| bits / 8),
     })
 }
 
@@ -195,7 +213,7 @@ fn config(args: &Serve, listen: Vec<SocketAddr>) -> Config {
     Config {
         listen,
         data_port: args.data_port,
-        devices: Box::new(move |wire| provider::device(&device, wire)),
+        devices: Box::new(move |service, wire| provider::device(&device, service, wire)),
         file: args.file.clone(),
         one_off: args.one_off,
         dead_after: args.peer_timeout.max(Duration::from_secs(1)),
@@ -231,6 +249,10 @@ mod tests {
             "haul bench rdma host --op read -b --qps 4 -s 8388608 -n 10",
             "haul bench rdma host --idle-qps 1000",
             "haul bench rdma host --depth 1",
+            "haul bench rdma host --qp ud",
+            "haul bench rdma host --qp ud --op send --all",
+            "haul bench rdma host --qp ud --op write-record --all --test lat",
+            "haul bench rdma host --qp rd -a -b",
         ] {
             let plan = plan(&parse(line)).unwrap();
             assert_eq!(plan.validate(), Ok(()), "{line}");

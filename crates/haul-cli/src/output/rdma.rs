@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use haul::fault::Fault;
-use haul_bench::Op;
-use haul_bench::report::{Cpu, Figure, Idle, Observer, Row, Summary};
+use haul_bench::report::{Cpu, Datagram, Figure, Idle, Observer, Row, Summary};
+use haul_bench::{Op, Service};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -95,7 +95,7 @@ impl Observer for RdmaOutput {
     fn row(&self, row: &Row) {
         self.event("row", row);
         if !self.headed.replace(true) {
-            self.table(&head(&row.figure));
+            self.table(&head(row));
         }
         self.table(&line(row));
         for warning in &row.warnings {
@@ -118,9 +118,15 @@ fn what(summary: &Summary) -> String {
         Op::Write => "RDMA Write",
         Op::Read => "RDMA Read",
         Op::Send => "Send",
+        Op::WriteRecord => "RDMA Write-Record",
+    };
+    let service = match summary.service {
+        Service::Rc => "",
+        Service::Ud => " by unreliable datagrams",
+        Service::Rd => " by reliable datagrams",
     };
     format!(
-        "{op} to {}: {} here, {} there; queue pairs {}, depth {}{}",
+        "{op}{service} to {}: {} here, {} there; queue pairs {}, depth {}{}",
         summary.peer,
         summary.client_device.name,
         summary.server_device.name,
@@ -134,15 +140,20 @@ fn what(summary: &Summary) -> String {
     )
 }
 
-fn head(figure: &Figure) -> String {
-    match figure {
+fn head(row: &Row) -> String {
+    let lost = match &row.datagram {
+        Some(_) => DATAGRAM_HEAD,
+        None => "",
+    };
+    let cpu = format!("{lost}{CPU_HEAD}");
+    match &row.figure {
         Figure::Bandwidth(_) => format!(
-            "{:>8} {:>12} {:>10} {:>10}  {}",
-            "bytes", "iterations", "Gbit/s", "Mmsg/s", CPU_HEAD
+            "{:>8} {:>12} {:>10} {:>10}  {cpu}",
+            "bytes", "iterations", "Gbit/s", "Mmsg/s"
         ),
         Figure::Latency(_) => format!(
-            "{:>8} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}",
-            "bytes", "iterations", "min us", "typical", "average", "p99", "p99.9", "max", CPU_HEAD
+            "{:>8} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {cpu}",
+            "bytes", "iterations", "min us", "typical", "average", "p99", "p99.9", "max"
         ),
     }
 }
@@ -150,8 +161,19 @@ fn head(figure: &Figure) -> String {
 /// Seconds per gigabyte, then percent of a core in user code and in the kernel, of the client and of the server.
 const CPU_HEAD: &str = "client s/GB usr% sys%  server s/GB usr% sys%";
 
+/// Messages of unreliable datagrams, and the share of all bytes that is valid at the receiver.
+const DATAGRAM_HEAD: &str = "valid %       sent    partial       lost  ";
+
+fn datagram(found: &Datagram) -> String {
+    format!(
+        "{:>7.3} {:>10} {:>10} {:>10}  ",
+        found.valid_percent, found.sent_messages, found.partial_messages, found.lost_messages
+    )
+}
+
 fn line(row: &Row) -> String {
-    let cpu = format!("{}  {}", cpu(&row.client), cpu(&row.server));
+    let lost = row.datagram.as_ref().map_or_else(String::new, datagram);
+    let cpu = format!("{lost}{}  {}", cpu(&row.client), cpu(&row.server));
     match &row.figure {
         Figure::Bandwidth(figure) => format!(
             "{:>8} {:>12} {:>10.3} {:>10.6}  {cpu}",
@@ -216,7 +238,21 @@ mod tests {
             server: cpu,
             verified_messages: 0,
             file_blake3: None,
+            datagram: None,
             warnings: Vec::new(),
+        }
+    }
+
+    fn lossy() -> Datagram {
+        Datagram {
+            sent_messages: 61_035,
+            sent_bytes: 4_000_000_000,
+            complete_messages: 61_000,
+            partial_messages: 30,
+            lost_messages: 5,
+            valid_bytes: 3_999_000_000,
+            valid_percent: 99.975,
+            kernel_drops: 0,
         }
     }
 
@@ -243,8 +279,12 @@ mod tests {
             max_us: 1234.5,
         };
         for figure in [Figure::Bandwidth(bandwidth), Figure::Latency(latency)] {
-            let (head, line) = (head(&figure), line(&row(figure)));
-            assert_eq!(head.len(), line.len(), "\n{head}\n{line}");
+            let mut row = row(figure);
+            for datagram in [None, Some(lossy())] {
+                row.datagram = datagram;
+                let (head, line) = (head(&row), line(&row));
+                assert_eq!(head.len(), line.len(), "\n{head}\n{line}");
+            }
         }
     }
 }

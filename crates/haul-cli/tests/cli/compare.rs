@@ -1,4 +1,5 @@
-//! `haul lab compare` on the smallest matrix, and marks of congestion, where this machine lets a lab be made.
+//! `haul lab compare` on the smallest matrix, `haul lab reproduce` in short, and marks of congestion, where this machine lets a lab
+//! be made.
 
 use std::process::{Command, Output};
 
@@ -36,6 +37,70 @@ fn a_comparison_measures_every_tool_and_writes_its_results() {
     let csv = read_file(&out.join("results.csv"));
     assert_eq!(csv.iter().filter(|&&byte| byte == b'\n').count(), 5);
     assert!(read_file(&out.join("goodput.svg")).starts_with(b"<svg "));
+}
+
+#[test]
+fn a_papers_figures_are_made_in_one_run_with_a_page_that_needs_nothing_else() {
+    let place = Place::new();
+    let out = place.outside("figures");
+    let output = Command::new(env!("CARGO_BIN_EXE_haul"))
+        .args(["lab", "reproduce", "datagram", "--quick", "--time", "5ms"])
+        .args(["--figure", "5,8,9", "--out"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    if !ran(&output) {
+        return;
+    }
+    let results: Value = serde_json::from_slice(&read_file(&out.join("results.json"))).unwrap();
+    assert_eq!(results["schema"], "haul.reproduce/1");
+    let figures = results["figures"].as_array().unwrap();
+    let numbers: Vec<_> = figures.iter().map(|one| one["number"].as_u64()).collect();
+    assert_eq!(numbers, [Some(5), Some(8), Some(9)]);
+    let latency = figures[0]["charts"][0]["series"].as_array().unwrap();
+    assert_eq!(latency.len(), 4);
+    for series in latency {
+        let points = series["points"].as_array().unwrap();
+        assert_eq!(points.len(), 7, "{series}");
+        assert!(
+            points
+                .iter()
+                .all(|point| point["value"].as_f64() > Some(0.0))
+        );
+    }
+    let valid = &figures[1]["charts"][1]["series"][0]["points"];
+    for point in valid.as_array().unwrap() {
+        let percent = point["value"].as_f64().unwrap();
+        // Five in a hundred are lost on the way; a busy machine may lose more.
+        assert!((0.0..100.0).contains(&percent), "{point}");
+    }
+    let claims = figures[0]["claims"].as_array().unwrap();
+    assert!(
+        claims.iter().all(|claim| claim["here"].is_string()),
+        "{claims:?}"
+    );
+    let why = figures[2]["not_run"].as_str().unwrap();
+    assert!(why.starts_with("not run: "), "{why}");
+    let page = String::from_utf8(read_file(&out.join("index.html"))).unwrap();
+    assert_eq!(page.matches("<svg ").count(), 3, "{page}");
+    for foreign in ["<script", "<link", "src=", "@import", "url("] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+    assert!(page.contains("24.4 % less latency") && page.contains("haul bench rdma b"));
+}
+
+#[test]
+fn a_figure_that_is_not_there_is_refused_with_one_line() {
+    let output = Command::new(env!("CARGO_BIN_EXE_haul"))
+        .args(["lab", "reproduce", "datagram", "--figure", "4"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("there is no figure 4") && said.lines().count() == 1,
+        "{said}"
+    );
 }
 
 /// Whether it ran; where this machine lets no lab be made, a line says why not.

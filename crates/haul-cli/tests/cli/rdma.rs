@@ -93,6 +93,110 @@ fn every_verb_runs_over_udt() {
     }
 }
 
+/// Rows of `--qp ud`: what was sent is counted, and what came is no more than that. A loaded machine may lose some of it, for
+/// nothing holds the sender back; so only little is sent.
+#[test]
+fn unreliable_datagrams_are_counted_where_they_come_to() {
+    let server = serve(&[]);
+    let schema = Schema::load("bench-rdma-v1.json");
+    for flags in [
+        "--op send",
+        "--op write-record",
+        "--op write-record --qps 2 --bidirectional --post-list 4",
+        "--op send --inline 64 --qps 2",
+        "--op read --outs 2",
+        "--max-rate 800Mbit",
+    ] {
+        let flags = format!("--qp ud {flags} --sizes 16..65536 --iterations 20 --verify --json");
+        let json = bench(&server, &flags).ok().json();
+        schema.check(&json);
+        assert_eq!(json["service"], "ud");
+        assert_eq!(json["server_device"]["transport"], "iwarp_udp");
+        let ways = if flags.contains("bidirectional") {
+            2
+        } else {
+            1
+        };
+        let sent = 20 * ways * json["qps"].as_u64().unwrap();
+        assert_eq!(rows(&json).len(), 13, "{flags}");
+        let mut verified = 0;
+        for row in rows(&json) {
+            let bytes = row["bytes"].as_u64().unwrap();
+            let count = |name: &str| row["datagram"][name].as_u64().unwrap();
+            assert_eq!(count("sent_messages"), sent, "{flags}: {row}");
+            assert_eq!(count("sent_bytes"), sent * bytes);
+            let (complete, partial) = (count("complete_messages"), count("partial_messages"));
+            assert_eq!(complete + partial + count("lost_messages"), sent, "{row}");
+            let valid = count("valid_bytes");
+            assert!(valid >= complete * bytes, "{row}");
+            assert!(valid <= (complete + partial) * bytes, "{row}");
+            assert_eq!(row["bandwidth"]["total_bytes"], valid);
+            assert_eq!(row["bandwidth"]["iterations"], complete);
+            verified += row["verified_messages"].as_u64().unwrap();
+        }
+        assert!(verified > 0, "{flags}");
+    }
+}
+
+#[test]
+fn unreliable_datagrams_have_a_latency() {
+    let server = serve(&[]);
+    let schema = Schema::load("bench-rdma-v1.json");
+    for op in ["send", "write-record", "read"] {
+        let flags = format!(
+            "--qp ud --op {op} --test lat --sizes 64..8192 --iterations 30 --verify --json"
+        );
+        let json = bench(&server, &flags).ok().json();
+        schema.check(&json);
+        for row in rows(&json) {
+            // A message that is lost is not a sample, and another one is sent for it.
+            assert_eq!(row["latency"]["iterations"], 30, "{op}: {row}");
+            assert_eq!(row["datagram"]["complete_messages"], 30, "{op}: {row}");
+            assert!(row["latency"]["min_us"].as_f64().unwrap() > 0.0);
+        }
+    }
+}
+
+#[test]
+fn reliable_datagrams_move_every_byte() {
+    let server = serve(&[]);
+    let schema = Schema::load("bench-rdma-v1.json");
+    for flags in [
+        "--op write",
+        "--op write --qps 2 --bidirectional",
+        "--op send",
+        "--op send --test lat",
+        "--op write --test lat",
+        "--op read",
+        "--op read --test lat",
+        "--op write-record",
+    ] {
+        let flags = format!("--qp rd {flags} --sizes 64..16384 --iterations 30 --verify --json");
+        let json = bench(&server, &flags).ok().json();
+        schema.check(&json);
+        assert_eq!(json["service"], "rd");
+        let ways = if flags.contains("bidirectional") {
+            4
+        } else {
+            1
+        };
+        assert_eq!(rows(&json).len(), 9, "{flags}");
+        for row in rows(&json) {
+            assert_eq!(row["datagram"], Value::Null);
+            let kind = if flags.contains("lat") {
+                "latency"
+            } else {
+                "bandwidth"
+            };
+            assert_eq!(row[kind]["iterations"], 30 * ways, "{flags}: {row}");
+            assert!(
+                row["verified_messages"].as_u64().unwrap() > 0,
+                "{flags}: {row}"
+            );
+        }
+    }
+}
+
 #[test]
 fn every_verb_has_a_latency() {
     let server = serve(&[]);
@@ -225,6 +329,18 @@ fn what_makes_no_sense_is_refused_with_one_line() {
         ("--size 8MiB --depth 16384 --verify", 2, "too much"),
         ("--provider ibv:nothing0", 2, "devices"),
         ("--sizes 5..7", 2, "no power of two"),
+        ("--op write-record", 2, "--qp ud or --qp rd"),
+        ("--qp ud --op write", 2, "--op write-record"),
+        ("--qp ud --op send --size 2MiB", 2, "1 MiB at most"),
+        ("--qp ud --no-crc", 2, "always have a CRC"),
+        ("--qp ud --fpdu 1024", 2, "--path-mtu"),
+        ("--qp rd --file /etc/hostname", 2, "over connections"),
+        ("--qp rd --exchange", 2, "--exchange"),
+        ("--qp rd --max-rate 1Gbit", 2, "take a rate"),
+        ("--qp ud --idle-qps 10", 2, "idle"),
+        ("--qp ud --channel udt", 2, "neither over UDT"),
+        ("--path-mtu 1500", 2, "datagram services only"),
+        ("--qp ud --test lat --qps 2", 2, "one queue pair"),
     ] {
         let flags = format!("{flags} --json");
         let ended = bench(&server, &flags);
@@ -240,6 +356,9 @@ fn what_makes_no_sense_is_refused_with_one_line() {
         "--depth 0",
         "--provider verbs",
         "--size 1 --all",
+        "--qp xx",
+        "--qp 4",
+        "--qp ud --path-mtu 100",
     ] {
         let ended = bench(&server, flags);
         assert_eq!(ended.code, Some(2), "{flags}: {}", ended.stderr);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::work::{CompletionKind, Payload, SendOp, SendWr, Status, is_read};
-use super::{Class, Completion, Event, Order, Qp, State};
+use super::{Class, Completion, Event, Order, Qp, State, Violation};
 use crate::error::TermCode;
 use crate::stag::{Memory, Stag};
 use crate::wire::ddp::{self, Header, Model};
@@ -151,6 +151,7 @@ impl Wqe {
                 original: self.original,
             },
             SendOp::Immediate { .. } => CompletionKind::Immediate,
+            SendOp::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
         }
     }
 
@@ -238,6 +239,8 @@ impl Wqe {
                 let header = untagged(opcode, 0, ddp::QN_SEND, 0);
                 append(out, header, &data.to_be_bytes())
             }
+            // It never begins: see `Qp::invalidate_locally`.
+            SendOp::LocalInvalidate(_) => 0,
         }
     }
 
@@ -289,6 +292,10 @@ impl Qp {
         if !matches!(self.state, State::Open | State::Draining) {
             return None;
         }
+        self.invalidate_locally(memory);
+        if self.state == State::Terminating {
+            return self.emit_terminate(out);
+        }
         let emission = match self.choose()? {
             Class::Request => self.emit_request(ulpdu_max, out),
             Class::Response => self.emit_response(memory, ulpdu_max, out),
@@ -297,6 +304,31 @@ impl Qp {
             return self.emit_terminate(out);
         }
         emission
+    }
+
+    /// Ends the tags that the oldest requests name.
+    fn invalidate_locally(&mut self, memory: &mut impl Memory) {
+        while let Some(wqe) = self.sends.front()
+            && let SendOp::LocalInvalidate(stag) = wqe.wr.op
+        {
+            let entry = memory.lookup(stag);
+            if !entry.is_some_and(|entry| self.is_mine(&entry)) {
+                let violation = Violation {
+                    code: TermCode::INVALID_STAG,
+                    read: None,
+                    local: true,
+                };
+                self.terminate(violation, &[], 0);
+                return;
+            }
+            memory.invalidate(stag);
+            if let Some(completion) = wqe.completion(Status::Success) {
+                self.events.push_back(Event::Completion(completion));
+            }
+            self.sends.pop_front();
+            self.sends_first += 1;
+            self.sends_next = self.sends_first;
+        }
     }
 
     /// A message under way is finished first; else the classes take turns.
@@ -323,6 +355,10 @@ impl Qp {
         let Some(wqe) = self.next_request() else {
             return false;
         };
+        // Those at the front are done already.
+        if matches!(wqe.wr.op, SendOp::LocalInvalidate(_)) {
+            return false;
+        }
         let fenced = wqe.wr.fence && !self.reads.is_empty();
         let read_full = is_read(&wqe.wr.op) && self.reads.len() >= usize::from(self.ord);
         !fenced && !read_full
@@ -387,7 +423,7 @@ impl Qp {
         let counter = match self.sends[at].wr.op {
             SendOp::Send { .. } | SendOp::Immediate { .. } => &mut self.out.send,
             SendOp::Read { .. } | SendOp::Atomic { .. } => &mut self.out.read,
-            SendOp::Write { .. } => return 0,
+            SendOp::Write { .. } | SendOp::LocalInvalidate(_) => return 0,
         };
         let msn = *counter;
         *counter = counter.wrapping_add(1);

@@ -46,7 +46,7 @@ pub struct SendWr {
     pub slot: u32,
     /// What to do.
     pub op: SendOp,
-    /// Octets of the message. 8 for atomics, by convention; ignored for immediates.
+    /// Octets of the message. 8 for atomics, by convention; ignored for immediates and invalidations.
     pub len: u32,
     /// Comes back with the completion, for the engine to act on: every request completes here.
     pub signalled: bool,
@@ -101,6 +101,9 @@ pub enum SendOp {
         /// The peer is to be woken.
         solicited: bool,
     },
+    /// A tag of this end ends. Nothing is sent; it waits until all requests before it are complete, and those behind it wait
+    /// for it.
+    LocalInvalidate(Stag),
 }
 
 pub(crate) fn is_read(op: &SendOp) -> bool {
@@ -149,6 +152,8 @@ pub enum CompletionKind {
     },
     /// [`SendOp::Immediate`].
     Immediate,
+    /// [`SendOp::LocalInvalidate`].
+    LocalInvalidate,
     /// A receive, by a Send.
     Receive {
         /// The sender asked for this end to be woken.

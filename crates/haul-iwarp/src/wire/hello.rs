@@ -12,15 +12,22 @@
 //!  18  n  private data
 //!     4  CRC32C over what precedes, least significant octet first
 //! ```
-//! A message that is `ready` or `finish` ends after its kind and CRC: ten octets.
+//! A `ready` ends after its kind and CRC. A `finish` has one field:
+//!
+//! ```text
+//!   6  8  messages received: all below this number have arrived at the end that finishes
+//!     4  CRC32C
+//! ```
 
-use super::{ParseError, be16, be32, put16, put32};
+use super::{ParseError, be16, be32, be64, put16, put32};
 use crate::crc::{CRC_LEN, Crc32c};
 
 /// Octets of a hello before its private data.
 pub const HELLO_LEN: usize = 18;
-/// Octets of a message that is `ready` or `finish`, CRC included.
-pub const SHORT_LEN: usize = 6 + CRC_LEN;
+/// Octets of a `ready`, CRC included.
+pub const READY_LEN: usize = 6 + CRC_LEN;
+/// Octets of a `finish`, CRC included.
+pub const FINISH_LEN: usize = READY_LEN + 8;
 /// Octets of the longest hello, CRC included.
 pub const HELLO_LEN_MAX: usize = HELLO_LEN + super::mpa::PRIVATE_DATA_MAX + CRC_LEN;
 
@@ -56,7 +63,11 @@ pub enum Hello<'a> {
     /// The initiator has the reply: the responder may send.
     Ready,
     /// Nothing follows.
-    Finish,
+    Finish {
+        /// Messages of the other direction below this number have arrived: a connection may end before the lower layer has
+        /// acknowledged them.
+        received: u64,
+    },
 }
 
 impl<'a> Hello<'a> {
@@ -91,8 +102,10 @@ impl<'a> Hello<'a> {
             1 => Terms::parse(body).map(Self::Request),
             2 => Terms::parse(body).map(Self::Reply),
             3 => Terms::parse(body).map(Self::Refusal),
-            4 if message.len() == SHORT_LEN => Ok(Self::Ready),
-            5 if message.len() == SHORT_LEN => Ok(Self::Finish),
+            4 if message.len() == READY_LEN => Ok(Self::Ready),
+            5 if message.len() == FINISH_LEN => Ok(Self::Finish {
+                received: be64(body, 6),
+            }),
             _ => Err(ParseError::Role),
         }
     }
@@ -105,12 +118,15 @@ impl<'a> Hello<'a> {
             Self::Reply(terms) => (2, Some(terms)),
             Self::Refusal(terms) => (3, Some(terms)),
             Self::Ready => (4, None),
-            Self::Finish => (5, None),
+            Self::Finish { .. } => (5, None),
         };
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&[VERSION, kind]);
         if let Some(terms) = terms {
             terms.emit(out);
+        }
+        if let Self::Finish { received } = self {
+            out.extend_from_slice(&received.to_be_bytes());
         }
         let mut crc = Crc32c::new();
         crc.update(&out[start..]);

@@ -194,10 +194,10 @@ pub const CAPABILITIES_LEN: usize = 8;
 const CAPABILITIES_TAG: &[u8; 4] = b"RXX1";
 
 impl Capabilities {
-    /// Reads capabilities if there are any, and returns them with the private data proper.
+    /// Reads capabilities if there are any, from the end, and returns them with the private data proper.
     #[must_use]
     pub fn parse(private: &[u8]) -> (Option<Self>, &[u8]) {
-        let Some((octets, rest)) = private.split_at_checked(CAPABILITIES_LEN) else {
+        let Some((rest, octets)) = private.split_last_chunk::<CAPABILITIES_LEN>() else {
             return (None, private);
         };
         if &octets[..4] != CAPABILITIES_TAG {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 /// A machine counts as idle when at most this share of its processors is busy…
-pub(super) const IDLE_SHARE: f64 = 0.1;
+pub(crate) const IDLE_SHARE: f64 = 0.1;
 /// …for this long.
 const IDLE_TIME: Duration = Duration::from_millis(300);
 /// `/proc/stat` counts in hundredths of a second (`USER_HZ`, on every architecture that Linux has left).
@@ -15,7 +15,7 @@ const TICKS_PER_S: f64 = 100.0;
 
 /// What results were measured on, and with.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     cpu: String,
     cores: usize,
     memory_bytes: u64,
@@ -28,7 +28,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn describe() -> Self {
+    pub(crate) fn describe() -> Self {
         let cpu_info = read("/proc/cpuinfo");
         let memory = read("/proc/meminfo");
         let kib = value(&memory, "MemTotal").and_then(|text| text.split(' ').next()?.parse().ok());
@@ -45,7 +45,7 @@ impl Machine {
     }
 
     /// One line for people.
-    pub(super) fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let commit = self.haul_commit.as_deref().unwrap_or(self.haul_version);
         format!(
             "{} cores of {}, Linux {}, haul {commit}, {}",
@@ -55,13 +55,13 @@ impl Machine {
 }
 
 /// How much of the processors' time is used.
-pub(super) struct Meter {
+pub(crate) struct Meter {
     begun: Instant,
     idle_s: f64,
 }
 
 impl Meter {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self {
             begun: Instant::now(),
             idle_s: idle_s(),
@@ -70,7 +70,7 @@ impl Meter {
 
     /// Processor seconds since the start in which any process, or the kernel itself, was at work: what was not idle, because the
     /// kernel measures idleness and only samples work.
-    pub(super) fn busy_s(&self) -> f64 {
+    pub(crate) fn busy_s(&self) -> f64 {
         (cores() * self.elapsed_s() - (idle_s() - self.idle_s)).max(0.0)
     }
 
@@ -103,7 +103,7 @@ fn idle_s() -> f64 {
 }
 
 /// Whether the processors have nothing else to do; waits, at most `patience`, until it is so. Answers the last share that was busy.
-pub(super) fn settle(patience: Duration) -> f64 {
+pub(crate) fn settle(patience: Duration) -> f64 {
     let deadline = Instant::now() + patience;
     loop {
         let meter = Meter::start();

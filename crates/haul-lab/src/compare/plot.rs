@@ -2,6 +2,7 @@
 
 use super::cell::percent;
 use super::record::{CellRecord, Results};
+use crate::svg::{COLOURS, STYLE, escaped, text};
 
 const WIDTH: f64 = 1080.0;
 const PANEL_HEIGHT: f64 = 190.0;
@@ -11,22 +12,6 @@ const RIGHT: f64 = 20.0;
 const HEAD: f64 = 62.0;
 const LEGEND_ROW: f64 = 20.0;
 const LEGEND_COLUMNS: usize = 5;
-/// Paul Tol's "bright" and "muted" schemes: told apart by people who see no red or green, and on light and dark ground.
-const COLOURS: [&str; 10] = [
-    "#4477aa", "#66ccee", "#228833", "#99bb44", "#ee6677", "#aa3377", "#dd9944", "#997755",
-    "#8888aa", "#777777",
-];
-const STYLE: &str = "<style>\
-svg{--ink:#1c1c1c;--paper:#ffffff;--line:#d0d0d0}\
-@media(prefers-color-scheme:dark){svg{--ink:#e8e8e8;--paper:#161616;--line:#444444}}\
-text{font:13px sans-serif;fill:#1c1c1c;fill:var(--ink)}\
-.title{font-size:16px;font-weight:bold}.panel{font-weight:bold}.small,.value{font-size:11px}\
-.value{stroke:#ffffff;stroke:var(--paper);stroke-width:3px;paint-order:stroke}\
-.paper{fill:#ffffff;fill:var(--paper)}\
-.grid{stroke:#d0d0d0;stroke:var(--line);stroke-width:1}\
-.rate{stroke:#1c1c1c;stroke:var(--ink);stroke-width:1;stroke-dasharray:5 4}\
-</style>";
-
 /// Cells that share a picture frame.
 struct Panel<'a> {
     title: String,
@@ -186,13 +171,6 @@ fn bars(
     svg
 }
 
-fn text(x: f64, y: f64, class: &str, anchor: &str, words: &str) -> String {
-    format!(
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{}</text>\n",
-        escaped(words)
-    )
-}
-
 fn line(class: &str, from: f64, to: f64, y: f64) -> String {
     format!(
         "<line class=\"{class}\" x1=\"{from:.1}\" x2=\"{to:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\n"
@@ -216,13 +194,6 @@ fn nice_step(most: f64) -> f64 {
         .into_iter()
         .find(|step| most / step <= 6.0)
         .unwrap_or(power)
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates and counts below 2^53")]
@@ -249,10 +220,5 @@ mod tests {
                 nice_step(most)
             );
         }
-    }
-
-    #[test]
-    fn words_cannot_break_the_picture() {
-        assert_eq!(escaped("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
     }
 }

@@ -30,11 +30,11 @@ const SLACK: Duration = Duration::from_secs(20);
 
 /// What is the same in all runs.
 #[derive(Debug)]
-pub(super) struct Session<'a> {
-    pub(super) programs: Resolved,
-    pub(super) signals: &'a Signals,
-    pub(super) load: Load,
-    pub(super) settle: Duration,
+pub(crate) struct Session<'a> {
+    pub(crate) programs: Resolved,
+    pub(crate) signals: &'a Signals,
+    pub(crate) load: Load,
+    pub(crate) settle: Duration,
 }
 
 /// What became of a run.
@@ -48,7 +48,7 @@ pub(super) enum Outcome {
 
 /// Why there are no figures.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(crate) enum Stop {
     Interrupted(i32),
     Failed(anyhow::Error),
 }
@@ -61,7 +61,7 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 
 /// A process in the lab and where its output goes.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(crate) struct Running {
     process: Process,
     stdout: OwnedFd,
     stderr: OwnedFd,
@@ -166,7 +166,7 @@ impl Session<'_> {
     }
 
     /// Starts a plan's server and waits until it listens.
-    pub(super) fn serve(&self, lab: &Lab, plan: &Plan) -> Result<Running, Stop> {
+    pub(crate) fn serve(&self, lab: &Lab, plan: &Plan) -> Result<Running, Stop> {
         let mut server = spawn(lab, "b", &plan.server)?;
         let deadline = Instant::now() + READY;
         while !listens(lab.host("b")?.netns(), plan)? {
@@ -182,7 +182,7 @@ impl Session<'_> {
     }
 
     /// Waits for a process, ends it when it takes too long, and gives up when this process is asked to end.
-    pub(super) fn wait(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
+    pub(crate) fn wait(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(ended) = running.process.try_wait()? {
@@ -204,7 +204,7 @@ impl Session<'_> {
         }
     }
 
-    pub(super) fn end_server(&self, plan: &Plan, server: &mut Running) -> Result<Ended, Stop> {
+    pub(crate) fn end_server(&self, plan: &Plan, server: &mut Running) -> Result<Ended, Stop> {
         if !plan.server_ends {
             server.process.signal(Signal::TERM)?;
         }
@@ -225,12 +225,12 @@ impl Session<'_> {
 }
 
 impl Running {
-    pub(super) fn stdout(&self) -> String {
+    pub(crate) fn stdout(&self) -> String {
         contents(&self.stdout)
     }
 
     /// What it said last, or else how it ended.
-    pub(super) fn failure(&self, who: &str, ended: &Ended) -> anyhow::Error {
+    pub(crate) fn failure(&self, who: &str, ended: &Ended) -> anyhow::Error {
         let said = contents(&self.stderr) + &contents(&self.stdout);
         let json: Option<serde_json::Value> = serde_json::from_str(&said).ok();
         let error = json.and_then(|json| Some(json.get("error")?.to_string()));
@@ -243,7 +243,7 @@ impl Running {
 }
 
 /// Starts a program on a host. `$LAB_…` words are replaced by addresses, for programs that look up no names.
-pub(super) fn spawn(lab: &Lab, host: &str, line: &[OsString]) -> Result<Running> {
+pub(crate) fn spawn(lab: &Lab, host: &str, line: &[OsString]) -> Result<Running> {
     let [program, arguments @ ..] = line else {
         bail!("there is no command");
     };

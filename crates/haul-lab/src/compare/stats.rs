@@ -1,7 +1,7 @@
 //! Medians and fairness.
 
 /// The value in the middle, or the mean of the two in the middle. `None` without values.
-pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

@@ -13,7 +13,7 @@ use crate::scenario::unit::Span;
 
 /// How much a run sends.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Load {
+pub(crate) enum Load {
     Seconds(u32),
     Bytes(u64),
 }
@@ -37,21 +37,21 @@ enum Kind {
 
 /// Where the programs are.
 #[derive(Clone, Debug)]
-pub(super) struct Resolved {
-    haul: PathBuf,
+pub(crate) struct Resolved {
+    pub(crate) haul: PathBuf,
     udt_bench: Option<PathBuf>,
     iperf: Option<PathBuf>,
 }
 
 /// The two command lines of a run, and how to tell that the server is ready.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) server: Vec<OsString>,
-    pub(super) client: Vec<OsString>,
-    pub(super) port: u16,
-    pub(super) udp: bool,
+pub(crate) struct Plan {
+    pub(crate) server: Vec<OsString>,
+    pub(crate) client: Vec<OsString>,
+    pub(crate) port: u16,
+    pub(crate) udp: bool,
     /// The server ends with its first client; otherwise it is asked to.
-    pub(super) server_ends: bool,
+    pub(crate) server_ends: bool,
 }
 
 /// What a tool says of its run.
@@ -84,7 +84,7 @@ pub(super) fn whole_seconds(time: Span) -> Result<u32> {
 
 impl Programs {
     /// Looks for what was not given.
-    pub(super) fn resolve(&self) -> Resolved {
+    pub(crate) fn resolve(&self) -> Resolved {
         let own = std::env::current_exe().unwrap_or_else(|_| "haul".into());
         let beside = own.with_file_name("udt_bench");
         let udt_bench = self

@@ -13,6 +13,7 @@ use haul_verbs::{AsyncEvent, Error, Notify, Result, WcStatus, WorkCompletion};
 
 use super::context::Rnic;
 use super::events::AsyncEvents;
+use super::patience::{Patience, Wait};
 use super::shard::Drive;
 use super::{deadline, lock, remaining};
 
@@ -161,67 +162,13 @@ pub(super) struct Cq {
     pub(super) rnic: Arc<Rnic>,
     /// Since when polls have found nothing and moved nothing, ns; zero if the latest did.
     idle_since_ns: AtomicU64,
-    /// For how long they spin this time, and how long they have slept since, ns.
-    idle_spin_ns: AtomicU64,
-    dozed_ns: AtomicU64,
-    spin: Spin,
+    /// Whether this time they look before they sleep.
+    idle_looks: AtomicBool,
+    patience: Patience,
 }
 
-/// How long a thread looks for arrivals before it sleeps, ns: a few times what falling asleep and waking up cost. It does
-/// not yield meanwhile: to a scheduler that is more than a moment, and any idle thread may take it.
-const SPIN_NS: u64 = 20_000;
-/// Less is not worth a look at the clock, ns.
-const SPIN_NS_MIN: u64 = 500;
 /// How long a poll that has found nothing for some time sleeps at most, ns. What arrives ends it.
 const DOZE_NS: u64 = 50_000;
-/// What comes so soon after falling asleep, ns, was waiting for this processor.
-const SOON_NS: u64 = 15_000;
-/// Every so many times a full spin is tried again.
-const PROBE: u32 = 64;
-
-/// How long to spin. Where the peer needs the processor that spins, looking for its answer only delays it.
-#[derive(Debug)]
-struct Spin {
-    ns: AtomicU64,
-    turns: AtomicU32,
-}
-
-impl Spin {
-    fn new() -> Self {
-        Self {
-            ns: AtomicU64::new(SPIN_NS),
-            turns: AtomicU32::new(0),
-        }
-    }
-
-    /// For this time, ns.
-    fn ns(&self) -> u64 {
-        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        if turn.is_multiple_of(PROBE) {
-            SPIN_NS
-        } else {
-            self.ns.load(Ordering::Relaxed)
-        }
-    }
-
-    /// It came while spinning.
-    fn paid(&self) {
-        let ns = self.ns.load(Ordering::Relaxed);
-        if ns < SPIN_NS {
-            self.ns
-                .store((ns * 2).clamp(SPIN_NS_MIN, SPIN_NS), Ordering::Relaxed);
-        }
-    }
-
-    /// It came, or did not, `slept_ns` after spinning had ended.
-    fn failed(&self, slept_ns: u64) {
-        if slept_ns < SOON_NS {
-            let ns = self.ns.load(Ordering::Relaxed) / 4;
-            let ns = if ns < SPIN_NS_MIN { 0 } else { ns };
-            self.ns.store(ns, Ordering::Relaxed);
-        }
-    }
-}
 
 impl Cq {
     pub(super) fn new(
@@ -236,9 +183,8 @@ impl Cq {
             queue: Arc::new(Queue::new(entries, channel, token, events, armed)?),
             rnic,
             idle_since_ns: AtomicU64::new(0),
-            idle_spin_ns: AtomicU64::new(SPIN_NS),
-            dozed_ns: AtomicU64::new(0),
-            spin: Spin::new(),
+            idle_looks: AtomicBool::new(false),
+            patience: Patience::new(),
         })
     }
 
@@ -253,30 +199,34 @@ impl Cq {
     /// After a poll that found nothing: lets others run if that goes on.
     fn doze(&self) -> Result<()> {
         let now = Clock::new().now_ns();
-        let mut since = self.idle_since_ns.load(Ordering::Relaxed);
-        if since == 0 {
-            since = now;
-            self.idle_since_ns.store(now, Ordering::Relaxed);
-            self.idle_spin_ns.store(self.spin.ns(), Ordering::Relaxed);
-        }
-        if now.saturating_sub(since) >= self.idle_spin_ns.load(Ordering::Relaxed) {
+        let since = self.idle_since_ns.load(Ordering::Relaxed);
+        let wait = if since == 0 {
+            let wait = self.patience.begin(now);
+            self.idle_since_ns.store(wait.since_ns, Ordering::Relaxed);
+            self.idle_looks.store(wait.looks, Ordering::Relaxed);
+            wait
+        } else {
+            Wait {
+                since_ns: since,
+                looks: self.idle_looks.load(Ordering::Relaxed),
+            }
+        };
+        if wait.is_asleep(now) {
             self.sleep(Some(DOZE_NS))?;
-            let slept = Clock::new().now_ns().saturating_sub(now);
-            self.dozed_ns.fetch_add(slept.max(1), Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// After a poll that found something, or moved something.
     fn note_found(&self) {
-        if self.idle_since_ns.load(Ordering::Relaxed) == 0 {
+        let since_ns = self.idle_since_ns.load(Ordering::Relaxed);
+        if since_ns == 0 {
             return;
         }
         self.idle_since_ns.store(0, Ordering::Relaxed);
-        match self.dozed_ns.swap(0, Ordering::Relaxed) {
-            0 => self.spin.paid(),
-            slept => self.spin.failed(slept),
-        }
+        let looks = self.idle_looks.load(Ordering::Relaxed);
+        let wait = Wait { since_ns, looks };
+        self.patience.end(wait, Clock::new().now_ns());
     }
 
     /// Makes progress, then looks again.
@@ -331,34 +281,30 @@ impl CqOps for Cq {
         if count > 0 {
             return Ok(count);
         }
-        let spin = self.spin.ns();
-        let mut spin_until = clock.now_ns() + spin;
-        let mut slept = None;
-        if spin == 0 {
+        let mut waiting = self.patience.begin(clock.now_ns());
+        if !waiting.looks {
             // What has arrived ends it at once: looking first would be one system call more.
-            self.sleep(timeout.map(|_| remaining(end, clock.now_ns()).unwrap_or(0)))?;
-            slept = Some(0);
+            self.sleep(remaining(end, waiting.since_ns))?;
         }
         loop {
             let (count, drive) = self.drive_and_poll(out)?;
             let now = clock.now_ns();
             if count > 0 {
-                match slept {
-                    Some(ns) => self.spin.failed(ns),
-                    None => self.spin.paid(),
-                }
+                self.patience.end(waiting, now);
                 return Ok(count);
             }
             if end.is_some_and(|end| now >= end) {
                 return Ok(0);
             }
             match drive {
-                Drive::Moved => spin_until = now + self.spin.ns(),
-                Drive::Busy | Drive::Still if now < spin_until => std::hint::spin_loop(),
-                Drive::Busy | Drive::Still => {
-                    self.sleep(remaining(end, now))?;
-                    slept = Some(clock.now_ns() - now);
+                Drive::Moved => {
+                    self.patience.end(waiting, now);
+                    waiting = self.patience.begin(now);
                 }
+                Drive::Busy | Drive::Still if waiting.is_asleep(now) => {
+                    self.sleep(remaining(end, now))?;
+                }
+                Drive::Busy | Drive::Still => std::hint::spin_loop(),
             }
         }
     }

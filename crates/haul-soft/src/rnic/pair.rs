@@ -61,6 +61,12 @@ impl View {
         lock(&self.failure).get_or_insert(failure);
     }
 
+    /// As before the attempt to connect.
+    fn reset(&self) {
+        *lock(&self.failure) = None;
+        self.set_state(QpState::Reset);
+    }
+
     /// Completions were lost.
     pub(super) fn note_overflow(&self) {
         self.set_failure(Failure {
@@ -285,7 +291,9 @@ impl Pair {
             (SendOp::SendWithImm(_), data) if data.total_len() > 0 => Err(Error::Unsupported(
                 "immediate data with the payload of a Send",
             )),
-            (SendOp::LocalInv(_), _) => Err(Error::Unsupported("invalidating in the send queue")),
+            (SendOp::LocalInv(_), data) if data.total_len() > 0 => {
+                Err(Error::Invalid("an invalidation has no data"))
+            }
             _ => Ok(()),
         }
     }
@@ -319,6 +327,10 @@ impl Pair {
             } => steps.push(compare_swap(remote, compare, swap)),
             SendOp::FetchAdd { remote, add } => {
                 steps.push(atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }));
+            }
+            SendOp::LocalInv(lkey) => {
+                steps.push(haul_iwarp::SendOp::LocalInvalidate(Stag(lkey)));
+                return Ok(steps);
             }
             _ => return Err(Error::Unsupported("this operation")),
         }
@@ -595,6 +607,7 @@ impl Pair {
             let failure = self.shape.view.failure();
             self.tell(|qp_num| CmEvent::Disconnected { qp_num, failure });
         } else if error == Some(haul_iwarp::Error::Rejected) {
+            self.shape.view.reset();
             self.tell(|qp_num| CmEvent::Rejected {
                 qp_num,
                 private_data,
@@ -733,7 +746,12 @@ impl Pair {
 
     /// Whether nothing is left to do for a queue pair that nobody holds.
     pub(super) fn is_finished(&self, now: Time) -> bool {
-        let over = !matches!(self.link, Link::Up(_) | Link::Closing(_));
+        let over = match &self.link {
+            Link::Up(_) => false,
+            // It would only tell the peer once more.
+            Link::Closing(link) => link.is_closed(),
+            _ => true,
+        };
         self.orphaned.is_some_and(|until| over || now >= until)
     }
 }

@@ -3,30 +3,46 @@
 /// Values by number; numbers are small and used again. Grows with use, up to its limit.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    values: Vec<Option<T>>,
-    free: Vec<u32>,
-    /// values.len() <= limit
+    places: Vec<Place<T>>,
+    /// The first of the free places, if there is one.
+    free: Option<u32>,
+    /// used <= places.len()
+    used: usize,
+    /// places.len() <= limit
     limit: u32,
+}
+
+#[derive(Debug)]
+enum Place<T> {
+    Used(T),
+    /// And the next free one after it.
+    Free(Option<u32>),
 }
 
 impl<T> Slots<T> {
     pub(super) fn new(limit: u32) -> Self {
         Self {
-            values: Vec::new(),
-            free: Vec::new(),
+            places: Vec::new(),
+            free: None,
+            used: 0,
             limit,
         }
     }
 
     /// Keeps a value; gives it back where there are too many.
     pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
-        if let Some(number) = self.free.pop() {
-            self.values[number as usize] = Some(value);
+        if let Some(number) = self.free
+            && let Some(place) = self.places.get_mut(number as usize)
+            && let Place::Free(next) = *place
+        {
+            (self.free, *place) = (next, Place::Used(value));
+            self.used += 1;
             return Ok(number);
         }
-        match u32::try_from(self.values.len()) {
+        match u32::try_from(self.places.len()) {
             Ok(number) if number < self.limit => {
-                self.values.push(Some(value));
+                self.places.push(Place::Used(value));
+                self.used += 1;
                 Ok(number)
             }
             _ => Err(value),
@@ -34,26 +50,39 @@ impl<T> Slots<T> {
     }
 
     pub(super) fn get(&self, number: u32) -> Option<&T> {
-        self.values.get(number as usize)?.as_ref()
+        match self.places.get(number as usize)? {
+            Place::Used(value) => Some(value),
+            Place::Free(_) => None,
+        }
     }
 
     pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        self.values.get_mut(number as usize)?.as_mut()
+        match self.places.get_mut(number as usize)? {
+            Place::Used(value) => Some(value),
+            Place::Free(_) => None,
+        }
     }
 
     pub(super) fn remove(&mut self, number: u32) -> Option<T> {
-        let value = self.values.get_mut(number as usize)?.take()?;
-        self.free.push(number);
-        Some(value)
+        let place = self.places.get_mut(number as usize)?;
+        if matches!(place, Place::Free(_)) {
+            return None;
+        }
+        let free = Place::Free(self.free.replace(number));
+        self.used -= 1;
+        match std::mem::replace(place, free) {
+            Place::Used(value) => Some(value),
+            Place::Free(_) => None,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.values.len() - self.free.len()
+        self.used
     }
 
     /// Numbers in use, and some that are not.
     pub(super) fn numbers(&self) -> std::ops::Range<u32> {
-        0..u32::try_from(self.values.len()).unwrap_or(u32::MAX)
+        0..u32::try_from(self.places.len()).unwrap_or(u32::MAX)
     }
 }
 

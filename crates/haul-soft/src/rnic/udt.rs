@@ -370,6 +370,8 @@ impl UdtLink {
         }
         let received = self.lower.udt.handle_datagram(now, arrived, datagram);
         if !matches!(received, Ok(Received::Data(_))) {
+            // Before what came after it: that may end the connection.
+            self.note_released(env.now);
             return;
         }
         let number = sequence(datagram).extend(self.seen);
@@ -414,6 +416,10 @@ impl UdtLink {
             self.lower.udt.abort(transport_time(now));
             self.core.handle_lost(now);
         }
+        self.note_released(now);
+    }
+
+    fn note_released(&mut self, now: Time) {
         let released = self.lower.udt.released();
         while let Some(len) = self.lengths.front()
             && self.acknowledged_octets + u64::from(*len) <= released

@@ -73,6 +73,34 @@ fn a_rejected_application_learns_why(wish: &Wish) {
     assert_eq!(near.completion().status, WcStatus::WrFlushErr);
 }
 
+fn a_rejected_queue_pair_may_connect_again(wish: &Wish) {
+    let (near, far) = (
+        End::new(&Default::default(), wish),
+        End::new(&Default::default(), wish),
+    );
+    near.receive(1, 0, 8);
+    let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
+    for _ in 0..3 {
+        near.qp
+            .connect(listener.local_addr(), &wish.param(), &near.events)
+            .unwrap();
+        let CmEvent::ConnectRequest(request) = far.event() else {
+            panic!("no request");
+        };
+        request.reject(b"").unwrap();
+        assert!(matches!(near.event(), CmEvent::Rejected { .. }));
+        assert_eq!(near.qp.state(), QpState::Reset);
+        assert!(near.qp.failure().is_none());
+        assert_eq!(near.completion().status, WcStatus::WrFlushErr);
+        near.receive(1, 0, 8);
+    }
+    drop(listener);
+    connect(&near, &far, wish);
+    far.post(2, SendOp::Send, 0, 8);
+    far.success(2);
+    near.success(1);
+}
+
 fn a_request_that_is_dropped_is_rejected(wish: &Wish) {
     let (near, far) = (
         End::new(&Default::default(), wish),
@@ -338,6 +366,7 @@ fn a_wait_ends_when_its_time_is_over(wish: &Wish) {
 over_both!(
     private_data_and_depths_reach_both_applications,
     a_rejected_application_learns_why,
+    a_rejected_queue_pair_may_connect_again,
     a_request_that_is_dropped_is_rejected,
     nobody_listening_is_told,
     a_disconnect_in_order_delivers_what_was_sent_and_tells_both,

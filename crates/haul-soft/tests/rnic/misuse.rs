@@ -219,6 +219,24 @@ fn local_mistakes_are_the_local_users(wish: &Wish) {
     assert_eq!(far.completion().status, WcStatus::WrFlushErr);
 }
 
+fn only_regions_of_the_queue_pairs_domain_can_be_invalidated(wish: &Wish) {
+    let (near, far) = connected(wish);
+    let other = near.context.alloc_pd().unwrap();
+    let mr = other.reg_mr(near.mr.region(), AccessFlags::all()).unwrap();
+    let with_data = SendWr::new(1, SendOp::LocalInv(mr.lkey()), near.mr.sge(0, 8));
+    let error = near.qp.post_send(&[with_data]).unwrap_err();
+    assert!(matches!(error.error, Error::Invalid(_)));
+    let wr = SendWr::new(2, SendOp::LocalInv(mr.lkey()), haul_verbs::SgeList::EMPTY);
+    near.qp.post_send(&[wr]).unwrap();
+    let wc = near.completion();
+    assert_eq!((wc.wr_id, wc.status), (2, WcStatus::LocProtErr));
+    assert_eq!(near.qp.failure().unwrap().blame, Blame::Local);
+    let CmEvent::Disconnected { failure, .. } = far.event() else {
+        panic!("the connection goes on");
+    };
+    assert_eq!(failure.unwrap().blame, Blame::PeerComplains);
+}
+
 fn what_cannot_be_posted_says_why_and_what_is_posted_stays(wish: &Wish) {
     let wish = Wish { depth: 4, ..*wish };
     let (near, far) = connected_with(&Default::default(), &wish);
@@ -279,6 +297,7 @@ over_both!(
     a_send_without_a_receive_ends_the_connection,
     a_message_longer_than_its_receive_is_refused,
     local_mistakes_are_the_local_users,
+    only_regions_of_the_queue_pairs_domain_can_be_invalidated,
     what_cannot_be_posted_says_why_and_what_is_posted_stays,
     nothing_is_sent_before_there_is_a_connection,
     more_reads_than_agreed_wait_for_their_turn,

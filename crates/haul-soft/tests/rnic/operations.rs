@@ -1,7 +1,7 @@
 //! Every operation does what it says.
 
 use haul_verbs::{
-    Data, QpState, RecvWr, Remote, SendFlags, SendOp, SendWr, SgeList, WcData, WcOpcode,
+    Data, QpState, RecvWr, Remote, SendFlags, SendOp, SendWr, SgeList, WcData, WcOpcode, WcStatus,
 };
 
 use crate::support::{Wish, connected, connected_with, over_both, pattern};
@@ -167,7 +167,29 @@ fn send_with_invalidate_ends_the_peers_region(wish: &Wish) {
     near.success(2);
     assert_eq!(far.success(1).data, WcData::InvalidatedRkey(victim.rkey()));
     near.post(3, SendOp::RdmaRead(victim.remote(0)), 0, 1);
-    assert_ne!(near.completion().status, haul_verbs::WcStatus::Success);
+    assert_ne!(near.completion().status, WcStatus::Success);
+}
+
+fn local_invalidation_ends_a_region_when_all_before_it_is_done(wish: &Wish) {
+    let (near, far) = connected(wish);
+    let bytes = pattern(1 << 20, 6);
+    near.write(0, &bytes);
+    let part = near.mr.region().cut(0, 1 << 20).unwrap();
+    let lent = near.pd.reg_mr(&part, crate::support::all_access()).unwrap();
+    far.receive(1, 0, 1 << 20);
+    far.receive(2, 0, 0);
+    let send = SendWr::new(3, SendOp::Send, lent.sge(0, 1 << 20));
+    let end = SendWr::new(4, SendOp::LocalInv(lent.lkey()), SgeList::EMPTY);
+    let after = SendWr::new(5, SendOp::Send, SgeList::EMPTY);
+    near.qp.post_send(&[send, end, after]).unwrap();
+    near.success(3);
+    assert_eq!(near.success(4).opcode, WcOpcode::LocalInv);
+    near.success(5);
+    far.success(1);
+    assert!(far.read(0, 1 << 20) == bytes);
+    far.success(2);
+    far.post(6, SendOp::RdmaRead(lent.remote(0)), 0, 1);
+    assert_ne!(far.completion().status, WcStatus::Success);
 }
 
 fn unsignalled_requests_complete_silently_and_in_order(wish: &Wish) {
@@ -287,6 +309,7 @@ over_both!(
     immediate_data_follows_a_write_and_may_come_alone,
     atomics_return_what_was_there,
     send_with_invalidate_ends_the_peers_region,
+    local_invalidation_ends_a_region_when_all_before_it_is_done,
     unsignalled_requests_complete_silently_and_in_order,
     batches_larger_than_the_socket_are_sent_in_order,
     with_remote_placement_a_completed_write_is_there,

@@ -144,7 +144,8 @@ pub struct MessageConnection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Effect(Effect),
-    Finish,
+    /// The peer has sent its last, and has all messages below this number.
+    Finish(u64),
 }
 
 impl MessageConnection {
@@ -439,11 +440,7 @@ impl MessageConnection {
             self.waiting.pop_front();
             let done = match deed {
                 Deed::Effect(effect) => self.qp.deliver(memory, effect),
-                Deed::Finish => {
-                    self.peer_finished = true;
-                    self.qp.peer_finished();
-                    Ok(())
-                }
+                Deed::Finish(received) => self.deliver_finish(received),
             };
             if let Err(violation) = done {
                 self.refuse(violation, &[], 0);
@@ -452,10 +449,23 @@ impl MessageConnection {
         }
     }
 
+    /// The lower layer's acknowledgements may be behind what the peer says last.
+    fn deliver_finish(&mut self, received: u64) -> Result<(), Violation> {
+        if received > self.index_of(self.segments) {
+            return Err(TermCode::STREAM_CATASTROPHIC.into());
+        }
+        self.release(received);
+        self.peer_finished = true;
+        self.qp.peer_finished();
+        Ok(())
+    }
+
     fn receive_control(&mut self, memory: &mut impl Memory, index: u64, message: &[u8]) {
         match Hello::parse(message) {
             Ok(Hello::Ready) => self.enqueue(memory, index, Deed::Effect(Effect::None)),
-            Ok(Hello::Finish) => self.enqueue(memory, index, Deed::Finish),
+            Ok(Hello::Finish { received }) => {
+                self.enqueue(memory, index, Deed::Finish(received));
+            }
             _ => self.refuse(TermCode::STREAM_CATASTROPHIC.into(), &[], 0),
         }
     }
@@ -535,13 +545,17 @@ impl MessageConnection {
 
     /// Messages below `index` are acknowledged: their payload is not needed any more.
     pub fn handle_released(&mut self, now: Time, index: u64) {
+        self.release(index);
+        self.settle(now);
+    }
+
+    fn release(&mut self, index: u64) {
         while self.control_sent > 0 && self.control.front().is_some_and(|(at, _)| *at < index) {
             self.control.pop_front();
             self.control_sent -= 1;
         }
         let segments = index.saturating_sub(self.index_of(0)).min(self.segments);
         self.qp.release(segments);
-        self.settle(now);
     }
 
     /// The peer has closed the lower layer.
@@ -696,7 +710,8 @@ impl MessageConnection {
         if self.qp.state() == State::Draining && self.qp.is_idle() {
             self.qp.finish();
             let index = self.index_of(self.segments);
-            self.say(index, &Hello::Finish);
+            let received = self.arrivals.base();
+            self.say(index, &Hello::Finish { received });
             self.shut_down(now);
         }
         if self.qp.state() == State::Terminating && !self.qp.must_terminate() {

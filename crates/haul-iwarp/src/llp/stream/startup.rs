@@ -223,8 +223,9 @@ impl Offer {
         self.head.private_len = u16::try_from(len).map_err(|_| PostError::PrivateData)?;
         out.extend_from_slice(&self.head.emit());
         out.extend(enhanced.into_iter().flatten());
-        out.extend(capabilities.into_iter().flatten());
+        // Applications behind foreign ends see them too, so their own data comes first.
         out.extend_from_slice(private);
+        out.extend(capabilities.into_iter().flatten());
         Ok(())
     }
 

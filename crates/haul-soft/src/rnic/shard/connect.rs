@@ -37,6 +37,12 @@ impl Inner {
         if state != QpState::Reset {
             return Err(Error::State(state));
         }
+        // The end of an attempt that was rejected.
+        if let Link::Closing(before) = std::mem::replace(&mut pair.link, Link::None) {
+            before.unregister(&self.poller);
+            self.clocked
+                .retain(|subject| !matches!(subject, Subject::Pair(other) if *other == number));
+        }
         pair.events = Some(Arc::clone(channel));
         pair.shape.view.set_state(QpState::Rtr);
         let opening = match self.start_connect(number, peer) {

@@ -1,0 +1,497 @@
+//! Bandwidth of messages that are counted where they arrive: unreliable datagrams, and Write-Record.
+//!
+//! Nothing holds the sender back but the queue's depth (and a rate, where one was asked for), and nothing says at its end what
+//! has arrived. So the receiver counts: a Send by its receive's completion, a Write-Record by its record, whole or in part; and a
+//! Read is counted by who asked. When the sender has told how much it has sent, the receiver waits until all of it is accounted
+//! for, or until nothing has come for a while.
+
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use haul::fault::{Code, Fault};
+use haul_io::clock::process_cpu;
+use haul_verbs::{
+    Data, RecordStatus, SendFlags, SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion, WriteRecord,
+};
+
+use crate::control::{Control, Message, Place};
+use crate::end::{End, range, verb};
+use crate::flow::{Ways, check, place};
+use crate::pattern::{self, Stamp};
+use crate::plan::{Op, POST_LIST_MAX};
+use crate::report::{Arrived, Spent};
+use crate::tag::{Kind, Tag};
+
+/// Completions taken at a time.
+const COMPLETIONS: usize = 64;
+/// The conversation is looked at in every so many turns, and whenever there was nothing else.
+const LOOK_EVERY: u32 = 64;
+/// After so long without an arrival, and so many looks for one, what has not come is lost. A record is closed earlier
+/// (docs/protocol/datagram.md); a machine that was busy with something else has not looked.
+const QUIET: Duration = Duration::from_millis(500);
+const LOOKS: u32 = 10;
+
+/// What a queue pair has sent in one measurement.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lane {
+    posted: u64,
+    /// Of those, complete.
+    retired: u64,
+    /// Posted since the last one that reports its completion.
+    unreported: u64,
+    done: bool,
+}
+
+/// One measurement at one end.
+#[derive(Debug)]
+pub(crate) struct Volley<'a> {
+    end: &'a End,
+    peer: &'a Place,
+    control: &'a Control,
+    lanes: Vec<Lane>,
+    ways: Ways,
+    size: u32,
+    iterations: Option<u64>,
+    until: Option<Instant>,
+    inline: Vec<u8>,
+    /// What the peer has sent, once it has said so.
+    peer_sent: Option<u64>,
+    arrived: Arrived,
+    first: Option<Instant>,
+    heard: Instant,
+    /// Looks for completions since there was one.
+    looks: u32,
+    verified: u64,
+}
+
+impl<'a> Volley<'a> {
+    /// Makes ready to send or count messages of `size` bytes, `iterations` on each queue pair or until the plan's time is over.
+    pub(crate) fn new(
+        (end, peer, control): (&'a End, &'a Place, &'a Control),
+        ways: Ways,
+        size: u32,
+        iterations: Option<u64>,
+    ) -> Result<Self, Fault> {
+        let inline = size <= end.plan.inline && end.plan.op != Op::Read;
+        let this = Self {
+            lanes: vec![Lane::default(); end.qps.len()],
+            end,
+            peer,
+            control,
+            ways,
+            size,
+            iterations,
+            until: None,
+            inline: vec![0; if inline { size as usize } else { 0 }],
+            peer_sent: None,
+            arrived: Arrived::default(),
+            first: None,
+            heard: Instant::now(),
+            looks: 0,
+            verified: 0,
+        };
+        this.prepare()?;
+        Ok(this)
+    }
+
+    /// Nothing that an earlier measurement left may pass for this one's.
+    fn prepare(&self) -> Result<(), Fault> {
+        if !self.end.plan.verify {
+            return Ok(());
+        }
+        let (layout, region) = (&self.end.layout, self.end.mr.region());
+        let len = self.size as usize;
+        for qp in 0..self.lanes.len() as u64 {
+            for slot in 0..layout.slots {
+                region
+                    .fill(place(layout.to(qp, slot)), len, 0)
+                    .map_err(range)?;
+                let from = place(layout.from(qp, slot));
+                pattern::write(region, from, len, self.stamp(qp, slot)).map_err(range)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the bytes of a message are. The receiver of a Send cannot know its number: those are all alike.
+    fn stamp(&self, qp: u64, slot: u64) -> Stamp {
+        let number = if self.end.plan.op == Op::Send {
+            0
+        } else {
+            slot
+        };
+        Stamp { qp, number }
+    }
+
+    /// Runs to the end of it.
+    pub(crate) fn run(
+        mut self,
+        time: Option<Duration>,
+        dead_after: Duration,
+    ) -> Result<Spent, Fault> {
+        let dropped = self.kernel_drops();
+        let cpu = process_cpu().unwrap_or_default();
+        let start = Instant::now();
+        self.until = time.map(|time| start + time);
+        self.heard = start;
+        let result = self.turns(start, dead_after);
+        let ns = result.map_err(|fault| self.control.account_of(fault))?;
+        let used = process_cpu().unwrap_or_default().since(cpu);
+        self.arrived.kernel_drops = self.kernel_drops().saturating_sub(dropped);
+        let messages = self.lanes.iter().map(|lane| lane.posted).sum::<u64>();
+        let spent = Spent {
+            messages,
+            ns: nanos(ns),
+            bytes: messages * u64::from(self.size),
+            verified: self.verified,
+            arrived: self.arrived,
+            ..Spent::default()
+        };
+        Ok(spent.with_cpu(used))
+    }
+
+    /// How long sending took.
+    fn turns(&mut self, start: Instant, dead_after: Duration) -> Result<Duration, Fault> {
+        let mut completions = [WorkCompletion::default(); COMPLETIONS];
+        let mut finished = None;
+        let mut turn = 0_u32;
+        loop {
+            if self.ways.out && finished.is_none() {
+                self.fill()?;
+                if self
+                    .lanes
+                    .iter()
+                    .all(|lane| lane.done && lane.retired == lane.posted)
+                {
+                    finished = Some(start.elapsed());
+                    let messages = self.lanes.iter().map(|lane| lane.posted).collect();
+                    self.control.send(&Message::Finished { messages })?;
+                    self.heard = Instant::now();
+                }
+            }
+            if (finished.is_some() || !self.ways.out) && self.has_counted() {
+                return Ok(finished.unwrap_or_default());
+            }
+            let count = self.end.wait(&mut completions)?;
+            for completion in &completions[..count] {
+                self.complete(completion)?;
+            }
+            self.looks = if count > 0 {
+                0
+            } else {
+                self.looks.saturating_add(1)
+            };
+            if count > 0 {
+                self.heard = Instant::now();
+            } else if finished.is_none() && self.ways.out && self.heard.elapsed() > dead_after {
+                return Err(Fault::new(
+                    Code::PeerGone,
+                    format!("nothing was completed for {} s", dead_after.as_secs()),
+                ));
+            }
+            turn = turn.wrapping_add(1);
+            if count == 0 || turn.is_multiple_of(LOOK_EVERY) {
+                self.look()?;
+            }
+        }
+    }
+
+    /// All that the peer has sent is accounted for, or nothing comes any more.
+    fn has_counted(&self) -> bool {
+        match (self.ways.back, self.peer_sent) {
+            (false, _) => true,
+            (true, None) => false,
+            (true, Some(_)) if self.end.plan.op == Op::Read => true,
+            (true, Some(sent)) => {
+                let counted = self.arrived.complete + self.arrived.partial;
+                counted >= sent || self.looks >= LOOKS && self.heard.elapsed() >= QUIET
+            }
+        }
+    }
+
+    fn look(&mut self) -> Result<(), Fault> {
+        // What the peer says after that is for whoever comes behind.
+        if self.peer_sent.is_some() {
+            return Ok(());
+        }
+        match self.control.poll()? {
+            None => Ok(()),
+            Some(Message::Finished { messages }) => {
+                let sum = messages
+                    .iter()
+                    .fold(0_u64, |sum, sent| sum.saturating_add(*sent));
+                self.peer_sent = Some(sum);
+                self.heard = Instant::now();
+                self.looks = 0;
+                Ok(())
+            }
+            Some(other) => Err(other.misplaced()),
+        }
+    }
+
+    /// Posts what there is room for.
+    fn fill(&mut self) -> Result<(), Fault> {
+        let over = self.until.is_some_and(|until| Instant::now() >= until);
+        for index in 0..self.lanes.len() {
+            if over && self.lanes[index].unreported == 0 {
+                self.lanes[index].done = true;
+            }
+            while !self.lanes[index].done {
+                let posted = self.lanes[index].posted;
+                let left = match self.iterations {
+                    _ if over => 1,
+                    Some(iterations) => iterations - posted,
+                    None => u64::MAX,
+                };
+                let count = left.min(self.room(index));
+                if count == 0 {
+                    break;
+                }
+                // The last one reports, so that all before it are known to be gone.
+                self.post(index, count, count == left)?;
+                self.lanes[index].done = count == left;
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages that can be posted at once.
+    fn room(&self, index: usize) -> u64 {
+        let (lane, plan) = (self.lanes[index], &self.end.plan);
+        let depth = match plan.op {
+            Op::Read => plan.depth.min(plan.outs.into()),
+            _ => plan.depth,
+        };
+        let room = u64::from(depth) - (lane.posted - lane.retired);
+        // Bytes that differ from message to message are copied one at a time.
+        let one_by_one = plan.verify && !self.inline.is_empty();
+        room.min(if one_by_one { 1 } else { plan.post_list.into() })
+    }
+
+    fn post(&mut self, index: usize, count: u64, last: bool) -> Result<(), Fault> {
+        let (end, qp) = (self.end, index as u64);
+        let first = self.lanes[index].posted;
+        if end.plan.verify && !self.inline.is_empty() {
+            let from = place(end.layout.from(qp, first));
+            let region = end.mr.region();
+            region.read(from, &mut self.inline).map_err(range)?;
+        }
+        // Reads tell by their completions what came of each.
+        let moderation = match end.plan.op {
+            Op::Read => 1,
+            _ => u64::from(end.plan.cq_mod),
+        };
+        let mut unreported = self.lanes[index].unreported;
+        let mut batch: ArrayVec<SendWr<'_>, { POST_LIST_MAX as usize }> = ArrayVec::new();
+        for number in first..first + count {
+            unreported += 1;
+            let reports = unreported >= moderation || last && number + 1 == first + count;
+            let stands_for = match end.plan.op {
+                Op::Read => number,
+                _ => unreported,
+            };
+            let tag = Tag::new(Kind::Data, qp, stands_for);
+            let flags = if reports {
+                SendFlags::SIGNALED
+            } else {
+                SendFlags::empty()
+            };
+            if reports {
+                unreported = 0;
+            }
+            let request = self.request(tag, qp, number).with_flags(flags);
+            batch.push(end.to(index, request));
+        }
+        end.qps[index].post_send(&batch).map_err(|error| {
+            let failure = end.qps[index].failure();
+            failure.map_or_else(
+                || verb(error.error),
+                |failure| Fault::new(Code::PeerGone, format!("queue pair {index}: {failure}")),
+            )
+        })?;
+        drop(batch);
+        self.lanes[index].posted += count;
+        self.lanes[index].unreported = unreported;
+        Ok(())
+    }
+
+    fn request(&self, tag: Tag, qp: u64, number: u64) -> SendWr<'_> {
+        let (end, layout) = (self.end, &self.end.layout);
+        let data = if self.inline.is_empty() {
+            Data::from(end.sge(layout.from(qp, number), self.size))
+        } else {
+            Data::Inline(&self.inline)
+        };
+        match end.plan.op {
+            Op::Read => {
+                let read = SendOp::RdmaRead(self.peer.remote(layout.from(qp, number)));
+                let into = end.sge(layout.to(qp, number), self.size);
+                SendWr::new(tag.into(), read, into)
+            }
+            Op::Send => SendWr::new(tag.into(), SendOp::Send, data),
+            Op::Write | Op::WriteRecord => {
+                let to = self.peer.remote(layout.to(qp, number));
+                SendWr::new(tag.into(), SendOp::WriteRecord(to), data)
+            }
+        }
+    }
+
+    fn complete(&mut self, completion: &WorkCompletion) -> Result<(), Fault> {
+        let ok = completion.status == WcStatus::Success;
+        if ok && completion.opcode == WcOpcode::RecvWriteRecord {
+            return self.record(completion);
+        }
+        let tag = Tag::from(completion.wr_id);
+        let index = place(tag.qp());
+        let gave_up = completion.status == WcStatus::RespTimeoutErr
+            && self.end.plan.op == Op::Read
+            && tag.kind() == Kind::Data;
+        if !gave_up {
+            self.end.check(completion)?;
+        }
+        if index >= self.lanes.len() {
+            return Err(Fault::new(Code::Other, "a completion of nobody's"));
+        }
+        match tag.kind() {
+            Kind::Data if self.end.plan.op == Op::Read => {
+                self.read(index, tag.number(), completion)
+            }
+            Kind::Data => {
+                self.lanes[index].retired += tag.number();
+                Ok(())
+            }
+            Kind::Recv => self.receive(index, tag.number(), completion),
+            Kind::Flush | Kind::Credit => Ok(()),
+        }
+    }
+
+    /// A Send has come.
+    fn receive(
+        &mut self,
+        index: usize,
+        slot: u64,
+        completion: &WorkCompletion,
+    ) -> Result<(), Fault> {
+        let qp = index as u64;
+        if completion.byte_len != self.size {
+            // Late, from an earlier measurement.
+            return self.end.post_recv(&self.end.qps[index], qp, slot);
+        }
+        if self.end.plan.verify {
+            let at = place(self.end.layout.to(qp, slot));
+            let region = self.end.mr.region();
+            check(region, at, self.size as usize, self.stamp(qp, slot))?;
+            region.fill(at, self.size as usize, 0).map_err(range)?;
+            self.verified += 1;
+        }
+        self.count(self.size, true);
+        self.end.post_recv(&self.end.qps[index], qp, slot)
+    }
+
+    /// A Write-Record has come, or what there is of it.
+    fn record(&mut self, completion: &WorkCompletion) -> Result<(), Fault> {
+        let mut numbers = self.end.qps.iter().map(|qp| qp.qp_num());
+        let Some(index) = numbers.position(|number| number == completion.qp_num) else {
+            return Err(Fault::new(Code::Other, "a record of nobody's"));
+        };
+        let Some(record) = self.end.qps[index].take_record(completion.wr_id) else {
+            // A queue pair keeps so many; the completion still says how much is valid.
+            self.count(completion.byte_len, true);
+            return Ok(());
+        };
+        if record.len != self.size {
+            // Late, from an earlier measurement.
+            return Ok(());
+        }
+        if self.end.plan.verify {
+            self.check_record(index as u64, &record)?;
+        }
+        // What was waited for to the end of a timer came long before.
+        let prompt = matches!(record.status, RecordStatus::Full | RecordStatus::Partial);
+        self.count(record.valid, prompt);
+        Ok(())
+    }
+
+    /// What a record calls valid is what belongs there.
+    fn check_record(&mut self, qp: u64, record: &WriteRecord) -> Result<(), Fault> {
+        let (end, layout) = (self.end, &self.end.layout);
+        let at = record.target.addr.wrapping_sub(end.mr.addr());
+        let slot = (0..layout.slots).find(|slot| layout.to(qp, *slot) == at);
+        let Some(slot) = slot else {
+            return Err(Fault::protocol(
+                "a record is of memory that nobody was to write to",
+            ));
+        };
+        let mut valid = 0;
+        for range_ in &record.valid_ranges {
+            let bytes = range_.start as usize..range_.end as usize;
+            valid += range_.end - range_.start;
+            let stamp = self.stamp(qp, slot);
+            let wrong = pattern::check_range(end.mr.region(), place(at), bytes, stamp);
+            if let Some(wrong) = wrong.map_err(range)? {
+                let text = format!(
+                    "queue pair {qp}: byte {wrong} of {} is called valid and is not what was sent",
+                    self.size
+                );
+                return Err(Fault::new(Code::Integrity, text));
+            }
+        }
+        if valid != record.valid {
+            let text = "a record's ranges are not what it calls valid";
+            return Err(Fault::new(Code::Integrity, text));
+        }
+        self.verified += 1;
+        Ok(())
+    }
+
+    /// A Read is complete, or has given up with what its record says.
+    fn read(
+        &mut self,
+        index: usize,
+        number: u64,
+        completion: &WorkCompletion,
+    ) -> Result<(), Fault> {
+        let qp = index as u64;
+        self.lanes[index].retired += 1;
+        if completion.status != WcStatus::Success {
+            let record = self.end.qps[index].take_record(completion.wr_id);
+            self.count(record.map_or(0, |record| record.valid), false);
+            return Ok(());
+        }
+        let slot = number % self.end.layout.slots;
+        if self.end.plan.verify {
+            let at = place(self.end.layout.to(qp, slot));
+            let region = self.end.mr.region();
+            check(region, at, self.size as usize, self.stamp(qp, slot))?;
+            region.fill(at, self.size as usize, 0).map_err(range)?;
+            self.verified += 1;
+        }
+        self.count(self.size, true);
+        Ok(())
+    }
+
+    fn count(&mut self, valid: u32, prompt: bool) {
+        match valid {
+            0 => return,
+            valid if valid == self.size => self.arrived.complete += 1,
+            _ => self.arrived.partial += 1,
+        }
+        self.arrived.bytes += u64::from(valid);
+        let now = Instant::now();
+        let first = *self.first.get_or_insert(now);
+        if prompt {
+            self.arrived.ns = nanos(now - first);
+        }
+    }
+
+    fn kernel_drops(&self) -> u64 {
+        let counted = self.end.qps.iter().map(|qp| qp.datagram_statistics());
+        counted
+            .map(|counted| counted.map_or(0, |counted| counted.kernel_drops))
+            .sum()
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,484 @@
+//! "RDMA Capable iWARP over Datagrams", Grant, Rashti, Afsahi and Balaji, IPDPS 2011, §VI.
+//!
+//! What the project claims beyond the paper stands beside the paper's claims and says so.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::bench::{Bench, Context, rows, sample};
+use super::record::{Chart, Claim, Figure, Sample, Series};
+use super::{Experiment, ceiling};
+use crate::compare::session::Stop;
+
+/// The paper.
+pub(super) const TITLE: &str =
+    "RDMA Capable iWARP over Datagrams (Grant, Rashti, Afsahi, Balaji, IPDPS 2011), section VI";
+
+const UD_SEND: &str = "UD send/recv";
+const UD_RECORD: &str = "UD Write-Record";
+const RC_SEND: &str = "RC send/recv";
+const RC_WRITE: &str = "RC Write";
+const PLAIN_UDP: &str = "plain UDP, GSO and GRO";
+
+/// The lines of figures 5 and 6, in the order of their turns.
+const SERIES: [(&str, &str); 4] = [
+    (UD_SEND, "--qp ud --op send"),
+    (UD_RECORD, "--qp ud --op write-record"),
+    (RC_SEND, "--qp rc --op send"),
+    (RC_WRITE, "--qp rc --op write"),
+];
+
+/// Shares of packets lost.
+const LOSSES: [(f64, &str); 4] = [
+    (0.001, "0.1 %"),
+    (0.005, "0.5 %"),
+    (0.01, "1 %"),
+    (0.05, "5 %"),
+];
+/// The emulated path of figures 7 and 8, bits per second. The service has no congestion control and is told a rate, so that what is
+/// missing was lost, not dropped by a queue.
+const PATH_BPS: u64 = 1_000_000_000;
+/// Of which so much is used, and packets per second at most, which the emulator carries.
+const USED_BPS: u64 = 900_000_000;
+const PACKETS_PER_S: u64 = 60_000;
+/// Payload of a full packet of the path.
+const PAYLOAD: u64 = 1400;
+
+/// The figures of §VI.
+pub(super) fn experiments() -> Vec<Experiment> {
+    [verbs(), under_loss(), programs()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// §VI.A.1: latency and bandwidth.
+fn verbs() -> Vec<Experiment> {
+    vec![
+        Experiment {
+            figure: 5,
+            run: latency,
+            about: || Figure {
+                number: 5,
+                title: "Latency of the verbs",
+                about: "Half a round trip of one message at a time, between two hosts joined directly (veth, MTU 1500).",
+                judges: vec![
+                    |figure| {
+                        latency_claim(
+                            figure,
+                            UD_RECORD,
+                            RC_WRITE,
+                            24.4,
+                            "Write-Record against RC Write",
+                        )
+                    },
+                    |figure| {
+                        latency_claim(
+                            figure,
+                            UD_SEND,
+                            RC_SEND,
+                            18.1,
+                            "UD send/recv against RC send/recv",
+                        )
+                    },
+                ],
+                ..Figure::default()
+            },
+        },
+        Experiment {
+            figure: 6,
+            run: bandwidth,
+            about: || Figure {
+                number: 6,
+                title: "Bandwidth of the verbs",
+                about: "Back-to-back messages one way, between two hosts joined directly (veth, MTU 1500). Of UD it is what was \
+                        valid at the receiver.",
+                judges: vec![
+                    |figure| bandwidth_claim(figure, UD_RECORD, RC_WRITE, 512 << 10, 256.0),
+                    |figure| bandwidth_claim(figure, UD_RECORD, RC_WRITE, 1 << 10, 188.8),
+                    |figure| bandwidth_claim(figure, UD_SEND, RC_SEND, 1 << 10, 193.0),
+                    |figure| bandwidth_claim(figure, UD_SEND, RC_SEND, 256 << 10, 33.4),
+                    ceiling_claim,
+                ],
+                ..Figure::default()
+            },
+        },
+    ]
+}
+
+/// §VI.A.2: packet loss.
+fn under_loss() -> Vec<Experiment> {
+    vec![
+        Experiment {
+            figure: 7,
+            run: |context, figure| lossy(context, figure, "--qp ud --op send"),
+            about: || Figure {
+                number: 7,
+                title: "UD send/recv under packet loss",
+                about: LOSSY,
+                judges: vec![|figure| {
+                    let valid = figure.value(1, "0.1 %", 1 << 20);
+                    Claim::new(
+                        "paper: the loss of a packet loses the message, so large ones suffer from 0.1 % on (1 MiB at 0.1 %: under 90 % valid)",
+                        valid.map(|valid| (format!("{valid:.1} %"), valid < 90.0)),
+                    )
+                }],
+                ..Figure::default()
+            },
+        },
+        Experiment {
+            figure: 8,
+            run: |context, figure| lossy(context, figure, "--qp ud --op write-record"),
+            about: || Figure {
+                number: 8,
+                title: "UD Write-Record under packet loss",
+                about: LOSSY,
+                judges: vec![
+                    |figure| {
+                        let valid = figure.value(1, "5 %", 512 << 10);
+                        Claim::new(
+                            "paper: throughput collapses at 5 % and large messages; project: at 5 % and 512 KiB at least 90 % of the bytes are valid",
+                            valid.map(|valid| (format!("{valid:.1} %"), valid >= 90.0)),
+                        )
+                    },
+                    |figure| {
+                        let point = figure.point(1, "5 %", 512 << 10);
+                        let lost =
+                            point.and_then(|point| point.lost_messages.zip(point.sent_messages));
+                        Claim::new(
+                            "project: at 5 % and 512 KiB no message is lost entirely",
+                            lost.map(|(lost, sent)| (format!("{lost} of {sent}"), lost == 0)),
+                        )
+                    },
+                ],
+                ..Figure::default()
+            },
+        },
+    ]
+}
+
+/// §VI.B: unmodified programs over the socket interface.
+fn programs() -> Vec<Experiment> {
+    vec![
+        Experiment {
+            figure: 9,
+            run: |context, figure| {
+                application(context, figure, &["cvlc", "ffmpeg"]);
+                Ok(())
+            },
+            about: || Figure {
+                number: 9,
+                title: "VLC: time until the buffer is filled",
+                about: "Streaming by UDP over UD against HTTP over RC, by the unmodified program.",
+                judges: vec![|_| Claim::new("paper: 74.1 % less time by UD than by RC", None)],
+                ..Figure::default()
+            },
+        },
+        Experiment {
+            figure: 10,
+            run: |context, figure| {
+                application(context, figure, &["sipp"]);
+                Ok(())
+            },
+            about: || Figure {
+                number: 10,
+                title: "SIPp: response time",
+                about: "Calls under light load over UD against RC, by the unmodified program.",
+                judges: vec![|_| Claim::new("paper: 43.1 % less time by UD than by RC", None)],
+                ..Figure::default()
+            },
+        },
+        Experiment {
+            figure: 11,
+            run: |context, figure| {
+                application(context, figure, &["sipp"]);
+                Ok(())
+            },
+            about: || Figure {
+                number: 11,
+                title: "SIPp: memory of a server with many clients",
+                about: "The whole application's memory, kernel sockets included, with up to 10,000 clients.",
+                judges: vec![|_| {
+                    Claim::new(
+                        "paper: 24.1 % less memory by UD than by RC with 10,000 clients",
+                        None,
+                    )
+                }],
+                ..Figure::default()
+            },
+        },
+    ]
+}
+
+const LOSSY: &str = "Messages one way over an emulated path (1 Gbit/s, no delay, MTU 1500) that loses packets at random, sent below \
+                     its rate. Small messages are limited to 60,000 packets per second.";
+
+/// Sizes of figures 5 and 6.
+fn sizes(context: &Context<'_>) -> &'static str {
+    if context.quick {
+        "1024..65536"
+    } else {
+        "1..1048576"
+    }
+}
+
+fn latency(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    figure.charts = vec![chart("Latency by message size", "µs")];
+    for repetition in 0..context.repeat {
+        for (name, flags) in SERIES {
+            let mut bench = context.bench(None, repetition.into())?;
+            let flags = format!("{flags} --test lat --sizes {}", sizes(context));
+            let json = bench.ask(&flags, figure)?;
+            for (bytes, row) in rows(&json)? {
+                figure.charts[0].add(name, bytes, sample(row, "latency", "typical_us", 1.0)?);
+            }
+            bench.end(figure)?;
+            told(repetition, name);
+        }
+    }
+    Ok(())
+}
+
+fn bandwidth(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    figure.charts = vec![
+        chart("Bandwidth by message size", "Gbit/s"),
+        chart("Processor time of both ends by message size", "s/GB"),
+    ];
+    let mut level = Series {
+        name: PLAIN_UDP.into(),
+        level: true,
+        ..Series::default()
+    };
+    for repetition in 0..context.repeat {
+        for (name, flags) in SERIES {
+            let mut bench = context.bench(None, repetition.into())?;
+            let flags = format!("{flags} --post-list 16 --sizes {}", sizes(context));
+            let json = bench.ask(&flags, figure)?;
+            for (bytes, row) in rows(&json)? {
+                let found = sample(row, "bandwidth", "bw_average_gbps", 1.0)?;
+                figure.charts[0].add(name, bytes, found);
+                if let Some(value) = found.cpu_s_per_gb {
+                    let cpu = Sample {
+                        value,
+                        ..Sample::default()
+                    };
+                    figure.charts[1].add(name, bytes, cpu);
+                }
+            }
+            bench.end(figure)?;
+            told(repetition, name);
+        }
+        let bench = context.bench(None, repetition.into())?;
+        let time = Duration::from_millis(context.time_ms * 4);
+        level.add(0, ceiling::measure(bench.lab(), time)?);
+        bench.end(figure)?;
+        told(repetition, PLAIN_UDP);
+    }
+    // A level is the same for every size.
+    let sizes = figure.charts[0].sizes();
+    let measured = std::mem::take(&mut level.points);
+    for (bytes, run) in sizes.into_iter().flat_map(|bytes| {
+        let runs = measured.iter().flat_map(|point| &point.runs);
+        runs.map(move |run| (bytes, *run))
+    }) {
+        level.add(bytes, run);
+    }
+    figure.charts[0].series.push(level);
+    Ok(())
+}
+
+fn lossy(context: &Context<'_>, figure: &mut Figure, verb: &str) -> Result<(), Stop> {
+    figure.charts = vec![
+        chart("Bandwidth by message size", "Mbit/s"),
+        Chart {
+            percent: true,
+            ..chart("Bytes that are valid at the receiver, of those sent", "%")
+        },
+    ];
+    let exponents: Vec<u32> = if context.quick {
+        vec![10, 19, 20]
+    } else {
+        (0..=20).collect()
+    };
+    let losses = if context.quick { &LOSSES[3..] } else { &LOSSES };
+    for repetition in 0..context.repeat {
+        for (loss, name) in losses {
+            let path = format!(
+                "rate = \"{PATH_BPS}bit\"\nrtt = \"0ms\"\nqueue = \"4MiB\"\n[path.forward]\nloss = {loss:?}\n"
+            );
+            let mut bench = context.bench(Some(&path), repetition.into())?;
+            for exponent in &exponents {
+                measure_lossy(&mut bench, figure, verb, name, 1 << exponent)?;
+            }
+            bench.end(figure)?;
+            told(repetition, &format!("loss {name}"));
+        }
+    }
+    Ok(())
+}
+
+fn measure_lossy(
+    bench: &mut Bench<'_>,
+    figure: &mut Figure,
+    verb: &str,
+    name: &str,
+    bytes: u32,
+) -> Result<(), Stop> {
+    let payload = PAYLOAD.min(bytes.into());
+    let rate = (PACKETS_PER_S * payload * 8).min(USED_BPS);
+    let flags = format!("{verb} --size {bytes} --max-rate {rate}bit --depth 16 --cq-mod 1");
+    let json = bench.ask(&flags, figure)?;
+    for (bytes, row) in rows(&json)? {
+        let found = sample(row, "bandwidth", "bw_average_gbps", 1e3)?;
+        figure.charts[0].add(name, bytes, found);
+        let valid = sample(row, "datagram", "valid_percent", 1.0)?;
+        figure.charts[1].add(name, bytes, valid);
+    }
+    Ok(())
+}
+
+/// A figure of unmodified programs over the socket interface: what is missing for it.
+fn application(context: &Context<'_>, figure: &mut Figure, programs: &[&str]) {
+    let missing = programs.iter().find(|name| !in_path(name));
+    let haul = &context.session.programs.haul;
+    figure.not_run = Some(match missing {
+        Some(name) => format!("not run: the program {name} is not installed"),
+        None if !has_run(haul) => "not run: this haul has no `haul run`".into(),
+        None => "not run: there is no measurement of these programs yet".into(),
+    });
+}
+
+fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir: PathBuf| dir.join(program).is_file())
+}
+
+/// Whether the program has the socket interface.
+fn has_run(haul: &Path) -> bool {
+    let asked = Command::new(haul)
+        .args(["run", "--help"])
+        .stdin(Stdio::null())
+        .output();
+    asked.is_ok_and(|output| output.status.success())
+}
+
+fn chart(title: &str, unit: &'static str) -> Chart {
+    Chart {
+        title: title.into(),
+        unit,
+        ..Chart::default()
+    }
+}
+
+fn told(repetition: u16, what: &str) {
+    eprintln!("  run {}: {what}", repetition + 1);
+}
+
+/// Latencies of messages up to 2 KiB, one against the other.
+fn latency_claim(figure: &Figure, ours: &str, theirs: &str, percent: f64, words: &str) -> Claim {
+    let sizes = figure.charts.first().map(Chart::sizes).unwrap_or_default();
+    let lower = sizes.into_iter().filter(|bytes| *bytes <= 2048);
+    let lower: Vec<f64> = lower
+        .filter_map(|bytes| {
+            let (ours, theirs) = (
+                figure.value(0, ours, bytes)?,
+                figure.value(0, theirs, bytes)?,
+            );
+            Some(100.0 * (1.0 - ours / theirs))
+        })
+        .collect();
+    #[expect(clippy::cast_precision_loss, reason = "a few sizes")]
+    let mean = (!lower.is_empty()).then(|| lower.iter().sum::<f64>() / lower.len() as f64);
+    Claim::new(
+        format!("paper: {words}, up to 2 KiB: {percent} % less latency"),
+        mean.map(|mean| (format!("{mean:.1} % less"), mean >= percent)),
+    )
+}
+
+/// Bandwidth at a size, one against the other.
+fn bandwidth_claim(figure: &Figure, ours: &str, theirs: &str, bytes: u32, percent: f64) -> Claim {
+    let values = figure
+        .value(0, ours, bytes)
+        .zip(figure.value(0, theirs, bytes));
+    let more = values.map(|(ours, theirs)| 100.0 * (ours / theirs - 1.0));
+    Claim::new(
+        format!(
+            "paper: {ours} against {theirs} at {} KiB: {percent} % more bandwidth",
+            bytes >> 10
+        ),
+        more.map(|more| (format!("{more:+.1} %"), more >= percent)),
+    )
+}
+
+/// The best of Write-Record against what UDP carries at all.
+fn ceiling_claim(figure: &Figure) -> Claim {
+    let best = |name: &str| {
+        let series = figure.charts.first()?.series(name)?;
+        series
+            .points
+            .iter()
+            .map(|point| point.value)
+            .reduce(f64::max)
+    };
+    let share = best(UD_RECORD)
+        .zip(best(PLAIN_UDP))
+        .map(|(ours, plain)| ours / plain);
+    Claim::new(
+        "project: UD Write-Record reaches 0.95 of plain UDP with GSO and GRO, measured in the same run",
+        share.map(|share| (format!("{share:.2}"), share >= 0.95)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure() -> Figure {
+        let mut latency = chart("", "µs");
+        for (name, value) in [(UD_RECORD, 15.0), (RC_WRITE, 20.0)] {
+            for bytes in [1, 2048] {
+                let sample = Sample {
+                    value,
+                    ..Sample::default()
+                };
+                latency.add(name, bytes, sample);
+            }
+            // Beyond what the claim is about.
+            let large = Sample {
+                value: 100.0 / value,
+                ..Sample::default()
+            };
+            latency.add(name, 4096, large);
+        }
+        Figure {
+            charts: vec![latency],
+            ..Figure::default()
+        }
+    }
+
+    #[test]
+    fn claims_are_computed_from_what_was_measured() {
+        let claim = latency_claim(&figure(), UD_RECORD, RC_WRITE, 24.4, "one");
+        assert_eq!(claim.here.as_deref(), Some("25.0 % less"));
+        assert_eq!(claim.holds, Some(true));
+        let claim = bandwidth_claim(&figure(), RC_WRITE, UD_RECORD, 1, 50.0);
+        assert_eq!(claim.here.as_deref(), Some("+33.3 %"));
+        assert_eq!(claim.holds, Some(false));
+        let claim = bandwidth_claim(&figure(), RC_WRITE, UD_RECORD, 8, 50.0);
+        assert_eq!((claim.here, claim.holds), (None, None));
+        assert_eq!(ceiling_claim(&figure()).holds, None);
+    }
+
+    #[test]
+    fn every_figure_has_its_number_once_and_something_to_say() {
+        let all = experiments();
+        let numbers: Vec<u32> = all.iter().map(|one| one.figure).collect();
+        assert_eq!(numbers, [5, 6, 7, 8, 9, 10, 11]);
+        for experiment in all {
+            let figure = (experiment.about)();
+            assert_eq!(figure.number, experiment.figure);
+            assert!(!figure.title.is_empty() && !figure.judges.is_empty());
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! What is kept: every measurement, the medians, and what the paper says beside what was found. This is `results.json`.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::bench::Context;
+use crate::compare::machine::Machine;
+use crate::compare::stats::median;
+
+/// Changes when a reader of `results.json` must.
+const SCHEMA: &str = "haul.reproduce/1";
+
+/// Everything.
+#[derive(Debug, Serialize)]
+pub(super) struct Results {
+    schema: &'static str,
+    pub(super) paper: &'static str,
+    pub(super) machine: Machine,
+    pub(super) quick: bool,
+    pub(super) repeat: u16,
+    pub(super) time_ms: u64,
+    /// The signal that ended it early.
+    pub(super) interrupted: Option<i32>,
+    pub(super) figures: Vec<Figure>,
+}
+
+/// One figure.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Figure {
+    pub(super) number: u32,
+    pub(super) title: &'static str,
+    /// What was measured, and between what.
+    pub(super) about: &'static str,
+    /// Why it was not measured.
+    pub(super) not_run: Option<String>,
+    /// What ended the measurement.
+    pub(super) failed: Option<String>,
+    pub(super) charts: Vec<Chart>,
+    pub(super) claims: Vec<Claim>,
+    /// The command lines, each once.
+    pub(super) commands: Vec<String>,
+    /// What makes the figures doubtful.
+    pub(super) warnings: Vec<String>,
+    /// Looks at the charts for a claim each.
+    #[serde(skip)]
+    pub(super) judges: Vec<fn(&Figure) -> Claim>,
+}
+
+/// What the paper says, and what was found.
+#[derive(Debug, Serialize)]
+pub(super) struct Claim {
+    /// What is claimed, in the paper or by the project.
+    pub(super) claim: String,
+    /// The figure here; nothing where it could not be computed.
+    pub(super) here: Option<String>,
+    /// The claim holds here.
+    pub(super) holds: Option<bool>,
+}
+
+/// Lines over message sizes.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Chart {
+    pub(super) title: String,
+    /// What is measured, with its unit.
+    pub(super) unit: &'static str,
+    /// From 0 to 100 in equal steps; otherwise powers of ten.
+    pub(super) percent: bool,
+    pub(super) series: Vec<Series>,
+}
+
+/// One line.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Series {
+    pub(super) name: String,
+    /// It is not measured over sizes: a level for all of them.
+    pub(super) level: bool,
+    pub(super) points: Vec<Point>,
+}
+
+/// What was measured with one message size.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Point {
+    pub(super) bytes: u32,
+    /// The median.
+    pub(super) value: f64,
+    /// Processor time of both ends for each 10^9 bytes, the median.
+    pub(super) cpu_s_per_gb: Option<f64>,
+    /// Of all runs, where messages may be lost: sent, of those valid in part, and not at all.
+    pub(super) sent_messages: Option<u64>,
+    pub(super) partial_messages: Option<u64>,
+    pub(super) lost_messages: Option<u64>,
+    pub(super) runs: Vec<Sample>,
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Sample {
+    pub(super) value: f64,
+    pub(super) cpu_s_per_gb: Option<f64>,
+    #[serde(skip)]
+    pub(super) messages: Option<Messages>,
+}
+
+/// What became of messages that may be lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Messages {
+    pub(super) sent: u64,
+    pub(super) partial: u64,
+    pub(super) lost: u64,
+}
+
+impl Results {
+    pub(super) fn new(paper: &'static str, machine: Machine, context: &Context<'_>) -> Self {
+        Self {
+            schema: SCHEMA,
+            paper,
+            machine,
+            quick: context.quick,
+            repeat: context.repeat,
+            time_ms: context.time_ms,
+            interrupted: None,
+            figures: Vec::new(),
+        }
+    }
+
+    /// Nothing failed; what could not run here does not count.
+    pub(super) fn complete(&self) -> bool {
+        self.figures.iter().all(|figure| figure.failed.is_none())
+    }
+
+    /// One line on how it was measured.
+    pub(super) fn how(&self) -> String {
+        let quick = if self.quick {
+            "; --quick: measured once and shortly, not to be believed"
+        } else {
+            ""
+        };
+        format!(
+            "medians of {} interleaved runs of {} ms each{quick}",
+            self.repeat, self.time_ms
+        )
+    }
+
+    /// All of it as text.
+    pub(super) fn table(&self) -> String {
+        let mut text = format!("{}\n{}\n{}\n", self.paper, self.machine.line(), self.how());
+        for figure in &self.figures {
+            text += &figure.table();
+        }
+        text
+    }
+}
+
+impl Figure {
+    /// What the paper claims, against what was measured.
+    pub(super) fn judge(&mut self) {
+        if self.not_run.is_some() {
+            return;
+        }
+        let claims = self.judges.iter().map(|judge| judge(self)).collect();
+        self.claims = claims;
+    }
+
+    /// The median of a chart's series at a size.
+    pub(super) fn value(&self, chart: usize, series: &str, bytes: u32) -> Option<f64> {
+        self.point(chart, series, bytes).map(|point| point.value)
+    }
+
+    /// What was measured of a chart's series at a size.
+    pub(super) fn point(&self, chart: usize, series: &str, bytes: u32) -> Option<&Point> {
+        let series = self.charts.get(chart)?.series(series)?;
+        series.points.iter().find(|point| point.bytes == bytes)
+    }
+
+    fn table(&self) -> String {
+        let mut text = format!("\nfigure {}: {}\n", self.number, self.title);
+        if let Some(why) = &self.not_run {
+            text += &format!("  {why}\n");
+        }
+        if let Some(why) = &self.failed {
+            text += &format!("  failed: {why}\n");
+        }
+        for chart in &self.charts {
+            text += &chart.table();
+        }
+        for claim in &self.claims {
+            text += &format!("  {}\n", claim.line());
+        }
+        for warning in &self.warnings {
+            text += &format!("  warning: {warning}\n");
+        }
+        text
+    }
+}
+
+impl Claim {
+    /// Whether something is at least so much, or at most.
+    pub(super) fn new(claim: impl Into<String>, here: Option<(String, bool)>) -> Self {
+        let (here, holds) = match here {
+            Some((here, holds)) => (Some(here), Some(holds)),
+            None => (None, None),
+        };
+        Self {
+            claim: claim.into(),
+            here,
+            holds,
+        }
+    }
+
+    /// In a word.
+    pub(super) fn verdict(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "holds",
+            Some(false) => "does not hold",
+            None => "not measured",
+        }
+    }
+
+    fn line(&self) -> String {
+        let here = self.here.as_deref().unwrap_or("-");
+        format!("{}: here {here}: {}", self.claim, self.verdict())
+    }
+}
+
+impl Chart {
+    /// A series by its name.
+    pub(super) fn series(&self, name: &str) -> Option<&Series> {
+        self.series.iter().find(|series| series.name == name)
+    }
+
+    /// Adds a measurement.
+    pub(super) fn add(&mut self, series: &str, bytes: u32, sample: Sample) {
+        let index = self.series.iter().position(|one| one.name == series);
+        let index = index.unwrap_or_else(|| {
+            self.series.push(Series {
+                name: series.into(),
+                ..Series::default()
+            });
+            self.series.len() - 1
+        });
+        self.series[index].add(bytes, sample);
+    }
+
+    /// All sizes that were measured, ascending.
+    pub(super) fn sizes(&self) -> Vec<u32> {
+        let points = self.series.iter().flat_map(|series| &series.points);
+        let mut sizes: Vec<u32> = points.map(|point| point.bytes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    fn table(&self) -> String {
+        let mut text = format!("  {} ({})\n", self.title, self.unit);
+        let width = |series: &Series| series.name.chars().count().max(12);
+        let _ = write!(text, "  {:>9}", "bytes");
+        for series in &self.series {
+            let _ = write!(text, "  {:>width$}", series.name, width = width(series));
+        }
+        text.push('\n');
+        for bytes in self.sizes() {
+            let _ = write!(text, "  {bytes:>9}");
+            for series in &self.series {
+                let point = series.points.iter().find(|point| point.bytes == bytes);
+                let value = point.map_or_else(|| "-".into(), |point| figure(point.value));
+                let _ = write!(text, "  {value:>width$}", width = width(series));
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+impl Series {
+    /// Adds a measurement.
+    pub(super) fn add(&mut self, bytes: u32, sample: Sample) {
+        let index = self.points.iter().position(|point| point.bytes == bytes);
+        let index = index.unwrap_or_else(|| {
+            self.points.push(Point {
+                bytes,
+                ..Point::default()
+            });
+            self.points.len() - 1
+        });
+        self.points[index].add(sample);
+    }
+}
+
+impl Point {
+    fn add(&mut self, sample: Sample) {
+        self.runs.push(sample);
+        let values = self.runs.iter().map(|run| run.value).collect();
+        self.value = median(values).unwrap_or_default();
+        self.cpu_s_per_gb = median(
+            self.runs
+                .iter()
+                .filter_map(|run| run.cpu_s_per_gb)
+                .collect(),
+        );
+        if let Some(messages) = sample.messages {
+            *self.sent_messages.get_or_insert(0) += messages.sent;
+            *self.partial_messages.get_or_insert(0) += messages.partial;
+            *self.lost_messages.get_or_insert(0) += messages.lost;
+        }
+    }
+}
+
+/// Four digits that matter.
+pub(super) fn figure(value: f64) -> String {
+    if value == 0.0 {
+        return "0".into();
+    }
+    let digits = 3.0 - value.abs().log10().floor().clamp(-6.0, 3.0);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and 9"
+    )]
+    let digits = digits as usize;
+    format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_sums_follow_every_measurement() {
+        let mut chart = Chart::default();
+        for (value, lost) in [(3.0, 1), (1.0, 0), (2.0, 4)] {
+            let messages = Messages {
+                sent: 10,
+                partial: 2,
+                lost,
+            };
+            let sample = Sample {
+                value,
+                cpu_s_per_gb: Some(value * 2.0),
+                messages: Some(messages),
+            };
+            chart.add("one", 64, sample);
+        }
+        chart.add("one", 1, Sample::default());
+        let point = &chart.series("one").unwrap().points[0];
+        assert_eq!((point.value, point.cpu_s_per_gb), (2.0, Some(4.0)));
+        assert_eq!(
+            (point.sent_messages, point.lost_messages),
+            (Some(30), Some(5))
+        );
+        assert_eq!(chart.sizes(), [1, 64]);
+    }
+
+    #[test]
+    fn figures_have_four_digits() {
+        let texts = [0.0, 0.012_345, 1.0, 27.25, 999.96, 12_345.6].map(figure);
+        assert_eq!(texts, ["0", "0.01235", "1.000", "27.25", "1000.0", "12346"]);
+    }
+}
