@@ -1,7 +1,8 @@
 //! A service's memory while datagrams of one batch are looked at.
 //!
 //! The region that was used last stays held until another is wanted or the batch ends: counting in and out of it for each
-//! segment would make the processor wait, each time, until the bytes of the segment before have reached memory.
+//! segment would make the processor wait, each time, until the bytes of the segment before have reached memory. For the same
+//! reason the next segment's place is asked for while this one is copied: in a message it lies behind it.
 
 use std::cell::RefCell;
 
@@ -77,7 +78,11 @@ impl<'r> Held<'r> {
                 let stag = u32::try_from(region.0).ok().map(Stag);
                 let place = stag.zip(usize::try_from(offset).ok());
                 let done = place.and_then(|(stag, offset)| {
-                    self.with(stag, |entry| entry.region.write(offset, payload).is_ok())
+                    self.with(stag, |entry| {
+                        let (next, len) = (offset.saturating_add(payload.len()), payload.len());
+                        entry.region.prefetch(next, len, true);
+                        entry.region.write(offset, payload).is_ok()
+                    })
                 });
                 done.unwrap_or(false)
             }
@@ -94,6 +99,7 @@ impl<'r> Held<'r> {
                 self.each_part(list.as_slice(), (offset, len), allowed, |entry, at, len| {
                     let (now, later) = rest.split_at(len.min(rest.len()));
                     rest = later;
+                    entry.region.prefetch(at.saturating_add(len), len, true);
                     entry.region.write(at, now).is_ok()
                 })
             }
@@ -108,7 +114,11 @@ impl<'r> Held<'r> {
                 let stag = u32::try_from(region.0).ok().map(Stag);
                 let place = stag.zip(usize::try_from(offset).ok());
                 let done = place.and_then(|(stag, offset)| {
-                    self.with(stag, |entry| entry.region.read(offset, to).is_ok())
+                    self.with(stag, |entry| {
+                        let next = offset.saturating_add(to.len());
+                        entry.region.prefetch(next, to.len(), false);
+                        entry.region.read(offset, to).is_ok()
+                    })
                 });
                 done.unwrap_or(false)
             }
@@ -126,6 +136,7 @@ impl<'r> Held<'r> {
                 self.each_part(list.as_slice(), (offset, len), allowed, |entry, at, len| {
                     let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
                     rest = later;
+                    entry.region.prefetch(at.saturating_add(len), len, false);
                     entry.region.read(at, now).is_ok()
                 })
             }

@@ -252,13 +252,21 @@ impl Service {
         self.link.as_deref_mut().ok_or(Error::State(state))
     }
 
+    /// Says good-bye to reliable peers; nothing else is sent any more.
+    pub(in crate::rnic) fn leave(&mut self, tools: &mut Tools<'_>) {
+        if let Some(link) = &mut self.link {
+            link.core.close(tools.now);
+        }
+        self.push_out(tools);
+    }
+
     /// The service ends: what is posted is flushed, and the socket closed.
     pub(in crate::rnic) fn end(&mut self, tools: &mut Tools<'_>) {
-        self.unregister(tools.poller);
         self.shape.view.set_state(QpState::Err);
+        self.leave(tools);
+        self.unregister(tools.poller);
         if let Some(link) = &mut self.link {
             link.stuck = None;
-            link.core.close(tools.now);
         }
         let waiting: Vec<_> = self.standing.flush().collect();
         for wr in waiting {

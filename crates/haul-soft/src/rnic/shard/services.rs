@@ -75,6 +75,7 @@ impl Inner {
 
     /// The application lets go of a service: what is posted goes with it, without completions.
     pub(in crate::rnic) fn remove_service(&mut self, number: u32) {
+        self.with_service(number, Service::leave);
         if let Some(service) = self.services.remove(number) {
             service.unregister(&self.poller);
             self.bound.retain(|bound| *bound != number);
