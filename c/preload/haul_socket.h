@@ -24,13 +24,15 @@ enum {
 	HAUL_SOCKET_STREAM = 2    /* TCP that is iWARP: send, receive and shut down through here */
 };
 
-/* Once per process, and again in a program after exec: 1 under haul run, 0 otherwise (then every other call does nothing). */
-int haul_socket_start(void);
+/* Once per process, and again in a program after exec, with the values of HAUL_RUN_TABLE (a path) and HAUL_RUN_ID (a number)
+ * from secure_getenv(3), or NULL: 1 under haul run, 0 otherwise, and then every other call does nothing. Takes up sockets that
+ * the process has inherited. */
+int haul_socket_start(const char *table, const char *run);
 
 /* In the child after fork (not vfork), before anything else. */
 void haul_socket_forked(void);
 
-/* Before exec (from the calling process): leaves in the table, by descriptor, what the program after it takes up again. */
+/* Before exec(3): nobody is told that the sockets of this process speak until the program after it takes them up again. */
 void haul_socket_before_exec(void);
 
 /* After socket(2), with its arguments. */
@@ -52,8 +54,8 @@ int haul_socket_connect(int fd, const struct sockaddr *to, socklen_t length);
 ssize_t haul_socket_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t haul_socket_recvmsg(int fd, struct msghdr *message, int flags);
 
-/* Whether a receive would not wait although the kernel's socket may have nothing: the octets that wait in user space (stream),
- * or the length of the next datagram that does, plus one (datagram; so 1 is an empty one); 0 none. */
+/* Octets of a stream that wait in user space (seven at most), so that a receive would not wait although the kernel's socket may
+ * have nothing; 0 for datagrams. FIONREAD of a datagram socket: receive with MSG_PEEK | MSG_TRUNC and no buffer. */
 int haul_socket_pending(int fd);
 
 /* Instead of shutdown(2) where haul_socket_kind is not 0. */
@@ -62,7 +64,7 @@ int haul_socket_shutdown(int fd, int how);
 /* After dup, dup2, dup3, F_DUPFD, F_DUPFD_CLOEXEC. With dup2 and dup3 call haul_socket_closed(to) before. */
 void haul_socket_duplicated(int from, int to);
 
-/* A descriptor that came otherwise (SCM_RIGHTS, inheritance): UDP is published, TCP is the kernel's and reported so. */
+/* A descriptor that came otherwise (SCM_RIGHTS, pidfd_getfd). */
 void haul_socket_received(int fd);
 
 /* Before close(2) of this descriptor. */
