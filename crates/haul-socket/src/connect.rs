@@ -239,6 +239,17 @@ pub(crate) fn received(process: &'static Process, fd: c_int) {
     }
 }
 
+/// After an `exec` that failed.
+pub(crate) fn again() {
+    for entry in process::entries() {
+        let is_udp = entry.socket.protocol() == Some(Protocol::Udp);
+        let listens = entry.socket.listening.load(Ordering::Relaxed) == 1;
+        if listens || is_udp && entry.port() != 0 {
+            entry.publish();
+        }
+    }
+}
+
 /// Takes up the sockets that the process was started with.
 pub(crate) fn inherit(process: &'static Process) {
     let Ok(list) = std::fs::read_dir("/proc/self/fd") else {

@@ -158,6 +158,9 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
             Step::Failed => break true,
         }
     };
+    if !failed && rx.held_len == 0 && rx.phase == Phase::Tail {
+        finish(entry, &mut rx);
+    }
     rx.store(half);
     if !is_peek {
         let count = if passes(entry) {
@@ -171,6 +174,19 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
         return -1;
     }
     isize::try_from(done).unwrap_or(isize::MAX)
+}
+
+/// All payload of an FPDU is delivered: what is left of it is no reason for the socket to be readable.
+fn finish(entry: &Entry, rx: &mut Rx) {
+    let mut tail = [0; TAIL_MAX];
+    let mut list = Buffers::new();
+    list.push_mut(&mut tail[..rx.missing()]);
+    let error = sys::errno();
+    let got = sys::recvmsg(entry.fd, &mut sys::bare(&list), libc::MSG_DONTWAIT);
+    if let Ok(len) = usize::try_from(got) {
+        feed(entry, rx, list.list(), len, (&[], 0));
+    }
+    sys::set_errno(error);
 }
 
 fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_int) -> Step {
