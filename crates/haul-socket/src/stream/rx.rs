@@ -103,8 +103,8 @@ impl Rx {
 
 /// What one step of a receive came to.
 enum Step {
-    /// So many octets for the program.
-    Got(usize),
+    /// So many octets for the program, and whether the kernel had enough to fill all buffers.
+    Got { octets: usize, may_be_more: bool },
     /// Octets came, but none for the program.
     Nothing,
     /// The peer has ended its half.
@@ -132,25 +132,32 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
     }
     let room = sys::total(sys::buffers_of(message));
     if room == 0 {
-        return 0;
+        // Only tells whether there is something.
+        return if pending(half) > 0 {
+            0
+        } else {
+            sys::recvmsg(entry.fd, message, flags)
+        };
     }
     let _guard = lock::lock(&half.lock);
     let mut rx = Rx::load(half);
     let is_peek = flags & libc::MSG_PEEK != 0;
     let wants_all = flags & libc::MSG_WAITALL != 0 && !is_peek;
+    let mut asked = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC);
     let mut done = 0;
     let failed = loop {
-        match step(
-            entry,
-            &mut rx,
-            message,
-            done,
-            flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC),
-        ) {
-            Step::Got(octets) => {
+        match step(entry, &mut rx, message, done, asked) {
+            Step::Got {
+                octets,
+                may_be_more,
+            } => {
                 done += octets;
-                if !wants_all || done == room {
+                if done == room || !wants_all && !may_be_more {
                     break false;
+                }
+                if !wants_all {
+                    // Less than there was room for is the sign that there is no more (epoll(7)): so look.
+                    asked |= libc::MSG_DONTWAIT;
                 }
             }
             Step::Nothing => {}
@@ -199,7 +206,11 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
             rx.held.copy_within(given..rx.held_len, 0);
             rx.held_len -= given;
         }
-        return Step::Got(given);
+        let may_be_more = !is_peek;
+        return Step::Got {
+            octets: given,
+            may_be_more,
+        };
     }
     if rx.failed {
         sys::set_errno(libc::ECONNRESET);
@@ -244,8 +255,12 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
         Err(_) => return Step::Failed,
     };
     if passes(entry) || is_peek && rx.phase == Phase::Body {
-        return Step::Got(len);
+        return Step::Got {
+            octets: len,
+            may_be_more: false,
+        };
     }
+    let may_be_more = len == sys::total(list.list());
     let got = feed(
         entry,
         rx,
@@ -259,7 +274,10 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
             Step::Failed
         }
         0 => Step::Nothing,
-        got => Step::Got(got),
+        octets => Step::Got {
+            octets,
+            may_be_more,
+        },
     }
 }
 
