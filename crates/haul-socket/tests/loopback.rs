@@ -6,7 +6,7 @@
 
 use std::ffi::{CString, c_int};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -479,7 +479,7 @@ fn a_sender_that_does_not_wait_is_continued_where_it_was() {
 #[expect(clippy::disallowed_types, reason = "plain peers")]
 fn plain_peers_are_served_by_the_kernel() {
     let (listener, at) = Sock::listen();
-    let mut plain = TcpStream::connect(at).unwrap();
+    let mut plain = std::net::TcpStream::connect(at).unwrap();
     let accepted = listener.accept();
     assert_eq!(accepted.kind(), 0);
     assert_eq!(accepted.send(b"hi", None, 0), 2);
