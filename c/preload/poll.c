@@ -10,7 +10,9 @@
 #include <string.h>
 
 /* glibc declares that poll and ppoll only write what they are given. */
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 #define READABLE (POLLIN | POLLRDNORM)
 #define SECOND INT64_C(1000000000)
