@@ -90,7 +90,8 @@
   CALL(FILE *, fdopen, (int, const char *))                                                                  \
   CALL(int, fclose, (FILE *))                                                                                \
   CALL(int, fileno, (FILE *))                                                                                \
-  CALL(int, vdprintf, (int, const char *, va_list))
+  CALL(int, vdprintf, (int, const char *, va_list))                                                          \
+  CALL(int, __vdprintf_chk, (int, int, const char *, va_list))
 
 #define DECLARE(RESULT, NAME, PARAMETERS) RESULT(*NAME) PARAMETERS;
 struct real_calls {

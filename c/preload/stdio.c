@@ -118,3 +118,19 @@ EXPORT int dprintf(int fd, const char *format, ...) {
   va_end(arguments);
   return result;
 }
+
+/* What _FORTIFY_SOURCE makes of them: `flag` has libc look at the format. */
+int __vdprintf_chk(int fd, int flag, const char *format, va_list arguments);
+int __dprintf_chk(int fd, int flag, const char *format, ...);
+
+EXPORT int __vdprintf_chk(int fd, int flag, const char *format, va_list arguments) {
+  return taken(fd) ? print(fd, format, arguments) : real.__vdprintf_chk(fd, flag, format, arguments);
+}
+
+EXPORT int __dprintf_chk(int fd, int flag, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int result = __vdprintf_chk(fd, flag, format, arguments);
+  va_end(arguments);
+  return result;
+}

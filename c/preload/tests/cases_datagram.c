@@ -101,7 +101,7 @@ static void many(void) {
   struct pair pair = udp_pair(AF_INET);
   struct mmsghdr out[20] = {0}, in[32] = {0};
   struct iovec parts[20], places[32];
-  char octets[20][8], room[32][16];
+  char octets[20][16], room[32][16];
   for (int i = 0; i < 20; i++) {
     snprintf(octets[i], sizeof octets[i], "no %d", i);
     parts[i] = (struct iovec){octets[i], strlen(octets[i])};

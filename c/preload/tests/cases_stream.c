@@ -103,6 +103,28 @@ static void flags(void) {
   close_pair(pair);
 }
 
+/* Many small sends, and a reader that takes less than it had room for as the sign that there is no more, as epoll(7) says. */
+static void small_parts(void) {
+  struct pair pair = tcp_pair(AF_INET);
+  const int epoll = epoll_create1(0);
+  struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+  static char buffer[65536];
+  size_t got = 0;
+  for (int i = 0; i < 3000; i++) must(send(pair.a, "x", 1, 0) == 1, "send");
+  must(wait_readable(pair.b), "poll");
+  epoll_ctl(epoll, EPOLL_CTL_ADD, pair.b, &event);
+  while (got < 3000 && epoll_wait(epoll, &event, 1, PATIENCE_MS / 10) == 1) {
+    ssize_t some;
+    do {
+      some = recv(pair.b, buffer, sizeof buffer, MSG_DONTWAIT);
+      if (some > 0) got += (size_t)some;
+    } while (some == (ssize_t)sizeof buffer);
+  }
+  say("tcp three thousand small sends", "%zu", got);
+  close(epoll);
+  close_pair(pair);
+}
+
 static void wait_all(void) {
   struct pair pair = tcp_pair(AF_INET);
   struct transfer transfer = {pair.a, 200000, 9};
@@ -329,6 +351,7 @@ void cases_stream(void) {
   amounts();
   both_ways();
   flags();
+  small_parts();
   wait_all();
   half_close();
   broken();

@@ -349,11 +349,20 @@ static int take_in(int fd, struct socket *socket) {
   return 0;
 }
 
+/* The rest of a frame must not wait for the next send of its socket: the peer may be who is called now. */
+static void flush_all(void) {
+  for (int fd = 0; fd < DESCRIPTORS; fd++) {
+    struct socket *socket = at(fd);
+    if (socket == NULL || socket->tail_length == 0 || pthread_mutex_trylock(&socket->lock) != 0) continue;
+    flush(fd, socket, MSG_DONTWAIT | MSG_NOSIGNAL);
+    pthread_mutex_unlock(&socket->lock);
+  }
+}
+
 static ssize_t receive_stream(int fd, struct socket *socket, struct msghdr *message, int flags) {
   const size_t room = total(message);
-  flush(fd, socket, MSG_DONTWAIT | MSG_NOSIGNAL);
   if ((flags & MSG_OOB) != 0) return errno = EINVAL, -1;
-  if (room == 0) return 0;
+  if (room == 0) return socket->held_length > 0 ? 0 : kernel_recv(fd, NULL, 0, flags);
   const int result = take_in(fd, socket);
   if (socket->held_length == 0 && !socket->ended) return result < 0 ? -1 : (errno = EAGAIN, -1);
   size_t done = socket->held_length < room ? socket->held_length : room;
@@ -371,6 +380,7 @@ static ssize_t receive_stream(int fd, struct socket *socket, struct msghdr *mess
 ssize_t haul_socket_recvmsg(int fd, struct msghdr *message, int flags) {
   struct socket *socket = at(fd);
   if (socket->kind == HAUL_SOCKET_DATAGRAM) return receive_datagram(fd, message, flags);
+  flush_all();
   pthread_mutex_lock(&socket->lock);
   const ssize_t result = receive_stream(fd, socket, message, flags);
   const int saved = errno;
