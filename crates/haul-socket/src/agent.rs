@@ -105,6 +105,7 @@ pub fn serve(table: &Table, port: u16, stop: &AtomicBool, status: &Status) -> io
             Ok(mut agent) => {
                 table.agent().store(std::process::id(), Ordering::Release);
                 status.set(Standing::Agent);
+                table.wake_agents(); // and who waits for one
                 let ended = agent.run_with_waker(stop);
                 table.agent().store(0, Ordering::Release);
                 agent.leave();
@@ -112,6 +113,7 @@ pub fn serve(table: &Table, port: u16, stop: &AtomicBool, status: &Status) -> io
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 status.set(Standing::PortTaken);
+                table.wake_agents();
                 let _ = lock.unlock();
                 table.wait_asked(table.asked(), Duration::from_millis(200));
             }

@@ -61,8 +61,14 @@ fn start(table: &Path, run: u32) -> bool {
     let joined = Table::open(table).is_ok_and(|table| process::start(table, run));
     if joined && let Some(process) = process::get() {
         connect::inherit(process);
+        // SAFETY: the function is there as long as the process: the shim is not unloaded.
+        unsafe { libc::atexit(at_exit) };
     }
     joined
+}
+
+extern "C" fn at_exit() {
+    quietly(connect::exit);
 }
 
 /// In the child after `fork`.
@@ -156,7 +162,9 @@ pub unsafe extern "C" fn haul_socket_sendmsg(
         return -1;
     };
     call(|| match process::entry(fd) {
-        Some(entry) if entry.kind == Kind::Datagram as u32 => datagram::send(&entry, message, flags),
+        Some(entry) if entry.kind == Kind::Datagram as u32 => {
+            datagram::send(&entry, message, flags)
+        }
         Some(entry) if entry.kind == Kind::Stream as u32 => stream::send(&entry, message, flags),
         _ => sys::sendmsg(fd, message, flags),
     })

@@ -15,7 +15,13 @@ use crate::{datagram, stream, sys};
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
 /// After socket(2).
-pub(crate) fn opened(process: &'static Process, fd: c_int, family: c_int, kind: c_int, proto: c_int) {
+pub(crate) fn opened(
+    process: &'static Process,
+    fd: c_int,
+    family: c_int,
+    kind: c_int,
+    proto: c_int,
+) {
     if family != libc::AF_INET && family != libc::AF_INET6 {
         return;
     }
@@ -113,7 +119,9 @@ fn agree(entry: &Entry, (target, link): (SocketAddr, u32)) -> Result<(), Why> {
             Some(Verdict::No(why)) => return Err(why),
             _ => {}
         }
-        let Some(left) = deadline.checked_duration_since(now()).filter(|left| !left.is_zero())
+        let Some(left) = deadline
+            .checked_duration_since(now())
+            .filter(|left| !left.is_zero())
         else {
             return Err(Why::NoAgent);
         };
@@ -159,12 +167,16 @@ pub(crate) fn accepted(listener: &Entry, fd: c_int) {
 pub(crate) fn option(entry: &Entry, level: c_int, name: c_int) {
     let refused = match entry.socket.protocol() {
         Some(Protocol::Udp) => {
-            level == libc::SOL_UDP && matches!(name, libc::UDP_SEGMENT | libc::UDP_GRO | libc::UDP_CORK)
+            level == libc::SOL_UDP
+                && matches!(name, libc::UDP_SEGMENT | libc::UDP_GRO | libc::UDP_CORK)
         }
         Some(Protocol::Tcp) => {
             level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY
                 || level == libc::IPPROTO_TCP
-                    && matches!(name, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_FASTOPEN_CONNECT)
+                    && matches!(
+                        name,
+                        libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_FASTOPEN_CONNECT
+                    )
         }
         None => false,
     };
@@ -202,9 +214,11 @@ pub(crate) fn received(process: &'static Process, fd: c_int) {
         return;
     }
     let of = |name| sys::option(fd, libc::SOL_SOCKET, name);
-    let (Some(family), Some(kind), Some(proto)) =
-        (of(libc::SO_DOMAIN), of(libc::SO_TYPE), of(libc::SO_PROTOCOL))
-    else {
+    let (Some(family), Some(kind), Some(proto)) = (
+        of(libc::SO_DOMAIN),
+        of(libc::SO_TYPE),
+        of(libc::SO_PROTOCOL),
+    ) else {
         return;
     };
     opened(process, fd, family, kind, proto);
@@ -237,20 +251,33 @@ pub(crate) fn inherit(process: &'static Process) {
     }
 }
 
+/// At the program's end: its connections are not closed one by one.
+pub(crate) fn exit() {
+    for entry in process::entries() {
+        finish(&entry);
+    }
+}
+
+/// What is known about a connection at its end.
+fn finish(entry: &Entry) {
+    let socket = entry.socket;
+    if entry.kind == Kind::Stream as u32 {
+        stream::flush(entry, libc::MSG_DONTWAIT);
+    } else if socket.protocol() == Some(Protocol::Tcp)
+        && let Some((acknowledged, received)) = sys::tcp_octets(entry.fd)
+    {
+        socket.plain_out.store(acknowledged, Ordering::Relaxed);
+        socket.plain_in.store(received, Ordering::Relaxed);
+    }
+}
+
 /// Before close(2).
 pub(crate) fn closed(fd: c_int) {
     let Some((entry, is_last)) = process::clear(fd) else {
         return;
     };
     let socket = entry.socket;
-    if entry.kind == Kind::Stream as u32 {
-        stream::flush(&entry, libc::MSG_DONTWAIT);
-    } else if socket.protocol() == Some(Protocol::Tcp)
-        && let Some((acknowledged, received)) = sys::tcp_octets(fd)
-    {
-        socket.plain_out.store(acknowledged, Ordering::Relaxed);
-        socket.plain_in.store(received, Ordering::Relaxed);
-    }
+    finish(&entry);
     if is_last && socket.shared.load(Ordering::Relaxed) == 0 {
         socket.published.store(0, Ordering::Release);
         socket.state.store(Socket::CLOSED, Ordering::Release);

@@ -69,10 +69,14 @@ pub(crate) fn send(entry: &Entry, message: &msghdr, flags: c_int) -> isize {
 fn destination(entry: &Entry, message: &msghdr) -> Result<[u32; 5], Why> {
     if message.msg_name.is_null() || message.msg_namelen == 0 {
         let remote = entry.socket.remote.load();
-        return if remote[4] == 0 { Err(Why::None) } else { Ok(remote) };
+        return if remote[4] == 0 {
+            Err(Why::None)
+        } else {
+            Ok(remote)
+        };
     }
-    let (to, link) = sys::socket_address(message.msg_name.cast(), message.msg_namelen)
-        .ok_or(Why::Address)?;
+    let (to, link) =
+        sys::socket_address(message.msg_name.cast(), message.msg_namelen).ok_or(Why::Address)?;
     may_ask(to, link).map(|()| words(to))
 }
 

@@ -15,8 +15,6 @@ const DATA: u8 = 0;
 const LAST: u16 = 0x8000;
 /// Octets before the payload of a Send.
 pub(crate) const SEND_HEAD: usize = SHIM_LEN + ddp::UNTAGGED_LEN;
-/// Octets before the payload of a Write-Record.
-pub(crate) const WRITE_HEAD: usize = SHIM_LEN + ddp::TAGGED_LEN;
 /// Octets around the payload of a Send.
 pub(crate) const OVERHEAD: usize = SEND_HEAD + CRC_LEN;
 /// The longest payload: a UDP datagram over IPv4 (RFC 768, RFC 791) less the overhead. IPv6 has a little more room.
@@ -111,10 +109,8 @@ pub(crate) fn parse(start: &[u8], len: usize, own: Named) -> Option<Head> {
     };
     let head = SHIM_LEN + header.wire_len();
     let payload = len.checked_sub(head + CRC_LEN)?;
-    (is_known && header.last && payload as u64 == u64::from(word(24))).then_some(Head {
-        len: head,
-        payload,
-    })
+    (is_known && header.last && payload as u64 == u64::from(word(24)))
+        .then_some(Head { len: head, payload })
 }
 
 #[cfg(test)]

@@ -3,12 +3,17 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+use haul_io::netns::child::{self, Caught, Inside};
+use haul_io::process::Process;
 
 use crate::agent::{self, Standing, Status};
-use crate::table::{Options, Protocol, Socket, Table, Why, address, is_alive};
+use crate::table::{Options, Protocol, Socket, Table, Why, address, is_alive, now_ms};
 
 /// A `haul run` that has joined its table.
 #[derive(Debug)]
@@ -52,7 +57,10 @@ impl Run {
                 break Arc::new(table);
             }
         };
-        let (status, stop) = (Arc::new(Status::default()), Arc::new(AtomicBool::new(false)));
+        let (status, stop) = (
+            Arc::new(Status::default()),
+            Arc::new(AtomicBool::new(false)),
+        );
         let agent = {
             let (table, status, stop) = (table.clone(), status.clone(), stop.clone());
             let port = config.port;
@@ -93,7 +101,21 @@ impl Run {
     /// Whether there is an agent for this table, this one or another.
     #[must_use]
     pub fn has_agent(&self) -> bool {
-        self.table.agent().load(Ordering::Acquire) != 0
+        let agent = self.table.agent().load(Ordering::Acquire);
+        agent != 0 && is_alive(agent)
+    }
+
+    /// Waits until there is an agent, or there cannot be one.
+    pub fn wait_ready(&self, patience: Duration) {
+        let begun = now_ms();
+        let waited = || Duration::from_millis(now_ms().wrapping_sub(begun).into());
+        loop {
+            let seen = self.table.asked();
+            if self.has_agent() || self.standing() == Standing::PortTaken || waited() >= patience {
+                return;
+            }
+            self.table.wait_asked(seen, Duration::from_millis(50));
+        }
     }
 
     /// The sockets of the programs under this `haul run`.
@@ -240,5 +262,38 @@ impl Row {
             malformed: socket.malformed.load(Ordering::Relaxed),
             why: Why::from_number(socket.why.load(Ordering::Relaxed)),
         })
+    }
+}
+
+/// The signals of a process that stands for another one.
+#[derive(Debug)]
+pub struct Signals(child::Signals);
+
+impl Signals {
+    /// Takes them, for this thread and those that it starts later.
+    ///
+    /// # Errors
+    /// Of the system calls.
+    pub fn block() -> io::Result<Self> {
+        child::Signals::block_all().map(Self)
+    }
+
+    /// Runs a program to its end. Signals that a process sends go on to it; those of a terminal it has got itself.
+    ///
+    /// # Errors
+    /// The program cannot be started, or of `wait4`.
+    pub fn run(&self, command: &mut Command) -> io::Result<ExitStatus> {
+        Inside::default().on(command)?;
+        let mut process = Process::new(command.spawn()?);
+        loop {
+            if let Some(ended) = process.try_wait()? {
+                return Ok(ended.status);
+            }
+            if let Some((Caught::End(number), true)) = self.0.wait_sent(Duration::from_secs(1))?
+                && let Some(signal) = rustix::process::Signal::from_named_raw(number)
+            {
+                process.signal(signal)?;
+            }
+        }
     }
 }

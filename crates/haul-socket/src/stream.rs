@@ -33,7 +33,11 @@ pub(crate) const TAKEN: u32 = 1;
 const PASSES: u32 = 2;
 
 fn passes(entry: &Entry) -> bool {
-    entry.socket.taken.load(std::sync::atomic::Ordering::Relaxed) == PASSES
+    entry
+        .socket
+        .taken
+        .load(std::sync::atomic::Ordering::Relaxed)
+        == PASSES
 }
 
 /// Octets of padding and CRC after a payload.
@@ -45,7 +49,9 @@ fn tail_len(payload: usize) -> usize {
 fn load_octets<const N: usize>(words: &[std::sync::atomic::AtomicU32]) -> [u8; N] {
     let mut octets = [0; N];
     for (octets, word) in octets.chunks_mut(4).zip(words) {
-        let word = word.load(std::sync::atomic::Ordering::Relaxed).to_ne_bytes();
+        let word = word
+            .load(std::sync::atomic::Ordering::Relaxed)
+            .to_ne_bytes();
         octets.copy_from_slice(&word[..octets.len()]);
     }
     octets

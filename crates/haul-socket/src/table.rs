@@ -836,7 +836,5 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid)
         .ok()
         .and_then(rustix::process::Pid::from_raw);
-    pid.is_some_and(|pid| {
-        rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
-    })
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }

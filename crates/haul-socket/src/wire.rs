@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use crate::table::{Named, Protocol, Why, address, words};
 
 /// Octets of a message.
-pub const MESSAGE_LEN: usize = 80;
+pub(crate) const MESSAGE_LEN: usize = 80;
 
 const MAGIC: [u8; 3] = *b"HS\x01";
 

@@ -140,7 +140,13 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
     let wants_all = flags & libc::MSG_WAITALL != 0 && !is_peek;
     let mut done = 0;
     let failed = loop {
-        match step(entry, &mut rx, message, done, flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC)) {
+        match step(
+            entry,
+            &mut rx,
+            message,
+            done,
+            flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC),
+        ) {
             Step::Got(octets) => {
                 done += octets;
                 if !wants_all || done == room {
@@ -224,7 +230,13 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
     if passes(entry) || is_peek && rx.phase == Phase::Body {
         return Step::Got(len);
     }
-    let got = feed(entry, rx, list.list(), len, (sys::buffers_of(message), done));
+    let got = feed(
+        entry,
+        rx,
+        list.list(),
+        len,
+        (sys::buffers_of(message), done),
+    );
     match got {
         0 if rx.failed => {
             sys::set_errno(libc::ECONNRESET);

@@ -134,7 +134,11 @@ fn send_part(
     sys::for_each(buffers, done, part, |octets| crc.update(octets));
     let is_last = is_new || part == tx.left;
     let tail = tail(payload, crc);
-    let tail = if is_last { &tail[..tail_len(payload)] } else { &[] };
+    let tail = if is_last {
+        &tail[..tail_len(payload)]
+    } else {
+        &[]
+    };
 
     let owed = tx.owed;
     let mut list = Buffers::new();
