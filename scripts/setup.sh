@@ -38,12 +38,9 @@ is_there() {
     libudt-dev) [[ -e /usr/include/udt/udt.h ]] ;;
     netcat-openbsd) command -v nc ;;
     nginx-light) command -v nginx ;;
-    openssh-client) command -v ssh ;;
-    openssh-server) [[ -x /usr/sbin/sshd ]] ;;
     perftest) command -v ib_write_bw ;;
     qemu-system-x86) command -v qemu-system-x86_64 ;;
     rdmacm-utils) command -v rping ;;
-    redis-tools) command -v redis-benchmark ;;
     sip-tester) command -v sipp ;;
     vlc-bin) command -v cvlc ;;
     vlc-plugin-base) compgen -G '/usr/lib/*/vlc/plugins/demux/libts_plugin.so' ;;
