@@ -85,22 +85,31 @@ void descriptor_opened(int fd) {
   atomic_store(&descriptor->socket, descriptor_next_id());
 }
 
+struct descriptor *descriptor_known(int fd) {
+  struct descriptor *descriptor = descriptor_find(fd);
+  if (descriptor != NULL && atomic_load_explicit(&descriptor->socket, memory_order_relaxed) != 0) return descriptor;
+  if (!taken(fd)) return NULL;
+  /* The interface took it up: the process was started with it. */
+  descriptor_opened(fd);
+  return descriptor_find(fd);
+}
+
 void descriptor_duplicated(int from, int to) {
-  struct descriptor *source = descriptor_find(from);
-  if (source == NULL || shim_borrowed()) return;
-  const uint32_t socket = atomic_load(&source->socket), instance = atomic_load(&source->instance);
-  if (socket == 0 && instance == 0) return;
-  struct descriptor *target = descriptor_make(to);
-  if (target == NULL) return;
-  forget(to, target);
-  atomic_store(&target->socket, socket);
-  atomic_store(&target->instance, instance);
-  if (socket != 0) {
-    atomic_store(&source->duplicated, true);
-    atomic_store(&target->duplicated, true);
-    haul_socket_duplicated(from, to);
-    holding_update(to);
+  if (shim_borrowed()) return;
+  struct descriptor *source = descriptor_known(from);
+  const struct descriptor *watcher = descriptor_find(from);
+  const uint32_t instance = watcher == NULL ? 0 : atomic_load(&watcher->instance);
+  struct descriptor *target = source != NULL || instance != 0 ? descriptor_make(to) : descriptor_find(to);
+  if (target != NULL) {
+    forget(to, target);
+    atomic_store(&target->instance, instance);
   }
+  haul_socket_duplicated(from, to);
+  if (source == NULL || target == NULL) return;
+  atomic_store(&target->socket, atomic_load(&source->socket));
+  atomic_store(&source->duplicated, true);
+  atomic_store(&target->duplicated, true);
+  holding_update(to);
 }
 
 static void close_one(int fd) {
@@ -156,7 +165,7 @@ static void update_one(int fd) {
 
 /* Duplicates share what is held, and are rare. */
 void holding_update(int fd) {
-  struct descriptor *descriptor = descriptor_find(fd);
+  struct descriptor *descriptor = descriptor_known(fd);
   if (descriptor == NULL) return;
   update_one(fd);
   if (!atomic_load_explicit(&descriptor->duplicated, memory_order_relaxed)) return;

@@ -284,8 +284,8 @@ EXPORT int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *event
   const int result = real.epoll_ctl(epoll, operation, fd, event);
   if (result != 0 || !shim_active()) return result;
   const uint32_t instance = instance_of(epoll);
-  struct descriptor *descriptor = descriptor_find(fd);
-  if (instance == 0 || descriptor == NULL || atomic_load(&descriptor->socket) == 0 || shim_borrowed()) return result;
+  struct descriptor *descriptor = instance == 0 ? NULL : descriptor_known(fd);
+  if (descriptor == NULL || shim_borrowed()) return result;
   note(epoll, instance, descriptor, operation, event);
   if (operation != EPOLL_CTL_DEL) owe(epoll, instance, fd, descriptor, event);
   return result;

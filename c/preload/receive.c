@@ -66,11 +66,29 @@ static ssize_t receive_all(int fd, struct msghdr *message, int flags) {
   return received > 0 ? (ssize_t)received : result;
 }
 
+/* MSG_TRUNC of a stream: as much as was asked for is thrown away, and nothing written to the caller's memory. */
+static ssize_t receive_away(int fd, struct msghdr *message, int flags) {
+  char buffer[PEEK_MAX];
+  const size_t wanted = total(message);
+  struct iovec vector = {.iov_base = buffer, .iov_len = wanted < sizeof buffer ? wanted : sizeof buffer};
+  struct msghdr away = {.msg_iov = &vector, .msg_iovlen = 1};
+  const ssize_t result = receive_some(fd, &away, flags & ~MSG_TRUNC);
+  message->msg_namelen = 0;
+  message->msg_controllen = 0;
+  message->msg_flags = away.msg_flags;
+  return result;
+}
+
 ssize_t taken_recvmsg(int fd, struct msghdr *message, int flags) {
   if ((flags & MSG_ERRQUEUE) != 0 || message->msg_iovlen > VECTORS_MAX) return real.recvmsg(fd, message, flags);
-  const bool all = (flags & (MSG_WAITALL | MSG_PEEK | MSG_DONTWAIT)) == MSG_WAITALL && message->msg_iovlen > 0 &&
-                   haul_socket_kind(fd) == HAUL_SOCKET_STREAM;
-  const ssize_t result = all ? receive_all(fd, message, flags) : receive_some(fd, message, flags);
+  const bool stream = haul_socket_kind(fd) == HAUL_SOCKET_STREAM && message->msg_iovlen > 0;
+  ssize_t result;
+  if (stream && (flags & MSG_TRUNC) != 0)
+    result = receive_away(fd, message, flags);
+  else if (stream && (flags & (MSG_WAITALL | MSG_PEEK | MSG_DONTWAIT)) == MSG_WAITALL)
+    result = receive_all(fd, message, flags);
+  else
+    result = receive_some(fd, message, flags);
   const int saved = errno;
   holding_update(fd);
   errno = saved;

@@ -140,6 +140,8 @@ struct descriptor {
 struct descriptor *descriptor_find(int fd);
 /* NULL where there is no memory, or the number is out of bounds. */
 struct descriptor *descriptor_make(int fd);
+/* NULL unless it is a socket that the interface was told about or has taken. */
+struct descriptor *descriptor_known(int fd);
 uint32_t descriptor_next_id(void);
 /* A socket that the interface was told about. */
 void descriptor_opened(int fd);

@@ -31,9 +31,17 @@ EXPORT int listen(int fd, int backlog) {
   return result;
 }
 
+/* A socket of ours, or one that the process was started with and that is now used for the first time. */
 static bool is_known(int fd) {
-  const struct descriptor *descriptor = descriptor_find(fd);
-  return descriptor != NULL && atomic_load_explicit(&descriptor->socket, memory_order_relaxed) != 0;
+  if (descriptor_known(fd) != NULL) return true;
+  const int saved = errno;
+  int domain = 0, type = 0;
+  socklen_t length = sizeof(int);
+  const bool ours = getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 &&
+                    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && may_be_ours(domain, type);
+  if (ours) descriptor_opened(fd);
+  errno = saved;
+  return ours;
 }
 
 EXPORT int connect(int fd, __CONST_SOCKADDR_ARG address, socklen_t length) {
