@@ -103,8 +103,8 @@ impl Rx {
 
 /// What one step of a receive came to.
 enum Step {
-    /// So many octets for the program.
-    Got(usize),
+    /// So many octets for the program; and whether there may be more that it has room for.
+    Got(usize, bool),
     /// Octets came, but none for the program.
     Nothing,
     /// The peer has ended its half.
@@ -132,25 +132,27 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
     }
     let room = sys::total(sys::buffers_of(message));
     if room == 0 {
-        return 0;
+        return match pending(half) {
+            0 => sys::recvmsg(entry.fd, message, flags),
+            _ => 0,
+        };
     }
     let _guard = lock::lock(&half.lock);
     let mut rx = Rx::load(half);
     let is_peek = flags & libc::MSG_PEEK != 0;
     let wants_all = flags & libc::MSG_WAITALL != 0 && !is_peek;
+    let mut flags = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC);
     let mut done = 0;
     let failed = loop {
-        match step(
-            entry,
-            &mut rx,
-            message,
-            done,
-            flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC),
-        ) {
-            Step::Got(octets) => {
+        match step(entry, &mut rx, message, done, flags) {
+            Step::Got(octets, may_be_more) => {
                 done += octets;
-                if !wants_all || done == room {
+                if done == room || is_peek || !(wants_all || may_be_more) {
                     break false;
+                }
+                // Less than there was room for means to a program that there is no more (epoll(7)).
+                if !wants_all {
+                    flags |= libc::MSG_DONTWAIT;
                 }
             }
             Step::Nothing => {}
@@ -158,6 +160,9 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
             Step::Failed => break true,
         }
     };
+    if done > 0 && !is_peek {
+        take_tail(entry, &mut rx);
+    }
     rx.store(half);
     if !is_peek {
         let count = if passes(entry) {
@@ -183,7 +188,7 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
             rx.held.copy_within(given..rx.held_len, 0);
             rx.held_len -= given;
         }
-        return Step::Got(given);
+        return Step::Got(given, true);
     }
     if rx.failed {
         sys::set_errno(libc::ECONNRESET);
@@ -228,8 +233,9 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
         Err(_) => return Step::Failed,
     };
     if passes(entry) || is_peek && rx.phase == Phase::Body {
-        return Step::Got(len);
+        return Step::Got(len, false);
     }
+    let is_full = len == sys::total(list.list());
     let got = feed(
         entry,
         rx,
@@ -243,7 +249,22 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
             Step::Failed
         }
         0 => Step::Nothing,
-        got => Step::Got(got),
+        got => Step::Got(got, is_full),
+    }
+}
+
+/// After the last octet of an FPDU was delivered from what was held: takes its tail, if it is there, so that the kernel does
+/// not call a socket readable that has nothing for the program.
+fn take_tail(entry: &Entry, rx: &mut Rx) {
+    if rx.held_len > 0 || rx.failed || rx.phase != Phase::Tail {
+        return;
+    }
+    let mut front = [0; HEAD];
+    let mut list = Buffers::new();
+    list.push_mut(&mut front[..rx.missing()]);
+    let received = sys::recvmsg(entry.fd, &mut sys::bare(&list), libc::MSG_DONTWAIT);
+    if let Ok(len @ 1..) = usize::try_from(received) {
+        feed(entry, rx, list.list(), len, (&[], 0));
     }
 }
 
