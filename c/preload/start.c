@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,15 @@ static void in_child(void) {
   haul_socket_forked();
 }
 
+/* Programs that forbid themselves, by seccomp(2), the calls that a taken socket needs; nothing is taken in them. */
+static bool locks_itself_in(void) {
+  static const char *const names[] = {"sshd"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (strcmp(program_invocation_short_name, names[i]) == 0) return true;
+  }
+  return false;
+}
+
 static void start(void) {
   /* POSIX has dlsym return functions as pointers to objects; what libc lacks stays NULL, and nobody can call it. */
 #define FIND(RESULT, NAME, PARAMETERS)            \
@@ -33,7 +43,7 @@ static void start(void) {
   atomic_store(&process, getpid());
   atomic_store_explicit(&started, true, memory_order_release);
   /* The loader drops foreign libraries from programs that change their user; this is for those it lets through. */
-  if (getauxval(AT_SECURE) != 0) return;
+  if (getauxval(AT_SECURE) != 0 || locks_itself_in()) return;
   if (haul_socket_start(secure_getenv("HAUL_RUN_TABLE"), secure_getenv("HAUL_RUN_ID")) != 1) return;
   pthread_atfork(NULL, NULL, in_child);
   atomic_store_explicit(&active, true, memory_order_release);

@@ -60,6 +60,7 @@ make_hosts() {
   there_pid=$!
   local own
   own=$(readlink /proc/self/ns/net)
+  there=(nsenter --net="/proc/$there_pid/ns/net")
   wait_for 'the second host' eval "[[ \$(readlink /proc/$there_pid/ns/net) != '$own' ]]"
   ip link set lo up
   ip link add cable type veth peer name cable netns "$there_pid"
@@ -71,7 +72,7 @@ make_hosts() {
 }
 
 at_there() {
-  nsenter --net="/proc/$there_pid/ns/net" "$@"
+  "${there[@]}" "$@"
 }
 
 make_data() {
@@ -100,7 +101,8 @@ server() {
   shift 2
   local before=()
   case $mode in both | server) before=("$haul" run --json --report="$run/server.json" --) ;; esac
-  at_there "${as[@]}" "${before[@]}" "$@" >"$run/server.log" 2>&1 </dev/null &
+  # No function: what is to be ended is the command itself.
+  "${there[@]}" "${as[@]}" "${before[@]}" "$@" >"$run/server.log" 2>&1 </dev/null &
   server_pid=$!
   wait_for "$1 to listen" listens "$protocol" "$port"
 }
@@ -177,7 +179,7 @@ check_program() {
       passed=$((passed + 1))
     else
       echo "$name $mode ... FAILED ($status)"
-      tail -n 15 "$run"/*log "$run"/*.json 2>/dev/null || true
+      tail -n 15 "$run"/*log "$run"/*.json 2>/dev/null | cut -c 1-1000 || true
       failed=$((failed + 1))
     fi
   done
