@@ -32,7 +32,8 @@ int haul_socket_start(const char *table, const char *run);
 /* In the child after fork (not vfork), before anything else. */
 void haul_socket_forked(void);
 
-/* Before exec(3): nobody is told that the sockets of this process speak until the program after it takes them up again. */
+/* Before exec(3): nobody is told that the sockets of this process speak until the program after it takes them up again.
+ * If exec returns, call haul_socket_start again (its arguments do not matter then). */
 void haul_socket_before_exec(void);
 
 /* After socket(2), with its arguments. */

@@ -415,7 +415,10 @@ impl<'a> Agent<'a> {
                     }
                 }
                 Ok(None) => host += 1,
-                Err(_) => self.host_failed(host),
+                Err(_) => {
+                    self.host_failed(host);
+                    host += 1;
+                }
             }
         }
     }

@@ -49,7 +49,9 @@ pub unsafe extern "C" fn haul_socket_start(table: *const c_char, run: *const c_c
     let mut active = process::get().is_some();
     quietly(|| {
         let run = run.and_then(|run| run.to_str().ok()?.parse().ok());
-        if let (false, Some(table), Some(run)) = (active, table, run) {
+        if active {
+            connect::again();
+        } else if let (Some(table), Some(run)) = (table, run) {
             active = start(Path::new(OsStr::from_bytes(table.to_bytes())), run);
         }
     });

@@ -72,7 +72,9 @@ pub(crate) fn connect(entry: &Entry, to: *const libc::sockaddr, len: socklen_t) 
     let agreed = agree(entry, target);
     if let Err(why) = agreed {
         entry.socket.refuse(why);
-        return plain();
+        let connected = plain();
+        note_local(entry);
+        return connected;
     }
     entry.socket.taken.store(stream::TAKEN, Ordering::Release);
     process::set(entry.fd, entry.number, Kind::Stream);
@@ -82,7 +84,17 @@ pub(crate) fn connect(entry: &Entry, to: *const libc::sockaddr, len: socklen_t) 
         entry.socket.remote.store([0; 5]);
         process::set(entry.fd, entry.number, Kind::Kernel);
     }
+    note_local(entry);
     connected
+}
+
+/// The address that a connection has got.
+fn note_local(entry: &Entry) {
+    let error = sys::errno();
+    if let Some(local) = sys::local(entry.fd).filter(|local| local.port() != 0) {
+        entry.socket.local.store(words(local));
+    }
+    sys::set_errno(error);
 }
 
 /// Asks the peer's agent whether the connection that is about to be made may be RC, so that both ends know before its first
@@ -235,6 +247,17 @@ pub(crate) fn received(process: &'static Process, fd: c_int) {
                 entry.socket.remote.store(words(remote));
                 entry.socket.refuse(Why::Inherited);
             }
+        }
+    }
+}
+
+/// After an `exec` that failed.
+pub(crate) fn again() {
+    for entry in process::entries() {
+        let is_udp = entry.socket.protocol() == Some(Protocol::Udp);
+        let listens = entry.socket.listening.load(Ordering::Relaxed) == 1;
+        if listens || is_udp && entry.port() != 0 {
+            entry.publish();
         }
     }
 }

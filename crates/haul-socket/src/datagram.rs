@@ -110,7 +110,7 @@ fn find<'a>(entry: &'a Entry, key: &Key) -> Option<(usize, &'a Peer, Verdict)> {
 
 fn may_frame(message: &msghdr, buffers: &[iovec], flags: c_int) -> Result<(), Why> {
     if flags & PLAIN_FLAGS != 0 || sys::has_control(message, libc::SOL_UDP, libc::UDP_SEGMENT) {
-        return Err(Why::Option);
+        return Err(Why::Flag);
     }
     if sys::total(buffers) > frame::PAYLOAD_MAX {
         return Err(Why::TooLong);

@@ -16,6 +16,7 @@ mod border;
 mod connect;
 mod datagram;
 mod frame;
+pub mod fuzzing;
 mod live;
 mod lock;
 mod map;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use crate::sys;
 use crate::table::{Options, Protocol, Socket, Table, Why, is_alive, words};
@@ -15,6 +15,8 @@ const KIND_MASK: u32 = 3;
 /// For each descriptor its record's number plus one, and its kind.
 static ENTRIES: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+/// Two descriptors may be the same record.
+static DUPLICATED: AtomicBool = AtomicBool::new(false);
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
 /// Who takes the calls of a descriptor.
@@ -102,7 +104,8 @@ pub(crate) fn set(fd: c_int, number: usize, kind: Kind) {
 pub(crate) fn clear(fd: c_int) -> Option<(Entry, bool)> {
     let entry = entry(fd)?;
     slot(fd)?.store(0, Ordering::Release);
-    let is_last = entries().all(|other| other.number != entry.number);
+    let is_last =
+        !DUPLICATED.load(Ordering::Relaxed) || entries().all(|other| other.number != entry.number);
     Some((entry, is_last))
 }
 
@@ -113,6 +116,7 @@ pub(crate) fn entries() -> impl Iterator<Item = Entry> {
 
 /// The second descriptor is the first one's record too.
 pub(crate) fn duplicate(from: c_int, to: c_int) {
+    DUPLICATED.store(true, Ordering::Relaxed);
     let value = slot(from).map_or(0, |slot| slot.load(Ordering::Acquire));
     if let Some(slot) = slot(to) {
         slot.store(value, Ordering::Release);

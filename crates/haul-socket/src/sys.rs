@@ -371,7 +371,7 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (done == 0).then_some(value)
 }
 
-/// Octets of a TCP connection that were acknowledged by the peer, and that were received.
+/// Octets of a TCP connection that the program has written, and that have come.
 pub(crate) fn tcp_octets(fd: c_int) -> Option<(u64, u64)> {
     // SAFETY: a `tcp_info` is numbers, for which zero is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -387,7 +387,13 @@ pub(crate) fn tcp_octets(fd: c_int) -> Option<(u64, u64)> {
             &raw mut len,
         )
     };
-    (done == 0).then_some((info.tcpi_bytes_acked, info.tcpi_bytes_received))
+    // What is not acknowledged yet is in the queue.
+    let mut queued: c_int = 0;
+    // SAFETY: the kernel writes one number.
+    let asked = unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut queued) };
+    let queued = if asked == 0 { queued } else { 0 };
+    let written = info.tcpi_bytes_acked + u64::try_from(queued).unwrap_or(0);
+    (done == 0).then_some((written, info.tcpi_bytes_received))
 }
 
 /// The number of the socket behind a descriptor; `None` if it is none.

@@ -63,7 +63,7 @@ pub enum Why {
     NoSocket = 2,
     /// Between the two hosts, addresses are translated.
     Translated = 3,
-    /// An option of the socket, or a flag of a call, that framing cannot keep.
+    /// An option of the socket that framing cannot keep.
     Option = 4,
     /// To several receivers, or to an address of one link.
     Address = 5,
@@ -77,6 +77,8 @@ pub enum Why {
     Inherited = 9,
     /// Longer than a datagram with its header.
     TooLong = 10,
+    /// A flag of a call, likewise.
+    Flag = 11,
 }
 
 impl Why {
@@ -92,6 +94,7 @@ impl Why {
             8 => Self::PeerPlain,
             9 => Self::Inherited,
             10 => Self::TooLong,
+            11 => Self::Flag,
             _ => Self::None,
         }
     }
@@ -104,13 +107,14 @@ impl Why {
             Self::NoAgent => "no agent at the peer",
             Self::NoSocket => "the peer's socket is not under haul run",
             Self::Translated => "addresses are translated on the way",
-            Self::Option => "a socket option or flag that framing cannot keep",
+            Self::Option => "a socket option that framing cannot keep",
             Self::Address => "multicast, broadcast or link-local",
             Self::Excluded => "left alone as haul run was told",
             Self::NoLocalAgent => "no agent here",
             Self::PeerPlain => "the peer answered in plain",
             Self::Inherited => "connected before haul run",
             Self::TooLong => "longer than a framed datagram",
+            Self::Flag => "sent with a flag that framing cannot keep",
         }
     }
 }
@@ -638,7 +642,7 @@ impl Table {
     /// A record for a socket.
     pub(crate) fn take_socket(&self) -> Option<(usize, &Socket)> {
         let next = &self.layout.next_socket;
-        let reserved = next.try_update(Ordering::AcqRel, Ordering::Relaxed, |next| {
+        let reserved = next.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |next| {
             ((next as usize) < SOCKETS).then(|| next + 1)
         });
         if let Ok(at) = reserved {

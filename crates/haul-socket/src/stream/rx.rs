@@ -103,8 +103,8 @@ impl Rx {
 
 /// What one step of a receive came to.
 enum Step {
-    /// So many octets for the program; and whether there may be more that it has room for.
-    Got(usize, bool),
+    /// So many octets for the program, and whether the kernel had enough to fill all buffers.
+    Got { octets: usize, may_be_more: bool },
     /// Octets came, but none for the program.
     Nothing,
     /// The peer has ended its half.
@@ -132,27 +132,32 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
     }
     let room = sys::total(sys::buffers_of(message));
     if room == 0 {
-        return match pending(half) {
-            0 => sys::recvmsg(entry.fd, message, flags),
-            _ => 0,
+        // Only tells whether there is something.
+        return if pending(half) > 0 {
+            0
+        } else {
+            sys::recvmsg(entry.fd, message, flags)
         };
     }
     let _guard = lock::lock(&half.lock);
     let mut rx = Rx::load(half);
     let is_peek = flags & libc::MSG_PEEK != 0;
     let wants_all = flags & libc::MSG_WAITALL != 0 && !is_peek;
-    let mut flags = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC);
+    let mut asked = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC);
     let mut done = 0;
     let failed = loop {
-        match step(entry, &mut rx, message, done, flags) {
-            Step::Got(octets, may_be_more) => {
+        match step(entry, &mut rx, message, done, asked) {
+            Step::Got {
+                octets,
+                may_be_more,
+            } => {
                 done += octets;
-                if done == room || is_peek || !(wants_all || may_be_more) {
+                if done == room || !wants_all && !may_be_more {
                     break false;
                 }
-                // Less than there was room for means to a program that there is no more (epoll(7)).
                 if !wants_all {
-                    flags |= libc::MSG_DONTWAIT;
+                    // Less than there was room for is the sign that there is no more (epoll(7)): so look.
+                    asked |= libc::MSG_DONTWAIT;
                 }
             }
             Step::Nothing => {}
@@ -160,6 +165,9 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
             Step::Failed => break true,
         }
     };
+    if !failed && rx.held_len == 0 && rx.phase == Phase::Tail {
+        finish(entry, &mut rx);
+    }
     if done > 0 && !is_peek {
         take_tail(entry, &mut rx);
     }
@@ -178,6 +186,19 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
     isize::try_from(done).unwrap_or(isize::MAX)
 }
 
+/// All payload of an FPDU is delivered: what is left of it is no reason for the socket to be readable.
+fn finish(entry: &Entry, rx: &mut Rx) {
+    let mut tail = [0; TAIL_MAX];
+    let mut list = Buffers::new();
+    list.push_mut(&mut tail[..rx.missing()]);
+    let error = sys::errno();
+    let got = sys::recvmsg(entry.fd, &mut sys::bare(&list), libc::MSG_DONTWAIT);
+    if let Ok(len) = usize::try_from(got) {
+        feed(entry, rx, list.list(), len, (&[], 0));
+    }
+    sys::set_errno(error);
+}
+
 fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_int) -> Step {
     let buffers = sys::buffers_of(message);
     let room = sys::total(buffers) - done;
@@ -188,7 +209,11 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
             rx.held.copy_within(given..rx.held_len, 0);
             rx.held_len -= given;
         }
-        return Step::Got(given, true);
+        let may_be_more = !is_peek;
+        return Step::Got {
+            octets: given,
+            may_be_more,
+        };
     }
     if rx.failed {
         sys::set_errno(libc::ECONNRESET);
@@ -233,9 +258,12 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
         Err(_) => return Step::Failed,
     };
     if passes(entry) || is_peek && rx.phase == Phase::Body {
-        return Step::Got(len, false);
+        return Step::Got {
+            octets: len,
+            may_be_more: false,
+        };
     }
-    let is_full = len == sys::total(list.list());
+    let may_be_more = len == sys::total(list.list());
     let got = feed(
         entry,
         rx,
@@ -249,7 +277,10 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
             Step::Failed
         }
         0 => Step::Nothing,
-        got => Step::Got(got, is_full),
+        octets => Step::Got {
+            octets,
+            may_be_more,
+        },
     }
 }
 
