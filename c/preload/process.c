@@ -73,38 +73,48 @@ EXPORT void closefrom(int first) {
   real.closefrom(first);
 }
 
-static void replaced(void) {
-  if (shim_active()) haul_socket_before_exec();
+static bool is_leaving(void) {
+  return shim_active() && !shim_borrowed();
+}
+
+/* Before exec, and after one that failed. */
+static void leaving(void) {
+  if (is_leaving()) haul_socket_before_exec();
+}
+
+static int stayed(int result) {
+  const int saved = errno;
+  if (is_leaving()) haul_socket_start(NULL, NULL);
+  errno = saved;
+  return result;
 }
 
 EXPORT int execve(const char *path, char *const arguments[], char *const environment[]) {
-  replaced();
-  return real.execve(path, arguments, environment);
+  leaving();
+  return stayed(real.execve(path, arguments, environment));
 }
 
 EXPORT int execv(const char *path, char *const arguments[]) {
-  replaced();
-  return real.execve(path, arguments, environ);
-}
-
-EXPORT int execvp(const char *file, char *const arguments[]) {
-  replaced();
-  return real.execvpe(file, arguments, environ);
+  return execve(path, arguments, environ);
 }
 
 EXPORT int execvpe(const char *file, char *const arguments[], char *const environment[]) {
-  replaced();
-  return real.execvpe(file, arguments, environment);
+  leaving();
+  return stayed(real.execvpe(file, arguments, environment));
+}
+
+EXPORT int execvp(const char *file, char *const arguments[]) {
+  return execvpe(file, arguments, environ);
 }
 
 EXPORT int fexecve(int fd, char *const arguments[], char *const environment[]) {
-  replaced();
-  return real.fexecve(fd, arguments, environment);
+  leaving();
+  return stayed(real.fexecve(fd, arguments, environment));
 }
 
 EXPORT int execveat(int fd, const char *path, char *const arguments[], char *const environment[], int flags) {
-  replaced();
-  return real.execveat(fd, path, arguments, environment, flags);
+  leaving();
+  return stayed(real.execveat(fd, path, arguments, environment, flags));
 }
 
 /* The arguments of execl and its like, on the stack: the list, its NULL, and for execle the environment after it. */

@@ -69,10 +69,11 @@ EXPORT int shutdown(int fd, int how) {
   return taken(fd) ? haul_socket_shutdown(fd, how) : real.shutdown(fd, how);
 }
 
-/* The kernel would frame or encrypt our frames, or report pages that it never saw. Programs do without, when told so. */
+/* The kernel would encrypt our frames, or report pages that it never saw. Programs do without, when told so. */
 static bool cannot_be_kept(int fd, int level, int name) {
-  if (level == SOL_SOCKET && name == SO_ZEROCOPY) return is_known(fd);
-  return level == IPPROTO_TCP && name == TCP_ULP && haul_socket_kind(fd) == HAUL_SOCKET_STREAM;
+  const bool refused =
+      (level == SOL_SOCKET && name == SO_ZEROCOPY) || (level == IPPROTO_TCP && name == TCP_ULP);
+  return refused && haul_socket_kind(fd) == HAUL_SOCKET_STREAM;
 }
 
 EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t length) {
