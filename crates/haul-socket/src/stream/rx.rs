@@ -168,6 +168,9 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
     if !failed && rx.held_len == 0 && rx.phase == Phase::Tail {
         finish(entry, &mut rx);
     }
+    if done > 0 && !is_peek {
+        take_tail(entry, &mut rx);
+    }
     rx.store(half);
     if !is_peek {
         let count = if passes(entry) {
@@ -278,6 +281,21 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
             octets,
             may_be_more,
         },
+    }
+}
+
+/// After the last octet of an FPDU was delivered from what was held: takes its tail, if it is there, so that the kernel does
+/// not call a socket readable that has nothing for the program.
+fn take_tail(entry: &Entry, rx: &mut Rx) {
+    if rx.held_len > 0 || rx.failed || rx.phase != Phase::Tail {
+        return;
+    }
+    let mut front = [0; HEAD];
+    let mut list = Buffers::new();
+    list.push_mut(&mut front[..rx.missing()]);
+    let received = sys::recvmsg(entry.fd, &mut sys::bare(&list), libc::MSG_DONTWAIT);
+    if let Ok(len @ 1..) = usize::try_from(received) {
+        feed(entry, rx, list.list(), len, (&[], 0));
     }
 }
 
