@@ -3,6 +3,7 @@
     clippy::multiple_unsafe_ops_per_block,
     reason = "calls of C functions on descriptors that the test has just opened"
 )]
+#![expect(clippy::unwrap_used, reason = "a failed test")]
 
 use std::ffi::{CString, c_int};
 use std::io::{Read, Write};
