@@ -177,7 +177,8 @@ become_nobody() {
 }
 
 shows_the_film() {
-  pictures "$run/film.ts" | head -n 40 | grep -cFxf "$work/data/film.pictures" >"$run/result"
+  pictures "$run/film.ts" >"$run/pictures"
+  head -n 40 "$run/pictures" | grep -cFxf "$work/data/film.pictures" >"$run/result"
   [[ $(cat "$run/result") == 40 ]]
 }
 
