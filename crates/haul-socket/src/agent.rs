@@ -7,7 +7,6 @@
 //! One agent per table: whoever holds the lock on its file. The other `haul run`s wait for it to end.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::hash::Hasher;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,6 +16,7 @@ use std::time::Duration;
 
 use haul_io::notify::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use siphasher::sip::SipHasher13;
@@ -95,9 +95,10 @@ impl Status {
 /// # Errors
 /// Of the table's file, or of a socket other than that its port is taken.
 pub fn serve(table: &Table, port: u16, stop: &AtomicBool, status: &Status) -> io::Result<()> {
-    let lock = File::open(table.path())?;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let lock = rustix::fs::open(table.path(), flags, Mode::empty())?;
     while !stop.load(Ordering::Acquire) {
-        if lock.try_lock().is_err() {
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             table.wait_asked(table.asked(), Duration::from_millis(200));
             continue;
         }
@@ -114,7 +115,7 @@ pub fn serve(table: &Table, port: u16, stop: &AtomicBool, status: &Status) -> io
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 status.set(Standing::PortTaken);
                 table.wake_agents();
-                let _ = lock.unlock();
+                flock(&lock, FlockOperation::Unlock)?;
                 table.wait_asked(table.asked(), Duration::from_millis(200));
             }
             Err(error) => return Err(error),

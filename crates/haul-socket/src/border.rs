@@ -45,7 +45,9 @@ unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn haul_socket_start(table: *const c_char, run: *const c_char) -> c_int {
     // SAFETY: the caller's word.
-    let (table, run) = unsafe { (text(table), text(run)) };
+    let table = unsafe { text(table) };
+    // SAFETY: likewise.
+    let run = unsafe { text(run) };
     let mut active = process::get().is_some();
     quietly(|| {
         let run = run.and_then(|run| run.to_str().ok()?.parse().ok());

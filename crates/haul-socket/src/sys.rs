@@ -11,13 +11,17 @@ use libc::{iovec, msghdr, sockaddr_storage, socklen_t};
 
 /// Sets `errno`.
 pub(crate) fn set_errno(error: c_int) {
-    // SAFETY: the pointer is to the calling thread's own number.
-    unsafe { *libc::__errno_location() = error };
+    // SAFETY: asks for a pointer.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: it is to the calling thread's own number.
+    unsafe { *place = error };
 }
 
 pub(crate) fn errno() -> c_int {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() }
+    // SAFETY: asks for a pointer.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: it is to the calling thread's own number.
+    unsafe { *place }
 }
 
 fn result(value: c_long) -> isize {
