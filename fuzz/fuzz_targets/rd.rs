@@ -34,12 +34,38 @@ enum Step {
     /// Octets from anybody, with a good CRC.
     Raw(u8, Vec<u8>),
     Data(Data),
-    Ack { cum: i8, limit: i16, echo: u32, delay: u16, ranges: Vec<(i8, i8)> },
-    Hello { source: u8, cookie: bool, epoch: u8, initial: u8 },
-    Notice { code: u8, msg: u8, psn: i8 },
-    Close { code: u8, psn: i8 },
-    Post { to_friend: bool, op: u8, len: u16, fence: bool },
-    FriendPost { op: u8, len: u16 },
+    Ack {
+        cum: i8,
+        limit: i16,
+        echo: u32,
+        delay: u16,
+        ranges: Vec<(i8, i8)>,
+    },
+    Hello {
+        source: u8,
+        cookie: bool,
+        epoch: u8,
+        initial: u8,
+    },
+    Notice {
+        code: u8,
+        msg: u8,
+        psn: i8,
+    },
+    Close {
+        code: u8,
+        psn: i8,
+    },
+    Post {
+        to_friend: bool,
+        op: u8,
+        len: u16,
+        fence: bool,
+    },
+    FriendPost {
+        op: u8,
+        len: u16,
+    },
     Receive(u16),
     /// Packets between the friends: the next is lost, or all arrive.
     Lose,
@@ -60,7 +86,6 @@ struct Data {
     nth: u8,
     stag: u8,
     to: i16,
-    queue: u8,
     honest: bool,
 }
 
@@ -85,7 +110,10 @@ impl Ram {
                 assert!(offset + u64::from(placement.len) <= REGION);
             }
             Target::Receive { slot, offset } => {
-                assert!(self.receives.contains(&slot), "it is posted and not completed");
+                assert!(
+                    self.receives.contains(&slot),
+                    "it is posted and not completed"
+                );
                 assert!(offset + placement.len <= RECEIVE);
             }
             Target::Discard => {}
@@ -179,7 +207,12 @@ impl End {
                     assert!(open, "it completes once");
                     assert!(!self.over || done.status != RdStatus::Success);
                 }
-                RdEvent::Record { to, len, .. } => assert!(to + u64::from(len) <= REGION),
+                RdEvent::Record { to, len, .. } => {
+                    assert!(
+                        len == 0 || to + u64::from(len) <= REGION,
+                        "an empty one names no memory"
+                    );
+                }
                 RdEvent::Error => self.over = true,
                 RdEvent::Up(_) | RdEvent::Down(..) => {}
             }
@@ -222,7 +255,12 @@ impl World {
 
     fn feed(&mut self, at: usize, from: SocketAddr, bytes: &[u8], place: bool) {
         let now = self.time();
+        let remote = Remote {
+            addr: from,
+            qpn: FOE,
+        };
         let end = &mut self.ends[at];
+        let mut known = end.qp.is_up(remote);
         if let Some(arrived) = end.qp.handle_datagram(now, &mut end.ram, from, bytes) {
             end.ram.check(&arrived.placement);
             assert_eq!(arrived.payload.len(), arrived.placement.len as usize);
@@ -232,7 +270,7 @@ impl World {
                 end.qp.handle_memory_gone(now);
             }
         }
-        let known = end.qp.is_up(Remote { addr: from, qpn: FOE });
+        known |= end.qp.is_up(remote);
         let answered = self.settle(at, from);
         assert!(known || from.port() == 4_791 || answered <= bytes.len());
     }
@@ -351,7 +389,14 @@ impl World {
             .to_vec(),
             Opcode::Rdmap(Rdmap::AtomicRequest) => {
                 let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
-                AtomicRequest { id: 1, stag, to, op }.emit().to_vec()
+                AtomicRequest {
+                    id: 1,
+                    stag,
+                    to,
+                    op,
+                }
+                .emit()
+                .to_vec()
             }
             Opcode::Rdmap(Rdmap::Immediate | Rdmap::ImmediateSolicited) => vec![1; 8],
             Opcode::Rdmap(Rdmap::AtomicResponse) => vec![0; 12],
@@ -429,7 +474,10 @@ impl World {
                 solicited: false,
                 invalidate: (kind & 64 != 0).then_some(stag),
             },
-            1 => RdOp::Write { stag, to: to_offset },
+            1 => RdOp::Write {
+                stag,
+                to: to_offset,
+            },
             2 => RdOp::WriteRecord {
                 stag,
                 to: to_offset,

@@ -250,12 +250,12 @@ unsafe fn membership(
 ) -> Result<(IpAddr, Option<IpAddr>)> {
     // SAFETY: the caller's contract.
     let group = unsafe { address::read(group.0, group.1)? };
-    let at = match at.0.is_null() {
-        true => None,
-        // SAFETY: as above.
-        false => Some(unsafe { address::read(at.0, at.1)? }.ip()),
-    };
-    Ok((group.ip(), at))
+    if at.0.is_null() {
+        return Ok((group.ip(), None));
+    }
+    // SAFETY: as above.
+    let at = unsafe { address::read(at.0, at.1)? };
+    Ok((group.ip(), Some(at.ip())))
 }
 
 /// See include/haul.h.

@@ -121,7 +121,7 @@ pub struct DatagramInit {
     pub records: RecordMode,
     /// Octets of an IP packet that reach every peer; 0: that of the route, 1 500 at most.
     pub path_mtu: u16,
-    /// The most payload octets per second sent to one peer (UD); none: as fast as the machine can.
+    /// The most payload octets per second sent, to all peers together (UD); none: as fast as the machine can.
     pub max_rate: Option<u64>,
     /// Hops that packets to multicast groups may take.
     pub multicast_ttl: u8,
@@ -129,9 +129,9 @@ pub struct DatagramInit {
     pub multicast_loop: bool,
     /// Writes by Write-Record may come from groups.
     pub group_writes: bool,
-    /// The last segment of a message of more than eight is sent this many times more (UD).
+    /// A copy of the last segment of a Write-Record of nine segments or more goes ahead of the last eight (UD); 0: none does.
     pub tail_repeats: u8,
-    /// How long a Read waits for what is missing before it asks for it again, at first; 0: by the round trip.
+    /// How long a Read waits for what is missing before it asks for it again while no round trip is known; 0: 100 ms.
     pub read_timeout: Duration,
     /// How often a Read asks again, or RD resends without an answer, before it gives up.
     pub retries: u8,

@@ -268,7 +268,8 @@ impl Qp {
         self.0.detach_multicast(group, interface)
     }
 
-    /// Takes the record that a completion with this `wr_id` announced. The last 1 024 that nobody took are kept.
+    /// Takes the record that a completion with this `wr_id` announced: of a Write-Record the number is the queue pair's own (its
+    /// top bit is set), of a Read that came in part the work request's. The last 1 024 that nobody took are kept.
     #[must_use]
     pub fn take_record(&self, wr_id: u64) -> Option<WriteRecord> {
         self.0.take_record(wr_id)

@@ -1,6 +1,6 @@
 //! Datagram services at the border.
 
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use haul_verbs::{
     WriteRecord,
 };
 use libc::{sockaddr, socklen_t};
-use socket2::SockAddr;
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::*;
 
@@ -229,11 +229,13 @@ fn a_service_says_where_it_is_and_a_socket_stays_the_programs() {
     // SAFETY: the address is as long as it says.
     let bound = here(&|own| unsafe { haul_qp_bind(Some(&world.qp), at, address.len(), Some(own)) });
     assert_eq!(bound, v4("192.0.2.7:777"));
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+    socket.bind(&v4("127.0.0.1:0").into()).unwrap();
     let fd = socket.as_raw_fd();
     // SAFETY: an open descriptor.
     let adopted = here(&|own| unsafe { haul_qp_adopt(Some(&world.qp), fd, Some(own)) });
-    assert_eq!(adopted, socket.local_addr().unwrap());
+    let local = socket.local_addr().unwrap();
+    assert_eq!(Some(adopted), local.as_socket());
     // SAFETY: none is used.
     let result = unsafe { haul_qp_adopt(Some(&world.qp), -1, None) };
     assert_eq!(result, HAUL_ERR_INVALID);

@@ -286,11 +286,12 @@ impl QpOps for MockQp {
     }
 
     fn adopt(self: Arc<Self>, socket: OwnedFd) -> Result<SocketAddr> {
-        let address = std::net::UdpSocket::from(socket).local_addr();
-        address.map_err(|source| Error::Os {
+        let address = socket2::Socket::from(socket).local_addr();
+        let address = address.map_err(|source| Error::Os {
             what: "asking a socket",
             source,
-        })
+        })?;
+        address.as_socket().ok_or(Error::Invalid("a socket"))
     }
 
     fn attach_multicast(&self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {

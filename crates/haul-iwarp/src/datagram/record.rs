@@ -441,14 +441,6 @@ impl Records {
         self.kept.iter().cloned().chain(open)
     }
 
-    /// Open ones of a tag.
-    pub(super) fn of(&self, stag: Stag) -> impl Iterator<Item = Record> + '_ {
-        self.open.iter().filter_map(move |open| {
-            let message = open.message.as_ref()?;
-            (message.stag == stag).then(|| record(message, &open.ranges, None))
-        })
-    }
-
     pub(super) fn take(&mut self) -> Option<Record> {
         self.kept.pop_front()
     }

@@ -65,8 +65,11 @@ fn legend(chart: &Chart) -> String {
 fn draw(series: &Series, colour: &str, scale: &Scale, unit: &str) -> String {
     let mut points: Vec<&Point> = series.points.iter().collect();
     points.sort_by_key(|point| point.bytes);
+    // On a scale of powers there is no zero: it has a hollow mark at the bottom, and no line.
+    let shown = |point: &&&Point| scale.percent || point.value > 0.0;
     let at: Vec<String> = points
         .iter()
+        .filter(shown)
         .map(|point| format!("{:.1},{:.1}", scale.x(point.bytes), scale.y(point.value)))
         .collect();
     let dash = if series.level { " dash" } else { "" };
@@ -78,6 +81,7 @@ fn draw(series: &Series, colour: &str, scale: &Scale, unit: &str) -> String {
         return svg;
     }
     for point in points {
+        let fill = if shown(&&point) { colour } else { "none" };
         let told = format!(
             "{}, {} bytes: {} {unit}",
             series.name,
@@ -85,7 +89,7 @@ fn draw(series: &Series, colour: &str, scale: &Scale, unit: &str) -> String {
             figure(point.value)
         );
         svg += &format!(
-            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"><title>{}</title></circle>\n",
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" stroke=\"{colour}\" fill=\"{fill}\"><title>{}</title></circle>\n",
             scale.x(point.bytes),
             scale.y(point.value),
             escaped(&told)
@@ -136,22 +140,36 @@ impl Scale {
         HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - TOP - BOTTOM)
     }
 
+    /// Where there are lines across.
+    fn levels(&self) -> Vec<f64> {
+        if self.percent {
+            return (0..=5_u8).map(|step| f64::from(step) * 20.0).collect();
+        }
+        let decades = self.values.1 - self.values.0;
+        let steps: &[f64] = if decades > 3.0 {
+            &[1.0]
+        } else {
+            &[1.0, 2.0, 5.0]
+        };
+        let mut levels = Vec::new();
+        let mut exponent = self.values.0;
+        while exponent < self.values.1 {
+            levels.extend(steps.iter().map(|step| step * 10_f64.powf(exponent)));
+            exponent += 1.0;
+        }
+        levels.push(10_f64.powf(exponent));
+        levels
+    }
+
     fn grid(&self, chart: &Chart) -> String {
         let mut svg = String::new();
-        let mut level = self.values.0;
-        while level <= self.values.1 + 1e-9 {
-            let value = if self.percent {
-                level
-            } else {
-                10_f64.powf(level)
-            };
+        for value in self.levels() {
             let y = self.y(value);
             svg += &format!(
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\n",
                 WIDTH - RIGHT
             );
             svg += &text(LEFT - 8.0, y + 4.0, "small", "end", &short(value));
-            level += if self.percent { 20.0 } else { 1.0 };
         }
         let sizes = chart.sizes();
         let every = sizes.len().div_ceil(11).max(1);
@@ -229,6 +247,17 @@ mod tests {
         assert_eq!(svg.matches("<circle").count(), 3);
         assert!(svg.contains("&lt;Latency&gt;") && !svg.contains("<Latency>"));
         assert!(render(&Chart::default()).contains("nothing was measured"));
+    }
+
+    #[test]
+    fn nothing_is_a_mark_without_a_line() {
+        let mut chart = chart();
+        chart.add("one", 4096, Sample::default());
+        let svg = render(&chart);
+        assert_eq!(svg.matches("<circle").count(), 4);
+        assert_eq!(svg.matches("fill=\"none\"").count(), 1);
+        let line = svg.split("points=\"").nth(1).unwrap().split('"').next();
+        assert_eq!(line.unwrap().split(' ').count(), 3);
     }
 
     #[test]

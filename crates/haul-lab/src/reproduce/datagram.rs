@@ -47,6 +47,14 @@ const PAYLOAD: u64 = 1400;
 
 /// The figures of §VI.
 pub(super) fn experiments() -> Vec<Experiment> {
+    [verbs(), under_loss(), programs()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// §VI.A.1: latency and bandwidth.
+fn verbs() -> Vec<Experiment> {
     vec![
         Experiment {
             figure: 5,
@@ -96,6 +104,12 @@ pub(super) fn experiments() -> Vec<Experiment> {
                 ..Figure::default()
             },
         },
+    ]
+}
+
+/// §VI.A.2: packet loss.
+fn under_loss() -> Vec<Experiment> {
+    vec![
         Experiment {
             figure: 7,
             run: |context, figure| lossy(context, figure, "--qp ud --op send"),
@@ -141,6 +155,12 @@ pub(super) fn experiments() -> Vec<Experiment> {
                 ..Figure::default()
             },
         },
+    ]
+}
+
+/// §VI.B: unmodified programs over the socket interface.
+fn programs() -> Vec<Experiment> {
+    vec![
         Experiment {
             figure: 9,
             run: |context, figure| {

@@ -44,7 +44,7 @@ pub(super) struct Figure {
     pub(super) warnings: Vec<String>,
     /// Looks at the charts for a claim each.
     #[serde(skip)]
-    pub(super) judges: Vec<fn(&Figure) -> Claim>,
+    pub(super) judges: Vec<fn(&Self) -> Claim>,
 }
 
 /// What the paper says, and what was found.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 use haul_iwarp::datagram::Source as Sender;
 use haul_iwarp::{AtomicAccess, Memory, Payload, Pd, RecvWr, Rights, StagEntry, Target};
-use haul_slab::{AccessFlags, Entry, Guard, Registry, Stag};
+use haul_slab::{AccessFlags, Entry, Guard, Region, Registry, Stag};
 use haul_verbs::{Peer, SGE_MAX, Sge, SgeList, Sources, WcOpcode};
 
 use super::slots::Slots;
@@ -122,26 +122,12 @@ pub(super) struct PairMemory<'a> {
     /// Buffers of the receives that the core has.
     pub(super) receives: &'a mut Slots<SgeList>,
     pub(super) srq: Option<&'a srq::Shared>,
-    /// Whose datagram is being looked at, where only some senders may use some memory.
-    pub(super) sender: Option<Sender>,
 }
 
 impl Memory for PairMemory<'_> {
     fn lookup(&self, stag: haul_iwarp::Stag) -> Option<StagEntry> {
         let guard = self.registry.lookup(Stag(stag.0))?;
-        if let Some(sender) = &self.sender
-            && !admits(&guard, sender, true)
-        {
-            return None;
-        }
-        Some(StagEntry {
-            pd: Pd(guard.pd),
-            qp: None,
-            base: guard.base,
-            len: guard.region.len() as u64,
-            rights: rights(guard.access),
-            region: haul_iwarp::RegionId(stag.0.into()),
-        })
+        Some(entry_of(stag, &guard))
     }
 
     fn invalidate(&mut self, stag: haul_iwarp::Stag) {
@@ -151,36 +137,59 @@ impl Memory for PairMemory<'_> {
     fn atomic(&mut self, access: &AtomicAccess) -> u64 {
         let range = Range::of_region(self.registry, access.region.0, access.offset, 8);
         let Some(range) = range else { return 0 };
-        // Registration has seen to it that what is aligned as a tagged offset is aligned in memory.
-        let Ok(ControlFlow::Continue(word)) = range.guard.region.atomic(range.offset) else {
-            return 0;
+        let moved = AtomicAccess {
+            offset: range.offset as u64,
+            ..*access
         };
-        let update = |old| Some(access.op.apply(old));
-        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update)
-            .unwrap_or_else(|old| old)
-    }
-
-    fn admits(&self, stag: haul_iwarp::Stag, source: &Sender, is_validated: bool) -> bool {
-        let Some(guard) = self.registry.lookup(Stag(stag.0)) else {
-            return false;
-        };
-        admits(&guard, source, is_validated)
+        change_word(&range.guard.region, &moved).unwrap_or(0)
     }
 
     fn take_receive(&mut self) -> Option<RecvWr> {
-        let wr = self.srq?.take()?;
-        // The core asks for one when it needs one, so there is a number for it.
-        let slot = self.receives.insert(wr.sges).ok()?;
-        Some(RecvWr {
-            id: wr.wr_id,
-            slot,
-            len: u32::try_from(wr.sges.total_len()).unwrap_or(u32::MAX),
-        })
+        take_shared(self.srq, self.receives)
     }
 }
 
+/// The next receive of a shared queue, under a number of this queue pair's.
+pub(super) fn take_shared(
+    srq: Option<&srq::Shared>,
+    receives: &mut Slots<SgeList>,
+) -> Option<RecvWr> {
+    let wr = srq?.take()?;
+    // The core asks for one when it needs one, so there is a number for it.
+    let slot = receives.insert(wr.sges).ok()?;
+    Some(RecvWr {
+        id: wr.wr_id,
+        slot,
+        len: u32::try_from(wr.sges.total_len()).unwrap_or(u32::MAX),
+    })
+}
+
+/// What the core is to know of a region.
+pub(super) fn entry_of(stag: haul_iwarp::Stag, entry: &Entry) -> StagEntry {
+    StagEntry {
+        pd: Pd(entry.pd),
+        qp: None,
+        base: entry.base,
+        len: entry.region.len() as u64,
+        rights: rights(entry.access),
+        region: haul_iwarp::RegionId(stag.0.into()),
+    }
+}
+
+/// Does an atomic operation; what the word was.
+pub(super) fn change_word(region: &Region, access: &AtomicAccess) -> Option<u64> {
+    // Registration has seen to it that what is aligned as a tagged offset is aligned in memory.
+    let offset = usize::try_from(access.offset).ok()?;
+    let Ok(ControlFlow::Continue(word)) = region.atomic(offset) else {
+        return None;
+    };
+    let update = |old| Some(access.op.apply(old));
+    let changed = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+    Some(changed.unwrap_or_else(|old| old))
+}
+
 /// Whether the owner of a region lets this sender use it.
-fn admits(entry: &Entry, sender: &Sender, is_validated: bool) -> bool {
+pub(super) fn admits(entry: &Entry, sender: &Sender, is_validated: bool) -> bool {
     let sources = entry.note.as_ref().and_then(|note| note.downcast_ref());
     match sources.unwrap_or(&Sources::Validated) {
         Sources::Validated => is_validated,
@@ -266,24 +275,6 @@ impl Source<'_> {
             Self::Inline(bytes) => show(bytes),
         }
     }
-
-    /// Copies all of it, in order, to `to`, which is as long.
-    pub(super) fn read(&self, mut to: &mut [u8]) {
-        match self {
-            Self::Ranges(ranges) => {
-                for range in ranges {
-                    let (now, later) = to.split_at_mut(range.len().min(to.len()));
-                    // The range was checked when it was made, so this cannot fail.
-                    let _ = range.guard.region.read(range.offset, now);
-                    to = later;
-                }
-            }
-            Self::Inline(bytes) => {
-                let len = bytes.len().min(to.len());
-                to[..len].copy_from_slice(&bytes[..len]);
-            }
-        }
-    }
 }
 
 impl Buffers {
@@ -310,7 +301,6 @@ impl Buffers {
             registry,
             receives: &mut self.receives,
             srq: self.srq.as_deref(),
-            sender: None,
         }
     }
 
@@ -351,6 +341,20 @@ impl Buffers {
                 }
             },
         }
+    }
+
+    /// Copies a request's inline data, from `offset` on, to `to`; false where it has less.
+    pub(super) fn fetch_inline(&self, slot: u32, offset: u32, to: &mut [u8]) -> bool {
+        let Some(OutgoingData::Inline(have)) = self.sends.get(slot).map(|sent| sent.data) else {
+            return false;
+        };
+        let start = slot as usize * self.inline_max;
+        let bytes = self.inline.get(start..start + have);
+        let from = bytes.and_then(|bytes| bytes.get(offset as usize..)?.get(..to.len()));
+        from.is_some_and(|from| {
+            to.copy_from_slice(from);
+            true
+        })
     }
 
     /// Puts an atomic's result into its request's buffer; false where that is not accessible.

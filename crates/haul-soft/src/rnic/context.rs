@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use haul_io::notify::{Signal, wait_readable};
-use haul_slab::Registry;
+use haul_slab::{Registry, Stag};
 use haul_verbs::provider::{
     CompletionChannelOps, ContextOps, CqOps, EventChannelOps, ListenerOps, PdOps,
 };
@@ -93,6 +93,15 @@ impl Rnic {
     /// A number for a queue pair: 24 bits, and neither 0 nor 1, which InfiniBand has given away.
     pub(super) fn next_qp_num(&self) -> u32 {
         self.next_qp.fetch_add(1, Ordering::Relaxed) % 0xff_fffe + 2
+    }
+
+    /// A name was taken away: services that wait for more to come to it need not.
+    pub(super) fn revoke(&self, stag: Stag) {
+        if self.transport == Transport::IwarpUdp {
+            for engine in &self.engines {
+                engine.shard().with(|inner| inner.revoke(stag));
+            }
+        }
     }
 
     /// The shard where connections begin.

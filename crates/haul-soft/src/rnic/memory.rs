@@ -52,7 +52,7 @@ impl PdOps for Pd {
             stag: registration.stag(),
             base,
             registration: Mutex::new(Some(registration)),
-            _pd: self,
+            pd: self,
         }))
     }
 
@@ -75,7 +75,7 @@ struct Mr {
     stag: Stag,
     base: u64,
     registration: Mutex<Option<Registration>>,
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 impl MrOps for Mr {
@@ -92,7 +92,9 @@ impl MrOps for Mr {
     }
 
     fn dereg(&self) -> Result<()> {
-        lock(&self.registration).take();
+        if lock(&self.registration).take().is_some() {
+            self.pd.rnic.revoke(self.stag);
+        }
         Ok(())
     }
 }

@@ -746,7 +746,12 @@ impl Pair {
 
     /// Whether nothing is left to do for a queue pair that nobody holds.
     pub(super) fn is_finished(&self, now: Time) -> bool {
-        let over = !matches!(self.link, Link::Up(_) | Link::Closing(_));
+        let over = match &self.link {
+            Link::Up(_) => false,
+            // It would only tell the peer once more.
+            Link::Closing(link) => link.is_closed(),
+            _ => true,
+        };
         self.orphaned.is_some_and(|until| over || now >= until)
     }
 }

@@ -1,8 +1,8 @@
 //! Write-Record: whole, in part, with holes; and what is not allowed.
 
 use haul_verbs::{
-    AccessFlags, DatagramInit, Peer, QpState, QpType, RecordMode, RecordStatus, Region, SendOp,
-    Sources, WcData, WcOpcode, WcStatus, WriteRecord,
+    AccessFlags, DatagramInit, MrAddressing, MrInit, Peer, QpState, QpType, RecordMode,
+    RecordStatus, Region, SendOp, Sources, WcData, WcOpcode, WcStatus, WriteRecord,
 };
 
 use crate::relay::{Relay, Seen};
@@ -109,6 +109,37 @@ fn the_loss_of_segments_in_the_middle_costs_these() {
 #[test]
 fn the_loss_of_the_last_segment_costs_that_segment() {
     holes(|offset| offset > LEN - 1_422, &[RecordStatus::Aged]);
+}
+
+#[test]
+fn a_record_ends_with_its_region() {
+    let init = DatagramInit {
+        tail_repeats: 0,
+        ..DatagramInit::default()
+    };
+    let near = End::with(QpType::Ud, init, Sources::Any);
+    let far = End::new();
+    let own = far
+        .pd
+        .register(MrInit {
+            region: Region::map(4_096).unwrap(),
+            access: AccessFlags::all(),
+            addressing: MrAddressing::default(),
+            sources: Sources::Any,
+        })
+        .unwrap();
+    let relay = Relay::new(far.addr, |seen| seen.is_data && seen.offset > 0);
+    let peer = Peer::new(relay.near_side, far.qp.qp_num());
+    let (remote, rkey) = (own.remote(0), own.rkey());
+    near.post(1, SendOp::WriteRecord(remote), 0, 4_000, peer);
+    near.success(1, WcOpcode::WriteRecord);
+    // It is open for a moment only; then it has aged.
+    far.counts(|_| !far.qp.records(rkey).is_empty());
+    drop(own);
+    let record = far.qp.take_record(far.completion().wr_id).unwrap();
+    let ends = [RecordStatus::Revoked, RecordStatus::Aged];
+    assert!(ends.contains(&record.status), "{record:?}");
+    assert_eq!(record.valid_ranges, [0..1_422]);
 }
 
 #[test]

@@ -331,11 +331,6 @@ impl Ud {
         self.records.iter()
     }
 
-    /// What has arrived of the Write-Records to a tag that are open.
-    pub fn open_records(&self, stag: Stag) -> impl Iterator<Item = Record> + '_ {
-        self.records.of(stag)
-    }
-
     /// The oldest closed record that is kept, which is then not kept any more.
     pub fn take_record(&mut self) -> Option<Record> {
         self.records.take()

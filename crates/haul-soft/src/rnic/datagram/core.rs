@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdOp, RdQp, RdWr, Remote};
 use haul_iwarp::datagram::wire::{CONTROL_MAX, DATA_HEADER_MAX, Datagram};
 use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdOp, UdSendWr};
-use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Time};
+use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Stag, Time};
 use haul_verbs::DatagramStatistics;
 
+use super::memory::Memory;
 use super::work;
-use crate::rnic::buffers::PairMemory;
 
 /// Octets of the longest header, or datagram without payload.
 pub(super) const HEADER_MAX: usize = if DATA_HEADER_MAX > RD_HEADER_MAX {
@@ -137,7 +137,7 @@ impl Core {
     pub(super) fn handle_datagram(
         &mut self,
         now: Time,
-        memory: &mut PairMemory<'_>,
+        memory: &mut Memory<'_, '_>,
         from: SocketAddr,
         datagram: &Datagram<'_>,
     ) -> (Option<Placement>, bool) {
@@ -163,13 +163,20 @@ impl Core {
     pub(super) fn handle_placed(
         &mut self,
         now: Time,
-        memory: &mut PairMemory<'_>,
+        memory: &mut Memory<'_, '_>,
         is_placed: bool,
     ) {
         match self {
             Self::Ud(core) => core.handle_placed(now, is_placed),
             Self::Rd(core) if is_placed => core.handle_placed(now, memory),
             Self::Rd(core) => core.handle_memory_gone(now),
+        }
+    }
+
+    /// A tag is not valid any more.
+    pub(super) fn handle_invalidated(&mut self, stag: Stag) {
+        if let Self::Ud(core) = self {
+            core.handle_invalidated(stag);
         }
     }
 
@@ -200,7 +207,7 @@ impl Core {
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
-        memory: &PairMemory<'_>,
+        memory: &Memory<'_, '_>,
         header: &mut [u8],
     ) -> Option<Leaving> {
         match self {

@@ -8,12 +8,13 @@
 //! A service is a member of its shard as connections are (docs/adr/0008): one socket, no thread. Nothing that arrives ends it.
 //!
 //! Map: `service` a queue pair inside its shard · `qp` what applications hold · `core` both
-//! kinds of core as one · `work` between the verbs' words and the core's ·
+//! kinds of core as one · `memory` what it may touch · `work` between the verbs' words and the core's ·
 //! `outbox` datagrams on their way to the kernel · `routes` where answers come from · `bucket` the rate · `records` what
 //! Write-Records have left · `standing` who knows this end.
 
 mod bucket;
 mod core;
+mod memory;
 mod outbox;
 mod qp;
 mod records;

@@ -13,7 +13,7 @@ use haul_iwarp::datagram::{
     Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdOp, UdStatus,
 };
 use haul_iwarp::{CRC_LEN, CompletionKind, Crc32c, Payload, Time};
-use haul_slab::Registry;
+use haul_slab::{Registry, Stag};
 use haul_verbs::{
     AsyncEvent, Data, DatagramInit, DatagramStatistics, Error, Peer, PostError, QpInit, QpState,
     QpType, RecordMode, RecvWr, Remote, Result, SendFlags, SendWr, WcData, WcOpcode, WcStatus,
@@ -22,13 +22,14 @@ use haul_verbs::{
 
 use super::bucket::Bucket;
 use super::core::{Core, HEADER_MAX, Leaving, Op, Request, Said};
+use super::memory::{Held, Memory};
 use super::outbox::{Flushed, Outbox};
 use super::records::Records;
 use super::routes::Routes;
 use super::standing::Standing;
 use super::work;
 use crate::rnic::QP_WR_MAX;
-use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, place};
+use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData};
 use crate::rnic::cq::Pushed;
 use crate::rnic::events::AsyncEvents;
 use crate::rnic::memory::Pd;
@@ -217,6 +218,11 @@ impl Service {
             group_writes: self.init.group_writes,
             tail_copy: if self.init.tail_repeats == 0 { 0 } else { 8 },
             read_tries: self.init.retries.into(),
+            read_first_ns: match u64::try_from(self.init.read_timeout.as_nanos()) {
+                Ok(0) => UdConfig::default().read_first_ns,
+                Ok(ns) => ns,
+                Err(_) => u64::MAX,
+            },
             notices: true,
             ..UdConfig::default()
         })
@@ -246,13 +252,21 @@ impl Service {
         self.link.as_deref_mut().ok_or(Error::State(state))
     }
 
+    /// Says good-bye to reliable peers; nothing else is sent any more.
+    pub(in crate::rnic) fn leave(&mut self, tools: &mut Tools<'_>) {
+        if let Some(link) = &mut self.link {
+            link.core.close(tools.now);
+        }
+        self.push_out(tools);
+    }
+
     /// The service ends: what is posted is flushed, and the socket closed.
     pub(in crate::rnic) fn end(&mut self, tools: &mut Tools<'_>) {
-        self.unregister(tools.poller);
         self.shape.view.set_state(QpState::Err);
+        self.leave(tools);
+        self.unregister(tools.poller);
         if let Some(link) = &mut self.link {
             link.stuck = None;
-            link.core.close(tools.now);
         }
         let waiting: Vec<_> = self.standing.flush().collect();
         for wr in waiting {
@@ -265,6 +279,15 @@ impl Service {
         for wr in std::mem::take(&mut self.early) {
             self.received.push(self.flushed(wr.id, WcOpcode::Recv));
         }
+        self.push(tools);
+    }
+
+    /// A name was taken away: what is open there is closed.
+    pub(in crate::rnic) fn revoke(&mut self, tools: &mut Tools<'_>, stag: Stag) {
+        if let Some(link) = &mut self.link {
+            link.core.handle_invalidated(haul_iwarp::Stag(stag.0));
+        }
+        self.report(tools);
         self.push(tools);
     }
 
@@ -764,7 +787,7 @@ impl Service {
             while let Some(record) = core.take_record() {
                 self.records.keep(work::record(&record));
             }
-            let records = core.open_records(haul_iwarp::Stag(rkey));
+            let records = core.records().filter(|record| record.stag.0 == rkey);
             open.extend(records.map(|record| work::record(&record)));
         }
         let closed = self.records.of(rkey).cloned();
@@ -788,6 +811,12 @@ impl Link {
     /// One arrival: the datagrams of one sender.
     fn take_in(&mut self, buffers: &mut Buffers, tools: &Tools<'_>, arrival: &Arrival<'_>) {
         let mut ours = false;
+        let held = Held::new(tools.registry);
+        let mut memory = Memory {
+            held: &held,
+            buffers,
+            sender: None,
+        };
         for octets in arrival.datagrams() {
             let datagram = match Datagram::open(octets) {
                 Ok(datagram) => datagram,
@@ -796,22 +825,15 @@ impl Link {
                     continue;
                 }
             };
-            let mut memory = buffers.memory(tools.registry);
             let (wanted, taken) =
                 self.core
                     .handle_datagram(tools.now, &mut memory, arrival.from, &datagram);
             ours |= taken;
             let Some(wanted) = wanted else { continue };
-            let ranges = buffers.target(tools.registry, wanted.target, wanted.len);
-            let placed = match (&ranges, &datagram.body) {
-                (Some(ranges), Body::Data(segment)) => {
-                    place(ranges, segment.payload);
-                    true
-                }
+            let placed = match &datagram.body {
+                Body::Data(segment) => held.place(memory.buffers, wanted.target, segment.payload),
                 _ => false,
             };
-            drop(ranges);
-            let mut memory = buffers.memory(tools.registry);
             self.core.handle_placed(tools.now, &mut memory, placed);
         }
         if let (true, true, Some(to)) = (self.anywhere, ours, arrival.to) {
@@ -839,6 +861,12 @@ impl Link {
         unsent: &mut Vec<(u32, Unsent)>,
     ) {
         let mut header = [0; HEADER_MAX];
+        let held = Held::new(tools.registry);
+        let memory = Memory {
+            held: &held,
+            buffers,
+            sender: None,
+        };
         self.paced = false;
         while !outbox.is_full()
             && let Some(room) = outbox.room(CONTROL_MAX)
@@ -853,13 +881,12 @@ impl Link {
                 self.paced = self.core.has_outstanding();
                 return;
             }
-            let memory = buffers.memory(tools.registry);
             let transmit = self.core.poll_transmit(tools.now, &memory, &mut header);
             let Some(transmit) = transmit else { return };
             if let Some(bucket) = &mut self.bucket {
                 bucket.take(transmit.payload_len as usize);
             }
-            let is_put = self.put(buffers, tools, outbox, &transmit, &header);
+            let is_put = self.put(&memory, outbox, &transmit, &header);
             if let (false, Payload::Request { slot, .. }) = (is_put, transmit.payload) {
                 unsent.push((slot, Unsent::Memory));
             }
@@ -869,22 +896,23 @@ impl Link {
     /// Puts header, payload and checksum into the outbox; none of it where the payload's memory is gone.
     fn put(
         &self,
-        buffers: &Buffers,
-        tools: &Tools<'_>,
+        memory: &Memory<'_, '_>,
         outbox: &mut Outbox,
         transmit: &Leaving,
         header: &[u8],
     ) -> bool {
-        let source = buffers.source(tools.registry, transmit.payload, transmit.payload_len);
         let crc_len = if transmit.is_whole { 0 } else { CRC_LEN };
         let len = transmit.header_len + transmit.payload_len as usize + crc_len;
-        let (Some(source), Some(room)) = (source, outbox.room(len)) else {
+        let Some(room) = outbox.room(len) else {
             return false;
         };
         let (covered, crc) = room.split_at_mut(len - crc_len);
         let (head, payload) = covered.split_at_mut(transmit.header_len);
         head.copy_from_slice(&header[..transmit.header_len]);
-        source.read(payload);
+        let (held, wanted) = (memory.held, transmit.payload);
+        if !held.fetch(memory.buffers, wanted, payload) {
+            return false;
+        }
         if !transmit.is_whole {
             let mut digest = Crc32c::new();
             digest.update(covered);

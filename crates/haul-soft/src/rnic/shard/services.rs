@@ -1,5 +1,6 @@
 //! Queue pairs of datagram services: members of a shard beside those with connections.
 
+use haul_slab::Stag;
 use haul_verbs::{Error, Result};
 
 use super::{Inner, Subject};
@@ -57,6 +58,15 @@ impl Inner {
         Ok(())
     }
 
+    /// A name was taken away.
+    pub(in crate::rnic) fn revoke(&mut self, stag: Stag) {
+        for at in 0..self.bound.len() {
+            if let Some(number) = self.bound.get(at) {
+                self.with_service(*number, |service, tools| service.revoke(tools, stag));
+            }
+        }
+    }
+
     /// A service ends: everything posted is flushed.
     pub(in crate::rnic) fn end_service(&mut self, number: u32) {
         self.with_service(number, |service, tools| service.end(tools));
@@ -65,6 +75,7 @@ impl Inner {
 
     /// The application lets go of a service: what is posted goes with it, without completions.
     pub(in crate::rnic) fn remove_service(&mut self, number: u32) {
+        self.with_service(number, Service::leave);
         if let Some(service) = self.services.remove(number) {
             service.unregister(&self.poller);
             self.bound.retain(|bound| *bound != number);
