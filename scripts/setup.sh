@@ -36,9 +36,14 @@ is_there() {
     libibverbs-dev) [[ -e /usr/include/infiniband/verbs.h ]] ;;
     librdmacm-dev) [[ -e /usr/include/rdma/rdma_cma.h ]] ;;
     libudt-dev) [[ -e /usr/include/udt/udt.h ]] ;;
+    netcat-openbsd) command -v nc ;;
+    nginx-light) command -v nginx ;;
     perftest) command -v ib_write_bw ;;
     qemu-system-x86) command -v qemu-system-x86_64 ;;
     rdmacm-utils) command -v rping ;;
+    sip-tester) command -v sipp ;;
+    vlc-bin) command -v cvlc ;;
+    vlc-plugin-base) compgen -G '/usr/lib/*/vlc/plugins/demux/libts_plugin.so' ;;
     xz-utils) command -v xz ;;
     *) command -v "$1" ;;
   esac >/dev/null

@@ -79,6 +79,11 @@ const ALLOWED: &[Allowed] = &[
         external: None,
     },
     Allowed {
+        krate: "haul-socket",
+        internal: &["haul-io", "haul-iwarp"],
+        external: None,
+    },
+    Allowed {
         krate: "haul",
         internal: &["haul-cc", "haul-io", "haul-soft", "haul-udt"],
         external: None,
@@ -100,6 +105,7 @@ const ALLOWED: &[Allowed] = &[
             "haul-bench",
             "haul-ibv",
             "haul-lab",
+            "haul-socket",
             "haul-soft",
             "haul-verbs",
         ],

@@ -124,7 +124,7 @@ fn an_installed_library_is_found_by_pkg_config_shared_and_static() {
     let built = folder("to-install");
     make(
         &built,
-        &["install", &format!("PREFIX={}", prefix.display())],
+        &["install-library", &format!("PREFIX={}", prefix.display())],
     );
     for kind in ["--shared", "--static"] {
         let mut ask = Command::new("pkg-config");

@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Get(Get),
     /// Measure memory to memory against a server
     Bench(Bench),
+    /// Run an unmodified program with its sockets on iWARP wherever the peer's are too
+    Run(Run),
     /// What can do RDMA here: the software provider, and the machine's devices or why there are none
     Devices(Devices),
     /// An emulated WAN on this machine: hosts, paths, comparisons
@@ -147,6 +149,50 @@ pub(crate) enum BenchKind {
     /// The RDMA verbs: write, read and send, bandwidth and latency, as perftest measures them
     Rdma(Box<rdma::Rdma>),
 }
+
+#[derive(Debug, ClapArgs)]
+#[command(override_usage = "haul run [OPTIONS] -- PROGRAM [ARGS]…", after_help = RUN_EXAMPLES)]
+pub(crate) struct Run {
+    /// Carry UDP only
+    #[arg(long, conflicts_with = "stream")]
+    pub(crate) datagram: bool,
+    /// Carry TCP only
+    #[arg(long)]
+    pub(crate) stream: bool,
+    /// Carry UDP by Write-Record instead of Send
+    #[arg(long, conflicts_with = "stream")]
+    pub(crate) write_record: bool,
+    /// UDP port at which hosts ask each other; the same at both ends
+    #[arg(long, value_name = "PORT", default_value_t = haul_socket::agent::DEFAULT_PORT)]
+    pub(crate) port: u16,
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 0..=1,
+        require_equals = true,
+        help = "Say at the end what became of each socket, on stderr or in FILE"
+    )]
+    pub(crate) report: Option<Option<PathBuf>>,
+    /// Report as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The library that is preloaded [default: beside haul, or in ../lib]
+    #[arg(long, value_name = "FILE", env = "HAUL_PRELOAD")]
+    pub(crate) preload: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_names = ["PROGRAM", "ARGS"]
+    )]
+    pub(crate) program: Vec<OsString>,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  haul run -- sipp -sn uas                     its UDP on UD where clients run under haul run too
+  haul run --report -- curl -O http://host/f   its TCP on RC, and at the end what became of each socket";
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Devices {

@@ -22,6 +22,12 @@ impl Crc32c {
         Self(u32::MAX)
     }
 
+    /// Goes on from where the value of another was taken.
+    #[must_use]
+    pub const fn resumed(value: u32) -> Self {
+        Self(!value)
+    }
+
     /// Continues over `bytes`.
     pub fn update(&mut self, bytes: &[u8]) {
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(self.0));

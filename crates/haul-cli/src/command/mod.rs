@@ -8,6 +8,7 @@ pub(crate) mod bench;
 pub(crate) mod devices;
 pub(crate) mod lab;
 pub(crate) mod rdma;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod transfer;
 

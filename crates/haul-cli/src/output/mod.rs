@@ -16,6 +16,7 @@ use crate::command::devices::Found;
 mod human;
 mod progress;
 pub(crate) mod rdma;
+pub(crate) mod run;
 
 use human::{binary, percent};
 use progress::Progress;

@@ -59,7 +59,7 @@ impl Inside<'_> {
     }
 }
 
-/// SIGINT, SIGTERM, SIGHUP and SIGCHLD, taken from a file descriptor instead of interrupting anything.
+/// Signals, taken from a file descriptor instead of interrupting anything.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
@@ -75,13 +75,36 @@ pub enum Caught {
 }
 
 impl Signals {
-    /// Blocks the four signals for the calling thread and those it starts later, and collects them here.
+    /// Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD for the calling thread and those it starts later, and collects them here.
     ///
     /// # Errors
     /// Those of `pthread_sigmask` and `signalfd`.
     pub fn block() -> io::Result<Self> {
+        Self::block_these(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD])
+    }
+
+    /// The same for whatever a process that stands for another one may be sent: also SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM and
+    /// SIGWINCH.
+    ///
+    /// # Errors
+    /// As [`Self::block`].
+    pub fn block_all() -> io::Result<Self> {
+        Self::block_these(&[
+            libc::SIGINT,
+            libc::SIGTERM,
+            libc::SIGHUP,
+            libc::SIGCHLD,
+            libc::SIGQUIT,
+            libc::SIGUSR1,
+            libc::SIGUSR2,
+            libc::SIGALRM,
+            libc::SIGWINCH,
+        ])
+    }
+
+    fn block_these(signals: &[i32]) -> io::Result<Self> {
         let mut set = empty_set();
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD] {
+        for &signal in signals {
             // SAFETY: `set` is an initialised signal set and `signal` a valid number.
             check(unsafe { libc::sigaddset(&raw mut set, signal) })?;
         }
@@ -105,6 +128,14 @@ impl Signals {
     /// # Errors
     /// Those of `poll` and `read`.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<Caught>> {
+        Ok(self.wait_sent(timeout)?.map(|(caught, _)| caught))
+    }
+
+    /// The next signal, and whether a process sent it; else the kernel did, as a terminal's, to all in its foreground.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn wait_sent(&self, timeout: Duration) -> io::Result<Option<(Caught, bool)>> {
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
         let mut polled = [PollFd::new(&self.fd, PollFlags::IN)];
         match rustix::event::poll(&mut polled, Some(&timeout)) {
@@ -114,12 +145,16 @@ impl Signals {
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.fd, &mut info) {
             Ok(_) => {
-                let number = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
-                Ok(Some(if number == libc::SIGCHLD {
+                let word =
+                    |at| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+                // `ssi_signo` and `ssi_code` of signalfd(2).
+                let (number, code) = (word(0), word(8));
+                let caught = if number == libc::SIGCHLD {
                     Caught::Child
                 } else {
                     Caught::End(number)
-                }))
+                };
+                Ok(Some((caught, code <= 0)))
             }
             Err(rustix::io::Errno::AGAIN) => Ok(None),
             Err(error) => Err(error.into()),

@@ -143,7 +143,7 @@ impl Default for UdConfig {
             read_tries: 8,
             read_total_ns: 30 * SECOND_NS,
             read_jobs: 64,
-            read_jobs_per_source: 4,
+            read_jobs_per_source: 8,
             tail_copy: 8,
             notices: false,
         }

@@ -1,0 +1,151 @@
+//! `haul run`: starts a program with the socket interface before it, answers for it, and reports.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use haul_socket::agent::Standing;
+use haul_socket::run::{Config, Run};
+use haul_socket::table::Options;
+
+use crate::args;
+use crate::output;
+
+/// The name of the library that the dynamic linker puts before the program's own.
+const LIBRARY: &str = "libhaul_preload.so";
+/// How long the program's start waits until somebody answers for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// As env(1): the program cannot be started, is not there, or something here failed.
+const CANNOT_START: u8 = 126;
+const NOT_FOUND: u8 = 127;
+const FAILED: u8 = 125;
+
+/// Runs a program. The exit code is the program's, or 128 and the signal that ended it.
+pub(crate) fn run(args: args::Run) -> ExitCode {
+    match try_run(&args) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("haul run: {error:#}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn try_run(args: &args::Run) -> Result<ExitCode> {
+    let library = find_library(args.preload.as_deref())?;
+    let options = Options {
+        datagram: !args.stream,
+        stream: !args.datagram && !args.write_record,
+        write_record: args.write_record,
+    };
+    let config = Config {
+        port: args.port,
+        options,
+        table: None,
+    };
+    // Before any thread: all of them leave signals to this one.
+    let signals = haul_socket::run::Signals::block().context("cannot take signals")?;
+    let run = Run::start(&config).context("cannot join the table of this user's haul runs")?;
+    run.wait_ready(PATIENCE);
+    if run.standing() == Standing::PortTaken {
+        eprintln!(
+            "haul run: UDP port {} is taken by another user or program, so nothing will be carried (--port)",
+            args.port
+        );
+    }
+    let status = start(args, &run, &library, &signals);
+    if args.report.is_some() || args.json {
+        report(args, &run).context("cannot write the report")?;
+    }
+    run.end().context("the agent failed")?;
+    status
+}
+
+fn start(
+    args: &args::Run,
+    run: &Run,
+    library: &Path,
+    signals: &haul_socket::run::Signals,
+) -> Result<ExitCode> {
+    let Some((program, arguments)) = args.program.split_first() else {
+        bail!("no program");
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).envs(run.environment());
+    command.env("LD_PRELOAD", preloaded(library));
+    match signals.run(&mut command) {
+        Ok(status) => Ok(ExitCode::from(code(status))),
+        Err(error) => {
+            eprintln!("haul run: {}: {error}", program.to_string_lossy());
+            let code = match error.kind() {
+                ErrorKind::NotFound => NOT_FOUND,
+                _ => CANNOT_START,
+            };
+            Ok(ExitCode::from(code))
+        }
+    }
+}
+
+fn code(status: ExitStatus) -> u8 {
+    use std::os::unix::process::ExitStatusExt;
+    let signal = || status.signal().map(|signal| 128 + signal);
+    let code = status.code().or_else(signal);
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(FAILED)
+}
+
+/// The library, then what is preloaded already.
+fn preloaded(library: &Path) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}
+
+/// Beside this binary, where it is installed, or where the build leaves it.
+fn find_library(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(given) = given {
+        return given
+            .canonicalize()
+            .with_context(|| format!("no library {}", given.display()));
+    }
+    let own = std::env::current_exe().context("cannot find this program itself")?;
+    let folder = own.parent().unwrap_or_else(|| Path::new("/"));
+    let places = ["", "../lib/haul", "../lib", "../c"];
+    let found = places
+        .iter()
+        .find_map(|place| folder.join(place).join(LIBRARY).canonicalize().ok());
+    found.with_context(|| {
+        format!(
+            "{LIBRARY} is neither beside {} nor in ../lib: build it with `make -C c preload`, or say where it is with \
+             HAUL_PRELOAD",
+            own.display()
+        )
+    })
+}
+
+fn report(args: &args::Run, run: &Run) -> io::Result<()> {
+    let report = run.report();
+    let text = if args.json {
+        output::run::json(&report)
+    } else {
+        output::run::table(&report)
+    };
+    match args.report.iter().flatten().next() {
+        Some(path) => {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(path)?;
+            file.write_all(text.as_bytes())
+        }
+        None => io::stderr().write_all(text.as_bytes()),
+    }
+}

@@ -1,0 +1,248 @@
+//! What c/preload/haul_socket.h declares. Pointers and numbers come in, results of system calls go out; no panic passes, and
+//! `errno` is as it was unless the call failed.
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use libc::{msghdr, sockaddr, socklen_t, ssize_t};
+
+use crate::process::{self, Entry, Kind};
+use crate::table::Table;
+use crate::{connect, datagram, lock, stream, sys};
+
+/// Runs what reports nothing.
+fn quietly(body: impl FnOnce()) {
+    let error = sys::errno();
+    // What a panic leaves behind is atomic numbers, each of which is checked when it is read.
+    let _ = catch_unwind(AssertUnwindSafe(body));
+    sys::set_errno(error);
+}
+
+/// Runs what a system call would do.
+fn call<T: From<i8> + PartialOrd>(body: impl FnOnce() -> T) -> T {
+    let error = sys::errno();
+    let Ok(result) = catch_unwind(AssertUnwindSafe(body)) else {
+        sys::set_errno(libc::EIO);
+        return T::from(-1);
+    };
+    if result >= T::from(0) {
+        sys::set_errno(error);
+    }
+    result
+}
+
+/// # Safety
+/// NULL, or a string.
+unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: the caller's word.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+/// # Safety
+/// Strings, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_socket_start(table: *const c_char, run: *const c_char) -> c_int {
+    // SAFETY: the caller's word.
+    let table = unsafe { text(table) };
+    // SAFETY: likewise.
+    let run = unsafe { text(run) };
+    let mut active = process::get().is_some();
+    quietly(|| {
+        let run = run.and_then(|run| run.to_str().ok()?.parse().ok());
+        if active {
+            connect::again();
+        } else if let (Some(table), Some(run)) = (table, run) {
+            active = start(Path::new(OsStr::from_bytes(table.to_bytes())), run);
+        }
+    });
+    c_int::from(active)
+}
+
+/// Joins the table of a `haul run`.
+fn start(table: &Path, run: u32) -> bool {
+    let joined = Table::open(table).is_ok_and(|table| process::start(table, run));
+    if joined && let Some(process) = process::get() {
+        connect::inherit(process);
+        // SAFETY: the function is there as long as the process: the shim is not unloaded.
+        unsafe { libc::atexit(at_exit) };
+    }
+    joined
+}
+
+extern "C" fn at_exit() {
+    quietly(connect::exit);
+}
+
+/// In the child after `fork`.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_forked() {
+    lock::forked();
+    quietly(connect::forked);
+}
+
+/// Before `exec`.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_before_exec() {
+    quietly(connect::before_exec);
+}
+
+/// After socket(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    quietly(|| {
+        if let Some(process) = process::get() {
+            process::clear(fd);
+            connect::opened(process, fd, domain, kind, protocol);
+        }
+    });
+}
+
+fn with(fd: c_int, body: impl FnOnce(&Entry)) {
+    quietly(|| {
+        if let Some(entry) = process::entry(fd) {
+            body(&entry);
+        }
+    });
+}
+
+/// After bind(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_bound(fd: c_int) {
+    with(fd, |entry| connect::bound(entry, false));
+}
+
+/// After listen(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_listening(fd: c_int) {
+    with(fd, |entry| connect::bound(entry, true));
+}
+
+/// After accept4(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_accepted(listener: c_int, fd: c_int) {
+    with(listener, |entry| {
+        process::clear(fd);
+        connect::accepted(entry, fd);
+    });
+}
+
+/// After setsockopt(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_option(fd: c_int, level: c_int, name: c_int) {
+    with(fd, |entry| connect::option(entry, level, name));
+}
+
+/// connect(2).
+///
+/// # Safety
+/// An address of that length, as connect(2) takes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_socket_connect(
+    fd: c_int,
+    to: *const sockaddr,
+    length: socklen_t,
+) -> c_int {
+    call(|| match process::entry(fd) {
+        Some(entry) => connect::connect(&entry, to, length),
+        None => sys::connect(fd, to, length),
+    })
+}
+
+/// sendmsg(2).
+///
+/// # Safety
+/// A message that sendmsg(2) takes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_socket_sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's word.
+    let Some(message) = (unsafe { message.as_ref() }) else {
+        sys::set_errno(libc::EFAULT);
+        return -1;
+    };
+    call(|| match process::entry(fd) {
+        Some(entry) if entry.kind == Kind::Datagram as u32 => {
+            datagram::send(&entry, message, flags)
+        }
+        Some(entry) if entry.kind == Kind::Stream as u32 => stream::send(&entry, message, flags),
+        _ => sys::sendmsg(fd, message, flags),
+    })
+}
+
+/// recvmsg(2).
+///
+/// # Safety
+/// A message that recvmsg(2) takes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_socket_recvmsg(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's word.
+    let Some(message) = (unsafe { message.as_mut() }) else {
+        sys::set_errno(libc::EFAULT);
+        return -1;
+    };
+    call(|| match process::entry(fd) {
+        Some(entry) if entry.kind == Kind::Datagram as u32 => {
+            datagram::receive(&entry, message, flags)
+        }
+        Some(entry) if entry.kind == Kind::Stream as u32 => stream::receive(&entry, message, flags),
+        _ => sys::recvmsg(fd, message, flags),
+    })
+}
+
+/// Octets that wait in user space.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_pending(fd: c_int) -> c_int {
+    let held = process::entry(fd)
+        .filter(|entry| entry.kind == Kind::Stream as u32)
+        .map_or(0, |entry| stream::pending(&entry.socket.rx));
+    c_int::try_from(held).unwrap_or(0)
+}
+
+/// shutdown(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_shutdown(fd: c_int, how: c_int) -> c_int {
+    call(|| match process::entry(fd) {
+        Some(entry) => connect::shutdown(&entry, how),
+        None => sys::shutdown(fd, how),
+    })
+}
+
+/// After dup(2) and its kin.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_duplicated(from: c_int, to: c_int) {
+    process::duplicate(from, to);
+}
+
+/// A descriptor that came from elsewhere.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_received(fd: c_int) {
+    quietly(|| {
+        if let Some(process) = process::get() {
+            process::clear(fd);
+            connect::received(process, fd);
+        }
+    });
+}
+
+/// Before close(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_closed(fd: c_int) {
+    if process::get().is_some() {
+        quietly(|| connect::closed(fd));
+    }
+}
+
+/// What calls of this descriptor go through.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_kind(fd: c_int) -> c_int {
+    c_int::try_from(process::kind(fd)).unwrap_or(0)
+}

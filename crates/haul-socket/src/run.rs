@@ -1,0 +1,299 @@
+//! What `haul run` does beside starting the program: it joins the table, is the agent or waits to be, and reports.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use haul_io::netns::child::{self, Caught, Inside};
+use haul_io::process::Process;
+
+use crate::agent::{self, Standing, Status};
+use crate::table::{Options, Protocol, Socket, Table, Why, address, is_alive, now_ms};
+
+/// A `haul run` that has joined its table.
+#[derive(Debug)]
+pub struct Run {
+    table: Arc<Table>,
+    status: Arc<Status>,
+    stop: Arc<AtomicBool>,
+    agent: Option<JoinHandle<io::Result<()>>>,
+    pid: u32,
+}
+
+/// How a `haul run` is to be.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The discovery port.
+    pub port: u16,
+    /// What is carried.
+    pub options: Options,
+    /// The table's file; by default that of this user, network namespace and port.
+    pub table: Option<PathBuf>,
+}
+
+impl Run {
+    /// Joins the table, and starts to be the agent or to wait for it.
+    ///
+    /// # Errors
+    /// Of the table's file; `ResourceBusy` with too many `haul run`s.
+    pub fn start(config: &Config) -> io::Result<Self> {
+        let path = match &config.table {
+            Some(path) => path.clone(),
+            None => Table::default_path(config.port)?,
+        };
+        let pid = std::process::id();
+        let table = loop {
+            let table = Table::create(&path)?;
+            if !table.register(pid, config.options) {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            // Whoever was the last may have removed the file meanwhile.
+            if table.is_current() {
+                break Arc::new(table);
+            }
+        };
+        let (status, stop) = (
+            Arc::new(Status::default()),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let agent = {
+            let (table, status, stop) = (table.clone(), status.clone(), stop.clone());
+            let port = config.port;
+            std::thread::Builder::new()
+                .name("agent".into())
+                .spawn(move || agent::serve(&table, port, &stop, &status))?
+        };
+        Ok(Self {
+            table,
+            status,
+            stop,
+            agent: Some(agent),
+            pid,
+        })
+    }
+
+    /// What the program's environment must say.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, std::ffi::OsString); 2] {
+        [
+            ("HAUL_RUN_TABLE", self.table.path().into()),
+            ("HAUL_RUN_ID", self.pid.to_string().into()),
+        ]
+    }
+
+    /// The table's file.
+    #[must_use]
+    pub fn table(&self) -> &Path {
+        self.table.path()
+    }
+
+    /// Who answers here.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.status.standing()
+    }
+
+    /// Whether there is an agent for this table, this one or another.
+    #[must_use]
+    pub fn has_agent(&self) -> bool {
+        let agent = self.table.agent().load(Ordering::Acquire);
+        agent != 0 && is_alive(agent)
+    }
+
+    /// Waits until there is an agent, or there cannot be one.
+    pub fn wait_ready(&self, patience: Duration) {
+        let begun = now_ms();
+        let waited = || Duration::from_millis(now_ms().wrapping_sub(begun).into());
+        loop {
+            let seen = self.table.asked();
+            if self.has_agent() || self.standing() == Standing::PortTaken || waited() >= patience {
+                return;
+            }
+            self.table.wait_asked(seen, Duration::from_millis(50));
+        }
+    }
+
+    /// The sockets of the programs under this `haul run`.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let own = |socket: &&Socket| socket.run.load(Ordering::Relaxed) == self.pid;
+        let sockets = self.table.sockets().map(|(_, socket)| socket);
+        let rows = sockets.filter(own).filter_map(Row::new).collect();
+        Report {
+            rows,
+            left_out: self.table.overflow(),
+        }
+    }
+
+    /// Ends: no socket of its programs speaks any more, and the agent says so.
+    ///
+    /// # Errors
+    /// What ended the agent before.
+    pub fn end(mut self) -> io::Result<()> {
+        self.leave()
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        for (_, socket) in self.table.sockets() {
+            if socket.run.load(Ordering::Relaxed) == self.pid {
+                socket.published.store(0, Ordering::Release);
+                // A program that has gone into the background still uses its records.
+                let is_shared = socket.shared.load(Ordering::Relaxed) != 0;
+                if !is_shared && !is_alive(socket.pid.load(Ordering::Relaxed)) {
+                    socket.state.store(Socket::CLOSED, Ordering::Release);
+                }
+            }
+        }
+        self.stop.store(true, Ordering::Release);
+        self.table.wake_agents();
+        let ended = match self.agent.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended,
+            Some(Err(_)) => Err(io::Error::other("the agent panicked")),
+            None => Ok(()),
+        };
+        if self.table.unregister(self.pid) && self.table.is_current() {
+            std::fs::remove_file(self.table.path())?;
+        }
+        ended
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.agent.is_some() {
+            // Only where `end` was not called, on the way out of a failure that is reported already.
+            let _ = self.leave();
+        }
+    }
+}
+
+/// What became of the sockets.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// In the order in which they were opened.
+    pub rows: Vec<Row>,
+    /// Sockets of all `haul run`s for which the table had no room, or that were forgotten to make some.
+    pub left_out: u32,
+}
+
+/// A socket.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The process that opened it.
+    pub pid: u32,
+    /// As which descriptor.
+    pub descriptor: u32,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Its own address, once it had one.
+    pub local: Option<SocketAddr>,
+    /// Its peer, if it was connected.
+    pub remote: Option<SocketAddr>,
+    /// It waits for connections.
+    pub listening: bool,
+    /// What its octets went by.
+    pub carrier: Carrier,
+    /// Octets of payload that were carried, out and in.
+    pub carried: (u64, u64),
+    /// Octets that went by the kernel's socket as they were, out and in; of TCP they are known when it is closed.
+    pub plain: (u64, u64),
+    /// Datagrams or segments that were refused.
+    pub malformed: u32,
+    /// Why something was not carried.
+    pub why: Why,
+}
+
+/// By what octets went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// The kernel's socket.
+    Kernel,
+    /// UD, Send.
+    Send,
+    /// UD, Write-Record.
+    WriteRecord,
+    /// RC.
+    Rc,
+}
+
+impl Carrier {
+    /// In words.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Send => "UD send/recv",
+            Self::WriteRecord => "UD Write-Record",
+            Self::Rc => "RC",
+        }
+    }
+}
+
+impl Row {
+    fn new(socket: &Socket) -> Option<Self> {
+        let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let place = |words: [u32; 5]| (words[4] != 0).then(|| address(words));
+        let protocol = socket.protocol()?;
+        let carried = (number(&socket.carried_out), number(&socket.carried_in));
+        let carrier = match protocol {
+            Protocol::Tcp if socket.taken.load(Ordering::Relaxed) == 1 => Carrier::Rc,
+            Protocol::Udp if carried == (0, 0) => Carrier::Kernel,
+            Protocol::Udp if socket.write_record.load(Ordering::Relaxed) == 1 => {
+                Carrier::WriteRecord
+            }
+            Protocol::Udp => Carrier::Send,
+            Protocol::Tcp => Carrier::Kernel,
+        };
+        Some(Self {
+            pid: socket.pid.load(Ordering::Relaxed),
+            descriptor: socket.descriptor.load(Ordering::Relaxed),
+            protocol,
+            local: place(socket.local.load()),
+            remote: place(socket.remote.load()),
+            listening: socket.listening.load(Ordering::Relaxed) == 1,
+            carrier,
+            carried,
+            plain: (number(&socket.plain_out), number(&socket.plain_in)),
+            malformed: socket.malformed.load(Ordering::Relaxed),
+            why: Why::from_number(socket.why.load(Ordering::Relaxed)),
+        })
+    }
+}
+
+/// The signals of a process that stands for another one.
+#[derive(Debug)]
+pub struct Signals(child::Signals);
+
+impl Signals {
+    /// Takes them, for this thread and those that it starts later.
+    ///
+    /// # Errors
+    /// Of the system calls.
+    pub fn block() -> io::Result<Self> {
+        child::Signals::block_all().map(Self)
+    }
+
+    /// Runs a program to its end. Signals that a process sends go on to it; those of a terminal it has got itself.
+    ///
+    /// # Errors
+    /// The program cannot be started, or of `wait4`.
+    pub fn run(&self, command: &mut Command) -> io::Result<ExitStatus> {
+        Inside::default().on(command)?;
+        let mut process = Process::new(command.spawn()?);
+        loop {
+            if let Some(ended) = process.try_wait()? {
+                return Ok(ended.status);
+            }
+            if let Some((Caught::End(number), true)) = self.0.wait_sent(Duration::from_secs(1))?
+                && let Some(signal) = rustix::process::Signal::from_named_raw(number)
+            {
+                process.signal(signal)?;
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The way out.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use haul_iwarp::Crc32c;
+use haul_iwarp::wire::ddp::{self, Model};
+use haul_iwarp::wire::rdmap::Opcode;
+use libc::{iovec, msghdr};
+
+use super::{HEAD, PAYLOAD_MAX, TAIL_MAX, load_octets, passes, store_octets, tail_len};
+use crate::lock;
+use crate::process::Entry;
+use crate::sys::{self, Buffers};
+use crate::table::Half;
+
+/// What is remembered between calls.
+#[derive(Debug, Default)]
+struct Tx {
+    /// FPDUs begun.
+    count: u32,
+    /// Payload of the open FPDU, and how much of it is still to come; it is open while that is not zero.
+    payload: usize,
+    left: usize,
+    /// Over the open FPDU so far.
+    crc: Crc32c,
+    /// Octets of a head or tail that the kernel had no room for.
+    owed: [u8; HEAD],
+    owed_len: usize,
+}
+
+impl Tx {
+    fn load(half: &Half) -> Self {
+        let word = |at: usize| half.words[at].load(Ordering::Relaxed);
+        Self {
+            count: word(0),
+            payload: (word(1) as usize).min(PAYLOAD_MAX),
+            left: (word(2) as usize).min(PAYLOAD_MAX),
+            crc: Crc32c::resumed(word(3)),
+            owed_len: (word(4) as usize).min(HEAD),
+            owed: load_octets(&half.words[5..]),
+        }
+    }
+
+    fn store(&self, half: &Half) {
+        let number = |value: usize| u32::try_from(value).unwrap_or(0);
+        for (word, value) in half.words.iter().zip([
+            self.count,
+            number(self.payload),
+            number(self.left),
+            self.crc.value(),
+            number(self.owed_len),
+        ]) {
+            word.store(value, Ordering::Relaxed);
+        }
+        store_octets(&half.words[5..], &self.owed);
+    }
+
+    fn owe(&mut self, octets: &[u8]) {
+        self.owed[..octets.len()].copy_from_slice(octets);
+        self.owed_len = octets.len();
+    }
+}
+
+/// Whether anything was ever sent.
+pub(super) fn has_sent(entry: &Entry) -> bool {
+    entry.socket.tx.words[0].load(Ordering::Relaxed) != 0
+}
+
+/// sendmsg(2).
+pub(crate) fn send(entry: &Entry, message: &msghdr, flags: c_int) -> isize {
+    if passes(entry) {
+        let sent = sys::sendmsg(entry.fd, message, flags);
+        let octets = u64::try_from(sent).unwrap_or(0);
+        entry.socket.plain_out.fetch_add(octets, Ordering::Relaxed);
+        return sent;
+    }
+    if flags & libc::MSG_OOB != 0 {
+        sys::set_errno(libc::EOPNOTSUPP);
+        return -1;
+    }
+    let buffers = sys::buffers_of(message);
+    let total = sys::total(buffers);
+    if total == 0 {
+        return sys::sendmsg(entry.fd, message, flags);
+    }
+    let half = &entry.socket.tx;
+    let _guard = lock::lock(&half.lock);
+    let mut tx = Tx::load(half);
+    let mut done = 0;
+    let mut failed = false;
+    while done < total {
+        let Some((sent, is_whole)) = send_part(entry, &mut tx, (message, buffers), done, flags)
+        else {
+            failed = true;
+            break;
+        };
+        done += sent;
+        if sent > 0 && !is_whole {
+            break;
+        }
+    }
+    tx.store(half);
+    let count = &entry.socket.carried_out;
+    count.fetch_add(done as u64, Ordering::Relaxed);
+    if failed && done == 0 {
+        return -1;
+    }
+    isize::try_from(done).unwrap_or(isize::MAX)
+}
+
+/// One system call: what is owed, and as much of the message from `done` on as goes into the open FPDU or a new one. Octets of
+/// the message that the kernel took, and whether it took all that was given; `None` is `errno`.
+fn send_part(
+    entry: &Entry,
+    tx: &mut Tx,
+    (message, buffers): (&msghdr, &[iovec]),
+    done: usize,
+    flags: c_int,
+) -> Option<(usize, bool)> {
+    let rest = sys::total(buffers) - done;
+    let is_new = tx.left == 0;
+    let (payload, part) = if is_new {
+        let payload = rest.min(PAYLOAD_MAX);
+        (payload, payload)
+    } else {
+        (tx.payload, rest.min(tx.left))
+    };
+    let head = head(payload, tx.count.wrapping_add(1));
+    let head: &[u8] = if is_new { &head } else { &[] };
+    let mut begun = if is_new { Crc32c::new() } else { tx.crc };
+    begun.update(head);
+    let mut crc = begun;
+    sys::for_each(buffers, done, part, |octets| crc.update(octets));
+    let is_last = is_new || part == tx.left;
+    let tail = tail(payload, crc);
+    let tail = if is_last {
+        &tail[..tail_len(payload)]
+    } else {
+        &[]
+    };
+
+    let owed = tx.owed;
+    let mut list = Buffers::new();
+    list.push_slice(&owed[..tx.owed_len]);
+    list.push_slice(head);
+    list.push_part(buffers, done, part);
+    list.push_slice(tail);
+    let more = if part < rest { libc::MSG_MORE } else { 0 };
+    let own = if done == 0 {
+        sys::with_buffers(message, &list)
+    } else {
+        sys::bare(&list)
+    };
+    let flags = (flags | more) & !libc::MSG_ZEROCOPY;
+    let taken = usize::try_from(sys::sendmsg(entry.fd, &own, flags)).ok()?;
+
+    let Some(taken) = taken.checked_sub(tx.owed_len) else {
+        let (from, len) = (taken, tx.owed_len);
+        tx.owe(&owed[from..len]);
+        return Some((0, false));
+    };
+    tx.owed_len = 0;
+    if is_new && taken > 0 {
+        tx.count = tx.count.wrapping_add(1);
+        (tx.payload, tx.left) = (payload, payload);
+    }
+    let Some(taken) = taken.checked_sub(head.len()) else {
+        if taken > 0 {
+            tx.owe(&head[taken..]);
+            tx.crc = begun;
+        }
+        return Some((0, false));
+    };
+    let sent = taken.min(part);
+    tx.left -= sent;
+    if sent == part {
+        tx.crc = crc;
+        // Nothing of the tail is taken unless all of the payload is.
+        if is_last {
+            tx.owe(&tail[taken - sent..]);
+        }
+        return Some((sent, true));
+    }
+    sys::for_each(buffers, done, sent, |octets| begun.update(octets));
+    tx.crc = begun;
+    Some((sent, false))
+}
+
+fn head(payload: usize, number: u32) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    let ulpdu = u16::try_from(payload + ddp::UNTAGGED_LEN).unwrap_or(u16::MAX);
+    head[..2].copy_from_slice(&ulpdu.to_be_bytes());
+    let model = Model::Untagged {
+        ulp: 0,
+        qn: ddp::QN_SEND,
+        msn: number,
+        mo: 0,
+    };
+    let header = ddp::Header {
+        last: true,
+        control: Opcode::Send.emit(),
+        model,
+    };
+    header.emit(&mut head[2..]);
+    head
+}
+
+fn tail(payload: usize, mut crc: Crc32c) -> [u8; TAIL_MAX] {
+    let mut tail = [0; TAIL_MAX];
+    let pad = tail_len(payload) - haul_iwarp::CRC_LEN;
+    crc.update(&tail[..pad]);
+    tail[pad..pad + haul_iwarp::CRC_LEN].copy_from_slice(&crc.to_wire());
+    tail
+}
+
+/// Sends what is owed, before the connection's half is closed. Without `flags` it waits as the socket does.
+pub(crate) fn flush(entry: &Entry, flags: c_int) {
+    let half = &entry.socket.tx;
+    let Some(_guard) = lock::try_lock(&half.lock) else {
+        return; // whoever sends sends that as well
+    };
+    let mut tx = Tx::load(half);
+    while tx.owed_len > 0 {
+        let owed = tx.owed;
+        let mut list = Buffers::new();
+        list.push_slice(&owed[..tx.owed_len]);
+        let sent = sys::sendmsg(entry.fd, &sys::bare(&list), flags | libc::MSG_NOSIGNAL);
+        let Ok(taken @ 1..) = usize::try_from(sent) else {
+            break;
+        };
+        let len = tx.owed_len;
+        tx.owe(&owed[taken.min(len)..len]);
+    }
+    tx.store(half);
+}

@@ -1,0 +1,428 @@
+//! System calls on the program's descriptors, by number: libc's functions of these names are the shim's. And its memory, which
+//! comes as pointers.
+//!
+//! What a program hands to a system call is its own affair, as it is with the kernel: a length that does not belong to its
+//! pointer is a mistake of the program.
+
+use std::ffi::{c_int, c_long};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use libc::{iovec, msghdr, sockaddr_storage, socklen_t};
+
+/// Sets `errno`.
+pub(crate) fn set_errno(error: c_int) {
+    // SAFETY: asks for a pointer.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: it is to the calling thread's own number.
+    unsafe { *place = error };
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: asks for a pointer.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: it is to the calling thread's own number.
+    unsafe { *place }
+}
+
+fn result(value: c_long) -> isize {
+    // Both are as wide as a register.
+    isize::try_from(value).unwrap_or(-1)
+}
+
+/// A list of buffers with room for a program's and this crate's own.
+pub(crate) struct Buffers {
+    few: [iovec; FEW],
+    many: Vec<iovec>,
+    len: usize,
+}
+
+/// Buffers in one call that need no allocation.
+const FEW: usize = 24;
+const EMPTY: iovec = iovec {
+    iov_base: std::ptr::null_mut(),
+    iov_len: 0,
+};
+
+impl Buffers {
+    pub(crate) const fn new() -> Self {
+        Self {
+            few: [EMPTY; FEW],
+            many: Vec::new(),
+            len: 0,
+        }
+    }
+
+    pub(crate) fn push(&mut self, buffer: iovec) {
+        if buffer.iov_len == 0 {
+            return;
+        }
+        if self.len < FEW {
+            self.few[self.len] = buffer;
+        } else {
+            if self.len == FEW {
+                self.many.extend_from_slice(&self.few);
+            }
+            self.many.push(buffer);
+        }
+        self.len += 1;
+    }
+
+    pub(crate) fn push_slice(&mut self, octets: &[u8]) {
+        self.push(iovec {
+            iov_base: octets.as_ptr().cast_mut().cast(),
+            iov_len: octets.len(),
+        });
+    }
+
+    pub(crate) fn push_mut(&mut self, octets: &mut [u8]) {
+        self.push(iovec {
+            iov_base: octets.as_mut_ptr().cast(),
+            iov_len: octets.len(),
+        });
+    }
+
+    /// Octets `skip..skip + len` of `buffers`.
+    pub(crate) fn push_part(&mut self, buffers: &[iovec], mut skip: usize, mut len: usize) {
+        for buffer in buffers {
+            if len == 0 {
+                break;
+            }
+            let from = skip.min(buffer.iov_len);
+            skip -= from;
+            let take = (buffer.iov_len - from).min(len);
+            len -= take;
+            self.push(iovec {
+                iov_base: buffer.iov_base.wrapping_byte_add(from),
+                iov_len: take,
+            });
+        }
+    }
+
+    pub(crate) fn list(&self) -> &[iovec] {
+        if self.len <= FEW {
+            &self.few[..self.len]
+        } else {
+            &self.many
+        }
+    }
+}
+
+/// Octets of all buffers together.
+pub(crate) fn total(buffers: &[iovec]) -> usize {
+    buffers
+        .iter()
+        .fold(0, |sum: usize, buffer| sum.saturating_add(buffer.iov_len))
+}
+
+/// The octets `skip..skip + len` of `buffers`, piece by piece.
+pub(crate) fn for_each(
+    buffers: &[iovec],
+    mut skip: usize,
+    mut len: usize,
+    mut f: impl FnMut(&[u8]),
+) {
+    for buffer in buffers {
+        if len == 0 {
+            break;
+        }
+        let from = skip.min(buffer.iov_len);
+        skip -= from;
+        let take = (buffer.iov_len - from).min(len);
+        if take == 0 {
+            continue;
+        }
+        len -= take;
+        let start = buffer.iov_base.cast::<u8>().wrapping_add(from);
+        // SAFETY: the buffer is this crate's own, or the program has handed it to a call that reads or writes it; the call
+        // has returned or has not begun.
+        f(unsafe { std::slice::from_raw_parts(start, take) });
+    }
+}
+
+/// Copies `len` octets from `at` in one list to `to` in another, front to back: where the lists share memory, `to` is not
+/// behind `at`.
+pub(crate) fn move_forward(from: &[iovec], at: usize, into: &[iovec], to: usize, len: usize) {
+    let mut done = 0;
+    while done < len {
+        let (source, room) = position(from, at + done);
+        let (sink, space) = position(into, to + done);
+        let step = room.min(space).min(len - done);
+        if step == 0 {
+            return;
+        }
+        if !std::ptr::eq(source, sink) {
+            copy(source, sink, step);
+        }
+        done += step;
+    }
+}
+
+/// The same back to front: `to` is not before `at`.
+pub(crate) fn move_backward(from: &[iovec], at: usize, into: &[iovec], to: usize, len: usize) {
+    let mut left = len;
+    while left > 0 {
+        let (source, room) = before(from, at + left);
+        let (sink, space) = before(into, to + left);
+        let step = room.min(space).min(left);
+        if step == 0 {
+            return;
+        }
+        copy(source.wrapping_sub(step), sink.wrapping_sub(step), step);
+        left -= step;
+    }
+}
+
+/// Copies `octets` to `at` in the list, as far as there is room; returns how many.
+pub(crate) fn put(buffers: &[iovec], at: usize, octets: &[u8]) -> usize {
+    let mut done = 0;
+    while done < octets.len() {
+        let (sink, space) = position(buffers, at + done);
+        let step = space.min(octets.len() - done);
+        if step == 0 {
+            break;
+        }
+        copy(octets[done..].as_ptr(), sink, step);
+        done += step;
+    }
+    done
+}
+
+fn copy(source: *const u8, sink: *mut u8, len: usize) {
+    // SAFETY: both ranges are parts of buffers in the sense of `for_each`; overlap is allowed.
+    unsafe { std::ptr::copy(source, sink, len) };
+}
+
+/// Where octet `at` of the list is, and how many follow it in its buffer.
+fn position(buffers: &[iovec], mut at: usize) -> (*mut u8, usize) {
+    for buffer in buffers {
+        if at < buffer.iov_len {
+            let start = buffer.iov_base.cast::<u8>().wrapping_add(at);
+            return (start, buffer.iov_len - at);
+        }
+        at -= buffer.iov_len;
+    }
+    (std::ptr::null_mut(), 0)
+}
+
+/// Where the list has its first `at` octets behind it, and how many of them are in the same buffer.
+fn before(buffers: &[iovec], mut at: usize) -> (*mut u8, usize) {
+    for buffer in buffers {
+        if at <= buffer.iov_len && at > 0 {
+            return (buffer.iov_base.cast::<u8>().wrapping_add(at), at);
+        }
+        at = at.saturating_sub(buffer.iov_len);
+    }
+    (std::ptr::null_mut(), 0)
+}
+
+/// A message header with the same address and control data, and other buffers.
+pub(crate) fn with_buffers(message: &msghdr, buffers: &Buffers) -> msghdr {
+    let mut own = *message;
+    own.msg_iov = buffers.list().as_ptr().cast_mut();
+    own.msg_iovlen = buffers.list().len();
+    own
+}
+
+/// A message header with nothing but buffers.
+pub(crate) fn bare(buffers: &Buffers) -> msghdr {
+    // SAFETY: a `msghdr` is pointers and numbers, for which zero is a value.
+    let empty: msghdr = unsafe { std::mem::zeroed() };
+    with_buffers(&empty, buffers)
+}
+
+/// The buffers that a message names.
+pub(crate) fn buffers_of(message: &msghdr) -> &[iovec] {
+    if message.msg_iov.is_null() {
+        return &[];
+    }
+    // SAFETY: the program says that there are that many.
+    unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) }
+}
+
+/// Whether the control data holds a message of this level and type.
+pub(crate) fn has_control(message: &msghdr, level: c_int, kind: c_int) -> bool {
+    if message.msg_control.is_null() || message.msg_controllen < size_of::<libc::cmsghdr>() {
+        return false;
+    }
+    // SAFETY: the header names control data that the program has laid out.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !header.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give headers that lie within the control data.
+        let control = unsafe { header.read_unaligned() };
+        if control.cmsg_level == level && control.cmsg_type == kind {
+            return true;
+        }
+        // SAFETY: as above.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+    false
+}
+
+pub(crate) fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> isize {
+    // SAFETY: the kernel checks every pointer.
+    result(unsafe { libc::syscall(libc::SYS_sendmsg, fd, std::ptr::from_ref(message), flags) })
+}
+
+pub(crate) fn recvmsg(fd: c_int, message: &mut msghdr, flags: c_int) -> isize {
+    // SAFETY: the kernel checks every pointer, and writes only to buffers that are there to be written to.
+    result(unsafe { libc::syscall(libc::SYS_recvmsg, fd, std::ptr::from_mut(message), flags) })
+}
+
+pub(crate) fn shutdown(fd: c_int, how: c_int) -> c_int {
+    // SAFETY: numbers only.
+    c_int::from(unsafe { libc::syscall(libc::SYS_shutdown, fd, how) } == 0) - 1
+}
+
+/// connect(2) with the address as the program gave it.
+pub(crate) fn connect(fd: c_int, to: *const libc::sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the kernel checks the pointer.
+    c_int::from(unsafe { libc::syscall(libc::SYS_connect, fd, to, len) } == 0) - 1
+}
+
+/// Binds to any free port of the address' family.
+pub(crate) fn bind_any(fd: c_int, is_ipv4: bool) -> bool {
+    // SAFETY: a `sockaddr_storage` is numbers, for which zero is a value.
+    let mut any: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let family = if is_ipv4 {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
+    any.ss_family = libc::sa_family_t::try_from(family).unwrap_or(0);
+    let len = if is_ipv4 {
+        size_of::<libc::sockaddr_in>()
+    } else {
+        size_of::<libc::sockaddr_in6>()
+    };
+    // SAFETY: the kernel reads `len` octets, and there are more.
+    unsafe { libc::syscall(libc::SYS_bind, fd, &raw const any, len) == 0 }
+}
+
+fn len_of<T>() -> socklen_t {
+    socklen_t::try_from(size_of::<T>()).unwrap_or(0)
+}
+
+fn name(fd: c_int, call: c_long) -> Option<SocketAddr> {
+    // SAFETY: a `sockaddr_storage` is numbers, for which zero is a value.
+    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = len_of::<sockaddr_storage>();
+    // SAFETY: the kernel writes at most `len` octets, and the length.
+    let done = unsafe { libc::syscall(call, fd, &raw mut storage, &raw mut len) };
+    (done == 0)
+        .then(|| socket_address((&raw const storage).cast(), len))
+        .flatten()
+        .map(|(address, _)| address)
+}
+
+/// The address that a socket has, and the one that it is connected to.
+pub(crate) fn local(fd: c_int) -> Option<SocketAddr> {
+    name(fd, libc::SYS_getsockname)
+}
+
+pub(crate) fn remote(fd: c_int) -> Option<SocketAddr> {
+    name(fd, libc::SYS_getpeername)
+}
+
+/// Reads an address of IPv4 or IPv6, IPv4-mapped as IPv4, and the link that it belongs to, or 0.
+pub(crate) fn socket_address(
+    address: *const libc::sockaddr,
+    len: socklen_t,
+) -> Option<(SocketAddr, u32)> {
+    let len = len as usize;
+    if address.is_null() || len < size_of::<libc::sockaddr_in>() {
+        return None;
+    }
+    // SAFETY: there are at least as many octets as an IPv4 address has, which is more than a `sockaddr` needs to be known.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    match c_int::from(family) {
+        libc::AF_INET => {
+            // SAFETY: the length was checked.
+            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some((
+                SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)),
+                0,
+            ))
+        }
+        // The kernel takes addresses without the last field as well.
+        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
+            // SAFETY: the length was checked.
+            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let plain = SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, 0);
+            let canonical = SocketAddr::new(plain.ip().to_canonical(), plain.port());
+            Some((canonical, v6.sin6_scope_id))
+        }
+        _ => None,
+    }
+}
+
+/// A socket option that is a number.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut len = len_of::<c_int>();
+    // SAFETY: the kernel writes at most `len` octets to `value`, and the length.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd,
+            level,
+            name,
+            &raw mut value,
+            &raw mut len,
+        )
+    };
+    (done == 0).then_some(value)
+}
+
+/// Octets of a TCP connection that the program has written, and that have come.
+pub(crate) fn tcp_octets(fd: c_int) -> Option<(u64, u64)> {
+    // SAFETY: a `tcp_info` is numbers, for which zero is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = len_of::<libc::tcp_info>();
+    // SAFETY: the kernel writes at most `len` octets to `info`, and the length.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            &raw mut info,
+            &raw mut len,
+        )
+    };
+    // What is not acknowledged yet is in the queue.
+    let mut queued: c_int = 0;
+    // SAFETY: the kernel writes one number.
+    let asked = unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut queued) };
+    let queued = if asked == 0 { queued } else { 0 };
+    let written = info.tcpi_bytes_acked + u64::try_from(queued).unwrap_or(0);
+    (done == 0).then_some((written, info.tcpi_bytes_received))
+}
+
+/// The number of the socket behind a descriptor; `None` if it is none.
+pub(crate) fn inode(fd: c_int) -> Option<u64> {
+    // SAFETY: a `stat` is numbers, for which zero is a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `stat`; the path is empty, as the flag allows.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_newfstatat,
+            fd,
+            c"".as_ptr(),
+            &raw mut stat,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    (done == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
+}
+
+/// The calling thread.
+pub(crate) fn thread_id() -> u32 {
+    u32::try_from(rustix::thread::gettid().as_raw_pid()).unwrap_or(0)
+}
+
+/// This process.
+pub(crate) fn process_id() -> u32 {
+    u32::try_from(rustix::process::getpid().as_raw_pid()).unwrap_or(0)
+}

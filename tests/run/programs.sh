@@ -1,0 +1,258 @@
+# shellcheck shell=bash
+# programs.sh - the programs that check.sh runs. Each is three functions: what it lacks here (nothing if it is empty), what is
+# carried at least, and a run whose result is the same in all modes.
+# shellcheck disable=SC2034,SC2154  # what check.sh uses and sets
+
+readonly PROGRAMS=(
+  python_curl nginx_curl nginx_wget netcat_tcp netcat_udp iperf3_tcp iperf3_udp sipp_udp sipp_tcp ffmpeg_tcp ffmpeg_udp
+  vlc_http vlc_udp socat_fork rsync_daemon redis openssh
+)
+
+lacks() {
+  local program
+  for program in "$@"; do command -v "$program" >/dev/null || echo -n "$program "; done
+}
+
+wait_size() {
+  [[ $(stat -c %s "$1" 2>/dev/null || echo 0) -ge $2 ]]
+}
+
+python_curl_needs() { lacks curl; }
+python_curl_carries() { echo tcp 8000000; }
+python_curl() {
+  server t 8080 /usr/bin/python3 -m http.server 8080 --bind 0.0.0.0 --directory "$work/data"
+  client curl -sS -o "$run/result" "http://$THERE:8080/file"
+  stop_server
+  cmp "$work/data/file" "$run/result"
+}
+
+start_nginx() {
+  cat >"$run/nginx.conf" <<CONFIGURATION
+daemon off; worker_processes 2; user root; pid $run/nginx.pid; error_log $run/nginx.log;
+events { worker_connections 64; }
+http {
+  access_log off; sendfile on; tcp_nopush on;
+  client_body_temp_path $run; proxy_temp_path $run; fastcgi_temp_path $run; uwsgi_temp_path $run; scgi_temp_path $run;
+  server { listen 8081; root $work/data; }
+}
+CONFIGURATION
+  server t 8081 nginx -p "$run" -e "$run/nginx.log" -c "$run/nginx.conf"
+}
+
+nginx_curl_needs() { lacks nginx curl; }
+nginx_curl_carries() { echo tcp 16000000; }
+nginx_curl() {
+  start_nginx
+  client curl -sS -Z -o "$run/result" "http://$THERE:8081/file" -o "$run/again" "http://$THERE:8081/file"
+  stop_server
+  cmp "$work/data/file" "$run/result"
+  cmp "$work/data/file" "$run/again"
+}
+
+nginx_wget_needs() { lacks nginx wget; }
+nginx_wget_carries() { echo tcp 8000000; }
+nginx_wget() {
+  start_nginx
+  client wget -q -O "$run/result" "http://$THERE:8081/file"
+  stop_server
+  cmp "$work/data/file" "$run/result"
+}
+
+netcat_tcp_needs() { lacks nc; }
+netcat_tcp_carries() { echo tcp 8000000; }
+netcat_tcp() {
+  server t 9000 sh -c "exec nc -l 9000 >'$run/result'"
+  client nc -N "$THERE" 9000 <"$work/data/file"
+  await_server
+  cmp "$work/data/file" "$run/result"
+}
+
+# Lines, one a datagram. The first ones go before the other host has answered.
+netcat_udp_needs() { lacks nc; }
+netcat_udp_carries() { echo udp 100; }
+netcat_udp() {
+  server u 9001 sh -c "exec nc -u -l 9001 >'$run/result'"
+  for line in {1..40}; do
+    printf 'line %03d\n' "$line"
+    sleep 0.02
+  done | client nc -u -w 1 "$THERE" 9001
+  wait_for 'all lines' wait_size "$run/result" 360
+  stop_server
+  [[ $(sort -u "$run/result" | wc -l) == 40 ]]
+}
+
+# It ends where it is, not after the same octet always: all but the last of what was asked for came.
+iperf3_result() {
+  /usr/bin/python3 -c '
+import json, sys
+end = json.load(open(sys.argv[1]))["end"]
+got = end["sum_received"]["bytes"] if "sum_received" in end else end["sum"]["bytes"]
+whole = got >= 0.5 * float(sys.argv[2])
+print("whole" if whole else "short", "lost", end.get("sum", {}).get("lost_packets", 0))' "$run/json" "$1" >"$run/result"
+}
+
+iperf3_tcp_needs() { lacks iperf3; }
+iperf3_tcp_carries() { echo tcp 20000000; }
+iperf3_tcp() {
+  server t 5201 iperf3 -s -1
+  client iperf3 -J -c "$THERE" -n 40M >"$run/json"
+  await_server
+  iperf3_result 40000000
+}
+
+iperf3_udp_needs() { lacks iperf3; }
+iperf3_udp_carries() { echo udp 1000000; }
+iperf3_udp() {
+  server t 5201 iperf3 -s -1
+  client iperf3 -J -u -c "$THERE" -b 40M -n 6M -l 1200 >"$run/json"
+  await_server
+  iperf3_result 6000000
+}
+
+# 2000 calls; the exit code says that all succeeded.
+start_calls() {
+  server "$2" 5060 sipp -sn uas -i "$THERE" -p 5060 -t "$1" -nostdin
+  (cd "$run" && client sipp -sn uac "$THERE:5060" -i "$HERE" -t "$1" -m 2000 -r 1000 -nostdin -timeout 60)
+  stop_server
+  echo 'all calls' >"$run/result"
+}
+
+sipp_udp_needs() { lacks sipp; }
+sipp_udp_carries() { echo udp 2000000; }
+sipp_udp() { start_calls u1 u; }
+
+sipp_tcp_needs() { lacks sipp; }
+sipp_tcp_carries() { echo tcp 2000000; }
+sipp_tcp() { start_calls t1 t; }
+
+# A film of so many seconds, and the checksums of its pictures.
+make_film() {
+  [[ ! -e $work/data/film.pictures || $(cat "$work/data/seconds") != "$1" ]] || return 0
+  echo "$1" >"$work/data/seconds"
+  ffmpeg -v error -y -f lavfi -i "testsrc2=size=320x180:rate=25:duration=$1" -f lavfi -i "sine=duration=$1" \
+    -c:v mpeg2video -b:v 800k -g 12 -c:a mp2 -f mpegts "$work/data/film.ts"
+  pictures "$work/data/film.ts" >"$work/data/film.pictures"
+}
+
+pictures() {
+  ffmpeg -v error -i "$1" -map 0:v -c copy -f framemd5 - | awk -F ', *' '!/^#/ { print $NF }'
+}
+
+ffmpeg_tcp_needs() { lacks ffmpeg; }
+ffmpeg_tcp_carries() { echo tcp 100000; }
+ffmpeg_tcp() {
+  make_film 2
+  server t 7000 ffmpeg -v error -i 'tcp://0.0.0.0:7000?listen' -c copy -f mpegts "$run/film.ts"
+  client ffmpeg -v error -i "$work/data/film.ts" -c copy -f mpegts "tcp://$THERE:7000" </dev/null
+  await_server
+  pictures "$run/film.ts" >"$run/result"
+  cmp "$work/data/film.pictures" "$run/result"
+}
+
+ffmpeg_udp_needs() { lacks ffmpeg; }
+ffmpeg_udp_carries() { echo udp 50000; }
+ffmpeg_udp() {
+  make_film 2
+  server u 7001 ffmpeg -v error -i 'udp://0.0.0.0:7001?timeout=4000000' -c copy -f mpegts "$run/film.ts"
+  client ffmpeg -v error -re -i "$work/data/film.ts" -c copy -f mpegts "udp://$THERE:7001?pkt_size=1316" </dev/null
+  await_server
+  pictures "$run/film.ts" >"$run/result"
+  cmp "$work/data/film.pictures" "$run/result"
+}
+
+# VLC does not run as root. It plays in real time and muxes anew: compared is that what arrives are the film's pictures.
+vlc_needs() {
+  lacks cvlc ffmpeg setpriv
+  [[ $HAUL_CHECK_INSIDE == 0 ]] || echo -n 'root, to become somebody else'
+}
+
+become_nobody() {
+  mkdir -p "$run/nobody"
+  chown -R 65534:65534 "$run"
+  as=(setpriv --reuid=65534 --regid=65534 --clear-groups env HOME="$run/nobody" XDG_RUNTIME_DIR="$run/nobody")
+}
+
+shows_the_film() {
+  pictures "$run/film.ts" | head -n 40 | grep -cFxf "$work/data/film.pictures" >"$run/result"
+  [[ $(cat "$run/result") == 40 ]]
+}
+
+vlc_http_needs() { vlc_needs; }
+vlc_http_carries() { echo tcp 30000; }
+vlc_http() {
+  make_film 8
+  become_nobody
+  server t 8090 cvlc -q "$work/data/film.ts" --repeat --sout '#std{access=http,mux=ts,dst=:8090/film}'
+  client timeout 5 cvlc -q "http://$THERE:8090/film" --demux dump --demuxdump-file "$run/film.ts" || true
+  stop_server
+  shows_the_film
+}
+
+vlc_udp_needs() { vlc_needs; }
+vlc_udp_carries() { echo udp 30000; }
+vlc_udp() {
+  make_film 8
+  become_nobody
+  server u 7002 cvlc -q "udp://@:7002" --demux dump --demuxdump-file "$run/film.ts"
+  client timeout 5 cvlc -q "$work/data/film.ts" --sout "#std{access=udp,mux=ts,dst=$THERE:7002}" || true
+  stop_server
+  shows_the_film
+}
+
+socat_fork_needs() { lacks socat; }
+socat_fork_carries() { echo tcp 8000000; }
+socat_fork() {
+  server t 9100 socat -u "TCP-LISTEN:9100,reuseaddr,fork" "OPEN:$run/result,creat,append"
+  client socat -u "FILE:$work/data/file" "TCP:$THERE:9100"
+  wait_for 'the whole file' wait_size "$run/result" 8000000
+  stop_server
+  cmp "$work/data/file" "$run/result"
+}
+
+rsync_daemon_needs() { lacks rsync; }
+rsync_daemon_carries() { echo tcp 8000000; }
+rsync_daemon() {
+  printf 'use chroot = no\npid file = %s/pid\n[data]\npath = %s/data\n' "$run" "$work" >"$run/rsyncd.conf"
+  server t 9300 rsync --daemon --no-detach --port=9300 --config="$run/rsyncd.conf" --log-file="$run/rsync.log"
+  client rsync -r "rsync://$THERE:9300/data/" "$run/got/"
+  stop_server
+  cmp "$work/data/file" "$run/got/file"
+  cmp "$work/data/small" "$run/got/small"
+  sha256sum <"$run/got/file" >"$run/result"
+}
+
+redis_needs() { lacks redis-server redis-benchmark; }
+redis_carries() { echo tcp 200000; }
+redis() {
+  server t 6400 redis-server --port 6400 --bind 0.0.0.0 --protected-mode no --save '' --dir "$run"
+  client redis-benchmark -h "$THERE" -p 6400 -n 5000 -c 20 -t set,get,lpush -q
+  stop_server
+  echo 'benchmark ended' >"$run/result"
+}
+
+openssh_needs() {
+  lacks ssh ssh-keygen
+  [[ -x /usr/sbin/sshd ]] || echo -n 'sshd '
+  [[ $HAUL_CHECK_INSIDE == 0 ]] || echo -n 'root, for sshd'
+}
+# sshd locks itself in, and the library leaves it alone.
+openssh_carries() { echo tcp 0; }
+openssh() {
+  mkdir -p /run/sshd
+  ssh-keygen -q -t ed25519 -N '' -f "$run/host"
+  ssh-keygen -q -t ed25519 -N '' -f "$run/user"
+  cat >"$run/sshd_config" <<CONFIGURATION
+Port 2222
+HostKey $run/host
+AuthorizedKeysFile $run/user.pub
+PermitRootLogin yes
+StrictModes no
+UsePAM no
+PidFile none
+CONFIGURATION
+  server t 2222 /usr/sbin/sshd -D -e -f "$run/sshd_config"
+  client ssh -F none -p 2222 -i "$run/user" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR \
+    "root@$THERE" cat "$work/data/file" >"$run/result"
+  stop_server
+  cmp "$work/data/file" "$run/result"
+}
