@@ -47,7 +47,7 @@ fn setup(random: &mut Random) -> Setup {
             extent_bytes_min: 256,
             extent_bytes_max: 2 << 10,
             mode,
-            message_max: 1 + random.below(2_000) as u32,
+            message_max: 200 + random.below(2_000) as u32,
             reads_max: 1 + random.below(16) as u16,
             rate_bps: random.chance(200).then_some(500_000_000),
             ..ConsumerConfig::default()
@@ -63,7 +63,7 @@ fn setup(random: &mut Random) -> Setup {
         resets: random.chance(500),
         breaks: 0,
         crashes: 0,
-        corrupt: if random.chance(300) { 5 } else { 0 },
+        corrupt: if random.chance(300) { 2 } else { 0 },
         latency_max: 1 + random.below(20 * MS),
     }
 }

@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn rings_need_what_part_b_says() {
-        let mut of = |regions, mode| ring_bytes(10 * GBIT, 100 * MS, regions, mode);
+        let of = |regions, mode| ring_bytes(10 * GBIT, 100 * MS, regions, mode);
         assert_eq!(of(3, Mode::Push), 375_000_000);
         assert_eq!(of(4, Mode::Push), 250_000_000);
         assert_eq!(of(8, Mode::Push), 166_666_667);

@@ -1,18 +1,19 @@
 //! The producer's side: regions cut into partitions, what is ready packed into slabs, slabs kept until they are acknowledged.
 
 mod ring;
+mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::plan::{Mode, RingSize};
 use super::{Breach, End, Memory, Place};
-use crate::crc::crc32c_joined;
 use crate::time::Time;
 use crate::wire::{Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
 use crate::{ConnId, SlabSeq};
 
 pub use ring::Fill;
 use ring::Ring;
+use stream::{Range, Slab, SlabState, Tx, join, trim};
 
 /// Ready ranges below this are joined, so that single octets cost no more memory than they are worth.
 const JOIN_MAX: u64 = 64 << 10;
@@ -34,6 +35,8 @@ pub struct ProducerConfig {
     pub mode: Mode,
     /// Memory is kept until the far end of the session has the octets (end-to-end acknowledgement, at the origin).
     pub retain: bool,
+    /// A stream is done with only when the far end of the session has told that it has it all.
+    pub await_delivery: bool,
     /// Most records of a slab.
     pub records_max: usize,
     /// Longest time that a first octet waits for more while slabs are under way, ns; a quarter of the round trip if less.
@@ -48,64 +51,11 @@ impl Default for ProducerConfig {
             region_bytes_start: 1 << 20,
             mode: Mode::Pull,
             retain: false,
+            await_delivery: false,
             records_max: 1_024,
             flush_max_ns: 5_000_000,
         }
     }
-}
-
-/// A range of a stream that is not in a slab yet.
-#[derive(Debug, Clone, Copy)]
-struct Range {
-    offset: u64,
-    place: Place,
-    crc: Option<u32>,
-}
-
-/// A connection as its octets leave.
-#[derive(Debug, Default)]
-struct Tx {
-    /// The peer takes octets before this.
-    credit: u64,
-    /// Behind the last octet handed in. `packed <= next <= credit`
-    next: u64,
-    /// Behind the last octet in a slab.
-    packed: u64,
-    /// Before this all has arrived at the far end of the session; with the end of the stream, one more.
-    delivered: u64,
-    ready: VecDeque<Range>,
-    /// In slabs and not delivered, if memory is kept so long.
-    retained: VecDeque<Range>,
-    end: Option<End>,
-    end_packed: bool,
-    end_acked: bool,
-    /// Waits in `Producer::round`.
-    in_round: bool,
-    /// Memory that the peer lets this end write: stream offset, octets, key.
-    grants: VecDeque<(u64, u64, Key)>,
-}
-
-/// A slab until it is acknowledged.
-#[derive(Debug)]
-struct Slab {
-    /// What is announced, and where it lies here.
-    records: Vec<(Record, Memory, u64)>,
-    bytes: u64,
-    state: SlabState,
-    tries: u8,
-    /// Push: records before this one, and octets of it, have been handed out; writes outstanding.
-    cursor: (usize, u64),
-    writes: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SlabState {
-    /// Waits for its keys, or in push mode for its writes.
-    Sealed,
-    /// Told, or about to be.
-    Announced,
-    Revoking,
-    Done,
 }
 
 /// A write of push mode.
@@ -337,10 +287,17 @@ impl Producer {
     /// The stream has ended, and the peer (if memory is kept, the far end) has it all.
     pub(crate) fn is_done(&self, conn: ConnId) -> bool {
         self.conns.get(&conn).is_none_or(|tx| match tx.end {
-            Some(End::Fin) if self.config.retain => tx.delivered > tx.next,
+            Some(End::Fin) if self.config.await_delivery && !tx.abandoned => tx.delivered > tx.next,
             Some(_) => tx.end_packed && tx.end_acked,
             None => false,
         })
+    }
+
+    /// The far end wants nothing more of the stream.
+    pub(crate) fn abandon(&mut self, conn: ConnId) {
+        if let Some(tx) = self.conns.get_mut(&conn) {
+            tx.abandoned = true;
+        }
     }
 
     /// Whether the peer's wish for no more changes anything.
@@ -492,6 +449,18 @@ impl Producer {
                 let (memory, at, len) = (*memory, *at, u64::from(record.len));
                 (record, Place { memory, at, len })
             })
+    }
+
+    /// The checksum of a record that has none, because only a part of what had one is in it: before [`Self::announce`].
+    pub fn set_crc(&mut self, seq: SlabSeq, index: usize, crc: u32) {
+        let slab = self
+            .slab_mut(seq)
+            .filter(|slab| slab.state == SlabState::Sealed && slab.tries == 0);
+        if let Some((record, ..)) = slab.and_then(|slab| slab.records.get_mut(index))
+            && record.len > 0
+        {
+            record.crc = record.crc.or(Some(crc));
+        }
     }
 
     /// Announces a slab with the keys that `key` gives for each place.
@@ -911,170 +880,3 @@ impl Producer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a ring needs at least three regions, with room in them")]
 pub struct TooFewRegions;
-
-impl Tx {
-    fn packable(&self) -> bool {
-        let octets = !self.ready.is_empty() && self.packed < self.credit;
-        octets || self.ready.is_empty() && self.end.is_some() && !self.end_packed
-    }
-
-    /// Moves what is ready to `slab`: about `quantum` octets, whole ranges where they fit, for a part has no checksum.
-    fn take(
-        &mut self,
-        conn: ConnId,
-        quantum: u64,
-        most: u64,
-        records_max: usize,
-        retain: bool,
-        slab: &mut Slab,
-    ) {
-        let mut taken = 0;
-        while let Some(range) = self.ready.front().copied() {
-            let room = (most - slab.bytes).min(self.credit.saturating_sub(self.packed));
-            let fits = range.place.len <= room;
-            if taken >= quantum
-                || room == 0
-                || slab.records.len() == records_max
-                || !fits && range.crc.is_some() && !slab.records.is_empty()
-            {
-                return;
-            }
-            self.ready.pop_front();
-            let (now, later) = split(range, room);
-            if let Some(later) = later {
-                self.ready.push_front(later);
-            }
-            taken += now.place.len;
-            self.packed += now.place.len;
-            slab.push(conn, now);
-            if retain {
-                self.retained.push_back(now);
-            }
-        }
-        let Some(end) = self.end.filter(|_| !self.end_packed) else {
-            return;
-        };
-        if slab.records.len() == records_max {
-            return;
-        }
-        self.end_packed = true;
-        slab.push_end(conn, self.packed, end);
-    }
-
-    /// The key of an offset that the peer lets this end write, and octets from there.
-    fn granted(&self, offset: u64) -> Option<(Key, u64)> {
-        let grant = self
-            .grants
-            .iter()
-            .find(|(at, len, _)| (*at..at + len).contains(&offset));
-        grant.map(|(at, len, key)| {
-            let inside = offset - at;
-            let to = key.to.wrapping_add(inside);
-            (Key { to, ..*key }, len - inside)
-        })
-    }
-}
-
-impl Slab {
-    fn push(&mut self, conn: ConnId, range: Range) {
-        self.bytes += range.place.len;
-        let Place { memory, at, len } = range.place;
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
-        if let Some((last, last_memory, last_at)) = self.records.last_mut()
-            && last.conn == conn
-            && *last_memory == memory
-            && *last_at + u64::from(last.len) == at
-            && last.end() == range.offset
-            && last.crc.is_some() == range.crc.is_some()
-            && let Some(sum) = last.len.checked_add(len)
-        {
-            last.crc = last
-                .crc
-                .zip(range.crc)
-                .map(|(a, b)| crc32c_joined(a, b, u64::from(len)));
-            last.len = sum;
-            return;
-        }
-        let record = Record {
-            conn,
-            offset: range.offset,
-            len,
-            crc: range.crc,
-            fin: false,
-            reset: None,
-            key: Key::default(),
-        };
-        self.records.push((record, memory, at));
-    }
-
-    fn push_end(&mut self, conn: ConnId, offset: u64, end: End) {
-        let reset = match end {
-            End::Reset(code) => Some(code),
-            End::Fin => None,
-        };
-        if let Some((last, ..)) = self.records.last_mut()
-            && last.conn == conn
-            && reset.is_none()
-        {
-            last.fin = true;
-            return;
-        }
-        let record = Record {
-            conn,
-            offset,
-            len: 0,
-            crc: None,
-            fin: reset.is_none(),
-            reset,
-            key: Key::default(),
-        };
-        self.records.push((record, Memory::Foreign, 0));
-    }
-}
-
-fn join(last: &mut Range, next: &Range) -> bool {
-    let continues = last.place.memory == next.place.memory
-        && last.place.at + last.place.len == next.place.at
-        && last.crc.is_some() == next.crc.is_some();
-    if continues {
-        last.crc = last
-            .crc
-            .zip(next.crc)
-            .map(|(a, b)| crc32c_joined(a, b, next.place.len));
-        last.place.len += next.place.len;
-    }
-    continues
-}
-
-/// The first `len` octets, and what is left. Only a whole range keeps its checksum.
-fn split(range: Range, len: u64) -> (Range, Option<Range>) {
-    if range.place.len <= len {
-        return (range, None);
-    }
-    let (mut first, mut second) = (range, range);
-    (first.crc, second.crc) = (None, None);
-    first.place.len = len;
-    second.offset += len;
-    second.place.at += len;
-    second.place.len -= len;
-    (first, Some(second))
-}
-
-/// Takes away all before `offset`.
-fn trim(ranges: &mut VecDeque<Range>, offset: u64) -> Vec<Range> {
-    let mut freed = Vec::new();
-    while let Some(range) = ranges.pop_front() {
-        let before = offset.saturating_sub(range.offset);
-        if before == 0 {
-            ranges.push_front(range);
-            break;
-        }
-        let (first, rest) = split(range, before);
-        freed.push(first);
-        if let Some(rest) = rest {
-            ranges.push_front(rest);
-            break;
-        }
-    }
-    freed
-}

@@ -18,6 +18,8 @@ pub(super) struct Conn {
     reset_later: Option<u16>,
     /// This end wants nothing more of it, with this code.
     stopped: Option<u16>,
+    /// At gateways: the peer has been told that the far end has all before this.
+    passed: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +75,7 @@ impl Session {
                 is_own: true,
                 reset_later: None,
                 stopped: None,
+                passed: 0,
             },
         );
         self.send_conn_open(conn);
@@ -184,9 +187,10 @@ impl Session {
 
     /// The far end has all of a connection before `delivered`: to be passed on, at gateways.
     pub fn pass_delivered(&mut self, conn: ConnId, delivered: u64) {
-        if self.conns.contains_key(&conn) {
-            let known = self.acked.entry(conn).or_default();
-            *known = delivered.max(*known);
+        if let Some(known) = self.conns.get_mut(&conn) {
+            known.passed = known.passed.max(delivered);
+            self.acked.insert(conn, known.passed);
+            self.ending.insert(conn);
         }
     }
 
@@ -364,6 +368,7 @@ impl Session {
                 is_own: false,
                 reset_later: None,
                 stopped: None,
+                passed: 0,
             },
         );
         self.events.push_back(Event::ConnRequest { conn, to });
@@ -393,16 +398,17 @@ impl Session {
     }
 
     fn on_conn_reset(&mut self, conn: ConnId, code: u16) {
-        let is_open = self
-            .conns
-            .get(&conn)
-            .is_some_and(|known| known.state == ConnPhase::Open);
-        if is_open && self.producer.is_stoppable(conn) {
+        let known = self.conns.get(&conn);
+        if known.is_none_or(|known| known.state != ConnPhase::Open) {
+            return;
+        }
+        self.producer.abandon(conn);
+        if self.producer.is_stoppable(conn) {
             self.producer.discard(conn);
             self.producer.finish(conn, End::Reset(code));
-            self.ending.insert(conn);
-            self.events.push_back(Event::Stopped { conn, code });
         }
+        self.ending.insert(conn);
+        self.events.push_back(Event::Stopped { conn, code });
     }
 
     fn on_conn_acked(&mut self, conn: ConnId, delivered: u64) -> Result<(), Error> {
@@ -434,20 +440,24 @@ impl Session {
             let Some(known) = self.conns.get(&conn) else {
                 continue;
             };
-            let heard = self.consumer.is_done(conn)
-                && (self.consumer.is_settled(conn) || known.stopped.is_some());
-            if heard
-                && self.producer.is_done(conn)
-                && self.consumer.is_quiet(conn)
-                && !self.acked.contains_key(&conn)
-                && !self.consumer.owes_ack(conn)
-            {
+            let is_dropped = known.stopped.is_some() || self.consumer.was_reset(conn);
+            let heard =
+                self.consumer.is_done(conn) && (self.consumer.is_settled(conn) || is_dropped);
+            let (delivered, _) = self.consumer.delivered(conn).unwrap_or_default();
+            let is_passed = !self.ack.end_to_end || self.config.is_end || known.passed > delivered;
+            let told = self.is_told(conn) && (is_dropped || is_passed);
+            if heard && told && self.producer.is_done(conn) && self.consumer.is_quiet(conn) {
                 self.forget(conn);
                 self.events.push_back(Event::ConnClosed(conn));
             } else {
                 self.ending.insert(conn);
             }
         }
+    }
+
+    /// Nothing about a connection waits to be told to the peer.
+    fn is_told(&self, conn: ConnId) -> bool {
+        !self.acked.contains_key(&conn) && !self.consumer.owes_ack(conn)
     }
 
     fn forget(&mut self, conn: ConnId) {
@@ -543,6 +553,7 @@ impl Session {
                     is_own,
                     reset_later: None,
                     stopped: None,
+                    passed: 0,
                 },
             );
             self.producer.open(conn, tx.delivered);
@@ -552,6 +563,9 @@ impl Session {
             }
             if rx.finished {
                 self.consumer.set_ended(conn);
+                if let Some(known) = self.conns.get_mut(&conn) {
+                    known.passed = u64::MAX;
+                }
             }
             if !is_own {
                 self.send_conn_ack(conn);

@@ -115,6 +115,7 @@ impl Session {
             (State::Opening, Pdu::ResumeAck { next, conns }) if self.is_resuming() => {
                 self.asked = Asked::Nothing;
                 self.state = State::Open;
+                self.deadline = None;
                 self.resume_halves(now, next)?;
                 self.sync(&conns, false)?;
                 self.events.push_back(Event::Resumed { anew: false });
@@ -128,7 +129,7 @@ impl Session {
                     text,
                 },
             ) if self.is_opener => {
-                self.on_refused(status, hop_index, text);
+                self.on_refused(now, status, hop_index, text);
                 Ok(())
             }
             (State::Open | State::Draining, Pdu::SessClose { reason, abort }) => {
@@ -272,6 +273,7 @@ impl Session {
     fn on_opened(&mut self, ack: SessAck) -> Result<(), Error> {
         let again = self.ack.resumable;
         self.state = State::Open;
+        self.deadline = None;
         self.asked = Asked::Nothing;
         if let Some(link) = self.link.as_mut().filter(|_| ack.keepalive_ms > 0) {
             let theirs = u64::from(ack.keepalive_ms).saturating_mul(1_000_000);
@@ -298,7 +300,7 @@ impl Session {
         Ok(())
     }
 
-    fn on_refused(&mut self, status: NackStatus, hop_index: u16, text: String) {
+    fn on_refused(&mut self, now: Time, status: NackStatus, hop_index: u16, text: String) {
         let may_reopen =
             matches!(self.asked, Asked::Resume(_)) && self.ack.end_to_end && self.config.is_end;
         if may_reopen && status == NackStatus::UnknownSession {
@@ -312,6 +314,21 @@ impl Session {
                 link.send(&Pdu::SessOpen(open.clone()));
             }
             self.asked = Asked::Open(open);
+            return;
+        }
+        // What is wrong beyond the next hop may pass while the session lives.
+        let may_pass = matches!(
+            status,
+            NackStatus::NoRoute
+                | NackStatus::CannotConnect
+                | NackStatus::Busy
+                | NackStatus::TimedOut
+                | NackStatus::Closing
+                | NackStatus::Loop
+        );
+        if self.is_resuming() && may_pass {
+            self.link = None;
+            self.suspend(now);
             return;
         }
         self.end(Error::Ended {
@@ -452,6 +469,7 @@ impl Session {
             link.keepalive_ns = u64::from(keepalive_ns).saturating_mul(1_000_000);
         }
         fresh.state = State::Closed;
+        self.deadline = None;
         self.state = if self.closing.is_some() || self.peer_closing {
             State::Draining
         } else {

@@ -127,6 +127,8 @@ pub struct Session {
     acked: BTreeMap<ConnId, u64>,
     closing: Option<NackStatus>,
     peer_closing: bool,
+    /// Set when the control connection is lost, until the session goes on.
+    deadline: Option<Time>,
 }
 
 impl Session {
@@ -199,6 +201,7 @@ impl Session {
             acked: BTreeMap::new(),
             closing: None,
             peer_closing: false,
+            deadline: None,
             config,
         })
     }
@@ -283,10 +286,9 @@ impl Session {
     }
 
     fn suspend(&mut self, now: Time) {
-        let until = match self.state {
-            State::Suspended(until) => until,
-            _ => now.after(self.config.lifetime_ns),
-        };
+        let until = *self
+            .deadline
+            .get_or_insert(now.after(self.config.lifetime_ns));
         self.state = State::Suspended(until);
         self.consumer.suspend();
         self.chans.clear();
@@ -543,6 +545,7 @@ fn halves(config: &SessionConfig, end_to_end: bool) -> Result<(Producer, Consume
     let keeps = end_to_end && config.is_end;
     let producer = ProducerConfig {
         retain: keeps,
+        await_delivery: end_to_end,
         ..config.producer.clone()
     };
     Ok((

@@ -4,16 +4,15 @@
 //! [`Header`] and [`Pdu`] what a control connection carries · `tlv` the elements behind the fixed parts · `hop` hops,
 //! protocols, parameters, endpoints · `slab` announcements and their answers. Layouts: docs/protocol/xsp.md.
 
+mod code;
 mod hop;
 mod octets;
 mod pdu;
 mod slab;
 
+pub use code::{AuthMethod, NackStatus, PathAction, PathState};
 pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Params, Proto, ProtoOffer};
-pub use pdu::{
-    AuthMethod, ChanParams, ConnState, NackStatus, PathAction, PathState, Pdu, SessAck, SessOpen,
-    TEXT_MAX, TICKET_LEN,
-};
+pub use pdu::{ChanParams, ConnState, Pdu, SessAck, SessOpen, TEXT_MAX, TICKET_LEN};
 pub use slab::{Key, RECORDS_MAX, Record, SlabAck, SlabAnnounce, SlabStatus};
 
 pub(crate) use hop::cut;
