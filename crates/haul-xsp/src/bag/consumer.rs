@@ -118,6 +118,8 @@ struct Slab {
     state: SlabState,
     /// Keys are of before a resumption: not to be used.
     stale: bool,
+    /// Counts announcements: a read with the key of an old one may fail without anybody's fault.
+    announcement: u32,
     tries: u8,
 }
 
@@ -138,6 +140,8 @@ struct Item {
     placed: u32,
     outstanding: u16,
     failed: bool,
+    /// A read failed although its key was of the last announcement.
+    blamed: bool,
     done: bool,
 }
 
@@ -154,7 +158,8 @@ pub struct Consumer {
     records: usize,
     /// Records with octets to be asked for.
     to_get: VecDeque<(SlabSeq, usize)>,
-    gets: HashMap<GetId, (SlabSeq, usize, u32)>,
+    /// Slab, record, octets, and the announcement that the key is of.
+    gets: HashMap<GetId, (SlabSeq, usize, u32, u32)>,
     next_get: u64,
     to_verify: VecDeque<Verify>,
     readable: VecDeque<ConnId>,
@@ -175,6 +180,8 @@ pub struct Consumer {
     estimate: Estimate,
     /// Tells the far end what is used up: at the session's ends, never between.
     acknowledge: bool,
+    /// The peer is being told how far streams have got: nothing moves until it has answered.
+    frozen: bool,
 }
 
 /// Code of a SLAB_NACK: a checksum.
@@ -218,6 +225,7 @@ impl Consumer {
             },
             estimate: Estimate::default(),
             acknowledge,
+            frozen: false,
             config,
         };
         consumer.replan(Time::default());
@@ -341,12 +349,12 @@ impl Consumer {
     }
 
     /// The end of a stream, told apart from slabs.
-    pub(crate) fn on_end(&mut self, record: &Record) -> Result<(), Breach> {
+    pub(crate) fn on_end(&mut self, now: Time, record: &Record) -> Result<(), Breach> {
         let rx = self
             .conns
             .get_mut(&record.conn)
             .ok_or(Breach::NoConnection)?;
-        rx.on_announce(record)?;
+        rx.on_announce(record, now, 0)?;
         if rx.on_placed(record) {
             self.readable.push_back(record.conn);
         }
@@ -405,12 +413,13 @@ impl Consumer {
         if slab.records.is_empty() || self.records + slab.records.len() > self.config.records_max {
             return Err(Breach::Window);
         }
+        let rtt_ns = self.estimate.rtt_ns().unwrap_or(0);
         for record in &slab.records {
             let rx = self
                 .conns
                 .get_mut(&record.conn)
                 .ok_or(Breach::NoConnection)?;
-            let wants_more = rx.on_announce(record)?;
+            let wants_more = rx.on_announce(record, now, rtt_ns)?;
             if wants_more {
                 self.grant(record.conn);
             }
@@ -427,6 +436,7 @@ impl Consumer {
             left,
             state: SlabState::Open,
             stale: false,
+            announcement: 0,
             tries: 0,
         });
         self.start(now, slab.seq, is_pushed);
@@ -481,6 +491,7 @@ impl Consumer {
             return Ok(());
         }
         known.stale = false;
+        known.announcement += 1;
         for (item, record) in known.records.iter_mut().zip(&slab.records) {
             item.record.key = record.key;
         }
@@ -559,6 +570,7 @@ impl Consumer {
                 self.to_get.pop_front();
                 continue;
             };
+            let announcement = slab.announcement;
             let Some(item) = slab
                 .records
                 .get_mut(index)
@@ -604,7 +616,7 @@ impl Consumer {
             rx.gets += 1;
             let id = GetId(self.next_get);
             self.next_get += 1;
-            self.gets.insert(id, (seq, index, len));
+            self.gets.insert(id, (seq, index, len, announcement));
             return Some(Get { id, key, at, len });
         }
         None
@@ -615,42 +627,53 @@ impl Consumer {
     /// # Errors
     /// The slab failed too often.
     pub fn handle_got(&mut self, now: Time, id: GetId, is_placed: bool) -> Result<(), Breach> {
-        let Some((seq, index, len)) = self.gets.remove(&id) else {
+        let Some((seq, index, len, announcement)) = self.gets.remove(&id) else {
             return Ok(());
         };
+        let is_last = self
+            .slab(seq)
+            .is_some_and(|slab| slab.announcement == announcement);
         let Some(item) = self.item(seq, index) else {
             return Ok(());
         };
         item.outstanding -= 1;
         item.failed |= !is_placed;
-        let (conn, idle) = (item.record.conn, item.outstanding == 0);
-        let (failed, whole) = (item.failed, item.posted == item.record.len);
+        item.blamed |= !is_placed && is_last;
+        let conn = item.record.conn;
         if is_placed {
             item.placed += len;
         }
-        if let Some(rx) = self.conns.get_mut(&conn) {
+        let rx = self.conns.get_mut(&conn);
+        let is_discarded = rx.as_ref().is_none_or(|rx| rx.discarded);
+        if let Some(rx) = rx {
             rx.gets -= 1;
         }
         if is_placed {
             self.estimate_arrival(now, u64::from(len));
         }
-        let discarded = self.conns.get(&conn).is_none_or(|rx| rx.discarded);
-        if !idle {
-            return Ok(());
-        }
-        if self
+        self.settle(seq, index, is_discarded)
+    }
+
+    /// What becomes of a record of which no read is under way.
+    fn settle(&mut self, seq: SlabSeq, index: usize, is_discarded: bool) -> Result<(), Breach> {
+        let is_revoking = self
             .slab(seq)
-            .is_some_and(|slab| slab.state == SlabState::Revoking)
-        {
+            .is_some_and(|slab| slab.state == SlabState::Revoking);
+        let Some(item) = self.item(seq, index).filter(|item| item.outstanding == 0) else {
+            return Ok(());
+        };
+        let is_whole = item.posted == item.record.len;
+        let is_blamed = std::mem::take(&mut item.blamed);
+        if is_revoking {
             self.settle_revoked(seq);
-        } else if discarded {
+        } else if is_discarded {
             self.item_done(seq, index);
-        } else if failed {
-            self.failed(seq, index, NACK_REMOTE)?;
-        } else if whole {
-            self.placed(seq, index);
-        } else {
+        } else if is_blamed {
+            return self.failed(seq, index, NACK_REMOTE);
+        } else if item.failed || !is_whole {
             self.retry(seq, index);
+        } else {
+            self.placed(seq, index);
         }
         Ok(())
     }
@@ -819,6 +842,9 @@ impl Consumer {
     /// The next octets of a connection, at most `most`, or its end. Octets stay where they are until
     /// [`Self::release`].
     pub fn read(&mut self, conn: ConnId, most: u64) -> Option<Read> {
+        if self.frozen {
+            return None;
+        }
         let read = self
             .conns
             .get_mut(&conn)
@@ -846,7 +872,7 @@ impl Consumer {
 
     /// Octets that were read are used up: their memory is free. In any order.
     pub fn release(&mut self, conn: ConnId, offset: u64, len: u64) {
-        let Some(rx) = self.conns.get_mut(&conn) else {
+        let Some(rx) = self.conns.get_mut(&conn).filter(|_| !self.frozen) else {
             return;
         };
         let freed = rx.release(offset, len);
@@ -892,6 +918,7 @@ impl Item {
             placed: 0,
             outstanding: 0,
             failed: false,
+            blamed: false,
             done: false,
         }
     }

@@ -275,7 +275,9 @@ impl Session {
                     reset: None,
                     key: crate::wire::Key::default(),
                 };
-                self.consumer.on_end(&record).map_err(Misbehaviour::Slab)?;
+                self.consumer
+                    .on_end(now, &record)
+                    .map_err(Misbehaviour::Slab)?;
                 self.ending.insert(conn);
             }
             Pdu::ConnReset { conn, code } => self.on_conn_reset(conn, code),

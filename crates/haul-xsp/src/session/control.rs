@@ -354,7 +354,9 @@ impl Session {
         }
     }
 
-    /// A new control connection to the peer, for a session that is suspended: it is resumed there.
+    /// A new control connection to the peer, for a session that is suspended: it is resumed there. From here to the next
+    /// [`Event::Resumed`] or [`Event::Suspended`] nothing is handed out and nothing can be released: release before what has
+    /// been used, and use nothing more until then.
     ///
     /// # Errors
     /// It is not suspended, or not this end's to resume.
@@ -369,6 +371,7 @@ impl Session {
         };
         self.state = State::Greeting;
         self.asked = Asked::Resume(ticket);
+        self.consumer.freeze();
         self.connect(now);
         Ok(())
     }

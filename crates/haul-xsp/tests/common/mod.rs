@@ -1,5 +1,10 @@
 //! What tests share: numbers from a seed, a chain of hosts on virtual time, applications with an oracle.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::missing_panics_doc,
+    reason = "each test uses a part"
+)]
 #![allow(
     clippy::allow_attributes,
     reason = "whether it is used differs from test to test"

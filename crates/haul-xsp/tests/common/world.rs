@@ -571,6 +571,13 @@ impl World {
         let is_open = self
             .session(half)
             .is_some_and(|session| session.state() == State::Open);
+        // What a peer is being told must stay true until it has answered.
+        if self
+            .session(half)
+            .is_some_and(|session| matches!(session.state(), State::Greeting | State::Opening))
+        {
+            return;
+        }
         let app = usize::from(node != 0);
         if is_open && self.apps[app].to_open > 0 && self.random.chance(500) {
             let to = endpoint("server", 80);

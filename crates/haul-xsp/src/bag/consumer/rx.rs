@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::bag::{Breach, End};
 use crate::crc::crc32c_joined;
+use crate::time::Time;
 use crate::wire::Record;
 
 /// What a connection has for its application.
@@ -68,6 +69,8 @@ pub(super) struct Rx {
     /// Octets that may be promised and not used up.
     pub(super) window: u64,
     pub(super) discarded: bool,
+    /// When the use of the window was last measured, and what was announced then.
+    mark: (Time, u64),
     /// Reads under way.
     pub(super) gets: u32,
     /// The application knows that there is something.
@@ -91,6 +94,7 @@ impl Rx {
             end_read: false,
             window,
             discarded: false,
+            mark: (Time::default(), from),
             gets: 0,
             told: false,
             hungry: false,
@@ -131,8 +135,13 @@ impl Rx {
         open.map(|extent| (extent.offset, extent.at, extent.len))
     }
 
-    /// Whether the window should grow: the peer is at its edge.
-    pub(super) fn on_announce(&mut self, record: &Record) -> Result<bool, Breach> {
+    /// Whether the window may have grown: the peer uses what it has.
+    pub(super) fn on_announce(
+        &mut self,
+        record: &Record,
+        now: Time,
+        rtt_ns: u64,
+    ) -> Result<bool, Breach> {
         if self.end.is_some() {
             return Err(Breach::PastEnd);
         }
@@ -156,11 +165,16 @@ impl Rx {
         } else if record.fin {
             self.end = Some(End::Fin);
         }
-        let limited = self.credit - self.announced < self.window / 4;
-        if limited && self.is_open() {
-            self.window = self.window.saturating_mul(2);
+        // The peer moves what the window allows in no more than two round trips.
+        let (since, before) = self.mark;
+        let is_limited = self.announced - before >= self.window / 4;
+        if now.since(since) >= rtt_ns {
+            self.mark = (now, self.announced);
+            if is_limited && self.is_open() {
+                self.window = self.window.saturating_mul(2);
+            }
         }
-        Ok(limited)
+        Ok(is_limited)
     }
 
     /// A record is in place. Whether the application is to be told.
@@ -320,6 +334,7 @@ impl Rx {
     pub(super) fn restart(&mut self) {
         let at = self.base + self.released;
         (self.announced, self.read) = (at, at);
+        self.mark.1 = at;
         self.ranges.clear();
         self.gets = 0;
         self.told = false;

@@ -77,8 +77,21 @@ impl Consumer {
         self.first
     }
 
+    /// How far streams have got is about to be told: nothing is handed out and nothing released until that is over.
+    pub(crate) fn freeze(&mut self) {
+        self.frozen = true;
+    }
+
+    fn thaw(&mut self) {
+        if std::mem::take(&mut self.frozen) {
+            let readable = self.conns.iter().filter(|(_, rx)| rx.is_readable());
+            self.readable.extend(readable.map(|(conn, _)| *conn));
+        }
+    }
+
     /// The control connection is gone: keys are not valid until slabs are announced again.
     pub(crate) fn suspend(&mut self) {
+        self.thaw();
         for slab in &mut self.slabs {
             slab.stale |= slab.state == SlabState::Open;
         }
@@ -92,6 +105,7 @@ impl Consumer {
     }
 
     fn retell(&mut self) {
+        self.thaw();
         match self.config.mode {
             Mode::Pull => self.credits.extend(self.conns.keys()),
             Mode::Push => {
