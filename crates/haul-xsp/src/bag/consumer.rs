@@ -331,10 +331,11 @@ impl Consumer {
             return;
         };
         rx.discarded = true;
-        while rx
-            .read(u64::MAX)
-            .is_some_and(|read| !matches!(read, Read::End(_)))
-        {}
+        let mut freed = Vec::new();
+        while let Some(Read::Data(data)) = rx.read(u64::MAX) {
+            freed.extend(rx.release(data.offset, data.len));
+        }
+        self.give(freed.into_iter());
     }
 
     /// The stream has ended and its end has been handed out, or nobody wants it and its end has come.
@@ -870,7 +871,8 @@ impl Consumer {
         self.conns.get(&conn).is_some_and(Rx::is_readable)
     }
 
-    /// Octets that were read are used up: their memory is free. In any order.
+    /// Octets that were read are used up: their memory is free. In any order; what was read of a connection that was reset
+    /// meanwhile is to be released too.
     pub fn release(&mut self, conn: ConnId, offset: u64, len: u64) {
         let Some(rx) = self.conns.get_mut(&conn).filter(|_| !self.frozen) else {
             return;

@@ -326,7 +326,7 @@ impl Producer {
     fn should_pack(&self, now: Time) -> bool {
         let open = self.slabs.len();
         if self.round.is_empty()
-            || open >= usize::from(self.config.regions.min(self.window_slabs))
+            || open >= self.slabs_max()
             || self.unacked_bytes >= self.window_bytes
         {
             return false;
@@ -337,6 +337,11 @@ impl Producer {
         open == 0 || self.urgent || is_full || is_late
     }
 
+    /// Slabs under way: the ring is the limit, also where some were sealed before they were full.
+    fn slabs_max(&self) -> usize {
+        usize::from(self.config.regions.saturating_mul(2).min(self.window_slabs))
+    }
+
     fn flush_at(&self) -> Option<Time> {
         let wait = (self.rtt_ns / 4).min(self.config.flush_max_ns);
         self.ready_since.map(|since| since.after(wait))
@@ -345,9 +350,11 @@ impl Producer {
     /// When [`Self::poll_sealed`] may have something without anything else happening.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
+        let open = self.slabs.len();
         let waits = !self.round.is_empty()
             && self.unacked_bytes < self.window_bytes
-            && self.slabs.len() + 1 < usize::from(self.config.regions.min(self.window_slabs));
+            && open + 1 < usize::from(self.config.regions)
+            && open < self.slabs_max();
         self.flush_at().filter(|_| waits)
     }
 

@@ -443,8 +443,7 @@ impl Session {
                 continue;
             };
             let is_dropped = known.stopped.is_some() || self.consumer.was_reset(conn);
-            let heard =
-                self.consumer.is_done(conn) && (self.consumer.is_settled(conn) || is_dropped);
+            let heard = self.consumer.is_done(conn) && self.consumer.is_settled(conn);
             let (delivered, _) = self.consumer.delivered(conn).unwrap_or_default();
             let is_passed = !self.ack.end_to_end || self.config.is_end || known.passed > delivered;
             let told = self.is_told(conn) && (is_dropped || is_passed);
@@ -499,8 +498,12 @@ impl Session {
                 continue;
             };
             let (phase, is_own, stopped) = (known.state, known.is_own, known.stopped);
+            if known.passed > 0 {
+                self.acked.insert(conn, known.passed);
+            }
             match states.get(&conn) {
-                Some(state) if self.ack.end_to_end => {
+                // Between, what a gateway has passed on says nothing about the far end.
+                Some(state) if self.ack.end_to_end && is_anew => {
                     let delivered = state.delivered.saturating_add(u64::from(state.finished));
                     self.producer
                         .on_delivered(conn, delivered)
@@ -565,9 +568,9 @@ impl Session {
             }
             if rx.finished {
                 self.consumer.set_ended(conn);
-                if let Some(known) = self.conns.get_mut(&conn) {
-                    known.passed = u64::MAX;
-                }
+            }
+            if let Some(known) = self.conns.get_mut(&conn) {
+                known.passed = rx.delivered.saturating_add(u64::from(rx.finished));
             }
             if !is_own {
                 self.send_conn_ack(conn);
