@@ -79,7 +79,7 @@ pub enum Breach {
     /// The same slab failed again and again.
     #[error("a slab that cannot be moved")]
     Hopeless,
-    /// Push without leave, or a grant that does not continue the last.
+    /// Push without leave, or a grant that goes back.
     #[error("a grant or push that was not agreed on")]
     Push,
 }

@@ -13,7 +13,7 @@ use crate::{ConnId, SlabSeq};
 
 pub use ring::Fill;
 use ring::Ring;
-use stream::{Range, Slab, SlabState, Tx, join, trim};
+use stream::{Granted, Range, Slab, SlabState, Tx, join, trim};
 
 /// Ready ranges below this are joined, so that single octets cost no more memory than they are worth.
 const JOIN_MAX: u64 = 64 << 10;
@@ -71,7 +71,7 @@ pub struct Put {
 
 /// A write under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PutId(pub(crate) SlabSeq);
+pub struct PutId(SlabSeq, u64);
 
 /// Packs and keeps.
 #[derive(Debug)]
@@ -99,6 +99,8 @@ pub struct Producer {
     /// The first slab that the peer has not been told of.
     untold: SlabSeq,
     retired: VecDeque<SlabSeq>,
+    /// Counts attempts at slabs, so that writes of an old one are told apart.
+    attempts: u64,
     released: VecDeque<(ConnId, u64, Place)>,
     rtt_ns: u64,
 }
@@ -132,6 +134,7 @@ impl Producer {
             revokes: VecDeque::new(),
             untold: SlabSeq(0),
             retired: VecDeque::new(),
+            attempts: 0,
             released: VecDeque::new(),
             rtt_ns: 0,
             config,
@@ -393,6 +396,7 @@ impl Producer {
             tries: 0,
             cursor: (0, 0),
             writes: 0,
+            attempt: self.attempts,
         };
         let mut turns = self.round.len();
         while turns > 0 && slab.bytes < most && slab.records.len() < self.config.records_max {
@@ -523,7 +527,17 @@ impl Producer {
                     continue;
                 }
                 let (conn, offset) = (record.conn, record.offset + done);
-                let (key, room) = self.conns.get(&conn)?.granted(offset)?;
+                let granted = match self.conns.get(&conn) {
+                    Some(tx) => tx.granted(offset)?,
+                    None => Granted::Used(left),
+                };
+                let (key, room) = match granted {
+                    Granted::Key(key, room) => (key, room),
+                    Granted::Used(len) => {
+                        slab.cursor.1 += left.min(len);
+                        continue;
+                    }
+                };
                 let len = left.min(room).min(u64::from(chunk.max(1)));
                 slab.cursor.1 += len;
                 slab.writes += 1;
@@ -533,7 +547,7 @@ impl Producer {
                     len,
                 };
                 return Some(Put {
-                    id: PutId(seq),
+                    id: PutId(seq, slab.attempt),
                     place,
                     key,
                 });
@@ -557,6 +571,10 @@ impl Producer {
         let Some(slab) = self.slab_mut(seq) else {
             return Ok(());
         };
+        // What a former attempt wrote, or could not, says nothing about this one.
+        if slab.attempt != id.1 {
+            return Ok(());
+        }
         slab.writes = slab.writes.saturating_sub(1);
         if !is_done {
             self.again(seq)?;
@@ -578,7 +596,7 @@ impl Producer {
             if tx
                 .grants
                 .back()
-                .is_some_and(|(at, len, _)| at + len != record.offset)
+                .is_some_and(|(at, len, _)| at + len > record.offset)
             {
                 return Err(Breach::Push);
             }
@@ -751,6 +769,8 @@ impl Producer {
     }
 
     fn again(&mut self, seq: SlabSeq) -> Result<(), Breach> {
+        self.attempts += 1;
+        let attempt = self.attempts;
         let Some(slab) = self
             .slab_mut(seq)
             .filter(|slab| slab.state != SlabState::Done)
@@ -762,8 +782,7 @@ impl Producer {
             return Err(Breach::Hopeless);
         }
         if slab.state != SlabState::Revoking {
-            slab.state = SlabState::Sealed;
-            slab.cursor = (0, 0);
+            slab.begin(attempt);
             if !self.to_seal.contains(&seq) {
                 self.to_seal.push_back(seq);
             }
@@ -789,6 +808,20 @@ impl Producer {
 
     // Suspend and resume.
 
+    /// The control connection is gone: what the peer let this end write may not be written any more.
+    pub(crate) fn suspend(&mut self) {
+        self.attempts += 1;
+        let attempt = self.attempts;
+        let is_push = self.config.mode == Mode::Push;
+        let open = self.slabs.iter_mut().filter(|_| is_push);
+        for slab in open.filter(|slab| slab.state == SlabState::Sealed) {
+            slab.begin(attempt);
+        }
+        for tx in self.conns.values_mut() {
+            tx.grants.clear();
+        }
+    }
+
     /// The control connection is new, the peer the same: it is done with all slabs before `next`; the others are announced
     /// again, with new keys.
     pub(crate) fn resume(&mut self, now: Time, next: SlabSeq) -> Result<(), Breach> {
@@ -803,6 +836,8 @@ impl Producer {
         }
         self.on_ack(now, &ack)?;
         self.untold = self.first;
+        self.attempts += 1;
+        let attempt = self.attempts;
         self.outgoing.clear();
         self.to_seal.clear();
         self.revokes.clear();
@@ -819,8 +854,7 @@ impl Producer {
                 SlabState::Revoking => self.revokes.push_back(seq),
                 SlabState::Sealed | SlabState::Announced => {
                     slab.tries = slab.tries.max(1);
-                    slab.state = SlabState::Sealed;
-                    slab.cursor = (0, 0);
+                    slab.begin(attempt);
                     self.to_seal.push_back(seq);
                 }
             }
@@ -835,6 +869,7 @@ impl Producer {
         self.retired.extend(open.map(SlabSeq));
         self.slabs.clear();
         (self.first, self.untold) = (SlabSeq(0), SlabSeq(0));
+        self.attempts += 1;
         self.unacked_bytes = 0;
         (self.window_bytes, self.window_slabs) = (u64::MAX, u16::MAX);
         self.to_seal.clear();

@@ -521,6 +521,8 @@ impl Session {
                     });
                     continue;
                 }
+                // The peer has forgotten it: it has all there was.
+                None if phase == ConnPhase::Open => self.producer.abandon(conn),
                 None => {}
             }
             if phase == ConnPhase::Open && !is_own {

@@ -291,6 +291,7 @@ impl Session {
             .get_or_insert(now.after(self.config.lifetime_ns));
         self.state = State::Suspended(until);
         self.consumer.suspend();
+        self.producer.suspend();
         self.chans.clear();
         self.events.push_back(Event::Suspended);
     }

@@ -753,14 +753,12 @@ impl World {
                 .map(|(_, place)| place)
                 .collect();
             self.complete_crcs(half, seq);
-            let keys: BTreeMap<(u64, u64), Key> = places
+            let keys: Vec<(Place, Key)> = places
                 .iter()
-                .map(|place| ((place.at, place.len), self.register(half, seq, *place)))
+                .map(|place| (*place, self.register(half, seq, *place)))
                 .collect();
-            let session = self.session(half).unwrap();
-            session
-                .producer()
-                .announce(seq, |place| keys[&(place.at, place.len)]);
+            let key = |wanted| keys.iter().find(|(place, _)| *place == wanted).unwrap().1;
+            self.session(half).unwrap().producer().announce(seq, key);
         }
         while mode == Mode::Push
             && let Some(grant) = self.session(half).unwrap().consumer().poll_grant()

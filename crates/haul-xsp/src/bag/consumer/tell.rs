@@ -4,7 +4,7 @@ use super::{Consumer, Grant, Mode, Path, Plan, SlabState};
 use crate::SlabSeq;
 use crate::bag::plan::Estimate;
 use crate::time::Time;
-use crate::wire::{Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
+use crate::wire::{Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
 
 impl Consumer {
     /// What the peer is to be told.
@@ -40,7 +40,7 @@ impl Consumer {
                 offset: grant.offset,
                 len: u32::try_from(grant.len).unwrap_or(u32::MAX),
                 crc: None,
-                fin: false,
+                fin: grant.len == 0,
                 reset: None,
                 key,
             });
@@ -123,6 +123,14 @@ impl Consumer {
                         )
                     });
                     self.grants.extend(grants);
+                    // Nothing before this has memory but what was just named.
+                    let end = Grant {
+                        conn: *conn,
+                        offset: rx.credit,
+                        at: 0,
+                        len: 0,
+                    };
+                    self.grants.push_back((end, Some(Key::default())));
                 }
             }
         }

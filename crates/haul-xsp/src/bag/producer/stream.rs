@@ -51,6 +51,8 @@ pub(super) struct Slab {
     /// Push: records before this one, and octets of it, have been handed out; writes outstanding.
     pub(super) cursor: (usize, u64),
     pub(super) writes: u32,
+    /// Which attempt the writes belong to.
+    pub(super) attempt: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,21 +114,35 @@ impl Tx {
         slab.push_end(conn, self.packed, end);
     }
 
-    /// The key of an offset that the peer lets this end write, and octets from there.
-    pub(super) fn granted(&self, offset: u64) -> Option<(Key, u64)> {
-        let grant = self
-            .grants
-            .iter()
-            .find(|(at, len, _)| (*at..at + len).contains(&offset));
-        grant.map(|(at, len, key)| {
-            let inside = offset - at;
-            let to = key.to.wrapping_add(inside);
-            (Key { to, ..*key }, len - inside)
-        })
+    /// What the peer lets this end write from an offset on; `None` while it has not said.
+    pub(super) fn granted(&self, offset: u64) -> Option<Granted> {
+        if self.abandoned {
+            return Some(Granted::Used(u64::MAX));
+        }
+        let (at, len, key) = *self.grants.iter().find(|(at, len, _)| offset < at + len)?;
+        let Some(inside) = offset.checked_sub(at) else {
+            return Some(Granted::Used(at - offset));
+        };
+        let to = key.to.wrapping_add(inside);
+        Some(Granted::Key(Key { to, ..key }, len - inside))
     }
 }
 
+/// Whether octets of a slab may be written.
+pub(super) enum Granted {
+    /// With this key, so many octets.
+    Key(Key, u64),
+    /// So many octets have no memory any more, because the peer has used them up: it has them from a former attempt.
+    Used(u64),
+}
+
 impl Slab {
+    /// From the beginning, with new keys.
+    pub(super) fn begin(&mut self, attempt: u64) {
+        self.state = SlabState::Sealed;
+        (self.cursor, self.writes, self.attempt) = ((0, 0), 0, attempt);
+    }
+
     pub(super) fn push(&mut self, conn: ConnId, range: Range) {
         self.bytes += range.place.len;
         let Place { memory, at, len } = range.place;
