@@ -141,7 +141,7 @@ fn slabs_that_break_a_rule_are_refused_by_name() {
         (vec![slab(0, Vec::new())], Breach::Window),
         (vec![slab(0, many)], Breach::Window),
         (
-            (0..17).map(|seq| slab(seq, vec![record(seq, 1)])).collect(),
+            (0..65).map(|seq| slab(seq, vec![record(seq, 1)])).collect(),
             Breach::Window,
         ),
         (vec![slab(0, vec![record(1, 1)])], Breach::Gap),

@@ -2,6 +2,11 @@
 //! until a region is free again: one round trip where octets are pushed, two where they are pulled. On virtual time, with octets
 //! coming in at the path's rate and one connection.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "what is not there where it must be fails the test"
+)]
+
 mod common;
 
 use std::cmp::Reverse;
@@ -239,7 +244,7 @@ fn share(mode: Mode, regions: u16, ring: u64) -> u64 {
 #[test]
 fn rings_of_the_size_that_the_law_asks_for_give_the_full_rate_and_a_third_of_it_does_not() {
     for mode in [Mode::Push, Mode::Pull] {
-        for regions in [3, 4, 8, 16] {
+        for regions in [3, 4, 8] {
             let ring = ring_bytes(RATE_BPS, RTT_NS, regions, mode);
             let (whole, third) = (share(mode, regions, ring), share(mode, regions, ring / 3));
             println!("{mode:?} N={regions:2} B={ring:8}: {whole:3} %, a third of it {third:3} %");

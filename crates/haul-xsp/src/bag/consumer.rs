@@ -53,7 +53,7 @@ impl Default for ConsumerConfig {
             arena_bytes: 256 << 20,
             extent_bytes_min: 4 << 10,
             extent_bytes_max: 4 << 20,
-            window_slabs: 16,
+            window_slabs: 64,
             records_max: 16 << 10,
             mode: Mode::Pull,
             verify: true,
@@ -711,7 +711,7 @@ impl Consumer {
             crc,
             ..
         } = item.record;
-        if verify && crc.is_some() && len > 0 {
+        if verify && crc.is_some() && len > 0 && self.is_wanted(conn) {
             self.to_verify.push_back(Verify {
                 slab: seq,
                 index,
@@ -722,6 +722,10 @@ impl Consumer {
         } else {
             self.item_done(seq, index);
         }
+    }
+
+    fn is_wanted(&self, conn: ConnId) -> bool {
+        self.conns.get(&conn).is_some_and(|rx| !rx.discarded)
     }
 
     /// A record whose checksum is to be computed.
@@ -747,10 +751,11 @@ impl Consumer {
     /// The slab failed too often.
     pub fn handle_verified(&mut self, verify: &Verify, crc: u32) -> Result<(), Breach> {
         let Verify { slab, index, .. } = *verify;
+        let is_wanted = self.is_wanted(verify.conn);
         let Some(item) = self.item(slab, index).filter(|item| !item.done) else {
             return Ok(());
         };
-        if item.record.crc == Some(crc) {
+        if item.record.crc == Some(crc) || !is_wanted {
             self.item_done(slab, index);
             return Ok(());
         }

@@ -37,7 +37,7 @@ pub struct ProducerConfig {
     pub retain: bool,
     /// A stream is done with only when the far end of the session has told that it has it all.
     pub await_delivery: bool,
-    /// Most records of a slab.
+    /// Most records of a slab. With the peer's window of slabs no more than it takes at a time: 64 of 256 by default.
     pub records_max: usize,
     /// Longest time that a first octet waits for more while slabs are under way, ns; a quarter of the round trip if less.
     pub flush_max_ns: u64,
@@ -52,7 +52,7 @@ impl Default for ProducerConfig {
             mode: Mode::Pull,
             retain: false,
             await_delivery: false,
-            records_max: 1_024,
+            records_max: 256,
             flush_max_ns: 5_000_000,
         }
     }
@@ -208,6 +208,7 @@ impl Producer {
         if !self.append(now, conn, place, crc) {
             self.ring.free(conn, place);
         }
+        self.urgent |= self.ring.take_completed();
     }
 
     /// Octets in foreign memory, to be sent on from there; [`Self::poll_released`] says when they are free. At most
@@ -334,8 +335,8 @@ impl Producer {
         {
             return false;
         }
-        let is_full = self.ready_bytes >= self.ring.region_bytes() || self.ring.is_exhausted();
-        let is_late = open + 1 < usize::from(self.config.regions)
+        let is_full = self.ready_bytes >= self.ring.region_bytes();
+        let is_late = open * 2 < usize::from(self.config.regions)
             && self.flush_at().is_some_and(|at| at <= now);
         open == 0 || self.urgent || is_full || is_late
     }
@@ -356,7 +357,7 @@ impl Producer {
         let open = self.slabs.len();
         let waits = !self.round.is_empty()
             && self.unacked_bytes < self.window_bytes
-            && open + 1 < usize::from(self.config.regions)
+            && open * 2 < usize::from(self.config.regions)
             && open < self.slabs_max();
         self.flush_at().filter(|_| waits)
     }

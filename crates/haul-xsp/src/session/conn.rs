@@ -476,13 +476,13 @@ impl Session {
             .iter()
             .filter(|(_, known)| known.state != ConnPhase::Asked);
         known
-            .filter_map(|(conn, _)| {
+            .map(|(conn, _)| {
                 let (delivered, finished) = self.consumer.delivered(*conn).unwrap_or_default();
-                Some(ConnState {
+                ConnState {
                     conn: *conn,
                     delivered,
                     finished,
-                })
+                }
             })
             .collect()
     }

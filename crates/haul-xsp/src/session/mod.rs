@@ -288,7 +288,7 @@ impl Session {
     fn suspend(&mut self, now: Time) {
         let until = *self
             .deadline
-            .get_or_insert(now.after(self.config.lifetime_ns));
+            .get_or_insert_with(|| now.after(self.config.lifetime_ns));
         self.state = State::Suspended(until);
         self.consumer.suspend();
         self.producer.suspend();

@@ -434,6 +434,13 @@ impl Pdu {
             Self::AppData { option, octets } => {
                 out.u32(*option).bytes(octets);
             }
+            _ => self.emit_rest(out),
+        }
+    }
+
+    /// Connections and slabs, resumption, reports.
+    fn emit_rest(&self, out: &mut Writer) {
+        match self {
             Self::ConnOpen { conn, credit, to } => {
                 out.u32(conn.0).u32(0).u64(*credit);
                 to.emit(out);
@@ -520,6 +527,8 @@ impl Pdu {
                     });
                 });
             }
+            // The others are written by `emit_body`.
+            _ => {}
         }
     }
 }

@@ -130,7 +130,7 @@ impl SlabAnnounce {
 
     pub(super) fn emit(&self, out: &mut Writer) {
         let count = u16::try_from(self.records.len()).unwrap_or(u16::MAX);
-        let flags = u16::from(self.last) * SLAB_LAST | u16::from(self.grant) * SLAB_PUSH;
+        let flags = (u16::from(self.last) * SLAB_LAST) | (u16::from(self.grant) * SLAB_PUSH);
         let total = u32::try_from(self.total()).unwrap_or(u32::MAX);
         out.u64(self.seq.0).u16(flags).u16(count);
         out.u32(total).u64(self.t_us);

@@ -2,14 +2,11 @@
 #![allow(
     dead_code,
     unreachable_pub,
-    clippy::missing_panics_doc,
-    reason = "each test uses a part"
-)]
-#![allow(
     clippy::allow_attributes,
-    reason = "whether it is used differs from test to test"
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "each test uses its part of it"
 )]
-#![expect(clippy::cast_possible_truncation, reason = "small numbers from a seed")]
 
 pub mod app;
 pub mod random;

@@ -542,13 +542,11 @@ impl World {
                 self.at(20 * MS, Happening::Reconnect { segment: 0 });
             }
             Event::Stopped { conn, .. } => app.streams.get_mut(&conn).unwrap().stopped = true,
-            Event::Resumed { anew } => {
-                if anew {
-                    self.benches[half].way += 1;
-                    for stream in app.streams.values_mut() {
-                        if let Some(held) = stream.held.take() {
-                            stream.read = held.offset;
-                        }
+            Event::Resumed { anew: true } => {
+                self.benches[half].way += 1;
+                for stream in app.streams.values_mut() {
+                    if let Some(held) = stream.held.take() {
+                        stream.read = held.offset;
                     }
                 }
             }
@@ -760,6 +758,25 @@ impl World {
             let key = |wanted| keys.iter().find(|(place, _)| *place == wanted).unwrap().1;
             self.session(half).unwrap().producer().announce(seq, key);
         }
+        self.move_octets(half, now, mode, latency);
+        let epoch = self.epochs[half / 2];
+        while let Some(octets) = self.session(half).unwrap().poll_transmit(now) {
+            self.transmit(half, epoch, octets);
+        }
+        let ring = &self.setup.config.producer;
+        let most = u64::from(ring.regions) * ring.region_bytes;
+        let (used, _) = self.session(half).unwrap().producer().occupancy();
+        assert!(used <= most, "seed {}: the ring holds {used}", self.seed);
+        let (used, all) = self.session(half).unwrap().consumer().occupancy();
+        assert!(
+            used <= all,
+            "seed {}: the arena holds {used} of {all}",
+            self.seed
+        );
+    }
+
+    /// Grants, writes, reads and checks.
+    fn move_octets(&mut self, half: usize, now: Time, mode: Mode, latency: u64) {
         while mode == Mode::Push
             && let Some(grant) = self.session(half).unwrap().consumer().poll_grant()
         {
@@ -803,20 +820,6 @@ impl World {
             }
             self.events += 1;
         }
-        let epoch = self.epochs[half / 2];
-        while let Some(octets) = self.session(half).unwrap().poll_transmit(now) {
-            self.transmit(half, epoch, octets);
-        }
-        let ring = &self.setup.config.producer;
-        let most = u64::from(ring.regions) * ring.region_bytes;
-        let (used, _) = self.session(half).unwrap().producer().occupancy();
-        assert!(used <= most, "seed {}: the ring holds {used}", self.seed);
-        let (used, all) = self.session(half).unwrap().consumer().occupancy();
-        assert!(
-            used <= all,
-            "seed {}: the arena holds {used} of {all}",
-            self.seed
-        );
     }
 
     /// Records that a gateway made of parts get checksums of their own.
@@ -909,7 +912,7 @@ impl World {
 
 /// Node and side of one end of a segment.
 fn place_of(half: usize) -> (usize, Side) {
-    if half % 2 == 0 {
+    if half.is_multiple_of(2) {
         (half / 2, Side::Far)
     } else {
         (half / 2 + 1, Side::Near)
@@ -918,5 +921,9 @@ fn place_of(half: usize) -> (usize, Side) {
 
 /// The other segment's end at the same gateway.
 fn neighbour(half: usize) -> usize {
-    if half % 2 == 0 { half - 1 } else { half + 1 }
+    if half.is_multiple_of(2) {
+        half - 1
+    } else {
+        half + 1
+    }
 }

@@ -173,7 +173,7 @@ impl Consumer {
     pub(super) fn replan(&mut self, now: Time) {
         let measured = self.estimate.rate_bps();
         let declared = self.config.rate_bps;
-        let rate = declared.unwrap_or(measured.saturating_add(measured / 4));
+        let rate = declared.unwrap_or_else(|| measured.saturating_add(measured / 4));
         if let (Some(rtt_ns), true) = (self.estimate.rtt_ns(), rate > 0) {
             let wanted = Plan::for_path(&Path {
                 rate_bps: rate,

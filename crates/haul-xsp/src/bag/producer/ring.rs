@@ -49,7 +49,8 @@ pub(super) struct Ring {
     users: BTreeMap<ConnId, (u64, u64)>,
     /// Counts regions begun.
     generation: u64,
-    exhausted: bool,
+    /// The region that was being filled is full.
+    completed: bool,
 }
 
 impl Ring {
@@ -61,7 +62,7 @@ impl Ring {
             partitions: BTreeMap::new(),
             users: BTreeMap::new(),
             generation: 0,
-            exhausted: false,
+            completed: false,
         }
     }
 
@@ -77,9 +78,9 @@ impl Ring {
         self.regions.iter().map(|region| region.held).sum()
     }
 
-    /// Somebody had octets to send, and there was no room for them.
-    pub(super) const fn is_exhausted(&self) -> bool {
-        self.exhausted
+    /// Whether a region has become full since this was last asked: what is in it should not wait for the next one.
+    pub(super) fn take_completed(&mut self) -> bool {
+        std::mem::take(&mut self.completed)
     }
 
     pub(super) fn reserve(&mut self, conn: ConnId, want: u64) -> Option<Fill> {
@@ -112,14 +113,10 @@ impl Ring {
             let next = (1..n).map(|step| (self.filling + step) % n);
             let is_free =
                 |index: &usize| self.regions[*index].held == 0 && self.regions[*index].open == 0;
-            let Some(next) = next.into_iter().find(is_free) else {
-                self.exhausted = true;
-                return None;
-            };
+            let next = next.into_iter().find(is_free)?;
             self.close_region(self.filling);
             self.begin(next);
         }
-        self.exhausted = false;
         self.users.entry(conn).or_default().1 = self.generation;
         let share = self.region_bytes / self.users.len() as u64;
         let len = share.max(PARTITION_MIN).min(self.room());
@@ -182,6 +179,7 @@ impl Ring {
         self.users.entry(conn).or_default().0 += len;
         if partition.left == 0 || partition.region != self.filling {
             region.open -= 1;
+            self.completed |= region.open == 0 && region.cut >= self.region_bytes;
             self.partitions.remove(&conn);
         }
         (len > 0).then_some(place)
@@ -203,7 +201,6 @@ impl Ring {
         if let Some((held, _)) = self.users.get_mut(&conn) {
             *held -= place.len;
         }
-        self.exhausted = false;
     }
 }
 
@@ -227,7 +224,7 @@ mod tests {
         let mut ring = Ring::new(3, 16 * KIB);
         let places: Vec<Place> = std::iter::from_fn(|| fill(&mut ring, 1, 16 * KIB)).collect();
         assert_eq!(places.len(), 3);
-        assert!(ring.is_exhausted());
+        assert_eq!(ring.reserve(ConnId(1), KIB), None);
         ring.free(ConnId(1), places[0]);
         let again = fill(&mut ring, 1, u64::MAX).unwrap();
         assert_eq!(again, places[0]);
