@@ -282,47 +282,62 @@ impl Consumer {
         }
     }
 
-    /// Promises more to a connection: up to its window, and no more than there is free, so that nobody can have it all
-    /// (dynamic thresholds, Choudhury and Hahne 1998).
+    /// Promises more to a connection: up to its window, no more than there is free, so that nobody can have it all (dynamic
+    /// thresholds, Choudhury and Hahne 1998), and never what another needs for its first extent: else, over several hops,
+    /// each could wait for memory that the other has.
     fn grant(&mut self, conn: ConnId) {
-        let Some(rx) = self.conns.get_mut(&conn).filter(|rx| rx.is_open()) else {
-            return;
-        };
-        loop {
-            let promised = rx.promised();
-            let most = rx
-                .window
-                .min(self.arena.free_bytes().max(self.arena.least()));
-            if promised >= most {
-                // Waits for memory, not for its own reader.
-                if promised < rx.window && !std::mem::replace(&mut rx.hungry, true) {
-                    self.hungry.push_back(conn);
-                }
+        while let Some(rx) = self.conns.get(&conn).filter(|rx| rx.is_open()) {
+            let (promised, window) = (rx.promised(), rx.window);
+            let (free, least) = (self.arena.free_bytes(), self.arena.least());
+            let most = window.min(free.max(least));
+            if promised >= window {
                 return;
             }
-            let want = (rx.window / 4)
-                .clamp(self.arena.least(), self.config.extent_bytes_max)
-                .min(most - promised);
-            let Some((at, len)) = self.arena.take(want) else {
+            let want = (window / 4).clamp(least, self.config.extent_bytes_max);
+            let want = want.min(most.saturating_sub(promised)).max(least);
+            let is_first = promised == 0;
+            let spare = free.saturating_sub(self.owed(want));
+            let may = promised < most && (is_first || spare >= want);
+            let taken = may.then(|| self.arena.take(want)).flatten();
+            let Some(rx) = self.conns.get_mut(&conn) else {
+                return;
+            };
+            let Some((at, len)) = taken else {
                 if !std::mem::replace(&mut rx.hungry, true) {
                     self.hungry.push_back(conn);
                 }
                 return;
             };
-            let grant = Grant {
-                conn,
-                offset: rx.credit,
-                at,
-                len,
-            };
+            let offset = rx.credit;
             rx.push_extent(at, len);
             match self.config.mode {
                 Mode::Pull => {
                     self.credits.insert(conn);
                 }
-                Mode::Push => self.grants.push_back((grant, None)),
+                Mode::Push => self.grants.push_back((
+                    Grant {
+                        conn,
+                        offset,
+                        at,
+                        len,
+                    },
+                    None,
+                )),
             }
         }
+    }
+
+    /// Octets that connections without any memory need for their first extent; counted only where that could matter.
+    fn owed(&self, want: u64) -> u64 {
+        let least = self.arena.least();
+        if self.arena.free_bytes() >= want + least * self.conns.len() as u64 {
+            return 0;
+        }
+        let bare = self
+            .conns
+            .values()
+            .filter(|rx| rx.is_open() && rx.promised() == 0);
+        least * bare.count() as u64
     }
 
     /// The application wants nothing more of a stream: what comes is dropped.
@@ -356,9 +371,11 @@ impl Consumer {
             .get_mut(&record.conn)
             .ok_or(Breach::NoConnection)?;
         rx.on_announce(record, now, 0)?;
+        let unused = rx.take_unused();
         if rx.on_placed(record) {
             self.readable.push_back(record.conn);
         }
+        self.give(unused.into_iter());
         Ok(())
     }
 
@@ -421,6 +438,11 @@ impl Consumer {
                 .get_mut(&record.conn)
                 .ok_or(Breach::NoConnection)?;
             let wants_more = rx.on_announce(record, now, rtt_ns)?;
+            if rx.end.is_some() {
+                let unused = rx.take_unused();
+                self.give(unused.into_iter());
+                continue;
+            }
             if wants_more {
                 self.grant(record.conn);
             }

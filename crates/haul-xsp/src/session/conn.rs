@@ -110,13 +110,11 @@ impl Session {
 
     fn send_conn_ack(&mut self, conn: ConnId) {
         let credit = self.consumer.credit(conn);
-        if let Some(link) = &mut self.link {
-            link.send(&Pdu::ConnAck {
-                conn,
-                status: 0,
-                credit,
-            });
-        }
+        self.say(&Pdu::ConnAck {
+            conn,
+            status: 0,
+            credit,
+        });
     }
 
     /// Refuses a connection that the peer opens. `status` is not 0.
@@ -132,13 +130,11 @@ impl Session {
             return Err(Misuse::NoConnection);
         }
         self.forget(conn);
-        if let Some(link) = &mut self.link {
-            link.send(&Pdu::ConnAck {
-                conn,
-                status: status.max(1),
-                credit: 0,
-            });
-        }
+        self.say(&Pdu::ConnAck {
+            conn,
+            status: status.max(1),
+            credit: 0,
+        });
         Ok(())
     }
 
@@ -180,9 +176,7 @@ impl Session {
         known.stopped = Some(code);
         self.consumer.discard(conn);
         self.ending.insert(conn);
-        if let Some(link) = &mut self.link {
-            link.send(&Pdu::ConnReset { conn, code });
-        }
+        self.say(&Pdu::ConnReset { conn, code });
     }
 
     /// The far end has all of a connection before `delivered`: to be passed on, at gateways.
@@ -239,6 +233,15 @@ impl Session {
             return Err(Misuse::TooLarge);
         }
         self.tell(&Pdu::AppData { option, octets })
+    }
+
+    /// Says something about a connection, now or, if there is no control connection, when there is one again: then
+    /// [`Self::sync`] says it.
+    fn say(&mut self, pdu: &Pdu) {
+        let is_open = matches!(self.state, State::Open | State::Draining);
+        if let Some(link) = self.link.as_mut().filter(|_| is_open) {
+            link.send(pdu);
+        }
     }
 
     pub(super) fn tell(&mut self, pdu: &Pdu) -> Result<(), Misuse> {

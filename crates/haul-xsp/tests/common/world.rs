@@ -522,6 +522,10 @@ impl World {
                 self.session(half).unwrap().accept_conn(conn).unwrap();
             }
             Event::ConnAccepted(conn) => app.stream(&mut self.random, conn).open = true,
+            Event::ConnRefused { conn, .. } => {
+                // While the next hop is away.
+                app.streams.get_mut(&conn).unwrap().closed = true;
+            }
             Event::ConnClosed(conn) => {
                 let stream = app.streams.get_mut(&conn).unwrap();
                 assert!(!stream.closed, "seed {}: {conn:?} closed twice", self.seed);

@@ -35,8 +35,10 @@ struct Extent {
     offset: u64,
     at: u64,
     len: u64,
-    /// Octets used up. `released <= len`
+    /// Octets used up. `released + unused <= len`
     released: u64,
+    /// Octets behind the end of the stream.
+    unused: u64,
 }
 
 /// A range that is announced.
@@ -116,6 +118,7 @@ impl Rx {
             at,
             len,
             released: 0,
+            unused: 0,
         });
         self.credit += len;
     }
@@ -238,6 +241,28 @@ impl Rx {
         self.tell()
     }
 
+    /// The stream has ended: what was promised beyond its end is free now, and the extent in which it ends as soon as what
+    /// is in it has been used up.
+    pub(super) fn take_unused(&mut self) -> Vec<(u64, u64)> {
+        let mut freed = Vec::new();
+        while let Some(last) = self.extents.back_mut() {
+            let unused = (last.offset + last.len).saturating_sub(self.announced);
+            if unused == 0 {
+                break;
+            }
+            last.unused = unused.min(last.len);
+            if last.released + last.unused < last.len {
+                break;
+            }
+            freed.extend(
+                self.extents
+                    .pop_back()
+                    .map(|extent| (extent.at, extent.len)),
+            );
+        }
+        freed
+    }
+
     /// Where an octet of the stream goes, and how many behind it go there too.
     pub(super) fn place(&self, offset: u64) -> Option<(u64, u64)> {
         let index = self
@@ -304,14 +329,14 @@ impl Rx {
             };
             let part = (end - offset)
                 .min(extent.offset + extent.len - offset)
-                .min(extent.len - extent.released);
+                .min(extent.len - extent.released - extent.unused);
             if part == 0 {
                 break;
             }
             extent.released += part;
             self.released += part;
             offset += part;
-            if extent.released == extent.len {
+            if extent.released + extent.unused == extent.len {
                 freed.extend(
                     self.extents
                         .remove(index)
