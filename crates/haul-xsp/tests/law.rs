@@ -51,6 +51,7 @@ impl Path {
                 methods: vec![AuthMethod::Anonymous],
                 ..AuthConfig::default()
             },
+            conns_max: 4,
             protocols: vec![tcp()],
             producer: ProducerConfig {
                 regions,

@@ -27,6 +27,7 @@ fn setup(random: &mut Random) -> Setup {
         AuthMethod::Anonymous
     };
     let config = SessionConfig {
+        conns_max: 16,
         keepalive_ns: 500 * MS,
         lifetime_ns: 60 * SECOND_NS,
         auth: AuthConfig {

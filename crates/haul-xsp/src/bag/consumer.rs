@@ -33,6 +33,8 @@ pub struct ConsumerConfig {
     pub window_slabs: u16,
     /// Records in them, all together.
     pub records_max: usize,
+    /// Connections that there may be: for each a least extent is kept, the rest is for whoever needs it.
+    pub conns_max: usize,
     /// Who moves the octets.
     pub mode: Mode,
     /// Whether checksums of records are compared.
@@ -55,6 +57,7 @@ impl Default for ConsumerConfig {
             extent_bytes_max: 4 << 20,
             window_slabs: 64,
             records_max: 16 << 10,
+            conns_max: 16 << 10,
             mode: Mode::Pull,
             verify: true,
             message_max: 16 << 20,
@@ -327,17 +330,16 @@ impl Consumer {
         }
     }
 
-    /// Octets that connections without any memory need for their first extent; counted only where that could matter.
+    /// Octets that connections without any memory need for their first extent, those that are yet to come included; counted
+    /// only where that could matter.
     fn owed(&self, want: u64) -> u64 {
         let least = self.arena.least();
-        if self.arena.free_bytes() >= want + least * self.conns.len() as u64 {
+        let all = self.config.conns_max as u64;
+        if self.arena.free_bytes() >= want + least * all {
             return 0;
         }
-        let bare = self
-            .conns
-            .values()
-            .filter(|rx| rx.is_open() && rx.promised() == 0);
-        least * bare.count() as u64
+        let served = self.conns.values().filter(|rx| rx.promised() > 0);
+        least * all.saturating_sub(served.count() as u64)
     }
 
     /// The application wants nothing more of a stream: what comes is dropped.

@@ -41,7 +41,7 @@ pub struct SessionConfig {
     pub lifetime_ns: u64,
     /// Time for a session to be opened or resumed, ns.
     pub handshake_ns: u64,
-    /// Most connections at a time; no more than the consumer's arena has extents.
+    /// Most connections at a time; no more than the consumer's arena has extents, and `consumer.conns_max` follows.
     pub conns_max: usize,
     /// Most channels at a time.
     pub chans_max: usize,
@@ -184,6 +184,7 @@ impl Session {
         let extents = config.consumer.arena_bytes / config.consumer.extent_bytes_min.max(1);
         let extents = usize::try_from(extents).unwrap_or(usize::MAX);
         config.conns_max = config.conns_max.min(extents);
+        config.consumer.conns_max = config.conns_max;
         let (producer, consumer) = halves(&config, end_to_end)?;
         Ok(Self {
             is_opener,
