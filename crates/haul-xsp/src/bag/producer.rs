@@ -304,6 +304,12 @@ impl Producer {
         }
     }
 
+    /// What a peer that has all of a stream, and its half close, tells.
+    pub(crate) fn whole(&self, conn: ConnId) -> Option<u64> {
+        let tx = self.conns.get(&conn)?;
+        (tx.end == Some(End::Fin) && tx.end_packed).then_some(tx.next + 1)
+    }
+
     /// Whether the peer's wish for no more changes anything.
     pub(crate) fn is_stoppable(&self, conn: ConnId) -> bool {
         self.conns
@@ -613,6 +619,14 @@ impl Producer {
     pub(crate) fn poll_pdu(&mut self, now: Time) -> Option<Pdu> {
         if let Some(seq) = self.revokes.pop_front() {
             return Some(Pdu::SlabRevoke { seq });
+        }
+        // What the peer had before a resumption may be done with before it is told again.
+        self.untold = self.untold.max(self.first);
+        while self
+            .slab(self.untold)
+            .is_some_and(|slab| slab.state == SlabState::Done)
+        {
+            self.untold = self.untold.next();
         }
         // In order at first, whatever the order in which they became ready.
         while let Some(at) = self.outgoing.iter().position(|seq| *seq <= self.untold) {

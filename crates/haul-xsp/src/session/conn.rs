@@ -525,7 +525,7 @@ impl Session {
                     continue;
                 }
                 // The peer has forgotten it: it has all there was.
-                None if phase == ConnPhase::Open => self.producer.abandon(conn),
+                None if phase == ConnPhase::Open => self.forgotten(conn)?,
                 None => {}
             }
             if phase == ConnPhase::Open && !is_own {
@@ -537,6 +537,16 @@ impl Session {
             self.ending.insert(conn);
         }
         Ok(())
+    }
+
+    /// The peer, which is the same as before, does not know the connection any more: it is done with it, and its last word
+    /// may be lost.
+    fn forgotten(&mut self, conn: ConnId) -> Result<(), Error> {
+        self.producer.abandon(conn);
+        let Some(delivered) = self.producer.whole(conn).filter(|_| self.ack.end_to_end) else {
+            return Ok(());
+        };
+        self.on_conn_acked(conn, delivered)
     }
 
     /// At a gateway that a session comes to on a new way: the connections that both ends know, from where they have got.
