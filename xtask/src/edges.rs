@@ -37,6 +37,11 @@ const ALLOWED: &[Allowed] = &[
         external: Some(&["crc-fast", "siphasher", "thiserror"]),
     },
     Allowed {
+        krate: "haul-xsp",
+        internal: &[],
+        external: Some(&["crc-fast", "hmac", "sha2", "thiserror"]),
+    },
+    Allowed {
         krate: "haul-sim",
         internal: &["haul-cc", "haul-netem", "haul-udt"],
         external: PURE,

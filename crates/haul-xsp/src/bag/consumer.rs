@@ -1,0 +1,956 @@
+//! The consumer's side: where each stream goes, what is read when, what is acknowledged, what is handed out in order.
+
+mod rx;
+mod tell;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use super::extent::Arena;
+use super::plan::{Estimate, Mode, Pacer, Path, Plan};
+use super::{Breach, End};
+use crate::time::Time;
+use crate::wire::{Key, Record, SlabAnnounce};
+use crate::{ConnId, SlabSeq};
+
+use rx::Rx;
+pub use rx::{Data, Read};
+
+/// The window of a connection begins with this, octets.
+const WINDOW_START: u64 = 64 << 10;
+/// Checksums of a slab may fail so often.
+const TRIES_MAX: u8 = 8;
+
+/// Choices for a consumer.
+#[derive(Debug, Clone)]
+pub struct ConsumerConfig {
+    /// Octets of memory for what arrives, a power of two. Credits never promise more.
+    pub arena_bytes: u64,
+    /// Least extent of it, a power of two: what an idle connection is promised.
+    pub extent_bytes_min: u64,
+    /// Largest extent, a power of two.
+    pub extent_bytes_max: u64,
+    /// Slabs that may be announced and not acknowledged.
+    pub window_slabs: u16,
+    /// Records in them, all together.
+    pub records_max: usize,
+    /// Connections that there may be: for each a least extent is kept, the rest is for whoever needs it.
+    pub conns_max: usize,
+    /// Who moves the octets.
+    pub mode: Mode,
+    /// Whether checksums of records are compared.
+    pub verify: bool,
+    /// Largest read, octets.
+    pub message_max: u32,
+    /// Reads that the channel may have outstanding (ORD).
+    pub reads_max: u16,
+    /// Rate not to be exceeded, bits per second: of a reserved path, or of a policer.
+    pub rate_bps: Option<u64>,
+    /// Burst that a policer lets pass, octets.
+    pub burst_bytes: Option<u64>,
+}
+
+impl Default for ConsumerConfig {
+    fn default() -> Self {
+        Self {
+            arena_bytes: 256 << 20,
+            extent_bytes_min: 4 << 10,
+            extent_bytes_max: 4 << 20,
+            window_slabs: 64,
+            records_max: 16 << 10,
+            conns_max: 16 << 10,
+            mode: Mode::Pull,
+            verify: true,
+            message_max: 16 << 20,
+            reads_max: 128,
+            rate_bps: None,
+            burst_bytes: None,
+        }
+    }
+}
+
+/// A read to be posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Get {
+    /// For [`Consumer::handle_got`].
+    pub id: GetId,
+    /// From where.
+    pub key: Key,
+    /// To where in the arena, octets.
+    pub at: u64,
+    /// Octets.
+    pub len: u32,
+}
+
+/// A read under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GetId(u64);
+
+/// A record to be checked: the CRC32C over [`Consumer::places`] of it, to [`Consumer::handle_verified`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verify {
+    /// Its slab.
+    pub slab: SlabSeq,
+    /// Which of the slab's records.
+    pub index: usize,
+    /// Its connection.
+    pub conn: ConnId,
+    /// Where in the stream.
+    pub offset: u64,
+    /// Octets.
+    pub len: u32,
+}
+
+/// Memory that the peer is to be allowed to write (push).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// For which connection.
+    pub conn: ConnId,
+    /// From which offset of its stream.
+    pub offset: u64,
+    /// Where in the arena.
+    pub at: u64,
+    /// Octets.
+    pub len: u64,
+}
+
+#[derive(Debug)]
+struct Slab {
+    records: Vec<Item>,
+    /// Records that are not placed.
+    left: usize,
+    state: SlabState,
+    /// Keys are of before a resumption: not to be used.
+    stale: bool,
+    /// Counts announcements: a read with the key of an old one may fail without anybody's fault.
+    announcement: u32,
+    tries: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SlabState {
+    Open,
+    /// Confirmed when no read is under way.
+    Revoking,
+    Placed,
+    Revoked,
+}
+
+#[derive(Debug)]
+struct Item {
+    record: Record,
+    /// `placed <= posted <= record.len`
+    posted: u32,
+    placed: u32,
+    outstanding: u16,
+    failed: bool,
+    /// A read failed although its key was of the last announcement.
+    blamed: bool,
+    done: bool,
+}
+
+/// Reads, acknowledges, hands out.
+#[derive(Debug)]
+pub struct Consumer {
+    config: ConsumerConfig,
+    arena: Arena,
+    conns: BTreeMap<ConnId, Rx>,
+    /// Not done with, in order; the first has number `first`.
+    slabs: VecDeque<Slab>,
+    first: SlabSeq,
+    /// Records in `slabs`. At most `config.records_max`.
+    records: usize,
+    /// Records with octets to be asked for.
+    to_get: VecDeque<(SlabSeq, usize)>,
+    /// Slab, record, octets, and the announcement that the key is of.
+    gets: HashMap<GetId, (SlabSeq, usize, u32, u32)>,
+    next_get: u64,
+    to_verify: VecDeque<Verify>,
+    readable: VecDeque<ConnId>,
+    /// Told to be readable.
+    unread: BTreeSet<ConnId>,
+    /// Connections whose credit waits for memory.
+    hungry: VecDeque<ConnId>,
+    grants: VecDeque<(Grant, Option<Key>)>,
+    /// Extents given back whose keys the peer has.
+    closed: VecDeque<(u64, u64)>,
+    credits: BTreeSet<ConnId>,
+    acked_conns: BTreeSet<ConnId>,
+    nacks: VecDeque<(SlabSeq, u16, Vec<u16>)>,
+    ack_due: bool,
+    pacer: Pacer,
+    paced_until: Option<Time>,
+    plan: Plan,
+    estimate: Estimate,
+    /// Tells the far end what is used up: at the session's ends, never between.
+    acknowledge: bool,
+    /// The peer is being told how far streams have got: nothing moves until it has answered.
+    frozen: bool,
+}
+
+/// Code of a SLAB_NACK: a checksum.
+const NACK_CRC: u16 = 1;
+/// Code of a SLAB_NACK: a read that failed.
+const NACK_REMOTE: u16 = 3;
+
+impl Consumer {
+    /// A consumer with an arena of its own.
+    #[must_use]
+    pub fn new(config: ConsumerConfig, acknowledge: bool) -> Self {
+        let least = config.extent_bytes_min.next_power_of_two();
+        let bytes = config.arena_bytes.next_power_of_two().max(least);
+        let mut consumer = Self {
+            arena: Arena::new(bytes, least),
+            conns: BTreeMap::new(),
+            slabs: VecDeque::new(),
+            first: SlabSeq(0),
+            records: 0,
+            to_get: VecDeque::new(),
+            gets: HashMap::new(),
+            next_get: 0,
+            to_verify: VecDeque::new(),
+            readable: VecDeque::new(),
+            unread: BTreeSet::new(),
+            hungry: VecDeque::new(),
+            grants: VecDeque::new(),
+            closed: VecDeque::new(),
+            credits: BTreeSet::new(),
+            acked_conns: BTreeSet::new(),
+            nacks: VecDeque::new(),
+            ack_due: false,
+            pacer: Pacer::new(),
+            paced_until: None,
+            // Before anything is measured: as many reads as there may be.
+            plan: Plan {
+                chunk: config.message_max.min(super::plan::CHUNK_MIN),
+                depth: config.reads_max.max(1),
+                bucket_bytes: u64::MAX,
+                starved: false,
+            },
+            estimate: Estimate::default(),
+            acknowledge,
+            frozen: false,
+            config,
+        };
+        consumer.replan(Time::default());
+        consumer
+    }
+
+    // Connections.
+
+    pub(crate) fn open(&mut self, conn: ConnId, from: u64) {
+        self.conns.insert(conn, Rx::new(from, WINDOW_START));
+        self.grant(conn);
+    }
+
+    /// The end of the stream has been handed out before.
+    pub(crate) fn set_ended(&mut self, conn: ConnId) {
+        if let Some(rx) = self.conns.get_mut(&conn) {
+            (rx.end, rx.end_read) = (Some(End::Fin), true);
+        }
+    }
+
+    /// Octets that the peer may send: an offset in the stream. For CONN_OPEN and CONN_ACK.
+    pub(crate) fn credit(&mut self, conn: ConnId) -> u64 {
+        self.credits.remove(&conn);
+        match self.config.mode {
+            Mode::Pull => self.conns.get(&conn).map_or(0, |rx| rx.credit),
+            Mode::Push => 0,
+        }
+    }
+
+    pub(crate) fn remove(&mut self, conn: ConnId) {
+        let Some(rx) = self.conns.remove(&conn) else {
+            return;
+        };
+        self.give(rx.extents());
+        self.credits.remove(&conn);
+        self.acked_conns.remove(&conn);
+        self.grants.retain(|(grant, _)| grant.conn != conn);
+    }
+
+    fn give(&mut self, extents: impl Iterator<Item = (u64, u64)>) {
+        for (at, len) in extents {
+            self.arena.give(at, len);
+            if self.config.mode == Mode::Push {
+                self.closed.push_back((at, len));
+            }
+        }
+        for _ in 0..self.hungry.len() {
+            if let Some(conn) = self.hungry.pop_front() {
+                if let Some(rx) = self.conns.get_mut(&conn) {
+                    rx.hungry = false;
+                }
+                self.grant(conn);
+            }
+        }
+    }
+
+    /// Promises more to a connection: up to its window, no more than there is free, so that nobody can have it all (dynamic
+    /// thresholds, Choudhury and Hahne 1998), and never what another needs for its first extent: else, over several hops,
+    /// each could wait for memory that the other has.
+    fn grant(&mut self, conn: ConnId) {
+        while let Some(rx) = self.conns.get(&conn).filter(|rx| rx.is_open()) {
+            let (promised, window) = (rx.promised(), rx.window);
+            let (free, least) = (self.arena.free_bytes(), self.arena.least());
+            let most = window.min(free.max(least));
+            if promised >= window {
+                return;
+            }
+            let want = (window / 4).clamp(least, self.config.extent_bytes_max);
+            let want = want.min(most.saturating_sub(promised)).max(least);
+            let is_first = promised == 0;
+            let spare = free.saturating_sub(self.owed(want));
+            let may = promised < most && (is_first || spare >= want);
+            let taken = may.then(|| self.arena.take(want)).flatten();
+            let Some(rx) = self.conns.get_mut(&conn) else {
+                return;
+            };
+            let Some((at, len)) = taken else {
+                if !std::mem::replace(&mut rx.hungry, true) {
+                    self.hungry.push_back(conn);
+                }
+                return;
+            };
+            let offset = rx.credit;
+            rx.push_extent(at, len);
+            match self.config.mode {
+                Mode::Pull => {
+                    self.credits.insert(conn);
+                }
+                Mode::Push => self.grants.push_back((
+                    Grant {
+                        conn,
+                        offset,
+                        at,
+                        len,
+                    },
+                    None,
+                )),
+            }
+        }
+    }
+
+    /// Octets that connections without any memory need for their first extent, those that are yet to come included; counted
+    /// only where that could matter.
+    fn owed(&self, want: u64) -> u64 {
+        let least = self.arena.least();
+        let all = self.config.conns_max as u64;
+        if self.arena.free_bytes() >= want + least * all {
+            return 0;
+        }
+        let served = self.conns.values().filter(|rx| rx.promised() > 0);
+        least * all.saturating_sub(served.count() as u64)
+    }
+
+    /// The application wants nothing more of a stream: what comes is dropped.
+    pub(crate) fn discard(&mut self, conn: ConnId) {
+        let Some(rx) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        rx.discarded = true;
+        let mut freed = Vec::new();
+        while let Some(Read::Data(data)) = rx.read(u64::MAX) {
+            freed.extend(rx.release(data.offset, data.len));
+        }
+        self.give(freed.into_iter());
+    }
+
+    /// The stream has ended and its end has been handed out, or nobody wants it and its end has come.
+    pub(crate) fn is_done(&self, conn: ConnId) -> bool {
+        self.conns.get(&conn).is_none_or(|rx| {
+            if rx.discarded {
+                rx.end.is_some() && rx.gets == 0
+            } else {
+                rx.end_read
+            }
+        })
+    }
+
+    /// The end of a stream, told apart from slabs.
+    pub(crate) fn on_end(&mut self, now: Time, record: &Record) -> Result<(), Breach> {
+        let rx = self
+            .conns
+            .get_mut(&record.conn)
+            .ok_or(Breach::NoConnection)?;
+        rx.on_announce(record, now, 0)?;
+        let unused = rx.take_unused();
+        if rx.on_placed(record) {
+            self.readable.push_back(record.conn);
+        }
+        self.give(unused.into_iter());
+        Ok(())
+    }
+
+    /// Whether all octets that were handed out are used up.
+    pub(crate) fn is_settled(&self, conn: ConnId) -> bool {
+        self.conns.get(&conn).is_none_or(Rx::is_settled)
+    }
+
+    /// Whether the stream ended with a reset.
+    pub(crate) fn was_reset(&self, conn: ConnId) -> bool {
+        let end = self.conns.get(&conn).map(|rx| rx.end);
+        end.is_none_or(|end| matches!(end, Some(End::Reset(_))))
+    }
+
+    /// Whether the far end has not been told yet how far it has got.
+    pub(crate) fn owes_ack(&self, conn: ConnId) -> bool {
+        self.acked_conns.contains(&conn)
+    }
+
+    /// Whether no read would write into its memory.
+    pub(crate) fn is_quiet(&self, conn: ConnId) -> bool {
+        self.conns.get(&conn).is_none_or(|rx| rx.gets == 0)
+    }
+
+    // Slabs.
+
+    pub(crate) fn on_announce(
+        &mut self,
+        now: Time,
+        slab: &SlabAnnounce,
+        is_pushed: bool,
+    ) -> Result<(), Breach> {
+        if is_pushed != (self.config.mode == Mode::Push) {
+            return Err(Breach::Push);
+        }
+        let next = self.first.0 + self.slabs.len() as u64;
+        if slab.seq.0 < next {
+            return self.on_again(slab, is_pushed);
+        }
+        if slab.seq.0 > next {
+            return Err(Breach::Order);
+        }
+        let open = self
+            .slabs
+            .iter()
+            .filter(|slab| slab.state == SlabState::Open)
+            .count();
+        if self.slabs.len() >= usize::from(self.config.window_slabs)
+            || open >= usize::from(self.config.window_slabs)
+        {
+            return Err(Breach::Window);
+        }
+        if slab.records.is_empty() || self.records + slab.records.len() > self.config.records_max {
+            return Err(Breach::Window);
+        }
+        let rtt_ns = self.estimate.rtt_ns().unwrap_or(0);
+        for record in &slab.records {
+            let rx = self
+                .conns
+                .get_mut(&record.conn)
+                .ok_or(Breach::NoConnection)?;
+            let wants_more = rx.on_announce(record, now, rtt_ns)?;
+            if rx.end.is_some() {
+                let unused = rx.take_unused();
+                self.give(unused.into_iter());
+                continue;
+            }
+            if wants_more {
+                self.grant(record.conn);
+            }
+        }
+        let items: Vec<Item> = slab
+            .records
+            .iter()
+            .map(|record| Item::new(*record))
+            .collect();
+        self.records += items.len();
+        let left = items.len();
+        self.slabs.push_back(Slab {
+            records: items,
+            left,
+            state: SlabState::Open,
+            stale: false,
+            announcement: 0,
+            tries: 0,
+        });
+        self.start(now, slab.seq, is_pushed);
+        Ok(())
+    }
+
+    /// What is to be read is queued; what is not is done.
+    fn start(&mut self, now: Time, seq: SlabSeq, is_pushed: bool) {
+        let count = self.slab(seq).map_or(0, |slab| slab.records.len());
+        for index in 0..count {
+            let Some(item) = self.item(seq, index).filter(|item| !item.done) else {
+                continue;
+            };
+            if item.record.len > 0 && !is_pushed {
+                self.to_get.push_back((seq, index));
+            } else {
+                item.posted = item.record.len;
+                item.placed = item.record.len;
+                let len = u64::from(item.record.len);
+                self.estimate_arrival(now, len);
+                self.placed(seq, index);
+            }
+        }
+    }
+
+    fn on_again(&mut self, slab: &SlabAnnounce, is_pushed: bool) -> Result<(), Breach> {
+        let Some(known) = slab
+            .seq
+            .0
+            .checked_sub(self.first.0)
+            .and_then(|index| usize::try_from(index).ok())
+        else {
+            // It was done with before the control connection was lost.
+            self.ack_due = true;
+            return Ok(());
+        };
+        let known = self.slabs.get_mut(known).ok_or(Breach::Order)?;
+        let is_same = known.records.len() == slab.records.len()
+            && known
+                .records
+                .iter()
+                .zip(&slab.records)
+                .all(|(item, record)| {
+                    let key = item.record.key;
+                    Record { key, ..*record } == item.record
+                });
+        if !is_same {
+            return Err(Breach::Changed);
+        }
+        self.ack_due = true;
+        if known.state != SlabState::Open {
+            return Ok(());
+        }
+        known.stale = false;
+        known.announcement += 1;
+        for (item, record) in known.records.iter_mut().zip(&slab.records) {
+            item.record.key = record.key;
+        }
+        let count = known.records.len();
+        for index in 0..count {
+            let Some(item) = self.item(slab.seq, index).filter(|item| !item.done) else {
+                continue;
+            };
+            if is_pushed {
+                item.failed = false;
+                (item.posted, item.placed) = (item.record.len, item.record.len);
+                if !self
+                    .to_verify
+                    .iter()
+                    .any(|v| v.slab == slab.seq && v.index == index)
+                {
+                    self.placed(slab.seq, index);
+                }
+            } else {
+                self.retry(slab.seq, index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks again for a record that failed, once no read of it is under way and its slab has keys.
+    fn retry(&mut self, seq: SlabSeq, index: usize) {
+        if self
+            .slab(seq)
+            .is_none_or(|slab| slab.stale || slab.state != SlabState::Open)
+        {
+            return;
+        }
+        let Some(item) = self
+            .item(seq, index)
+            .filter(|item| item.outstanding == 0 && !item.done)
+        else {
+            return;
+        };
+        if item.failed {
+            item.failed = false;
+            (item.posted, item.placed) = (0, 0);
+        }
+        if item.posted < item.record.len && !self.to_get.contains(&(seq, index)) {
+            self.to_get.push_back((seq, index));
+        }
+    }
+
+    fn slab(&self, seq: SlabSeq) -> Option<&Slab> {
+        let index = seq.0.checked_sub(self.first.0)?;
+        self.slabs.get(usize::try_from(index).ok()?)
+    }
+
+    fn slab_mut(&mut self, seq: SlabSeq) -> Option<&mut Slab> {
+        let index = seq.0.checked_sub(self.first.0)?;
+        self.slabs.get_mut(usize::try_from(index).ok()?)
+    }
+
+    fn item(&mut self, seq: SlabSeq, index: usize) -> Option<&mut Item> {
+        self.slab_mut(seq)?.records.get_mut(index)
+    }
+
+    /// A read to post now; `None` while the path has all it may have.
+    pub fn poll_get(&mut self, now: Time) -> Option<Get> {
+        self.paced_until = None;
+        while self.gets.len() < usize::from(self.plan.depth) {
+            let (seq, index) = *self.to_get.front()?;
+            let chunk = self.plan.chunk;
+            let known = seq
+                .0
+                .checked_sub(self.first.0)
+                .and_then(|at| usize::try_from(at).ok());
+            let slab = known.and_then(|at| self.slabs.get_mut(at));
+            let Some(slab) = slab.filter(|slab| slab.state == SlabState::Open && !slab.stale)
+            else {
+                self.to_get.pop_front();
+                continue;
+            };
+            let announcement = slab.announcement;
+            let Some(item) = slab
+                .records
+                .get_mut(index)
+                .filter(|item| !item.done && !item.failed)
+            else {
+                self.to_get.pop_front();
+                continue;
+            };
+            let left = item.record.len - item.posted;
+            let offset = item.record.offset + u64::from(item.posted);
+            let rx = self
+                .conns
+                .get_mut(&item.record.conn)
+                .filter(|rx| !rx.discarded);
+            let Some((rx, (at, room))) =
+                rx.and_then(|rx| rx.place(offset).map(|place| (rx, place)))
+            else {
+                // Nobody wants it: it counts as read.
+                self.to_get.pop_front();
+                item.posted = item.record.len;
+                if item.outstanding == 0 {
+                    self.item_done(seq, index);
+                }
+                continue;
+            };
+            if left == 0 {
+                self.to_get.pop_front();
+                continue;
+            }
+            let len = u64::from(left.min(chunk)).min(room);
+            if let Err(at) = self.pacer.take(now, len) {
+                self.paced_until = Some(at);
+                return None;
+            }
+            let len = u32::try_from(len).unwrap_or(left);
+            let to = item.record.key.to.wrapping_add(u64::from(item.posted));
+            let key = Key {
+                to,
+                ..item.record.key
+            };
+            item.posted += len;
+            item.outstanding += 1;
+            rx.gets += 1;
+            let id = GetId(self.next_get);
+            self.next_get += 1;
+            self.gets.insert(id, (seq, index, len, announcement));
+            return Some(Get { id, key, at, len });
+        }
+        None
+    }
+
+    /// A read is over: its octets are in place, or it failed and will write no more.
+    ///
+    /// # Errors
+    /// The slab failed too often.
+    pub fn handle_got(&mut self, now: Time, id: GetId, is_placed: bool) -> Result<(), Breach> {
+        let Some((seq, index, len, announcement)) = self.gets.remove(&id) else {
+            return Ok(());
+        };
+        let is_last = self
+            .slab(seq)
+            .is_some_and(|slab| slab.announcement == announcement);
+        let Some(item) = self.item(seq, index) else {
+            return Ok(());
+        };
+        item.outstanding -= 1;
+        item.failed |= !is_placed;
+        item.blamed |= !is_placed && is_last;
+        let conn = item.record.conn;
+        if is_placed {
+            item.placed += len;
+        }
+        let rx = self.conns.get_mut(&conn);
+        let is_discarded = rx.as_ref().is_none_or(|rx| rx.discarded);
+        if let Some(rx) = rx {
+            rx.gets -= 1;
+        }
+        if is_placed {
+            self.estimate_arrival(now, u64::from(len));
+        }
+        self.settle(seq, index, is_discarded)
+    }
+
+    /// What becomes of a record of which no read is under way.
+    fn settle(&mut self, seq: SlabSeq, index: usize, is_discarded: bool) -> Result<(), Breach> {
+        let is_revoking = self
+            .slab(seq)
+            .is_some_and(|slab| slab.state == SlabState::Revoking);
+        let Some(item) = self.item(seq, index).filter(|item| item.outstanding == 0) else {
+            return Ok(());
+        };
+        let is_whole = item.posted == item.record.len;
+        let is_blamed = std::mem::take(&mut item.blamed);
+        if is_revoking {
+            self.settle_revoked(seq);
+        } else if is_discarded {
+            self.item_done(seq, index);
+        } else if is_blamed {
+            return self.failed(seq, index, NACK_REMOTE);
+        } else if item.failed || !is_whole {
+            self.retry(seq, index);
+        } else {
+            self.placed(seq, index);
+        }
+        Ok(())
+    }
+
+    /// A record of a slab has to be announced again.
+    fn failed(&mut self, seq: SlabSeq, index: usize, code: u16) -> Result<(), Breach> {
+        let Some(slab) = self.slab_mut(seq) else {
+            return Ok(());
+        };
+        // With stale keys the new announcement is on its way already.
+        if slab.stale {
+            return Ok(());
+        }
+        slab.stale = true;
+        slab.tries += 1;
+        if slab.tries == TRIES_MAX {
+            return Err(Breach::Hopeless);
+        }
+        let index = u16::try_from(index).unwrap_or(u16::MAX);
+        self.nacks.push_back((seq, code, vec![index]));
+        Ok(())
+    }
+
+    /// All octets of a record are in place.
+    fn placed(&mut self, seq: SlabSeq, index: usize) {
+        let verify = self.config.verify;
+        let Some(item) = self.item(seq, index) else {
+            return;
+        };
+        let Record {
+            conn,
+            offset,
+            len,
+            crc,
+            ..
+        } = item.record;
+        if verify && crc.is_some() && len > 0 && self.is_wanted(conn) {
+            self.to_verify.push_back(Verify {
+                slab: seq,
+                index,
+                conn,
+                offset,
+                len,
+            });
+        } else {
+            self.item_done(seq, index);
+        }
+    }
+
+    fn is_wanted(&self, conn: ConnId) -> bool {
+        self.conns.get(&conn).is_some_and(|rx| !rx.discarded)
+    }
+
+    /// A record whose checksum is to be computed.
+    pub fn poll_verify(&mut self) -> Option<Verify> {
+        self.to_verify.pop_front()
+    }
+
+    /// Where a range of a connection's stream is: offset in the arena and octets of each part.
+    pub fn places(&self, conn: ConnId, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+        let rx = self.conns.get(&conn);
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let (at, room) = rx?.place(offset + done).filter(|_| done < len)?;
+            let part = room.min(len - done);
+            done += part;
+            Some((at, part))
+        })
+    }
+
+    /// The checksum of a record, as computed.
+    ///
+    /// # Errors
+    /// The slab failed too often.
+    pub fn handle_verified(&mut self, verify: &Verify, crc: u32) -> Result<(), Breach> {
+        let Verify { slab, index, .. } = *verify;
+        let is_wanted = self.is_wanted(verify.conn);
+        let Some(item) = self.item(slab, index).filter(|item| !item.done) else {
+            return Ok(());
+        };
+        if item.record.crc == Some(crc) || !is_wanted {
+            self.item_done(slab, index);
+            return Ok(());
+        }
+        item.failed = true;
+        self.failed(slab, index, NACK_CRC)
+    }
+
+    fn item_done(&mut self, seq: SlabSeq, index: usize) {
+        let Some(item) = self.item(seq, index).filter(|item| !item.done) else {
+            return;
+        };
+        item.done = true;
+        let record = item.record;
+        if let Some(slab) = self.slab_mut(seq) {
+            slab.left -= 1;
+            if slab.left == 0 && slab.state == SlabState::Open {
+                slab.state = SlabState::Placed;
+                self.ack_due = true;
+            }
+        }
+        if let Some(rx) = self.conns.get_mut(&record.conn)
+            && rx.on_placed(&record)
+        {
+            self.readable.push_back(record.conn);
+        }
+        self.pop_done();
+    }
+
+    fn pop_done(&mut self) {
+        while self
+            .slabs
+            .front()
+            .is_some_and(|slab| matches!(slab.state, SlabState::Placed | SlabState::Revoked))
+        {
+            if let Some(slab) = self.slabs.pop_front() {
+                self.records -= slab.records.len();
+            }
+            self.first = self.first.next();
+        }
+    }
+
+    pub(crate) fn on_revoke(&mut self, seq: SlabSeq, code: u16) -> Result<(), Breach> {
+        if seq.0 >= self.first.0 + self.slabs.len() as u64 {
+            return Err(Breach::NoSlab);
+        }
+        self.ack_due = true;
+        let Some(slab) = self
+            .slab_mut(seq)
+            .filter(|slab| slab.state == SlabState::Open)
+        else {
+            return Ok(());
+        };
+        slab.state = SlabState::Revoking;
+        let lost: Vec<Record> = slab
+            .records
+            .iter()
+            .filter(|item| !item.done)
+            .map(|item| item.record)
+            .collect();
+        let whole: Vec<Record> = slab.records.iter().map(|item| item.record).collect();
+        for record in lost.iter().chain(&whole) {
+            if let Some(rx) = self.conns.get_mut(&record.conn)
+                && rx.on_revoked(code)
+            {
+                self.readable.push_back(record.conn);
+            }
+        }
+        self.settle_revoked(seq);
+        Ok(())
+    }
+
+    fn settle_revoked(&mut self, seq: SlabSeq) {
+        if let Some(slab) = self.slab_mut(seq)
+            && slab.records.iter().all(|item| item.outstanding == 0)
+        {
+            slab.state = SlabState::Revoked;
+            self.ack_due = true;
+        }
+    }
+
+    // What the application gets.
+
+    /// A connection with something to read that had nothing before.
+    pub fn poll_readable(&mut self) -> Option<ConnId> {
+        let conn = self.readable.pop_front()?;
+        self.unread.insert(conn);
+        Some(conn)
+    }
+
+    /// The next octets of a connection, at most `most`, or its end. Octets stay where they are until
+    /// [`Self::release`].
+    pub fn read(&mut self, conn: ConnId, most: u64) -> Option<Read> {
+        if self.frozen {
+            return None;
+        }
+        let read = self
+            .conns
+            .get_mut(&conn)
+            .filter(|rx| !rx.discarded)?
+            .read(most);
+        if matches!(read, Some(Read::End(_))) && self.acknowledge {
+            self.acked_conns.insert(conn);
+        }
+        read
+    }
+
+    /// Connections that were told to be readable and still are: whoever could not take all asks for them again.
+    pub(crate) fn waiting(&mut self) -> Vec<ConnId> {
+        let mut waiting = std::mem::take(&mut self.unread);
+        waiting.retain(|conn| self.is_readable(*conn));
+        self.unread.clone_from(&waiting);
+        waiting.into_iter().collect()
+    }
+
+    /// Whether there is something to read.
+    #[must_use]
+    pub fn is_readable(&self, conn: ConnId) -> bool {
+        self.conns.get(&conn).is_some_and(Rx::is_readable)
+    }
+
+    /// Octets that were read are used up: their memory is free. In any order; what was read of a connection that was reset
+    /// meanwhile is to be released too.
+    pub fn release(&mut self, conn: ConnId, offset: u64, len: u64) {
+        let Some(rx) = self.conns.get_mut(&conn).filter(|_| !self.frozen) else {
+            return;
+        };
+        let freed = rx.release(offset, len);
+        if self.acknowledge {
+            self.acked_conns.insert(conn);
+        }
+        self.give(freed.into_iter());
+        self.grant(conn);
+    }
+
+    /// How far a stream has got here: before which offset all is used up, and whether its end has been handed out.
+    pub(crate) fn delivered(&self, conn: ConnId) -> Option<(u64, bool)> {
+        self.conns.get(&conn).map(Rx::delivered)
+    }
+
+    /// Memory to be opened to the peer (push): give its key with [`Self::granted`].
+    pub fn poll_grant(&mut self) -> Option<Grant> {
+        self.grants
+            .iter()
+            .find(|(_, key)| key.is_none())
+            .map(|(grant, _)| *grant)
+    }
+
+    /// Memory that the peer may not write any more (push): offset in the arena and octets. Its key is to be made invalid before
+    /// anything else is called.
+    pub fn poll_closed(&mut self) -> Option<(u64, u64)> {
+        self.closed.pop_front()
+    }
+
+    /// The key of what [`Self::poll_grant`] gave.
+    pub fn granted(&mut self, grant: &Grant, key: Key) {
+        if let Some((_, slot)) = self.grants.iter_mut().find(|(known, _)| known == grant) {
+            *slot = Some(key);
+        }
+    }
+}
+
+impl Item {
+    const fn new(record: Record) -> Self {
+        Self {
+            record,
+            posted: 0,
+            placed: 0,
+            outstanding: 0,
+            failed: false,
+            blamed: false,
+            done: false,
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! One connection's stream as it arrives: the extents that it goes to, the ranges that are announced, what is handed out.
+
+use std::collections::VecDeque;
+
+use crate::bag::{Breach, End};
+use crate::crc::crc32c_joined;
+use crate::time::Time;
+use crate::wire::Record;
+
+/// What a connection has for its application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Read {
+    /// Octets, in order.
+    Data(Data),
+    /// The end of the stream.
+    End(End),
+}
+
+/// Octets of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Data {
+    /// From which offset of the stream.
+    pub offset: u64,
+    /// Where in the arena.
+    pub at: u64,
+    /// Octets.
+    pub len: u64,
+    /// Their CRC32C, where they are what records covered.
+    pub crc: Option<u32>,
+}
+
+/// A part of the arena that a part of the stream goes to.
+#[derive(Debug)]
+struct Extent {
+    offset: u64,
+    at: u64,
+    len: u64,
+    /// Octets used up. `released + unused <= len`
+    released: u64,
+    /// Octets behind the end of the stream.
+    unused: u64,
+}
+
+/// A range that is announced.
+#[derive(Debug)]
+struct Range {
+    offset: u64,
+    len: u64,
+    crc: Option<u32>,
+    placed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Rx {
+    /// In order of the stream. `announced <= credit`, the end of the last.
+    extents: VecDeque<Extent>,
+    pub(super) credit: u64,
+    announced: u64,
+    /// Behind the last octet handed out.
+    read: u64,
+    /// Octets used up, from anywhere before `read`.
+    released: u64,
+    /// Where `released` counts from.
+    base: u64,
+    ranges: VecDeque<Range>,
+    /// The end that was announced; nothing comes behind it.
+    pub(super) end: Option<End>,
+    /// Its record's turn has come.
+    end_placed: bool,
+    pub(super) end_read: bool,
+    /// Octets that may be promised and not used up.
+    pub(super) window: u64,
+    pub(super) discarded: bool,
+    /// When the use of the window was last measured, and what was announced then.
+    mark: (Time, u64),
+    /// Reads under way.
+    pub(super) gets: u32,
+    /// The application knows that there is something.
+    told: bool,
+    /// Waits for memory.
+    pub(super) hungry: bool,
+}
+
+impl Rx {
+    pub(super) fn new(from: u64, window: u64) -> Self {
+        Self {
+            extents: VecDeque::new(),
+            credit: from,
+            announced: from,
+            read: from,
+            released: 0,
+            base: from,
+            ranges: VecDeque::new(),
+            end: None,
+            end_placed: false,
+            end_read: false,
+            window,
+            discarded: false,
+            mark: (Time::default(), from),
+            gets: 0,
+            told: false,
+            hungry: false,
+        }
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        self.end.is_none() && !self.discarded
+    }
+
+    /// Octets promised to the peer or occupied by it.
+    pub(super) const fn promised(&self) -> u64 {
+        self.credit - self.base - self.released
+    }
+
+    pub(super) fn push_extent(&mut self, at: u64, len: u64) {
+        self.extents.push_back(Extent {
+            offset: self.credit,
+            at,
+            len,
+            released: 0,
+            unused: 0,
+        });
+        self.credit += len;
+    }
+
+    pub(super) fn extents(self) -> impl Iterator<Item = (u64, u64)> {
+        self.extents
+            .into_iter()
+            .map(|extent| (extent.at, extent.len))
+    }
+
+    /// Extents that more may go to: offset in the stream, place, octets.
+    pub(super) fn open_extents(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        let open = self
+            .extents
+            .iter()
+            .filter(|extent| extent.released < extent.len);
+        open.map(|extent| (extent.offset, extent.at, extent.len))
+    }
+
+    /// Whether the window may have grown: the peer uses what it has.
+    pub(super) fn on_announce(
+        &mut self,
+        record: &Record,
+        now: Time,
+        rtt_ns: u64,
+    ) -> Result<bool, Breach> {
+        if self.end.is_some() {
+            return Err(Breach::PastEnd);
+        }
+        if record.offset != self.announced {
+            return Err(Breach::Gap);
+        }
+        if record.end() > self.credit {
+            return Err(Breach::Credit);
+        }
+        self.announced = record.end();
+        if record.len > 0 && !self.discarded {
+            self.ranges.push_back(Range {
+                offset: record.offset,
+                len: u64::from(record.len),
+                crc: record.crc,
+                placed: false,
+            });
+        }
+        if let Some(code) = record.reset {
+            self.end = Some(End::Reset(code));
+        } else if record.fin {
+            self.end = Some(End::Fin);
+        }
+        // The peer moves what the window allows in no more than two round trips.
+        let (since, before) = self.mark;
+        let is_limited = self.announced - before >= self.window / 4;
+        if now.since(since) >= rtt_ns {
+            self.mark = (now, self.announced);
+            if is_limited && self.is_open() {
+                self.window = self.window.saturating_mul(2);
+            }
+        }
+        Ok(is_limited)
+    }
+
+    /// A record is in place. Whether the application is to be told.
+    pub(super) fn on_placed(&mut self, record: &Record) -> bool {
+        if record.len > 0
+            && let Ok(index) = self
+                .ranges
+                .binary_search_by_key(&record.offset, |range| range.offset)
+        {
+            self.ranges[index].placed = true;
+            self.join(index);
+        }
+        self.end_placed |= record.fin || record.reset.is_some();
+        self.tell()
+    }
+
+    fn tell(&mut self) -> bool {
+        let news = !self.told && !self.discarded && self.is_readable();
+        self.told |= news;
+        news
+    }
+
+    /// Joins a range with the one before it, so that small ones that wait do not pile up.
+    fn join(&mut self, index: usize) {
+        for index in [index + 1, index] {
+            let Some(before) = index
+                .checked_sub(1)
+                .and_then(|before| self.ranges.get(before))
+            else {
+                continue;
+            };
+            let Some(range) = self.ranges.get(index) else {
+                continue;
+            };
+            let whole = before.len + range.len;
+            let is_one = before.placed
+                && range.placed
+                && before.crc.is_some() == range.crc.is_some()
+                && self
+                    .place(before.offset)
+                    .is_some_and(|(_, room)| room >= whole);
+            if !is_one {
+                continue;
+            }
+            let (crc, len) = (range.crc, range.len);
+            let before = &mut self.ranges[index - 1];
+            before.crc = before.crc.zip(crc).map(|(a, b)| crc32c_joined(a, b, len));
+            before.len = whole;
+            self.ranges.remove(index);
+        }
+    }
+
+    /// The peer cannot give the rest.
+    pub(super) fn on_revoked(&mut self, code: u16) -> bool {
+        if self.end_read {
+            return false;
+        }
+        let placed = self.ranges.iter().take_while(|range| range.placed).count();
+        self.ranges.truncate(placed);
+        (self.end, self.end_placed) = (Some(End::Reset(code)), true);
+        self.tell()
+    }
+
+    /// The stream has ended: what was promised beyond its end is free now, and the extent in which it ends as soon as what
+    /// is in it has been used up.
+    pub(super) fn take_unused(&mut self) -> Vec<(u64, u64)> {
+        let mut freed = Vec::new();
+        while let Some(last) = self.extents.back_mut() {
+            let unused = (last.offset + last.len).saturating_sub(self.announced);
+            if unused == 0 {
+                break;
+            }
+            last.unused = unused.min(last.len);
+            if last.released + last.unused < last.len {
+                break;
+            }
+            freed.extend(
+                self.extents
+                    .pop_back()
+                    .map(|extent| (extent.at, extent.len)),
+            );
+        }
+        freed
+    }
+
+    /// Where an octet of the stream goes, and how many behind it go there too.
+    pub(super) fn place(&self, offset: u64) -> Option<(u64, u64)> {
+        let index = self
+            .extents
+            .partition_point(|extent| extent.offset + extent.len <= offset);
+        let extent = self.extents.get(index)?;
+        let inside = offset.checked_sub(extent.offset)?;
+        Some((extent.at + inside, extent.len - inside))
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        match self.ranges.front() {
+            Some(range) => range.placed,
+            None => self.end_placed && !self.end_read,
+        }
+    }
+
+    pub(super) fn read(&mut self, most: u64) -> Option<Read> {
+        if !self.is_readable() {
+            self.told = false;
+            return None;
+        }
+        let Some(range) = self.ranges.front() else {
+            self.end_read = true;
+            return self.end.map(Read::End);
+        };
+        if most == 0 {
+            return None;
+        }
+        let (at, room) = self.place(range.offset)?;
+        let (offset, len) = (range.offset, range.len.min(room).min(most));
+        let crc = range.crc.filter(|_| len == range.len);
+        if len == range.len {
+            self.ranges.pop_front();
+        } else {
+            let range = &mut self.ranges[0];
+            range.offset += len;
+            range.len -= len;
+            range.crc = None;
+        }
+        self.read = offset + len;
+        Some(Read::Data(Data {
+            offset,
+            at,
+            len,
+            crc,
+        }))
+    }
+
+    /// Extents that are free now.
+    pub(super) fn release(&mut self, mut offset: u64, len: u64) -> Vec<(u64, u64)> {
+        let end = offset.saturating_add(len).min(self.read);
+        let mut freed = Vec::new();
+        while offset < end {
+            let index = self
+                .extents
+                .partition_point(|extent| extent.offset + extent.len <= offset);
+            let Some(extent) = self
+                .extents
+                .get_mut(index)
+                .filter(|extent| extent.offset <= offset)
+            else {
+                break;
+            };
+            let part = (end - offset)
+                .min(extent.offset + extent.len - offset)
+                .min(extent.len - extent.released - extent.unused);
+            if part == 0 {
+                break;
+            }
+            extent.released += part;
+            self.released += part;
+            offset += part;
+            if extent.released + extent.unused == extent.len {
+                freed.extend(
+                    self.extents
+                        .remove(index)
+                        .map(|extent| (extent.at, extent.len)),
+                );
+            }
+        }
+        freed
+    }
+
+    pub(super) const fn is_settled(&self) -> bool {
+        self.base + self.released == self.read
+    }
+
+    pub(super) fn delivered(&self) -> (u64, bool) {
+        (self.base + self.released, self.end_read)
+    }
+
+    /// The stream goes on behind what was used up; what was announced beyond is announced again.
+    pub(super) fn restart(&mut self) {
+        let at = self.base + self.released;
+        (self.announced, self.read) = (at, at);
+        self.mark.1 = at;
+        self.ranges.clear();
+        self.gets = 0;
+        self.told = false;
+        if !self.end_read {
+            (self.end, self.end_placed) = (None, false);
+        }
+    }
+}

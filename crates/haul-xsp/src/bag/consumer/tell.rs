@@ -1,0 +1,230 @@
+//! What the producer is told, what is told again after a loss, and what was measured.
+
+use super::{Consumer, Grant, Mode, Path, Plan, SlabState};
+use crate::SlabSeq;
+use crate::bag::plan::Estimate;
+use crate::time::Time;
+use crate::wire::{Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
+
+impl Consumer {
+    /// What the peer is to be told.
+    pub(crate) fn poll_pdu(&mut self) -> Option<Pdu> {
+        if let Some((seq, code, records)) = self.nacks.pop_front() {
+            return Some(Pdu::SlabNack { seq, code, records });
+        }
+        if std::mem::take(&mut self.ack_due) {
+            return Some(Pdu::SlabAck(self.ack()));
+        }
+        if let Some(conn) = self.credits.pop_first() {
+            let credit = self.conns.get(&conn)?.credit;
+            return Some(Pdu::ConnCredit { conn, credit });
+        }
+        if let Some(conn) = self.acked_conns.pop_first() {
+            let (delivered, ended) = self.delivered(conn)?;
+            return Some(Pdu::ConnAcked {
+                conn,
+                delivered: delivered + u64::from(ended),
+            });
+        }
+        self.grant_pdu()
+    }
+
+    fn grant_pdu(&mut self) -> Option<Pdu> {
+        let mut records = Vec::new();
+        while records.len() < 64
+            && let Some((grant, Some(key))) = self.grants.front().copied()
+        {
+            self.grants.pop_front();
+            records.push(Record {
+                conn: grant.conn,
+                offset: grant.offset,
+                len: u32::try_from(grant.len).unwrap_or(u32::MAX),
+                crc: None,
+                fin: grant.len == 0,
+                reset: None,
+                key,
+            });
+        }
+        let announce = SlabAnnounce {
+            seq: SlabSeq(0),
+            last: false,
+            grant: true,
+            t_us: 0,
+            records,
+        };
+        (!announce.records.is_empty()).then_some(Pdu::SlabAnnounce(announce))
+    }
+
+    fn ack(&self) -> SlabAck {
+        let numbered = (self.first.0..).map(SlabSeq).zip(&self.slabs);
+        let others = numbered.filter_map(|(seq, slab)| match slab.state {
+            SlabState::Placed => Some((seq, SlabStatus::Placed)),
+            SlabState::Revoked => Some((seq, SlabStatus::Revoked)),
+            SlabState::Open | SlabState::Revoking => None,
+        });
+        SlabAck {
+            next: self.first,
+            window_bytes: self.arena.bytes(),
+            window_slabs: self.config.window_slabs,
+            others: others.collect(),
+        }
+    }
+
+    // Suspend and resume.
+
+    /// The slab before which all is done with.
+    pub(crate) const fn next_slab(&self) -> SlabSeq {
+        self.first
+    }
+
+    /// How far streams have got is about to be told: nothing is handed out and nothing released until that is over.
+    pub(crate) fn freeze(&mut self) {
+        self.frozen = true;
+    }
+
+    fn thaw(&mut self) {
+        if std::mem::take(&mut self.frozen) {
+            let readable = self.conns.iter().filter(|(_, rx)| rx.is_readable());
+            self.readable.extend(readable.map(|(conn, _)| *conn));
+        }
+    }
+
+    /// The control connection is gone: keys are not valid until slabs are announced again.
+    pub(crate) fn suspend(&mut self) {
+        self.thaw();
+        for slab in &mut self.slabs {
+            slab.stale |= slab.state == SlabState::Open;
+        }
+        self.nacks.clear();
+    }
+
+    /// The control connection is new, the peer the same: everything that it may have missed is told again.
+    pub(crate) fn resume(&mut self) {
+        self.ack_due = true;
+        self.retell();
+    }
+
+    fn retell(&mut self) {
+        self.thaw();
+        match self.config.mode {
+            Mode::Pull => self.credits.extend(self.conns.keys()),
+            Mode::Push => {
+                self.grants.clear();
+                for (conn, rx) in &self.conns {
+                    let grants = rx.open_extents().map(|(offset, at, len)| {
+                        (
+                            Grant {
+                                conn: *conn,
+                                offset,
+                                at,
+                                len,
+                            },
+                            None,
+                        )
+                    });
+                    self.grants.extend(grants);
+                    // Nothing before this has memory but what was just named.
+                    let end = Grant {
+                        conn: *conn,
+                        offset: rx.credit,
+                        at: 0,
+                        len: 0,
+                    };
+                    self.grants.push_back((end, Some(Key::default())));
+                }
+            }
+        }
+        if self.acknowledge {
+            self.acked_conns.extend(self.conns.keys());
+        }
+    }
+
+    /// The way is new: slabs count from 0 again, and each stream goes on behind the last octet that was used up.
+    /// No read of the old way is under way any more.
+    pub(crate) fn restart(&mut self) {
+        self.slabs.clear();
+        self.first = SlabSeq(0);
+        self.records = 0;
+        self.to_get.clear();
+        self.gets.clear();
+        self.to_verify.clear();
+        self.nacks.clear();
+        self.ack_due = false;
+        for rx in self.conns.values_mut() {
+            rx.restart();
+        }
+        self.retell();
+    }
+
+    // Measures.
+
+    pub(crate) fn on_rtt(&mut self, now: Time, rtt_ns: u64) {
+        self.estimate.on_rtt(now, rtt_ns);
+    }
+
+    pub(super) fn estimate_arrival(&mut self, now: Time, octets: u64) {
+        if self.estimate.on_arrival(now, octets) {
+            self.replan(now);
+        }
+    }
+
+    /// Reads as large and as many as the path asks for: what is declared, else what is measured, and a quarter more, for
+    /// what is measured is at most what was asked for.
+    pub(super) fn replan(&mut self, now: Time) {
+        let measured = self.estimate.rate_bps();
+        let declared = self.config.rate_bps;
+        let rate = declared.unwrap_or_else(|| measured.saturating_add(measured / 4));
+        if let (Some(rtt_ns), true) = (self.estimate.rtt_ns(), rate > 0) {
+            let wanted = Plan::for_path(&Path {
+                rate_bps: rate,
+                rtt_ns,
+                burst_bytes: self.config.burst_bytes,
+                message_max: self.config.message_max,
+                reads_max: self.config.reads_max,
+            });
+            // Few reads were asked for while nothing was known: only a declared rate is reason to ask for fewer.
+            let depth = if declared.is_some() {
+                wanted.depth
+            } else {
+                self.config.reads_max.max(1)
+            };
+            self.plan = Plan { depth, ..wanted };
+        } else if let Some(burst) = self.config.burst_bytes {
+            let half = (burst / 2).max(1);
+            self.plan.chunk = self.plan.chunk.min(u32::try_from(half).unwrap_or(u32::MAX));
+            self.plan.bucket_bytes = half.max(u64::from(self.plan.chunk));
+        }
+        self.pacer.set(now, declared, self.plan.bucket_bytes);
+    }
+
+    /// When [`Self::poll_get`] may have something without anything else happening.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Option<Time> {
+        self.paced_until
+    }
+
+    /// Sizes of reads at present.
+    #[must_use]
+    pub const fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// What was measured.
+    #[must_use]
+    pub const fn estimate(&self) -> &Estimate {
+        &self.estimate
+    }
+
+    /// Octets of the arena that are promised or occupied, and all.
+    #[must_use]
+    pub const fn occupancy(&self) -> (u64, u64) {
+        (
+            self.arena.bytes() - self.arena.free_bytes(),
+            self.arena.bytes(),
+        )
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.slabs.is_empty()
+    }
+}

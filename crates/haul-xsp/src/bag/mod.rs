@@ -1,0 +1,85 @@
+//! Bulk Asynchronous Get: streams of connections packed into slabs, announced, read by their receiver, acknowledged.
+//!
+//! No payload is here: a [`Place`] names octets that the engine holds. [`Producer`] packs what connections have ready into
+//! slabs and says when their memory is free; [`Consumer`] decides where each stream goes, what is read when, and hands out
+//! each connection's octets in order. [`plan`] sizes, depths, rates.
+
+mod consumer;
+mod extent;
+pub mod plan;
+mod producer;
+
+pub use consumer::{Consumer, ConsumerConfig, Data, Get, GetId, Grant, Read, Verify};
+pub use producer::{Fill, Producer, ProducerConfig, Put, PutId, TooFewRegions};
+
+use crate::RegionId;
+
+/// Whose memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// A region of the producer's ring.
+    Region(RegionId),
+    /// Memory that somebody else keeps until it is told that it is free: at a gateway, the arena of the other segment.
+    Foreign,
+}
+
+/// Octets in the engine's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Whose.
+    pub memory: Memory,
+    /// From where, octets from the memory's beginning.
+    pub at: u64,
+    /// Octets.
+    pub len: u64,
+}
+
+/// How a stream ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Half close: no more will come.
+    Fin,
+    /// The connection was reset, with this code.
+    Reset(u16),
+}
+
+/// What the peer did that slabs do not allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Breach {
+    /// Slabs are announced in order.
+    #[error("a slab out of order")]
+    Order,
+    /// More than the window allows.
+    #[error("more slabs or records than allowed")]
+    Window,
+    /// A range that does not continue its connection's stream.
+    #[error("a gap in a stream")]
+    Gap,
+    /// Octets beyond the credit.
+    #[error("octets beyond the credit")]
+    Credit,
+    /// Octets behind the end of a stream.
+    #[error("octets behind the end of a stream")]
+    PastEnd,
+    /// A connection that does not exist.
+    #[error("a connection that does not exist")]
+    NoConnection,
+    /// A connection that exists, or a number of the other end.
+    #[error("a connection that may not be opened")]
+    Connection,
+    /// An answer to a slab that was not announced.
+    #[error("an answer about a slab that was not announced")]
+    NoSlab,
+    /// A slab announced again is not the one that it was.
+    #[error("a slab announced again is another one")]
+    Changed,
+    /// More was delivered than was sent.
+    #[error("delivery of what was not sent")]
+    Delivered,
+    /// The same slab failed again and again.
+    #[error("a slab that cannot be moved")]
+    Hopeless,
+    /// Push without leave, or a grant that goes back.
+    #[error("a grant or push that was not agreed on")]
+    Push,
+}

@@ -1,0 +1,397 @@
+//! How much memory, how large a read, how many at a time, how fast: from the path's rate, round trip, reads and policer.
+
+use crate::time::{SECOND_NS, Time};
+
+/// Least octets of a region (part B3, sizing).
+pub const REGION_BYTES_MIN: u64 = 1 << 20;
+/// Most octets of a region (part B3, sizing).
+pub const REGION_BYTES_MAX: u64 = 64 << 20;
+/// Least octets of a read where no policer asks for less (part B3, read depth).
+pub const CHUNK_MIN: u32 = 64 << 10;
+
+/// Who moves the octets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The consumer reads (the default).
+    Pull,
+    /// The producer writes where the consumer allows it.
+    Push,
+}
+
+impl Mode {
+    /// Round trips for which an octet occupies the producer's ring after its slab is sealed. Pull: announcement, read,
+    /// answer, acknowledgement, half a round trip each. Push: write, acknowledgement.
+    #[must_use]
+    pub const fn round_trips(self) -> u64 {
+        match self {
+            Self::Pull => 2,
+            Self::Push => 1,
+        }
+    }
+}
+
+/// What is known of a segment's path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Path {
+    /// Rate, bits per second.
+    pub rate_bps: u64,
+    /// Round trip without queues, ns.
+    pub rtt_ns: u64,
+    /// Burst that a policer lets pass, octets; `None` without one.
+    pub burst_bytes: Option<u64>,
+    /// Largest message of the channel, octets.
+    pub message_max: u32,
+    /// Reads that may be outstanding (ORD).
+    pub reads_max: u16,
+}
+
+/// What follows from a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Octets of a read.
+    pub chunk: u32,
+    /// Reads outstanding at a time.
+    pub depth: u16,
+    /// Octets that may be asked for back to back.
+    pub bucket_bytes: u64,
+    /// The reads that the path allows do not fill it: more ORD, or larger messages, would.
+    pub starved: bool,
+}
+
+/// Octets that `rate_bps` moves in `ns`.
+#[must_use]
+pub fn octets_in(rate_bps: u64, ns: u64) -> u64 {
+    let octets = u128::from(rate_bps) * u128::from(ns) / (8 * u128::from(SECOND_NS));
+    u64::try_from(octets).unwrap_or(u64::MAX)
+}
+
+/// Octets of a ring of `regions` that never makes the path wait: of N regions one is being filled and one drained, so that
+/// `B (N - 2) / N` is in flight (part B3, sizing), which must be what the path moves until a region is free again.
+#[must_use]
+pub fn ring_bytes(rate_bps: u64, rtt_ns: u64, regions: u16, mode: Mode) -> u64 {
+    let flight = octets_in(rate_bps, rtt_ns.saturating_mul(mode.round_trips()));
+    let regions = u64::from(regions.max(3));
+    flight.saturating_mul(regions).div_ceil(regions - 2)
+}
+
+impl Plan {
+    /// The plan for a path: `depth * chunk` covers what is in flight between a read and its answer, one round trip; a read
+    /// is no more than half of the policer's burst, for its answer leaves at line rate (paper §V.C).
+    #[must_use]
+    pub fn for_path(path: &Path) -> Self {
+        let bdp = octets_in(path.rate_bps, path.rtt_ns);
+        let reads = u64::from(path.reads_max.max(1));
+        let most = u64::from(path.message_max.max(1));
+        let most = path
+            .burst_bytes
+            .map_or(most, |burst| most.min((burst / 2).max(1)));
+        let chunk = bdp
+            .div_ceil(reads)
+            .clamp(u64::from(CHUNK_MIN).min(most), most);
+        // One more than fills the path: while the last octets of one answer arrive, the next read is under way.
+        let depth = (bdp.div_ceil(chunk) + 1).min(reads);
+        let bucket = path
+            .burst_bytes
+            .map_or(u64::MAX, |burst| (burst / 2).max(chunk));
+        Self {
+            chunk: u32::try_from(chunk).unwrap_or(u32::MAX),
+            depth: u16::try_from(depth).unwrap_or(u16::MAX),
+            bucket_bytes: bucket,
+            starved: depth * chunk < bdp,
+        }
+    }
+}
+
+/// A token bucket: what may be asked for now, and when more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pacer {
+    /// `None`: no limit.
+    rate_bps: Option<u64>,
+    bucket: u64,
+    /// `0 <= level <= bucket`
+    level: u64,
+    at: Time,
+}
+
+impl Pacer {
+    pub(crate) const fn new() -> Self {
+        Self {
+            rate_bps: None,
+            bucket: u64::MAX,
+            level: u64::MAX,
+            at: Time::from_ns(0),
+        }
+    }
+
+    pub(crate) fn set(&mut self, now: Time, rate_bps: Option<u64>, bucket: u64) {
+        self.refill(now);
+        self.rate_bps = rate_bps.filter(|rate| *rate > 0);
+        self.bucket = bucket;
+        self.level = self.level.min(bucket);
+    }
+
+    fn refill(&mut self, now: Time) {
+        let Some(rate) = self.rate_bps else {
+            (self.level, self.at) = (self.bucket, now);
+            return;
+        };
+        let gained = octets_in(rate, now.since(self.at));
+        if gained > 0 {
+            self.level = self.level.saturating_add(gained).min(self.bucket);
+            // What a fraction of an octet took stays to its credit.
+            self.at = self
+                .at
+                .after(time_for(rate, gained).min(now.since(self.at)));
+        }
+    }
+
+    /// Takes `octets`, or says when they may be had.
+    pub(crate) fn take(&mut self, now: Time, octets: u64) -> Result<(), Time> {
+        self.refill(now);
+        let Some(rate) = self.rate_bps else {
+            return Ok(());
+        };
+        let needed = octets.min(self.bucket);
+        if self.level < needed {
+            return Err(self.at.after(time_for(rate, needed - self.level)));
+        }
+        self.level -= needed;
+        Ok(())
+    }
+}
+
+/// Time that `octets` take, ns, rounded up.
+fn time_for(rate_bps: u64, octets: u64) -> u64 {
+    let ns = u128::from(octets) * 8 * u128::from(SECOND_NS);
+    u64::try_from(ns.div_ceil(u128::from(rate_bps.max(1)))).unwrap_or(u64::MAX)
+}
+
+/// Round trips until the path counts as wanting a larger ring.
+const GROW_ROUNDS: u32 = 4;
+/// Time after which a ring that was not used whole shrinks, ns.
+const SHRINK_NS: u64 = 30 * SECOND_NS;
+
+/// How much of the ring is used: grows by half when the path waited for it through four round trips, shrinks by a third
+/// when a third was idle for 30 s (part B3, sizing).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RingSize {
+    least: u64,
+    most: u64,
+    target: u64,
+    limited: u32,
+    round_from: Time,
+    was_limited: bool,
+    full_at: Time,
+}
+
+impl RingSize {
+    pub(crate) fn new(least: u64, most: u64, start: u64) -> Self {
+        Self {
+            least: least.min(most),
+            most,
+            target: start.clamp(least.min(most), most),
+            limited: 0,
+            round_from: Time::default(),
+            was_limited: false,
+            full_at: Time::default(),
+        }
+    }
+
+    pub(crate) const fn target(&self) -> u64 {
+        self.target
+    }
+
+    /// The producer had octets and no room.
+    pub(crate) fn on_limited(&mut self) {
+        self.was_limited = true;
+    }
+
+    /// `used` octets are occupied. Whether the target changed.
+    pub(crate) fn on_time(&mut self, now: Time, rtt_ns: u64, used: u64) -> bool {
+        let before = self.target;
+        if used > self.target / 3 * 2 {
+            self.full_at = now;
+        }
+        if now.since(self.round_from) >= rtt_ns.max(1) {
+            self.round_from = now;
+            self.limited = if self.was_limited {
+                self.limited + 1
+            } else {
+                0
+            };
+            self.was_limited = false;
+            if self.limited >= GROW_ROUNDS {
+                self.limited = 0;
+                self.target = (self.target + self.target / 2).min(self.most);
+                self.full_at = now;
+            }
+        }
+        if now.since(self.full_at) >= SHRINK_NS {
+            self.target = (self.target / 3 * 2).max(self.least);
+            self.full_at = now;
+        }
+        self.target != before
+    }
+}
+
+/// Intervals over which rates and round trips are remembered.
+const MEMORY: usize = 10;
+/// How long a round trip is remembered, ns.
+const RTT_INTERVAL_NS: u64 = SECOND_NS;
+
+/// What was measured: the least round trip of ten seconds, the best rate of ten round trips.
+#[derive(Debug, Clone, Default)]
+pub struct Estimate {
+    rtts: [Option<u64>; MEMORY],
+    rtt_from: Time,
+    rates: [u64; MEMORY],
+    rate_from: Time,
+    octets: u64,
+}
+
+impl Estimate {
+    /// Round trip without queues, ns, as far as known.
+    #[must_use]
+    pub fn rtt_ns(&self) -> Option<u64> {
+        self.rtts.iter().flatten().min().copied()
+    }
+
+    /// The best rate of late, bits per second; 0 before anything arrived.
+    #[must_use]
+    pub fn rate_bps(&self) -> u64 {
+        self.rates.iter().max().copied().unwrap_or(0)
+    }
+
+    pub(crate) fn on_rtt(&mut self, now: Time, rtt_ns: u64) {
+        if self.rtts[0].is_none() || now.since(self.rtt_from) >= RTT_INTERVAL_NS {
+            self.rtt_from = now;
+            self.rtts.rotate_right(1);
+            self.rtts[0] = Some(rtt_ns);
+        }
+        self.rtts[0] = self.rtts[0].map(|least| least.min(rtt_ns));
+    }
+
+    /// Whether an interval has ended, so that a plan may be made anew.
+    pub(crate) fn on_arrival(&mut self, now: Time, octets: u64) -> bool {
+        self.octets = self.octets.saturating_add(octets);
+        let Some(rtt) = self.rtt_ns() else {
+            return false;
+        };
+        let elapsed = now.since(self.rate_from);
+        if elapsed < rtt.max(1) {
+            return false;
+        }
+        // An interval of silence says nothing about the path.
+        if elapsed < rtt.saturating_mul(4) {
+            let bits = u128::from(self.octets) * 8 * u128::from(SECOND_NS);
+            self.rates.rotate_right(1);
+            self.rates[0] = u64::try_from(bits / u128::from(elapsed)).unwrap_or(u64::MAX);
+        }
+        (self.octets, self.rate_from) = (0, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const GBIT: u64 = 1_000_000_000;
+
+    fn path(reads_max: u16, burst_bytes: Option<u64>) -> Path {
+        Path {
+            rate_bps: 10 * GBIT,
+            rtt_ns: 100 * MS,
+            burst_bytes,
+            message_max: 16 << 20,
+            reads_max,
+        }
+    }
+
+    #[test]
+    fn read_depth_follows_the_reads_allowed() {
+        // Part B3: 125 MB in flight; 16 reads need 8 MiB each, 128 need 1 MiB.
+        let few = Plan::for_path(&path(16, None));
+        assert_eq!((few.chunk, few.depth, few.starved), (7_812_500, 16, false));
+        let many = Plan::for_path(&path(128, None));
+        assert_eq!((many.chunk, many.depth), (976_563, 128));
+        let none = Plan::for_path(&Path {
+            rate_bps: 0,
+            ..path(16, None)
+        });
+        assert_eq!((none.chunk, none.depth), (CHUNK_MIN, 1));
+    }
+
+    #[test]
+    fn a_policer_makes_reads_small_and_says_when_they_are_too_few() {
+        let plan = Plan::for_path(&path(16, Some(256 << 10)));
+        assert_eq!((plan.chunk, plan.bucket_bytes), (128 << 10, 128 << 10));
+        assert!(plan.starved, "16 reads of 128 KiB are not 125 MB");
+        assert_eq!(
+            Plan::for_path(&path(u16::MAX, Some(64 << 10))).chunk,
+            32 << 10
+        );
+        assert!(!Plan::for_path(&path(u16::MAX, Some(64 << 10))).starved);
+    }
+
+    #[test]
+    fn rings_need_what_part_b_says() {
+        let of = |regions, mode| ring_bytes(10 * GBIT, 100 * MS, regions, mode);
+        assert_eq!(of(3, Mode::Push), 375_000_000);
+        assert_eq!(of(4, Mode::Push), 250_000_000);
+        assert_eq!(of(8, Mode::Push), 166_666_667);
+        assert_eq!(of(8, Mode::Pull), 333_333_334);
+    }
+
+    #[test]
+    fn the_pacer_keeps_its_rate_and_its_burst() {
+        let (mut pacer, mut now, mut sent) = (Pacer::new(), Time::from_ns(0), 0);
+        pacer.set(now, Some(8_000_000), 10_000);
+        while now < Time::from_ns(SECOND_NS) {
+            match pacer.take(now, 1_000) {
+                Ok(()) => sent += 1_000,
+                Err(at) => {
+                    assert!(at > now);
+                    now = at;
+                }
+            }
+            assert!(sent <= 10_000 + octets_in(8_000_000, now.as_ns()) + 1);
+        }
+        assert!(sent >= 1_000_000, "{sent} octets of a million");
+    }
+
+    #[test]
+    fn a_ring_grows_when_it_limits_and_shrinks_when_idle() {
+        let mut size = RingSize::new(1 << 20, 10 << 20, 1 << 20);
+        let mut now = Time::from_ns(0);
+        for _ in 0..40 {
+            now = now.after(100 * MS);
+            size.on_limited();
+            size.on_time(now, 100 * MS, size.target());
+        }
+        assert_eq!(size.target(), 10 << 20);
+        for _ in 0..20 {
+            now = now.after(30 * SECOND_NS);
+            size.on_time(now, 100 * MS, 0);
+        }
+        assert_eq!(size.target(), 1 << 20);
+    }
+
+    #[test]
+    fn estimates_keep_the_least_round_trip_and_the_best_rate() {
+        let (mut estimate, mut now) = (Estimate::default(), Time::from_ns(0));
+        for rtt in [12, 10, 30] {
+            estimate.on_rtt(now, rtt * MS);
+        }
+        assert_eq!(estimate.rtt_ns(), Some(10 * MS));
+        for octets in [1_250, 12_500, 2_500] {
+            now = now.after(10 * MS);
+            assert!(estimate.on_arrival(now, octets));
+        }
+        assert_eq!(estimate.rate_bps(), 10_000_000);
+        now = now.after(SECOND_NS);
+        estimate.on_arrival(now, 1);
+        assert_eq!(estimate.rate_bps(), 10_000_000);
+    }
+}

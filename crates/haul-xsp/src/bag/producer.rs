@@ -1,0 +1,939 @@
+//! The producer's side: regions cut into partitions, what is ready packed into slabs, slabs kept until they are acknowledged.
+
+mod ring;
+mod stream;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::plan::{Mode, RingSize};
+use super::{Breach, End, Memory, Place};
+use crate::time::Time;
+use crate::wire::{Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
+use crate::{ConnId, SlabSeq};
+
+pub use ring::Fill;
+use ring::Ring;
+use stream::{Granted, Range, Slab, SlabState, Tx, join, trim};
+
+/// Ready ranges below this are joined, so that single octets cost no more memory than they are worth.
+const JOIN_MAX: u64 = 64 << 10;
+/// Least octets that a connection gets into a slab at its turn.
+const QUANTUM_MIN: u64 = 4 << 10;
+/// A slab is tried so often.
+const TRIES_MAX: u8 = 8;
+
+/// Choices for a producer.
+#[derive(Debug, Clone)]
+pub struct ProducerConfig {
+    /// Regions of the ring, at least 3; 3 is the paper's triple buffering.
+    pub regions: u16,
+    /// Most octets of a region. The engine has `regions` of them.
+    pub region_bytes: u64,
+    /// Octets of a region that are used at first; grows to `region_bytes` where the path waits.
+    pub region_bytes_start: u64,
+    /// Who moves the octets.
+    pub mode: Mode,
+    /// Memory is kept until the far end of the session has the octets (end-to-end acknowledgement, at the origin).
+    pub retain: bool,
+    /// A stream is done with only when the far end of the session has told that it has it all.
+    pub await_delivery: bool,
+    /// Most records of a slab. With the peer's window of slabs no more than it takes at a time: 64 of 256 by default.
+    pub records_max: usize,
+    /// Longest time that a first octet waits for more while slabs are under way, ns; a quarter of the round trip if less.
+    pub flush_max_ns: u64,
+}
+
+impl Default for ProducerConfig {
+    fn default() -> Self {
+        Self {
+            regions: 8,
+            region_bytes: 16 << 20,
+            region_bytes_start: 1 << 20,
+            mode: Mode::Pull,
+            retain: false,
+            await_delivery: false,
+            records_max: 256,
+            flush_max_ns: 5_000_000,
+        }
+    }
+}
+
+/// A write of push mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Put {
+    /// For [`Producer::handle_put`].
+    pub id: PutId,
+    /// From where.
+    pub place: Place,
+    /// To where.
+    pub key: Key,
+}
+
+/// A write under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PutId(SlabSeq, u64);
+
+/// Packs and keeps.
+#[derive(Debug)]
+pub struct Producer {
+    config: ProducerConfig,
+    ring: Ring,
+    size: RingSize,
+    conns: BTreeMap<ConnId, Tx>,
+    /// Connections with something to pack, in turn.
+    round: VecDeque<ConnId>,
+    /// Octets ready in all connections.
+    ready_bytes: u64,
+    /// When the first of them came.
+    ready_since: Option<Time>,
+    urgent: bool,
+    /// Not acknowledged, in order; the first has number `first`.
+    slabs: VecDeque<Slab>,
+    first: SlabSeq,
+    unacked_bytes: u64,
+    window_bytes: u64,
+    window_slabs: u16,
+    to_seal: VecDeque<SlabSeq>,
+    outgoing: VecDeque<SlabSeq>,
+    revokes: VecDeque<SlabSeq>,
+    /// The first slab that the peer has not been told of.
+    untold: SlabSeq,
+    retired: VecDeque<SlabSeq>,
+    /// Counts attempts at slabs, so that writes of an old one are told apart.
+    attempts: u64,
+    released: VecDeque<(ConnId, u64, Place)>,
+    rtt_ns: u64,
+}
+
+impl Producer {
+    /// A producer with a ring of its own.
+    ///
+    /// # Errors
+    /// Fewer than three regions: one is filled, one drained, and nothing would be under way.
+    pub fn new(config: ProducerConfig) -> Result<Self, TooFewRegions> {
+        if config.regions < 3 || config.region_bytes == 0 || config.records_max == 0 {
+            return Err(TooFewRegions);
+        }
+        let (n, most) = (u64::from(config.regions), config.region_bytes);
+        let start = config.region_bytes_start.clamp(1, most);
+        Ok(Self {
+            ring: Ring::new(config.regions, start),
+            size: RingSize::new(start * n, most * n, start * n),
+            conns: BTreeMap::new(),
+            round: VecDeque::new(),
+            ready_bytes: 0,
+            ready_since: None,
+            urgent: false,
+            slabs: VecDeque::new(),
+            first: SlabSeq(0),
+            unacked_bytes: 0,
+            window_bytes: u64::MAX,
+            window_slabs: u16::MAX,
+            to_seal: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            revokes: VecDeque::new(),
+            untold: SlabSeq(0),
+            retired: VecDeque::new(),
+            attempts: 0,
+            released: VecDeque::new(),
+            rtt_ns: 0,
+            config,
+        })
+    }
+
+    // Connections.
+
+    pub(crate) fn open(&mut self, conn: ConnId, from: u64) {
+        let tx = Tx {
+            credit: from,
+            next: from,
+            packed: from,
+            delivered: from,
+            ..Tx::default()
+        };
+        self.conns.insert(conn, tx);
+    }
+
+    pub(crate) fn on_credit(&mut self, conn: ConnId, credit: u64) {
+        if let Some(tx) = self
+            .conns
+            .get_mut(&conn)
+            .filter(|_| self.config.mode == Mode::Pull)
+        {
+            tx.credit = tx.credit.max(credit);
+            self.enqueue(conn);
+        }
+    }
+
+    /// The connection is done with: what it holds is free.
+    pub(crate) fn remove(&mut self, conn: ConnId) {
+        self.discard(conn);
+        if let Some(mut tx) = self.conns.remove(&conn) {
+            for range in tx.retained.drain(..) {
+                self.free(conn, range.offset, range.place);
+            }
+            self.ring.close_partition(conn);
+        }
+    }
+
+    /// Octets that the connection may still hand in: what the peer takes, less what it has been given.
+    #[must_use]
+    pub fn credit(&self, conn: ConnId) -> u64 {
+        let open = self.conns.get(&conn).filter(|tx| tx.end.is_none());
+        open.map_or(0, |tx| tx.credit.saturating_sub(tx.next))
+    }
+
+    /// Memory for octets that the connection has to send, at most `want`; to be followed by [`Self::commit`] at once, so ask
+    /// when there is something to read. `None`: no credit, or the ring is full; this connection is left out of slabs until
+    /// that changes.
+    pub fn reserve(&mut self, now: Time, conn: ConnId, want: u64) -> Option<Fill> {
+        let credit = self.credit(conn);
+        if credit == 0 || want == 0 {
+            return None;
+        }
+        let fill = self.ring.reserve(conn, want.min(credit));
+        if fill.is_none() {
+            self.size.on_limited();
+            self.ready_since = self.ready_since.or(Some(now));
+        }
+        fill
+    }
+
+    /// The first `len` octets of what [`Self::reserve`] gave are filled. `crc`: of these octets.
+    pub fn commit(&mut self, now: Time, conn: ConnId, len: u64, crc: Option<u32>) {
+        let Some(place) = self.ring.commit(conn, len) else {
+            return;
+        };
+        // A connection that was reset meanwhile has no use for them.
+        if !self.append(now, conn, place, crc) {
+            self.ring.free(conn, place);
+        }
+        self.urgent |= self.ring.take_completed();
+    }
+
+    /// Octets in foreign memory, to be sent on from there; [`Self::poll_released`] says when they are free. At most
+    /// [`Self::credit`], else nothing is taken and `false` returned.
+    #[must_use]
+    pub fn forward(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        at: u64,
+        len: u64,
+        crc: Option<u32>,
+    ) -> bool {
+        let memory = Memory::Foreign;
+        len <= self.credit(conn) && self.append(now, conn, Place { memory, at, len }, crc)
+    }
+
+    fn append(&mut self, now: Time, conn: ConnId, place: Place, crc: Option<u32>) -> bool {
+        let Some(tx) = self.conns.get_mut(&conn).filter(|tx| tx.end.is_none()) else {
+            return false;
+        };
+        let range = Range {
+            offset: tx.next,
+            place,
+            crc,
+        };
+        tx.next += place.len;
+        let last = tx
+            .ready
+            .back_mut()
+            .filter(|last| last.place.len + place.len <= JOIN_MAX);
+        if !last.is_some_and(|last| join(last, &range)) {
+            tx.ready.push_back(range);
+        }
+        self.ready_bytes += place.len;
+        self.ready_since = self.ready_since.or(Some(now));
+        self.enqueue(conn);
+        true
+    }
+
+    /// What is ready goes with the next slab, without waiting for more.
+    pub fn flush(&mut self) {
+        self.urgent = true;
+    }
+
+    /// The stream ends behind what was handed in.
+    pub(crate) fn finish(&mut self, conn: ConnId, end: End) {
+        let Some(tx) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        if tx.end_packed || matches!(tx.end, Some(End::Reset(_))) {
+            return;
+        }
+        tx.end = Some(end);
+        self.urgent = true;
+        self.enqueue(conn);
+    }
+
+    /// Its end has arrived at the far end before.
+    pub(crate) fn set_ended(&mut self, conn: ConnId) {
+        if let Some(tx) = self.conns.get_mut(&conn) {
+            tx.end = Some(End::Fin);
+            (tx.end_packed, tx.end_acked) = (true, true);
+            tx.delivered = tx.next + 1;
+        }
+    }
+
+    /// Forgets what is ready and not in a slab.
+    pub(crate) fn discard(&mut self, conn: ConnId) {
+        let Some(tx) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        tx.next = tx.packed;
+        for range in std::mem::take(&mut tx.ready) {
+            self.ready_bytes -= range.place.len;
+            self.free(conn, range.offset, range.place);
+        }
+    }
+
+    /// The stream has ended, and the peer (if memory is kept, the far end) has it all.
+    pub(crate) fn is_done(&self, conn: ConnId) -> bool {
+        self.conns.get(&conn).is_none_or(|tx| match tx.end {
+            Some(End::Fin) if self.config.await_delivery && !tx.abandoned => tx.delivered > tx.next,
+            Some(_) => tx.end_packed && tx.end_acked,
+            None => false,
+        })
+    }
+
+    /// The far end wants nothing more of the stream.
+    pub(crate) fn abandon(&mut self, conn: ConnId) {
+        if let Some(tx) = self.conns.get_mut(&conn) {
+            tx.abandoned = true;
+        }
+    }
+
+    /// What a peer that has all of a stream, and its half close, tells.
+    pub(crate) fn whole(&self, conn: ConnId) -> Option<u64> {
+        let tx = self.conns.get(&conn)?;
+        (tx.end == Some(End::Fin) && tx.end_packed).then_some(tx.next + 1)
+    }
+
+    /// Whether the peer's wish for no more changes anything.
+    pub(crate) fn is_stoppable(&self, conn: ConnId) -> bool {
+        self.conns
+            .get(&conn)
+            .is_some_and(|tx| !tx.end_packed && !matches!(tx.end, Some(End::Reset(_))))
+    }
+
+    pub(crate) fn has_ended(&self, conn: ConnId) -> bool {
+        self.conns.get(&conn).is_none_or(|tx| tx.end.is_some())
+    }
+
+    // Slabs.
+
+    fn enqueue(&mut self, conn: ConnId) {
+        let Some(tx) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        if !tx.in_round && tx.packable() {
+            tx.in_round = true;
+            self.round.push_back(conn);
+        }
+    }
+
+    fn should_pack(&self, now: Time) -> bool {
+        let open = self.slabs.len();
+        if self.round.is_empty()
+            || open >= self.slabs_max()
+            || self.unacked_bytes >= self.window_bytes
+        {
+            return false;
+        }
+        let is_full = self.ready_bytes >= self.ring.region_bytes();
+        let is_late = open * 2 < usize::from(self.config.regions)
+            && self.flush_at().is_some_and(|at| at <= now);
+        open == 0 || self.urgent || is_full || is_late
+    }
+
+    /// Slabs under way: the ring is the limit, also where some were sealed before they were full.
+    fn slabs_max(&self) -> usize {
+        usize::from(self.config.regions.saturating_mul(2).min(self.window_slabs))
+    }
+
+    fn flush_at(&self) -> Option<Time> {
+        let wait = (self.rtt_ns / 4).min(self.config.flush_max_ns);
+        self.ready_since.map(|since| since.after(wait))
+    }
+
+    /// When [`Self::poll_sealed`] may have something without anything else happening.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let open = self.slabs.len();
+        let waits = !self.round.is_empty()
+            && self.unacked_bytes < self.window_bytes
+            && open * 2 < usize::from(self.config.regions)
+            && open < self.slabs_max();
+        self.flush_at().filter(|_| waits)
+    }
+
+    /// A slab that needs keys (pull): give them with [`Self::announce`]. A slab that is announced again comes here again: its
+    /// old keys are not valid any more.
+    pub fn poll_sealed(&mut self, now: Time) -> Option<SlabSeq> {
+        if self.should_pack(now) {
+            self.pack(now);
+        }
+        if self.config.mode == Mode::Push {
+            return None;
+        }
+        while let Some(seq) = self.to_seal.pop_front() {
+            if self
+                .slab(seq)
+                .is_some_and(|slab| slab.state == SlabState::Sealed)
+            {
+                return Some(seq);
+            }
+        }
+        None
+    }
+
+    /// Deficit round-robin over connections.
+    fn pack(&mut self, now: Time) {
+        let most = self
+            .ring
+            .region_bytes()
+            .min(self.window_bytes - self.unacked_bytes)
+            .min(u64::from(u32::MAX));
+        let quantum = (most / self.round.len() as u64).max(QUANTUM_MIN);
+        let mut slab = Slab {
+            records: Vec::new(),
+            bytes: 0,
+            state: SlabState::Sealed,
+            tries: 0,
+            cursor: (0, 0),
+            writes: 0,
+            attempt: self.attempts,
+        };
+        let mut turns = self.round.len();
+        while turns > 0 && slab.bytes < most && slab.records.len() < self.config.records_max {
+            turns -= 1;
+            let Some(conn) = self.round.pop_front() else {
+                break;
+            };
+            let Some(tx) = self.conns.get_mut(&conn) else {
+                continue;
+            };
+            let before = slab.bytes;
+            tx.take(
+                conn,
+                quantum,
+                most,
+                self.config.records_max,
+                self.config.retain,
+                &mut slab,
+            );
+            self.ready_bytes -= slab.bytes - before;
+            if tx.packable() {
+                turns += usize::from(slab.bytes > before);
+                self.round.push_back(conn);
+            } else {
+                tx.in_round = false;
+            }
+        }
+        if self.round.is_empty() {
+            (self.urgent, self.ready_since) = (false, None);
+        } else {
+            self.ready_since = Some(now);
+        }
+        if !slab.records.is_empty() {
+            self.unacked_bytes += slab.bytes;
+            self.to_seal.push_back(self.next_seq());
+            self.slabs.push_back(slab);
+        }
+    }
+
+    fn next_seq(&self) -> SlabSeq {
+        SlabSeq(self.first.0 + self.slabs.len() as u64)
+    }
+
+    fn slab(&self, seq: SlabSeq) -> Option<&Slab> {
+        let index = seq.0.checked_sub(self.first.0)?;
+        self.slabs.get(usize::try_from(index).ok()?)
+    }
+
+    fn slab_mut(&mut self, seq: SlabSeq) -> Option<&mut Slab> {
+        let index = seq.0.checked_sub(self.first.0)?;
+        self.slabs.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// What a slab holds: each range, and where it lies.
+    pub fn records(&self, seq: SlabSeq) -> impl Iterator<Item = (&Record, Place)> {
+        let records = self.slab(seq).map(|slab| slab.records.as_slice());
+        records
+            .unwrap_or_default()
+            .iter()
+            .map(|(record, memory, at)| {
+                let (memory, at, len) = (*memory, *at, u64::from(record.len));
+                (record, Place { memory, at, len })
+            })
+    }
+
+    /// The checksum of a record that has none, because only a part of what had one is in it: before [`Self::announce`].
+    pub fn set_crc(&mut self, seq: SlabSeq, index: usize, crc: u32) {
+        let slab = self
+            .slab_mut(seq)
+            .filter(|slab| slab.state == SlabState::Sealed && slab.tries == 0);
+        if let Some((record, ..)) = slab.and_then(|slab| slab.records.get_mut(index))
+            && record.len > 0
+        {
+            record.crc = record.crc.or(Some(crc));
+        }
+    }
+
+    /// Announces a slab with the keys that `key` gives for each place.
+    pub fn announce(&mut self, seq: SlabSeq, mut key: impl FnMut(Place) -> Key) {
+        let Some(slab) = self
+            .slab_mut(seq)
+            .filter(|slab| slab.state == SlabState::Sealed)
+        else {
+            return;
+        };
+        for (record, memory, at) in &mut slab.records {
+            let place = Place {
+                memory: *memory,
+                at: *at,
+                len: u64::from(record.len),
+            };
+            record.key = if record.len > 0 {
+                key(place)
+            } else {
+                Key::default()
+            };
+        }
+        slab.state = SlabState::Announced;
+        self.outgoing.push_back(seq);
+    }
+
+    /// A write of push mode that may be posted. Answer with [`Self::handle_put`] once a message on the same channel would
+    /// arrive behind it.
+    pub fn poll_put(&mut self, now: Time, chunk: u32) -> Option<Put> {
+        if self.config.mode == Mode::Pull {
+            return None;
+        }
+        if self.should_pack(now) {
+            self.pack(now);
+        }
+        while let Some(seq) = self.to_seal.front().copied() {
+            let index = seq
+                .0
+                .checked_sub(self.first.0)
+                .and_then(|index| usize::try_from(index).ok());
+            let slab = index
+                .and_then(|index| self.slabs.get_mut(index))
+                .filter(|slab| slab.state == SlabState::Sealed);
+            let Some(slab) = slab else {
+                self.to_seal.pop_front();
+                continue;
+            };
+            if let Some((record, memory, at)) = slab.records.get(slab.cursor.0) {
+                let done = slab.cursor.1;
+                let left = u64::from(record.len) - done;
+                if left == 0 {
+                    slab.cursor = (slab.cursor.0 + 1, 0);
+                    continue;
+                }
+                let (conn, offset) = (record.conn, record.offset + done);
+                let granted = match self.conns.get(&conn) {
+                    Some(tx) => tx.granted(offset)?,
+                    None => Granted::Used(left),
+                };
+                let (key, room) = match granted {
+                    Granted::Key(key, room) => (key, room),
+                    Granted::Used(len) => {
+                        slab.cursor.1 += left.min(len);
+                        continue;
+                    }
+                };
+                let len = left.min(room).min(u64::from(chunk.max(1)));
+                slab.cursor.1 += len;
+                slab.writes += 1;
+                let place = Place {
+                    memory: *memory,
+                    at: at + done,
+                    len,
+                };
+                return Some(Put {
+                    id: PutId(seq, slab.attempt),
+                    place,
+                    key,
+                });
+            }
+            self.to_seal.pop_front();
+            if slab.writes == 0 {
+                slab.state = SlabState::Announced;
+                self.outgoing.push_back(seq);
+            }
+        }
+        None
+    }
+
+    /// A write is done, or has failed: then the slab is written again.
+    ///
+    /// # Errors
+    /// It failed too often.
+    pub fn handle_put(&mut self, id: PutId, is_done: bool) -> Result<(), Breach> {
+        let seq = id.0;
+        let waits = self.to_seal.contains(&seq);
+        let Some(slab) = self.slab_mut(seq) else {
+            return Ok(());
+        };
+        // What a former attempt wrote, or could not, says nothing about this one.
+        if slab.attempt != id.1 {
+            return Ok(());
+        }
+        slab.writes = slab.writes.saturating_sub(1);
+        if !is_done {
+            self.again(seq)?;
+        } else if slab.writes == 0 && slab.state == SlabState::Sealed && !waits {
+            slab.state = SlabState::Announced;
+            self.outgoing.push_back(seq);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_grant(&mut self, grant: &SlabAnnounce) -> Result<(), Breach> {
+        if self.config.mode == Mode::Pull {
+            return Err(Breach::Push);
+        }
+        for record in &grant.records {
+            let Some(tx) = self.conns.get_mut(&record.conn) else {
+                continue;
+            };
+            if tx
+                .grants
+                .back()
+                .is_some_and(|(at, len, _)| at + len > record.offset)
+            {
+                return Err(Breach::Push);
+            }
+            tx.grants
+                .push_back((record.offset, u64::from(record.len), record.key));
+            tx.credit = tx.credit.max(record.end());
+            self.enqueue(record.conn);
+        }
+        Ok(())
+    }
+
+    /// What the peer is to be told.
+    pub(crate) fn poll_pdu(&mut self, now: Time) -> Option<Pdu> {
+        if let Some(seq) = self.revokes.pop_front() {
+            return Some(Pdu::SlabRevoke { seq });
+        }
+        // What the peer had before a resumption may be done with before it is told again.
+        self.untold = self.untold.max(self.first);
+        while self
+            .slab(self.untold)
+            .is_some_and(|slab| slab.state == SlabState::Done)
+        {
+            self.untold = self.untold.next();
+        }
+        // In order at first, whatever the order in which they became ready.
+        while let Some(at) = self.outgoing.iter().position(|seq| *seq <= self.untold) {
+            let seq = self.outgoing.remove(at)?;
+            self.untold = self.untold.max(seq.next());
+            let Some(slab) = self
+                .slab(seq)
+                .filter(|slab| slab.state == SlabState::Announced)
+            else {
+                continue;
+            };
+            let announce = SlabAnnounce {
+                seq,
+                last: false,
+                grant: false,
+                t_us: now.as_ns() / 1_000,
+                records: slab.records.iter().map(|(record, _, _)| *record).collect(),
+            };
+            return Some(match self.config.mode {
+                Mode::Pull => Pdu::SlabAnnounce(announce),
+                Mode::Push => Pdu::SlabPushed(announce),
+            });
+        }
+        None
+    }
+
+    /// Withdraws a slab that is announced: its connections end with `code`, and its memory is free once the peer has
+    /// confirmed that it reads no more.
+    pub fn revoke(&mut self, seq: SlabSeq, code: u16) {
+        let Some(slab) = self
+            .slab_mut(seq)
+            .filter(|slab| slab.state != SlabState::Done)
+        else {
+            return;
+        };
+        slab.state = SlabState::Revoking;
+        let conns: Vec<ConnId> = slab
+            .records
+            .iter()
+            .map(|(record, ..)| record.conn)
+            .collect();
+        self.revokes.push_back(seq);
+        for conn in conns {
+            self.discard(conn);
+            if let Some(tx) = self.conns.get_mut(&conn) {
+                tx.end = Some(End::Reset(code));
+                tx.end_packed = true;
+            }
+        }
+    }
+
+    pub(crate) fn on_ack(&mut self, now: Time, ack: &SlabAck) -> Result<(), Breach> {
+        if ack.next > self.next_seq() {
+            return Err(Breach::NoSlab);
+        }
+        (self.window_bytes, self.window_slabs) = (ack.window_bytes, ack.window_slabs);
+        while self.first < ack.next {
+            self.slab_done(self.first)?;
+            self.pop_done();
+        }
+        for (seq, status) in &ack.others {
+            let slab = self.slab(*seq).ok_or(Breach::NoSlab)?;
+            let is_revoked = slab.state == SlabState::Revoking;
+            if *status == SlabStatus::Revoked && !is_revoked && slab.state != SlabState::Done {
+                return Err(Breach::NoSlab);
+            }
+            self.slab_done(*seq)?;
+        }
+        self.pop_done();
+        if self.size.on_time(now, self.rtt_ns, self.ring.used()) {
+            let regions = u64::from(self.config.regions);
+            self.ring.set_region_bytes(self.size.target() / regions);
+        }
+        Ok(())
+    }
+
+    fn pop_done(&mut self) {
+        while self
+            .slabs
+            .front()
+            .is_some_and(|slab| slab.state == SlabState::Done)
+        {
+            self.slabs.pop_front();
+            self.first = self.first.next();
+        }
+    }
+
+    /// The peer has the slab: what it holds is free, unless it is kept for the far end.
+    fn slab_done(&mut self, seq: SlabSeq) -> Result<(), Breach> {
+        let Some(slab) = self.slab_mut(seq) else {
+            return Ok(());
+        };
+        match slab.state {
+            SlabState::Done => return Ok(()),
+            SlabState::Sealed if slab.tries == 0 => return Err(Breach::NoSlab),
+            _ => slab.state = SlabState::Done,
+        }
+        let records = std::mem::take(&mut slab.records);
+        self.unacked_bytes -= slab.bytes;
+        self.retired.push_back(seq);
+        for (record, memory, at) in records {
+            if let Some(tx) = self.conns.get_mut(&record.conn) {
+                tx.end_acked |=
+                    record.fin || record.reset.is_some() || matches!(tx.end, Some(End::Reset(_)));
+                let end = record.end();
+                while tx
+                    .grants
+                    .front()
+                    .is_some_and(|(at, len, _)| at + len <= end)
+                {
+                    tx.grants.pop_front();
+                }
+                if self.config.retain {
+                    continue;
+                }
+            } else if self.config.retain {
+                continue;
+            }
+            let place = Place {
+                memory,
+                at,
+                len: u64::from(record.len),
+            };
+            self.free(record.conn, record.offset, place);
+        }
+        Ok(())
+    }
+
+    fn free(&mut self, conn: ConnId, offset: u64, place: Place) {
+        match place.memory {
+            _ if place.len == 0 => {}
+            Memory::Region(_) => self.ring.free(conn, place),
+            Memory::Foreign => self.released.push_back((conn, offset, place)),
+        }
+    }
+
+    /// A slab that is done with: its keys are to be made invalid before anything else is called, for its memory may be filled
+    /// again.
+    pub fn poll_retired(&mut self) -> Option<SlabSeq> {
+        self.retired.pop_front()
+    }
+
+    /// Foreign memory that is free again: of which connection, from which offset of its stream, where.
+    pub fn poll_released(&mut self) -> Option<(ConnId, u64, Place)> {
+        self.released.pop_front()
+    }
+
+    pub(crate) fn on_nack(&mut self, seq: SlabSeq) -> Result<(), Breach> {
+        let slab = self.slab(seq).ok_or(Breach::NoSlab)?;
+        match slab.state {
+            SlabState::Announced => self.again(seq),
+            SlabState::Sealed if slab.tries == 0 => Err(Breach::NoSlab),
+            _ => Ok(()),
+        }
+    }
+
+    fn again(&mut self, seq: SlabSeq) -> Result<(), Breach> {
+        self.attempts += 1;
+        let attempt = self.attempts;
+        let Some(slab) = self
+            .slab_mut(seq)
+            .filter(|slab| slab.state != SlabState::Done)
+        else {
+            return Ok(());
+        };
+        slab.tries += 1;
+        if slab.tries == TRIES_MAX {
+            return Err(Breach::Hopeless);
+        }
+        if slab.state != SlabState::Revoking {
+            slab.begin(attempt);
+            if !self.to_seal.contains(&seq) {
+                self.to_seal.push_back(seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// The far end has all before `delivered`, which counts the end of the stream as one octet.
+    pub(crate) fn on_delivered(&mut self, conn: ConnId, delivered: u64) -> Result<(), Breach> {
+        let Some(tx) = self.conns.get_mut(&conn) else {
+            return Ok(());
+        };
+        if delivered > tx.packed + u64::from(tx.end_packed) {
+            return Err(Breach::Delivered);
+        }
+        tx.delivered = tx.delivered.max(delivered);
+        let freed = trim(&mut tx.retained, delivered);
+        for range in freed {
+            self.free(conn, range.offset, range.place);
+        }
+        Ok(())
+    }
+
+    // Suspend and resume.
+
+    /// The control connection is gone: what the peer let this end write may not be written any more.
+    pub(crate) fn suspend(&mut self) {
+        self.attempts += 1;
+        let attempt = self.attempts;
+        let is_push = self.config.mode == Mode::Push;
+        let open = self.slabs.iter_mut().filter(|_| is_push);
+        for slab in open.filter(|slab| slab.state == SlabState::Sealed) {
+            slab.begin(attempt);
+        }
+        for tx in self.conns.values_mut() {
+            tx.grants.clear();
+        }
+    }
+
+    /// The control connection is new, the peer the same: it is done with all slabs before `next`; the others are announced
+    /// again, with new keys.
+    pub(crate) fn resume(&mut self, now: Time, next: SlabSeq) -> Result<(), Breach> {
+        let ack = SlabAck {
+            next,
+            window_bytes: self.window_bytes,
+            window_slabs: self.window_slabs,
+            others: Vec::new(),
+        };
+        if next > self.next_seq() || next < self.first {
+            return Err(Breach::NoSlab);
+        }
+        self.on_ack(now, &ack)?;
+        self.untold = self.first;
+        self.attempts += 1;
+        let attempt = self.attempts;
+        self.outgoing.clear();
+        self.to_seal.clear();
+        self.revokes.clear();
+        for tx in self.conns.values_mut() {
+            tx.grants.clear();
+        }
+        for index in 0..self.slabs.len() as u64 {
+            let seq = SlabSeq(self.first.0 + index);
+            let Some(slab) = self.slab_mut(seq) else {
+                continue;
+            };
+            match slab.state {
+                SlabState::Done => {}
+                SlabState::Revoking => self.revokes.push_back(seq),
+                SlabState::Sealed | SlabState::Announced => {
+                    slab.tries = slab.tries.max(1);
+                    slab.begin(attempt);
+                    self.to_seal.push_back(seq);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The way is new: slabs count from 0 again, and what the far end does not have is packed again from memory that was
+    /// kept. [`Self::on_delivered`] has been told of each connection.
+    pub(crate) fn restart(&mut self) {
+        let open = self.first.0..self.next_seq().0;
+        self.retired.extend(open.map(SlabSeq));
+        self.slabs.clear();
+        (self.first, self.untold) = (SlabSeq(0), SlabSeq(0));
+        self.attempts += 1;
+        self.unacked_bytes = 0;
+        (self.window_bytes, self.window_slabs) = (u64::MAX, u16::MAX);
+        self.to_seal.clear();
+        self.outgoing.clear();
+        self.revokes.clear();
+        self.round.clear();
+        self.ready_bytes = 0;
+        for tx in self.conns.values_mut() {
+            let mut again = std::mem::take(&mut tx.retained);
+            again.append(&mut tx.ready);
+            tx.ready = again;
+            tx.packed = tx.ready.front().map_or(tx.next, |range| range.offset);
+            tx.credit = tx.packed;
+            tx.grants.clear();
+            tx.in_round = false;
+            if tx.delivered <= tx.next {
+                (tx.end_packed, tx.end_acked) = (false, false);
+            }
+            self.ready_bytes += tx.ready.iter().map(|range| range.place.len).sum::<u64>();
+        }
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        conns.into_iter().for_each(|conn| self.enqueue(conn));
+        self.urgent = true;
+    }
+
+    // Measures.
+
+    pub(crate) fn set_rtt(&mut self, rtt_ns: u64) {
+        self.rtt_ns = rtt_ns;
+    }
+
+    /// Octets of the ring that are occupied, and octets of it that are in use at present.
+    #[must_use]
+    pub fn occupancy(&self) -> (u64, u64) {
+        (self.ring.used(), self.size.target())
+    }
+
+    /// Slabs that are not acknowledged.
+    #[must_use]
+    pub fn unacked(&self) -> usize {
+        self.slabs.len()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.slabs.is_empty() && self.round.is_empty()
+    }
+}
+
+/// A ring needs a region to fill, one to drain, and one under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a ring needs at least three regions, with room in them")]
+pub struct TooFewRegions;

@@ -1,0 +1,276 @@
+//! N regions, filled in turn. The one that is being filled is cut into partitions, one for each connection that has something
+//! to send; how large they are follows from how many there were. A region is free again when all that it holds is.
+
+use std::collections::BTreeMap;
+
+use super::{Memory, Place};
+use crate::{ConnId, RegionId};
+
+/// Least octets of a partition.
+const PARTITION_MIN: u64 = 4 << 10;
+
+/// Memory to be filled now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Which region.
+    pub region: RegionId,
+    /// From where in it, octets.
+    pub at: u64,
+    /// How much, octets.
+    pub len: u64,
+}
+
+#[derive(Debug, Default)]
+struct Region {
+    /// Octets cut off so far. `held <= cut`
+    cut: u64,
+    /// Octets filled and not free.
+    held: u64,
+    /// Partitions that may still be filled.
+    open: u32,
+}
+
+#[derive(Debug)]
+struct Partition {
+    region: usize,
+    at: u64,
+    /// `reserved <= left`
+    left: u64,
+    reserved: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    regions: Vec<Region>,
+    region_bytes: u64,
+    filling: usize,
+    partitions: BTreeMap<ConnId, Partition>,
+    /// Each connection that has filled memory of late: octets that it holds, and the last generation that it had a part of.
+    users: BTreeMap<ConnId, (u64, u64)>,
+    /// Counts regions begun.
+    generation: u64,
+    /// The region that was being filled is full.
+    completed: bool,
+}
+
+impl Ring {
+    pub(super) fn new(regions: u16, region_bytes: u64) -> Self {
+        Self {
+            regions: (0..regions).map(|_| Region::default()).collect(),
+            region_bytes,
+            filling: 0,
+            partitions: BTreeMap::new(),
+            users: BTreeMap::new(),
+            generation: 0,
+            completed: false,
+        }
+    }
+
+    pub(super) const fn region_bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    pub(super) fn set_region_bytes(&mut self, bytes: u64) {
+        self.region_bytes = bytes;
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.regions.iter().map(|region| region.held).sum()
+    }
+
+    /// Whether a region has become full since this was last asked: what is in it should not wait for the next one.
+    pub(super) fn take_completed(&mut self) -> bool {
+        std::mem::take(&mut self.completed)
+    }
+
+    pub(super) fn reserve(&mut self, conn: ConnId, want: u64) -> Option<Fill> {
+        if self.users.len() > 1
+            && self
+                .users
+                .get(&conn)
+                .is_some_and(|(held, _)| *held >= self.most_for_one())
+        {
+            return None;
+        }
+        if !self.partitions.contains_key(&conn) {
+            self.cut(conn)?;
+        }
+        let partition = self.partitions.get_mut(&conn)?;
+        partition.reserved = partition.left.min(want);
+        Some(Fill {
+            region: region_id(partition.region),
+            at: partition.at,
+            len: partition.reserved,
+        })
+    }
+
+    fn cut(&mut self, conn: ConnId) -> Option<()> {
+        let region = &self.regions[self.filling];
+        if region.held == 0 && region.open == 0 {
+            self.begin(self.filling);
+        } else if self.room() == 0 {
+            let n = self.regions.len();
+            let next = (1..n).map(|step| (self.filling + step) % n);
+            let is_free =
+                |index: &usize| self.regions[*index].held == 0 && self.regions[*index].open == 0;
+            let next = next.into_iter().find(is_free)?;
+            self.close_region(self.filling);
+            self.begin(next);
+        }
+        self.users.entry(conn).or_default().1 = self.generation;
+        let share = self.region_bytes / self.users.len() as u64;
+        let len = share.max(PARTITION_MIN).min(self.room());
+        let region = &mut self.regions[self.filling];
+        let at = region.cut;
+        region.cut += len;
+        region.open += 1;
+        let partition = Partition {
+            region: self.filling,
+            at,
+            left: len,
+            reserved: 0,
+        };
+        self.partitions.insert(conn, partition);
+        Some(())
+    }
+
+    fn room(&self) -> u64 {
+        self.region_bytes
+            .saturating_sub(self.regions[self.filling].cut)
+    }
+
+    fn begin(&mut self, index: usize) {
+        self.filling = index;
+        self.regions[index] = Region::default();
+        self.generation += 1;
+        let old = self.generation.saturating_sub(self.regions.len() as u64);
+        self.users
+            .retain(|_, (held, last)| *held > 0 || *last >= old);
+    }
+
+    /// Half of the ring, where others want some (part B3, fairness).
+    fn most_for_one(&self) -> u64 {
+        self.region_bytes * self.regions.len() as u64 / 2
+    }
+
+    /// Nothing more goes into a region but what is being filled at this moment.
+    fn close_region(&mut self, index: usize) {
+        let idle = |partition: &Partition| partition.region == index && partition.reserved == 0;
+        let regions = &mut self.regions;
+        self.partitions.retain(|_, partition| {
+            let close = idle(partition);
+            regions[index].open -= u32::from(close);
+            !close
+        });
+    }
+
+    pub(super) fn commit(&mut self, conn: ConnId, len: u64) -> Option<Place> {
+        let partition = self.partitions.get_mut(&conn)?;
+        let len = len.min(std::mem::take(&mut partition.reserved));
+        let place = Place {
+            memory: Memory::Region(region_id(partition.region)),
+            at: partition.at,
+            len,
+        };
+        partition.at += len;
+        partition.left -= len;
+        let region = &mut self.regions[partition.region];
+        region.held += len;
+        self.users.entry(conn).or_default().0 += len;
+        if partition.left == 0 || partition.region != self.filling {
+            region.open -= 1;
+            self.completed |= region.open == 0 && region.cut >= self.region_bytes;
+            self.partitions.remove(&conn);
+        }
+        (len > 0).then_some(place)
+    }
+
+    /// The connection is gone. What was being filled for it is forgotten: the engine has stopped.
+    pub(super) fn close_partition(&mut self, conn: ConnId) {
+        if let Some(partition) = self.partitions.remove(&conn) {
+            self.regions[partition.region].open -= 1;
+        }
+    }
+
+    pub(super) fn free(&mut self, conn: ConnId, place: Place) {
+        let Memory::Region(region) = place.memory else {
+            return;
+        };
+        let region = &mut self.regions[usize::from(region.0)];
+        region.held -= place.len;
+        if let Some((held, _)) = self.users.get_mut(&conn) {
+            *held -= place.len;
+        }
+    }
+}
+
+fn region_id(index: usize) -> RegionId {
+    RegionId(u16::try_from(index).unwrap_or(u16::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    fn fill(ring: &mut Ring, conn: u32, want: u64) -> Option<Place> {
+        let fill = ring.reserve(ConnId(conn), want)?;
+        ring.commit(ConnId(conn), fill.len)
+    }
+
+    #[test]
+    fn one_connection_has_whole_regions_and_then_waits() {
+        let mut ring = Ring::new(3, 16 * KIB);
+        let places: Vec<Place> = std::iter::from_fn(|| fill(&mut ring, 1, 16 * KIB)).collect();
+        assert_eq!(places.len(), 3);
+        assert_eq!(ring.reserve(ConnId(1), KIB), None);
+        ring.free(ConnId(1), places[0]);
+        let again = fill(&mut ring, 1, u64::MAX).unwrap();
+        assert_eq!(again, places[0]);
+    }
+
+    #[test]
+    fn partitions_are_cut_anew_as_connections_come_and_go() {
+        let mut ring = Ring::new(3, 32 * KIB);
+        let mut lens = Vec::new();
+        for conn in [1, 2, 3, 4, 1, 2] {
+            let place = fill(&mut ring, conn, u64::MAX).unwrap();
+            lens.push(place.len / KIB);
+            ring.free(ConnId(conn), place);
+        }
+        // Alone; the second, and what is left of its region for the third; quarters from then on.
+        assert_eq!(lens, [32, 16, 10, 8, 8, 8]);
+        for _ in 0..20 {
+            let place = fill(&mut ring, 4, u64::MAX).unwrap();
+            lens.push(place.len / KIB);
+            ring.free(ConnId(4), place);
+        }
+        assert_eq!(lens.last(), Some(&32), "the others have gone quiet");
+    }
+
+    #[test]
+    fn nobody_holds_more_than_half_while_others_want_some() {
+        let mut ring = Ring::new(4, 16 * KIB);
+        fill(&mut ring, 2, KIB).unwrap();
+        let held: u64 = std::iter::from_fn(|| fill(&mut ring, 1, u64::MAX))
+            .map(|place| place.len)
+            .sum();
+        assert!((32 * KIB..=40 * KIB).contains(&held), "{held}");
+        assert!(fill(&mut ring, 2, KIB).is_some());
+    }
+
+    #[test]
+    fn a_region_is_not_used_again_before_all_of_it_is_free() {
+        let mut ring = Ring::new(3, 8 * KIB);
+        let first = fill(&mut ring, 1, 4 * KIB).unwrap();
+        let second = fill(&mut ring, 1, 4 * KIB).unwrap();
+        for _ in 0..2 {
+            assert_eq!(fill(&mut ring, 1, u64::MAX).unwrap().len, 8 * KIB);
+        }
+        ring.free(ConnId(1), first);
+        assert_eq!(ring.reserve(ConnId(1), KIB), None);
+        ring.free(ConnId(1), second);
+        assert!(ring.reserve(ConnId(1), KIB).is_some());
+    }
+}

@@ -1,0 +1,247 @@
+//! One connection's octets as they leave, and slabs as they are made of them.
+
+use std::collections::VecDeque;
+
+use crate::ConnId;
+use crate::bag::{End, Memory, Place};
+use crate::crc::crc32c_joined;
+use crate::wire::{Key, Record};
+
+/// A range of a stream that is not in a slab yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Range {
+    pub(super) offset: u64,
+    pub(super) place: Place,
+    pub(super) crc: Option<u32>,
+}
+
+/// A connection as its octets leave.
+#[derive(Debug, Default)]
+pub(super) struct Tx {
+    /// The peer takes octets before this.
+    pub(super) credit: u64,
+    /// Behind the last octet handed in. `packed <= next <= credit`
+    pub(super) next: u64,
+    /// Behind the last octet in a slab.
+    pub(super) packed: u64,
+    /// Before this all has arrived at the far end of the session; with the end of the stream, one more.
+    pub(super) delivered: u64,
+    pub(super) ready: VecDeque<Range>,
+    /// In slabs and not delivered, if memory is kept so long.
+    pub(super) retained: VecDeque<Range>,
+    pub(super) end: Option<End>,
+    pub(super) end_packed: bool,
+    pub(super) end_acked: bool,
+    /// The far end wants nothing more, and will not tell what it has.
+    pub(super) abandoned: bool,
+    /// Waits in `Producer::round`.
+    pub(super) in_round: bool,
+    /// Memory that the peer lets this end write: stream offset, octets, key.
+    pub(super) grants: VecDeque<(u64, u64, Key)>,
+}
+
+/// A slab until it is acknowledged.
+#[derive(Debug)]
+pub(super) struct Slab {
+    /// What is announced, and where it lies here.
+    pub(super) records: Vec<(Record, Memory, u64)>,
+    pub(super) bytes: u64,
+    pub(super) state: SlabState,
+    pub(super) tries: u8,
+    /// Push: records before this one, and octets of it, have been handed out; writes outstanding.
+    pub(super) cursor: (usize, u64),
+    pub(super) writes: u32,
+    /// Which attempt the writes belong to.
+    pub(super) attempt: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SlabState {
+    /// Waits for its keys, or in push mode for its writes.
+    Sealed,
+    /// Told, or about to be.
+    Announced,
+    Revoking,
+    Done,
+}
+
+impl Tx {
+    pub(super) fn packable(&self) -> bool {
+        let octets = !self.ready.is_empty() && self.packed < self.credit;
+        octets || self.ready.is_empty() && self.end.is_some() && !self.end_packed
+    }
+
+    /// Moves what is ready to `slab`: about `quantum` octets, whole ranges where they fit, for a part has no checksum.
+    pub(super) fn take(
+        &mut self,
+        conn: ConnId,
+        quantum: u64,
+        most: u64,
+        records_max: usize,
+        retain: bool,
+        slab: &mut Slab,
+    ) {
+        let mut taken = 0;
+        while let Some(range) = self.ready.front().copied() {
+            let room = (most - slab.bytes).min(self.credit.saturating_sub(self.packed));
+            let fits = range.place.len <= room;
+            if taken >= quantum
+                || room == 0
+                || slab.records.len() == records_max
+                || !fits && range.crc.is_some() && !slab.records.is_empty()
+            {
+                return;
+            }
+            self.ready.pop_front();
+            let (now, later) = split(range, room);
+            if let Some(later) = later {
+                self.ready.push_front(later);
+            }
+            taken += now.place.len;
+            self.packed += now.place.len;
+            slab.push(conn, now);
+            if retain {
+                self.retained.push_back(now);
+            }
+        }
+        let Some(end) = self.end.filter(|_| !self.end_packed) else {
+            return;
+        };
+        if slab.records.len() == records_max {
+            return;
+        }
+        self.end_packed = true;
+        slab.push_end(conn, self.packed, end);
+    }
+
+    /// What the peer lets this end write from an offset on; `None` while it has not said.
+    pub(super) fn granted(&self, offset: u64) -> Option<Granted> {
+        if self.abandoned {
+            return Some(Granted::Used(u64::MAX));
+        }
+        let (at, len, key) = *self.grants.iter().find(|(at, len, _)| offset < at + len)?;
+        let Some(inside) = offset.checked_sub(at) else {
+            return Some(Granted::Used(at - offset));
+        };
+        let to = key.to.wrapping_add(inside);
+        Some(Granted::Key(Key { to, ..key }, len - inside))
+    }
+}
+
+/// Whether octets of a slab may be written.
+pub(super) enum Granted {
+    /// With this key, so many octets.
+    Key(Key, u64),
+    /// So many octets have no memory any more, because the peer has used them up: it has them from a former attempt.
+    Used(u64),
+}
+
+impl Slab {
+    /// From the beginning, with new keys.
+    pub(super) fn begin(&mut self, attempt: u64) {
+        self.state = SlabState::Sealed;
+        (self.cursor, self.writes, self.attempt) = ((0, 0), 0, attempt);
+    }
+
+    pub(super) fn push(&mut self, conn: ConnId, range: Range) {
+        self.bytes += range.place.len;
+        let Place { memory, at, len } = range.place;
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        if let Some((last, last_memory, last_at)) = self.records.last_mut()
+            && last.conn == conn
+            && *last_memory == memory
+            && *last_at + u64::from(last.len) == at
+            && last.end() == range.offset
+            && last.crc.is_some() == range.crc.is_some()
+            && let Some(sum) = last.len.checked_add(len)
+        {
+            last.crc = last
+                .crc
+                .zip(range.crc)
+                .map(|(a, b)| crc32c_joined(a, b, u64::from(len)));
+            last.len = sum;
+            return;
+        }
+        let record = Record {
+            conn,
+            offset: range.offset,
+            len,
+            crc: range.crc,
+            fin: false,
+            reset: None,
+            key: Key::default(),
+        };
+        self.records.push((record, memory, at));
+    }
+
+    pub(super) fn push_end(&mut self, conn: ConnId, offset: u64, end: End) {
+        let reset = match end {
+            End::Reset(code) => Some(code),
+            End::Fin => None,
+        };
+        if let Some((last, ..)) = self.records.last_mut()
+            && last.conn == conn
+            && reset.is_none()
+        {
+            last.fin = true;
+            return;
+        }
+        let record = Record {
+            conn,
+            offset,
+            len: 0,
+            crc: None,
+            fin: reset.is_none(),
+            reset,
+            key: Key::default(),
+        };
+        self.records.push((record, Memory::Foreign, 0));
+    }
+}
+
+pub(super) fn join(last: &mut Range, next: &Range) -> bool {
+    let continues = last.place.memory == next.place.memory
+        && last.place.at + last.place.len == next.place.at
+        && last.crc.is_some() == next.crc.is_some();
+    if continues {
+        last.crc = last
+            .crc
+            .zip(next.crc)
+            .map(|(a, b)| crc32c_joined(a, b, next.place.len));
+        last.place.len += next.place.len;
+    }
+    continues
+}
+
+/// The first `len` octets, and what is left. Only a whole range keeps its checksum.
+fn split(range: Range, len: u64) -> (Range, Option<Range>) {
+    if range.place.len <= len {
+        return (range, None);
+    }
+    let (mut first, mut second) = (range, range);
+    (first.crc, second.crc) = (None, None);
+    first.place.len = len;
+    second.offset += len;
+    second.place.at += len;
+    second.place.len -= len;
+    (first, Some(second))
+}
+
+/// Takes away all before `offset`.
+pub(super) fn trim(ranges: &mut VecDeque<Range>, offset: u64) -> Vec<Range> {
+    let mut freed = Vec::new();
+    while let Some(range) = ranges.pop_front() {
+        let before = offset.saturating_sub(range.offset);
+        if before == 0 {
+            ranges.push_front(range);
+            break;
+        }
+        let (first, rest) = split(range, before);
+        freed.push(first);
+        if let Some(rest) = rest {
+            ranges.push_front(rest);
+            break;
+        }
+    }
+    freed
+}

@@ -1,0 +1,122 @@
+//! What can go wrong, by who is to blame; the wire's codes are [`NackStatus`].
+
+use crate::auth::AuthError;
+use crate::bag::Breach;
+use crate::wire::{NackStatus, ParseError};
+
+/// Why a session ended or could not begin.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(
+    clippy::error_impl_error,
+    reason = "named with its crate: haul_xsp::Error"
+)]
+pub enum Error {
+    /// The peer broke a rule of the protocol, and was told so.
+    #[error("the peer broke the protocol: {0}")]
+    PeerMisbehaved(#[from] Misbehaviour),
+    /// The peer could not prove who it is.
+    #[error("the peer is not authenticated: {0}")]
+    NotAuthenticated(#[from] AuthError),
+    /// A hop refused, failed, or ended the session.
+    #[error("{} ended the session: {status:?} {text}", Hop(*hop_index))]
+    Ended {
+        /// Why.
+        status: NackStatus,
+        /// Which hop, counted from 0 as in the list of hops; `None` is the peer itself.
+        hop_index: Option<u16>,
+        /// In words.
+        text: String,
+    },
+    /// No answer in time, or suspended for longer than the session lives.
+    #[error("the peer did not answer in time")]
+    TimedOut,
+    /// The control connection broke and the session cannot be resumed.
+    #[error("the control connection was lost")]
+    Lost,
+    /// This end closed it.
+    #[error("closed by this end")]
+    Closed,
+}
+
+/// A hop in words.
+struct Hop(Option<u16>);
+
+impl std::fmt::Display for Hop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(index) => write!(f, "hop {index}"),
+            None => write!(f, "the peer"),
+        }
+    }
+}
+
+/// What the peer did that it may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Misbehaviour {
+    /// Octets that are no PDU.
+    #[error("{0}")]
+    Parse(#[from] ParseError),
+    /// A PDU of another session.
+    #[error("a PDU of another session")]
+    Session,
+    /// A PDU was left out or repeated.
+    #[error("PDU {found} where {expected} was due")]
+    Sequence {
+        /// The number due.
+        expected: u32,
+        /// The number found.
+        found: u32,
+    },
+    /// A body larger than was agreed on.
+    #[error("a body of {0} octets")]
+    TooLarge(u32),
+    /// A PDU that this state does not allow.
+    #[error("a PDU of type {0} out of turn")]
+    OutOfTurn(u16),
+    /// Slabs.
+    #[error("{0}")]
+    Slab(#[from] Breach),
+}
+
+impl Error {
+    /// What the peer is told.
+    #[must_use]
+    pub const fn status(&self) -> NackStatus {
+        match self {
+            Self::PeerMisbehaved(Misbehaviour::Parse(ParseError::Unknown { .. })) => {
+                NackStatus::Unsupported
+            }
+            Self::PeerMisbehaved(_) => NackStatus::Protocol,
+            Self::NotAuthenticated(_) => NackStatus::NotAuthenticated,
+            Self::Ended { status, .. } => *status,
+            Self::TimedOut => NackStatus::TimedOut,
+            Self::Lost | Self::Closed => NackStatus::Closing,
+        }
+    }
+}
+
+/// What the local user asked for and cannot have. Nothing has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Misuse {
+    /// The session is not open.
+    #[error("the session is not open")]
+    NotOpen,
+    /// Nothing waits for this answer.
+    #[error("nothing waits for this answer")]
+    NoRequest,
+    /// More connections, channels or messages than agreed on; try again when some are gone.
+    #[error("a limit is reached")]
+    Full,
+    /// A connection that does not exist, or a number that may not be used.
+    #[error("no such connection")]
+    NoConnection,
+    /// More octets than a PDU holds.
+    #[error("too many octets for one message")]
+    TooLarge,
+    /// A hop list of nothing or too much.
+    #[error("a list of hops that cannot be")]
+    Hops,
+    /// The configuration cannot work.
+    #[error("{0}")]
+    Config(#[from] crate::bag::TooFewRegions),
+}

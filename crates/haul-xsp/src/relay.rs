@@ -1,0 +1,252 @@
+//! A gateway between two segments of a session: what comes in on one goes out on the other, from where it lies.
+//!
+//! Nothing is kept here but what the next segment does not take: an octet that was read from one segment is already announced
+//! on the other, and its memory is released when the next hop has it.
+
+use crate::bag::{End, Read};
+use crate::error::Error;
+use crate::session::{Event, Session, State};
+use crate::time::Time;
+use crate::wire::{NackStatus, PathAction};
+use crate::{ConnId, SessionId};
+
+/// Towards the session's opener, or towards its terminus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The opener's.
+    Near,
+    /// The terminus's.
+    Far,
+}
+
+impl Side {
+    const fn other(self) -> Self {
+        match self {
+            Self::Near => Self::Far,
+            Self::Far => Self::Near,
+        }
+    }
+}
+
+/// What a gateway is left to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RelayEvent {
+    /// The next hop refused or failed while the session was opened: try another ([`crate::next_hop`]), or
+    /// [`Relay::give_up`].
+    HopFailed(Error),
+    /// The session is open through this gateway.
+    Opened,
+    /// A segment lost its control connection.
+    Suspended(Side),
+    /// It has one again.
+    Resumed(Side),
+    /// Something is wanted with the path of the segment behind this gateway; it is passed on too.
+    PathRequest {
+        /// What.
+        action: PathAction,
+        /// For the answer, with `path_status` of the segment that it came from.
+        request: u32,
+        /// Rules.
+        rules: Vec<String>,
+        /// Whence.
+        from: Side,
+    },
+    /// Something about the segment's channels, which are each segment's own.
+    Segment(Side, Event),
+    /// Over, and both sides know.
+    Closed(Error),
+}
+
+/// Two segments of a session at a gateway.
+#[derive(Debug)]
+pub struct Relay {
+    near: Session,
+    far: Session,
+    opened: bool,
+    closed: bool,
+}
+
+impl Relay {
+    /// `near` has been asked for a session; `far` opens it at the next hop, under the same name.
+    #[must_use]
+    pub const fn new(near: Session, far: Session) -> Self {
+        Self {
+            near,
+            far,
+            opened: false,
+            closed: false,
+        }
+    }
+
+    /// One of the segments.
+    pub const fn side(&mut self, side: Side) -> &mut Session {
+        match side {
+            Side::Near => &mut self.near,
+            Side::Far => &mut self.far,
+        }
+    }
+
+    /// The session's name.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.near.id()
+    }
+
+    /// Another next hop, after [`RelayEvent::HopFailed`].
+    pub fn replace_far(&mut self, far: Session) {
+        self.far = far;
+    }
+
+    /// No next hop is left: the opener learns which hop failed.
+    pub fn give_up(&mut self, status: NackStatus, hop_index: u16, text: &str) {
+        // Fails only if the opener is gone, and then nobody needs to know.
+        let _ = self.near.refuse_session(status, hop_index, text);
+    }
+
+    /// Moves what can be moved: until `None`, after every call on either side.
+    pub fn poll(&mut self, now: Time) -> Option<RelayEvent> {
+        for side in [Side::Near, Side::Far] {
+            while let Some(event) = self.side(side).poll_event() {
+                if let Some(event) = self.on_event(now, side, event) {
+                    return Some(event);
+                }
+            }
+            self.release(side);
+        }
+        for side in [Side::Near, Side::Far] {
+            self.pump_waiting(now, side);
+        }
+        None
+    }
+
+    fn on_event(&mut self, now: Time, side: Side, event: Event) -> Option<RelayEvent> {
+        let to = side.other();
+        match event {
+            Event::Opened(ack) => {
+                if self.near.accept_session(now, Some(&ack), None).is_err() {
+                    self.far.close(NackStatus::Closing, true);
+                    return None;
+                }
+                self.opened = true;
+                return Some(RelayEvent::Opened);
+            }
+            Event::Closed(error) => return self.on_closed(side, error),
+            Event::Suspended => return Some(RelayEvent::Suspended(side)),
+            Event::Resumed { .. } => return Some(RelayEvent::Resumed(side)),
+            Event::ConnRequest { conn, to: endpoint } => {
+                if self.side(to).open_conn_as(conn, endpoint).is_err() {
+                    let _ = self.side(side).refuse_conn(conn, NackStatus::Busy.code());
+                }
+            }
+            Event::ConnAccepted(conn) => {
+                let _ = self.side(to).accept_conn(conn);
+            }
+            Event::ConnRefused { conn, status } => {
+                let _ = self.side(to).refuse_conn(conn, status);
+            }
+            Event::Stopped { conn, code } => self.side(to).stop_conn(conn, code),
+            Event::ConnLost(conn) => self.side(to).reset_conn(conn, NackStatus::Error.code()),
+            Event::Readable(conn) => self.pump(now, side, conn),
+            Event::Delivered { conn, delivered } => self.side(to).pass_delivered(conn, delivered),
+            Event::PathRequest {
+                action,
+                request,
+                rules,
+            } => {
+                let _ = self.side(to).request_path(action, request, rules.clone());
+                return Some(RelayEvent::PathRequest {
+                    action,
+                    request,
+                    rules,
+                    from: side,
+                });
+            }
+            Event::PathStatus {
+                request,
+                state,
+                text,
+            } => {
+                let _ = self.side(to).path_status(request, state, &text);
+            }
+            Event::App { option, octets } => {
+                let _ = self.side(to).send_app(option, octets);
+            }
+            Event::ConnClosed(_) => {}
+            event => return Some(RelayEvent::Segment(side, event)),
+        }
+        None
+    }
+
+    fn on_closed(&mut self, side: Side, error: Error) -> Option<RelayEvent> {
+        if side == Side::Far && !self.opened {
+            return Some(RelayEvent::HopFailed(error));
+        }
+        let other = self.side(side.other());
+        if other.state() != State::Closed {
+            match &error {
+                Error::Closed => other.close(NackStatus::Done, false),
+                Error::Ended {
+                    status: NackStatus::Done,
+                    ..
+                } => other.close(NackStatus::Done, false),
+                Error::Ended {
+                    status,
+                    hop_index,
+                    text,
+                } => other.fail_hop(*status, hop_index.unwrap_or(0), text),
+                error => other.fail_hop(error.status(), 0, &error.to_string()),
+            }
+        }
+        if std::mem::replace(&mut self.closed, true) {
+            return None;
+        }
+        Some(RelayEvent::Closed(error))
+    }
+
+    /// Passes a connection's octets and end on, as far as the other segment takes them.
+    fn pump(&mut self, now: Time, from: Side, conn: ConnId) {
+        let (source, sink) = match from {
+            Side::Near => (&mut self.near, &mut self.far),
+            Side::Far => (&mut self.far, &mut self.near),
+        };
+        loop {
+            let credit = sink.producer().credit(conn);
+            match source.consumer().read(conn, credit) {
+                Some(Read::Data(data)) => {
+                    if !sink
+                        .producer()
+                        .forward(now, conn, data.at, data.len, data.crc)
+                    {
+                        // The other direction was reset meanwhile: nobody wants them.
+                        source.consumer().release(conn, data.offset, data.len);
+                    }
+                }
+                Some(Read::End(end)) => {
+                    sink.end_conn(conn, end);
+                    if matches!(end, End::Reset(_)) {
+                        source.end_conn(conn, end);
+                    }
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Connections that had to wait for credit on the other segment.
+    fn pump_waiting(&mut self, now: Time, from: Side) {
+        for conn in self.side(from).consumer().waiting() {
+            self.pump(now, from, conn);
+        }
+    }
+
+    /// What the next hop has is free at the segment that it came from.
+    fn release(&mut self, side: Side) {
+        let (sink, source) = match side {
+            Side::Near => (&mut self.near, &mut self.far),
+            Side::Far => (&mut self.far, &mut self.near),
+        };
+        while let Some((conn, offset, place)) = sink.producer().poll_released() {
+            source.consumer().release(conn, offset, place.len);
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! Connections within a session: opened, refused, half closed, reset, done with; and what the peer says about them.
+
+use super::{Event, Session, State};
+use crate::ConnId;
+use crate::bag::End;
+use crate::error::{Error, Misbehaviour, Misuse};
+use crate::time::Time;
+use crate::wire::{BODY_MAX, ConnState, Endpoint, PathAction, PathState, Pdu, SlabAnnounce};
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    to: Endpoint,
+    state: ConnPhase,
+    /// This end opened it.
+    is_own: bool,
+    /// To be reset with this code as soon as it is open.
+    reset_later: Option<u16>,
+    /// This end wants nothing more of it, with this code.
+    stopped: Option<u16>,
+    /// At gateways: the peer has been told that the far end has all before this.
+    passed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ConnPhase {
+    /// The peer has not answered.
+    Opening,
+    /// This end has not answered.
+    Asked,
+    Open,
+}
+
+impl Session {
+    // Commands.
+
+    /// Opens a connection to `to` at the far end. Octets can be handed in once it is accepted.
+    ///
+    /// # Errors
+    /// The session is not open, or has too many connections.
+    pub fn open_conn(&mut self, to: Endpoint) -> Result<ConnId, Misuse> {
+        let side = if self.is_opener {
+            0
+        } else {
+            ConnId::BY_TERMINUS
+        };
+        let conn = ConnId(self.next_conn | side);
+        self.open_conn_as(conn, to)?;
+        self.next_conn = (self.next_conn + 1) & !ConnId::BY_TERMINUS;
+        Ok(conn)
+    }
+
+    /// As [`Self::open_conn`], with the number that the connection has on the other segment of a gateway.
+    ///
+    /// # Errors
+    /// As there, or the number is in use or the other end's.
+    pub fn open_conn_as(&mut self, conn: ConnId, to: Endpoint) -> Result<(), Misuse> {
+        if self.state != State::Open {
+            return Err(Misuse::NotOpen);
+        }
+        if self.conns.len() >= self.config.conns_max {
+            return Err(Misuse::Full);
+        }
+        if conn.is_by_terminus() == self.is_opener || self.conns.contains_key(&conn) {
+            return Err(Misuse::NoConnection);
+        }
+        self.producer.open(conn, 0);
+        self.consumer.open(conn, 0);
+        let state = ConnPhase::Opening;
+        self.conns.insert(
+            conn,
+            Conn {
+                to,
+                state,
+                is_own: true,
+                reset_later: None,
+                stopped: None,
+                passed: 0,
+            },
+        );
+        self.send_conn_open(conn);
+        Ok(())
+    }
+
+    fn send_conn_open(&mut self, conn: ConnId) {
+        let credit = self.consumer.credit(conn);
+        if let (Some(link), Some(known)) = (&mut self.link, self.conns.get(&conn)) {
+            link.send(&Pdu::ConnOpen {
+                conn,
+                credit,
+                to: known.to.clone(),
+            });
+        }
+    }
+
+    /// Accepts a connection that the peer opens.
+    ///
+    /// # Errors
+    /// It does not wait for that.
+    pub fn accept_conn(&mut self, conn: ConnId) -> Result<(), Misuse> {
+        let known = self
+            .conns
+            .get_mut(&conn)
+            .filter(|known| known.state == ConnPhase::Asked);
+        known.ok_or(Misuse::NoConnection)?.state = ConnPhase::Open;
+        self.consumer.open(conn, 0);
+        self.send_conn_ack(conn);
+        Ok(())
+    }
+
+    fn send_conn_ack(&mut self, conn: ConnId) {
+        let credit = self.consumer.credit(conn);
+        self.say(&Pdu::ConnAck {
+            conn,
+            status: 0,
+            credit,
+        });
+    }
+
+    /// Refuses a connection that the peer opens. `status` is not 0.
+    ///
+    /// # Errors
+    /// It does not wait for that.
+    pub fn refuse_conn(&mut self, conn: ConnId, status: u16) -> Result<(), Misuse> {
+        if self
+            .conns
+            .get(&conn)
+            .is_none_or(|known| known.state != ConnPhase::Asked)
+        {
+            return Err(Misuse::NoConnection);
+        }
+        self.forget(conn);
+        self.say(&Pdu::ConnAck {
+            conn,
+            status: status.max(1),
+            credit: 0,
+        });
+        Ok(())
+    }
+
+    /// Half close: nothing more will be handed in. The peer learns it behind the last octet.
+    pub fn finish_conn(&mut self, conn: ConnId) {
+        self.end_conn(conn, End::Fin);
+    }
+
+    /// The stream to the peer ends, behind all that was handed in: for what is passed on.
+    pub fn end_conn(&mut self, conn: ConnId, end: End) {
+        self.producer.finish(conn, end);
+        self.ending.insert(conn);
+    }
+
+    /// Resets the connection in both directions: what is not in a slab is dropped; the peer learns of it behind what is.
+    pub fn reset_conn(&mut self, conn: ConnId, code: u16) {
+        match self.conns.get_mut(&conn) {
+            Some(known) if known.state == ConnPhase::Open => {}
+            Some(known) if known.state == ConnPhase::Opening => {
+                known.reset_later = known.reset_later.or(Some(code));
+                return;
+            }
+            _ => return,
+        }
+        self.producer.discard(conn);
+        self.producer.finish(conn, End::Reset(code));
+        self.stop_conn(conn, code);
+    }
+
+    /// Wants nothing more of the peer's stream, which the peer ends with a reset.
+    pub fn stop_conn(&mut self, conn: ConnId, code: u16) {
+        let Some(known) = self
+            .conns
+            .get_mut(&conn)
+            .filter(|known| known.stopped.is_none())
+        else {
+            return;
+        };
+        known.stopped = Some(code);
+        self.consumer.discard(conn);
+        self.ending.insert(conn);
+        self.say(&Pdu::ConnReset { conn, code });
+    }
+
+    /// The far end has all of a connection before `delivered`: to be passed on, at gateways.
+    pub fn pass_delivered(&mut self, conn: ConnId, delivered: u64) {
+        if let Some(known) = self.conns.get_mut(&conn) {
+            known.passed = known.passed.max(delivered);
+            self.acked.insert(conn, known.passed);
+            self.ending.insert(conn);
+        }
+    }
+
+    /// Asks for something with the network's path, of the peer and all behind it.
+    ///
+    /// # Errors
+    /// The session is not open.
+    pub fn request_path(
+        &mut self,
+        action: PathAction,
+        request: u32,
+        rules: Vec<String>,
+    ) -> Result<(), Misuse> {
+        self.tell(&Pdu::NetPath {
+            action,
+            request,
+            rules,
+        })
+    }
+
+    /// Answers a request for a path.
+    ///
+    /// # Errors
+    /// The session is not open.
+    pub fn path_status(
+        &mut self,
+        request: u32,
+        state: PathState,
+        text: &str,
+    ) -> Result<(), Misuse> {
+        self.tell(&Pdu::PathStatus {
+            request,
+            state,
+            text: text.to_owned(),
+        })
+    }
+
+    /// Metadata of the application to the far end, in order among themselves. Once only: what was under way when the control
+    /// connection broke is lost.
+    ///
+    /// # Errors
+    /// The session is not open, or there are too many octets.
+    pub fn send_app(&mut self, option: u32, octets: Vec<u8>) -> Result<(), Misuse> {
+        let most = BODY_MAX.min(self.open.max_ctrl as usize).saturating_sub(4);
+        if octets.len() > most {
+            return Err(Misuse::TooLarge);
+        }
+        self.tell(&Pdu::AppData { option, octets })
+    }
+
+    /// Says something about a connection, now or, if there is no control connection, when there is one again: then
+    /// [`Self::sync`] says it.
+    fn say(&mut self, pdu: &Pdu) {
+        let is_open = matches!(self.state, State::Open | State::Draining);
+        if let Some(link) = self.link.as_mut().filter(|_| is_open) {
+            link.send(pdu);
+        }
+    }
+
+    pub(super) fn tell(&mut self, pdu: &Pdu) -> Result<(), Misuse> {
+        let link = self
+            .link
+            .as_mut()
+            .filter(|_| self.state == State::Open)
+            .ok_or(Misuse::NotOpen)?;
+        if link.out.len() >= super::QUEUE_MAX {
+            return Err(Misuse::Full);
+        }
+        link.send(pdu);
+        Ok(())
+    }
+
+    // What the peer says.
+
+    pub(super) fn on_open_pdu(&mut self, now: Time, pdu: Pdu) -> Result<(), Error> {
+        match pdu {
+            Pdu::ConnOpen { conn, credit, to } => return self.on_conn_open(conn, credit, to),
+            Pdu::ConnAck {
+                conn,
+                status,
+                credit,
+            } => self.on_conn_ack(conn, status, credit),
+            Pdu::ConnFin { conn, end } => {
+                // What Longhaul's records carry in order, from a peer that tells it apart.
+                let record = crate::wire::Record {
+                    conn,
+                    offset: end,
+                    len: 0,
+                    crc: None,
+                    fin: true,
+                    reset: None,
+                    key: crate::wire::Key::default(),
+                };
+                self.consumer
+                    .on_end(now, &record)
+                    .map_err(Misbehaviour::Slab)?;
+                self.ending.insert(conn);
+            }
+            Pdu::ConnReset { conn, code } => self.on_conn_reset(conn, code),
+            Pdu::ConnCredit { conn, credit } => self.producer.on_credit(conn, credit),
+            Pdu::ConnAcked { conn, delivered } => self.on_conn_acked(conn, delivered)?,
+            Pdu::SlabAnnounce(slab) if slab.grant => {
+                self.producer.on_grant(&slab).map_err(Misbehaviour::Slab)?
+            }
+            Pdu::SlabAnnounce(slab) => self.on_slab(now, &slab, false)?,
+            Pdu::SlabPushed(slab) => self.on_slab(now, &slab, true)?,
+            Pdu::SlabAck(ack) | Pdu::SlabCredit(ack) => self
+                .producer
+                .on_ack(now, &ack)
+                .map_err(Misbehaviour::Slab)?,
+            Pdu::SlabNack { seq, .. } => self.producer.on_nack(seq).map_err(Misbehaviour::Slab)?,
+            Pdu::SlabRevoke { seq } => {
+                let code = crate::wire::NackStatus::Error.code();
+                self.consumer
+                    .on_revoke(seq, code)
+                    .map_err(Misbehaviour::Slab)?;
+            }
+            Pdu::NetPath {
+                action,
+                request,
+                rules,
+            } => self.events.push_back(Event::PathRequest {
+                action,
+                request,
+                rules,
+            }),
+            Pdu::PathStatus {
+                request,
+                state,
+                text,
+            } => self.events.push_back(Event::PathStatus {
+                request,
+                state,
+                text,
+            }),
+            Pdu::AppData { option, octets } => self.events.push_back(Event::App { option, octets }),
+            pdu => return self.on_chan_pdu(pdu),
+        }
+        Ok(())
+    }
+
+    fn on_slab(&mut self, now: Time, slab: &SlabAnnounce, is_pushed: bool) -> Result<(), Error> {
+        self.consumer
+            .on_announce(now, slab, is_pushed)
+            .map_err(Misbehaviour::Slab)?;
+        let ends = slab
+            .records
+            .iter()
+            .filter(|record| record.fin || record.reset.is_some());
+        self.ending.extend(ends.map(|record| record.conn));
+        Ok(())
+    }
+
+    fn on_conn_open(&mut self, conn: ConnId, credit: u64, to: Endpoint) -> Result<(), Error> {
+        if conn.is_by_terminus() != self.is_opener || conn.0 & !ConnId::BY_TERMINUS == 0 {
+            return Err(Misbehaviour::Slab(crate::bag::Breach::Connection).into());
+        }
+        if let Some(known) = self.conns.get(&conn) {
+            // Repeated after a resumption, while the answer is due.
+            let repeated = known.state == ConnPhase::Asked && known.to == to;
+            return if repeated {
+                Ok(())
+            } else {
+                Err(Misbehaviour::Slab(crate::bag::Breach::Connection).into())
+            };
+        }
+        if self.conns.len() >= self.config.conns_max || self.state != State::Open {
+            if let Some(link) = &mut self.link {
+                let status = crate::wire::NackStatus::Busy.code();
+                link.send(&Pdu::ConnAck {
+                    conn,
+                    status,
+                    credit: 0,
+                });
+            }
+            return Ok(());
+        }
+        self.producer.open(conn, 0);
+        self.producer.on_credit(conn, credit);
+        let state = ConnPhase::Asked;
+        self.conns.insert(
+            conn,
+            Conn {
+                to: to.clone(),
+                state,
+                is_own: false,
+                reset_later: None,
+                stopped: None,
+                passed: 0,
+            },
+        );
+        self.events.push_back(Event::ConnRequest { conn, to });
+        Ok(())
+    }
+
+    fn on_conn_ack(&mut self, conn: ConnId, status: u16, credit: u64) {
+        let Some(known) = self.conns.get_mut(&conn).filter(|known| known.is_own) else {
+            return;
+        };
+        let was_opening = known.state == ConnPhase::Opening;
+        if status != 0 {
+            if was_opening {
+                self.forget(conn);
+                self.events.push_back(Event::ConnRefused { conn, status });
+            }
+            return;
+        }
+        known.state = ConnPhase::Open;
+        let reset = known.reset_later.take();
+        self.producer.on_credit(conn, credit);
+        match reset {
+            Some(code) => self.reset_conn(conn, code),
+            None if was_opening => self.events.push_back(Event::ConnAccepted(conn)),
+            None => {}
+        }
+    }
+
+    fn on_conn_reset(&mut self, conn: ConnId, code: u16) {
+        let known = self.conns.get(&conn);
+        if known.is_none_or(|known| known.state != ConnPhase::Open) {
+            return;
+        }
+        self.producer.abandon(conn);
+        if self.producer.is_stoppable(conn) {
+            self.producer.discard(conn);
+            self.producer.finish(conn, End::Reset(code));
+        }
+        self.ending.insert(conn);
+        self.events.push_back(Event::Stopped { conn, code });
+    }
+
+    fn on_conn_acked(&mut self, conn: ConnId, delivered: u64) -> Result<(), Error> {
+        if !self.ack.end_to_end {
+            return Err(Misbehaviour::OutOfTurn(25).into());
+        }
+        self.producer
+            .on_delivered(conn, delivered)
+            .map_err(Misbehaviour::Slab)?;
+        self.ending.insert(conn);
+        if !self.config.is_end && self.conns.contains_key(&conn) {
+            self.events.push_back(Event::Delivered { conn, delivered });
+        }
+        Ok(())
+    }
+
+    // What becomes of connections.
+
+    /// Connections of which both directions are done with go.
+    pub(super) fn reap(&mut self) {
+        while let Some(conn) = self.consumer.poll_readable() {
+            self.events.push_back(Event::Readable(conn));
+        }
+        if self.ending.is_empty() {
+            return;
+        }
+        let ending = std::mem::take(&mut self.ending);
+        for conn in ending {
+            let Some(known) = self.conns.get(&conn) else {
+                continue;
+            };
+            let is_dropped = known.stopped.is_some() || self.consumer.was_reset(conn);
+            let heard = self.consumer.is_done(conn) && self.consumer.is_settled(conn);
+            let (delivered, _) = self.consumer.delivered(conn).unwrap_or_default();
+            let is_passed = !self.ack.end_to_end || self.config.is_end || known.passed > delivered;
+            let told = self.is_told(conn) && (is_dropped || is_passed);
+            if heard && told && self.producer.is_done(conn) && self.consumer.is_quiet(conn) {
+                self.forget(conn);
+                self.events.push_back(Event::ConnClosed(conn));
+            } else {
+                self.ending.insert(conn);
+            }
+        }
+    }
+
+    /// Nothing about a connection waits to be told to the peer.
+    fn is_told(&self, conn: ConnId) -> bool {
+        !self.acked.contains_key(&conn) && !self.consumer.owes_ack(conn)
+    }
+
+    fn forget(&mut self, conn: ConnId) {
+        self.conns.remove(&conn);
+        self.ending.remove(&conn);
+        self.acked.remove(&conn);
+        self.producer.remove(conn);
+        self.consumer.remove(conn);
+    }
+
+    /// How far each connection has got here, for a peer that resumes.
+    pub(super) fn states(&self) -> Vec<ConnState> {
+        let known = self
+            .conns
+            .iter()
+            .filter(|(_, known)| known.state != ConnPhase::Asked);
+        known
+            .map(|(conn, _)| {
+                let (delivered, finished) = self.consumer.delivered(*conn).unwrap_or_default();
+                ConnState {
+                    conn: *conn,
+                    delivered,
+                    finished,
+                }
+            })
+            .collect()
+    }
+
+    /// What was said about connections and may have been lost with the old control connection is said again; on a new way,
+    /// connections that the far end does not know are gone.
+    pub(super) fn sync(&mut self, theirs: &[ConnState], is_anew: bool) -> Result<(), Error> {
+        let states = theirs.iter().map(|state| (state.conn, *state));
+        let states: std::collections::BTreeMap<ConnId, ConnState> = states.collect();
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        for conn in conns {
+            let Some(known) = self.conns.get(&conn) else {
+                continue;
+            };
+            let (phase, is_own, stopped) = (known.state, known.is_own, known.stopped);
+            if known.passed > 0 {
+                self.acked.insert(conn, known.passed);
+            }
+            match states.get(&conn) {
+                // Between, what a gateway has passed on says nothing about the far end.
+                Some(state) if self.ack.end_to_end && is_anew => {
+                    let delivered = state.delivered.saturating_add(u64::from(state.finished));
+                    self.producer
+                        .on_delivered(conn, delivered)
+                        .map_err(Misbehaviour::Slab)?;
+                }
+                Some(_) => {}
+                None if phase == ConnPhase::Opening => self.send_conn_open(conn),
+                None if phase == ConnPhase::Open && is_anew => {
+                    let whole = self.consumer.is_done(conn) && self.producer.has_ended(conn);
+                    self.forget(conn);
+                    self.events.push_back(if whole {
+                        Event::ConnClosed(conn)
+                    } else {
+                        Event::ConnLost(conn)
+                    });
+                    continue;
+                }
+                // The peer has forgotten it: it has all there was.
+                None if phase == ConnPhase::Open => self.forgotten(conn)?,
+                None => {}
+            }
+            if phase == ConnPhase::Open && !is_own {
+                self.send_conn_ack(conn);
+            }
+            if let (Some(code), Some(link)) = (stopped, &mut self.link) {
+                link.send(&Pdu::ConnReset { conn, code });
+            }
+            self.ending.insert(conn);
+        }
+        Ok(())
+    }
+
+    /// The peer, which is the same as before, does not know the connection any more: it is done with it, and its last word
+    /// may be lost.
+    fn forgotten(&mut self, conn: ConnId) -> Result<(), Error> {
+        self.producer.abandon(conn);
+        let Some(delivered) = self.producer.whole(conn).filter(|_| self.ack.end_to_end) else {
+            return Ok(());
+        };
+        self.on_conn_acked(conn, delivered)
+    }
+
+    /// At a gateway that a session comes to on a new way: the connections that both ends know, from where they have got.
+    /// `near`: what has arrived at the end on this segment's side for this gateway's producer to go on from.
+    pub(super) fn install(&mut self, rx_from: &[ConnState], tx_from: &[ConnState]) {
+        let sending: std::collections::BTreeMap<ConnId, ConnState> =
+            tx_from.iter().map(|state| (state.conn, *state)).collect();
+        for rx in rx_from.iter().take(self.config.conns_max) {
+            let Some(tx) = sending.get(&rx.conn) else {
+                continue;
+            };
+            let conn = rx.conn;
+            let to = Endpoint {
+                address: crate::wire::Address::Name(String::new()),
+                port: 0,
+            };
+            let is_own = conn.is_by_terminus() != self.is_opener;
+            let state = ConnPhase::Open;
+            self.conns.insert(
+                conn,
+                Conn {
+                    to,
+                    state,
+                    is_own,
+                    reset_later: None,
+                    stopped: None,
+                    passed: 0,
+                },
+            );
+            self.producer.open(conn, tx.delivered);
+            self.consumer.open(conn, rx.delivered);
+            if tx.finished {
+                self.producer.set_ended(conn);
+            }
+            if rx.finished {
+                self.consumer.set_ended(conn);
+            }
+            if let Some(known) = self.conns.get_mut(&conn) {
+                known.passed = rx.delivered.saturating_add(u64::from(rx.finished));
+            }
+            if !is_own {
+                self.send_conn_ack(conn);
+            }
+            self.ending.insert(conn);
+        }
+    }
+}

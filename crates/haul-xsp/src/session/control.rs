@@ -1,0 +1,499 @@
+//! What the peer says about the session itself; opening, suspending, resuming.
+
+use super::event::ResumeRequest;
+use super::{Asked, Event, Session, State, halves, millis};
+use crate::error::{Error, Misbehaviour, Misuse};
+use crate::time::Time;
+use crate::wire::{ConnState, NackStatus, Pdu, Proto, ProtoOffer, SessAck, SessOpen, TICKET_LEN};
+
+/// What this end takes of what is offered for the segment to it: the offer's favourite among those it has, with parameters
+/// that suit both (part B2). Nothing offered leaves the choice to this end.
+#[must_use]
+pub fn negotiate(offers: &[ProtoOffer], have: &[ProtoOffer]) -> Option<ProtoOffer> {
+    if offers.is_empty() {
+        return have.iter().max_by_key(|offer| offer.preference).cloned();
+    }
+    let mine = |proto: Proto| have.iter().find(|mine| mine.proto == proto);
+    let common = offers
+        .iter()
+        .rev()
+        .filter_map(|offer| Some((offer, mine(offer.proto)?)));
+    let (offer, mine) = common.max_by_key(|(offer, _)| offer.preference)?;
+    Some(ProtoOffer {
+        proto: offer.proto,
+        preference: offer.preference,
+        params: mine.params.agree(&offer.params),
+    })
+}
+
+impl Session {
+    /// The ends know each other: the opener says what it wants.
+    pub(super) fn authenticated(&mut self, _now: Time) {
+        let Some(link) = self.link.as_mut().filter(|link| link.handshake.is_done()) else {
+            return;
+        };
+        link.clear();
+        if !self.is_opener {
+            self.id = link.session.unwrap_or(self.id);
+            return;
+        }
+        self.state = State::Opening;
+        let pdu = match &self.asked {
+            Asked::Nothing => return,
+            Asked::Open(open) => Pdu::SessOpen(open.clone()),
+            Asked::Resume(ticket) => {
+                let (next, ticket, conns) = (self.consumer.next_slab(), *ticket, self.states());
+                Pdu::Resume {
+                    next,
+                    ticket,
+                    conns,
+                }
+            }
+        };
+        if let Some(link) = &mut self.link {
+            link.send(&pdu);
+        }
+    }
+
+    pub(super) fn on_pdu(&mut self, now: Time, pdu: Pdu) -> Result<(), Error> {
+        let kind = pdu.kind();
+        let out_of_turn = || Err(Misbehaviour::OutOfTurn(kind).into());
+        match (self.state, pdu) {
+            (_, Pdu::Ping { t_us, .. }) => {
+                if let Some(link) = &mut self.link {
+                    link.pong_due = Some(t_us);
+                }
+                Ok(())
+            }
+            (_, Pdu::Pong { echo_us, .. }) => {
+                self.on_pong(now, echo_us);
+                Ok(())
+            }
+            (
+                _,
+                Pdu::Error {
+                    status,
+                    hop_index,
+                    text,
+                    ..
+                },
+            ) => {
+                self.end(Error::Ended {
+                    status,
+                    hop_index,
+                    text,
+                });
+                Ok(())
+            }
+            (_, Pdu::Notice { code, text, .. }) => {
+                self.events.push_back(Event::Notice { code, text });
+                Ok(())
+            }
+            (_, Pdu::Stats { .. }) => Ok(()),
+            (State::Greeting, Pdu::SessOpen(open)) if !self.is_opener => {
+                self.on_open(open);
+                Ok(())
+            }
+            (
+                State::Greeting,
+                Pdu::Resume {
+                    next,
+                    ticket,
+                    conns,
+                },
+            ) if !self.is_opener => {
+                self.state = State::Opening;
+                self.asked = Asked::Resume(ticket);
+                self.events.push_back(Event::ResumeRequest(ResumeRequest {
+                    ticket,
+                    next,
+                    conns,
+                }));
+                Ok(())
+            }
+            (State::Opening, Pdu::SessAck(ack)) if self.is_opener => self.on_opened(ack),
+            (State::Opening, Pdu::ResumeAck { next, conns }) if self.is_resuming() => {
+                self.asked = Asked::Nothing;
+                self.state = State::Open;
+                self.deadline = None;
+                self.resume_halves(now, next)?;
+                self.sync(&conns, false)?;
+                self.events.push_back(Event::Resumed { anew: false });
+                Ok(())
+            }
+            (
+                State::Opening,
+                Pdu::SessNack {
+                    status,
+                    hop_index,
+                    text,
+                },
+            ) if self.is_opener => {
+                self.on_refused(now, status, hop_index, text);
+                Ok(())
+            }
+            (State::Open | State::Draining, Pdu::SessClose { reason, abort }) => {
+                self.on_close(reason, abort);
+                Ok(())
+            }
+            (_, Pdu::SessClose { reason, .. }) => {
+                self.end(Error::Ended {
+                    status: reason,
+                    hop_index: None,
+                    text: String::new(),
+                });
+                Ok(())
+            }
+            (State::Open | State::Draining, pdu) => self.on_open_pdu(now, pdu),
+            _ => out_of_turn(),
+        }
+    }
+
+    fn on_pong(&mut self, now: Time, echo_us: u64) {
+        // An echo of the future, or of nothing, is no measure.
+        let rtt_ns = (now.as_ns() / 1_000)
+            .checked_sub(echo_us)
+            .map(|us| us.saturating_mul(1_000));
+        if let Some(rtt_ns) = rtt_ns.filter(|_| echo_us > 0) {
+            self.consumer.on_rtt(now, rtt_ns);
+            self.producer
+                .set_rtt(self.consumer.estimate().rtt_ns().unwrap_or(rtt_ns));
+        }
+    }
+
+    fn on_open(&mut self, open: SessOpen) {
+        self.state = State::Opening;
+        self.open = open.clone();
+        self.events.push_back(Event::OpenRequest(open));
+    }
+
+    /// Accepts the session that was asked for. `beyond`: what a gateway has heard from the next hop, nothing at the terminus.
+    /// `ticket`: of the terminus; a gateway passes on what `beyond` has.
+    ///
+    /// # Errors
+    /// Nothing was asked for. `NoRequest` too if no protocol is common: the peer is told so.
+    pub fn accept_session(
+        &mut self,
+        now: Time,
+        beyond: Option<&SessAck>,
+        ticket: Option<[u8; TICKET_LEN]>,
+    ) -> Result<(), Misuse> {
+        if self.state != State::Opening || self.is_opener || matches!(self.asked, Asked::Resume(_))
+        {
+            return Err(Misuse::NoRequest);
+        }
+        let hop = self.open.hops.get(usize::from(self.open.hop_index));
+        let offers = hop.map_or(&[][..], |hop| hop.offers.as_slice());
+        let Some(segment) = negotiate(offers, &self.config.protocols) else {
+            self.refuse_session(
+                NackStatus::NoProtocol,
+                self.open.hop_index,
+                "no common protocol",
+            )?;
+            return Err(Misuse::NoRequest);
+        };
+        let mut segments = vec![segment];
+        segments.extend(beyond.iter().flat_map(|ack| ack.segments.iter().cloned()));
+        let end_to_end = self.open.end_to_end && beyond.is_none_or(|ack| ack.end_to_end);
+        self.agree_keepalive();
+        self.ack = SessAck {
+            resumable: self.open.resumable,
+            end_to_end,
+            resumed: beyond.is_some_and(|ack| ack.resumed),
+            keepalive_ms: millis(self.link.as_ref().map_or(0, |link| link.keepalive_ns)),
+            lifetime_s: self.config.lifetime_ns / crate::time::SECOND_NS,
+            segments,
+            ticket: beyond.and_then(|ack| ack.ticket).or(ticket),
+            conns: beyond.map(|ack| ack.conns.clone()).unwrap_or_default(),
+        };
+        (self.producer, self.consumer) = halves(&self.config, end_to_end)?;
+        if let Some(link) = &mut self.link {
+            link.send(&Pdu::SessAck(self.ack.clone()));
+        }
+        self.opened(now);
+        if self.ack.resumed {
+            // From the peer comes what the far end lacks; to it goes what it lacks.
+            let (theirs, far) = (self.open.conns.clone(), self.ack.conns.clone());
+            self.install(&far, &theirs);
+        }
+        Ok(())
+    }
+
+    fn agree_keepalive(&mut self) {
+        let asked = u64::from(self.open.keepalive_ms).saturating_mul(1_000_000);
+        if let Some(link) = self.link.as_mut().filter(|_| asked > 0) {
+            link.keepalive_ns = link.keepalive_ns.min(asked).max(1_000_000);
+        }
+    }
+
+    fn opened(&mut self, now: Time) {
+        self.state = State::Open;
+        self.asked = Asked::Nothing;
+        // The first measure of the round trip is not left to the first sign of life.
+        let t_us = now.as_ns() / 1_000;
+        if let Some(link) = self.link.as_mut().filter(|_| t_us > 0) {
+            link.send(&Pdu::Ping { t_us, echo_us: 0 });
+        }
+    }
+
+    /// Refuses what was asked for: `hop_index` names the hop that is the reason.
+    ///
+    /// # Errors
+    /// Nothing was asked for.
+    pub fn refuse_session(
+        &mut self,
+        status: NackStatus,
+        hop_index: u16,
+        text: &str,
+    ) -> Result<(), Misuse> {
+        if self.state != State::Opening || self.is_opener {
+            return Err(Misuse::NoRequest);
+        }
+        let text = text.to_owned();
+        if let Some(link) = &mut self.link {
+            link.send(&Pdu::SessNack {
+                status,
+                hop_index,
+                text: text.clone(),
+            });
+        }
+        if matches!(self.asked, Asked::Resume(_)) && status == NackStatus::UnknownSession {
+            // Its owner may ask for it anew on the same control connection.
+            (self.state, self.asked) = (State::Greeting, Asked::Nothing);
+            return Ok(());
+        }
+        self.end(Error::Ended {
+            status,
+            hop_index: Some(hop_index),
+            text,
+        });
+        Ok(())
+    }
+
+    fn on_opened(&mut self, ack: SessAck) -> Result<(), Error> {
+        let again = self.ack.resumable;
+        self.state = State::Open;
+        self.deadline = None;
+        self.asked = Asked::Nothing;
+        if let Some(link) = self.link.as_mut().filter(|_| ack.keepalive_ms > 0) {
+            let theirs = u64::from(ack.keepalive_ms).saturating_mul(1_000_000);
+            link.keepalive_ns = link.keepalive_ns.min(theirs);
+        }
+        if !again {
+            let end_to_end = self.open.end_to_end && ack.end_to_end;
+            if !end_to_end && let Ok(halves) = halves(&self.config, false) {
+                (self.producer, self.consumer) = halves;
+            }
+            if ack.resumed {
+                let (own, far) = (self.open.conns.clone(), ack.conns.clone());
+                self.install(&own, &far);
+            }
+            self.ack = ack.clone();
+            self.events.push_back(Event::Opened(ack));
+            return Ok(());
+        }
+        if !ack.resumed {
+            return Err(Misbehaviour::OutOfTurn(2).into());
+        }
+        self.restart(&ack.conns)?;
+        self.ack = ack;
+        Ok(())
+    }
+
+    fn on_refused(&mut self, now: Time, status: NackStatus, hop_index: u16, text: String) {
+        let may_reopen =
+            matches!(self.asked, Asked::Resume(_)) && self.ack.end_to_end && self.config.is_end;
+        if may_reopen && status == NackStatus::UnknownSession {
+            // The hop has forgotten the session, the far end has not: on a new way.
+            let open = SessOpen {
+                ticket: self.ack.ticket,
+                conns: self.states(),
+                ..self.open.clone()
+            };
+            if let Some(link) = &mut self.link {
+                link.send(&Pdu::SessOpen(open.clone()));
+            }
+            self.asked = Asked::Open(open);
+            return;
+        }
+        // What is wrong beyond the next hop may pass while the session lives.
+        let may_pass = matches!(
+            status,
+            NackStatus::NoRoute
+                | NackStatus::CannotConnect
+                | NackStatus::Busy
+                | NackStatus::TimedOut
+                | NackStatus::Closing
+                | NackStatus::Loop
+        );
+        if self.is_resuming() && may_pass {
+            self.link = None;
+            self.suspend(now);
+            return;
+        }
+        self.end(Error::Ended {
+            status,
+            hop_index: Some(hop_index),
+            text,
+        });
+    }
+
+    fn on_close(&mut self, reason: NackStatus, abort: bool) {
+        if abort {
+            self.end(Error::Ended {
+                status: reason,
+                hop_index: None,
+                text: String::new(),
+            });
+            return;
+        }
+        self.peer_closing = true;
+        if self.state == State::Open {
+            self.closing = Some(reason);
+            self.state = State::Draining;
+        }
+    }
+
+    /// A new control connection to the peer, for a session that is suspended: it is resumed there. From here to the next
+    /// [`Event::Resumed`] or [`Event::Suspended`] nothing is handed out and nothing can be released: release before what has
+    /// been used, and use nothing more until then.
+    ///
+    /// # Errors
+    /// It is not suspended, or not this end's to resume.
+    pub fn reattach(&mut self, now: Time) -> Result<(), Misuse> {
+        let ticket = self
+            .ack
+            .ticket
+            .filter(|_| self.is_resuming())
+            .ok_or(Misuse::NotOpen)?;
+        let State::Suspended(_) = self.state else {
+            return Err(Misuse::NotOpen);
+        };
+        self.state = State::Greeting;
+        self.asked = Asked::Resume(ticket);
+        self.consumer.freeze();
+        self.connect(now);
+        Ok(())
+    }
+
+    /// As [`Self::reattach`], over other hops, `hop_index` the first: for sessions that are acknowledged from end to end.
+    ///
+    /// # Errors
+    /// It is not suspended, or not acknowledged from end to end, or the hops cannot be.
+    pub fn reopen(&mut self, now: Time, hops: Vec<crate::wire::Hop>) -> Result<(), Misuse> {
+        if hops.is_empty() || hops.len() > crate::wire::HOPS_MAX {
+            return Err(Misuse::Hops);
+        }
+        if !self.ack.end_to_end || !self.config.is_end {
+            return Err(Misuse::NotOpen);
+        }
+        self.reattach(now)?;
+        (self.open.hops, self.open.hop_index) = (hops, 0);
+        let open = SessOpen {
+            ticket: self.ack.ticket,
+            conns: self.states(),
+            ..self.open.clone()
+        };
+        self.asked = Asked::Open(open);
+        Ok(())
+    }
+
+    /// Goes on with the control connection of `fresh`, whose peer has asked to resume this session and has its ticket.
+    ///
+    /// # Errors
+    /// `fresh` has not been asked for that.
+    pub fn adopt(
+        &mut self,
+        now: Time,
+        fresh: &mut Self,
+        request: &ResumeRequest,
+    ) -> Result<(), Misuse> {
+        if fresh.state != State::Opening
+            || fresh.is_opener
+            || !matches!(fresh.asked, Asked::Resume(_))
+        {
+            return Err(Misuse::NoRequest);
+        }
+        self.take_over(now, fresh)?;
+        let (next, conns) = (self.consumer.next_slab(), self.states());
+        if let Some(link) = &mut self.link {
+            link.send(&Pdu::ResumeAck { next, conns });
+        }
+        let result = self
+            .resume_halves(now, request.next)
+            .and_then(|()| self.sync(&request.conns, false));
+        self.events.push_back(Event::Resumed { anew: false });
+        if let Err(error) = result {
+            let _ = self.fail(error);
+        }
+        Ok(())
+    }
+
+    /// At the terminus: goes on with the control connection of `fresh`, which has come over another way, and whose `open` has
+    /// this session's ticket.
+    ///
+    /// # Errors
+    /// `fresh` has not been asked for that, or the session is not acknowledged from end to end.
+    pub fn adopt_anew(
+        &mut self,
+        now: Time,
+        fresh: &mut Self,
+        open: &SessOpen,
+    ) -> Result<(), Misuse> {
+        let asked = fresh.state == State::Opening && !fresh.is_opener && open.ticket.is_some();
+        if !asked || !self.ack.end_to_end || !self.config.is_end {
+            return Err(Misuse::NoRequest);
+        }
+        self.take_over(now, fresh)?;
+        self.open.hop_index = open.hop_index;
+        self.ack.resumed = true;
+        self.ack.conns = self.states();
+        if let Some(link) = &mut self.link {
+            link.send(&Pdu::SessAck(self.ack.clone()));
+        }
+        if let Err(error) = self.restart(&open.conns) {
+            let _ = self.fail(error);
+        }
+        Ok(())
+    }
+
+    fn take_over(&mut self, now: Time, fresh: &mut Self) -> Result<(), Misuse> {
+        if self.state == State::Closed {
+            return Err(Misuse::NotOpen);
+        }
+        // The old control connection may not be known to be gone yet.
+        if !matches!(self.state, State::Suspended(_)) {
+            self.link = None;
+            self.suspend(now);
+        }
+        let keepalive_ns = millis(self.config.keepalive_ns).min(self.open.keepalive_ms.max(1));
+        self.link = fresh.link.take();
+        if let Some(link) = &mut self.link {
+            link.keepalive_ns = u64::from(keepalive_ns).saturating_mul(1_000_000);
+        }
+        fresh.state = State::Closed;
+        self.deadline = None;
+        self.state = if self.closing.is_some() || self.peer_closing {
+            State::Draining
+        } else {
+            State::Open
+        };
+        Ok(())
+    }
+
+    fn resume_halves(&mut self, now: Time, next: crate::SlabSeq) -> Result<(), Error> {
+        self.producer
+            .resume(now, next)
+            .map_err(Misbehaviour::Slab)?;
+        self.consumer.resume();
+        Ok(())
+    }
+
+    fn restart(&mut self, conns: &[ConnState]) -> Result<(), Error> {
+        self.sync(conns, true)?;
+        self.producer.restart();
+        self.consumer.restart();
+        self.events.push_back(Event::Resumed { anew: true });
+        Ok(())
+    }
+}

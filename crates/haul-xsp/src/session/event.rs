@@ -1,0 +1,124 @@
+//! What the engine is told.
+
+use crate::error::Error;
+use crate::wire::{
+    ChanParams, ConnState, Endpoint, NackStatus, PathAction, PathState, SessAck, SessOpen,
+    TICKET_LEN,
+};
+use crate::{ChanId, ConnId, SlabSeq};
+
+/// What has happened in a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The peer wants a session: answer with `accept_session` or `refuse_session`; or, at a terminus that holds the session
+    /// of its ticket, with that session's `adopt`.
+    OpenRequest(SessOpen),
+    /// The peer wants to resume: answer with the `adopt` of the session that the ticket is of, or with `refuse_session`.
+    ResumeRequest(ResumeRequest),
+    /// The session is open.
+    Opened(SessAck),
+    /// The control connection is gone. Reads under way are to be reported when they are over; channels are gone.
+    Suspended,
+    /// There is a control connection again. With `anew` the way is another one: everything read and not released is handed
+    /// out again, and no read of the old way may write any more.
+    Resumed {
+        /// The way is another one.
+        anew: bool,
+    },
+    /// The session is over.
+    Closed(Error),
+    /// The peer opens a connection: answer with `accept_conn` or `refuse_conn`.
+    ConnRequest {
+        /// Which.
+        conn: ConnId,
+        /// Where to.
+        to: Endpoint,
+    },
+    /// A connection that this end opened is there.
+    ConnAccepted(ConnId),
+    /// A connection that this end opened is refused.
+    ConnRefused {
+        /// Which.
+        conn: ConnId,
+        /// Why.
+        status: u16,
+    },
+    /// The peer wants nothing more of a connection: what is written is lost. What it sent before comes, and then its reset.
+    Stopped {
+        /// Which.
+        conn: ConnId,
+        /// Why.
+        code: u16,
+    },
+    /// Both directions are done with.
+    ConnClosed(ConnId),
+    /// The far end does not know the connection any more.
+    ConnLost(ConnId),
+    /// There is something to read.
+    Readable(ConnId),
+    /// The far end has all before this offset; the end of the stream counts as one octet. At gateways.
+    Delivered {
+        /// Which.
+        conn: ConnId,
+        /// Before which offset.
+        delivered: u64,
+    },
+    /// The peer wants a data channel: answer with `accept_chan` or `refuse_chan`.
+    ChanRequest(ChanParams),
+    /// A data channel is agreed on.
+    ChanUp(ChanParams),
+    /// A data channel is refused.
+    ChanRefused {
+        /// Which.
+        chan: ChanId,
+        /// Why.
+        status: NackStatus,
+        /// In words.
+        text: String,
+    },
+    /// A data channel is closed by the peer.
+    ChanClosed(ChanId),
+    /// Something is wanted with a path: answer with `path_status`, any number of times.
+    PathRequest {
+        /// What.
+        action: PathAction,
+        /// For the answer.
+        request: u32,
+        /// `type key=value …`
+        rules: Vec<String>,
+    },
+    /// How a path is that was asked for.
+    PathStatus {
+        /// Of which request.
+        request: u32,
+        /// How it is.
+        state: PathState,
+        /// In words.
+        text: String,
+    },
+    /// Metadata of the application.
+    App {
+        /// What it is, by the application's numbers.
+        option: u32,
+        /// The data.
+        octets: Vec<u8>,
+    },
+    /// For the log.
+    Notice {
+        /// Code.
+        code: u16,
+        /// In words.
+        text: String,
+    },
+}
+
+/// What a peer says that wants to resume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResumeRequest {
+    /// Proves that the session is its own.
+    pub ticket: [u8; TICKET_LEN],
+    /// All slabs before this one are done with at its end.
+    pub next: SlabSeq,
+    /// How far its connections are.
+    pub conns: Vec<ConnState>,
+}

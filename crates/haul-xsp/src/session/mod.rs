@@ -1,0 +1,565 @@
+//! One end of one segment of a session: its control connection, its channels, its connections, its two directions of slabs.
+//!
+//! Contract: after every call that takes `&mut`, drain [`Session::poll_transmit`], [`Session::poll_event`] and the `poll_*` of
+//! [`Session::producer`] and [`Session::consumer`], then ask [`Session::poll_timeout`], before the next.
+
+mod chan;
+mod conn;
+mod control;
+mod event;
+mod link;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::auth::{AuthConfig, Secrets, same};
+use crate::bag::{Breach, Consumer, ConsumerConfig, Producer, ProducerConfig};
+use crate::error::{Error, Misbehaviour, Misuse};
+use crate::time::{SECOND_NS, Time};
+use crate::wire::{BODY_MAX, HOPS_MAX, NackStatus, Pdu, ProtoOffer, SessAck, SessOpen, TICKET_LEN};
+use crate::{ChanId, ConnId, SessionId};
+
+use chan::Chan;
+use conn::Conn;
+use link::Link;
+
+pub use control::negotiate;
+pub use event::{Event, ResumeRequest};
+
+/// Events that wait for the engine. Beyond, nothing more is taken from the peer.
+const EVENTS_MAX: usize = 256;
+/// Messages that wait for the peer. Beyond, nothing more is taken from it.
+const QUEUE_MAX: usize = 1_024;
+
+/// Choices of the local user.
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    /// Most octets of a body that this end takes, at most 1 MiB.
+    pub max_ctrl: u32,
+    /// Time between signs of life, ns. The lesser of both ends' counts.
+    pub keepalive_ns: u64,
+    /// How long a session outlives its control connection, ns.
+    pub lifetime_ns: u64,
+    /// Time for a session to be opened or resumed, ns.
+    pub handshake_ns: u64,
+    /// Most connections at a time; no more than the consumer's arena has extents, and `consumer.conns_max` follows.
+    pub conns_max: usize,
+    /// Most channels at a time.
+    pub chans_max: usize,
+    /// What this end speaks, for the segment to it.
+    pub protocols: Vec<ProtoOffer>,
+    /// Who the peer must be.
+    pub auth: AuthConfig,
+    /// What goes out.
+    pub producer: ProducerConfig,
+    /// What comes in.
+    pub consumer: ConsumerConfig,
+    /// This end is an end of the session, not a gateway: it keeps what it sends and acknowledges what it gets where the
+    /// session is acknowledged from end to end.
+    pub is_end: bool,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            max_ctrl: 1 << 20,
+            keepalive_ns: 10 * SECOND_NS,
+            lifetime_ns: 300 * SECOND_NS,
+            handshake_ns: 10 * SECOND_NS,
+            conns_max: 16_384,
+            chans_max: 64,
+            protocols: Vec::new(),
+            auth: AuthConfig::default(),
+            producer: ProducerConfig::default(),
+            consumer: ConsumerConfig::default(),
+            is_end: true,
+        }
+    }
+}
+
+/// How far a session is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The ends prove who they are.
+    Greeting,
+    /// Asked, and not answered.
+    Opening,
+    /// Open.
+    Open,
+    /// Without a control connection; resumed or over by then.
+    Suspended(Time),
+    /// Closing: what is under way is finished.
+    Draining,
+    /// Over.
+    Closed,
+}
+
+/// What was asked of this end, or by it.
+#[derive(Debug)]
+enum Asked {
+    Nothing,
+    Open(SessOpen),
+    Resume([u8; TICKET_LEN]),
+}
+
+/// One end of one segment of a session.
+#[derive(Debug)]
+pub struct Session {
+    config: SessionConfig,
+    is_opener: bool,
+    id: SessionId,
+    state: State,
+    link: Option<Link>,
+    secrets: Secrets,
+    asked: Asked,
+    /// The session as it was opened; for opening it again on another way.
+    open: SessOpen,
+    ack: SessAck,
+    conns: BTreeMap<ConnId, Conn>,
+    /// Connections that may be done with.
+    ending: BTreeSet<ConnId>,
+    next_conn: u32,
+    chans: BTreeMap<ChanId, Chan>,
+    next_chan: u32,
+    producer: Producer,
+    consumer: Consumer,
+    events: VecDeque<Event>,
+    /// Acknowledgements from end to end on their way through.
+    acked: BTreeMap<ConnId, u64>,
+    closing: Option<NackStatus>,
+    peer_closing: bool,
+    /// Set when the control connection is lost, until the session goes on.
+    deadline: Option<Time>,
+}
+
+impl Session {
+    /// Opens a session over the hops of `open`: control connection to the hop that `open.hop_index` names. `seed`: 32 random
+    /// octets, used for nothing else.
+    ///
+    /// # Errors
+    /// No hops or too many, or a ring of fewer than three regions.
+    pub fn open(
+        config: SessionConfig,
+        now: Time,
+        id: SessionId,
+        mut open: SessOpen,
+        seed: [u8; 32],
+    ) -> Result<Self, Misuse> {
+        if open.hops.is_empty()
+            || open.hops.len() > HOPS_MAX
+            || usize::from(open.hop_index) >= open.hops.len()
+        {
+            return Err(Misuse::Hops);
+        }
+        open.max_ctrl = config.max_ctrl;
+        open.keepalive_ms = millis(config.keepalive_ns);
+        let mut session = Self::new(config, true, seed, open.end_to_end)?;
+        session.id = id;
+        session.open = open.clone();
+        session.asked = Asked::Open(open);
+        session.connect(now);
+        Ok(session)
+    }
+
+    /// Takes a control connection that came in.
+    ///
+    /// # Errors
+    /// A ring of fewer than three regions.
+    pub fn accept(config: SessionConfig, now: Time, seed: [u8; 32]) -> Result<Self, Misuse> {
+        let mut session = Self::new(config, false, seed, false)?;
+        let nonce = session.secrets.draw();
+        session.link = Some(session.new_link(now, None, nonce));
+        Ok(session)
+    }
+
+    fn new(
+        mut config: SessionConfig,
+        is_opener: bool,
+        seed: [u8; 32],
+        end_to_end: bool,
+    ) -> Result<Self, Misuse> {
+        config.max_ctrl = config
+            .max_ctrl
+            .min(u32::try_from(BODY_MAX).unwrap_or(u32::MAX));
+        // Each connection has at least one extent.
+        let extents = config.consumer.arena_bytes / config.consumer.extent_bytes_min.max(1);
+        let extents = usize::try_from(extents).unwrap_or(usize::MAX);
+        config.conns_max = config.conns_max.min(extents);
+        config.consumer.conns_max = config.conns_max;
+        let (producer, consumer) = halves(&config, end_to_end)?;
+        Ok(Self {
+            is_opener,
+            id: SessionId([0; 16]),
+            state: State::Greeting,
+            link: None,
+            secrets: Secrets::new(seed),
+            asked: Asked::Nothing,
+            open: SessOpen::default(),
+            ack: SessAck::default(),
+            conns: BTreeMap::new(),
+            ending: BTreeSet::new(),
+            next_conn: 1,
+            chans: BTreeMap::new(),
+            next_chan: 1,
+            producer,
+            consumer,
+            events: VecDeque::new(),
+            acked: BTreeMap::new(),
+            closing: None,
+            peer_closing: false,
+            deadline: None,
+            config,
+        })
+    }
+
+    fn new_link(&self, now: Time, session: Option<SessionId>, nonce: [u8; 32]) -> Link {
+        Link::new(
+            now,
+            self.is_opener,
+            session,
+            nonce,
+            self.config.max_ctrl,
+            self.config.keepalive_ns,
+        )
+    }
+
+    fn connect(&mut self, now: Time) {
+        let nonce = self.secrets.draw();
+        let mut link = self.new_link(now, Some(self.id), nonce);
+        link.begin(&self.config.auth);
+        self.link = Some(link);
+    }
+
+    // Inputs.
+
+    /// Octets of the control connection: how many were taken. Fewer than there are: drain events and transmissions first.
+    ///
+    /// # Errors
+    /// The session is over; what the peer is to be told is still in [`Self::poll_transmit`].
+    pub fn handle_input(&mut self, now: Time, octets: &[u8]) -> Result<usize, Error> {
+        let mut taken = 0;
+        while taken < octets.len() && self.wants_input() {
+            let Some(link) = &mut self.link else {
+                break;
+            };
+            let (len, pdu) = match link.take(now, &octets[taken..]) {
+                Ok(some) => some,
+                Err(error) => return Err(self.fail(error.into())),
+            };
+            taken += len;
+            let Some(pdu) = pdu else {
+                continue;
+            };
+            let result = if link.handshake.is_done() {
+                link.clear();
+                self.on_pdu(now, pdu)
+            } else {
+                let result = link.authenticate(&self.config.auth, &pdu);
+                result.map(|()| self.authenticated(now))
+            };
+            if let Err(error) = result {
+                return Err(self.fail(error));
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Whether octets of the peer would be taken.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        let queued = self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.out.len() < QUEUE_MAX);
+        queued && self.events.len() < EVENTS_MAX && self.state != State::Closed
+    }
+
+    /// The control connection is gone. The session is suspended if it may be, else over.
+    pub fn handle_lost(&mut self, now: Time) {
+        self.link = None;
+        match self.state {
+            State::Open | State::Draining if self.ack.resumable => self.suspend(now),
+            State::Opening if self.is_resuming() => self.suspend(now),
+            State::Greeting if self.is_resuming() => self.suspend(now),
+            State::Draining if self.peer_closing => self.end(Error::Closed),
+            State::Suspended(_) | State::Closed => {}
+            _ => self.end(Error::Lost),
+        }
+    }
+
+    fn is_resuming(&self) -> bool {
+        self.is_opener && self.ack.resumable
+    }
+
+    fn suspend(&mut self, now: Time) {
+        let until = *self
+            .deadline
+            .get_or_insert_with(|| now.after(self.config.lifetime_ns));
+        self.state = State::Suspended(until);
+        self.consumer.suspend();
+        self.producer.suspend();
+        self.chans.clear();
+        self.events.push_back(Event::Suspended);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Time) {
+        match self.state {
+            State::Suspended(until) if now >= until => self.end(Error::TimedOut),
+            State::Greeting | State::Opening if self.is_late(now) => {
+                if self.is_resuming() {
+                    self.handle_lost(now);
+                } else {
+                    let _ = self.fail(Error::TimedOut);
+                }
+            }
+            _ => {}
+        }
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        if !matches!(self.state, State::Open | State::Draining) {
+            return;
+        }
+        if link.is_silent(now) {
+            self.handle_lost(now);
+        } else if link.ping_due(now) {
+            let t_us = now.as_ns() / 1_000;
+            link.send(&Pdu::Ping { t_us, echo_us: 0 });
+        }
+    }
+
+    fn is_late(&self, now: Time) -> bool {
+        self.link
+            .as_ref()
+            .is_some_and(|link| now >= link.began.after(self.config.handshake_ns))
+    }
+
+    // Outputs.
+
+    /// The next octets for the control connection, a whole PDU.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+        let is_open = matches!(self.state, State::Open | State::Draining);
+        let link = self.link.as_mut()?;
+        if let Some(octets) = link.out.pop_front() {
+            return Some(octets);
+        }
+        if let Some(echo_us) = link.pong_due.take() {
+            let t_us = now.as_ns() / 1_000;
+            return Some(link.encode(&Pdu::Pong { t_us, echo_us }));
+        }
+        if !is_open {
+            return None;
+        }
+        let acked = self
+            .acked
+            .pop_first()
+            .map(|(conn, delivered)| Pdu::ConnAcked { conn, delivered });
+        let pdu = acked
+            .or_else(|| self.consumer.poll_pdu())
+            .or_else(|| self.producer.poll_pdu(now));
+        if let Some(pdu) = pdu {
+            return Some(link.encode(&pdu));
+        }
+        self.try_close()
+    }
+
+    /// What has happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.reap();
+        self.events.pop_front()
+    }
+
+    /// When to call [`Self::handle_timeout`], and to poll for slabs and reads.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let own = match self.state {
+            State::Closed => return None,
+            State::Suspended(until) => Some(until),
+            State::Greeting | State::Opening => self
+                .link
+                .as_ref()
+                .map(|link| link.began.after(self.config.handshake_ns)),
+            State::Open | State::Draining => self.link.as_ref().map(Link::poll_timeout),
+        };
+        let bag = [self.producer.poll_timeout(), self.consumer.poll_timeout()];
+        bag.into_iter().chain([own]).flatten().min()
+    }
+
+    // Getters.
+
+    /// How far it is.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// The session's name.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.link
+            .as_ref()
+            .and_then(|link| link.session)
+            .unwrap_or(self.id)
+    }
+
+    /// Who the peer has proved to be; `None` if nobody asked.
+    #[must_use]
+    pub fn peer(&self) -> Option<&str> {
+        self.link.as_ref()?.handshake.identity()
+    }
+
+    /// What was agreed on.
+    #[must_use]
+    pub const fn agreed(&self) -> &SessAck {
+        &self.ack
+    }
+
+    /// Whether this is the ticket of this session.
+    #[must_use]
+    pub fn holds(&self, ticket: &[u8; TICKET_LEN]) -> bool {
+        self.ack
+            .ticket
+            .as_ref()
+            .is_some_and(|own| same(own, ticket))
+    }
+
+    /// Connections, whatever their state.
+    #[must_use]
+    pub fn conns(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// What goes out.
+    pub const fn producer(&mut self) -> &mut Producer {
+        &mut self.producer
+    }
+
+    /// What comes in.
+    pub const fn consumer(&mut self) -> &mut Consumer {
+        &mut self.consumer
+    }
+
+    // The end.
+
+    /// Ends the session because of what the peer's slabs showed: an error of [`Consumer`] or [`Producer`].
+    pub fn fail_slab(&mut self, breach: Breach) {
+        let _ = self.fail(Misbehaviour::Slab(breach).into());
+    }
+
+    /// Ends the session and tells the peer why.
+    fn fail(&mut self, error: Error) -> Error {
+        if self.state != State::Closed {
+            let status = error.status();
+            let text = error.to_string();
+            if let Some(link) = &mut self.link {
+                link.out.clear();
+                let asked =
+                    matches!(self.state, State::Greeting | State::Opening) && !self.is_opener;
+                link.send(&if asked {
+                    Pdu::SessNack {
+                        status,
+                        hop_index: self.open.hop_index,
+                        text,
+                    }
+                } else {
+                    Pdu::Error {
+                        status,
+                        severity: 2,
+                        ref_seq: 0,
+                        hop_index: None,
+                        text,
+                    }
+                });
+            }
+            self.end(error.clone());
+        }
+        error
+    }
+
+    /// Ends the session because of another hop's failure, which the peer is told.
+    pub fn fail_hop(&mut self, status: NackStatus, hop_index: u16, text: &str) {
+        if self.state == State::Closed {
+            return;
+        }
+        let text = text.to_owned();
+        if let Some(link) = &mut self.link {
+            link.out.clear();
+            link.send(&Pdu::Error {
+                status,
+                severity: 2,
+                ref_seq: 0,
+                hop_index: Some(hop_index),
+                text: text.clone(),
+            });
+        }
+        self.end(Error::Ended {
+            status,
+            hop_index: Some(hop_index),
+            text,
+        });
+    }
+
+    fn end(&mut self, error: Error) {
+        if self.state != State::Closed {
+            self.state = State::Closed;
+            self.events.push_back(Event::Closed(error));
+        }
+    }
+
+    /// Ends the session: when all is done if `abort` is not set, else now.
+    pub fn close(&mut self, reason: NackStatus, abort: bool) {
+        match self.state {
+            State::Closed => {}
+            State::Open | State::Draining if !abort => {
+                self.closing = self.closing.or(Some(reason));
+                self.state = State::Draining;
+            }
+            _ => {
+                if let Some(link) = &mut self.link {
+                    link.send(&Pdu::SessClose {
+                        reason,
+                        abort: true,
+                    });
+                }
+                self.end(Error::Closed);
+            }
+        }
+    }
+
+    /// Says goodbye when nothing is under way, and leaves when the peer has said so too.
+    fn try_close(&mut self) -> Option<Vec<u8>> {
+        if self.state != State::Draining
+            || !self.conns.is_empty()
+            || !self.producer.is_idle()
+            || !self.consumer.is_idle()
+        {
+            return None;
+        }
+        let said = self.closing.take().map(|reason| Pdu::SessClose {
+            reason,
+            abort: false,
+        });
+        let octets = said.and_then(|pdu| self.link.as_mut().map(|link| link.encode(&pdu)));
+        if self.peer_closing {
+            self.end(Error::Closed);
+        }
+        octets
+    }
+}
+
+fn halves(config: &SessionConfig, end_to_end: bool) -> Result<(Producer, Consumer), Misuse> {
+    let keeps = end_to_end && config.is_end;
+    let producer = ProducerConfig {
+        retain: keeps,
+        await_delivery: end_to_end,
+        ..config.producer.clone()
+    };
+    Ok((
+        Producer::new(producer)?,
+        Consumer::new(config.consumer.clone(), keeps),
+    ))
+}
+
+fn millis(ns: u64) -> u32 {
+    u32::try_from(ns / 1_000_000).unwrap_or(u32::MAX)
+}

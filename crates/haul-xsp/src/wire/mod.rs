@@ -1,0 +1,139 @@
+//! XSP version 2: octets to meaning and back. Every `parse` checks each length once; what it returns needs no further check
+//! of form. Values (offsets, credits, sequence numbers) are for the state machines to judge.
+//!
+//! [`Header`] and [`Pdu`] what a control connection carries · `tlv` the elements behind the fixed parts · `hop` hops,
+//! protocols, parameters, endpoints · `slab` announcements and their answers. Layouts: docs/protocol/xsp.md.
+
+mod code;
+mod hop;
+mod octets;
+mod pdu;
+mod slab;
+
+pub use code::{AuthMethod, NackStatus, PathAction, PathState};
+pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Params, Proto, ProtoOffer};
+pub use pdu::{ChanParams, ConnState, Pdu, SessAck, SessOpen, TEXT_MAX, TICKET_LEN};
+pub use slab::{Key, RECORDS_MAX, Record, SlabAck, SlabAnnounce, SlabStatus};
+
+pub(crate) use hop::cut;
+use octets::Reader;
+
+use crate::SessionId;
+
+/// Octets of the header of a PDU.
+pub const HEADER_LEN: usize = 32;
+/// Most octets of a body (part B1).
+pub const BODY_MAX: usize = 1 << 20;
+/// Most elements in a list of them (part B1).
+pub const TLVS_MAX: usize = 1_024;
+/// How deep elements may nest (part B1).
+pub const DEPTH_MAX: u8 = 4;
+/// The first octet of every PDU.
+pub const VERSION: u8 = 2;
+
+/// Flag of a PDU that answers another.
+pub const FLAG_RESP: u8 = 0x80;
+
+/// Why octets are not what they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Another version of the protocol, or another protocol.
+    #[error("version {0} is not spoken here")]
+    Version(u8),
+    /// Too short for what it claims to be.
+    #[error("too few octets for a {0}")]
+    Short(&'static str),
+    /// Octets remain behind it.
+    #[error("octets remain behind a {0}")]
+    Long(&'static str),
+    /// A body beyond the limit.
+    #[error("a body of {0} octets")]
+    Body(u32),
+    /// A PDU, or an element that must be understood, that this version does not have.
+    #[error("unknown {what} {code}")]
+    Unknown {
+        /// What is unknown.
+        what: &'static str,
+        /// Its code.
+        code: u16,
+    },
+    /// A field holds what it may not.
+    #[error("a {0} that may not be")]
+    Value(&'static str),
+    /// More of something than is allowed.
+    #[error("too many {0}")]
+    TooMany(&'static str),
+    /// Text is not UTF-8.
+    #[error("text that is not UTF-8")]
+    Text,
+}
+
+/// Which version a peer speaks, by its first octet. Versions 0 and 1 are for [`crate::v1`].
+#[must_use]
+pub const fn detect(first: u8) -> Option<u8> {
+    match first {
+        0..=VERSION => Some(first),
+        _ => None,
+    }
+}
+
+/// The first 32 octets of a PDU.
+///
+/// ```text
+///  0   1  version, 2           1   1  flags          2   2  type       4   4  octets of the body
+///  8  16  session             24   4  channel, 0 is the session's own control       28   4  sequence number
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// [`FLAG_RESP`] and flags that are not used yet.
+    pub flags: u8,
+    /// Type of the PDU.
+    pub kind: u16,
+    /// Octets of the body, at most [`BODY_MAX`].
+    pub len: u32,
+    /// The session.
+    pub session: SessionId,
+    /// The channel it belongs to; 0 is the session's control.
+    pub chan: u32,
+    /// One more for every PDU of a direction of a control connection, from 1.
+    pub seq: u32,
+}
+
+impl Header {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// Another version, or a body beyond [`BODY_MAX`].
+    pub fn parse(octets: &[u8; HEADER_LEN]) -> Result<Self, ParseError> {
+        let mut reader = Reader::new(octets, "header");
+        let version = reader.u8()?;
+        if version != VERSION {
+            return Err(ParseError::Version(version));
+        }
+        let header = Self {
+            flags: reader.u8()?,
+            kind: reader.u16()?,
+            len: reader.u32()?,
+            session: SessionId(reader.array()?),
+            chan: reader.u32()?,
+            seq: reader.u32()?,
+        };
+        if header.len as usize > BODY_MAX {
+            return Err(ParseError::Body(header.len));
+        }
+        Ok(header)
+    }
+
+    /// Writes it.
+    #[must_use]
+    pub fn emit(&self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
+        (out[0], out[1]) = (VERSION, self.flags);
+        out[2..4].copy_from_slice(&self.kind.to_be_bytes());
+        out[4..8].copy_from_slice(&self.len.to_be_bytes());
+        out[8..24].copy_from_slice(&self.session.0);
+        out[24..28].copy_from_slice(&self.chan.to_be_bytes());
+        out[28..].copy_from_slice(&self.seq.to_be_bytes());
+        out
+    }
+}
