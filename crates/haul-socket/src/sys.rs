@@ -263,6 +263,20 @@ pub(crate) fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> isize {
     result(unsafe { libc::syscall(libc::SYS_sendmsg, fd, std::ptr::from_ref(message), flags) })
 }
 
+/// sendto(2) with the address of `message`.
+pub(crate) fn sendto(fd: c_int, octets: &[u8], flags: c_int, message: &msghdr) -> isize {
+    // Without a length there is no address, here as in sendmsg(2).
+    let name = if message.msg_namelen == 0 {
+        std::ptr::null_mut()
+    } else {
+        message.msg_name
+    };
+    let len = message.msg_namelen;
+    let (start, octets) = (octets.as_ptr(), octets.len());
+    // SAFETY: the kernel reads the slice, and checks the address.
+    result(unsafe { libc::syscall(libc::SYS_sendto, fd, start, octets, flags, name, len) })
+}
+
 pub(crate) fn recvmsg(fd: c_int, message: &mut msghdr, flags: c_int) -> isize {
     // SAFETY: the kernel checks every pointer, and writes only to buffers that are there to be written to.
     result(unsafe { libc::syscall(libc::SYS_recvmsg, fd, std::ptr::from_mut(message), flags) })
