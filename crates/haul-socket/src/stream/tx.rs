@@ -27,7 +27,18 @@ struct Tx {
     /// Octets of a head or tail that the kernel had no room for.
     owed: [u8; HEAD],
     owed_len: usize,
+    /// Octets for which the kernel had room when it was asked, less what was sent since.
+    room: usize,
 }
+
+/// What an FPDU may cost of the kernel's room: `sk_buff`s count as well, one for each segment in the worst case.
+const fn cost(payload: usize) -> usize {
+    2 * (HEAD + payload + TAIL_MAX) + 4_096
+}
+
+/// Payload of an FPDU where the kernel may have no room: with the mark before it ([`libc::MSG_EOR`]) it has an `sk_buff` of its
+/// own, below any MSS, which the kernel takes whole or not at all, waiting if the socket waits.
+const ATOM: usize = 256;
 
 impl Tx {
     fn load(half: &Half) -> Self {
@@ -38,7 +49,8 @@ impl Tx {
             left: (word(2) as usize).min(PAYLOAD_MAX),
             crc: Crc32c::resumed(word(3)),
             owed_len: (word(4) as usize).min(HEAD),
-            owed: load_octets(&half.words[5..]),
+            owed: load_octets(&half.words[5..10]),
+            room: word(10) as usize,
         }
     }
 
@@ -53,7 +65,26 @@ impl Tx {
         ]) {
             word.store(value, Ordering::Relaxed);
         }
-        store_octets(&half.words[5..], &self.owed);
+        store_octets(&half.words[5..10], &self.owed);
+        half.words[10].store(number(self.room), Ordering::Relaxed);
+    }
+
+    /// How much of `rest` octets goes into the next FPDU, and whether an `sk_buff` must end with it: nothing of an FPDU may
+    /// be left with a program that may never come back (a send that does not wait, a time-out, a signal).
+    fn plan(&mut self, fd: c_int, rest: usize) -> (usize, bool) {
+        let wanted = rest.min(PAYLOAD_MAX);
+        let full = cost(PAYLOAD_MAX);
+        if self.room < cost(wanted) + full {
+            self.room = sys::send_room(fd);
+        }
+        let payload = if self.room >= cost(wanted) {
+            wanted
+        } else {
+            let fits = self.room.saturating_sub(cost(0)) / 2;
+            wanted.min(fits.max(ATOM))
+        };
+        self.room = self.room.saturating_sub(cost(payload));
+        (payload, self.room < full)
     }
 
     fn owe(&mut self, octets: &[u8]) {
@@ -120,11 +151,11 @@ fn send_part(
 ) -> Option<(usize, bool)> {
     let rest = sys::total(buffers) - done;
     let is_new = tx.left == 0;
-    let (payload, part) = if is_new {
-        let payload = rest.min(PAYLOAD_MAX);
-        (payload, payload)
+    let (payload, part, is_end) = if is_new {
+        let (payload, is_end) = tx.plan(entry.fd, rest);
+        (payload, payload, is_end)
     } else {
-        (tx.payload, rest.min(tx.left))
+        (tx.payload, rest.min(tx.left), false)
     };
     let head = head(payload, tx.count.wrapping_add(1));
     let head: &[u8] = if is_new { &head } else { &[] };
@@ -147,12 +178,13 @@ fn send_part(
     list.push_part(buffers, done, part);
     list.push_slice(tail);
     let more = if part < rest { libc::MSG_MORE } else { 0 };
+    let end = if is_end { libc::MSG_EOR } else { 0 };
     let own = if done == 0 {
         sys::with_buffers(message, &list)
     } else {
         sys::bare(&list)
     };
-    let flags = (flags | more) & !libc::MSG_ZEROCOPY;
+    let flags = (flags | more | end) & !libc::MSG_ZEROCOPY;
     let taken = usize::try_from(sys::sendmsg(entry.fd, &own, flags)).ok()?;
 
     let Some(taken) = taken.checked_sub(tx.owed_len) else {
