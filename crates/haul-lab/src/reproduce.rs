@@ -4,7 +4,7 @@
 //! hosts of a lab), so that whoever doubts a point can measure it alone; one that cannot run here says why. Series take turns, as in
 //! `haul lab compare`, and medians count.
 //!
-//! Map: [`record`] what is kept, and what a paper claims · [`bench`] one measurement · [`ceiling`] plain UDP · [`datagram`] the
+//! Map: [`record`] what is kept, and what a paper claims · [`mod@bench`] one measurement · [`ceiling`] plain UDP · [`datagram`] the
 //! experiments of the paper on datagrams · [`chart`] and [`page`] for people.
 
 mod bench;

@@ -37,9 +37,9 @@ pub(crate) struct Guard<'a>(&'a AtomicU32);
 
 /// Takes the lock, or `None` if somebody has it.
 pub(crate) fn try_lock(word: &AtomicU32) -> Option<Guard<'_>> {
-    word.compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed)
-        .is_ok()
-        .then_some(Guard(word))
+    let taken = word.compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed);
+    // Not `then_some`: a guard that is made is dropped, and that unlocks.
+    taken.is_ok().then(|| Guard(word))
 }
 
 /// Waits for the lock.
@@ -97,6 +97,14 @@ mod tests {
             }
         });
         assert!(try_lock(&word).is_some());
+    }
+
+    #[test]
+    fn who_does_not_get_it_leaves_it_locked() {
+        let word = AtomicU32::new(0);
+        let _guard = lock(&word);
+        assert!(try_lock(&word).is_none());
+        assert!(try_lock(&word).is_none());
     }
 
     #[test]

@@ -163,11 +163,11 @@ fn latency() {
         let mut times = pong(&near, peer, ROUNDS, true);
         far.join().expect("far");
         times.sort_unstable();
-        let at = |share: f64| times[(times.len() as f64 * share) as usize] as f64 / 2_000.0;
+        let at = |percent: usize| times[times.len() * percent / 100] as f64 / 2_000.0;
         println!(
             "{qp_type:?} 64 bytes, half round trip, us: median {:.2} 99 % {:.2}",
-            at(0.5),
-            at(0.99)
+            at(50),
+            at(99)
         );
     }
 }

@@ -409,8 +409,9 @@ fn a_super_packet_leaves_from_the_address_that_is_named() {
 
 #[test]
 fn a_bound_socket_can_be_adopted_and_another_cannot() {
-    let theirs = std::net::UdpSocket::bind(V4).unwrap();
-    let address = theirs.local_addr().unwrap();
+    let theirs = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+    theirs.bind(&SockAddr::from(V4)).unwrap();
+    let address = theirs.local_addr().unwrap().as_socket().unwrap();
     let ours = UdpSocket::adopt(theirs.into(), &UdpOptions::default()).unwrap();
     assert_eq!(ours.local_addr(), address);
     let sender = socket(V4, UdpOptions::default());
@@ -418,7 +419,8 @@ fn a_bound_socket_can_be_adopted_and_another_cannot() {
         .send_segments(address, 10, &[IoSlice::new(b"ping")])
         .unwrap();
     assert_eq!(receive(&ours, 1)[0].1, b"ping");
-    let stream = std::net::TcpListener::bind(V4).unwrap();
+    let stream = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+    stream.bind(&SockAddr::from(V4)).unwrap();
     let unbound = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
     for other in [stream.into(), unbound.into()] {
         let refused = UdpSocket::adopt(other, &UdpOptions::default()).unwrap_err();

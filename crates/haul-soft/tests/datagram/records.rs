@@ -50,7 +50,7 @@ fn a_whole_write_is_recorded_once_and_takes_no_receive() {
     let record = far.qp.take_record(wc.wr_id).unwrap();
     assert_eq!(record.status, RecordStatus::Full);
     assert_eq!((record.len, record.valid), (100_000, 100_000));
-    assert_eq!(record.valid_ranges, [0..100_000]);
+    assert_eq!(record.valid_ranges.first(), Some(&(0..100_000)));
     assert_eq!(record.target, far.mr.remote(4_096));
     assert_eq!((record.source, record.imm), (near.peer(), Some(0xabcd)));
     assert!(far.read(4_096, 100_000) == bytes);
@@ -139,7 +139,8 @@ fn a_record_ends_with_its_region() {
     let record = far.qp.take_record(far.completion().wr_id).unwrap();
     let ends = [RecordStatus::Revoked, RecordStatus::Aged];
     assert!(ends.contains(&record.status), "{record:?}");
-    assert_eq!(record.valid_ranges, [0..1_422]);
+    assert_eq!(record.valid_ranges.first(), Some(&(0..1_422)));
+    assert_eq!(record.valid, 1_422);
 }
 
 #[test]

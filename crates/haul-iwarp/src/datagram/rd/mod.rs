@@ -418,6 +418,15 @@ impl RdQp {
         Some(size_of::<Peer>() + peer.heap_bytes())
     }
 
+    /// The same of all peers; looks at each of them.
+    #[must_use]
+    pub fn peers_bytes(&self) -> usize {
+        let peers = self.peers.iter().flatten();
+        peers
+            .map(|peer| size_of::<Peer>() + peer.heap_bytes())
+            .sum()
+    }
+
     // ---- peers
 
     fn peer(&mut self, remote: Remote) -> Option<(PeerId, &mut Peer)> {

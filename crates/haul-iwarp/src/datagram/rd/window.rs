@@ -14,7 +14,7 @@ use super::bits::Bits;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The oldest packet that is not acknowledged; entry n of `sent` is packet una + n.
+    /// The oldest packet that is not acknowledged; `sent[n]` is packet `una + n`.
     una: u64,
     sent: VecDeque<Sent>,
     acked: Bits,

@@ -269,7 +269,7 @@ impl Core {
     pub(super) fn statistics(&self) -> DatagramStatistics {
         match self {
             Self::Ud(core) => work::statistics(&core.counters()),
-            Self::Rd(core) => work::reliable_statistics(&core.stats(), core.peer_count()),
+            Self::Rd(core) => work::reliable_statistics(core),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Datagrams on their way to the kernel: gathered into super-packets, as many of one size to one peer as follow each other.
 //!
 //! Header, payload and checksum go behind each other into one buffer. The checksum reads every octet anyway, and to the kernel
-//! gathered pieces cost as much as that copy (docs/protocol/datagram.md).
+//! gathered pieces cost about as much as that copy.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;

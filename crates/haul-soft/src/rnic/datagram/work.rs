@@ -1,7 +1,7 @@
 //! Between the words of the verbs and those of the core.
 
 use haul_iwarp::Stag;
-use haul_iwarp::datagram::rd::{RdOp, RdStats, RdStatus};
+use haul_iwarp::datagram::rd::{RdOp, RdQp, RdStatus};
 use haul_iwarp::datagram::{
     self as core, Counters, Destination, Reason, Source, UdOp, UdStatus, ValidityMap,
 };
@@ -282,7 +282,8 @@ pub(super) fn statistics(counters: &Counters) -> DatagramStatistics {
     statistics
 }
 
-pub(super) fn reliable_statistics(stats: &RdStats, peers: usize) -> DatagramStatistics {
+pub(super) fn reliable_statistics(core: &RdQp) -> DatagramStatistics {
+    let stats = core.stats();
     let mut statistics = DatagramStatistics::default();
     statistics.sent = stats.sent;
     statistics.received = stats.received;
@@ -293,7 +294,8 @@ pub(super) fn reliable_statistics(stats: &RdStats, peers: usize) -> DatagramStat
     statistics.refused = stats.refused;
     statistics.evicted = stats.evicted;
     statistics.resent = stats.repeated;
-    statistics.peers = peers as u64;
+    statistics.peers = core.peer_count() as u64;
+    statistics.peer_bytes = core.peers_bytes() as u64;
     statistics
 }
 
