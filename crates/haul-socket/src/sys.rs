@@ -37,7 +37,7 @@ pub(crate) struct Buffers {
 }
 
 /// Buffers in one call that need no allocation.
-const FEW: usize = 24;
+const FEW: usize = 32;
 const EMPTY: iovec = iovec {
     iov_base: std::ptr::null_mut(),
     iov_len: 0,
