@@ -27,6 +27,8 @@ static ssize_t receive_some(int fd, struct msghdr *message, int flags) {
   }
 }
 
+_Static_assert(sizeof(void *) != 8 || sizeof(struct haul_socket_arrival) == 208, "the layout of crates/haul-socket");
+
 /* One system call, which waits as the socket does. A damaged datagram is as if it had not come: the kernel, too, begins
  * SO_RCVTIMEO again after one with a wrong checksum. */
 static ssize_t receive_datagram(int fd, struct msghdr *message, int flags) {

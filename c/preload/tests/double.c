@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -268,12 +269,24 @@ static ssize_t send_datagram(int fd, const struct msghdr *message, int flags) {
   return sent < HEADER ? sent : sent - HEADER;
 }
 
+/* Whether the kernel will take a frame whole: what does not wait must not leave half of one behind. */
+static bool has_room(int fd) {
+  uint32_t info[9] = {0}; /* of linux/sock_diag.h: the fourth is the limit, the sixth what is queued */
+  socklen_t length = sizeof info;
+  if (syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, info, &length) != 0) return true;
+  return info[5] + 2 * (HEADER + FRAME_MAX) + 2048 <= info[3];
+}
+
 static ssize_t send_stream(int fd, struct socket *socket, const struct msghdr *message, int flags) {
   const size_t length = total(message);
   size_t sent = 0;
   if (length == 0) return syscall(SYS_sendmsg, fd, message, flags);
   if (flush(fd, socket, flags) < 0) return -1;
+  /* No control data is for TCP. */
+  if (message->msg_controllen > 0) return errno = EINVAL, -1;
+  const bool waits = (flags & MSG_DONTWAIT) == 0 && (syscall(SYS_fcntl, fd, F_GETFL) & O_NONBLOCK) == 0;
   while (sent < length) {
+    if (!waits && !has_room(fd)) return sent > 0 ? (ssize_t)sent : (errno = EAGAIN, -1);
     char *frame = socket->tail;
     const size_t part = copy(message, sent, frame + HEADER, FRAME_MAX, false);
     put_header(frame, part);

@@ -244,6 +244,10 @@ pub struct HaulSocketArrival {
     way: u8,
 }
 
+// As the header has it.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(SEND_HEAD == 50 && size_of::<HaulSocketArrival>() == 208);
+
 /// Prepares a receive; false if the program has too many buffers.
 pub(crate) fn arrival(entry: &Entry, message: &msghdr, arrival: &mut HaulSocketArrival) -> bool {
     let buffers = sys::buffers_of(message);
