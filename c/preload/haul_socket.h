@@ -70,7 +70,7 @@ struct haul_socket_arrival {
 int haul_socket_arrival(int fd, const struct msghdr *message, int flags, struct haul_socket_arrival *arrival);
 ssize_t haul_socket_arrived(int fd, struct msghdr *message, int flags, const struct haul_socket_arrival *arrival, ssize_t length);
 
-/* Octets of a stream that wait in user space (seven at most), so that a receive would not wait although the kernel's socket may
+/* Verified octets of a stream that wait in user space (16 KiB at most), so that a receive would not wait although the kernel's socket may
  * have nothing; 0 for datagrams. FIONREAD of a datagram socket: receive with MSG_PEEK | MSG_TRUNC and no buffer. */
 int haul_socket_pending(int fd);
 
