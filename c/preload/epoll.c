@@ -270,6 +270,8 @@ static void note(int epoll, uint32_t instance, struct descriptor *descriptor, in
 static void owe(int epoll, uint32_t instance, int fd, struct descriptor *descriptor, const struct epoll_event *event) {
   struct registration *registration = registration_in(descriptor, instance);
   if (registration == NULL || (event->events & EPOLLIN) == 0 || haul_socket_pending(fd) <= 0) return;
+  /* Another process may have left them. */
+  holding_update(fd);
   if ((event->events & (uint32_t)EPOLLONESHOT) != 0) {
     struct epoll_event asleep = {.events = (uint32_t)EPOLLONESHOT, .data = event->data};
     const int saved = errno;

@@ -13,6 +13,7 @@
 
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,7 +56,21 @@ int haul_socket_connect(int fd, const struct sockaddr *to, socklen_t length);
 ssize_t haul_socket_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t haul_socket_recvmsg(int fd, struct msghdr *message, int flags);
 
-/* Octets of a stream that wait in user space (seven at most), so that a receive would not wait although the kernel's socket may
+/* A datagram received by the shim itself, so that its thread waits, is interrupted and is cancelled in libc's call, with one
+ * system call. haul_socket_arrival returns 1 and fills `message`, or 0 where haul_socket_recvmsg is to be called instead. After
+ * recvmsg(2) into that message, or recvfrom(2) into its first vector if it has one and nothing but a name is asked for,
+ * haul_socket_arrived, with what the call returned, says how many octets to return; -1: none, the call failed or the datagram was
+ * damaged, and is gone. */
+struct haul_socket_arrival {
+	struct msghdr message;
+	struct iovec vectors[6];
+	unsigned char head[50];
+	unsigned char way;
+};
+int haul_socket_arrival(int fd, const struct msghdr *message, int flags, struct haul_socket_arrival *arrival);
+ssize_t haul_socket_arrived(int fd, struct msghdr *message, int flags, const struct haul_socket_arrival *arrival, ssize_t length);
+
+/* Verified octets of a stream that wait in user space (16 KiB at most), so that a receive would not wait although the kernel's socket may
  * have nothing; 0 for datagrams. FIONREAD of a datagram socket: receive with MSG_PEEK | MSG_TRUNC and no buffer. */
 int haul_socket_pending(int fd);
 

@@ -58,12 +58,17 @@ static bool holds(int fd) {
   return haul_socket_pending(fd) > 0 || epoll_holds(fd);
 }
 
+/* Of datagrams the kernel knows everything. */
+static bool is_stream(int fd) {
+  return haul_socket_kind(fd) == HAUL_SOCKET_STREAM;
+}
+
 /* Whether the shim has anything to add to what the kernel says. */
 static bool polls_ours(const struct pollfd *fds, nfds_t count) {
   if (!shim_active()) return false;
   const bool any = holding_any();
   for (nfds_t i = 0; i < count; i++) {
-    if (fds[i].fd >= 0 && (taken(fds[i].fd) || (any && epoll_holds(fds[i].fd)))) return true;
+    if (fds[i].fd >= 0 && (is_stream(fds[i].fd) || (any && epoll_holds(fds[i].fd)))) return true;
   }
   return false;
 }
@@ -169,7 +174,7 @@ static bool selects_ours(int count, const struct sets *sets) {
       fd |= NFDBITS - 1;
       continue;
     }
-    if (is_set(sets->read, fd) && (taken(fd) || (any && epoll_holds(fd)))) return true;
+    if (is_set(sets->read, fd) && (is_stream(fd) || (any && epoll_holds(fd)))) return true;
   }
   return false;
 }

@@ -27,6 +27,30 @@ static ssize_t receive_some(int fd, struct msghdr *message, int flags) {
   }
 }
 
+_Static_assert(sizeof(void *) != 8 || sizeof(struct haul_socket_arrival) == 208, "the layout of crates/haul-socket");
+
+/* One system call, which waits as the socket does. A damaged datagram is as if it had not come: the kernel, too, begins
+ * SO_RCVTIMEO again after one with a wrong checksum. */
+static ssize_t receive_datagram(int fd, struct msghdr *message, int flags) {
+  struct haul_socket_arrival arrival;
+  while (haul_socket_arrival(fd, message, flags, &arrival) == 1) {
+    struct msghdr *own = &arrival.message;
+    ssize_t length;
+    if (own->msg_iovlen == 1 && own->msg_controllen == 0) {
+      own->msg_flags = 0;
+      length = real.recvfrom(fd, own->msg_iov->iov_base, own->msg_iov->iov_len, flags & ~MSG_TRUNC, own->msg_name,
+                             own->msg_name == NULL ? NULL : &own->msg_namelen);
+      if (own->msg_name == NULL) own->msg_namelen = 0;
+    } else {
+      length = real.recvmsg(fd, own, flags & ~MSG_TRUNC);
+    }
+    const ssize_t result = haul_socket_arrived(fd, message, flags, &arrival, length);
+    if (result >= 0) return result;
+    if (length < 0) return descriptor_is_stale(fd, errno) ? real.recvmsg(fd, message, flags) : -1;
+  }
+  return receive_some(fd, message, flags);
+}
+
 /* Leaves out what has been received. */
 static void advance(struct msghdr *message, size_t length) {
   while (message->msg_iovlen > 0 && length >= message->msg_iov->iov_len) {
@@ -81,6 +105,7 @@ static ssize_t receive_away(int fd, struct msghdr *message, int flags) {
 
 ssize_t taken_recvmsg(int fd, struct msghdr *message, int flags) {
   if ((flags & MSG_ERRQUEUE) != 0 || message->msg_iovlen > VECTORS_MAX) return real.recvmsg(fd, message, flags);
+  if (haul_socket_kind(fd) == HAUL_SOCKET_DATAGRAM) return receive_datagram(fd, message, flags);
   const bool stream = haul_socket_kind(fd) == HAUL_SOCKET_STREAM && message->msg_iovlen > 0;
   ssize_t result;
   if (stream && (flags & MSG_TRUNC) != 0)
@@ -108,7 +133,9 @@ ssize_t taken_recv(int fd, void *buffer, size_t length, int flags) {
   return receive_from(fd, buffer, length, flags, NULL, NULL);
 }
 
+/* A datagram that turns out to be damaged may have been called readable, as select(2) says of wrong checksums. */
 bool taken_ready(int fd) {
+  if (haul_socket_kind(fd) == HAUL_SOCKET_DATAGRAM) return true;
   if (haul_socket_pending(fd) > 0) return true;
   const int saved = errno;
   char octet;

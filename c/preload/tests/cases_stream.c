@@ -103,6 +103,76 @@ static void flags(void) {
   close_pair(pair);
 }
 
+/* Flags that mean little to TCP, and control data that is wrong: what comes after is in order, whatever they did. */
+static void odd_flags(void) {
+  static const struct {
+    const char *name;
+    int flags;
+  } cases[] = {
+      {"MSG_ZEROCOPY", MSG_ZEROCOPY}, {"MSG_ZEROCOPY and MSG_MORE", MSG_ZEROCOPY | MSG_MORE},
+      {"MSG_EOR", MSG_EOR},           {"MSG_EOR and MSG_MORE", MSG_EOR | MSG_MORE},
+      {"MSG_CONFIRM", MSG_CONFIRM},   {"MSG_DONTROUTE", MSG_DONTROUTE},
+      {"MSG_FASTOPEN", MSG_FASTOPEN}, {"MSG_PEEK", MSG_PEEK},
+      {"MSG_WAITALL", MSG_WAITALL},   {"MSG_TRUNC", MSG_TRUNC},
+      {"all but some bits", 0x10 | 0x20 | 0x1000 | 0x10000},
+  };
+  struct pair pair = tcp_pair(AF_INET);
+  char name[80], buffer[16];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    snprintf(name, sizeof name, "tcp send with %s", cases[i].name);
+    const ssize_t sent = send(pair.a, "flag", 4, cases[i].flags);
+    say_result(name, sent);
+    must(send(pair.a, "after", 5, 0) == 5, "send");
+    const size_t expected = sent > 0 ? 9 : 5;
+    snprintf(name, sizeof name, "tcp after %s", cases[i].name);
+    memset(buffer, 0, sizeof buffer);
+    say(name, "%zu %s", recv_all(pair.b, buffer, expected), buffer);
+  }
+  char control[CMSG_SPACE(sizeof(int))] = {0};
+  struct iovec vector = {"no", 2};
+  struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = 12345;
+  part->cmsg_len = CMSG_LEN(sizeof(int));
+  say_result("tcp sendmsg with wrong control data", sendmsg(pair.a, &message, 0));
+  must(send(pair.a, "after", 5, 0) == 5, "send");
+  memset(buffer, 0, sizeof buffer);
+  say("tcp after wrong control data", "%zu %s", recv_all(pair.b, buffer, 5), buffer);
+  close_pair(pair);
+}
+
+/* What a send that does not wait says it has sent arrives, though nothing is sent after it: before an end, and before none. */
+static void left_half(void) {
+  for (int ends = 0; ends < 2; ends++) {
+    struct pair pair = tcp_pair(AF_INET);
+    const size_t length = 100000;
+    char *buffer = malloc(length);
+    fill(buffer, length, 3);
+    set_nonblocking(pair.a);
+    size_t sent = 0, got = 0;
+    bool equal = true;
+    ssize_t some;
+    while ((some = send(pair.a, buffer + sent % length, length - sent % length, 0)) > 0) sent += (size_t)some;
+    if (ends) close(pair.a);
+    char *expected = malloc(length), *in = malloc(length);
+    fill(expected, length, 3);
+    set_timeout(pair.b, SO_RCVTIMEO, PATIENCE_MS / 2);
+    while (got < sent) {
+      some = recv(pair.b, in, length - got % length, 0);
+      if (some <= 0) break;
+      equal = equal && memcmp(in, expected + got % length, (size_t)some) == 0;
+      got += (size_t)some;
+    }
+    say(ends ? "tcp half a message, and the end" : "tcp half a message, and nothing", "%s %s",
+        got == sent ? "all" : "less", equal ? "equal" : "different");
+    if (ends) say_result("tcp end after half a message", recv(pair.b, in, 1, 0));
+    free(buffer), free(expected), free(in);
+    if (!ends) close(pair.a);
+    close(pair.b);
+  }
+}
+
 /* Many small sends, and a reader that takes less than it had room for as the sign that there is no more, as epoll(7) says. */
 static void small_parts(void) {
   struct pair pair = tcp_pair(AF_INET);
@@ -351,6 +421,8 @@ void cases_stream(void) {
   amounts();
   both_ways();
   flags();
+  odd_flags();
+  left_half();
   small_parts();
   wait_all();
   half_close();

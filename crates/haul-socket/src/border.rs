@@ -8,6 +8,7 @@ use std::path::Path;
 
 use libc::{msghdr, sockaddr, socklen_t, ssize_t};
 
+pub use crate::datagram::HaulSocketArrival;
 use crate::process::{self, Entry, Kind};
 use crate::table::Table;
 use crate::{connect, datagram, lock, stream, sys};
@@ -196,6 +197,66 @@ pub unsafe extern "C" fn haul_socket_recvmsg(
         Some(entry) if entry.kind == Kind::Stream as u32 => stream::receive(&entry, message, flags),
         _ => sys::recvmsg(fd, message, flags),
     })
+}
+
+/// Before recvmsg(2) of a datagram.
+///
+/// # Safety
+/// A message that recvmsg(2) takes, and room for what is prepared.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_socket_arrival(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+    arrival: *mut HaulSocketArrival,
+) -> c_int {
+    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+        return 0;
+    }
+    // SAFETY: the caller's word.
+    let Some(message) = (unsafe { message.as_ref() }) else {
+        return 0;
+    };
+    // SAFETY: likewise; it is pointers and numbers, for which any octets are a value.
+    let Some(arrival) = (unsafe { arrival.as_mut() }) else {
+        return 0;
+    };
+    let mut prepared = false;
+    quietly(|| {
+        prepared = process::entry(fd)
+            .filter(|entry| entry.kind == Kind::Datagram as u32)
+            .is_some_and(|entry| datagram::arrival(&entry, message, arrival));
+    });
+    c_int::from(prepared)
+}
+
+/// After it.
+///
+/// # Safety
+/// The same message, and what was prepared.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_socket_arrived(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+    arrival: *const HaulSocketArrival,
+    length: ssize_t,
+) -> ssize_t {
+    // SAFETY: the caller's word.
+    let message = unsafe { message.as_mut() };
+    // SAFETY: likewise.
+    let arrival = unsafe { arrival.as_ref() };
+    let mut told = None;
+    quietly(|| {
+        if let (Some(message), Some(arrival), Ok(length)) =
+            (message, arrival, usize::try_from(length))
+        {
+            told = process::entry(fd)
+                .and_then(|entry| datagram::arrived(&entry, message, flags, arrival, length));
+        }
+        datagram::release();
+    });
+    told.unwrap_or(-1)
 }
 
 /// Octets that wait in user space.

@@ -301,7 +301,11 @@ pub(crate) fn closed(fd: c_int) {
     };
     let socket = entry.socket;
     finish(&entry);
-    if is_last && socket.shared.load(Ordering::Relaxed) == 0 {
+    let is_over = is_last && socket.shared.load(Ordering::Relaxed) == 0;
+    if entry.kind == Kind::Stream as u32 {
+        stream::vacate(&entry, is_over);
+    }
+    if is_over {
         socket.published.store(0, Ordering::Release);
         socket.state.store(Socket::CLOSED, Ordering::Release);
     }
@@ -311,6 +315,9 @@ pub(crate) fn closed(fd: c_int) {
 pub(crate) fn shutdown(entry: &Entry, how: c_int) -> c_int {
     if how != libc::SHUT_RD && entry.kind == Kind::Stream as u32 {
         stream::flush(entry, 0);
+    }
+    if how != libc::SHUT_WR && entry.kind == Kind::Stream as u32 {
+        stream::end(entry);
     }
     sys::shutdown(entry.fd, how)
 }

@@ -24,6 +24,9 @@ const PLAIN_FLAGS: c_int = libc::MSG_OOB | libc::MSG_MORE | libc::MSG_ZEROCOPY |
 /// Of the kernel's `linux/socket.h`: find the path's MTU, send nothing.
 const MSG_PROBE: c_int = 0x10;
 
+/// Payloads up to this are copied on their way: what an Ethernet packet holds.
+const COPIED_MAX: usize = 1_472;
+
 /// sendmsg(2).
 pub(crate) fn send(entry: &Entry, message: &msghdr, flags: c_int) -> isize {
     let buffers = sys::buffers_of(message);
@@ -124,29 +127,58 @@ fn send_framed(entry: &Entry, message: &msghdr, flags: c_int, to: (&Peer, Named)
     let len = sys::total(buffers);
     let own = entry.socket.named();
     let number = peer.sent.fetch_add(1, Ordering::Relaxed);
-    peer.used.store(1, Ordering::Relaxed);
+    // Read by every sender, written rarely: the line stays where it is.
+    if peer.used.load(Ordering::Relaxed) == 0 {
+        peer.used.store(1, Ordering::Relaxed);
+    }
     let mut head = [0; SEND_HEAD];
     let wire_len = u32::try_from(len).unwrap_or(0);
     let write_record = entry.process.options.write_record;
     let head_len = frame::emit(&mut head, named, own, number, wire_len, write_record);
-    let mut crc = Crc32c::new();
-    crc.update(&head[..head_len]);
-    sys::for_each(buffers, 0, len, |octets| crc.update(octets));
-    let trailer = crc.to_wire();
-
-    let mut list = Buffers::new();
-    list.push_slice(&head[..head_len]);
-    list.push_part(buffers, 0, len);
-    list.push_slice(&trailer);
-    let sent = sys::sendmsg(entry.fd, &sys::with_buffers(message, &list), flags);
+    let head = &head[..head_len];
+    let sent = if len <= COPIED_MAX && message.msg_controllen == 0 {
+        send_copied(entry.fd, message, flags, head, len)
+    } else {
+        send_gathered(entry.fd, message, flags, head, len)
+    };
     if sent < 0 {
         return sent;
     }
-    if write_record {
+    if write_record && entry.socket.write_record.load(Ordering::Relaxed) == 0 {
         entry.socket.write_record.store(1, Ordering::Relaxed);
     }
     count(&entry.socket.carried_out, len);
     isize::try_from(len).unwrap_or(isize::MAX)
+}
+
+/// In one piece: for few octets a copy costs less than a list of buffers that the kernel reads, and one pass makes the CRC.
+fn send_copied(fd: c_int, message: &msghdr, flags: c_int, head: &[u8], len: usize) -> isize {
+    let mut wire = [0; frame::OVERHEAD + COPIED_MAX];
+    let end = head.len() + len;
+    wire[..head.len()].copy_from_slice(head);
+    let mut at = head.len();
+    sys::for_each(sys::buffers_of(message), 0, len, |octets| {
+        wire[at..at + octets.len()].copy_from_slice(octets);
+        at += octets.len();
+    });
+    let mut crc = Crc32c::new();
+    crc.update(&wire[..end]);
+    wire[end..end + CRC_LEN].copy_from_slice(&crc.to_wire());
+    sys::sendto(fd, &wire[..end + CRC_LEN], flags, message)
+}
+
+/// From where the octets are.
+fn send_gathered(fd: c_int, message: &msghdr, flags: c_int, head: &[u8], len: usize) -> isize {
+    let buffers = sys::buffers_of(message);
+    let mut crc = Crc32c::new();
+    crc.update(head);
+    sys::for_each(buffers, 0, len, |octets| crc.update(octets));
+    let trailer = crc.to_wire();
+    let mut list = Buffers::new();
+    list.push_slice(head);
+    list.push_part(buffers, 0, len);
+    list.push_slice(&trailer);
+    sys::sendmsg(fd, &sys::with_buffers(message, &list), flags)
 }
 
 fn send_plain(entry: &Entry, message: &msghdr, flags: c_int) -> isize {
@@ -175,45 +207,137 @@ fn ask(entry: &Entry, to: [u32; 5]) {
     }
 }
 
-/// recvmsg(2).
-pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isize {
-    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
-        return sys::recvmsg(entry.fd, message, flags);
-    }
-    loop {
-        let received = receive_one(entry, message, flags);
-        if let Some(received) = received {
-            return received;
+/// How the next datagram is received: as the last one of its socket was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum Way {
+    /// It is plain: to where the program wants it.
+    Plain = 0,
+    /// It is framed: the head apart, and the payload to where the program wants it.
+    Framed = 1,
+    /// It is framed and short: in one piece, which costs less than a list of buffers, and then copied.
+    Short = 2,
+}
+
+impl Way {
+    fn of(entry: &Entry, message: &msghdr) -> Self {
+        match entry.socket.last_framed.load(Ordering::Relaxed) {
+            1 => Self::Framed,
+            2 if message.msg_controllen == 0 => Self::Short,
+            2 => Self::Framed,
+            _ => Self::Plain,
         }
     }
 }
 
-/// One datagram, or `None` for one that was damaged on its way, which is dropped as the kernel drops one.
-fn receive_one(entry: &Entry, message: &mut msghdr, flags: c_int) -> Option<isize> {
-    let buffers = sys::buffers_of(message);
-    let room = sys::total(buffers);
-    let expected = entry.socket.last_framed.load(Ordering::Relaxed) == 1;
-    let mut head = [0; SEND_HEAD];
-    let mut list = Buffers::new();
-    if expected {
-        list.push_mut(&mut head);
-    }
-    list.push_part(buffers, 0, room);
-    if room < LONGEST {
-        list.push(spare());
-    }
-    let mut own = sys::with_buffers(message, &list);
-    let received = sys::recvmsg(entry.fd, &mut own, flags & !libc::MSG_TRUNC);
-    let Ok(len) = usize::try_from(received) else {
-        return Some(received);
-    };
-    message.msg_namelen = own.msg_namelen;
-    message.msg_controllen = own.msg_controllen;
-    message.msg_flags = own.msg_flags & !libc::MSG_TRUNC;
+/// Buffers of a program with which an [`HaulSocketArrival`] has room.
+const VECTORS: usize = 4;
 
-    // Where the datagram begins, and where the program's buffers do.
-    let list = list.list();
-    let sink = if expected { SEND_HEAD } else { 0 };
+/// A datagram that is to be received by whoever made this, with `message`, and then given to [`arrived`]. Its layout is
+/// `struct haul_socket_arrival` in c/preload/haul_socket.h.
+#[repr(C)]
+#[derive(Debug)]
+pub struct HaulSocketArrival {
+    message: msghdr,
+    vectors: [iovec; VECTORS + 2],
+    head: [u8; SEND_HEAD],
+    way: u8,
+}
+
+// As the header has it.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(SEND_HEAD == 50 && size_of::<HaulSocketArrival>() == 208);
+
+/// Prepares a receive; false if the program has too many buffers.
+pub(crate) fn arrival(entry: &Entry, message: &msghdr, arrival: &mut HaulSocketArrival) -> bool {
+    let buffers = sys::buffers_of(message);
+    if buffers.len() > VECTORS {
+        return false;
+    }
+    let way = Way::of(entry, message);
+    arrival.way = way as u8;
+    let mut count = 0;
+    let mut push = |buffer: iovec| {
+        arrival.vectors[count] = buffer;
+        count += 1;
+    };
+    if way == Way::Framed {
+        push(iovec {
+            iov_base: arrival.head.as_mut_ptr().cast(),
+            iov_len: SEND_HEAD,
+        });
+    }
+    if way != Way::Short {
+        buffers.iter().for_each(|buffer| push(*buffer));
+    }
+    if way == Way::Short || sys::total(buffers) < LONGEST {
+        push(spare());
+    }
+    arrival.message = *message;
+    arrival.message.msg_iov = arrival.vectors.as_mut_ptr();
+    arrival.message.msg_iovlen = count;
+    true
+}
+
+/// Delivers what was received; `None` for a datagram that was damaged on its way, which is dropped as the kernel drops one.
+pub(crate) fn arrived(
+    entry: &Entry,
+    message: &mut msghdr,
+    flags: c_int,
+    arrival: &HaulSocketArrival,
+    len: usize,
+) -> Option<isize> {
+    let way = match arrival.way {
+        1 => Way::Framed,
+        2 => Way::Short,
+        _ => Way::Plain,
+    };
+    deliver(entry, message, flags, way, (&arrival.message, len))
+}
+
+/// recvmsg(2), for what an [`HaulSocketArrival`] is not for.
+pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isize {
+    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+        return sys::recvmsg(entry.fd, message, flags);
+    }
+    let (mut own, mut head) = (*message, [0; SEND_HEAD]);
+    loop {
+        let way = match Way::of(entry, message) {
+            Way::Short => Way::Framed,
+            way => way,
+        };
+        let buffers = sys::buffers_of(message);
+        let mut list = Buffers::new();
+        if way == Way::Framed {
+            list.push_mut(&mut head);
+        }
+        list.push_part(buffers, 0, sys::total(buffers));
+        list.push(spare());
+        own.msg_iov = list.list().as_ptr().cast_mut();
+        own.msg_iovlen = list.list().len();
+        let received = sys::recvmsg(entry.fd, &mut own, flags & !libc::MSG_TRUNC);
+        let told = match usize::try_from(received) {
+            Ok(len) => deliver(entry, message, flags, way, (&own, len)),
+            Err(_) => Some(received),
+        };
+        release();
+        if let Some(told) = told {
+            return told;
+        }
+        (own.msg_namelen, own.msg_controllen) = (message.msg_namelen, message.msg_controllen);
+    }
+}
+
+/// Gives the program the datagram of `len` octets that was received in `own`.
+fn deliver(
+    entry: &Entry,
+    message: &mut msghdr,
+    flags: c_int,
+    way: Way,
+    (own, len): (&msghdr, usize),
+) -> Option<isize> {
+    let (list, buffers) = (sys::buffers_of(own), sys::buffers_of(message));
+    let room = sys::total(buffers);
     let framed = recognise(entry, list, len);
     let is_peek = flags & libc::MSG_PEEK != 0;
     let (from, octets) = match framed {
@@ -229,29 +353,38 @@ fn receive_one(entry: &Entry, message: &mut msghdr, flags: c_int) -> Option<isiz
             (from, payload)
         }
     };
-    if from > sink {
-        sys::move_forward(list, from, list, sink, octets.min(room));
+    let given = octets.min(room);
+    // Where the program's buffers begin in what was received.
+    let sink = if way == Way::Framed { SEND_HEAD } else { 0 };
+    if way == Way::Short || from > sink {
+        sys::move_forward(list, from, buffers, 0, given);
     } else if from < sink {
-        sys::move_backward(list, from, list, sink, octets.min(room));
+        sys::move_backward(list, from, list, sink, given);
     }
     if !is_peek {
-        let counter = match framed {
-            None => &entry.socket.plain_in,
-            Some(_) => &entry.socket.carried_in,
+        let (counter, next) = match framed {
+            None => (&entry.socket.plain_in, Way::Plain),
+            Some(_) if octets <= COPIED_MAX => (&entry.socket.carried_in, Way::Short),
+            Some(_) => (&entry.socket.carried_in, Way::Framed),
         };
         count(counter, octets);
-        let now = u32::from(framed.is_some());
-        if now != u32::from(expected) {
-            entry.socket.last_framed.store(now, Ordering::Relaxed);
+        if entry.socket.last_framed.load(Ordering::Relaxed) != next as u32 {
+            entry
+                .socket
+                .last_framed
+                .store(next as u32, Ordering::Relaxed);
         }
     }
+    message.msg_namelen = own.msg_namelen;
+    message.msg_controllen = own.msg_controllen;
+    message.msg_flags = own.msg_flags & !libc::MSG_TRUNC;
     if octets > room {
         message.msg_flags |= libc::MSG_TRUNC;
     }
     let told = if flags & libc::MSG_TRUNC != 0 {
         octets
     } else {
-        octets.min(room)
+        given
     };
     Some(isize::try_from(told).unwrap_or(isize::MAX))
 }
@@ -300,13 +433,19 @@ pub(crate) fn connected(entry: &Entry) {
 /// The longest datagram there is, with room for a head.
 const LONGEST: usize = 65_535 + SEND_HEAD;
 
-/// Room for what the program's buffers do not hold, of which a checksum must still be made: the thread's own, made when it
-/// first receives, and of no weight until a datagram is that long.
+thread_local! {
+    /// Made when the thread first receives, and of no weight until a datagram is that long. The second one is for a signal's
+    /// handler that receives while the first one is in use.
+    static SPARES: [Cell<Option<Box<[u8]>>>; 2] = const { [Cell::new(None), Cell::new(None)] };
+    static IN_USE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Room for what the program's buffers do not hold, of which a checksum must still be made: the thread's own, until
+/// [`release`].
 fn spare() -> iovec {
-    thread_local! {
-        static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
-    }
-    SPARE.with(|spare| {
+    let which = usize::from(IN_USE.replace(true));
+    SPARES.with(|spares| {
+        let spare = &spares[which];
         let mut octets = spare
             .take()
             .unwrap_or_else(|| vec![0; LONGEST].into_boxed_slice());
@@ -317,4 +456,9 @@ fn spare() -> iovec {
         spare.set(Some(octets));
         buffer
     })
+}
+
+/// What was received is delivered.
+pub(crate) fn release() {
+    IN_USE.set(false);
 }

@@ -7,12 +7,13 @@
 //! shared memory, and no call. See docs/adr/0014-socket-interface.md.
 //!
 //! Map: `border` the C functions · `process` descriptors to records · `connect` what becomes of a socket · `datagram`, `frame`
-//! UDP · `stream` TCP · [`table`] shared memory · [`agent`], `wire` discovery · `live` which sockets still exist · [`run`] for
+//! UDP · `stream`, `buffer` TCP · [`table`] shared memory · [`agent`], `wire` discovery · `live` which sockets still exist · [`run`] for
 //! `haul run` · `sys` system calls and the program's memory · `map`, `lock`.
 #![warn(missing_docs)]
 
 pub mod agent;
 mod border;
+mod buffer;
 mod connect;
 mod datagram;
 mod frame;

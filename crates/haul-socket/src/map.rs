@@ -10,6 +10,8 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::buffer::{self, Streams};
+
 /// A type of atomic numbers only, for which every octet string of its size is a value.
 ///
 /// # Safety
@@ -20,6 +22,8 @@ pub(crate) unsafe trait Shared: Sync {}
 #[derive(Debug)]
 pub(crate) struct Mapped<T: Shared> {
     start: NonNull<T>,
+    /// What else of the file is mapped.
+    pub(crate) streams: Streams,
     /// Device and inode of the file.
     pub(crate) identity: (u64, u64),
 }
@@ -50,14 +54,19 @@ impl<T: Shared> Mapped<T> {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let len = size_of::<T>();
-        if create && metadata.len() < len as u64 {
-            file.set_len(len as u64)?;
-        } else if metadata.len() < len as u64 {
+        // On a boundary of pages of whatever size.
+        let streams_at = len.next_multiple_of(1 << 16) as u64;
+        let whole = streams_at + buffer::LEN as u64;
+        if create && metadata.len() < whole {
+            file.set_len(whole)?;
+        } else if metadata.len() < whole {
             return Err(io::ErrorKind::InvalidData.into());
         }
+        let streams = Streams::reserve(&file, streams_at)?;
         let start = map(&file.into(), len)?;
         Ok(Self {
             start: start.cast(),
+            streams,
             identity: (metadata.dev(), metadata.ino()),
         })
     }

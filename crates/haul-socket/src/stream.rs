@@ -1,10 +1,8 @@
 //! A TCP connection on RC: what a program sends is RDMA Sends, each in an FPDU with its CRC, and what it receives is their
 //! payload. No start-up frames: the agents have agreed before the connection was made.
 //!
-//! It stays TCP's stream. An FPDU says how much payload it has, not that all of it is there: where the kernel takes a part, the
-//! program's next octets continue it. An FPDU that is there whole is verified before any of it is delivered; of one that is
-//! not, what is there is delivered, as TCP would, and a CRC that turns out wrong ends the connection. So nothing waits that
-//! would not wait on TCP, and nothing is kept here but a few octets.
+//! An FPDU has 16 KiB at most, and a receiver delivers none before all of it is there and its CRC is right. So none must be left
+//! half sent: one is begun where the kernel has room for all of it.
 //!
 //! What is remembered is in the table, so that it survives `fork` and `exec`. `StreamConnection` of haul-iwarp needs posted
 //! receives and messages that leave whole; a socket has neither, so only its layouts are used.
@@ -12,7 +10,7 @@
 mod rx;
 mod tx;
 
-pub(crate) use rx::{pending, receive};
+pub(crate) use rx::{end, pending, receive, vacate};
 pub(crate) use tx::{flush, send};
 
 use haul_iwarp::wire::ddp;
@@ -22,8 +20,8 @@ use crate::process::Entry;
 
 /// Octets before the payload of an FPDU.
 const HEAD: usize = LENGTH_LEN + ddp::UNTAGGED_LEN;
-/// The most payload in an FPDU: the longest ULPDU that needs no padding behind its length field.
-const PAYLOAD_MAX: usize = ddp::ULPDU_MAX as usize - ddp::UNTAGGED_LEN;
+/// The most payload in an FPDU: with head and CRC it fills the buffer of a receiver, without padding.
+const PAYLOAD_MAX: usize = crate::buffer::BUFFER - HEAD - haul_iwarp::CRC_LEN;
 /// Padding and CRC at most.
 const TAIL_MAX: usize = 7;
 

@@ -37,7 +37,7 @@ pub(crate) struct Buffers {
 }
 
 /// Buffers in one call that need no allocation.
-const FEW: usize = 24;
+const FEW: usize = 32;
 const EMPTY: iovec = iovec {
     iov_base: std::ptr::null_mut(),
     iov_len: 0,
@@ -172,21 +172,6 @@ pub(crate) fn move_backward(from: &[iovec], at: usize, into: &[iovec], to: usize
     }
 }
 
-/// Copies `octets` to `at` in the list, as far as there is room; returns how many.
-pub(crate) fn put(buffers: &[iovec], at: usize, octets: &[u8]) -> usize {
-    let mut done = 0;
-    while done < octets.len() {
-        let (sink, space) = position(buffers, at + done);
-        let step = space.min(octets.len() - done);
-        if step == 0 {
-            break;
-        }
-        copy(octets[done..].as_ptr(), sink, step);
-        done += step;
-    }
-    done
-}
-
 fn copy(source: *const u8, sink: *mut u8, len: usize) {
     // SAFETY: both ranges are parts of buffers in the sense of `for_each`; overlap is allowed.
     unsafe { std::ptr::copy(source, sink, len) };
@@ -261,6 +246,20 @@ pub(crate) fn has_control(message: &msghdr, level: c_int, kind: c_int) -> bool {
 pub(crate) fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> isize {
     // SAFETY: the kernel checks every pointer.
     result(unsafe { libc::syscall(libc::SYS_sendmsg, fd, std::ptr::from_ref(message), flags) })
+}
+
+/// sendto(2) with the address of `message`.
+pub(crate) fn sendto(fd: c_int, octets: &[u8], flags: c_int, message: &msghdr) -> isize {
+    // Without a length there is no address, here as in sendmsg(2).
+    let name = if message.msg_namelen == 0 {
+        std::ptr::null_mut()
+    } else {
+        message.msg_name
+    };
+    let len = message.msg_namelen;
+    let (start, octets) = (octets.as_ptr(), octets.len());
+    // SAFETY: the kernel reads the slice, and checks the address.
+    result(unsafe { libc::syscall(libc::SYS_sendto, fd, start, octets, flags, name, len) })
 }
 
 pub(crate) fn recvmsg(fd: c_int, message: &mut msghdr, flags: c_int) -> isize {
@@ -373,6 +372,30 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
         )
     };
     (done == 0).then_some(value)
+}
+
+/// How many more octets the kernel takes before it says that a socket is full, counted as it counts them.
+pub(crate) fn send_room(fd: c_int) -> usize {
+    /// Of the kernel's `linux/sock_diag.h`.
+    const SNDBUF: usize = 3;
+    const WMEM_QUEUED: usize = 5;
+    let mut info = [0_u32; 9];
+    let mut len = len_of::<[u32; 9]>();
+    // SAFETY: the kernel writes at most `len` octets to `info`, and the length.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            &raw mut info,
+            &raw mut len,
+        )
+    };
+    if done != 0 {
+        return 0;
+    }
+    info[SNDBUF].saturating_sub(info[WMEM_QUEUED]) as usize
 }
 
 /// Octets of a TCP connection that the program has written, and that have come.

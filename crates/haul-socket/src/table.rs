@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::thread::futex;
 use siphasher::sip::SipHasher13;
 
+use crate::buffer::Streams;
 use crate::map::{Mapped, Shared};
 
 /// Sockets of one table.
@@ -29,7 +30,7 @@ const QUESTIONS: usize = 1024;
 /// `haul run`s at the same time.
 const RUNS: usize = 256;
 /// Part of the file's name: another layout is another table.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// What a socket speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -587,6 +588,10 @@ impl Table {
             epoch: (hash >> 32) as u32 | 1,
         };
         named
+    }
+
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.layout.streams
     }
 
     pub(crate) fn agent(&self) -> &AtomicU32 {

@@ -536,6 +536,84 @@ fn a_damaged_stream_ends_and_nothing_of_it_is_delivered() {
     assert_eq!(b.receive(&mut octets, 0).0, -1);
 }
 
+/// Sends past the interface.
+fn send_raw(sock: &Sock, octets: &[u8]) {
+    // SAFETY: a buffer and its length.
+    let sent = unsafe { libc::send(sock.fd(), octets.as_ptr().cast(), octets.len(), 0) };
+    assert_eq!(usize::try_from(sent), Ok(octets.len()));
+}
+
+/// The octets of the next FPDU of a connection, which the interface made.
+fn fpdu(a: &Sock, b: &Sock, payload: &[u8]) -> Vec<u8> {
+    a.send(payload, None, 0);
+    let mut wire = vec![0; 24 + payload.len().next_multiple_of(4)];
+    // SAFETY: a buffer and its length; past the interface.
+    let got = unsafe {
+        let flags = libc::MSG_WAITALL;
+        libc::recv(b.fd(), wire.as_mut_ptr().cast(), wire.len(), flags)
+    };
+    assert_eq!(usize::try_from(got), Ok(wire.len()));
+    wire
+}
+
+#[test]
+fn nothing_is_delivered_before_its_fpdu_is_whole() {
+    let (a, b) = stream_pair();
+    let payload = pattern(1_000, 4);
+    for room in [1, 999, 1_000, 5_000] {
+        let wire = fpdu(&a, &b, &payload);
+        let mut octets = vec![0; room];
+        for cut in [1, 19, 20, 500, wire.len() - 1] {
+            // Each cut adds what is missing up to it.
+            let from = [0, 1, 19, 20, 500, wire.len() - 1]
+                .into_iter()
+                .rfind(|at| *at < cut)
+                .unwrap_or(0);
+            send_raw(&a, &wire[from..cut]);
+            for flags in [libc::MSG_PEEK, 0] {
+                let (got, _) = b.receive(&mut octets, flags | libc::MSG_DONTWAIT);
+                assert_eq!(got, -1, "{cut} octets");
+            }
+            assert_eq!(haul_socket_pending(b.fd()), 0);
+        }
+        send_raw(&a, &wire[wire.len() - 1..]);
+        assert_eq!(b.receive_exactly(payload.len()), payload);
+    }
+}
+
+#[test]
+fn an_fpdu_with_a_wrong_end_ends_the_connection_and_what_was_before_it_is_delivered() {
+    let (a, b) = stream_pair();
+    let at = b.name();
+    let good = fpdu(&a, &b, b"good");
+    let mut bad = fpdu(&a, &b, &pattern(3_000, 2));
+    *bad.last_mut().unwrap() ^= 1;
+    send_raw(&a, &good);
+    send_raw(&a, &bad);
+    let mut octets = vec![0; 100];
+    let (got, _) = b.receive(&mut octets[..4], 0);
+    assert_eq!((got, &octets[..4]), (4, &b"good"[..]));
+    for _ in 0..2 {
+        assert_eq!(b.receive(&mut octets, 0).0, -1);
+        let error = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!(error, Some(libc::ECONNRESET));
+    }
+    assert_eq!(row(&run().report(), at).malformed, 1);
+}
+
+#[test]
+fn an_fpdu_that_ends_too_early_is_no_end() {
+    let (a, b) = stream_pair();
+    let wire = fpdu(&a, &b, b"never whole");
+    send_raw(&a, &wire[..wire.len() - 1]);
+    // SAFETY: numbers only; past the interface.
+    assert_eq!(unsafe { libc::shutdown(a.fd(), libc::SHUT_WR) }, 0);
+    let mut octets = [0; 100];
+    assert_eq!(b.receive(&mut octets, 0).0, -1);
+    let error = std::io::Error::last_os_error().raw_os_error();
+    assert_eq!(error, Some(libc::ECONNRESET));
+}
+
 #[test]
 fn a_peer_that_turns_out_to_be_plain_is_heard_as_it_is() {
     let (a, b) = stream_pair();

@@ -1,4 +1,8 @@
-//! The way in.
+//! The way in: an FPDU is delivered when it is there whole and its CRC is right (RFC 5044 §7), and nothing before.
+//!
+//! The kernel's octets go where the program wants its payload, with room for a head before and a tail after it, and what is
+//! whole is moved together there. What is left over, a part of an FPDU or one for which the program has no room, waits in the
+//! socket's buffer.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -8,96 +12,64 @@ use haul_iwarp::wire::rdmap::Opcode;
 use haul_iwarp::{CRC_LEN, Crc32c};
 use libc::{iovec, msghdr};
 
-use super::{HEAD, PASSES, PAYLOAD_MAX, TAIL_MAX, load_octets, passes, store_octets, tail_len};
+use super::{HEAD, PASSES, PAYLOAD_MAX, TAIL_MAX, passes, tail_len};
+use crate::buffer::BUFFER;
 use crate::lock;
 use crate::process::Entry;
 use crate::sys::{self, Buffers};
 use crate::table::{Half, Why};
 
-/// What fits behind the program's buffers, and is held for the next call.
-const HELD_MAX: usize = HEAD + TAIL_MAX;
-
-/// Which part of an FPDU comes next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Phase {
-    #[default]
-    Head,
-    Body,
-    Tail,
-}
+/// Where in the buffer the octets of a plain peer are put: behind the part of a head that they were taken for.
+const PLAIN_AT: usize = 64;
 
 /// What is remembered between calls.
 #[derive(Debug, Default)]
 struct Rx {
-    phase: Phase,
-    /// Octets of head or tail that are there.
-    part: [u8; HEAD],
+    /// Octets of an FPDU that is not whole, at the buffer's beginning.
     got: usize,
-    /// Payload of the FPDU, and how much of it is still to come.
-    payload: usize,
+    /// Octets for the program in the buffer: where, and how many. Either these are there or a part is.
+    at: usize,
     left: usize,
-    crc: Crc32c,
-    /// FPDUs begun.
+    /// FPDUs that came whole.
     count: u32,
     /// The stream is damaged or is no such stream.
     failed: bool,
-    /// Payload for which the program's buffers had no room.
-    held: [u8; HELD_MAX],
-    held_len: usize,
+    /// The buffer was ever written to.
+    used: bool,
 }
 
 impl Rx {
     fn load(half: &Half) -> Self {
         let word = |at: usize| half.words[at].load(Ordering::Relaxed);
-        let payload = (word(2) as usize).min(PAYLOAD_MAX);
+        let at = (word(1) as usize).min(BUFFER);
         Self {
-            phase: match word(0) {
-                1 => Phase::Body,
-                2 => Phase::Tail,
-                _ => Phase::Head,
-            },
-            got: (word(1) as usize).min(HEAD - 1),
-            payload,
-            left: (word(3) as usize).min(payload),
-            crc: Crc32c::resumed(word(4)),
-            count: word(5),
-            failed: word(6) != 0,
-            held_len: (word(7) as usize).min(HELD_MAX),
-            part: load_octets(&half.words[8..13]),
-            held: load_octets(&half.words[13..20]),
+            got: (word(0) as usize).min(BUFFER - 1),
+            at,
+            left: (word(2) as usize).min(BUFFER - at),
+            count: word(3),
+            failed: word(4) != 0,
+            used: word(5) != 0,
         }
     }
 
     fn store(&self, half: &Half) {
         let number = |value: usize| u32::try_from(value).unwrap_or(0);
-        let phase = match self.phase {
-            Phase::Head => 0,
-            Phase::Body => 1,
-            Phase::Tail => 2,
-        };
         for (word, value) in half.words.iter().zip([
-            phase,
             number(self.got),
-            number(self.payload),
+            number(self.at),
             number(self.left),
-            self.crc.value(),
             self.count,
             u32::from(self.failed),
-            number(self.held_len),
+            u32::from(self.used),
         ]) {
             word.store(value, Ordering::Relaxed);
         }
-        store_octets(&half.words[8..13], &self.part);
-        store_octets(&half.words[13..20], &self.held);
     }
 
-    /// Octets of head or tail that are missing.
-    fn missing(&self) -> usize {
-        match self.phase {
-            Phase::Head => HEAD.saturating_sub(self.got),
-            Phase::Body => 0,
-            Phase::Tail => tail_len(self.payload).saturating_sub(self.got),
-        }
+    fn fail(&mut self, entry: &Entry) {
+        entry.socket.malformed.fetch_add(1, Ordering::Relaxed);
+        (self.failed, self.got, self.left) = (true, 0, 0);
+        sys::shutdown(entry.fd, libc::SHUT_RDWR);
     }
 }
 
@@ -113,9 +85,30 @@ enum Step {
     Failed,
 }
 
-/// Octets that wait.
+/// Verified octets that wait.
 pub(crate) fn pending(half: &Half) -> usize {
-    (half.words[7].load(Ordering::Relaxed) as usize).min(HELD_MAX)
+    (half.words[2].load(Ordering::Relaxed) as usize).min(BUFFER)
+}
+
+/// Nothing will be received any more by who ends the way in: a part of an FPDU is no damage then.
+pub(crate) fn end(entry: &Entry) {
+    if let Some(_guard) = lock::try_lock(&entry.socket.rx.lock) {
+        entry.socket.rx.words[0].store(0, Ordering::Relaxed);
+    }
+}
+
+/// A descriptor is closed: an empty buffer weighs nothing.
+pub(crate) fn vacate(entry: &Entry, is_last: bool) {
+    let half = &entry.socket.rx;
+    let Some(_guard) = lock::try_lock(&half.lock) else {
+        return;
+    };
+    let mut rx = Rx::load(half);
+    if rx.used && (is_last || rx.got == 0 && rx.left == 0) {
+        entry.process.table.streams().vacate(entry.number);
+        (rx.used, rx.got, rx.left) = (false, 0, 0);
+        rx.store(half);
+    }
 }
 
 /// recvmsg(2).
@@ -165,12 +158,6 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
             Step::Failed => break true,
         }
     };
-    if !failed && rx.held_len == 0 && rx.phase == Phase::Tail {
-        finish(entry, &mut rx);
-    }
-    if done > 0 && !is_peek {
-        take_tail(entry, &mut rx);
-    }
     rx.store(half);
     if !is_peek {
         let count = if passes(entry) {
@@ -186,28 +173,19 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
     isize::try_from(done).unwrap_or(isize::MAX)
 }
 
-/// All payload of an FPDU is delivered: what is left of it is no reason for the socket to be readable.
-fn finish(entry: &Entry, rx: &mut Rx) {
-    let mut tail = [0; TAIL_MAX];
-    let mut list = Buffers::new();
-    list.push_mut(&mut tail[..rx.missing()]);
-    let error = sys::errno();
-    let got = sys::recvmsg(entry.fd, &mut sys::bare(&list), libc::MSG_DONTWAIT);
-    if let Ok(len) = usize::try_from(got) {
-        feed(entry, rx, list.list(), len, (&[], 0));
-    }
-    sys::set_errno(error);
-}
-
 fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_int) -> Step {
     let buffers = sys::buffers_of(message);
     let room = sys::total(buffers) - done;
     let is_peek = flags & libc::MSG_PEEK != 0;
-    if rx.held_len > 0 {
-        let given = sys::put(buffers, done, &rx.held[..rx.held_len.min(room)]);
+    let Some(buffer) = entry.process.table.streams().of(entry.number) else {
+        sys::set_errno(libc::ENOBUFS);
+        return Step::Failed;
+    };
+    if rx.left > 0 {
+        let given = rx.left.min(room);
+        sys::move_forward(&[buffer], rx.at, buffers, done, given);
         if !is_peek {
-            rx.held.copy_within(given..rx.held_len, 0);
-            rx.held_len -= given;
+            (rx.at, rx.left) = (rx.at + given, rx.left - given);
         }
         let may_be_more = !is_peek;
         return Step::Got {
@@ -219,63 +197,74 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
         sys::set_errno(libc::ECONNRESET);
         return Step::Failed;
     }
+    let mut front = [0; HEAD];
+    let mut back = [0; TAIL_MAX];
     let mut list = Buffers::new();
-    let (mut front, mut middle, mut back) = ([0; HEAD], [0; HEAD], [0; TAIL_MAX]);
-    let mut asked = flags;
     if passes(entry) {
         list.push_part(buffers, done, room);
-    } else if is_peek && rx.phase != Phase::Body {
-        // What lies before the payload is nothing to peek at.
-        list.push_mut(&mut front[..rx.missing()]);
-        asked &= !libc::MSG_PEEK;
-    } else if is_peek || rx.phase == Phase::Body && rx.left > room {
-        list.push_part(buffers, done, room.min(rx.left));
     } else {
-        let tail = tail_len(rx.payload);
-        match rx.phase {
-            Phase::Head => list.push_mut(&mut front[..rx.missing()]),
-            Phase::Tail => list.push_mut(&mut front[..rx.missing()]),
-            Phase::Body => {
-                list.push_part(buffers, done, rx.left);
-                list.push_mut(&mut front[..tail]);
+        // The rest of the FPDU that has begun, or of its head; then the program's buffers, from where payload that follows
+        // belongs at the earliest.
+        let payload = if rx.got >= HEAD {
+            let mut head = [0; HEAD];
+            peek_at(&[buffer], 0, &mut head);
+            let Some(payload) = payload_of(&head) else {
+                rx.fail(entry);
+                sys::set_errno(libc::ECONNRESET);
+                return Step::Failed;
+            };
+            list.push_part(&[buffer], rx.got, wire_len(payload) - rx.got);
+            payload
+        } else {
+            if rx.got > 0 || is_peek {
+                rx.used = true;
+                list.push_part(&[buffer], rx.got, HEAD - rx.got);
+            } else {
+                list.push_mut(&mut front);
             }
+            0
+        };
+        if !is_peek && payload <= room {
+            list.push_part(buffers, done + payload, room - payload);
+            list.push_mut(&mut back[..tail_len(room - payload)]);
         }
-        if rx.phase != Phase::Head {
-            list.push_mut(&mut middle);
-        }
-        let before = if rx.phase == Phase::Body { rx.left } else { 0 };
-        list.push_part(buffers, done + before, room - before);
-        list.push_mut(&mut back);
     }
+    let asked = if passes(entry) {
+        flags
+    } else {
+        flags & !libc::MSG_PEEK
+    };
     let mut own = sys::with_buffers(message, &list);
     let received = sys::recvmsg(entry.fd, &mut own, asked);
     message.msg_namelen = own.msg_namelen;
     message.msg_controllen = own.msg_controllen;
     message.msg_flags = own.msg_flags;
     let len = match usize::try_from(received) {
+        // An FPDU that ends before its end: what there is of it cannot be verified.
+        Ok(0) if rx.got > 0 => {
+            rx.fail(entry);
+            return Step::Nothing;
+        }
         Ok(0) => return Step::End,
         Ok(len) => len,
         Err(_) => return Step::Failed,
     };
-    if passes(entry) || is_peek && rx.phase == Phase::Body {
+    if passes(entry) {
         return Step::Got {
             octets: len,
             may_be_more: false,
         };
     }
     let may_be_more = len == sys::total(list.list());
-    let got = feed(
-        entry,
-        rx,
-        list.list(),
-        len,
-        (sys::buffers_of(message), done),
-    );
-    match got {
-        0 if rx.failed => {
-            sys::set_errno(libc::ECONNRESET);
-            Step::Failed
-        }
+    let mut whole = Buffers::new();
+    whole.push_part(&[buffer], 0, rx.got);
+    whole.push_part(list.list(), 0, len);
+    let (buffers, done) = if is_peek {
+        (&[][..], 0)
+    } else {
+        (sys::buffers_of(message), done)
+    };
+    match feed(entry, rx, buffer, whole.list(), (buffers, done)) {
         0 => Step::Nothing,
         octets => Step::Got {
             octets,
@@ -284,115 +273,86 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
     }
 }
 
-/// After the last octet of an FPDU was delivered from what was held: takes its tail, if it is there, so that the kernel does
-/// not call a socket readable that has nothing for the program.
-fn take_tail(entry: &Entry, rx: &mut Rx) {
-    if rx.held_len > 0 || rx.failed || rx.phase != Phase::Tail {
-        return;
-    }
-    let mut front = [0; HEAD];
-    let mut list = Buffers::new();
-    list.push_mut(&mut front[..rx.missing()]);
-    let received = sys::recvmsg(entry.fd, &mut sys::bare(&list), libc::MSG_DONTWAIT);
-    if let Ok(len @ 1..) = usize::try_from(received) {
-        feed(entry, rx, list.list(), len, (&[], 0));
-    }
-}
-
-/// Takes `len` octets of the stream that lie in `list`, and moves payload to where the program wants it, `done` octets into its
-/// buffers, unless it is there already. How many octets there are for the program.
+/// Takes the octets of the stream that lie in `list`, from the beginning of an FPDU on, and moves the payload of those that are
+/// whole and right to where the program wants it, `done` octets into its buffers. How many octets there are for the program.
 fn feed(
     entry: &Entry,
     rx: &mut Rx,
+    buffer: iovec,
     list: &[iovec],
-    len: usize,
     (buffers, done): (&[iovec], usize),
 ) -> usize {
     let room = sys::total(buffers) - done;
-    // What was delivered, and how much of it before the present FPDU.
-    let (mut given, mut verified) = (0, 0);
-    let mut at = 0;
+    let len = sys::total(list);
+    let (mut given, mut at) = (0, 0);
+    rx.got = 0;
     while at < len {
-        let take = match rx.phase {
-            Phase::Body => rx.left.min(len - at),
-            _ => rx.missing().min(len - at),
+        let mut head = [0; HEAD];
+        let have = peek_at(list, at, &mut head);
+        if !may_be_head(&head[..have], rx.count) {
+            if rx.count == 0 && !super::tx::has_sent(entry) {
+                return pass(entry, rx, buffer, list, (buffers, done));
+            }
+            rx.fail(entry);
+            return given;
+        }
+        if have < HEAD {
+            break;
+        }
+        let Some(payload) = payload_of(&head) else {
+            rx.fail(entry);
+            return given;
         };
-        let mut good = true;
-        match rx.phase {
-            Phase::Head => {
-                fill(rx, list, at, take);
-                if !may_be_head(rx) {
-                    if rx.count == 0 && !super::tx::has_sent(entry) {
-                        return pass(entry, rx, list, (at + take, len), (buffers, done));
-                    }
-                    good = false;
-                } else if rx.got == HEAD {
-                    good = begin(rx);
-                    verified = given;
-                }
-            }
-            Phase::Body => {
-                let mut crc = rx.crc;
-                sys::for_each(list, at, take, |octets| crc.update(octets));
-                rx.crc = crc;
-                let now = take.min(room - given);
-                sys::move_forward(list, at, buffers, done + given, now);
-                given += now;
-                good = hold(rx, list, at + now, take - now);
-                rx.left -= take;
-                if rx.left == 0 {
-                    (rx.phase, rx.got) = (Phase::Tail, 0);
-                }
-            }
-            Phase::Tail => {
-                fill(rx, list, at, take);
-                if rx.missing() == 0 {
-                    good = is_intact(rx);
-                    (rx.phase, rx.got) = (Phase::Head, 0);
-                }
-            }
+        if len - at < wire_len(payload) {
+            break;
         }
-        if !good {
-            entry.socket.malformed.fetch_add(1, Ordering::Relaxed);
-            rx.failed = true;
-            rx.held_len = 0;
-            sys::shutdown(entry.fd, libc::SHUT_RDWR);
-            return verified;
+        if !is_intact(list, at, payload) {
+            rx.fail(entry);
+            return given;
         }
-        at += take;
+        rx.count = rx.count.wrapping_add(1);
+        if payload <= room - given {
+            sys::move_forward(list, at + HEAD, buffers, done + given, payload);
+            given += payload;
+        } else {
+            // The last one: there was no more room to receive into.
+            sys::move_forward(list, at + HEAD, &[buffer], HEAD, payload);
+            let now = room - given;
+            sys::move_forward(&[buffer], HEAD, buffers, done + given, now);
+            (rx.at, rx.left, rx.used) = (HEAD + now, payload - now, true);
+            return room;
+        }
+        at += wire_len(payload);
+    }
+    if at < len {
+        sys::move_forward(list, at, &[buffer], 0, len - at);
+        (rx.got, rx.used) = (len - at, true);
     }
     given
 }
 
-/// Adds octets to the head or tail that is being collected.
-fn fill(rx: &mut Rx, list: &[iovec], at: usize, take: usize) {
-    let (part, got) = (&mut rx.part, &mut rx.got);
-    sys::for_each(list, at, take, |octets| {
-        part[*got..*got + octets.len()].copy_from_slice(octets);
-        *got += octets.len();
-    });
+/// Octets of an FPDU on the wire.
+fn wire_len(payload: usize) -> usize {
+    HEAD + payload + tail_len(payload)
 }
 
-/// Payload that has no room in the program's buffers: never more than the few octets that were received behind them.
-fn hold(rx: &mut Rx, list: &[iovec], at: usize, len: usize) -> bool {
-    if len > HELD_MAX - rx.held_len {
-        return false;
-    }
-    let (held, held_len) = (&mut rx.held, &mut rx.held_len);
-    sys::for_each(list, at, len, |octets| {
-        held[*held_len..*held_len + octets.len()].copy_from_slice(octets);
-        *held_len += octets.len();
+/// Copies octets out of a list; how many there were.
+fn peek_at(list: &[iovec], at: usize, into: &mut [u8]) -> usize {
+    let mut have = 0;
+    sys::for_each(list, at, into.len(), |octets| {
+        into[have..have + octets.len()].copy_from_slice(octets);
+        have += octets.len();
     });
-    true
+    have
 }
 
-/// Whether the octets so far can begin a Send, the next in order, in one segment.
-fn may_be_head(rx: &Rx) -> bool {
+/// Whether the octets can begin a Send, the next in order, in one segment.
+fn may_be_head(start: &[u8], count: u32) -> bool {
     let mut expected = [0; HEAD];
     let model = Model::Untagged {
         ulp: 0,
         qn: ddp::QN_SEND,
-        msn: rx.count.wrapping_add(1),
+        msn: count.wrapping_add(1),
         mo: 0,
     };
     let header = ddp::Header {
@@ -401,55 +361,43 @@ fn may_be_head(rx: &Rx) -> bool {
         model,
     };
     header.emit(&mut expected[2..]);
-    let got = rx.got.max(2);
-    rx.part[2..got] == expected[2..got]
+    let len = start.len().max(2);
+    start.get(2..) == Some(&expected[2..len]) || start.len() < 2
 }
 
-/// The head is complete.
-fn begin(rx: &mut Rx) -> bool {
-    let ulpdu = usize::from(u16::from_be_bytes([rx.part[0], rx.part[1]]));
-    let Some(payload @ 1..=PAYLOAD_MAX) = ulpdu.checked_sub(ddp::UNTAGGED_LEN) else {
-        return false;
-    };
-    rx.crc = Crc32c::new();
-    rx.crc.update(&rx.part);
-    rx.count = rx.count.wrapping_add(1);
-    (rx.payload, rx.left) = (payload, payload);
-    rx.phase = Phase::Body;
-    true
+/// Octets of payload, if a socket sends FPDUs of that length.
+fn payload_of(head: &[u8; HEAD]) -> Option<usize> {
+    let ulpdu = usize::from(u16::from_be_bytes([head[0], head[1]]));
+    let payload = ulpdu.checked_sub(ddp::UNTAGGED_LEN)?;
+    (1..=PAYLOAD_MAX).contains(&payload).then_some(payload)
 }
 
-/// The tail is complete: padding is zero by the CRC's word.
-fn is_intact(rx: &Rx) -> bool {
-    let len = tail_len(rx.payload);
-    let mut crc = rx.crc;
-    crc.update(&rx.part[..len - CRC_LEN]);
-    rx.part[len - CRC_LEN..len] == crc.to_wire()
+/// Whether the CRC of the FPDU at `at` is right.
+fn is_intact(list: &[iovec], at: usize, payload: usize) -> bool {
+    let covered = wire_len(payload) - CRC_LEN;
+    let mut crc = Crc32c::new();
+    sys::for_each(list, at, covered, |octets| crc.update(octets));
+    let mut found = [0; CRC_LEN];
+    peek_at(list, at + covered, &mut found);
+    found == crc.to_wire()
 }
 
 /// The first octets are no FPDU, and nothing was sent yet: the peer is a plain one after all, and its octets are the program's
-/// as they are. They are what was collected as a head, then the list from `at` on.
+/// as they are.
 fn pass(
     entry: &Entry,
     rx: &mut Rx,
+    buffer: iovec,
     list: &[iovec],
-    (at, len): (usize, usize),
     (buffers, done): (&[iovec], usize),
 ) -> usize {
     entry.socket.taken.store(PASSES, Ordering::Relaxed);
     entry.socket.refuse(Why::PeerPlain);
-    let room = sys::total(buffers) - done;
-    let (front, front_len) = (rx.part, rx.got);
-    let rest = len - at;
-    let direct = rest.min(room.saturating_sub(front_len));
-    // What has no room in the program's buffers, before anything is moved over it.
-    rx.held_len = 0;
-    let given = front_len.min(room);
-    rx.held[..front_len - given].copy_from_slice(&front[given..front_len]);
-    rx.held_len = front_len - given;
-    hold(rx, list, at + direct, rest - direct);
-    sys::move_backward(list, at, buffers, done + given, direct);
-    sys::put(buffers, done, &front[..given]);
-    rx.got = 0;
-    given + direct
+    let len = sys::total(list);
+    let given = len.min(sys::total(buffers) - done);
+    // What has no room in the program's buffers, before anything is moved over it: no more than was received around them.
+    sys::move_forward(list, given, &[buffer], PLAIN_AT, len - given);
+    (rx.at, rx.left, rx.used) = (PLAIN_AT, len - given, true);
+    sys::move_backward(list, 0, buffers, done, given);
+    given
 }

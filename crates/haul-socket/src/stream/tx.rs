@@ -27,7 +27,18 @@ struct Tx {
     /// Octets of a head or tail that the kernel had no room for.
     owed: [u8; HEAD],
     owed_len: usize,
+    /// Octets for which the kernel had room when it was asked, less what was sent since.
+    room: usize,
 }
+
+/// What an FPDU may cost of the kernel's room: `sk_buff`s count as well, one for each segment in the worst case.
+const fn cost(payload: usize) -> usize {
+    2 * (HEAD + payload + TAIL_MAX) + 4_096
+}
+
+/// Payload of an FPDU where the kernel may have no room: with the mark before it ([`libc::MSG_EOR`]) it has an `sk_buff` of its
+/// own, below any MSS, which the kernel takes whole or not at all, waiting if the socket waits.
+const ATOM: usize = 256;
 
 impl Tx {
     fn load(half: &Half) -> Self {
@@ -38,7 +49,8 @@ impl Tx {
             left: (word(2) as usize).min(PAYLOAD_MAX),
             crc: Crc32c::resumed(word(3)),
             owed_len: (word(4) as usize).min(HEAD),
-            owed: load_octets(&half.words[5..]),
+            owed: load_octets(&half.words[5..10]),
+            room: word(10) as usize,
         }
     }
 
@@ -53,7 +65,55 @@ impl Tx {
         ]) {
             word.store(value, Ordering::Relaxed);
         }
-        store_octets(&half.words[5..], &self.owed);
+        store_octets(&half.words[5..10], &self.owed);
+        half.words[10].store(number(self.room), Ordering::Relaxed);
+    }
+
+    /// The kernel has taken so many octets of an FPDU whose payload is the message's from `at` on; how many of them are
+    /// payload.
+    fn took(&mut self, fpdu: &Fpdu, taken: usize, (buffers, at): (&[iovec], usize)) -> usize {
+        if taken == 0 {
+            return 0;
+        }
+        if fpdu.head_len > 0 {
+            self.count = self.count.wrapping_add(1);
+            (self.payload, self.left) = (fpdu.payload, fpdu.payload);
+        }
+        self.crc = fpdu.begun;
+        let Some(taken) = taken.checked_sub(fpdu.head_len) else {
+            self.owe(&fpdu.head[taken..]);
+            return 0;
+        };
+        let sent = taken.min(fpdu.part);
+        self.left -= sent;
+        if sent == fpdu.part {
+            self.crc = fpdu.crc;
+            // Nothing of the tail is taken unless all of the payload is.
+            self.owe(&fpdu.tail[taken - sent..fpdu.tail_len]);
+        } else {
+            let mut crc = fpdu.begun;
+            sys::for_each(buffers, at, sent, |octets| crc.update(octets));
+            self.crc = crc;
+        }
+        sent
+    }
+
+    /// How much of `rest` octets goes into the next FPDU, and whether an `sk_buff` must end with it: nothing of an FPDU may
+    /// be left with a program that may never come back (a send that does not wait, a time-out, a signal).
+    fn plan(&mut self, fd: c_int, rest: usize) -> (usize, bool) {
+        let wanted = rest.min(PAYLOAD_MAX);
+        let full = cost(PAYLOAD_MAX);
+        if self.room < cost(wanted) + full {
+            self.room = sys::send_room(fd);
+        }
+        let payload = if self.room >= cost(wanted) {
+            wanted
+        } else {
+            let fits = self.room.saturating_sub(cost(0)) / 2;
+            wanted.min(fits.max(ATOM))
+        };
+        self.room = self.room.saturating_sub(cost(payload));
+        (payload, self.room < full)
     }
 
     fn owe(&mut self, octets: &[u8]) {
@@ -109,8 +169,64 @@ pub(crate) fn send(entry: &Entry, message: &msghdr, flags: c_int) -> isize {
     isize::try_from(done).unwrap_or(isize::MAX)
 }
 
-/// One system call: what is owed, and as much of the message from `done` on as goes into the open FPDU or a new one. Octets of
-/// the message that the kernel took, and whether it took all that was given; `None` is `errno`.
+/// FPDUs of one system call.
+const TOGETHER: usize = 9;
+
+/// An FPDU that is to be sent, or the rest of one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fpdu {
+    head: [u8; HEAD],
+    head_len: usize,
+    /// Of the whole FPDU, and of this call.
+    payload: usize,
+    part: usize,
+    tail: [u8; TAIL_MAX],
+    tail_len: usize,
+    /// Before the part.
+    begun: Crc32c,
+    /// After it.
+    crc: Crc32c,
+}
+
+impl Fpdu {
+    /// The FPDU that is open, or the next one; octets of the message from `at` on. Whether an `sk_buff` must end with it.
+    fn next(
+        tx: &mut Tx,
+        entry: &Entry,
+        buffers: &[iovec],
+        (at, rest): (usize, usize),
+        number: u32,
+    ) -> (Self, bool) {
+        let mut fpdu = Self::default();
+        let is_new = tx.left == 0;
+        let mut is_end = false;
+        if is_new {
+            (fpdu.payload, is_end) = tx.plan(entry.fd, rest);
+            fpdu.part = fpdu.payload;
+            fpdu.head = head(fpdu.payload, number);
+            fpdu.head_len = HEAD;
+            fpdu.begun.update(&fpdu.head);
+        } else {
+            (fpdu.payload, fpdu.part) = (tx.payload, rest.min(tx.left));
+            fpdu.begun = tx.crc;
+        }
+        let mut crc = fpdu.begun;
+        sys::for_each(buffers, at, fpdu.part, |octets| crc.update(octets));
+        fpdu.crc = crc;
+        if is_new || fpdu.part == tx.left {
+            fpdu.tail = tail(fpdu.payload, crc);
+            fpdu.tail_len = tail_len(fpdu.payload);
+        }
+        (fpdu, is_end)
+    }
+
+    fn len(&self) -> usize {
+        self.head_len + self.part + self.tail_len
+    }
+}
+
+/// One system call: what is owed, and as much of the message from `done` on as goes into the open FPDU or into new ones. Octets
+/// of the message that the kernel took, and whether it took all that was given; `None` is `errno`.
 fn send_part(
     entry: &Entry,
     tx: &mut Tx,
@@ -118,73 +234,56 @@ fn send_part(
     done: usize,
     flags: c_int,
 ) -> Option<(usize, bool)> {
-    let rest = sys::total(buffers) - done;
-    let is_new = tx.left == 0;
-    let (payload, part) = if is_new {
-        let payload = rest.min(PAYLOAD_MAX);
-        (payload, payload)
-    } else {
-        (tx.payload, rest.min(tx.left))
-    };
-    let head = head(payload, tx.count.wrapping_add(1));
-    let head: &[u8] = if is_new { &head } else { &[] };
-    let mut begun = if is_new { Crc32c::new() } else { tx.crc };
-    begun.update(head);
-    let mut crc = begun;
-    sys::for_each(buffers, done, part, |octets| crc.update(octets));
-    let is_last = is_new || part == tx.left;
-    let tail = tail(payload, crc);
-    let tail = if is_last {
-        &tail[..tail_len(payload)]
-    } else {
-        &[]
-    };
+    let total = sys::total(buffers);
+    let mut fpdus = [Fpdu::default(); TOGETHER];
+    let (mut count, mut at, mut is_end) = (0, done, false);
+    while at < total && count < TOGETHER && !is_end {
+        let number = tx.count.wrapping_add(u32::try_from(count).unwrap_or(0) + 1);
+        (fpdus[count], is_end) = Fpdu::next(tx, entry, buffers, (at, total - at), number);
+        at += fpdus[count].part;
+        count += 1;
+        if tx.left > 0 {
+            break; // the rest of the open one goes alone
+        }
+    }
+    let fpdus = &fpdus[..count];
 
     let owed = tx.owed;
     let mut list = Buffers::new();
     list.push_slice(&owed[..tx.owed_len]);
-    list.push_slice(head);
-    list.push_part(buffers, done, part);
-    list.push_slice(tail);
-    let more = if part < rest { libc::MSG_MORE } else { 0 };
+    let mut from = done;
+    for fpdu in fpdus {
+        list.push_slice(&fpdu.head[..fpdu.head_len]);
+        list.push_part(buffers, from, fpdu.part);
+        list.push_slice(&fpdu.tail[..fpdu.tail_len]);
+        from += fpdu.part;
+    }
+    let more = if at < total { libc::MSG_MORE } else { 0 };
+    let end = if is_end { libc::MSG_EOR } else { 0 };
     let own = if done == 0 {
         sys::with_buffers(message, &list)
     } else {
         sys::bare(&list)
     };
-    let flags = (flags | more) & !libc::MSG_ZEROCOPY;
+    let flags = (flags | more | end) & !libc::MSG_ZEROCOPY;
     let taken = usize::try_from(sys::sendmsg(entry.fd, &own, flags)).ok()?;
 
-    let Some(taken) = taken.checked_sub(tx.owed_len) else {
+    let Some(mut taken) = taken.checked_sub(tx.owed_len) else {
         let (from, len) = (taken, tx.owed_len);
         tx.owe(&owed[from..len]);
         return Some((0, false));
     };
     tx.owed_len = 0;
-    if is_new && taken > 0 {
-        tx.count = tx.count.wrapping_add(1);
-        (tx.payload, tx.left) = (payload, payload);
-    }
-    let Some(taken) = taken.checked_sub(head.len()) else {
-        if taken > 0 {
-            tx.owe(&head[taken..]);
-            tx.crc = begun;
+    let mut sent = 0;
+    for fpdu in fpdus {
+        let some = taken.min(fpdu.len());
+        taken -= some;
+        sent += tx.took(fpdu, some, (buffers, done + sent));
+        if some < fpdu.len() {
+            return Some((sent, false));
         }
-        return Some((0, false));
-    };
-    let sent = taken.min(part);
-    tx.left -= sent;
-    if sent == part {
-        tx.crc = crc;
-        // Nothing of the tail is taken unless all of the payload is.
-        if is_last {
-            tx.owe(&tail[taken - sent..]);
-        }
-        return Some((sent, true));
     }
-    sys::for_each(buffers, done, sent, |octets| begun.update(octets));
-    tx.crc = begun;
-    Some((sent, false))
+    Some((sent, true))
 }
 
 fn head(payload: usize, number: u32) -> [u8; HEAD] {
