@@ -291,7 +291,8 @@ impl Producer {
     /// The stream has ended, and the peer (if memory is kept, the far end) has it all.
     pub(crate) fn is_done(&self, conn: ConnId) -> bool {
         self.conns.get(&conn).is_none_or(|tx| match tx.end {
-            Some(End::Fin) if self.config.await_delivery && !tx.abandoned => tx.delivered > tx.next,
+            Some(End::Fin) if tx.delivered > tx.next => true,
+            Some(End::Fin) if self.config.await_delivery && !tx.abandoned => false,
             Some(_) => tx.end_packed && tx.end_acked,
             None => false,
         })
