@@ -298,9 +298,14 @@ impl Consumer {
             }
             let want = (window / 4).clamp(least, self.config.extent_bytes_max);
             let want = want.min(most.saturating_sub(promised)).max(least);
-            let is_first = promised == 0;
             let spare = free.saturating_sub(self.owed(want));
-            let may = promised < most && (is_first || spare >= want);
+            // The first extent is there for everybody, but only the least.
+            let want = if promised == 0 && spare < want {
+                least
+            } else {
+                want
+            };
+            let may = promised < most && (promised == 0 || spare >= want);
             let taken = may.then(|| self.arena.take(want)).flatten();
             let Some(rx) = self.conns.get_mut(&conn) else {
                 return;

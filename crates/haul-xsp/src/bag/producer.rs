@@ -291,7 +291,10 @@ impl Producer {
     /// The stream has ended, and the peer (if memory is kept, the far end) has it all.
     pub(crate) fn is_done(&self, conn: ConnId) -> bool {
         self.conns.get(&conn).is_none_or(|tx| match tx.end {
-            Some(End::Fin) if self.config.await_delivery && !tx.abandoned => tx.delivered > tx.next,
+            // Memory that a slab names may still be read.
+            _ if tx.in_slabs > 0 => false,
+            Some(_) if tx.delivered > tx.next => true,
+            Some(End::Fin) if self.config.await_delivery && !tx.abandoned => false,
             Some(_) => tx.end_packed && tx.end_acked,
             None => false,
         })
@@ -437,6 +440,11 @@ impl Producer {
             self.ready_since = Some(now);
         }
         if !slab.records.is_empty() {
+            for (record, ..) in &slab.records {
+                if let Some(tx) = self.conns.get_mut(&record.conn) {
+                    tx.in_slabs += 1;
+                }
+            }
             self.unacked_bytes += slab.bytes;
             self.to_seal.push_back(self.next_seq());
             self.slabs.push_back(slab);
@@ -719,6 +727,7 @@ impl Producer {
         let Some(slab) = self.slab_mut(seq) else {
             return Ok(());
         };
+        let is_revoked = slab.state == SlabState::Revoking;
         match slab.state {
             SlabState::Done => return Ok(()),
             SlabState::Sealed if slab.tries == 0 => return Err(Breach::NoSlab),
@@ -729,8 +738,8 @@ impl Producer {
         self.retired.push_back(seq);
         for (record, memory, at) in records {
             if let Some(tx) = self.conns.get_mut(&record.conn) {
-                tx.end_acked |=
-                    record.fin || record.reset.is_some() || matches!(tx.end, Some(End::Reset(_)));
+                tx.in_slabs = tx.in_slabs.saturating_sub(1);
+                tx.end_acked |= record.fin || record.reset.is_some() || is_revoked;
                 let end = record.end();
                 while tx
                     .grants
@@ -810,7 +819,8 @@ impl Producer {
         let Some(tx) = self.conns.get_mut(&conn) else {
             return Ok(());
         };
-        if delivered > tx.packed + u64::from(tx.end_packed) {
+        tx.high = tx.high.max(tx.packed + u64::from(tx.end_packed));
+        if delivered > tx.high {
             return Err(Breach::Delivered);
         }
         tx.delivered = tx.delivered.max(delivered);
@@ -892,18 +902,29 @@ impl Producer {
         self.revokes.clear();
         self.round.clear();
         self.ready_bytes = 0;
-        for tx in self.conns.values_mut() {
+        let mut used_up = Vec::new();
+        for (conn, tx) in &mut self.conns {
+            tx.high = tx.high.max(tx.packed + u64::from(tx.end_packed));
             let mut again = std::mem::take(&mut tx.retained);
             again.append(&mut tx.ready);
             tx.ready = again;
+            // What waited to be packed again may have arrived on the old way after all.
+            used_up.extend(
+                trim(&mut tx.ready, tx.delivered)
+                    .into_iter()
+                    .map(|range| (*conn, range)),
+            );
             tx.packed = tx.ready.front().map_or(tx.next, |range| range.offset);
             tx.credit = tx.packed;
             tx.grants.clear();
-            tx.in_round = false;
+            (tx.in_round, tx.in_slabs) = (false, 0);
             if tx.delivered <= tx.next {
                 (tx.end_packed, tx.end_acked) = (false, false);
             }
             self.ready_bytes += tx.ready.iter().map(|range| range.place.len).sum::<u64>();
+        }
+        for (conn, range) in used_up {
+            self.free(conn, range.offset, range.place);
         }
         let conns: Vec<ConnId> = self.conns.keys().copied().collect();
         conns.into_iter().for_each(|conn| self.enqueue(conn));

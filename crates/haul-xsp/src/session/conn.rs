@@ -343,13 +343,14 @@ impl Session {
             return Err(Misbehaviour::Slab(crate::bag::Breach::Connection).into());
         }
         if let Some(known) = self.conns.get(&conn) {
-            // Repeated after a resumption, while the answer is due.
-            let repeated = known.state == ConnPhase::Asked && known.to == to;
-            return if repeated {
-                Ok(())
-            } else {
-                Err(Misbehaviour::Slab(crate::bag::Breach::Connection).into())
-            };
+            // Repeated after a resumption: the answer may be lost, or on its way.
+            if known.is_own || known.to != to {
+                return Err(Misbehaviour::Slab(crate::bag::Breach::Connection).into());
+            }
+            if known.state == ConnPhase::Open {
+                self.send_conn_ack(conn);
+            }
+            return Ok(());
         }
         if self.conns.len() >= self.config.conns_max || self.state != State::Open {
             if let Some(link) = &mut self.link {

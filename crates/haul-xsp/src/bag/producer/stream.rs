@@ -26,6 +26,10 @@ pub(super) struct Tx {
     pub(super) packed: u64,
     /// Before this all has arrived at the far end of the session; with the end of the stream, one more.
     pub(super) delivered: u64,
+    /// The most that was ever in slabs, the end of the stream counted: more cannot have been delivered.
+    pub(super) high: u64,
+    /// Records in slabs that are not done with.
+    pub(super) in_slabs: u32,
     pub(super) ready: VecDeque<Range>,
     /// In slabs and not delivered, if memory is kept so long.
     pub(super) retained: VecDeque<Range>,
