@@ -46,7 +46,8 @@ const PAYLOAD: u64 = 1400;
 
 /// The figures of §VI.
 pub(super) fn experiments() -> Vec<Experiment> {
-    [verbs(), under_loss(), programs()]
+    let programs = vec![vlc_buffer(), sipp_response(), sipp_memory()];
+    [verbs(), under_loss(), programs]
         .into_iter()
         .flatten()
         .collect()
@@ -157,118 +158,124 @@ fn under_loss() -> Vec<Experiment> {
     ]
 }
 
-/// §VI.B: unmodified programs over the socket interface.
-fn programs() -> Vec<Experiment> {
-    vec![
-        Experiment {
-            figure: 9,
-            run: vlc::buffering,
-            about: || Figure {
-                number: 9,
-                title: "VLC: time until the buffer is filled",
-                about: "A VLC streams a film of 2 Mbit/s in real time, by UDP, or by HTTP over TCP, to another VLC that is started a second \
-                        later, between two hosts joined directly; natively, and both under haul run. The time ends when the client's log says \
-                        \"Stream buffering done\" (a second of film, VLC's default). Because the server streams in real time, no \
-                        transport can fill the buffer much faster than a second.",
-                charts: vec![
-                    bars(
-                        "From the start of the client until its buffer is full",
-                        "ms",
-                    ),
-                    bars(
-                        "VLC's own count: from the first time stamp in the stream",
-                        "ms",
-                    ),
-                ],
-                judges: vec![
-                    |figure| {
-                        less_claim(
-                            figure,
-                            0,
-                            (Carrier::Ud, Carrier::Rc),
-                            74.1,
-                            "time until the buffer is filled, UD send/recv against RC (HTTP)",
-                        )
-                    },
-                    |figure| {
-                        overhead_claim(
-                            figure,
-                            0,
-                            "paper: about 2 % more time to fill the buffer by UD than by native UDP",
-                            1.0,
-                        )
-                    },
-                ],
-                ..Figure::default()
-            },
-        },
-        Experiment {
-            figure: 10,
-            run: sipp::response,
-            about: || Figure {
-                number: 10,
-                title: "SIPp: response time",
-                about: "SIPp's client and server scenarios between two hosts joined directly, natively, and both under haul run. Light \
-                        load: 200 calls per second over one socket; the median of the calls by the time stamps in SIPp's log of messages, \
-                        with microseconds. Full speed: 20 calls at a time, as fast as they end, which SIPp's own timers limit more than the \
-                        transport; so the processor time of both ends stands beside it.",
-                charts: vec![
-                    bars("Light load: from the INVITE to the first answer", "µs"),
-                    bars(
-                        "Light load: from the INVITE to the OK, with the server's own timers",
-                        "µs",
-                    ),
-                    bars("Full speed: calls per second, 20 at a time", "1/s"),
-                    bars("Full speed: processor time of both ends for a call", "µs"),
-                ],
-                judges: vec![
-                    |figure| {
-                        less_claim(
-                            figure,
-                            0,
-                            (Carrier::Ud, Carrier::Rc),
-                            43.1,
-                            "response time, UD send/recv against RC",
-                        )
-                    },
-                    |figure| {
-                        overhead_claim(
-                            figure,
-                            2,
-                            "project: at full speed UD makes at most 2 % fewer calls per second than native UDP",
-                            -1.0,
-                        )
-                    },
-                ],
-                ..Figure::default()
-            },
-        },
-        Experiment {
-            figure: 11,
-            run: sipp::memory,
-            about: || Figure {
-                number: 11,
-                title: "SIPp: memory of a server with many clients",
-                about: "A SIPp server with so many calls that are taken and not ended, each of a client with a socket of its own (SIPp's modes un and \
-                        tn). By UDP the server has one socket, by TCP one for each client; in the paper it had a UDP socket for each. \
-                        Processes: proportional set size of everything on the server's host, haul run included. Kernel: growth of the \
-                        machine's objects that sockets are made of (/proc/slabinfo), by the server's share of the sockets. Each measured once.",
-                charts: vec![
-                    clients("All memory of the server"),
-                    clients("Of it, processes"),
-                    clients("Of it, sockets in the kernel"),
-                ],
-                judges: vec![|figure| {
-                    let less = less(figure, 0, (Carrier::Ud, Carrier::Rc), 10_000);
-                    Claim::new(
-                        "paper: memory with 10,000 clients, UD against RC: 24.1 % less",
-                        less.map(|less| (format!("{less:.1} % less"), less >= 24.1)),
+/// §VI.B.1.
+fn vlc_buffer() -> Experiment {
+    Experiment {
+        figure: 9,
+        run: vlc::buffering,
+        about: || Figure {
+            number: 9,
+            title: "VLC: time until the buffer is filled",
+            about: "A VLC streams a film of 2 Mbit/s in real time, by UDP, or by HTTP over TCP, to another VLC that is started a second \
+                    later, between two hosts joined directly; natively, and both under haul run. The time ends when the client's log says \
+                    \"Stream buffering done\" (a second of film, VLC's default). Because the server streams in real time, no \
+                    transport can fill the buffer much faster than a second.",
+            charts: vec![
+                bars(
+                    "From the start of the client until its buffer is full",
+                    "ms",
+                ),
+                bars(
+                    "VLC's own count: from the first time stamp in the stream",
+                    "ms",
+                ),
+            ],
+            judges: vec![
+                |figure| {
+                    less_claim(
+                        figure,
+                        0,
+                        (Carrier::Ud, Carrier::Rc),
+                        74.1,
+                        "time until the buffer is filled, UD send/recv against RC (HTTP)",
                     )
-                }],
-                ..Figure::default()
-            },
+                },
+                |figure| {
+                    overhead_claim(
+                        figure,
+                        0,
+                        "paper: about 2 % more time to fill the buffer by UD than by native UDP",
+                        1.0,
+                    )
+                },
+            ],
+            ..Figure::default()
         },
-    ]
+    }
+}
+
+/// §VI.B.2, response time.
+fn sipp_response() -> Experiment {
+    Experiment {
+        figure: 10,
+        run: sipp::response,
+        about: || Figure {
+            number: 10,
+            title: "SIPp: response time",
+            about: "SIPp's client and server scenarios between two hosts joined directly, natively, and both under haul run. Light \
+                    load: 200 calls per second over one socket; the median of the calls by the time stamps in SIPp's log of messages, \
+                    with microseconds. Full speed: 20 calls at a time, as fast as they end, which SIPp's own timers limit more than the \
+                    transport; so the processor time of both ends stands beside it.",
+            charts: vec![
+                bars("Light load: from the INVITE to the first answer", "µs"),
+                bars(
+                    "Light load: from the INVITE to the OK, with the server's own timers",
+                    "µs",
+                ),
+                bars("Full speed: calls per second, 20 at a time", "1/s"),
+                bars("Full speed: processor time of both ends for a call", "µs"),
+            ],
+            judges: vec![
+                |figure| {
+                    less_claim(
+                        figure,
+                        0,
+                        (Carrier::Ud, Carrier::Rc),
+                        43.1,
+                        "response time, UD send/recv against RC",
+                    )
+                },
+                |figure| {
+                    overhead_claim(
+                        figure,
+                        2,
+                        "project: at full speed UD makes at most 2 % fewer calls per second than native UDP",
+                        -1.0,
+                    )
+                },
+            ],
+            ..Figure::default()
+        },
+    }
+}
+
+/// §VI.B.2, memory.
+fn sipp_memory() -> Experiment {
+    Experiment {
+        figure: 11,
+        run: sipp::memory,
+        about: || Figure {
+            number: 11,
+            title: "SIPp: memory of a server with many clients",
+            about: "A SIPp server with so many calls that are taken and not ended, each of a client with a socket of its own (SIPp's modes un and \
+                    tn). By UDP the server has one socket, by TCP one for each client; in the paper it had a UDP socket for each. \
+                    Processes: proportional set size of everything on the server's host, haul run included. Kernel: growth of the \
+                    machine's objects that sockets are made of (/proc/slabinfo), by the server's share of the sockets. Each measured once.",
+            charts: vec![
+                clients("All memory of the server"),
+                clients("Of it, processes"),
+                clients("Of it, sockets in the kernel"),
+            ],
+            judges: vec![|figure| {
+                let less = less(figure, 0, (Carrier::Ud, Carrier::Rc), 10_000);
+                Claim::new(
+                    "paper: memory with 10,000 clients, UD against RC: 24.1 % less",
+                    less.map(|less| (format!("{less:.1} % less"), less >= 24.1)),
+                )
+            }],
+            ..Figure::default()
+        },
+    }
 }
 
 fn bars(title: &str, unit: &'static str) -> Chart {

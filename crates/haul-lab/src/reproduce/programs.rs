@@ -122,10 +122,9 @@ impl<'a> Stage<'a> {
         before: &[OsString],
         reports: &Path,
     ) -> Result<Self> {
-        let scenario = Scenario::parse("reproduce", "[path]\nrtt = \"0ms\"\n")?;
         Ok(Self {
             context,
-            lab: Lab::start_with(&scenario, Engine::None)?,
+            lab: direct()?,
             carrier,
             before: before.to_vec(),
             reports: reports.to_path_buf(),
@@ -249,16 +248,32 @@ impl Context<'_> {
         }
     }
 
-    /// What is missing for these programs under `haul run`.
-    pub(super) fn missing(&self, programs: &[&str]) -> Option<String> {
+    /// What is missing for these programs under `haul run`; `before` stands before every program.
+    pub(super) fn missing(
+        &self,
+        programs: &[&str],
+        before: &[OsString],
+    ) -> Result<Option<String>, Stop> {
         if let Some(name) = programs.iter().find(|name| !in_path(name)) {
-            return Some(format!("not run: the program {name} is not installed"));
+            return Ok(Some(format!(
+                "not run: the program {name} is not installed"
+            )));
         }
-        let haul = &self.session.programs.haul;
-        tried(Command::new(haul).args(["run", "--", "true"]))
+        let lab = direct()?;
+        let mut words = before.to_vec();
+        words.push(self.session.programs.haul.clone().into());
+        words.extend(["run", "--", "true"].map(OsString::from));
+        let tried = tried(lab.command("a", &words[0])?.args(&words[1..]));
+        Ok(tried
             .err()
-            .map(|why| format!("not run: `haul run` does not work here: {why}"))
+            .map(|why| format!("not run: `haul run` does not work here: {why}")))
     }
+}
+
+/// A lab of two hosts joined directly.
+fn direct() -> Result<Lab> {
+    let scenario = Scenario::parse("reproduce", "[path]\nrtt = \"0ms\"\n")?;
+    Lab::start_with(&scenario, Engine::None)
 }
 
 /// Runs a command that has nothing to say unless it fails.

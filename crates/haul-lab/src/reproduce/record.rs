@@ -183,6 +183,7 @@ impl Figure {
     /// What the paper claims, against what was measured.
     pub(super) fn judge(&mut self) {
         if self.not_run.is_some() {
+            self.charts.clear();
             return;
         }
         let claims = self.judges.iter().map(|judge| judge(self)).collect();

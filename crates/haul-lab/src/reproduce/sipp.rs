@@ -1,4 +1,5 @@
-//! Figures 10 and 11: SIPp's own server and client scenarios (`-sn uas`, `-sn uac`), unmodified.
+//! Figures 10 and 11: SIPp, unmodified. Figure 10 is its own server and client scenarios (`-sn uas`, `-sn uac`); in figure 11 a call
+//! also says something while it lasts, because the first octets of every peer go plain.
 //!
 //! SIPp's response times come from a clock that ticks every 4 ms. Its log of messages has microseconds, so times are taken from
 //! there.
@@ -28,7 +29,12 @@ const AT_A_TIME: u32 = 20;
 /// The client of a measurement that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// New clients per second.
-const CLIENTS_PER_S: u32 = 2_000;
+const CLIENTS_PER_S: u32 = 1_500;
+/// How often a call says something while it lasts, and how far apart.
+const INFOS: u32 = 3;
+const APART: Duration = Duration::from_millis(500);
+/// The kernel frees sockets a moment after their end, and a call's last words take theirs.
+const A_MOMENT: Duration = Duration::from_secs(1);
 /// Files that SIPp opens beside the sockets of its clients.
 const SPARE: u32 = 200;
 /// Kernel objects that a socket is made of. Directory entries are left out: the whole machine makes and forgets them.
@@ -44,7 +50,7 @@ const OBJECTS: [&str; 7] = [
 
 /// Figure 10; charts 0: the first answer, 1: the call is taken, 2: calls per second, 3: processor time of a call.
 pub(super) fn response(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
-    figure.not_run = context.missing(&["sipp"]);
+    figure.not_run = context.missing(&["sipp"], &[])?;
     if figure.not_run.is_some() {
         return Ok(());
     }
@@ -74,8 +80,12 @@ pub(super) fn response(context: &Context<'_>, figure: &mut Figure) -> Result<(),
 
 /// Figure 11; charts 0: all of it, 1: processes, 2: kernel.
 pub(super) fn memory(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
-    figure.not_run = context.missing(&["sipp"]);
+    figure.not_run = context.missing(&["sipp"], &[])?;
     if figure.not_run.is_some() {
+        return Ok(());
+    }
+    if let Err(why) = socket_objects() {
+        figure.not_run = Some(format!("not run: {why}"));
         return Ok(());
     }
     let files = raise_files()?;
@@ -139,6 +149,7 @@ fn serve(
     context: &Context<'_>,
     stage: &Stage<'_>,
     carrier: Carrier,
+    scenario: &str,
     more: &str,
     figure: &mut Figure,
 ) -> Result<Running, Stop> {
@@ -149,7 +160,7 @@ fn serve(
         Sockets::One
     };
     let line = format!(
-        "sipp -sn uas -i {} -p {PORT} -t {} -nostdin {more}",
+        "sipp {scenario} -i {} -p {PORT} -t {} -nostdin {more}",
         stage.address("b")?,
         transport(carrier, sockets)
     );
@@ -173,7 +184,7 @@ fn client(
     figure: &mut Figure,
 ) -> Result<Running> {
     let line = format!(
-        "sipp -sn uac {}:{PORT} -i {} -t {} -nostdin {more}",
+        "sipp {}:{PORT} -i {} -t {} -nostdin {more}",
         stage.address("b")?,
         stage.address("a")?,
         transport(carrier, sockets)
@@ -191,9 +202,9 @@ fn lightly(
     figure: &mut Figure,
 ) -> Result<(f64, f64), Stop> {
     let log = folder.file("messages.log");
-    let mut server = serve(context, stage, carrier, MANY_FILES, figure)?;
+    let mut server = serve(context, stage, carrier, "-sn uas", MANY_FILES, figure)?;
     let more = format!(
-        "-m {calls} -r {LIGHT} {MANY_FILES} -trace_shortmsg -shortmessage_file {}",
+        "-sn uac -m {calls} -r {LIGHT} {MANY_FILES} -trace_shortmsg -shortmessage_file {}",
         log.display()
     );
     let mut client = client(stage, carrier, Sockets::One, &more, figure)?;
@@ -220,9 +231,9 @@ fn fully(
     figure: &mut Figure,
 ) -> Result<(f64, f64), Stop> {
     let table = folder.file("client.csv");
-    let mut server = serve(context, stage, carrier, MANY_FILES, figure)?;
+    let mut server = serve(context, stage, carrier, "-sn uas", MANY_FILES, figure)?;
     let more = format!(
-        "-m {calls} -r 100000 -l {AT_A_TIME} {MANY_FILES} -trace_stat -fd 1 -stf {}",
+        "-sn uac -m {calls} -r 100000 -l {AT_A_TIME} {MANY_FILES} -trace_stat -fd 1 -stf {}",
         table.display()
     );
     let mut client = client(stage, carrier, Sockets::One, &more, figure)?;
@@ -257,6 +268,16 @@ fn with_clients(
         // It is there from the second run on.
         let _ = std::fs::remove_file(path);
     }
+    let scenario = |name: &str, text: String| -> Result<String> {
+        let path = folder.file(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(format!("-sf {}", path.display()))
+    };
+    let uas = scenario("uas.xml", server_scenario())?;
+    let uac = scenario("uac.xml", client_scenario())?;
+    if !context.quick {
+        context.session.pause(A_MOMENT)?;
+    }
     let before = socket_objects()?;
     let most = clients + SPARE / 2;
     let more = |table: &Path| {
@@ -265,9 +286,9 @@ fn with_clients(
             table.display()
         )
     };
-    let mut server = serve(context, stage, carrier, &more(&ours), figure)?;
+    let mut server = serve(context, stage, carrier, &uas, &more(&ours), figure)?;
     let load = format!(
-        "-m {clients} -l {clients} -r {CLIENTS_PER_S} -d 300000 {}",
+        "{uac} -m {clients} -l {clients} -r {CLIENTS_PER_S} {}",
         more(&theirs)
     );
     let mut client = client(stage, carrier, Sockets::PerCall, &load, figure)?;
@@ -280,6 +301,8 @@ fn with_clients(
     context
         .session
         .until(&mut client, "a call of each client", limit, all_there)?;
+    // The last ones still have something to say.
+    context.session.pause(APART * INFOS + A_MOMENT)?;
     let kernel = (socket_objects()? - before).max(0.0);
     let (a, b) = (sockets(stage.lab(), "a")?, sockets(stage.lab(), "b")?);
     let memory = Memory {
@@ -291,6 +314,69 @@ fn with_clients(
     stage.end(&mut server)?;
     stage.check_carried("b", figure)?;
     Ok(memory)
+}
+
+/// A call as a scenario of SIPp's: taken, then [`INFOS`] questions with their answers, and no end.
+fn client_scenario() -> String {
+    let invite = request("INVITE", "<sip:service@[remote_ip]:[remote_port]>", 1);
+    let peer = "<sip:service@[remote_ip]:[remote_port]>[peer_tag_param]";
+    let mut steps = format!(
+        "{}<recv response=\"180\" optional=\"true\"/><recv response=\"200\"/>{}",
+        sent(" retrans=\"500\"", &invite),
+        sent("", &request("ACK", peer, 1))
+    );
+    for info in 0..INFOS {
+        steps += &format!("<pause milliseconds=\"{}\"/>", APART.as_millis());
+        steps += &sent(" retrans=\"500\"", &request("INFO", peer, info + 2));
+        steps += "<recv response=\"200\"/>";
+    }
+    scenario(&(steps + "<pause milliseconds=\"600000\"/>"))
+}
+
+/// The other end of [`client_scenario`].
+fn server_scenario() -> String {
+    let taken = answer("200 OK", ";tag=[pid]SIPpTag[call_number]");
+    let mut steps = format!(
+        "<recv request=\"INVITE\"/>{}{}<recv request=\"ACK\"/>",
+        sent("", &answer("180 Ringing", ";tag=[pid]SIPpTag[call_number]")),
+        sent(" retrans=\"500\"", &taken)
+    );
+    for _ in 0..INFOS {
+        steps += "<recv request=\"INFO\"/>";
+        steps += &sent("", &answer("200 OK", ""));
+    }
+    scenario(&(steps + "<pause milliseconds=\"600000\"/>"))
+}
+
+fn scenario(steps: &str) -> String {
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<scenario name=\"figure\">{steps}</scenario>\n"
+    )
+}
+
+fn sent(options: &str, message: &str) -> String {
+    format!("<send{options}><![CDATA[\n{message}\n]]></send>\n")
+}
+
+fn request(method: &str, to: &str, sequence: u32) -> String {
+    format!(
+        "{method} sip:service@[remote_ip]:[remote_port] SIP/2.0\n\
+         Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]\n\
+         From: sipp <sip:sipp@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]\n\
+         To: service {to}\n\
+         Call-ID: [call_id]\n\
+         CSeq: {sequence} {method}\n\
+         Contact: <sip:sipp@[local_ip]:[local_port];transport=[transport]>\n\
+         Max-Forwards: 70\n\
+         Content-Length: 0\n"
+    )
+}
+
+fn answer(status: &str, tag: &str) -> String {
+    format!(
+        "SIP/2.0 {status}\n[last_Via:]\n[last_From:]\n[last_To:]{tag}\n[last_Call-ID:]\n[last_CSeq:]\n\
+         Contact: <sip:[local_ip]:[local_port];transport=[transport]>\nContent-Length: 0\n"
+    )
 }
 
 /// Medians of the times from each call's INVITE to its first answer and to its OK, µs.
