@@ -257,10 +257,11 @@ fn sipp_memory() -> Experiment {
         about: || Figure {
             number: 11,
             title: "SIPp: memory of a server with many clients",
-            about: "A SIPp server with so many calls that are taken and not ended, each of a client with a socket of its own (SIPp's modes un and \
-                    tn). By UDP the server has one socket, by TCP one for each client; in the paper it had a UDP socket for each. \
-                    Processes: proportional set size of everything on the server's host, haul run included. Kernel: growth of the \
-                    machine's objects that sockets are made of (/proc/slabinfo), by the server's share of the sockets. Each measured once.",
+            about: "A SIPp server with so many calls that are taken, ask three questions and do not end, each of a client with a \
+                socket of its own. By UDP the server has one socket, by TCP one for each client; in the paper it had a UDP \
+                socket for each. Processes: proportional set size of everything on the server's host, haul run \
+                included. Kernel: growth of the machine's objects that sockets are made of (/proc/slabinfo), by the server's \
+                share of the sockets. Each measured once.",
             charts: vec![
                 clients("All memory of the server"),
                 clients("Of it, processes"),
