@@ -20,7 +20,8 @@ use crate::compare::tool::Plan;
 /// Where HTTP is served, and where UDP goes.
 const HTTP_PORT: u16 = 8090;
 const UDP_PORT: u16 = 7002;
-/// How long a server has streamed when the client starts; with --quick a quarter of it.
+/// How long a server has streamed when the client starts. Just after its own start VLC's HTTP server gives more than a second of film at
+/// once, which would be measured instead.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// A client that has not filled its buffer by then never will.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -111,8 +112,7 @@ fn measure(
         };
         context.session.listening(stage.lab(), &plan, &mut server)?;
     }
-    let warm_up = if context.quick { WARM_UP / 4 } else { WARM_UP };
-    context.session.pause(warm_up)?;
+    context.session.pause(WARM_UP)?;
     let line = ["cvlc", "-vv", &from, "--vout", "dummy", "--aout", "dummy"];
     let begun = Instant::now();
     let mut client = stage.start("a", &line.map(String::from), figure)?;
