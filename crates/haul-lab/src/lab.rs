@@ -231,6 +231,15 @@ impl Lab {
         process::end_all(&self.state().inodes(), patience);
     }
 
+    /// The processes on a host, but for this one.
+    ///
+    /// # Errors
+    /// If there is no such host.
+    pub(crate) fn processes(&self, host: &str) -> Result<Vec<rustix::process::Pid>> {
+        let inode = self.host(host)?.netns.inode()?;
+        Ok(process::inside(&[inode].into()))
+    }
+
     /// The directory of this lab's files.
     pub(crate) fn dir(&self) -> &LabDir {
         &self.dir

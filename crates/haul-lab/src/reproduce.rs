@@ -1,18 +1,22 @@
 //! A paper's figures, made on this machine in one run: `haul lab reproduce`.
 //!
-//! A paper is a list of experiments, each for a figure. An experiment measures with the program itself (`haul bench rdma` between
-//! hosts of a lab), so that whoever doubts a point can measure it alone; one that cannot run here says why. Series take turns, as in
+//! A paper is a list of experiments, each for a figure. An experiment measures with the program itself (`haul bench rdma` and `haul run`
+//! between hosts of a lab), so that whoever doubts a point can measure it alone; one that cannot run here says why. Series take turns, as in
 //! `haul lab compare`, and medians count.
 //!
 //! Map: [`record`] what is kept, and what a paper claims · [`mod@bench`] one measurement · [`ceiling`] plain UDP · [`datagram`] the
-//! experiments of the paper on datagrams · [`chart`] and [`page`] for people.
+//! experiments of the paper on datagrams · [`programs`] unmodified programs under `haul run`, [`vlc`] and [`sipp`] · [`chart`] and
+//! [`page`] for people.
 
 mod bench;
 mod ceiling;
 mod chart;
 mod datagram;
 mod page;
+mod programs;
 mod record;
+mod sipp;
+mod vlc;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

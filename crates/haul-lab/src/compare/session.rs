@@ -168,17 +168,66 @@ impl Session<'_> {
     /// Starts a plan's server and waits until it listens.
     pub(crate) fn serve(&self, lab: &Lab, plan: &Plan) -> Result<Running, Stop> {
         let mut server = spawn(lab, "b", &plan.server)?;
-        let deadline = Instant::now() + READY;
-        while !listens(lab.host("b")?.netns(), plan)? {
-            if let Some(ended) = server.process.try_wait()? {
-                return Err(Stop::Failed(server.failure("the server", &ended)));
+        self.listening(lab, plan, &mut server)?;
+        Ok(server)
+    }
+
+    /// Waits until a plan's server listens.
+    pub(crate) fn listening(
+        &self,
+        lab: &Lab,
+        plan: &Plan,
+        server: &mut Running,
+    ) -> Result<(), Stop> {
+        self.until(server, "the server", READY, |_| {
+            Ok(listens(lab.host("b")?.netns(), plan)?.then_some(()))
+        })
+    }
+
+    /// Asks until there is an answer. Gives up when the process ends, when it takes too long, and when this process is asked to end.
+    pub(crate) fn until<T>(
+        &self,
+        running: &mut Running,
+        who: &str,
+        limit: Duration,
+        mut ask: impl FnMut(&Running) -> Result<Option<T>>,
+    ) -> Result<T, Stop> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(answer) = ask(running)? {
+                return Ok(answer);
+            }
+            if let Some(ended) = running.process.try_wait()? {
+                return Err(Stop::Failed(running.failure(who, &ended)));
             }
             if Instant::now() > deadline {
-                return Err(Stop::Failed(anyhow!("the server does not listen")));
+                let seconds = limit.as_secs();
+                return Err(Stop::Failed(anyhow!(
+                    "{who} is not ready after {seconds} s"
+                )));
             }
-            std::thread::sleep(Duration::from_millis(5));
+            self.pause(Duration::from_millis(5))?;
         }
-        Ok(server)
+    }
+
+    /// Waits, unless this process is asked to end.
+    pub(crate) fn pause(&self, time: Duration) -> Result<(), Stop> {
+        let deadline = Instant::now() + time;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if let Some(Caught::End(signal)) = self.signals.wait(left)? {
+                return Err(Stop::Interrupted(signal));
+            }
+        }
+    }
+
+    /// Asks a process to end and waits for it.
+    pub(crate) fn end(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
+        running.process.signal(Signal::TERM)?;
+        self.wait(running, limit)
     }
 
     /// Waits for a process, ends it when it takes too long, and gives up when this process is asked to end.
@@ -227,6 +276,10 @@ impl Session<'_> {
 impl Running {
     pub(crate) fn stdout(&self) -> String {
         contents(&self.stdout)
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        contents(&self.stderr)
     }
 
     /// What it said last, or else how it ended.

@@ -1,6 +1,7 @@
-//! Lines over message sizes as an SVG picture. Sizes are in powers of two; values in powers of ten, or percent.
+//! Lines over message sizes or clients as an SVG picture: places in powers of two; values in powers of ten, or percent. Where there is
+//! nothing to go along, bars from zero on.
 
-use super::record::{Chart, Point, Series, figure};
+use super::record::{Along, Chart, Point, Series, figure};
 use crate::svg::{COLOURS, STYLE, escaped, text};
 
 const WIDTH: f64 = 860.0;
@@ -23,6 +24,63 @@ struct Scale {
 
 /// The picture.
 pub(super) fn render(chart: &Chart) -> String {
+    if chart.along == Along::Nothing {
+        return bars(chart);
+    }
+    lines(chart)
+}
+
+/// A bar for each series: its median, and a line from the least run to the most.
+fn bars(chart: &Chart) -> String {
+    /// Room for the names, and of a bar.
+    const NAMES: f64 = 150.0;
+    const STEP: f64 = 30.0;
+    let rows = || {
+        let rows = chart.series.iter().zip(COLOURS);
+        rows.filter_map(|(series, colour)| Some((series, series.points.first()?, colour)))
+    };
+    let runs = rows().flat_map(|(_, point, _)| &point.runs);
+    let most = runs.map(|run| run.value).fold(0.0, f64::max);
+    let height = 48.0 + STEP * f64_of(rows().count().max(1) as u64);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">\n{STYLE}{MORE}\n\
+         <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n",
+        escaped(&chart.title)
+    );
+    let title = format!("{}, {}", chart.title, chart.unit);
+    svg += &text(8.0, 22.0, "panel", "start", &title);
+    if most <= 0.0 {
+        svg += &text(8.0, 52.0, "", "start", "nothing was measured");
+        return svg + "</svg>\n";
+    }
+    // The last part is for figures.
+    let wide = |value: f64| value.max(0.0) / most * (WIDTH - NAMES - 90.0);
+    let mut y = 40.0;
+    for (series, point, colour) in rows() {
+        let middle = y + 9.0;
+        svg += &text(NAMES - 10.0, y + 13.0, "", "end", &series.name);
+        svg += &format!(
+            "<rect fill=\"{colour}\" x=\"{NAMES}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"18\"/>\n",
+            wide(point.value)
+        );
+        let values = || point.runs.iter().map(|run| run.value);
+        let (least, most) = (
+            values().fold(f64::MAX, f64::min),
+            values().fold(0.0, f64::max),
+        );
+        svg += &format!(
+            "<line class=\"rate\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>\n",
+            NAMES + wide(least),
+            NAMES + wide(most)
+        );
+        let end = NAMES + wide(most.max(point.value)) + 8.0;
+        svg += &text(end, y + 13.0, "", "start", &figure(point.value));
+        y += STEP;
+    }
+    svg + "</svg>\n"
+}
+
+fn lines(chart: &Chart) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n{STYLE}{MORE}\n\
          <rect class=\"paper\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n",
@@ -42,7 +100,7 @@ pub(super) fn render(chart: &Chart) -> String {
     };
     svg += &scale.grid(chart);
     for (series, colour) in chart.series.iter().zip(COLOURS) {
-        svg += &draw(series, colour, &scale, chart.unit);
+        svg += &draw(series, colour, &scale, chart.unit, chart.along);
     }
     svg + "</svg>\n"
 }
@@ -62,15 +120,15 @@ fn legend(chart: &Chart) -> String {
     svg
 }
 
-fn draw(series: &Series, colour: &str, scale: &Scale, unit: &str) -> String {
+fn draw(series: &Series, colour: &str, scale: &Scale, unit: &str, along: Along) -> String {
     let mut points: Vec<&Point> = series.points.iter().collect();
-    points.sort_by_key(|point| point.bytes);
+    points.sort_by_key(|point| point.at);
     // On a scale of powers there is no zero: it has a hollow mark at the bottom, and no line.
     let shown = |point: &&&Point| scale.percent || point.value > 0.0;
     let at: Vec<String> = points
         .iter()
         .filter(shown)
-        .map(|point| format!("{:.1},{:.1}", scale.x(point.bytes), scale.y(point.value)))
+        .map(|point| format!("{:.1},{:.1}", scale.x(point.at), scale.y(point.value)))
         .collect();
     let dash = if series.level { " dash" } else { "" };
     let mut svg = format!(
@@ -83,14 +141,15 @@ fn draw(series: &Series, colour: &str, scale: &Scale, unit: &str) -> String {
     for point in points {
         let fill = if shown(&&point) { colour } else { "none" };
         let told = format!(
-            "{}, {} bytes: {} {unit}",
+            "{}, {} {}: {} {unit}",
             series.name,
-            point.bytes,
+            point.at,
+            along.head(),
             figure(point.value)
         );
         svg += &format!(
             "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" stroke=\"{colour}\" fill=\"{fill}\"><title>{}</title></circle>\n",
-            scale.x(point.bytes),
+            scale.x(point.at),
             scale.y(point.value),
             escaped(&told)
         );
@@ -175,7 +234,11 @@ impl Scale {
         let every = sizes.len().div_ceil(11).max(1);
         for bytes in sizes.into_iter().step_by(every) {
             let x = self.x(bytes);
-            svg += &text(x, HEIGHT - BOTTOM + 18.0, "small", "middle", &size(bytes));
+            let place = match chart.along {
+                Along::Bytes => size(bytes),
+                Along::Clients | Along::Nothing => bytes.to_string(),
+            };
+            svg += &text(x, HEIGHT - BOTTOM + 18.0, "small", "middle", &place);
         }
         let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
         svg + &text(
@@ -183,7 +246,11 @@ impl Scale {
             HEIGHT - 14.0,
             "small",
             "middle",
-            "bytes of a message",
+            match chart.along {
+                Along::Bytes => "bytes of a message",
+                Along::Clients => "clients",
+                Along::Nothing => "",
+            },
         )
     }
 }

@@ -1,7 +1,7 @@
 //! One page with everything in it: no script, no picture, no style from elsewhere.
 
 use super::chart;
-use super::record::{Chart, Claim, Figure, Results, figure};
+use super::record::{Along, Chart, Claim, Figure, Results, figure};
 use crate::svg::escaped;
 
 const STYLE: &str = "<style>\
@@ -114,12 +114,12 @@ fn table(chart: &Chart) -> String {
         .map(|series| format!("<th>{}</th>", escaped(&series.name)))
         .collect();
     let mut rows = String::new();
-    for bytes in chart.sizes() {
+    for at in chart.sizes() {
         let cells: String = chart
             .series
             .iter()
             .map(|series| {
-                let point = series.points.iter().find(|point| point.bytes == bytes);
+                let point = series.points.iter().find(|point| point.at == at);
                 point.map_or_else(|| "<td></td>".into(), |point| {
                     let messages = point.sent_messages.zip(point.partial_messages).zip(point.lost_messages);
                     let lost = messages.map_or_else(String::new, |((sent, partial), lost)| {
@@ -129,11 +129,16 @@ fn table(chart: &Chart) -> String {
                 })
             })
             .collect();
-        rows += &format!("<tr><td>{bytes}</td>{cells}</tr>\n");
+        let place = match chart.along {
+            Along::Nothing => String::new(),
+            Along::Bytes | Along::Clients => at.to_string(),
+        };
+        rows += &format!("<tr><td>{place}</td>{cells}</tr>\n");
     }
     format!(
-        "<p>{}, {}</p>\n<div class=\"scroll\"><table><tr><th>bytes</th>{heads}</tr>\n{rows}</table></div>\n",
+        "<p>{}, {}</p>\n<div class=\"scroll\"><table><tr><th>{}</th>{heads}</tr>\n{rows}</table></div>\n",
         escaped(&chart.title),
-        escaped(chart.unit)
+        escaped(chart.unit),
+        chart.along.head()
     )
 }

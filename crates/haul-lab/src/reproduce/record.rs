@@ -9,7 +9,7 @@ use crate::compare::machine::Machine;
 use crate::compare::stats::median;
 
 /// Changes when a reader of `results.json` must.
-const SCHEMA: &str = "haul.reproduce/1";
+const SCHEMA: &str = "haul.reproduce/2";
 
 /// Everything.
 #[derive(Debug, Serialize)]
@@ -58,12 +58,38 @@ pub(super) struct Claim {
     pub(super) holds: Option<bool>,
 }
 
-/// Lines over message sizes.
+/// What the places on a chart's axis are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Along {
+    /// Bytes of a message.
+    #[default]
+    Bytes,
+    /// Clients of a server.
+    Clients,
+    /// There is no axis: a bar for each series.
+    Nothing,
+}
+
+impl Along {
+    /// The head of a table's first column.
+    pub(super) fn head(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Clients => "clients",
+            Self::Nothing => "",
+        }
+    }
+}
+
+/// Lines over message sizes or numbers of clients, or bars.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Chart {
     pub(super) title: String,
     /// What is measured, with its unit.
     pub(super) unit: &'static str,
+    /// What its points lie along.
+    pub(super) along: Along,
     /// From 0 to 100 in equal steps; otherwise powers of ten.
     pub(super) percent: bool,
     pub(super) series: Vec<Series>,
@@ -78,10 +104,11 @@ pub(super) struct Series {
     pub(super) points: Vec<Point>,
 }
 
-/// What was measured with one message size.
+/// What was measured at one place.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Point {
-    pub(super) bytes: u32,
+    /// Bytes of a message, or clients; 0 where there is no axis.
+    pub(super) at: u32,
     /// The median.
     pub(super) value: f64,
     /// Processor time of both ends for each 10^9 bytes, the median.
@@ -156,6 +183,7 @@ impl Figure {
     /// What the paper claims, against what was measured.
     pub(super) fn judge(&mut self) {
         if self.not_run.is_some() {
+            self.charts.clear();
             return;
         }
         let claims = self.judges.iter().map(|judge| judge(self)).collect();
@@ -163,14 +191,21 @@ impl Figure {
     }
 
     /// The median of a chart's series at a size.
-    pub(super) fn value(&self, chart: usize, series: &str, bytes: u32) -> Option<f64> {
-        self.point(chart, series, bytes).map(|point| point.value)
+    pub(super) fn value(&self, chart: usize, series: &str, at: u32) -> Option<f64> {
+        self.point(chart, series, at).map(|point| point.value)
     }
 
     /// What was measured of a chart's series at a size.
-    pub(super) fn point(&self, chart: usize, series: &str, bytes: u32) -> Option<&Point> {
+    pub(super) fn point(&self, chart: usize, series: &str, at: u32) -> Option<&Point> {
         let series = self.charts.get(chart)?.series(series)?;
-        series.points.iter().find(|point| point.bytes == bytes)
+        series.points.iter().find(|point| point.at == at)
+    }
+
+    /// Says once what makes the figures doubtful.
+    pub(super) fn warn(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
     }
 
     fn table(&self) -> String {
@@ -230,7 +265,7 @@ impl Chart {
     }
 
     /// Adds a measurement.
-    pub(super) fn add(&mut self, series: &str, bytes: u32, sample: Sample) {
+    pub(super) fn add(&mut self, series: &str, at: u32, sample: Sample) {
         let index = self.series.iter().position(|one| one.name == series);
         let index = index.unwrap_or_else(|| {
             self.series.push(Series {
@@ -239,13 +274,13 @@ impl Chart {
             });
             self.series.len() - 1
         });
-        self.series[index].add(bytes, sample);
+        self.series[index].add(at, sample);
     }
 
-    /// All sizes that were measured, ascending.
+    /// All places at which something was measured, ascending.
     pub(super) fn sizes(&self) -> Vec<u32> {
         let points = self.series.iter().flat_map(|series| &series.points);
-        let mut sizes: Vec<u32> = points.map(|point| point.bytes).collect();
+        let mut sizes: Vec<u32> = points.map(|point| point.at).collect();
         sizes.sort_unstable();
         sizes.dedup();
         sizes
@@ -254,15 +289,19 @@ impl Chart {
     fn table(&self) -> String {
         let mut text = format!("  {} ({})\n", self.title, self.unit);
         let width = |series: &Series| series.name.chars().count().max(12);
-        let _ = write!(text, "  {:>9}", "bytes");
+        let _ = write!(text, "  {:>9}", self.along.head());
         for series in &self.series {
             let _ = write!(text, "  {:>width$}", series.name, width = width(series));
         }
         text.push('\n');
-        for bytes in self.sizes() {
-            let _ = write!(text, "  {bytes:>9}");
+        for at in self.sizes() {
+            let place = match self.along {
+                Along::Nothing => String::new(),
+                Along::Bytes | Along::Clients => at.to_string(),
+            };
+            let _ = write!(text, "  {place:>9}");
             for series in &self.series {
-                let point = series.points.iter().find(|point| point.bytes == bytes);
+                let point = series.points.iter().find(|point| point.at == at);
                 let value = point.map_or_else(|| "-".into(), |point| figure(point.value));
                 let _ = write!(text, "  {value:>width$}", width = width(series));
             }
@@ -274,16 +313,26 @@ impl Chart {
 
 impl Series {
     /// Adds a measurement.
-    pub(super) fn add(&mut self, bytes: u32, sample: Sample) {
-        let index = self.points.iter().position(|point| point.bytes == bytes);
+    pub(super) fn add(&mut self, at: u32, sample: Sample) {
+        let index = self.points.iter().position(|point| point.at == at);
         let index = index.unwrap_or_else(|| {
             self.points.push(Point {
-                bytes,
+                at,
                 ..Point::default()
             });
             self.points.len() - 1
         });
         self.points[index].add(sample);
+    }
+}
+
+impl Sample {
+    /// A value and nothing else.
+    pub(super) fn of(value: f64) -> Self {
+        Self {
+            value,
+            ..Self::default()
+        }
     }
 }
 

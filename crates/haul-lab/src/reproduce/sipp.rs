@@ -1,0 +1,528 @@
+//! Figures 10 and 11: SIPp, unmodified. Figure 10 is its own server and client scenarios (`-sn uas`, `-sn uac`); in figure 11 a call
+//! also says something while it lasts, because the first octets of every peer go plain.
+//!
+//! SIPp's response times come from a clock that ticks every 4 ms. Its log of messages has microseconds, so times are taken from
+//! there.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::bench::Context;
+use super::datagram::told;
+use super::programs::{CARRIERS, Carrier, Folder, Stage};
+use super::record::{Figure, Sample};
+use crate::compare::session::{Running, Stop};
+use crate::compare::stats::median;
+use crate::compare::tool::Plan;
+use crate::lab::Lab;
+
+/// Where the server listens.
+const PORT: u16 = 5060;
+/// Calls per second under light load.
+const LIGHT: u32 = 200;
+/// At full speed: so many calls at a time, which fit into the receive buffer of a UDP socket.
+const AT_A_TIME: u32 = 20;
+/// The client of a measurement that takes longer is stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// New clients per second.
+const CLIENTS_PER_S: u32 = 1_500;
+/// Of the clients so many must have their call: by UDP one may be lost for good.
+const ENOUGH: f64 = 0.99;
+/// How often a call says something while it lasts, and how far apart.
+const INFOS: u32 = 3;
+const APART: Duration = Duration::from_millis(500);
+/// The kernel frees sockets a moment after their end, and a call's last words take theirs.
+const A_MOMENT: Duration = Duration::from_secs(1);
+/// Files that SIPp opens beside the sockets of its clients.
+const SPARE: u32 = 200;
+/// Kernel objects that a socket is made of. Directory entries are left out: the whole machine makes and forgets them.
+const OBJECTS: [&str; 7] = [
+    "TCP",
+    "TCPv6",
+    "UDP",
+    "UDPv6",
+    "sock_inode_cache",
+    "filp",
+    "eventpoll_epi",
+];
+
+/// Figure 10; charts 0: the first answer, 1: the call is taken, 2: calls per second, 3: processor time of a call.
+pub(super) fn response(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    figure.not_run = context.missing(&["sipp"], &[])?;
+    if figure.not_run.is_some() {
+        return Ok(());
+    }
+    let folder = Folder::new()?;
+    let (light, full) = if context.quick {
+        (100, 1000)
+    } else {
+        (400, 4000)
+    };
+    for repetition in 0..context.repeat {
+        context.settle(figure);
+        for carrier in CARRIERS {
+            let reports = folder.file("");
+            let stage = Stage::new(context, carrier, &[], &reports)?;
+            let (first, taken) = lightly(context, &stage, carrier, &folder, light, figure)?;
+            figure.charts[0].add(carrier.name(), 0, Sample::of(first));
+            figure.charts[1].add(carrier.name(), 0, Sample::of(taken));
+            let stage = Stage::new(context, carrier, &[], &reports)?;
+            let (rate, cpu) = fully(context, &stage, carrier, &folder, full, figure)?;
+            figure.charts[2].add(carrier.name(), 0, Sample::of(rate));
+            figure.charts[3].add(carrier.name(), 0, Sample::of(cpu));
+            told(repetition, carrier.name());
+        }
+    }
+    Ok(())
+}
+
+/// Figure 11; charts 0: all of it, 1: processes, 2: kernel.
+pub(super) fn memory(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    figure.not_run = context.missing(&["sipp"], &[])?;
+    if figure.not_run.is_some() {
+        return Ok(());
+    }
+    if let Err(why) = socket_objects() {
+        figure.not_run = Some(format!("not run: {why}"));
+        return Ok(());
+    }
+    let files = raise_files()?;
+    let folder = Folder::new()?;
+    let counts: &[u32] = if context.quick {
+        &[1_000]
+    } else {
+        &[1_000, 10_000]
+    };
+    for &clients in counts {
+        if files < u64::from(clients + SPARE) {
+            figure.warn(format!(
+                "{clients} clients are left out: {files} open files are allowed here"
+            ));
+            continue;
+        }
+        context.settle(figure);
+        for carrier in CARRIERS {
+            // The paper shows one line for both kinds of UD.
+            if carrier == Carrier::UdRecord {
+                continue;
+            }
+            let stage = Stage::new(context, carrier, &[], &folder.file(""))?;
+            let found = with_clients(context, &stage, carrier, &folder, clients, figure)?;
+            let all = [
+                found.processes + found.kernel,
+                found.processes,
+                found.kernel,
+            ];
+            for (chart, bytes) in all.into_iter().enumerate() {
+                let value = bytes / f64::from(1 << 20);
+                figure.charts[chart].add(carrier.name(), clients, Sample::of(value));
+            }
+            told(0, &format!("{clients} clients, {}", carrier.name()));
+        }
+    }
+    Ok(())
+}
+
+/// One socket for all calls, or one for each.
+#[derive(Clone, Copy)]
+enum Sockets {
+    One,
+    PerCall,
+}
+
+fn transport(carrier: Carrier, sockets: Sockets) -> &'static str {
+    match (carrier.is_tcp(), sockets) {
+        (false, Sockets::One) => "u1",
+        (false, Sockets::PerCall) => "un",
+        (true, Sockets::One) => "t1",
+        (true, Sockets::PerCall) => "tn",
+    }
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(String::from).collect()
+}
+
+fn serve(
+    context: &Context<'_>,
+    stage: &Stage<'_>,
+    carrier: Carrier,
+    scenario: &str,
+    more: &str,
+    figure: &mut Figure,
+) -> Result<Running, Stop> {
+    // A UDP server has one socket, whatever its clients have.
+    let sockets = if carrier.is_tcp() {
+        Sockets::PerCall
+    } else {
+        Sockets::One
+    };
+    let line = format!(
+        "sipp {scenario} -i {} -p {PORT} -t {} -nostdin {more}",
+        stage.address("b")?,
+        transport(carrier, sockets)
+    );
+    let mut server = stage.start("b", &words(&line), figure)?;
+    let plan = Plan {
+        server: Vec::new(),
+        client: Vec::new(),
+        port: PORT,
+        udp: !carrier.is_tcp(),
+        server_ends: false,
+    };
+    context.session.listening(stage.lab(), &plan, &mut server)?;
+    Ok(server)
+}
+
+fn client(
+    stage: &Stage<'_>,
+    carrier: Carrier,
+    sockets: Sockets,
+    more: &str,
+    figure: &mut Figure,
+) -> Result<Running> {
+    let line = format!(
+        "sipp {}:{PORT} -i {} -t {} -nostdin {more}",
+        stage.address("b")?,
+        stage.address("a")?,
+        transport(carrier, sockets)
+    );
+    stage.start("a", &words(&line), figure)
+}
+
+/// Median µs from an INVITE to the first answer, and to the OK.
+fn lightly(
+    context: &Context<'_>,
+    stage: &Stage<'_>,
+    carrier: Carrier,
+    folder: &Folder,
+    calls: u32,
+    figure: &mut Figure,
+) -> Result<(f64, f64), Stop> {
+    let log = folder.file("messages.log");
+    let mut server = serve(context, stage, carrier, "-sn uas", MANY_FILES, figure)?;
+    let more = format!(
+        "-sn uac -m {calls} -r {LIGHT} {MANY_FILES} -trace_shortmsg -shortmessage_file {}",
+        log.display()
+    );
+    let mut client = client(stage, carrier, Sockets::One, &more, figure)?;
+    let ended = context.session.wait(&mut client, PATIENCE)?;
+    if !ended.status.success() {
+        return Err(Stop::Failed(client.failure("SIPp", &ended)));
+    }
+    stage.end(&mut server)?;
+    stage.check_carried("a", figure)?;
+    let text = std::fs::read_to_string(&log).context("SIPp wrote no log")?;
+    Ok(response_times(&text).context("SIPp's log has no answers")?)
+}
+
+/// What every SIPp is told: how many sockets it may have, below the usual limit of open files.
+const MANY_FILES: &str = "-max_socket 500";
+
+/// Calls per second, and the processor time of both ends for a call, µs.
+fn fully(
+    context: &Context<'_>,
+    stage: &Stage<'_>,
+    carrier: Carrier,
+    folder: &Folder,
+    calls: u32,
+    figure: &mut Figure,
+) -> Result<(f64, f64), Stop> {
+    let table = folder.file("client.csv");
+    let mut server = serve(context, stage, carrier, "-sn uas", MANY_FILES, figure)?;
+    let more = format!(
+        "-sn uac -m {calls} -r 100000 -l {AT_A_TIME} {MANY_FILES} -trace_stat -fd 1 -stf {}",
+        table.display()
+    );
+    let mut client = client(stage, carrier, Sockets::One, &more, figure)?;
+    let a = context.session.wait(&mut client, PATIENCE)?;
+    if !a.status.success() {
+        return Err(Stop::Failed(client.failure("SIPp", &a)));
+    }
+    let b = context.session.end(&mut server, PATIENCE)?;
+    stage.check_carried("a", figure)?;
+    let rate = last(&table, "CallRate(C)").context("SIPp wrote no rate")?;
+    let cpu = a.user + a.system + b.user + b.system;
+    Ok((rate, cpu.as_secs_f64() * 1e6 / f64::from(calls)))
+}
+
+/// What a server takes, bytes.
+struct Memory {
+    processes: f64,
+    kernel: f64,
+}
+
+/// A server with so many calls that are taken and not ended.
+fn with_clients(
+    context: &Context<'_>,
+    stage: &Stage<'_>,
+    carrier: Carrier,
+    folder: &Folder,
+    clients: u32,
+    figure: &mut Figure,
+) -> Result<Memory, Stop> {
+    let (ours, theirs) = (folder.file("server.csv"), folder.file("client.csv"));
+    for path in [&ours, &theirs] {
+        // It is there from the second run on.
+        let _ = std::fs::remove_file(path);
+    }
+    let scenario = |name: &str, text: String| -> Result<String> {
+        let path = folder.file(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(format!("-sf {}", path.display()))
+    };
+    let uas = scenario("uas.xml", server_scenario())?;
+    let uac = scenario("uac.xml", client_scenario())?;
+    if !context.quick {
+        context.session.pause(A_MOMENT)?;
+    }
+    let before = socket_objects()?;
+    let most = clients + SPARE / 2;
+    let more = |table: &Path| {
+        format!(
+            "-max_socket {most} -buff_size 1000000 -trace_stat -fd 1 -stf {}",
+            table.display()
+        )
+    };
+    let mut server = serve(context, stage, carrier, &uas, &more(&ours), figure)?;
+    let load = format!(
+        "{uac} -m {clients} -l {clients} -r {CLIENTS_PER_S} {}",
+        more(&theirs)
+    );
+    let mut client = client(stage, carrier, Sockets::PerCall, &load, figure)?;
+    let wanted = f64::from(clients) * ENOUGH;
+    let all_there = |_: &Running| {
+        let taken = |path: &Path| last(path, "CurrentCall").is_some_and(|now| now >= wanted);
+        Ok((taken(&ours) && taken(&theirs)).then_some(()))
+    };
+    let limit = PATIENCE;
+    context
+        .session
+        .until(&mut client, "a call of each client", limit, all_there)?;
+    // The last ones still have something to say.
+    context.session.pause(APART * INFOS + A_MOMENT)?;
+    let kernel = (socket_objects()? - before).max(0.0);
+    let (a, b) = (sockets(stage.lab(), "a")?, sockets(stage.lab(), "b")?);
+    let memory = Memory {
+        processes: proportional_bytes(stage.lab(), "b")?,
+        // Both hosts are this machine: each is counted by how many of the sockets it has.
+        kernel: kernel * b / (a + b).max(1.0),
+    };
+    stage.end(&mut client)?;
+    stage.end(&mut server)?;
+    stage.check_carried("b", figure)?;
+    Ok(memory)
+}
+
+/// A call as a scenario of SIPp's: taken, then [`INFOS`] questions with their answers, and no end.
+fn client_scenario() -> String {
+    let invite = request("INVITE", "<sip:service@[remote_ip]:[remote_port]>", 1);
+    let peer = "<sip:service@[remote_ip]:[remote_port]>[peer_tag_param]";
+    let mut steps = format!(
+        "{}<recv response=\"180\" optional=\"true\"/><recv response=\"200\"/>{}",
+        sent(" retrans=\"500\"", &invite),
+        sent("", &request("ACK", peer, 1))
+    );
+    for info in 0..INFOS {
+        steps += &format!("<pause milliseconds=\"{}\"/>", APART.as_millis());
+        steps += &sent(" retrans=\"500\"", &request("INFO", peer, info + 2));
+        steps += "<recv response=\"200\"/>";
+    }
+    scenario(&(steps + "<pause milliseconds=\"600000\"/>"))
+}
+
+/// The other end of [`client_scenario`].
+fn server_scenario() -> String {
+    let taken = answer("200 OK", ";tag=[pid]SIPpTag[call_number]");
+    let mut steps = format!(
+        "<recv request=\"INVITE\"/>{}{}<recv request=\"ACK\" optional=\"true\"/>",
+        sent("", &answer("180 Ringing", ";tag=[pid]SIPpTag[call_number]")),
+        sent(" retrans=\"500\"", &taken)
+    );
+    for _ in 0..INFOS {
+        steps += "<recv request=\"INFO\"/>";
+        steps += &sent("", &answer("200 OK", ""));
+    }
+    scenario(&(steps + "<pause milliseconds=\"600000\"/>"))
+}
+
+fn scenario(steps: &str) -> String {
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<scenario name=\"figure\">{steps}</scenario>\n"
+    )
+}
+
+fn sent(options: &str, message: &str) -> String {
+    format!("<send{options}><![CDATA[\n{message}\n]]></send>\n")
+}
+
+fn request(method: &str, to: &str, sequence: u32) -> String {
+    format!(
+        "{method} sip:service@[remote_ip]:[remote_port] SIP/2.0\n\
+         Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]\n\
+         From: sipp <sip:sipp@[local_ip]:[local_port]>;tag=[pid]SIPpTag[call_number]\n\
+         To: service {to}\n\
+         Call-ID: [call_id]\n\
+         CSeq: {sequence} {method}\n\
+         Contact: <sip:sipp@[local_ip]:[local_port];transport=[transport]>\n\
+         Max-Forwards: 70\n\
+         Content-Length: 0\n"
+    )
+}
+
+fn answer(status: &str, tag: &str) -> String {
+    format!(
+        "SIP/2.0 {status}\n[last_Via:]\n[last_From:]\n[last_To:]{tag}\n[last_Call-ID:]\n[last_CSeq:]\n\
+         Contact: <sip:[local_ip]:[local_port];transport=[transport]>\nContent-Length: 0\n"
+    )
+}
+
+/// Medians of the times from each call's INVITE to its first answer and to its OK, µs.
+fn response_times(log: &str) -> Option<(f64, f64)> {
+    let mut asked = HashMap::new();
+    let mut answered = BTreeSet::new();
+    let (mut first, mut taken) = (Vec::new(), Vec::new());
+    for line in log.lines() {
+        // Day, time, seconds, S or R, the call, CSeq, the first line of the message.
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [_, _, seconds, way, call, sequence, message] = columns[..] else {
+            continue;
+        };
+        let Some(now) = seconds.parse::<f64>().ok() else {
+            continue;
+        };
+        if !sequence.ends_with("INVITE") {
+            continue;
+        }
+        if way == "S" {
+            // One that is repeated was asked when it was asked first.
+            asked.entry(call).or_insert(now);
+        } else if let Some(begun) = asked.get(call) {
+            let time = (now - begun) * 1e6;
+            if answered.insert(call) {
+                first.push(time);
+            }
+            if message.contains(" 200 ") {
+                taken.push(time);
+            }
+        }
+    }
+    median(first).zip(median(taken))
+}
+
+/// A column of the last line that SIPp has written to its table.
+fn last(table: &Path, column: &str) -> Option<f64> {
+    column_of(&std::fs::read_to_string(table).ok()?, column)
+}
+
+fn column_of(text: &str, column: &str) -> Option<f64> {
+    // A line that is being written does not count.
+    let whole = text.rsplit_once('\n')?.0;
+    let mut lines = whole.lines();
+    let index = lines.next()?.split(';').position(|name| name == column)?;
+    lines.next_back()?.split(';').nth(index)?.parse().ok()
+}
+
+/// Memory of all processes on a host, bytes: what they share with others counts in part.
+fn proportional_bytes(lab: &Lab, host: &str) -> Result<f64> {
+    let mut kib = 0.0;
+    for pid in lab.processes(host)? {
+        let path = format!("/proc/{}/smaps_rollup", pid.as_raw_pid());
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let words = line.and_then(|line| line.split_whitespace().next());
+        let found: f64 = words
+            .and_then(|word| word.parse().ok())
+            .ok_or_else(|| anyhow!("{path} has no Pss"))?;
+        kib += found;
+    }
+    Ok(kib * 1024.0)
+}
+
+/// Memory of the objects that the machine's sockets are made of, bytes.
+fn socket_objects() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/slabinfo").context(
+        "the kernel's memory for sockets cannot be told (/proc/slabinfo: for root only)",
+    )?;
+    Ok(objects(&text))
+}
+
+fn objects(slabinfo: &str) -> f64 {
+    let bytes = |line: &str| -> Option<f64> {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        // The name; objects in use; all objects; bytes of one.
+        let used: f64 = words.next()?.parse().ok()?;
+        let size: f64 = words.nth(1)?.parse().ok()?;
+        OBJECTS.contains(&name).then_some(used * size)
+    };
+    slabinfo.lines().filter_map(bytes).sum()
+}
+
+/// TCP and UDP sockets of a host.
+fn sockets(lab: &Lab, host: &str) -> Result<f64> {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/sockstat");
+    Ok(in_use(&lab.host(host)?.netns().run(read)??))
+}
+
+fn in_use(sockstat: &str) -> f64 {
+    let lines = sockstat.lines();
+    let counts = lines.filter_map(|line| {
+        let rest = line
+            .strip_prefix("TCP: inuse ")
+            .or_else(|| line.strip_prefix("UDP: inuse "))?;
+        rest.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    counts.sum()
+}
+
+/// As many open files as this process, and those that it starts, may have.
+fn raise_files() -> Result<u64> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, limit).context("cannot raise the limit of open files")?;
+    Ok(maximum.unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_timed_from_its_invite_to_its_first_answer_and_to_its_ok() {
+        let log = "\
+            d\tt\t100.000000\tS\t1@a\tCSeq:1 INVITE\tINVITE sip:b SIP/2.0\n\
+            d\tt\t100.000100\tR\t1@a\tCSeq:1 INVITE\tSIP/2.0 180 Ringing\n\
+            d\tt\t100.000250\tR\t1@a\tCSeq:1 INVITE\tSIP/2.0 200 OK\n\
+            d\tt\t100.000300\tS\t1@a\tCSeq:1 ACK\tACK sip:b SIP/2.0\n\
+            d\tt\t100.000900\tR\t1@a\tCSeq:2 BYE\tSIP/2.0 200 OK\n\
+            a line of something else\n";
+        let (first, taken) = response_times(log).unwrap();
+        assert!((first - 100.0).abs() < 1.0 && (taken - 250.0).abs() < 1.0);
+        assert_eq!(response_times(""), None);
+    }
+
+    #[test]
+    fn the_last_whole_line_of_a_table_counts() {
+        let text = "A;CurrentCall;B;\n1;2;3;\n4;5;6;\n7;8";
+        assert_eq!(column_of(text, "CurrentCall"), Some(5.0));
+        assert_eq!(column_of(text, "C"), None);
+        assert_eq!(column_of("A;CurrentCall;\n", "CurrentCall"), None);
+    }
+
+    #[test]
+    fn kernel_memory_is_that_of_the_objects_of_sockets() {
+        let text =
+            "slabinfo - version: 2.1\nUDP 10 20 1000 1 1 : x\ndentry 9 9 9 1 1\nfilp 2 4 100 1 1\n";
+        assert!((objects(text) - 10_200.0).abs() < 0.5);
+        let text = "sockets: used 9\nTCP: inuse 3 orphan 0\nUDP: inuse 4 mem 2\nUDPLITE: inuse 7\n";
+        assert!((in_use(text) - 7.0).abs() < 0.5);
+    }
+}

@@ -1,0 +1,150 @@
+//! Figure 9: how long VLC fills its buffer before it plays.
+//!
+//! A VLC on host `b` streams a film in real time, by UDP to host `a` or by HTTP to whoever asks. Another one on host `a` is started
+//! when the stream runs. It says itself when its buffer (a second of film, its default) is full, and how long that took from
+//! the first time stamp in the stream on.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::bench::Context;
+use super::programs::{CARRIERS, Carrier, Folder, NOBODY, Stage, tried};
+use super::record::{Figure, Sample};
+use crate::compare::session::Stop;
+use crate::compare::tool::Plan;
+
+/// Where HTTP is served, and where UDP goes.
+const HTTP_PORT: u16 = 8090;
+const UDP_PORT: u16 = 7002;
+/// How long a server has streamed when the client starts. Just after its own start VLC's HTTP server gives more than a second of film at
+/// once, which would be measured instead.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// A client that has not filled its buffer by then never will.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Measures; charts 0: from the client's start, 1: VLC's own count.
+pub(super) fn buffering(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    let folder = Folder::new()?;
+    let Ok(home) = folder.nobodys() else {
+        figure.not_run =
+            Some("not run: VLC refuses to be root, and there is nobody else here".into());
+        return Ok(());
+    };
+    let before = as_nobody(&home);
+    figure.not_run = context.missing(&["cvlc", "ffmpeg", "setpriv"], &before)?;
+    if figure.not_run.is_some() {
+        return Ok(());
+    }
+    let film = folder.file("film.ts");
+    make_film(&film)?;
+    for repetition in 0..context.repeat {
+        context.settle(figure);
+        for carrier in CARRIERS {
+            let stage = Stage::new(context, carrier, &before, &home)?;
+            let (from_start, own) = measure(context, &stage, carrier, &film, figure)?;
+            for (chart, value) in [from_start, own].into_iter().enumerate() {
+                figure.charts[chart].add(carrier.name(), 0, Sample::of(value));
+            }
+            super::datagram::told(repetition, carrier.name());
+        }
+    }
+    Ok(())
+}
+
+/// Thirty seconds of film: 2 Mbit/s, a key picture twice a second.
+fn make_film(path: &Path) -> anyhow::Result<()> {
+    let line = "-v error -f lavfi -i testsrc2=size=640x360:rate=25:duration=30 -f lavfi -i sine=duration=30 -c:v mpeg2video -b:v 2M \
+                -g 12 -c:a mp2 -f mpegts";
+    let mut ffmpeg = Command::new("ffmpeg");
+    ffmpeg.args(line.split_whitespace()).arg(path);
+    tried(&mut ffmpeg).context("ffmpeg cannot make a film")
+}
+
+/// VLC does not run as root.
+fn as_nobody(home: &Path) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["setpriv".into()];
+    for option in ["--reuid", "--regid"] {
+        words.push(format!("{option}={NOBODY}").into());
+    }
+    words.extend(["--clear-groups".into(), "env".into()]);
+    for variable in ["HOME=", "XDG_RUNTIME_DIR="] {
+        let mut word = OsString::from(variable);
+        word.push(home);
+        words.push(word);
+    }
+    words
+}
+
+/// Milliseconds from the client's start until its buffer is full, and those that it counts itself.
+fn measure(
+    context: &Context<'_>,
+    stage: &Stage<'_>,
+    carrier: Carrier,
+    film: &Path,
+    figure: &mut Figure,
+) -> Result<(f64, f64), Stop> {
+    let (a, b) = (stage.address("a")?, stage.address("b")?);
+    let (to, from) = if carrier.is_tcp() {
+        (
+            format!("#std{{access=http,mux=ts,dst=:{HTTP_PORT}/film}}"),
+            format!("http://{b}:{HTTP_PORT}/film"),
+        )
+    } else {
+        (
+            format!("#std{{access=udp,mux=ts,dst={a}:{UDP_PORT}}}"),
+            format!("udp://@:{UDP_PORT}"),
+        )
+    };
+    let film = film.to_string_lossy();
+    let line = ["cvlc", "-q", &film, "--repeat", "--sout", &to].map(String::from);
+    let mut server = stage.start("b", &line, figure)?;
+    if carrier.is_tcp() {
+        let plan = Plan {
+            server: Vec::new(),
+            client: Vec::new(),
+            port: HTTP_PORT,
+            udp: false,
+            server_ends: false,
+        };
+        context.session.listening(stage.lab(), &plan, &mut server)?;
+    }
+    context.session.pause(WARM_UP)?;
+    let line = ["cvlc", "-vv", &from, "--vout", "dummy", "--aout", "dummy"];
+    let begun = Instant::now();
+    let mut client = stage.start("a", &line.map(String::from), figure)?;
+    let own = context
+        .session
+        .until(&mut client, "VLC", PATIENCE, |client| {
+            Ok(own_count(&client.stderr()))
+        })?;
+    let from_start = begun.elapsed().as_secs_f64() * 1e3;
+    stage.end(&mut client)?;
+    stage.end(&mut server)?;
+    stage.check_carried("a", figure)?;
+    // It streamed before there was somebody to carry for.
+    stage.read_report("b")?;
+    Ok((from_start, own))
+}
+
+/// Of "Stream buffering done (1057 ms in 981 ms)" the second.
+fn own_count(log: &str) -> Option<f64> {
+    let (_, rest) = log.split_once("Stream buffering done (")?;
+    let (_, rest) = rest.split_once(" ms in ")?;
+    rest.split_once(" ms)")?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vlc_says_how_long_its_buffer_took() {
+        let log = "x\n[00] main input debug: Stream buffering done (1057 ms in 981 ms)\nmore";
+        assert_eq!(own_count(log), Some(981.0));
+        assert_eq!(own_count("Buffering 95%\nStream buffering done (10"), None);
+    }
+}
