@@ -1,4 +1,5 @@
 //! A hostile peer: whatever it sends is refused by name, and costs no more than its octets.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
 mod common;
 
