@@ -1,4 +1,5 @@
 //! Octets of others: an independent encoder of version 2, and the original programs' of versions 0 and 1.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
 use haul_xsp::v1::{self, Block, Kind, MessageV0, Parsed};
 use haul_xsp::wire::{
