@@ -315,9 +315,7 @@ impl Producer {
 
     /// Whether the peer's wish for no more changes anything.
     pub(crate) fn is_stoppable(&self, conn: ConnId) -> bool {
-        self.conns
-            .get(&conn)
-            .is_some_and(|tx| !tx.end_packed && !matches!(tx.end, Some(End::Reset(_))))
+        self.conns.get(&conn).is_some_and(|tx| !tx.end_packed)
     }
 
     pub(crate) fn has_ended(&self, conn: ConnId) -> bool {
@@ -915,6 +913,11 @@ impl Producer {
                     .map(|range| (*conn, range)),
             );
             tx.packed = tx.ready.front().map_or(tx.next, |range| range.offset);
+            if matches!(tx.end, Some(End::Reset(_))) {
+                // A reset drops what is in no slab, and there is none any more.
+                tx.next = tx.packed;
+                used_up.extend(tx.ready.drain(..).map(|range| (*conn, range)));
+            }
             tx.credit = tx.packed;
             tx.grants.clear();
             (tx.in_round, tx.in_slabs) = (false, 0);
