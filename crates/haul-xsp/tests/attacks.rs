@@ -1,5 +1,11 @@
 //! A hostile peer: whatever it sends is refused by name, and costs no more than its octets.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "what is not there where it must be fails the test"
+)]
+
 mod common;
 
 use haul_xsp::bag::{ConsumerConfig, ProducerConfig};

@@ -1,5 +1,10 @@
 //! Octets of others: an independent encoder of version 2, and the original programs' of versions 0 and 1.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "what is not there where it must be fails the test"
+)]
+
 use haul_xsp::v1::{self, Block, Kind, MessageV0, Parsed};
 use haul_xsp::wire::{
     Address, Endpoint, HEADER_LEN, Header, HopFlags, Key, ParseError, Pdu, Proto, Record, SlabAck,

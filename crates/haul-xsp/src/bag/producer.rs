@@ -273,6 +273,7 @@ impl Producer {
             tx.end = Some(End::Fin);
             (tx.end_packed, tx.end_acked) = (true, true);
             tx.delivered = tx.next + 1;
+            tx.end_told = true;
         }
     }
 
@@ -293,7 +294,7 @@ impl Producer {
         self.conns.get(&conn).is_none_or(|tx| match tx.end {
             // Memory that a slab names may still be read.
             _ if tx.in_slabs > 0 => false,
-            Some(_) if tx.delivered > tx.next => true,
+            Some(_) if tx.end_told => true,
             Some(End::Fin) if self.config.await_delivery && !tx.abandoned => false,
             Some(_) => tx.end_packed && tx.end_acked,
             None => false,
@@ -304,6 +305,13 @@ impl Producer {
     pub(crate) fn abandon(&mut self, conn: ConnId) {
         if let Some(tx) = self.conns.get_mut(&conn) {
             tx.abandoned = true;
+        }
+    }
+
+    /// The far end has seen the end of the stream, whatever came before it.
+    pub(crate) fn on_finished(&mut self, conn: ConnId) {
+        if let Some(tx) = self.conns.get_mut(&conn) {
+            tx.end_told |= tx.end.is_some();
         }
     }
 
@@ -822,6 +830,7 @@ impl Producer {
             return Err(Breach::Delivered);
         }
         tx.delivered = tx.delivered.max(delivered);
+        tx.end_told |= tx.end.is_some() && delivered > tx.next;
         let freed = trim(&mut tx.retained, delivered);
         for range in freed {
             self.free(conn, range.offset, range.place);
@@ -921,7 +930,7 @@ impl Producer {
             tx.credit = tx.packed;
             tx.grants.clear();
             (tx.in_round, tx.in_slabs) = (false, 0);
-            if tx.delivered <= tx.next {
+            if !tx.end_told {
                 (tx.end_packed, tx.end_acked) = (false, false);
             }
             self.ready_bytes += tx.ready.iter().map(|range| range.place.len).sum::<u64>();
