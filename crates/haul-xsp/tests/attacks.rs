@@ -120,8 +120,8 @@ fn breach(breach: Breach) -> Error {
     Error::PeerMisbehaved(Misbehaviour::Slab(breach))
 }
 
-#[test]
-fn slabs_that_break_a_rule_are_refused_by_name() {
+/// What is sent, the last of which breaks a rule.
+fn slab_cases() -> Vec<(Vec<Pdu>, Breach)> {
     let fin = Record {
         fin: true,
         ..record(0, 10)
@@ -142,7 +142,7 @@ fn slabs_that_break_a_rule_are_refused_by_name() {
         records: vec![record(0, 1)],
     });
     let many = (0..65).map(|at| record(at, 1)).collect();
-    let cases: Vec<(Vec<Pdu>, Breach)> = vec![
+    vec![
         (vec![slab(1, vec![record(0, 1)])], Breach::Order),
         (vec![slab(0, Vec::new())], Breach::Window),
         (vec![slab(0, many)], Breach::Window),
@@ -219,8 +219,12 @@ fn slabs_that_break_a_rule_are_refused_by_name() {
             }],
             Breach::Connection,
         ),
-    ];
-    for (pdus, wanted) in cases {
+    ]
+}
+
+#[test]
+fn slabs_that_break_a_rule_are_refused_by_name() {
+    for (pdus, wanted) in slab_cases() {
         let mut victim = Victim::open();
         let (last, before) = pdus.split_last().unwrap();
         before.iter().for_each(|pdu| victim.send(pdu).unwrap());

@@ -930,9 +930,7 @@ impl Producer {
             tx.credit = tx.packed;
             tx.grants.clear();
             (tx.in_round, tx.in_slabs) = (false, 0);
-            if !tx.end_told {
-                (tx.end_packed, tx.end_acked) = (false, false);
-            }
+            (tx.end_packed, tx.end_acked) = (tx.end_told, tx.end_told);
             self.ready_bytes += tx.ready.iter().map(|range| range.place.len).sum::<u64>();
         }
         for (conn, range) in used_up {

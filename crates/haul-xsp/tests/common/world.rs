@@ -528,6 +528,11 @@ impl World {
         let app = &mut self.apps[usize::from(node != 0)];
         match event {
             Event::ConnRequest { conn, .. } => {
+                // Opened and reset here before, which its opener never learned.
+                if app.streams.get(&conn).is_some_and(|stream| stream.closed) {
+                    self.session(half).unwrap().refuse_conn(conn, 104).unwrap();
+                    return;
+                }
                 app.stream(&mut self.random, conn).open = true;
                 self.session(half).unwrap().accept_conn(conn).unwrap();
             }
