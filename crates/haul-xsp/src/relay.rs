@@ -31,7 +31,7 @@ impl Side {
 /// What a gateway is left to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RelayEvent {
-    /// The next hop refused or failed while the session was opened: try another ([`crate::next_hop`]), or
+    /// The next hop refused or failed while the session was opened: try another ([`crate::Directory::next_hop`]), or
     /// [`Relay::give_up`].
     HopFailed(Error),
     /// The session is open through this gateway.
