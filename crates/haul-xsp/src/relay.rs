@@ -53,7 +53,7 @@ pub enum RelayEvent {
     },
     /// Something about the segment's channels, which are each segment's own.
     Segment(Side, Event),
-    /// Over, and both sides know.
+    /// Over: what is in `poll_transmit` of both sides is the last; then their control connections are to be closed.
     Closed(Error),
 }
 
@@ -185,6 +185,8 @@ impl Relay {
         if other.state() != State::Closed {
             match &error {
                 Error::Closed => other.close(NackStatus::Done, false),
+                // The far end keeps the session, and its owner may come over another way.
+                Error::Lost | Error::TimedOut if other.is_end_to_end() => other.drop_silently(),
                 Error::Ended {
                     status: NackStatus::Done,
                     ..

@@ -1,5 +1,9 @@
 //! Octets of others: an independent encoder of version 2, and the original programs' of versions 0 and 1.
-#![expect(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "what is not there where it must be fails the test"
+)]
 
 use haul_xsp::v1::{self, Block, Kind, MessageV0, Parsed};
 use haul_xsp::wire::{

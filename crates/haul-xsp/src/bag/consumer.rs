@@ -610,6 +610,11 @@ impl Consumer {
                 continue;
             };
             let left = item.record.len - item.posted;
+            // All of it is asked for already, and it is done with when it has been checked.
+            if left == 0 {
+                self.to_get.pop_front();
+                continue;
+            }
             let offset = item.record.offset + u64::from(item.posted);
             let rx = self
                 .conns
@@ -626,10 +631,6 @@ impl Consumer {
                 }
                 continue;
             };
-            if left == 0 {
-                self.to_get.pop_front();
-                continue;
-            }
             let len = u64::from(left.min(chunk)).min(room);
             if let Err(at) = self.pacer.take(now, len) {
                 self.paced_until = Some(at);

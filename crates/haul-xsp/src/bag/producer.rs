@@ -273,6 +273,7 @@ impl Producer {
             tx.end = Some(End::Fin);
             (tx.end_packed, tx.end_acked) = (true, true);
             tx.delivered = tx.next + 1;
+            tx.end_told = true;
         }
     }
 
@@ -293,7 +294,7 @@ impl Producer {
         self.conns.get(&conn).is_none_or(|tx| match tx.end {
             // Memory that a slab names may still be read.
             _ if tx.in_slabs > 0 => false,
-            Some(_) if tx.delivered > tx.next => true,
+            Some(_) if tx.end_told => true,
             Some(End::Fin) if self.config.await_delivery && !tx.abandoned => false,
             Some(_) => tx.end_packed && tx.end_acked,
             None => false,
@@ -307,6 +308,13 @@ impl Producer {
         }
     }
 
+    /// The far end has seen the end of the stream, whatever came before it.
+    pub(crate) fn on_finished(&mut self, conn: ConnId) {
+        if let Some(tx) = self.conns.get_mut(&conn) {
+            tx.end_told |= tx.end.is_some();
+        }
+    }
+
     /// What a peer that has all of a stream, and its half close, tells.
     pub(crate) fn whole(&self, conn: ConnId) -> Option<u64> {
         let tx = self.conns.get(&conn)?;
@@ -315,9 +323,7 @@ impl Producer {
 
     /// Whether the peer's wish for no more changes anything.
     pub(crate) fn is_stoppable(&self, conn: ConnId) -> bool {
-        self.conns
-            .get(&conn)
-            .is_some_and(|tx| !tx.end_packed && !matches!(tx.end, Some(End::Reset(_))))
+        self.conns.get(&conn).is_some_and(|tx| !tx.end_packed)
     }
 
     pub(crate) fn has_ended(&self, conn: ConnId) -> bool {
@@ -824,6 +830,7 @@ impl Producer {
             return Err(Breach::Delivered);
         }
         tx.delivered = tx.delivered.max(delivered);
+        tx.end_told |= tx.end.is_some() && delivered > tx.next;
         let freed = trim(&mut tx.retained, delivered);
         for range in freed {
             self.free(conn, range.offset, range.place);
@@ -915,12 +922,15 @@ impl Producer {
                     .map(|range| (*conn, range)),
             );
             tx.packed = tx.ready.front().map_or(tx.next, |range| range.offset);
+            if matches!(tx.end, Some(End::Reset(_))) {
+                // A reset drops what is in no slab, and there is none any more.
+                tx.next = tx.packed;
+                used_up.extend(tx.ready.drain(..).map(|range| (*conn, range)));
+            }
             tx.credit = tx.packed;
             tx.grants.clear();
             (tx.in_round, tx.in_slabs) = (false, 0);
-            if tx.delivered <= tx.next {
-                (tx.end_packed, tx.end_acked) = (false, false);
-            }
+            (tx.end_packed, tx.end_acked) = (tx.end_told, tx.end_told);
             self.ready_bytes += tx.ready.iter().map(|range| range.place.len).sum::<u64>();
         }
         for (conn, range) in used_up {

@@ -505,13 +505,21 @@ impl Session {
             if known.passed > 0 {
                 self.acked.insert(conn, known.passed);
             }
+            if phase == ConnPhase::Asked {
+                if is_anew {
+                    self.forget_asked(conn);
+                }
+                continue;
+            }
             match states.get(&conn) {
                 // Between, what a gateway has passed on says nothing about the far end.
                 Some(state) if self.ack.end_to_end && is_anew => {
-                    let delivered = state.delivered.saturating_add(u64::from(state.finished));
                     self.producer
-                        .on_delivered(conn, delivered)
+                        .on_delivered(conn, state.delivered)
                         .map_err(Misbehaviour::Slab)?;
+                    if state.finished {
+                        self.producer.on_finished(conn);
+                    }
                 }
                 Some(_) => {}
                 None if phase == ConnPhase::Opening => self.send_conn_open(conn),
@@ -538,6 +546,17 @@ impl Session {
             self.ending.insert(conn);
         }
         Ok(())
+    }
+
+    /// A connection that waits for this end's answer, on a way that is no more: its opener opens it again.
+    fn forget_asked(&mut self, conn: ConnId) {
+        let asked =
+            |event: &Event| matches!(event, Event::ConnRequest { conn: of, .. } if *of == conn);
+        self.forget(conn);
+        match self.events.iter().position(asked) {
+            Some(at) => drop(self.events.remove(at)),
+            None => self.events.push_back(Event::ConnLost(conn)),
+        }
     }
 
     /// The peer, which is the same as before, does not know the connection any more: it is done with it, and its last word

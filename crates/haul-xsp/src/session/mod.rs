@@ -499,6 +499,17 @@ impl Session {
         });
     }
 
+    /// Whether acknowledgement from end to end was asked for.
+    pub(crate) const fn is_end_to_end(&self) -> bool {
+        self.open.end_to_end
+    }
+
+    /// Over, without a word: the peer sees its control connection end, and may keep the session.
+    pub(crate) fn drop_silently(&mut self) {
+        self.link = None;
+        self.end(Error::Closed);
+    }
+
     fn end(&mut self, error: Error) {
         if self.state != State::Closed {
             self.state = State::Closed;

@@ -502,6 +502,11 @@ impl World {
                     RelayEvent::Suspended(Side::Far) => {
                         self.at(20 * MS, Happening::Reconnect { segment: node });
                     }
+                    RelayEvent::Closed(_) => {
+                        for segment in [node - 1, node] {
+                            self.at(20 * MS, Happening::Break { segment });
+                        }
+                    }
                     RelayEvent::HopFailed(error) => {
                         if let Node::Gateway(relay) = &mut self.nodes[node] {
                             relay.give_up(error.status(), node as u16, "next hop");
@@ -523,6 +528,11 @@ impl World {
         let app = &mut self.apps[usize::from(node != 0)];
         match event {
             Event::ConnRequest { conn, .. } => {
+                // Opened and reset here before, which its opener never learned.
+                if app.streams.get(&conn).is_some_and(|stream| stream.closed) {
+                    self.session(half).unwrap().refuse_conn(conn, 104).unwrap();
+                    return;
+                }
                 app.stream(&mut self.random, conn).open = true;
                 self.session(half).unwrap().accept_conn(conn).unwrap();
             }

@@ -79,7 +79,8 @@ impl Consumer {
 
     /// How far streams have got is about to be told: nothing is handed out and nothing released until that is over.
     pub(crate) fn freeze(&mut self) {
-        self.frozen = true;
+        // Only the ends of a session tell what they have; a gateway goes on.
+        self.frozen = self.acknowledge;
     }
 
     fn thaw(&mut self) {

@@ -36,6 +36,8 @@ pub(super) struct Tx {
     pub(super) end: Option<End>,
     pub(super) end_packed: bool,
     pub(super) end_acked: bool,
+    /// The far end has told that the end of the stream has arrived.
+    pub(super) end_told: bool,
     /// The far end wants nothing more, and will not tell what it has.
     pub(super) abandoned: bool,
     /// Waits in `Producer::round`.
