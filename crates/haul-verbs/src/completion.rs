@@ -162,7 +162,8 @@ pub enum WcOpcode {
     /// A Write-Record, at its source.
     WriteRecord,
     /// A Write-Record, at its target: [`Qp::take_record`](crate::Qp::take_record) with the completion's `wr_id` says what was
-    /// placed. Takes no receive work request.
+    /// placed. Takes no receive work request, so it may fill no more than half of the completion queue: a record beyond that is
+    /// kept, but has no completion.
     RecvWriteRecord,
 }
 

@@ -182,7 +182,7 @@ pub struct DatagramStatistics {
     pub refused: u64,
     /// Segments of a record that was closed; not placed.
     pub late: u64,
-    /// Room for messages in parts, or for records, was short.
+    /// Room for messages in parts, for records, or for their completions was short.
     pub evicted: u64,
     /// RD: segments sent again.
     pub resent: u64,

@@ -94,6 +94,12 @@ impl Queue {
         fits
     }
 
+    /// Whether `more` completions leave half of the queue free: what a peer can cause without a work request of this end must not
+    /// push out what work requests are owed.
+    pub(super) fn has_half_free(&self, more: usize) -> bool {
+        self.len.load(Ordering::Acquire) + more <= self.capacity / 2
+    }
+
     fn notify(&self, batch: &[Pushed]) {
         self.wake_sleepers();
         let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;

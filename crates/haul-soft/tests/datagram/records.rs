@@ -301,3 +301,25 @@ fn a_read_repairs_what_is_lost_on_the_way() {
     assert!(near.read(0, 30_000) == bytes);
     assert!(!relay.lost().is_empty());
 }
+
+#[test]
+fn a_flood_of_records_does_not_overflow_the_completion_queue() {
+    let (near, far) = (End::new(), End::new());
+    let half = 4_096 / 2;
+    for nth in 1..=half + 100 {
+        near.post(nth, SendOp::WriteRecord(far.mr.remote(0)), 0, 1, far.peer());
+        near.success(nth, WcOpcode::WriteRecord);
+        // No more than the socket holds.
+        if nth % 50 == 0 {
+            far.counts(|counted| counted.received >= nth);
+        }
+    }
+    let counted = far.counts(|counted| counted.evicted >= 100);
+    assert_eq!(counted.evicted, 100);
+    assert_eq!(far.qp.state(), QpState::Rts);
+    for _ in 0..half {
+        let wc = far.completion();
+        assert_eq!(wc.status, WcStatus::Success);
+    }
+    far.nothing();
+}

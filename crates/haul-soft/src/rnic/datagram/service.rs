@@ -57,6 +57,8 @@ pub(in crate::rnic) struct Service {
     early: VecDeque<haul_iwarp::RecvWr>,
     /// Send work requests that are posted and not complete.
     outstanding: u32,
+    /// Records that are kept without a completion, because the queue was too full of others.
+    unannounced: u64,
     records: Records,
     standing: Standing,
     /// Requests with a datagram that was not sent, by slot.
@@ -131,6 +133,7 @@ impl Service {
             link: None,
             early: VecDeque::new(),
             outstanding: 0,
+            unannounced: 0,
             records: Records::default(),
             standing: Standing::default(),
             unsent: Vec::new(),
@@ -728,6 +731,10 @@ impl Service {
     fn note_record(&mut self, record: WriteRecord) {
         let (valid, source, imm) = (record.valid, record.source, record.imm);
         let wr_id = self.records.keep(record);
+        if !self.shape.recv_cq.has_half_free(self.received.len() + 1) {
+            self.unannounced += 1;
+            return;
+        }
         let mut pushed = self.completion(wr_id, WcStatus::Success, WcOpcode::RecvWriteRecord);
         pushed.wc.byte_len = valid;
         pushed.wc.src = Some(source);
@@ -801,6 +808,7 @@ impl Service {
         let mut statistics = link.core.statistics();
         statistics.bad_checksum += link.bad_checksum;
         statistics.malformed += link.malformed;
+        statistics.evicted += self.unannounced;
         let drops = link.socket.receive_buffer_drops().unwrap_or(0);
         statistics.kernel_drops = drops.into();
         statistics
