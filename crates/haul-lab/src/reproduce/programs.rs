@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use haul_io::process::Ended;
 use serde_json::Value;
 
 use super::bench::Context;
@@ -176,8 +177,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Asks a program to end; how it did is its own affair.
-    pub(super) fn end(&self, running: &mut Running) -> Result<(), Stop> {
-        self.context.session.end(running, END).map(|_| ())
+    pub(super) fn end(&self, running: &mut Running) -> Result<Ended, Stop> {
+        self.context.session.end(running, END)
     }
 
     fn report(&self, host: &str) -> PathBuf {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use haul_io::process::Ended;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::bench::Context;
@@ -194,6 +195,29 @@ fn client(
     stage.start("a", &words(&line), figure)
 }
 
+/// What every SIPp is told: how many sockets it may have, below the usual limit of open files.
+const MANY_FILES: &str = "-max_socket 500";
+
+/// SIPp's own client and server, until the client has ended well; what the client and the server used.
+fn call(
+    context: &Context<'_>,
+    stage: &Stage<'_>,
+    carrier: Carrier,
+    more: &str,
+    figure: &mut Figure,
+) -> Result<[Ended; 2], Stop> {
+    let mut server = serve(context, stage, carrier, "-sn uas", MANY_FILES, figure)?;
+    let more = format!("-sn uac {MANY_FILES} {more}");
+    let mut client = client(stage, carrier, Sockets::One, &more, figure)?;
+    let a = context.session.wait(&mut client, PATIENCE)?;
+    if !a.status.success() {
+        return Err(Stop::Failed(client.failure("SIPp", &a)));
+    }
+    let b = stage.end(&mut server)?;
+    stage.check_carried("a", figure)?;
+    Ok([a, b])
+}
+
 /// Median µs from an INVITE to the first answer, and to the OK.
 fn lightly(
     context: &Context<'_>,
@@ -204,24 +228,14 @@ fn lightly(
     figure: &mut Figure,
 ) -> Result<(f64, f64), Stop> {
     let log = folder.file("messages.log");
-    let mut server = serve(context, stage, carrier, "-sn uas", MANY_FILES, figure)?;
     let more = format!(
-        "-sn uac -m {calls} -r {LIGHT} {MANY_FILES} -trace_shortmsg -shortmessage_file {}",
+        "-m {calls} -r {LIGHT} -trace_shortmsg -shortmessage_file {}",
         log.display()
     );
-    let mut client = client(stage, carrier, Sockets::One, &more, figure)?;
-    let ended = context.session.wait(&mut client, PATIENCE)?;
-    if !ended.status.success() {
-        return Err(Stop::Failed(client.failure("SIPp", &ended)));
-    }
-    stage.end(&mut server)?;
-    stage.check_carried("a", figure)?;
+    call(context, stage, carrier, &more, figure)?;
     let text = std::fs::read_to_string(&log).context("SIPp wrote no log")?;
     Ok(response_times(&text).context("SIPp's log has no answers")?)
 }
-
-/// What every SIPp is told: how many sockets it may have, below the usual limit of open files.
-const MANY_FILES: &str = "-max_socket 500";
 
 /// Calls per second, and the processor time of both ends for a call, µs.
 fn fully(
@@ -233,18 +247,11 @@ fn fully(
     figure: &mut Figure,
 ) -> Result<(f64, f64), Stop> {
     let table = folder.file("client.csv");
-    let mut server = serve(context, stage, carrier, "-sn uas", MANY_FILES, figure)?;
     let more = format!(
-        "-sn uac -m {calls} -r 100000 -l {AT_A_TIME} {MANY_FILES} -trace_stat -fd 1 -stf {}",
+        "-m {calls} -r 100000 -l {AT_A_TIME} -trace_stat -fd 1 -stf {}",
         table.display()
     );
-    let mut client = client(stage, carrier, Sockets::One, &more, figure)?;
-    let a = context.session.wait(&mut client, PATIENCE)?;
-    if !a.status.success() {
-        return Err(Stop::Failed(client.failure("SIPp", &a)));
-    }
-    let b = context.session.end(&mut server, PATIENCE)?;
-    stage.check_carried("a", figure)?;
+    let [a, b] = call(context, stage, carrier, &more, figure)?;
     let rate = last(&table, "CallRate(C)").context("SIPp wrote no rate")?;
     let cpu = a.user + a.system + b.user + b.system;
     Ok((rate, cpu.as_secs_f64() * 1e6 / f64::from(calls)))
