@@ -3,24 +3,19 @@
 //! One segment a datagram: a socket's peer has either all of a message or nothing, and a datagram that does not fit is the
 //! kernel's to fragment, as it would have been.
 
+use haul_iwarp::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, SHIM_LEN, Shim};
 use haul_iwarp::wire::ddp::{self, Model};
-use haul_iwarp::wire::rdmap::Opcode;
+use haul_iwarp::wire::rdmap;
 use haul_iwarp::{CRC_LEN, Stag};
 
 use crate::table::Named;
 
-const SHIM_LEN: usize = 32;
-const PROTOCOL: u8 = 0xd1;
-const DATA: u8 = 0;
-const LAST: u16 = 0x8000;
 /// Octets before the payload of a Send.
 pub(crate) const SEND_HEAD: usize = SHIM_LEN + ddp::UNTAGGED_LEN;
 /// Octets around the payload of a Send.
 pub(crate) const OVERHEAD: usize = SEND_HEAD + CRC_LEN;
 /// The longest payload: a UDP datagram over IPv4 (RFC 768, RFC 791) less the overhead. IPv6 has a little more room.
 pub(crate) const PAYLOAD_MAX: usize = 65_507 - OVERHEAD;
-/// RDMAP's control octet of Write-Record: version 1, opcode 0xc.
-const WRITE_RECORD: u8 = 0x4c;
 /// Every speaking socket offers a window of slots to Write-Records, a datagram each: its tag is the epoch that the agents
 /// exchange, and behind a slot is the buffer of whichever receive takes the datagram.
 const SLOTS: u32 = 256;
@@ -44,72 +39,69 @@ pub(crate) fn emit(
     len: u32,
     write_record: bool,
 ) -> usize {
-    let message = number.wrapping_add(1);
-    (out[0], out[1]) = (PROTOCOL, DATA);
-    out[2..4].copy_from_slice(&LAST.to_be_bytes());
-    for (at, word) in [
-        (4, to.qpn),
-        (8, from.qpn),
-        (12, from.epoch),
-        (16, from.epoch.wrapping_add(number)),
-        (20, message),
-        (24, len),
-        (28, 0),
-    ] {
-        out[at..at + 4].copy_from_slice(&word.to_be_bytes());
-    }
-    let (control, model) = if write_record {
-        let model = Model::Tagged {
-            stag: Stag(to.epoch),
-            to: u64::from(number % SLOTS) * SLOT_LEN,
-        };
-        (WRITE_RECORD, model)
-    } else {
-        let model = Model::Untagged {
-            ulp: 0,
-            qn: ddp::QN_SEND,
-            msn: message,
-            mo: 0,
-        };
-        (Opcode::Send.emit(), model)
+    let shim = Shim {
+        kind: Kind::Data,
+        flags: Flags::LAST,
+        dst_qpn: to.qpn,
+        src_qpn: from.qpn,
+        epoch: from.epoch,
+        psn: Psn(from.epoch.wrapping_add(number)),
+        msg_id: MsgId(number.wrapping_add(1)),
+        msg_len: len,
+        seg_off: 0,
     };
-    let header = ddp::Header {
-        last: true,
-        control,
-        model,
-    };
-    SHIM_LEN + header.emit(&mut out[SHIM_LEN..])
+    let slot = write_record.then(|| u64::from(number % SLOTS) * SLOT_LEN);
+    header(shim, to, slot).emit(out)
 }
 
-/// Whether a datagram of `len` octets that begins with `start` is framed, for `own`. `None` is anything else, to be delivered as
-/// it is; the CRC is still to be compared.
-pub(crate) fn parse(start: &[u8], len: usize, own: Named) -> Option<Head> {
-    let shim = start.first_chunk::<SHIM_LEN>()?;
-    let word = |at: usize| u32::from_be_bytes([shim[at], shim[at + 1], shim[at + 2], shim[at + 3]]);
-    let is_ours = shim[..2] == [PROTOCOL, DATA]
-        && shim[2..4] == LAST.to_be_bytes()
-        && word(4) == own.qpn
-        && own.epoch != 0
-        && word(28) == 0;
-    if !is_ours {
-        return None;
-    }
-    let header = ddp::Header::parse(&start[SHIM_LEN..]).ok()?;
-    let is_known = match header.model {
-        Model::Untagged { ulp, qn, msn, mo } => {
-            header.control == Opcode::Send.emit()
-                && (ulp, qn, msn, mo) == (0, ddp::QN_SEND, word(20), 0)
+/// Of a Write-Record to this offset of the window, or of a Send.
+fn header(shim: Shim, to: Named, slot: Option<u64>) -> DataHeader<'static> {
+    let (opcode, model) = match slot {
+        Some(offset) => {
+            let stag = Stag(to.epoch);
+            (Opcode::WriteRecord, Model::Tagged { stag, to: offset })
         }
-        Model::Tagged { stag, to } => {
-            header.control == WRITE_RECORD
-                && stag.0 == own.epoch
-                && to.is_multiple_of(SLOT_LEN)
-                && to < u64::from(SLOTS) * SLOT_LEN
+        None => {
+            let model = Model::Untagged {
+                ulp: 0,
+                qn: ddp::QN_SEND,
+                msn: shim.msg_id.0,
+                mo: 0,
+            };
+            (Opcode::Rdmap(rdmap::Opcode::Send), model)
         }
     };
-    let head = SHIM_LEN + header.wire_len();
+    DataHeader {
+        shim,
+        ext: &[],
+        opcode,
+        model,
+    }
+}
+
+/// Whether a datagram of `len` octets that begins with `start` is framed, for `own`: its head is the one that this side would
+/// have written. `None` is anything else, to be delivered as it is; the CRC is still to be compared.
+pub(crate) fn parse(start: &[u8], len: usize, own: Named) -> Option<Head> {
+    let (shim, _) = Shim::parse(start.first_chunk()?).ok()?;
+    let slot = match ddp::Header::parse(&start[SHIM_LEN..]).ok()?.model {
+        Model::Untagged { .. } => None,
+        Model::Tagged { to, .. } => Some(to),
+    };
+    let in_window = |to: u64| to.is_multiple_of(SLOT_LEN) && to < u64::from(SLOTS) * SLOT_LEN;
+    if own.epoch == 0 || !slot.is_none_or(in_window) {
+        return None;
+    }
+    let ours = Shim {
+        kind: Kind::Data,
+        flags: Flags::LAST,
+        dst_qpn: own.qpn,
+        seg_off: 0,
+        ..shim
+    };
+    let mut expected = [0; SEND_HEAD];
+    let head = header(ours, own, slot).emit(&mut expected);
     let payload = len.checked_sub(head + CRC_LEN)?;
-    (is_known && header.last && payload as u64 == u64::from(word(24)))
+    (start.get(..head)? == &expected[..head] && payload as u64 == u64::from(shim.msg_len))
         .then_some(Head { len: head, payload })
 }
 

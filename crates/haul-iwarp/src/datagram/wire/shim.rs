@@ -171,7 +171,10 @@ pub struct Shim {
 
 impl Shim {
     /// Reads a shim and the number of EXT words behind it.
-    pub(super) fn parse(octets: &[u8; SHIM_LEN]) -> Result<(Self, usize), Reject> {
+    ///
+    /// # Errors
+    /// [`Reject`]: not this protocol, a type or flag that is not known here, or a shim that contradicts itself.
+    pub fn parse(octets: &[u8; SHIM_LEN]) -> Result<(Self, usize), Reject> {
         if octets[0] != PROTOCOL {
             return Err(Reject::Foreign);
         }
