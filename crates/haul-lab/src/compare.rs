@@ -21,7 +21,6 @@ pub(crate) mod stats;
 mod table;
 pub(crate) mod tool;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -34,6 +33,7 @@ use session::{Outcome, Session};
 use tool::{Load, Tool};
 
 use crate::lab::privilege;
+use crate::out::{self, Out};
 
 /// Measures the matrix.
 ///
@@ -44,6 +44,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let tools = tool::parse_all(&args.tools)?;
     let load = load(args)?;
     privilege::acquire()?;
+    let out = Out::make(args.out.clone())?;
     let signals = Signals::block().context("cannot handle signals")?;
     let session = Session {
         programs: args.programs.resolve(),
@@ -60,10 +61,12 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
     if args.bar {
         results.judge();
     }
-    print!("{}", table::render(&results));
-    if let Some(dir) = &args.out {
-        write_all(dir, &results)?;
-    }
+    let files = [
+        ("results.json", out::json(&results)?),
+        ("results.csv", table::csv(&results)),
+        ("goodput.svg", plot::render(&results)),
+    ];
+    out.write(&files, &table::render(&results))?;
     Ok(match (results.interrupted, results.complete()) {
         (Some(signal), _) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
         (None, true) => ExitCode::SUCCESS,
@@ -141,21 +144,4 @@ fn summary(run: &Run) -> String {
     run.warnings
         .iter()
         .fold(text, |text, warning| format!("{text}; warning: {warning}"))
-}
-
-fn write_all(dir: &Path, results: &Results) -> Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let mut json = serde_json::to_string_pretty(results)?;
-    json.push('\n');
-    let files = [
-        ("results.json", json),
-        ("results.csv", table::csv(results)),
-        ("goodput.svg", plot::render(results)),
-    ];
-    for (name, text) in files {
-        let path = dir.join(name);
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        eprintln!("wrote {}", path.display());
-    }
-    Ok(())
 }

@@ -25,6 +25,7 @@ pub mod cli;
 pub mod compare;
 pub mod emulator;
 pub mod lab;
+mod out;
 mod packet;
 pub mod report;
 pub mod reproduce;

@@ -18,7 +18,7 @@ mod record;
 mod sipp;
 mod vlc;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ use crate::compare::machine::Machine;
 use crate::compare::session::{Session, Stop};
 use crate::compare::tool::Load;
 use crate::lab::privilege;
+use crate::out::{self, Out};
 use crate::scenario::unit::Span;
 use bench::Context;
 use record::{Figure, Results};
@@ -97,6 +98,7 @@ pub fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
         bail!("there is no figure {none}: there are {}", known.join(", "));
     }
     privilege::acquire()?;
+    let out = Out::make(args.out.clone())?;
     let signals = Signals::block().context("cannot handle signals")?;
     let time = args.time.map_or(if args.quick { 20 } else { 300 }, |time| {
         time.ns / 1_000_000
@@ -137,30 +139,16 @@ pub fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
         }
         results.figures.push(figure);
     }
-    print!("{}", results.table());
-    if let Some(dir) = &args.out {
-        write_all(dir, &results)?;
-    }
+    let table = results.table();
+    let files = [
+        ("results.json", out::json(&results)?),
+        ("table.txt", table.clone()),
+        ("index.html", page::render(&results)),
+    ];
+    out.write(&files, &table)?;
     Ok(match (results.interrupted, results.complete()) {
         (Some(signal), _) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
         (None, true) => ExitCode::SUCCESS,
         (None, false) => ExitCode::FAILURE,
     })
-}
-
-fn write_all(dir: &Path, results: &Results) -> Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let mut json = serde_json::to_string_pretty(results)?;
-    json.push('\n');
-    let files = [
-        ("results.json", json),
-        ("table.txt", results.table()),
-        ("index.html", page::render(results)),
-    ];
-    for (name, text) in files {
-        let path = dir.join(name);
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        eprintln!("wrote {}", path.display());
-    }
-    Ok(())
 }

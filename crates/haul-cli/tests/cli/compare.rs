@@ -105,6 +105,28 @@ fn a_figure_that_is_not_there_is_refused_with_one_line() {
     );
 }
 
+#[test]
+fn results_that_cannot_be_kept_are_not_measured() {
+    let place = Place::new();
+    let file = place.outside("file");
+    std::fs::write(&file, "").unwrap();
+    for what in [&["compare"][..], &["reproduce", "datagram"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_haul"))
+            .arg("lab")
+            .args(what)
+            .arg("--out")
+            .arg(file.join("results"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(
+            said.contains("cannot make ") && said.lines().count() == 1 || !ran(&output),
+            "{said}"
+        );
+    }
+}
+
 /// Whether it ran; where this machine lets no lab be made, a line says why not.
 fn ran(output: &Output) -> bool {
     let said = String::from_utf8_lossy(&output.stderr);

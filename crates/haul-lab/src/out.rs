@@ -1,0 +1,40 @@
+//! Where measurements go.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+
+/// The folder of `--out`, if there is one. It is made before anything is measured: a measurement takes long, and one that
+/// cannot be kept is lost.
+#[derive(Debug)]
+pub(crate) struct Out(Option<PathBuf>);
+
+impl Out {
+    pub(crate) fn make(folder: Option<PathBuf>) -> Result<Self> {
+        if let Some(folder) = &folder {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        Ok(Self(folder))
+    }
+
+    /// Writes the files, then prints the table: whoever reads that may stop reading.
+    pub(crate) fn write(&self, files: &[(&str, String)], table: &str) -> Result<()> {
+        for (name, text) in files {
+            let Some(folder) = &self.0 else { break };
+            let path = folder.join(name);
+            std::fs::write(&path, text)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            eprintln!("wrote {}", path.display());
+        }
+        // A closed pipe is no failure of the measurement.
+        let _ = std::io::stdout().write_all(table.as_bytes());
+        Ok(())
+    }
+}
+
+/// A document as `results.json`.
+pub(crate) fn json(results: &impl serde::Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(results)? + "\n")
+}
