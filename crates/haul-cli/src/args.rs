@@ -183,7 +183,6 @@ pub(crate) struct Run {
     #[arg(
         required = true,
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         value_names = ["PROGRAM", "ARGS"]
     )]
     pub(crate) program: Vec<OsString>,

@@ -39,6 +39,14 @@ fn wrong_usage_exits_2() {
     haul(["send", "a", "b"]).failed(2, "'b' names no server");
     haul(["get", "h:a", "i:b", "."]).failed(2, "different servers");
     haul(["send", "a", "x/a", "h:"]).code.unwrap();
+    assert_eq!(haul(["run", "--gatway", "--", "true"]).code, Some(2));
+}
+
+#[test]
+fn what_is_behind_a_program_is_the_programs() {
+    // It gets as far as the library, which is not there.
+    let output = haul(["run", "--preload", "/nowhere", "ls", "--gatway", "-l"]);
+    assert_eq!(output.code, Some(125));
 }
 
 #[test]
