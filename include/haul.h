@@ -110,8 +110,8 @@ enum haul_transport {
 #define HAUL_CAP_ATOMIC (1u << 0)           /* compare-and-swap, fetch-and-add */
 #define HAUL_CAP_SRQ (1u << 1)              /* shared receive queues */
 #define HAUL_CAP_SEND_WITH_INV (1u << 2)    /* Send with Invalidate, local invalidation */
-#define HAUL_CAP_WRITE_WITH_IMM (1u << 3)   /* RDMA Write with immediate data */
-#define HAUL_CAP_SEND_WITH_IMM (1u << 4)    /* Send with immediate data and payload */
+#define HAUL_CAP_WRITE_WITH_IMM (1u << 3)   /* RDMA Write with immediate data; RC and RD */
+#define HAUL_CAP_SEND_WITH_IMM (1u << 4)    /* Send with immediate data and payload; over iWARP, to Longhaul peers */
 #define HAUL_CAP_UD (1u << 5)               /* unreliable datagrams */
 #define HAUL_CAP_ZERO_BASED (1u << 6)       /* memory regions that count from zero */
 #define HAUL_CAP_REMOTE_PLACEMENT (1u << 7) /* HAUL_QP_REMOTE_PLACEMENT can be chosen */
@@ -176,8 +176,10 @@ typedef struct haul_open_options {
   uint32_t fpdu_max;      /* bytes of the longest FPDU towards other Longhaul ends, 512 to 65536; 0: its choice */
   uint64_t socket_buffer; /* bytes of the sockets' buffers; 0: the kernel's choice */
   const char *pcap;       /* writes what is sent and received to this file, as a packet capture; NULL: does not */
+  uint64_t rate_bps;      /* sends at this rate over UDT, wire bits per second, whatever the path does: for a circuit that is the
+                             user's; 0: finds the rate */
 } haul_open_options;
-#define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL }
+#define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL, 0 }
 
 /*
  * Opens a device: the one of this name, or the first of the provider of this name ("soft" needs neither hardware nor
@@ -202,6 +204,7 @@ enum haul_async_type {
   HAUL_ASYNC_SRQ_LIMIT_REACHED = 5, /* the shared receive queue of this token has fallen below its limit */
   HAUL_ASYNC_DEVICE_FATAL = 6,      /* the device is gone */
   HAUL_ASYNC_DATAGRAM_REFUSED = 7,  /* a datagram service dropped what should not have come: haul_qp_datagram_statistics */
+  HAUL_ASYNC_DATAGRAM_UNDELIVERED = 8, /* the network says that datagrams of a service did not arrive: the same */
   HAUL_ASYNC_OTHER = 255
 };
 
@@ -860,8 +863,9 @@ typedef struct haul_datagram_statistics {
   uint64_t peers;        /* with state (RD) */
   uint64_t peer_bytes;   /* of that state */
   uint64_t kernel_drops; /* datagrams that the kernel dropped because its receive buffer was full */
+  uint64_t undelivered;  /* datagrams sent of which the network, or this host, has said that they did not arrive */
 } haul_datagram_statistics;
-#define HAUL_DATAGRAM_STATISTICS_INIT { sizeof(haul_datagram_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define HAUL_DATAGRAM_STATISTICS_INIT { sizeof(haul_datagram_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Errors: HAUL_ERR_UNSUPPORTED for connections. */
 int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);

@@ -29,10 +29,18 @@ is_there() {
   case $1 in
     build-essential) command -v cc ;;
     busybox-static) command -v busybox ;;
+    gfal2-plugin-file) compgen -G '/usr/lib/*/gfal2-plugins/libgfal_plugin_file.so' ;;
+    gfal2-plugin-gridftp) compgen -G '/usr/lib/*/gfal2-plugins/libgfal_plugin_gridftp.so' ;;
+    gfal2-util-scripts) command -v gfal-copy ;;
+    globus-gass-copy-progs) command -v globus-url-copy ;;
+    globus-gridftp-server-progs) command -v globus-gridftp-server ;;
+    globus-proxy-utils) command -v grid-proxy-init ;;
     ibverbs-providers) compgen -G '/usr/lib/*/libibverbs/librxe-*.so' ;;
     ibverbs-utils) command -v ibv_devices ;;
     iproute2) command -v ip ;;
     kmod) command -v depmod ;;
+    libglobus-xio-dev) [[ -e /usr/include/globus/globus_xio_driver.h ]] ;;
+    libglobus-xio-udt-driver) compgen -G '/usr/lib/*/libglobus_xio_udt_driver.so*' ;;
     libibverbs-dev) [[ -e /usr/include/infiniband/verbs.h ]] ;;
     librdmacm-dev) [[ -e /usr/include/rdma/rdma_cma.h ]] ;;
     libudt-dev) [[ -e /usr/include/udt/udt.h ]] ;;

@@ -83,15 +83,17 @@ static void sends(void) {
 static void immediates(void) {
   haul_sge place = piece(&far_info, 0, 64);
   post_recv(pair.context, pair.far.qp, 3, &place);
-  haul_send_wr send = request(HAUL_WR_SEND_WITH_IMM, NULL, 0);
+  haul_sge from = piece(&near_info, 0, 16);
+  near_words[0] = 15, near_words[1] = 16;
+  haul_send_wr send = request(HAUL_WR_SEND_WITH_IMM, &from, 1);
   send.data = 0x12345678;
   carry_out(send, HAUL_WC_SEND);
-  haul_wc wc = next_success(pair.context, pair.far.cq);
+  haul_wc wc = received(HAUL_WC_RECV, 16);
   if (!(wc.flags & HAUL_WC_WITH_IMM) || wc.data != 0x12345678) {
     fail("immediate data of a Send: flags %u, data %x", wc.flags, wc.data);
   }
+  expect_words(far_words, 2, 15);
 
-  haul_sge from = piece(&near_info, 0, 16);
   near_words[0] = 21, near_words[1] = 22;
   post_recv(pair.context, pair.far.qp, 4, &place);
   haul_send_wr write = request(HAUL_WR_RDMA_WRITE_WITH_IMM, &from, 1);

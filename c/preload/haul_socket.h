@@ -52,6 +52,11 @@ void haul_socket_option(int fd, int level, int name);
 /* Instead of connect(2). */
 int haul_socket_connect(int fd, const struct sockaddr *to, socklen_t length);
 
+/* Of connections through a gateway the kernel knows the near end only. After a successful getsockopt(2) of SO_ERROR: why it
+ * failed; after a successful getpeername(2) with room for an address of `room` octets: its destination. */
+void haul_socket_error(int fd, int *error);
+void haul_socket_peer(int fd, struct sockaddr *address, socklen_t room, socklen_t *length);
+
 /* Instead of sendmsg(2) and recvmsg(2) where haul_socket_kind is not 0; every other way to send or receive is made of these. */
 ssize_t haul_socket_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t haul_socket_recvmsg(int fd, struct msghdr *message, int flags);

@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,21 +34,56 @@ EXPORT ssize_t send(int fd, const void *buffer, size_t length, int flags) {
   return taken(fd) ? taken_send(fd, buffer, length, flags) : real.send(fd, buffer, length, flags);
 }
 
+/* What connects by sending (MSG_FASTOPEN) connects first, where the interface sees where to, and then sends: as it does without a
+ * cookie of the destination's. One that must not wait is told EINPROGRESS, and has sent nothing. */
+static bool connects(int fd, const struct sockaddr *to, int flags) {
+  if ((flags & MSG_FASTOPEN) == 0 || to == NULL || to->sa_family == AF_UNSPEC || !shim_active()) return false;
+  int type = 0;
+  socklen_t length = sizeof type;
+  return descriptor_is_known(fd) && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM;
+}
+
+static ssize_t connect_and_send(int fd, const struct msghdr *message, int flags) {
+  struct msghdr rest = *message;
+  rest.msg_name = NULL;
+  rest.msg_namelen = 0;
+  const int status = (flags & MSG_DONTWAIT) != 0 ? fcntl(fd, F_GETFL) : -1;
+  const bool waits = status >= 0 && (status & O_NONBLOCK) == 0;
+  if (waits) fcntl(fd, F_SETFL, status | O_NONBLOCK);
+  const int connected = connect(fd, message->msg_name, message->msg_namelen);
+  if (waits) {
+    const int saved = errno;
+    fcntl(fd, F_SETFL, status);
+    errno = saved;
+  }
+  if (connected != 0) return -1;
+  return sendmsg(fd, &rest, flags & ~MSG_FASTOPEN);
+}
+
 EXPORT ssize_t sendto(int fd, const void *buffer, size_t length, int flags, __CONST_SOCKADDR_ARG to, socklen_t to_length) {
+  if (!taken(fd) && connects(fd, to.__sockaddr__, flags)) {
+    struct iovec vector = {.iov_base = (void *)(uintptr_t)buffer, .iov_len = length};
+    const struct msghdr message = {
+        .msg_name = (void *)(uintptr_t)to.__sockaddr__, .msg_namelen = to_length, .msg_iov = &vector, .msg_iovlen = 1};
+    return connect_and_send(fd, &message, flags);
+  }
   if (!taken(fd)) return real.sendto(fd, buffer, length, flags, to.__sockaddr__, to_length);
   return send_to(fd, buffer, length, flags, to.__sockaddr__, to_length);
 }
 
 EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
-  return taken(fd) ? taken_sendmsg(fd, message, flags) : real.sendmsg(fd, message, flags);
+  if (taken(fd)) return taken_sendmsg(fd, message, flags);
+  if (message != NULL && connects(fd, message->msg_name, flags)) return connect_and_send(fd, message, flags);
+  return real.sendmsg(fd, message, flags);
 }
 
 /* An error after the first message is for the next call, as in the kernel. */
 EXPORT int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags) {
-  if (!taken(fd)) return real.sendmmsg(fd, messages, count, flags);
+  const bool fast = count > 0 && messages != NULL && connects(fd, messages->msg_hdr.msg_name, flags);
+  if (!taken(fd) && !fast) return real.sendmmsg(fd, messages, count, flags);
   int sent = 0;
   for (unsigned i = 0; i < count && i < VECTORS_MAX; i++) {
-    const ssize_t result = taken_sendmsg(fd, &messages[i].msg_hdr, flags);
+    const ssize_t result = sendmsg(fd, &messages[i].msg_hdr, flags);
     if (result < 0) return sent > 0 ? sent : -1;
     messages[i].msg_len = (unsigned)result;
     sent++;

@@ -40,6 +40,8 @@
   CALL(int, accept4, (int, struct sockaddr *, socklen_t *, int))                                             \
   CALL(int, shutdown, (int, int))                                                                            \
   CALL(int, setsockopt, (int, int, int, const void *, socklen_t))                                            \
+  CALL(int, getsockopt, (int, int, int, void *, socklen_t *))                                                \
+  CALL(int, getpeername, (int, struct sockaddr *, socklen_t *))                                              \
   CALL(int, ioctl, (int, unsigned long, ...))                                                                \
   CALL(ssize_t, recv, (int, void *, size_t, int))                                                            \
   CALL(ssize_t, recvfrom, (int, void *, size_t, int, struct sockaddr *, socklen_t *))                        \
@@ -143,6 +145,8 @@ struct descriptor *descriptor_make(int fd);
 /* NULL unless it is a socket that the interface was told about or has taken. */
 struct descriptor *descriptor_known(int fd);
 uint32_t descriptor_next_id(void);
+/* Also one that the process was started with, when it is used for the first time. */
+bool descriptor_is_known(int fd);
 /* A socket that the interface was told about. */
 void descriptor_opened(int fd);
 void descriptor_duplicated(int from, int to);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <string.h>
 
 static bool may_be_ours(int domain, int type) {
   const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -32,7 +33,7 @@ EXPORT int listen(int fd, int backlog) {
 }
 
 /* A socket of ours, or one that the process was started with and that is now used for the first time. */
-static bool is_known(int fd) {
+bool descriptor_is_known(int fd) {
   if (descriptor_known(fd) != NULL) return true;
   const int saved = errno;
   int domain = 0, type = 0;
@@ -45,12 +46,12 @@ static bool is_known(int fd) {
 }
 
 EXPORT int connect(int fd, __CONST_SOCKADDR_ARG address, socklen_t length) {
-  if (!shim_active() || !is_known(fd)) return real.connect(fd, address.__sockaddr__, length);
+  if (!shim_active() || !descriptor_is_known(fd)) return real.connect(fd, address.__sockaddr__, length);
   return haul_socket_connect(fd, address.__sockaddr__, length);
 }
 
 static int accepted(int listener, int fd) {
-  if (fd >= 0 && shim_active() && is_known(listener)) {
+  if (fd >= 0 && shim_active() && descriptor_is_known(listener)) {
     descriptor_opened(fd);
     haul_socket_accepted(listener, fd);
   }
@@ -83,5 +84,24 @@ EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t 
   }
   const int result = real.setsockopt(fd, level, name, value, length);
   if (result == 0 && shim_active()) haul_socket_option(fd, level, name);
+  return result;
+}
+
+EXPORT int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict length) {
+  const int result = real.getsockopt(fd, level, name, value, length);
+  const bool is_error = result == 0 && level == SOL_SOCKET && name == SO_ERROR && *length == sizeof(int);
+  if (is_error && shim_active()) {
+    int error;
+    memcpy(&error, value, sizeof error);
+    haul_socket_error(fd, &error);
+    memcpy(value, &error, sizeof error);
+  }
+  return result;
+}
+
+EXPORT int getpeername(int fd, __SOCKADDR_ARG address, socklen_t *restrict length) {
+  const socklen_t room = length == NULL ? 0 : *length;
+  const int result = real.getpeername(fd, address.__sockaddr__, length);
+  if (result == 0 && shim_active()) haul_socket_peer(fd, address.__sockaddr__, room, length);
   return result;
 }

@@ -1,4 +1,4 @@
-//! The first message to `haul bench rdma serve`, which anybody can send.
+//! The first message to `haul bench serve`, which anybody can send.
 
 #![no_main]
 

@@ -24,12 +24,28 @@ enum Step {
 }
 
 fuzz_target!(|steps: Vec<Step>| {
-    let offer = ProtoOffer { proto: Proto::Tcp, preference: 1, params: Params::default() };
+    let offer = ProtoOffer {
+        proto: Proto::Tcp,
+        preference: 1,
+        params: Params::default(),
+    };
     let config = SessionConfig {
         protocols: vec![offer],
-        auth: AuthConfig { methods: vec![AuthMethod::Anonymous], ..AuthConfig::default() },
-        producer: ProducerConfig { regions: 3, region_bytes: 1 << 12, region_bytes_start: 1 << 12, ..ProducerConfig::default() },
-        consumer: ConsumerConfig { arena_bytes: ARENA, extent_bytes_min: 256, ..ConsumerConfig::default() },
+        auth: AuthConfig {
+            methods: vec![AuthMethod::Anonymous],
+            ..AuthConfig::default()
+        },
+        producer: ProducerConfig {
+            regions: 3,
+            region_bytes: 1 << 12,
+            region_bytes_start: 1 << 12,
+            ..ProducerConfig::default()
+        },
+        consumer: ConsumerConfig {
+            arena_bytes: ARENA,
+            extent_bytes_min: 256,
+            ..ConsumerConfig::default()
+        },
         conns_max: 16,
         ..SessionConfig::default()
     };
@@ -43,10 +59,19 @@ fuzz_target!(|steps: Vec<Step>| {
             Step::Pdu(kind, body) => {
                 seq += 1;
                 let len = u32::try_from(body.len()).unwrap_or(0);
-                let header = Header { flags: 0, kind: u16::from(kind), len, session: SessionId([0; 16]), chan: 0, seq };
+                let header = Header {
+                    flags: 0,
+                    kind: u16::from(kind),
+                    len,
+                    session: SessionId([0; 16]),
+                    chan: 0,
+                    seq,
+                };
                 let octets = [&header.emit()[..], &body].concat();
                 let taken = session.handle_input(now, &octets);
-                assert!(taken.is_err() || taken.is_ok_and(|taken| taken <= HEADER_LEN + body.len()));
+                assert!(
+                    taken.is_err() || taken.is_ok_and(|taken| taken <= HEADER_LEN + body.len())
+                );
             }
             Step::Octets(octets) => {
                 let _ = session.handle_input(now, &octets);
@@ -76,7 +101,12 @@ fuzz_target!(|steps: Vec<Step>| {
     }
 });
 
-fn drain(session: &mut Session, now: Time, conns: &mut Vec<haul_xsp::ConnId>, gets: &mut Vec<haul_xsp::bag::GetId>) {
+fn drain(
+    session: &mut Session,
+    now: Time,
+    conns: &mut Vec<haul_xsp::ConnId>,
+    gets: &mut Vec<haul_xsp::bag::GetId>,
+) {
     while let Some(event) = session.poll_event() {
         match event {
             Event::OpenRequest(_) => {

@@ -9,7 +9,10 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(Parsed::Whole(message, len)) = Message::parse(bytes) {
         assert!(len <= bytes.len());
         let written = message.emit();
-        assert_eq!(Message::parse(&written), Ok(Parsed::Whole(message, written.len())));
+        assert_eq!(
+            Message::parse(&written),
+            Ok(Parsed::Whole(message, written.len()))
+        );
     }
     if let Ok(Parsed::Whole(message, len)) = MessageV0::parse(bytes) {
         assert_eq!(message.emit(), bytes[..len]);

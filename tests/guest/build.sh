@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a guest: Debian's kernel, and an initrd with the RDMA modules that few hosts have.
+# Makes a guest: Debian's kernel, and an initrd with modules that few hosts have: for RDMA, and TCP's congestion controls.
 #
 # Usage: build.sh CACHE_DIR
 #
@@ -16,6 +16,8 @@ readonly MODULES=(
   virtio_pci 9pnet_virtio 9p af_packet ipv6 veth
   crc32_generic crc32c_generic crc32c_intel libcrc32c
   ib_uverbs rdma_ucm iw_cm rdma_rxe
+  tun tcp_bic tcp_highspeed tcp_htcp tcp_scalable tcp_vegas
+  sch_netem
 )
 readonly SIW_OBJECTS='siw_cm.o siw_cq.o siw_main.o siw_mem.o siw_qp.o siw_qp_tx.o siw_qp_rx.o siw_verbs.o'
 

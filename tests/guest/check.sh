@@ -15,6 +15,6 @@ cache=$1 program=$2
 shift 2
 share=$(mktemp -d)
 trap 'rm -rf "$share"' EXIT
-cp "$here/inside.sh" "$share/"
+cp "$here/inside.sh" "$here/groups.sh" "$here/rxe.sh" "$share/"
 cp "$program" "$share/verbs-peer"
 "$here/run.sh" "$cache" "$share" "$LIMIT" ./inside.sh "$@"

@@ -2,29 +2,19 @@
 # What happens in the guest: the kernel's RDMA devices on veth pairs, first with the tools that come with them, then
 # with Longhaul. check.sh starts it in the share, beside verbs-peer. Prints what Rust tests print.
 #
-# Usage: inside.sh [GROUP…]     groups: rxe siw mixed
+# Usage: inside.sh [GROUP…]     groups: rxe siw mixed udt
 set -uo pipefail
 
-readonly RXE_A=10.8.0.1 RXE_B=10.8.0.2
+# shellcheck source=tests/guest/groups.sh
+source ./groups.sh
+# shellcheck source=tests/guest/rxe.sh
+source ./rxe.sh
+
 readonly SIW_A=10.9.0.1 SIW_B=10.9.0.2
 # In the namespace at the other end of siw's veth pair.
 readonly THERE=(ip netns exec there)
 # Every command is stopped after so many seconds.
 readonly LIMIT=150
-
-passed=0 failed=0
-
-main() {
-  local group word=ok
-  (($# > 0)) || set -- rxe siw mixed
-  ip link set lo up
-  for group in "$@"; do
-    "group_$group"
-  done
-  ((failed == 0)) || word=FAILED
-  printf 'test result: %s. %d passed; %d failed; 0 ignored\n' "$word" "$passed" "$failed"
-  ((failed == 0))
-}
 
 group_rxe() {
   rxe_devices
@@ -33,6 +23,8 @@ group_rxe() {
   check rxe_carries_rping pair rping -s -a $RXE_A -C 10 -- rping -c -a $RXE_A -I $RXE_B -C 10
   verbs rxe ./verbs-peer serve --provider ibv --device rxe0 --at $RXE_A:7471 -- \
     ./verbs-peer check --provider ibv --device rxe1 --at $RXE_A:7471
+  check rxe_carries_sessions_of_gateways timeout $LIMIT ./verbs-peer gateways --device rxe0 --at $RXE_A \
+    --peer rxe1 --from $RXE_B
   check rxe_carried_it_over_the_wire received rxe-a 10000000
 }
 
@@ -57,6 +49,13 @@ group_mixed() {
   mixed mpa_revision_1
 }
 
+# Longhaul's iWARP over UDT, on the guest's kernel.
+group_udt() {
+  siw_wire
+  verbs udt "${THERE[@]}" ./verbs-peer serve --provider soft --device soft-udt --at $SIW_B:7471 -- \
+    ./verbs-peer check --provider soft --device soft-udt --at $SIW_B:7471
+}
+
 # mixed NAME [OPTION…]
 mixed() {
   local name=$1
@@ -65,30 +64,6 @@ mixed() {
     ./verbs-peer check --provider ibv --device siw0 --at $SIW_B:7471
   verbs "${name}_to_siw" ./verbs-peer serve --provider ibv --device siw0 --at $SIW_A:7471 -- \
     "${THERE[@]}" ./verbs-peer check --provider soft --device soft-tcp --at $SIW_A:7471 "$@"
-}
-
-# Two devices on a veth pair, in one namespace: rdma_rxe knows no other. Routes by source keep traffic off lo.
-rxe_devices() {
-  local end
-  ip link add rxe-a type veth peer name rxe-b
-  ip address add $RXE_A/24 dev rxe-a
-  ip address add $RXE_B/24 dev rxe-b
-  for end in all rxe-a rxe-b; do
-    echo 1 >/proc/sys/net/ipv4/conf/$end/accept_local
-    echo 0 >/proc/sys/net/ipv4/conf/$end/rp_filter
-  done
-  ip link set rxe-a up
-  ip link set rxe-b up
-  ip route add $RXE_B dev rxe-a src $RXE_A table 101
-  ip route add $RXE_A dev rxe-b src $RXE_B table 102
-  ip rule add pref 100 iif lo from $RXE_A to $RXE_B lookup 101
-  ip rule add pref 100 iif lo from $RXE_B to $RXE_A lookup 102
-  ip rule add pref 200 lookup local
-  ip rule del pref 0
-  rdma link add rxe0 type rxe netdev rxe-a
-  rdma link add rxe1 type rxe netdev rxe-b
-  # Their addresses appear a moment later.
-  sleep 1
 }
 
 siw_wire() {
@@ -138,20 +113,6 @@ pair() {
   wait "$process" && ((status == 0))
 }
 
-# check NAME COMMAND…
-check() {
-  local name=$1
-  shift
-  if "$@" >log 2>&1; then
-    echo "test $name ... ok"
-    ((passed += 1))
-  else
-    echo "test $name ... FAILED"
-    sed 's/^/  /' log
-    ((failed += 1))
-  fi
-}
-
 # verbs NAME SERVER… -- CLIENT…: verbs-peer at both ends, whose checks count one by one.
 verbs() {
   local name=$1 status=0 bad
@@ -168,4 +129,5 @@ verbs() {
   ((failed += bad))
 }
 
-main "$@"
+(($# > 0)) || set -- rxe siw mixed udt
+run_groups "$@"

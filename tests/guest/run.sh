@@ -4,13 +4,18 @@
 # Usage: run.sh CACHE_DIR SHARE_DIR SECONDS COMMAND [ARGUMENT…]
 #
 # The guest sees the file system of the host, read-only, with a /tmp and a /run of its own, and SHARE_DIR, writable, as
-# /mnt, where COMMAND starts as root. It has no network. Exits 124 when SECONDS are over (boot included, some 10) and
-# 125 when the guest does not come up.
+# /mnt, where COMMAND starts as root. It has no network. With GUEST_TIME=virtual it has one processor and a clock that
+# counts instructions (1 ns each) and skips idle time: what happens in it does not depend on how busy the host is. Exits
+# 124 when SECONDS are over (boot included, some 10) and 125 when the guest does not come up.
 set -euo pipefail
 
 (($# >= 4)) || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2 && exit 2; }
 cache=$1 share=$2 seconds=$3
 shift 3
+processors=(-accel "tcg,thread=multi" -smp 2)
+if [[ ${GUEST_TIME:-} == virtual ]]; then
+  processors=(-accel "tcg,thread=single" -smp 1 -icount "shift=0,sleep=off")
+fi
 
 rm -f "$share/.guest-status"
 {
@@ -21,7 +26,7 @@ rm -f "$share/.guest-status"
 
 # Software emulation: KVM is not to be had wherever this has to run.
 set +e
-timeout --kill-after=10 "$seconds" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 \
+timeout --kill-after=10 "$seconds" qemu-system-x86_64 "${processors[@]}" -cpu max -m 2048 \
   -nodefaults -no-user-config -display none -serial stdio -no-reboot \
   -kernel "$cache/vmlinuz" -initrd "$cache/initrd.gz" -append 'console=ttyS0 panic=-1 quiet' \
   -virtfs local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap \

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Unmodified programs of Debian under `haul run`, between two hosts that are network namespaces of this script's own: natively,
-# with both ends under `haul run`, and with one of them. The results must be the same, and the reports must say that both ends
-# carried the octets, and that one end alone carried none.
+# with both ends under `haul run`, with one of them, and with the client's TCP through a gateway on the server's host. The results
+# must be the same, and the reports must say that both ends or the gateway carried the octets, and that one end alone carried none.
 #
 # Usage: check.sh HAUL [PROGRAM…]      PROGRAM: one of the functions of programs.sh, all by default
 #
-# HAUL must find its libhaul_preload.so. HAUL_MODES may name some of the modes: native both client server.
+# HAUL must find its libhaul_preload.so. HAUL_MODES may name some of the modes: native both client server gateway.
 set -euo pipefail
 
-read -ra MODES <<<"${HAUL_MODES:-native both client server}"
+read -ra MODES <<<"${HAUL_MODES:-native both client server gateway}"
 # The hosts' addresses.
 readonly HERE=10.77.0.1 THERE=10.77.0.2
+readonly GATEWAY=$THERE:7400
 # Seconds that one program may take; it takes a few.
 readonly PATIENCE=90
 
@@ -33,11 +34,12 @@ shift
 work=$(mktemp -d "${TMPDIR:-/tmp}/haul-run.XXXXXX")
 chmod 755 "$work"
 passed=0 failed=0 skipped=0
-mode='' server_pid='' there_pid=''
+mode='' server_pid='' there_pid='' gateway_pid=''
 # shellcheck disable=SC1091  # checked beside this one
 . "$folder/programs.sh"
 
 finish() {
+  [[ -z $gateway_pid ]] || kill -9 "$gateway_pid" 2>/dev/null || true
   [[ -z $there_pid ]] || kill "$there_pid" 2>/dev/null || true
   rm -rf "$work"
 }
@@ -48,6 +50,7 @@ main() {
   (($# > 0)) || set -- "${PROGRAMS[@]}"
   make_hosts
   make_data
+  start_gateway
   for program in "$@"; do check_program "$program"; done
   if ((failed == 0)); then echo -n 'test result: ok.'; else echo -n 'test result: FAILED.'; fi
   echo " $passed passed; $failed failed; $skipped ignored"
@@ -73,6 +76,21 @@ make_hosts() {
 
 at_there() {
   "${there[@]}" "$@"
+}
+
+start_gateway() {
+  cat >"$work/gateway.toml" <<CONFIGURATION
+name = "there"
+listen = "$GATEWAY"
+anonymous = true
+exit = ["$THERE"]
+[[channel]]
+kind = "iwarp/tcp"
+listen = "$THERE:0"
+CONFIGURATION
+  "${there[@]}" "$haul" gateway run "$work/gateway.toml" >"$work/gateway.log" 2>&1 </dev/null &
+  gateway_pid=$!
+  wait_for 'the gateway to listen' listens t "${GATEWAY#*:}"
 }
 
 make_data() {
@@ -126,7 +144,11 @@ await_server() {
 # Runs the client's command here.
 client() {
   local before=()
-  case $mode in both | client) before=("$haul" run --json --report="$run/client.json" --) ;; esac
+  local under=("$haul" run --json --report="$run/client.json")
+  case $mode in
+    both | client) before=("${under[@]}" --) ;;
+    gateway) before=("${under[@]}" --gateway "$GATEWAY" --gateway-channel iwarp/tcp --) ;;
+  esac
   timeout "$PATIENCE" "${as[@]}" "${before[@]}" "$@"
 }
 
@@ -134,19 +156,21 @@ client() {
 carried() {
   /usr/bin/python3 - "$1" "$2" <<'PYTHON'
 import json, sys
-by = {"tcp": ("RC",), "udp": ("UD send/recv", "UD Write-Record")}[sys.argv[2]]
+by = {"tcp": ("RC", "gateway"), "udp": ("UD send/recv", "UD Write-Record")}[sys.argv[2]]
 rows = [row for row in json.load(open(sys.argv[1]))["sockets"] if row["protocol"] == sys.argv[2]]
+# What a program says to itself has both ends under `haul run`.
+rows = [row for row in rows if not (row["peer"] or "").startswith("127.")]
 print(sum(row["carried_out_bytes"] + row["carried_in_bytes"] for row in rows if row["by"] in by))
 PYTHON
 }
 
-# With both ends the octets were carried; with one, none were.
+# With both ends the octets were carried, and those of TCP through the gateway; with one end, none were.
 reports_are_right() {
   local protocol=$1 least=$2 end octets
   for end in client server; do
-    [[ $mode == both || $mode == "$end" ]] || continue
+    [[ $mode == both || $mode == "$end" || $mode/$end == gateway/client ]] || continue
     octets=$(carried "$run/$end.json" "$protocol") || return 1
-    if [[ $mode == both ]]; then
+    if [[ $mode == both || $mode/$protocol == gateway/tcp ]]; then
       ((octets >= least)) || { echo "$end carried $octets octets of at least $least" && return 1; }
     else
       ((octets == 0)) || { echo "$end alone carried $octets octets" && return 1; }

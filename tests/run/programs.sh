@@ -5,7 +5,7 @@
 
 readonly PROGRAMS=(
   python_curl nginx_curl nginx_wget netcat_tcp netcat_udp iperf3_tcp iperf3_udp sipp_udp sipp_tcp ffmpeg_tcp ffmpeg_udp
-  vlc_http vlc_udp socat_fork rsync_daemon redis openssh
+  vlc_http vlc_udp socat_fork rsync_daemon redis openssh through
 )
 
 lacks() {
@@ -260,4 +260,14 @@ CONFIGURATION
     "root@$THERE" cat "$work/data/file" >"$run/result"
   stop_server
   cmp "$work/data/file" "$run/result"
+}
+
+through_needs() { lacks cc; }
+through_carries() { echo tcp 16000000; }
+through() {
+  cc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -o "$run/through" "$folder/through.c" -lpthread
+  server t 9700 "$run/through" serve 9700
+  client "$run/through" "$THERE" 9700 9701 >"$run/result"
+  stop_server
+  grep -qx end "$run/result"
 }

@@ -94,13 +94,38 @@ const ALLOWED: &[Allowed] = &[
         external: None,
     },
     Allowed {
+        krate: "haul-gateway",
+        internal: &[
+            "haul-io",
+            "haul-slab",
+            "haul-soft",
+            "haul-verbs",
+            "haul-xsp",
+        ],
+        external: None,
+    },
+    Allowed {
+        krate: "haul-report",
+        internal: &[],
+        external: None,
+    },
+    Allowed {
         krate: "haul-lab",
-        internal: &["haul-io", "haul-netem"],
+        internal: &["haul-io", "haul-netem", "haul-report"],
         external: None,
     },
     Allowed {
         krate: "haul-bench",
-        internal: &["haul", "haul-io", "haul-slab", "haul-verbs"],
+        internal: &[
+            "haul",
+            "haul-cc",
+            "haul-io",
+            "haul-report",
+            "haul-slab",
+            "haul-soft",
+            "haul-udt",
+            "haul-verbs",
+        ],
         external: None,
     },
     Allowed {
@@ -108,8 +133,10 @@ const ALLOWED: &[Allowed] = &[
         internal: &[
             "haul",
             "haul-bench",
+            "haul-gateway",
             "haul-ibv",
             "haul-lab",
+            "haul-report",
             "haul-socket",
             "haul-soft",
             "haul-verbs",
@@ -123,7 +150,7 @@ const ALLOWED: &[Allowed] = &[
     },
 ];
 
-/// Crates that tests of any other crate may use as well.
+/// Crates that tests may use as well.
 const FOR_TESTS: [&str; 2] = ["haul-netem", "haul-sim"];
 
 /// Edges between crates of this workspace, and dependencies of the cores, that the table does not have.
@@ -199,6 +226,15 @@ mod tests {
             check_package(&package("haul-soft", "haul-sim", None, path)).len(),
             1
         );
+    }
+
+    #[test]
+    fn a_gateway_may_use_the_transports_of_the_engine_and_its_protocol_may_not() {
+        let path = Some("crates/haul-soft");
+        let gateway = package("haul-gateway", "haul-soft", None, path);
+        assert!(check_package(&gateway).is_empty());
+        let other = package("haul-xsp", "haul-soft", Some("dev"), path);
+        assert_eq!(check_package(&other).len(), 1);
     }
 
     #[test]

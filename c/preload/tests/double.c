@@ -158,6 +158,18 @@ int haul_socket_connect(int fd, const struct sockaddr *to, socklen_t length) {
   return result;
 }
 
+/* There are no gateways here. */
+void haul_socket_error(int fd, int *error) {
+  (void)fd;
+  (void)error;
+}
+void haul_socket_peer(int fd, struct sockaddr *address, socklen_t room, socklen_t *length) {
+  (void)fd;
+  (void)address;
+  (void)room;
+  (void)length;
+}
+
 void haul_socket_accepted(int listener, int fd) {
   (void)listener;
   haul_socket_closed(fd);

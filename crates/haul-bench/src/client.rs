@@ -54,7 +54,11 @@ pub fn run(config: &Config, observer: &dyn Observer) -> Result<Summary, Fault> {
     let mut end = End::open(&config.device, &plan)?;
     end.create_qps()?;
     let name = format!("{} port {}", config.host, config.port);
-    let stream = control::connect(&resolve(config)?, &name, config.connect_timeout)?;
+    let stream = control::connect(
+        &resolve(&config.host, config.port)?,
+        &name,
+        config.connect_timeout,
+    )?;
     let peer = stream
         .peer_addr()
         .map_err(|error| Fault::connection(&error))?;
@@ -122,9 +126,9 @@ fn converse(
     Ok(summary)
 }
 
-fn resolve(config: &Config) -> Result<Vec<SocketAddr>, Fault> {
-    let host = &config.host;
-    match (host.as_str(), config.port).to_socket_addrs() {
+/// The addresses of a server.
+pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Fault> {
+    match (host, port).to_socket_addrs() {
         Ok(addresses) => Ok(addresses.collect()),
         Err(error) => Err(Fault::new(
             Code::Unreachable,
@@ -172,6 +176,7 @@ fn row(plan: &Plan, bytes: u32, measured: Measured) -> Result<Row, Fault> {
         client,
         server,
         samples,
+        steps,
     } = measured;
     let file_blake3 = same_file(&client, &server)?;
     let datagram = datagram(plan, &client, &server);
@@ -203,5 +208,6 @@ fn row(plan: &Plan, bytes: u32, measured: Measured) -> Result<Row, Fault> {
         datagram,
         warnings: warnings(&figure, plan),
         figure,
+        steps,
     })
 }

@@ -8,9 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use haul::fault::{Code, Fault};
+use haul_report::machine::Machine;
 use haul_verbs::{Endpoint, Remote};
 use serde::{Deserialize, Serialize};
 
+use crate::path::{self, account::Account};
 use crate::plan::Plan;
 use crate::report::{DeviceInfo, Memory, Spent};
 
@@ -18,6 +20,9 @@ use crate::report::{DeviceInfo, Memory, Spent};
 pub(crate) const VERSION: u32 = 2;
 /// What the first message says that it is.
 pub(crate) const PROTOCOL: &str = "haul-bench-rdma";
+/// The same of a client that measures the path, and its version.
+pub(crate) const PATH_PROTOCOL: &str = "haul-bench";
+pub(crate) const PATH_VERSION: u32 = 1;
 /// The longest message of a stranger, bytes.
 const GREETING_MAX: usize = 64 << 10;
 /// The longest message, bytes: the endpoints of all queue pairs.
@@ -60,6 +65,25 @@ pub(crate) enum Message {
     Memory { memory: Memory },
     /// Client: that was all.
     End,
+    /// Client: what is to be measured of the path, instead of `Hello`.
+    Ask {
+        protocol: String,
+        version: u32,
+        plan: path::Plan,
+    },
+    /// Server: it takes part; where the data goes, and what it must say.
+    Doors {
+        software: String,
+        ports: Vec<u16>,
+        token: u64,
+        machine: Machine,
+    },
+    /// Receiver: so many bytes have arrived since the last time, until so long after the start.
+    Interval { until_ms: u64, bytes: u64 },
+    /// Sender: it has sent all; so many datagrams, if they are.
+    Sent { datagrams: u64 },
+    /// What this end has to say when it is done.
+    Account { account: Box<Account> },
     /// This end gives up.
     Failed {
         code: u16,
@@ -285,12 +309,31 @@ pub(crate) fn connect(
     };
     Err(
         Fault::new(Code::Unreachable, format!("cannot reach {name}: {why}"))
-            .hint("start 'haul bench rdma serve' there"),
+            .hint("start 'haul bench serve' there"),
     )
 }
 
+/// What a stranger asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// A bench of the verbs.
+    Verbs(Box<Plan>),
+    /// A bench of the path.
+    Path(Box<path::Plan>),
+}
+
+impl Asked {
+    /// It is to run beside another one.
+    pub(crate) fn beside(&self) -> bool {
+        match self {
+            Self::Verbs(plan) => plan.beside,
+            Self::Path(plan) => plan.beside,
+        }
+    }
+}
+
 /// The first message of a stranger, who says nothing more before the answer.
-pub(crate) fn greeting(mut stream: &TcpStream) -> Result<Plan, Fault> {
+pub(crate) fn greeting(mut stream: &TcpStream) -> Result<Asked, Fault> {
     let failed = |error: io::Error| Fault::connection(&error);
     let end = Instant::now() + GREETING_TIME;
     let mut line = Vec::new();
@@ -306,24 +349,14 @@ pub(crate) fn greeting(mut stream: &TcpStream) -> Result<Plan, Fault> {
             count => line.extend_from_slice(&piece[..count]),
         }
         if line.ends_with(b"\n") {
-            return plan_of(&line);
+            return asked(&line);
         }
     }
     Err(Fault::new(Code::NotHaul, "not a haul bench"))
 }
 
 /// Reads a greeting, which may be anything.
-pub(crate) fn plan_of(line: &[u8]) -> Result<Plan, Fault> {
-    let version = |version: Option<u64>| {
-        Fault::new(
-            Code::Version,
-            format!(
-                "the client speaks version {} of {PROTOCOL}, not {VERSION}",
-                version.unwrap_or(0)
-            ),
-        )
-        .hint("run the same haul version at both ends")
-    };
+pub(crate) fn asked(line: &[u8]) -> Result<Asked, Fault> {
     match serde_json::from_slice(line) {
         Ok(Message::Hello {
             protocol,
@@ -331,18 +364,31 @@ pub(crate) fn plan_of(line: &[u8]) -> Result<Plan, Fault> {
             plan,
         }) if protocol == PROTOCOL => {
             plan.validate()?;
-            Ok(plan)
+            Ok(Asked::Verbs(Box::new(plan)))
         }
-        _ => {
-            let value: Option<serde_json::Value> = serde_json::from_slice(line).ok();
-            match value {
-                Some(value) if value["protocol"] == PROTOCOL => {
-                    Err(version(value["version"].as_u64()))
-                }
-                _ => Err(Fault::new(Code::NotHaul, "not a haul bench")),
-            }
+        Ok(Message::Ask {
+            protocol,
+            version: PATH_VERSION,
+            plan,
+        }) if protocol == PATH_PROTOCOL => {
+            plan.validate()?;
+            Ok(Asked::Path(Box::new(plan)))
         }
+        _ => Err(not_understood(line)),
     }
+}
+
+/// Another version, or something else altogether.
+fn not_understood(line: &[u8]) -> Fault {
+    let value: serde_json::Value = serde_json::from_slice(line).unwrap_or_default();
+    let known = [(PROTOCOL, VERSION), (PATH_PROTOCOL, PATH_VERSION)];
+    let found = known.iter().find(|(name, _)| value["protocol"] == *name);
+    let Some((name, version)) = found else {
+        return Fault::new(Code::NotHaul, "not a haul bench");
+    };
+    let theirs = value["version"].as_u64().unwrap_or(0);
+    let text = format!("the client speaks version {theirs} of {name}, not {version}");
+    Fault::new(Code::Version, text).hint("run the same haul version at both ends")
 }
 
 /// Turns a stranger away.
@@ -410,8 +456,20 @@ mod tests {
 
     #[test]
     fn strangers_and_other_versions_are_told_apart() {
-        assert_eq!(plan_of(&hello(PROTOCOL, VERSION)), Ok(plan()));
-        let code = |line: &[u8]| plan_of(line).unwrap_err().code;
+        let verbs = Asked::Verbs(Box::new(plan()));
+        assert_eq!(asked(&hello(PROTOCOL, VERSION)), Ok(verbs));
+        let ask = |version| {
+            let ask = Message::Ask {
+                protocol: PATH_PROTOCOL.into(),
+                version,
+                plan: path::Plan::new(path::Engine::Tcp),
+            };
+            serde_json::to_vec(&ask).unwrap()
+        };
+        let plan = Box::new(path::Plan::new(path::Engine::Tcp));
+        assert_eq!(asked(&ask(PATH_VERSION)), Ok(Asked::Path(plan)));
+        let code = |line: &[u8]| asked(line).unwrap_err().code;
+        assert_eq!(code(&ask(PATH_VERSION + 1)), Code::Version);
         assert_eq!(code(&hello(PROTOCOL, VERSION + 1)), Code::Version);
         assert_eq!(code(&hello("other", VERSION)), Code::NotHaul);
         for line in [&b""[..], b"GET / HTTP/1.1\r\n", b"{}", b"[1]", b"\xff\0"] {
@@ -428,7 +486,7 @@ mod tests {
             version: VERSION,
             plan,
         };
-        let fault = plan_of(&serde_json::to_vec(&hello).unwrap()).unwrap_err();
+        let fault = asked(&serde_json::to_vec(&hello).unwrap()).unwrap_err();
         assert_eq!(fault.code, Code::Usage);
     }
 
@@ -443,7 +501,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_line_is_too_strange(line in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
-            let _ = plan_of(&line);
+            let _ = asked(&line);
         }
     }
 }

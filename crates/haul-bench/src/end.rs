@@ -13,7 +13,9 @@ use haul_verbs::{
 };
 
 use crate::control::{Control, Place};
+use crate::flow::place;
 use crate::memory;
+use crate::pattern::{self, Stamp};
 use crate::plan::{Connect, Layout, Op, Plan, Service, Waiting};
 use crate::report::DeviceInfo;
 use crate::tag::{Kind, Tag};
@@ -167,6 +169,24 @@ impl End {
             Some(peer) => request.to(*peer),
             None => request,
         }
+    }
+
+    /// Nothing that an earlier measurement of messages of `size` bytes left may pass for this one's: what is to be written is
+    /// cleared, and what is to be sent is as `stamp` says of a queue pair and a slot.
+    pub(crate) fn prepare(
+        &self,
+        size: u32,
+        stamp: impl Fn(u64, u64) -> Stamp,
+    ) -> Result<(), Fault> {
+        let (region, len) = (self.mr.region(), size as usize);
+        for qp in 0..self.qps.len() as u64 {
+            for slot in 0..self.layout.slots {
+                let (to, from) = (self.layout.to(qp, slot), self.layout.from(qp, slot));
+                region.fill(place(to), len, 0).map_err(range)?;
+                pattern::write(region, place(from), len, stamp(qp, slot)).map_err(range)?;
+            }
+        }
+        Ok(())
     }
 
     /// Posts receive `number` of a queue pair.

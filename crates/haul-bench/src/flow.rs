@@ -14,6 +14,7 @@ use haul_verbs::{Data, SendFlags, SendOp, SendWr, SgeList, WcOpcode, WorkComplet
 use crate::control::{Control, Message, Place};
 use crate::disk::Disk;
 use crate::end::{End, range, verb};
+use crate::path::tally::Tally;
 use crate::pattern::{self, Stamp};
 use crate::plan::{Op, POST_LIST_MAX};
 use crate::report::Spent;
@@ -89,6 +90,10 @@ pub(crate) struct Flow<'a> {
     peer_finished: Option<Vec<u64>>,
     bytes: u64,
     verified: u64,
+    /// Bytes that have become complete and are not in the tally yet.
+    fresh: u64,
+    /// Bytes that were complete, by time since the first post.
+    tally: Tally,
 }
 
 impl<'a> Flow<'a> {
@@ -127,6 +132,8 @@ impl<'a> Flow<'a> {
             peer_finished: None,
             bytes: 0,
             verified: 0,
+            fresh: 0,
+            tally: Tally::new(1),
         };
         flow.prepare()?;
         Ok(flow)
@@ -137,39 +144,33 @@ impl<'a> Flow<'a> {
         if !self.end.plan.verify {
             return Ok(());
         }
-        let layout = &self.end.layout;
-        for qp in 0..self.lanes.len() as u64 {
-            for number in 0..layout.slots {
-                let len = self.size as usize;
-                let to = place(layout.to(qp, number));
-                self.end.mr.region().fill(to, len, 0).map_err(range)?;
-                self.stamp(qp, number)?;
-            }
-        }
-        Ok(())
+        self.end
+            .prepare(self.size, |qp, number| Stamp { qp, number })
     }
 
-    /// Runs to the end of it.
+    /// Runs to the end of it: what it took, and the bytes that were complete in each [`STEP`](crate::path::tally::STEP).
     pub(crate) fn run(
         mut self,
         time: Option<Duration>,
         dead_after: Duration,
-    ) -> Result<Spent, Fault> {
+    ) -> Result<(Spent, Vec<u64>), Fault> {
         let cpu = process_cpu().unwrap_or_default();
         let start = Instant::now();
         self.until = time.map(|time| start + time);
+        // The time counts from here.
+        self.tally.add(0, 0);
         let result = self.turns(start, dead_after);
         let (ns, messages) = result.map_err(|fault| self.control.account_of(fault))?;
         let used = process_cpu().unwrap_or_default().since(cpu);
         self.verify_written()?;
-        Ok(Spent {
+        let spent = Spent {
             messages,
             ns: u64::try_from(ns.as_nanos()).unwrap_or(u64::MAX),
             bytes: self.bytes,
             verified: self.verified,
             ..Spent::default()
-        }
-        .with_cpu(used))
+        };
+        Ok((spent.with_cpu(used), self.tally.steps()))
     }
 
     /// Posts and takes completions until both directions are done: how long this end's took, and its messages.
@@ -191,6 +192,9 @@ impl<'a> Flow<'a> {
             let count = self.wait(&mut completions)?;
             for completion in &completions[..count] {
                 self.complete(completion)?;
+            }
+            if self.fresh > 0 {
+                self.tally.add(0, std::mem::take(&mut self.fresh));
             }
             if count > 0 && (self.ways.out || self.end.plan.is_notified()) {
                 heard = Instant::now();
@@ -465,6 +469,7 @@ impl<'a> Flow<'a> {
     fn retire(&mut self, index: usize, count: u64) -> Result<(), Fault> {
         let first = self.lanes[index].retired;
         self.lanes[index].retired += count;
+        self.fresh += count * u64::from(self.size);
         if self.end.plan.op == Op::Read && self.end.plan.verify {
             let slots = self.end.layout.slots;
             for number in first..first + count {

@@ -1,11 +1,14 @@
-//! Benchmarks of the RDMA verbs, as perftest's users know them, over any provider of `haul-verbs`.
+//! Benchmarks of a path by every engine there is (docs/bench.md), and of the RDMA verbs, as perftest's users know them, over any
+//! provider of `haul-verbs` (docs/bench-rdma.md).
 //!
-//! A client tells a server over a TCP connection what is to be measured; queue pairs are connected beside it; then both
-//! ends take one message size after another and tell each other what that cost them (docs/bench-rdma.md).
+//! A client tells a server over a TCP connection what is to be measured; streams or queue pairs are connected beside it; then
+//! both ends measure and tell each other what that cost them.
 //!
-//! Map: [`client`], [`server`] the doors · [`plan`] what is measured · [`report`] figures · `control` the conversation ·
-//! `session` one size after another · `end` device, memory, queue pairs · `flow` bandwidth · `volley` bandwidth of what may be lost · `pingpong` latency ·
-//! `pattern` bytes that are checked · `disk` files · `memory` what idle queue pairs take · `tag` numbers of work requests.
+//! Map: [`path`] one measurement of the path · [`profile`] the whole picture of it · [`doctor`] the host · of the verbs:
+//! [`client`], [`server`] the doors · [`plan`] what is measured · [`report`] figures · `control` the conversation · `session`
+//! one size after another · `end` device, memory, queue pairs · `flow` bandwidth · `volley` bandwidth of what may be lost ·
+//! `pingpong` latency · `pattern` bytes that are checked · `disk` files · `memory` what idle queue pairs take · `tag` numbers
+//! of work requests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -17,12 +20,15 @@
 pub mod client;
 mod control;
 mod disk;
+pub mod doctor;
 mod end;
 mod flow;
 mod memory;
+pub mod path;
 mod pattern;
 mod pingpong;
 pub mod plan;
+pub mod profile;
 pub mod report;
 pub mod server;
 mod session;
@@ -35,5 +41,5 @@ pub mod fuzzing;
 
 pub use plan::{Op, Plan, Service, Test};
 
-/// The port that `haul bench rdma serve` listens on, unless told otherwise.
+/// The port that `haul bench serve` listens on, unless told otherwise.
 pub const DEFAULT_PORT: u16 = 4726;

@@ -60,10 +60,11 @@ pub enum Test {
 }
 
 /// How queue pairs are connected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Connect {
     /// By the connection manager.
+    #[default]
     Cm,
     /// By parameters that the programs have told each other.
     Exchange,
@@ -91,6 +92,16 @@ pub enum Limit {
     Iterations(u64),
 }
 
+/// What connections of the software provider go over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Over {
+    /// TCP.
+    Tcp,
+    /// UDT.
+    Udt,
+}
+
 /// What providers with a wire format of their own are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
@@ -100,6 +111,9 @@ pub struct Wire {
     pub fpdu_max: Option<u32>,
     /// Verify CRCs before anything is placed.
     pub strict: bool,
+    /// What connections go over; each end's own choice where there is none.
+    #[serde(default)]
+    pub over: Option<Over>,
 }
 
 /// What is to be measured, and how.
@@ -147,6 +161,9 @@ pub struct Plan {
     pub path_mtu: Option<u16>,
     /// The most payload that an end sends over each queue pair of unreliable datagrams, bytes per second.
     pub max_rate: Option<u64>,
+    /// It runs beside another measurement, as traffic that that one is to meet.
+    #[serde(default)]
+    pub beside: bool,
 }
 
 /// Where messages lie in an end's memory region. Both ends have the same: a half that messages come out of, a half
@@ -386,9 +403,11 @@ pub(crate) mod tests {
                 crc: true,
                 fpdu_max: None,
                 strict: false,
+                over: None,
             },
             path_mtu: None,
             max_rate: None,
+            beside: false,
         }
     }
 

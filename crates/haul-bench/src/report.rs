@@ -164,6 +164,10 @@ pub struct Row {
     pub datagram: Option<Datagram>,
     /// Why a figure is not to be trusted.
     pub warnings: Vec<String>,
+    /// Bytes that were complete at the client in each tenth of a second since the first post; of a bandwidth without unreliable datagrams
+    /// and Write-Record.
+    #[serde(skip)]
+    pub steps: Vec<u64>,
 }
 
 /// Memory of one end before and after its queue pairs were connected and used once.

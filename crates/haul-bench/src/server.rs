@@ -12,14 +12,18 @@ use std::time::Duration;
 use haul::fault::{Code, Fault};
 use haul_verbs::Device;
 
-use crate::control::{self, Control, Message};
+use crate::control::{self, Asked, Control, Message};
 use crate::disk::Disk;
 use crate::end::End;
+use crate::path::server::Means;
+use crate::path::{self, Files};
 use crate::plan::{Connect, Plan, Service, Test, Wire};
 use crate::session::Session;
 
 /// Strangers that are listened to at the same time.
 const STRANGERS_MAX: usize = 16;
+/// Sessions beside the one that is measured.
+const BESIDE_MAX: usize = 4;
 /// A client is turned away after waiting so long for the one before it: that one's memory may still be being given back.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -38,6 +42,8 @@ pub struct Config {
     pub devices: Devices,
     /// Where a file goes that a client sends; else it is dropped.
     pub file: Option<PathBuf>,
+    /// Files of measurements of the path.
+    pub files: Files,
     /// End after one session.
     pub one_off: bool,
     /// After this long without a word a client is taken for gone.
@@ -68,6 +74,7 @@ struct Shared {
     busy: Mutex<bool>,
     free: Condvar,
     strangers: AtomicUsize,
+    beside: AtomicUsize,
     done: Sender<()>,
     waiting: Mutex<Option<Receiver<()>>>,
 }
@@ -82,6 +89,7 @@ impl Server {
             crc: true,
             fpdu_max: None,
             strict: false,
+            over: None,
         };
         (config.devices)(Service::Rc, &wire)?;
         let listen = |address: &SocketAddr| {
@@ -102,6 +110,7 @@ impl Server {
                 busy: Mutex::new(false),
                 free: Condvar::new(),
                 strangers: AtomicUsize::new(0),
+                beside: AtomicUsize::new(0),
                 done,
                 waiting: Mutex::new(Some(waiting)),
             }),
@@ -148,10 +157,10 @@ impl Shared {
             return;
         }
         let spawned = std::thread::Builder::new().spawn(move || {
-            let plan = control::greeting(&stream);
+            let asked = control::greeting(&stream);
             this.strangers.fetch_sub(1, Ordering::AcqRel);
-            match plan {
-                Ok(plan) => this.serve(stream, &plan),
+            match asked {
+                Ok(asked) => this.serve(stream, &asked),
                 Err(fault) => control::refuse(&stream, &fault),
             }
         });
@@ -160,7 +169,11 @@ impl Shared {
         }
     }
 
-    fn serve(&self, stream: TcpStream, plan: &Plan) {
+    fn serve(&self, stream: TcpStream, asked: &Asked) {
+        if asked.beside() {
+            self.serve_beside(stream, asked);
+            return;
+        }
         if !self.take_turn() {
             let busy = Fault::new(
                 Code::ServerBusy,
@@ -172,17 +185,28 @@ impl Shared {
         let peer = stream
             .peer_addr()
             .map_or_else(|_| "?".to_owned(), |peer| peer.to_string());
-        let result = self.session(stream, plan);
+        let result = self.session(stream, asked);
         *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.free.notify_one();
         match result {
-            Ok(()) => (self.config.log)(&format!("{peer}: {} done", what(plan))),
-            Err(fault) => (self.config.log)(&format!("{peer}: {}: {fault}", what(plan))),
+            Ok(()) => (self.config.log)(&format!("{peer}: {} done", what(asked))),
+            Err(fault) => (self.config.log)(&format!("{peer}: {}: {fault}", what(asked))),
         }
         if self.config.one_off {
             // Whoever runs the server may have gone.
             let _ = self.done.send(());
         }
+    }
+
+    /// Traffic that a measurement is to meet does not wait for it.
+    fn serve_beside(&self, stream: TcpStream, asked: &Asked) {
+        if self.beside.fetch_add(1, Ordering::AcqRel) >= BESIDE_MAX {
+            let busy = Fault::new(Code::ServerBusy, "there is as much other traffic as may be");
+            control::refuse(&stream, &busy);
+        } else if let Err(fault) = self.session(stream, asked) {
+            (self.config.log)(&format!("other traffic, {}: {fault}", what(asked)));
+        }
+        self.beside.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Waits for the client before to be done; false where that takes too long.
@@ -195,12 +219,22 @@ impl Shared {
         !std::mem::replace(&mut *busy, true)
     }
 
-    fn session(&self, stream: TcpStream, plan: &Plan) -> Result<(), Fault> {
+    fn session(&self, stream: TcpStream, asked: &Asked) -> Result<(), Fault> {
         let gone = |error: io::Error| Fault::connection(&error);
         let own = stream.local_addr().map_err(gone)?;
         let from = stream.peer_addr().map_err(gone)?;
+        let door = stream.try_clone().map_err(gone)?;
         let control = Control::start(stream, self.config.dead_after)?;
-        let result = self.converse(&control, (own, from), plan);
+        let result = match asked {
+            Asked::Verbs(plan) => self.converse(&control, (own, from), plan),
+            Asked::Path(plan) => {
+                let means = Means {
+                    files: self.config.files.clone(),
+                    data_port: self.config.data_port,
+                };
+                path::server::serve(&means, &control, &door, plan)
+            }
+        };
         if let Err(fault) = &result {
             control.fail(fault);
         }
@@ -263,7 +297,11 @@ impl Shared {
     }
 }
 
-fn what(plan: &Plan) -> String {
+fn what(asked: &Asked) -> String {
+    let plan = match asked {
+        Asked::Verbs(plan) => plan,
+        Asked::Path(plan) => return plan.engine.name().to_owned(),
+    };
     let text = |value: serde_json::Result<serde_json::Value>| {
         let value = value.unwrap_or_default();
         value.as_str().unwrap_or_default().to_owned()

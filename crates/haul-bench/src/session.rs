@@ -39,6 +39,8 @@ pub(crate) struct Measured {
     pub(crate) server: Spent,
     /// Round trips, nanoseconds, of a latency.
     pub(crate) samples: Vec<u64>,
+    /// Bytes that were complete at the client in each step, of a bandwidth.
+    pub(crate) steps: Vec<u64>,
 }
 
 /// How a bandwidth is measured.
@@ -51,10 +53,11 @@ enum Bandwidth<'a> {
 }
 
 impl Bandwidth<'_> {
-    fn run(self, time: Option<Duration>, dead_after: Duration) -> Result<Spent, Fault> {
+    /// What it took, and the bytes that were complete by time; of those that are counted where they arrive there is no such series.
+    fn run(self, time: Option<Duration>, dead_after: Duration) -> Result<(Spent, Vec<u64>), Fault> {
         match self {
             Self::Flow(flow) => flow.run(time, dead_after),
-            Self::Volley(volley) => volley.run(time, dead_after),
+            Self::Volley(volley) => Ok((volley.run(time, dead_after)?, Vec::new())),
         }
     }
 }
@@ -111,12 +114,12 @@ impl<'a> Session<'a> {
 
     fn begin(&mut self, size: u32, iterations: Option<u64>) -> Result<Measured, Fault> {
         let begin = Message::Begin { size, iterations };
-        let (client, samples) = if self.end.plan.test == Test::Lat {
+        let (client, samples, steps) = if self.end.plan.test == Test::Lat {
             let pingpong = self.pingpong(size)?;
             self.control.send(&begin)?;
             self.expect_ready()?;
             let Trips { spent, samples } = pingpong.ask(iterations, self.time())?;
-            (spent, samples)
+            (spent, samples, Vec::new())
         } else {
             let time = iterations.is_none().then(|| self.time());
             let dead_after = self.dead_after;
@@ -128,13 +131,15 @@ impl<'a> Session<'a> {
             let flow = self.bandwidth(ways, size, iterations)?;
             control.send(&begin)?;
             expect_ready(control)?;
-            (flow.run(time, dead_after)?, Vec::new())
+            let (spent, steps) = flow.run(time, dead_after)?;
+            (spent, Vec::new(), steps)
         };
         let (client, server) = self.settle(client)?;
         Ok(Measured {
             client,
             server,
             samples,
+            steps,
         })
     }
 
@@ -161,7 +166,7 @@ impl<'a> Session<'a> {
             };
             let flow = self.bandwidth(ways, size, iterations)?;
             control.send(&Message::Ready)?;
-            flow.run(time, dead_after)?
+            flow.run(time, dead_after)?.0
         };
         self.settle(spent).map(|_| ())
     }

@@ -99,18 +99,7 @@ impl<'a> Volley<'a> {
         if !self.end.plan.verify {
             return Ok(());
         }
-        let (layout, region) = (&self.end.layout, self.end.mr.region());
-        let len = self.size as usize;
-        for qp in 0..self.lanes.len() as u64 {
-            for slot in 0..layout.slots {
-                region
-                    .fill(place(layout.to(qp, slot)), len, 0)
-                    .map_err(range)?;
-                let from = place(layout.from(qp, slot));
-                pattern::write(region, from, len, self.stamp(qp, slot)).map_err(range)?;
-            }
-        }
-        Ok(())
+        self.end.prepare(self.size, |qp, slot| self.stamp(qp, slot))
     }
 
     /// What the bytes of a message are. The receiver of a Send cannot know its number: those are all alike.
@@ -377,15 +366,22 @@ impl<'a> Volley<'a> {
             // Late, from an earlier measurement.
             return self.end.post_recv(&self.end.qps[index], qp, slot);
         }
-        if self.end.plan.verify {
-            let at = place(self.end.layout.to(qp, slot));
-            let region = self.end.mr.region();
-            check(region, at, self.size as usize, self.stamp(qp, slot))?;
-            region.fill(at, self.size as usize, 0).map_err(range)?;
-            self.verified += 1;
-        }
+        self.check_slot(qp, slot)?;
         self.count(self.size, true);
         self.end.post_recv(&self.end.qps[index], qp, slot)
+    }
+
+    /// A whole message is what belongs there; nothing of it stays for the next one's.
+    fn check_slot(&mut self, qp: u64, slot: u64) -> Result<(), Fault> {
+        if !self.end.plan.verify {
+            return Ok(());
+        }
+        let at = place(self.end.layout.to(qp, slot));
+        let region = self.end.mr.region();
+        check(region, at, self.size as usize, self.stamp(qp, slot))?;
+        region.fill(at, self.size as usize, 0).map_err(range)?;
+        self.verified += 1;
+        Ok(())
     }
 
     /// A Write-Record has come, or what there is of it.
@@ -458,14 +454,7 @@ impl<'a> Volley<'a> {
             self.count(record.map_or(0, |record| record.valid), false);
             return Ok(());
         }
-        let slot = number % self.end.layout.slots;
-        if self.end.plan.verify {
-            let at = place(self.end.layout.to(qp, slot));
-            let region = self.end.mr.region();
-            check(region, at, self.size as usize, self.stamp(qp, slot))?;
-            region.fill(at, self.size as usize, 0).map_err(range)?;
-            self.verified += 1;
-        }
+        self.check_slot(qp, number % self.end.layout.slots)?;
         self.count(self.size, true);
         Ok(())
     }

@@ -175,6 +175,7 @@ pub const HAUL_ASYNC_COMM_ESTABLISHED: u32 = 4;
 pub const HAUL_ASYNC_SRQ_LIMIT_REACHED: u32 = 5;
 pub const HAUL_ASYNC_DEVICE_FATAL: u32 = 6;
 pub const HAUL_ASYNC_DATAGRAM_REFUSED: u32 = 7;
+pub const HAUL_ASYNC_DATAGRAM_UNDELIVERED: u32 = 8;
 pub const HAUL_ASYNC_OTHER: u32 = 255;
 
 /// A structure that begins with its `size` and may grow at its end.
@@ -254,6 +255,7 @@ pub struct haul_open_options {
     pub fpdu_max: u32,
     pub socket_buffer: u64,
     pub pcap: *const c_char,
+    pub rate_bps: u64,
 }
 
 #[repr(C)]
@@ -352,6 +354,7 @@ pub struct haul_datagram_statistics {
     pub peers: u64,
     pub peer_bytes: u64,
     pub kernel_drops: u64,
+    pub undelivered: u64,
 }
 
 #[repr(C)]

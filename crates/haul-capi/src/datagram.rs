@@ -163,6 +163,7 @@ pub(crate) unsafe fn datagram_init(init: *const haul_datagram_init) -> Result<Da
         read_timeout: Duration::from_nanos(init.read_timeout_ns),
         retries: init.retries,
         peer_error_is_fatal: init.flags & HAUL_DATAGRAM_PEER_ERROR_FATAL != 0,
+        ..DatagramInit::default()
     })
 }
 
@@ -381,6 +382,7 @@ pub unsafe extern "C" fn haul_qp_datagram_statistics(
             peers: counted.peers,
             peer_bytes: counted.peer_bytes,
             kernel_drops: counted.kernel_drops,
+            undelivered: counted.undelivered,
         };
         // SAFETY: the caller's structure.
         unsafe { write_growing(out, &statistics)? };

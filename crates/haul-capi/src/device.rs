@@ -102,6 +102,7 @@ const OPEN_DEFAULTS: haul_open_options = haul_open_options {
     fpdu_max: 0,
     socket_buffer: 0,
     pcap: std::ptr::null(),
+    rate_bps: 0,
 };
 
 /// All providers, the one that works everywhere first.
@@ -128,6 +129,7 @@ unsafe fn providers(options: &haul_open_options) -> Result<Vec<Arc<dyn Provider>
             Ok(0) => None,
             bytes => Some(bytes.map_err(|_| Error::Argument("socket_buffer is more than can be"))?),
         },
+        rate_bps: (options.rate_bps > 0).then_some(options.rate_bps),
         pcap: pcap.map(PathBuf::from),
     };
     Ok(vec![
@@ -343,6 +345,7 @@ fn async_event(event: AsyncEvent) -> haul_async_event {
         AsyncEvent::SrqLimitReached { token } => (HAUL_ASYNC_SRQ_LIMIT_REACHED, 0, token),
         AsyncEvent::DeviceFatal => (HAUL_ASYNC_DEVICE_FATAL, 0, 0),
         AsyncEvent::DatagramRefused { qp_num } => (HAUL_ASYNC_DATAGRAM_REFUSED, qp_num, 0),
+        AsyncEvent::DatagramUndelivered { qp_num } => (HAUL_ASYNC_DATAGRAM_UNDELIVERED, qp_num, 0),
         _ => (HAUL_ASYNC_OTHER, 0, 0),
     };
     haul_async_event {

@@ -1,14 +1,11 @@
 //! What a congestion control sees and what it answers.
 //!
 //! A transport feeds every control the same two inputs, [`Ack`] and [`Loss`], and obeys the same two answers, a pacing
-//! rate and a window. A new control is one file and one [`Algorithm`] variant.
+//! rate and a window. A new control is one file and one variant of [`Algorithm`](crate::Algorithm); one that keeps a window and
+//! reduces it on loss is a [`Law`](crate::window::Law).
 
 use std::fmt::Debug;
 
-use crate::cubic::Cubic;
-use crate::daimd::Daimd;
-use crate::fixed::Fixed;
-use crate::model::Model;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
 
 /// Wire bytes per second.
@@ -183,38 +180,4 @@ pub trait Controller: Debug + Send {
     }
     /// For people.
     fn snapshot(&self) -> Snapshot;
-}
-
-/// Which control to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Algorithm {
-    /// Model of the path (BBR class): finds the rate by itself and holds it under random loss.
-    #[default]
-    Model,
-    /// A declared rate, for dedicated circuits and policed paths.
-    Fixed(Rate),
-    /// CUBIC (RFC 9438): loss means congestion.
-    Cubic,
-    /// UDT's own rate control.
-    Daimd,
-}
-
-impl Algorithm {
-    /// Whether marks slow it down. What does not may not ask for them (RFC 3168 §5): a declared rate is kept, and UDT's
-    /// own control knows only loss.
-    #[must_use]
-    pub fn heeds_marks(self) -> bool {
-        matches!(self, Self::Model | Self::Cubic)
-    }
-
-    /// Makes the control for packets of `packet_bytes` wire bytes.
-    #[must_use]
-    pub fn build(self, packet_bytes: u64, seed: u64) -> Box<dyn Controller> {
-        match self {
-            Self::Model => Box::new(Model::new(packet_bytes, seed)),
-            Self::Fixed(rate) => Box::new(Fixed::new(rate, packet_bytes)),
-            Self::Cubic => Box::new(Cubic::new(packet_bytes)),
-            Self::Daimd => Box::new(Daimd::new(packet_bytes, seed)),
-        }
-    }
 }

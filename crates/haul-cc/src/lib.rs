@@ -4,13 +4,13 @@
 //! declared rate means the rate of the link and not of the payload.
 //!
 //! Map: [`time`] the clock's currency · [`rtt`] round-trip estimates · [`pacer`] when the next batch may leave ·
-//! [`controller`] what a congestion control sees and answers · [`fixed`], [`daimd`], [`cubic`], [`model`] the controls ·
-//! [`filter`] windowed extremes.
+//! [`controller`] what a congestion control sees and answers · [`algorithm`] the controls by name · [`fixed`], [`daimd`],
+//! [`model`], [`window`] the controls, the last one those of TCP · [`filter`] windowed extremes.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod algorithm;
 pub mod controller;
-pub mod cubic;
 pub mod daimd;
 pub mod filter;
 pub mod fixed;
@@ -18,8 +18,10 @@ pub mod model;
 pub mod pacer;
 pub mod rtt;
 pub mod time;
+pub mod window;
 
-pub use controller::{Ack, Algorithm, Controller, Loss, Marks, Rate, RateSample, Snapshot};
+pub use algorithm::Algorithm;
+pub use controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Snapshot};
 pub use pacer::Pacer;
 pub use rtt::RttEstimator;
 pub use time::Time;

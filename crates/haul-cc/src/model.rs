@@ -10,10 +10,10 @@
 //! * **Probe.** A burst of bounded length at 125 %, repaid at once, instead of a full round trip: what it shows arrives a
 //!   round trip later either way, and the queue that it costs no longer grows with distance.
 //! * **Queue.** While nobody else keeps the bottleneck's queue filled, a standing queue means that the model is too high, and
-//!   the rate yields until it is gone. When the queue stays although the flow yields, somebody else fills it; then the flow
-//!   takes the window that CUBIC would have, which neither starves such a neighbour nor starves by it, until the queue
-//!   empties (Copa's idea of a competitive mode). So it does where a shallow queue overflows again and again that the flow did
-//!   not fill, see [`company`].
+//!   the rate yields until it is gone. When the queue neither goes nor falls although the flow yields, somebody else fills it
+//!   (another flow of this kind yields too, and it falls); then the flow takes the window that CUBIC would have, which neither
+//!   starves such a neighbour nor starves by it, until the queue empties (Copa's idea of a competitive mode). So it does where
+//!   a shallow queue overflows again and again that the flow did not fill, see [`company`].
 //! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
 //!   [`CONGESTION_LOSS_PERCENT`].
 //! * **Marks** of a router say that its queue fills, before any delay shows it: congestion where they exceed
@@ -22,9 +22,9 @@
 mod company;
 
 use crate::controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Snapshot};
-use crate::cubic::Cubic;
 use crate::filter::WindowedMax;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
+use crate::window::{Cubic, Window};
 use company::{Company, Overflow};
 
 /// Model-based control. See the module's text.
@@ -40,7 +40,7 @@ pub struct Model {
     smoothed_rtt_ns: u64,
     company: Company,
     /// The window among flows that fill the queue, while there are any.
-    contest: Option<Cubic>,
+    contest: Option<Window<Cubic>>,
     /// The window with which a contest was left to see whether the queue empties.
     left_contest_with: Option<u64>,
     last_round: Round,
@@ -146,6 +146,9 @@ struct Queue {
     delay_ns: u64,
     /// Since when the queue has been standing without a break.
     standing_since: Option<Time>,
+    /// Its length when it last fell by an eighth, or has grown to since, and when it last fell.
+    mark_ns: u64,
+    fell: Time,
     /// Somebody else keeps it standing.
     contested: bool,
 }
@@ -312,7 +315,12 @@ impl Model {
 
     /// Somebody else fills the queue, all the time or now and then.
     fn is_contested(&self, now: Time) -> bool {
-        let memory_ns = self.contest.as_ref().map_or(0, Cubic::regain_ns) * 3 / 2;
+        let memory_ns = self
+            .contest
+            .as_ref()
+            .map_or(0, |contest| contest.law().regain_ns())
+            * 3
+            / 2;
         let remembered = memory_ns.max(NEIGHBOUR_NS_MIN);
         self.queue.contested || self.company.has_neighbour(now, remembered)
     }
@@ -445,7 +453,7 @@ impl Model {
                 let recent = self.round.best.max(self.last_round.best).min(self.rate());
                 let held = recent.percent(CONTEST_ENTRY).bytes_in(self.smoothed_rtt_ns);
                 let window = self.left_contest_with.take().unwrap_or(held);
-                self.contest = Some(Cubic::resume(self.packet_bytes, window));
+                self.contest = Some(Window::resume(self.packet_bytes, window));
                 self.cruise(now);
             }
             (Some(contest), true) => contest.handle_ack(now, ack),
@@ -546,15 +554,22 @@ impl Queue {
             return;
         }
         let since = *self.standing_since.get_or_insert(now);
-        if now.since(since) > (CONTESTED_RTTS * round_ns).max(CONTESTED_NS_MIN) {
+        if least * 8 < self.mark_ns * 7 {
+            self.fell = now;
+            self.mark_ns = least;
+        }
+        self.mark_ns = self.mark_ns.max(least);
+        let outlasted = now.since(since) > (CONTESTED_RTTS * round_ns).max(CONTESTED_NS_MIN);
+        if outlasted && now.since(self.fell) > FALLING_RTTS * round_ns {
             self.contested = true;
         }
     }
 }
 
-/// A queue that outlasts this much yielding is kept by somebody else.
+/// A queue that outlasts this much yielding, and has not fallen lately, is kept by somebody else.
 const CONTESTED_RTTS: u64 = 8;
 const CONTESTED_NS_MIN: u64 = 150 * MILLISECOND_NS;
+const FALLING_RTTS: u64 = 2;
 
 impl Controller for Model {
     fn handle_ack(&mut self, now: Time, ack: &Ack) {

@@ -1,13 +1,16 @@
 //! What the command line may say. Nothing is looked up or opened here.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use haul_gateway::config::{ChannelKind, HostPort, Key, NoHostPort};
 
 use crate::quantity::{bytes, duration, rate};
 
+pub(crate) mod path;
+pub(crate) mod profile;
 pub(crate) mod rdma;
 
 /// Moves files over long fat networks.
@@ -26,14 +29,44 @@ pub(crate) enum Command {
     Send(Send),
     /// Get files from a server: haul get HOST:FILE… DIR/
     Get(Get),
-    /// Measure memory to memory against a server
+    /// Measure a path, or the RDMA verbs
     Bench(Bench),
+    /// The whole picture of a path: streams, messages, stability, other traffic, and what limits it
+    Profile(Box<profile::Profile>),
+    /// Look whether this host is set up for long fat networks, and print the lines that mend it
+    Doctor(profile::Doctor),
+    /// Show results of bench run and profile again, or compare two
+    Report(profile::Report),
     /// Run an unmodified program with its sockets on iWARP wherever the peer's are too
     Run(Run),
+    /// Carry the TCP of programs that cannot change over long fat networks, in slabs
+    #[command(subcommand)]
+    Gateway(Gateway),
     /// What can do RDMA here: the software provider, and the machine's devices or why there are none
     Devices(Devices),
     /// An emulated WAN on this machine: hosts, paths, comparisons
     Lab(haul_lab::Args),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Gateway {
+    /// Run a gateway until it is told to stop: SIGTERM lets its connections finish, a second one does not; SIGHUP has it read its
+    /// configuration again
+    Run(GatewayRun),
+    /// Tell everything that is wrong with a configuration; exit 0 if it can be used, 2 if not
+    Check(GatewayCheck),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct GatewayRun {
+    /// The configuration, TOML (docs/gateway.md)
+    pub(crate) config: PathBuf,
+    /// Time that connections have to finish after SIGTERM, seconds
+    #[arg(long, value_name = "S", default_value_t = 30)]
+    pub(crate) patience: u64,
+    /// Say nothing but what does not work
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -78,7 +111,8 @@ pub(crate) struct Send {
 const SEND_EXAMPLES: &str = "\
 Examples:
   haul send run42.h5 run43.h5 host:campaign/
-  haul send run42.h5 '[2001:db8::1]:campaign/'   an IPv6 address goes in brackets, with quotes";
+  haul send run42.h5 '[2001:db8::1]:campaign/'   an IPv6 address goes in brackets, with quotes
+  haul send --gateway gw.site-b.example --gateway-key site-b.key run42.h5 host:campaign/";
 
 #[derive(Debug, ClapArgs)]
 #[command(override_usage = "haul get [OPTIONS] HOST:FILE… DIR/", after_help = GET_EXAMPLES)]
@@ -102,6 +136,8 @@ pub(crate) struct Transfer {
     pub(crate) existing: Existing,
     #[command(flatten)]
     pub(crate) path: Path,
+    #[command(flatten)]
+    pub(crate) through: Through,
     #[arg(
         long,
         value_parser = duration,
@@ -118,7 +154,7 @@ pub(crate) struct Transfer {
 #[command(
     subcommand_negates_reqs = true,
     args_conflicts_with_subcommands = true,
-    override_usage = "haul bench [OPTIONS] HOST\n       haul bench rdma [OPTIONS] HOST\n       haul bench rdma serve [OPTIONS]"
+    override_usage = "haul bench serve [OPTIONS]\n       haul bench run [OPTIONS] HOST\n       haul bench rdma [OPTIONS] HOST\n       haul bench [OPTIONS] HOST"
 )]
 pub(crate) struct Bench {
     #[command(subcommand)]
@@ -146,6 +182,10 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchKind {
+    /// Take part in what clients of run, rdma and profile ask for, one at a time
+    Serve(rdma::Serve),
+    /// Measure a path by any engine: TCP, UDP, UDT, RDMA; memory, files; CPU of both ends
+    Run(Box<path::Run>),
     /// The RDMA verbs: write, read and send, bandwidth and latency, as perftest measures them
     Rdma(Box<rdma::Rdma>),
 }
@@ -154,14 +194,16 @@ pub(crate) enum BenchKind {
 #[command(override_usage = "haul run [OPTIONS] -- PROGRAM [ARGS]…", after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
     /// Carry UDP only
-    #[arg(long, conflicts_with = "stream")]
+    #[arg(long, conflicts_with_all = ["stream", "gateway"])]
     pub(crate) datagram: bool,
     /// Carry TCP only
-    #[arg(long)]
+    #[arg(long, conflicts_with = "gateway")]
     pub(crate) stream: bool,
     /// Carry UDP by Write-Record instead of Send
-    #[arg(long, conflicts_with = "stream")]
+    #[arg(long, conflicts_with_all = ["stream", "gateway"])]
     pub(crate) write_record: bool,
+    #[command(flatten)]
+    pub(crate) through: Through,
     /// UDP port at which hosts ask each other; the same at both ends
     #[arg(long, value_name = "PORT", default_value_t = haul_socket::agent::DEFAULT_PORT)]
     pub(crate) port: u16,
@@ -191,13 +233,76 @@ pub(crate) struct Run {
 const RUN_EXAMPLES: &str = "\
 Examples:
   haul run -- sipp -sn uas                     its UDP on UD where clients run under haul run too
-  haul run --report -- curl -O http://host/f   its TCP on RC, and at the end what became of each socket";
+  haul run --report -- curl -O http://host/f   its TCP on RC, and at the end what became of each socket
+  haul run --gateway gw.site-b.example -- rsync -a data/ rsync://host/data/   its TCP through a gateway";
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct GatewayCheck {
+    /// The configuration, TOML (docs/gateway.md); the files that it names are read too
+    pub(crate) file: PathBuf,
+    /// Print one JSON object on stdout instead
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Devices {
     /// Print one JSON object on stdout instead
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Gateways to go through; this process is the near end of the session.
+#[derive(Debug, Clone, ClapArgs)]
+#[command(next_help_heading = "Gateways")]
+pub(crate) struct Through {
+    /// Go through these gateways, in this order (docs/gateway.md) [default port: 7400]
+    #[arg(long, value_name = "HOST[:PORT],…", value_delimiter = ',', value_parser = hop)]
+    pub(crate) gateway: Vec<HostPort>,
+    /// The key that is shared with the first gateway, and its name there [default name: the file's, without extension]
+    #[arg(long, requires = "gateway", value_name = "[NAME=]FILE", value_parser = key)]
+    pub(crate) gateway_key: Option<Key>,
+    /// What the octets may go by, the best first: tcp, udp, udt, iwarp/tcp, iwarp/udt, verbs [default: as routes have it]
+    #[arg(
+        long,
+        requires = "gateway",
+        value_name = "KIND,…",
+        value_delimiter = ','
+    )]
+    pub(crate) gateway_channel: Vec<ChannelKind>,
+    /// This end's certificate, PEM, for TLS to the first gateway
+    #[arg(long, requires_all = ["gateway", "gateway_tls_key", "gateway_tls_roots"], value_name = "FILE")]
+    pub(crate) gateway_tls_certificate: Option<PathBuf>,
+    /// The certificate's key
+    #[arg(long, requires = "gateway_tls_certificate", value_name = "FILE")]
+    pub(crate) gateway_tls_key: Option<PathBuf>,
+    /// The roots that the gateway's certificate must come from
+    #[arg(long, requires = "gateway_tls_certificate", value_name = "FILE")]
+    pub(crate) gateway_tls_roots: Option<PathBuf>,
+}
+
+fn hop(text: &str) -> Result<HostPort, NoHostPort> {
+    HostPort::parse_or(text, haul_gateway::config::DEFAULT_PORT)
+}
+
+/// `NAME=FILE`, or `FILE` with a name like the file's.
+fn key(text: &str) -> Result<Key, String> {
+    let (name, file) = match text.split_once('=') {
+        Some((name, file)) => (Some(name), file),
+        None => (
+            std::path::Path::new(text)
+                .file_stem()
+                .and_then(OsStr::to_str),
+            text,
+        ),
+    };
+    let name = name.filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| format!("'{text}' has no name; write NAME=FILE"))?;
+    Ok(Key {
+        name: name.to_owned(),
+        file: file.into(),
+        class: None,
+    })
 }
 
 /// How files that exist at the receiver are treated.
@@ -217,9 +322,12 @@ pub(crate) struct Path {
     /// The server's port, TCP and UDP
     #[arg(long, default_value_t = haul::DEFAULT_PORT, env = "HAUL_PORT")]
     pub(crate) port: u16,
-    /// Kind of data channel
-    #[arg(long, value_enum, default_value_t = Channel::DEFAULT)]
-    pub(crate) channel: Channel,
+    #[arg(
+        long,
+        value_enum,
+        help = "Kind of data channel [default: udt, with --gateway tcp]"
+    )]
+    pub(crate) channel: Option<Channel>,
     /// Parallel streams
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=i64::from(haul::channel::STREAMS_MAX)))]
@@ -227,9 +335,9 @@ pub(crate) struct Path {
     /// The rate that the path is known to have, or that may be used: 10Gbit, 1.2GiB
     #[arg(long, value_parser = rate, value_name = "RATE")]
     pub(crate) rate: Option<u64>,
-    /// The kernel's congestion control for the tcp channel: cubic, bbr, …
-    #[arg(long, value_name = "NAME")]
-    pub(crate) tcp_congestion: Option<String>,
+    /// Congestion control; udt: model (default), cubic, reno, bic, htcp, highspeed, scalable, vegas, daimd; tcp: the kernel's
+    #[arg(long, value_name = "NAME", alias = "tcp-congestion")]
+    pub(crate) cc: Option<String>,
     /// How long connecting may take
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     pub(crate) connect_timeout: Duration,
@@ -260,10 +368,6 @@ pub(crate) enum Channel {
     Tcp,
 }
 
-impl Channel {
-    const DEFAULT: Self = Self::Udt;
-}
-
 impl From<Channel> for haul::channel::Kind {
     fn from(channel: Channel) -> Self {
         match channel {
@@ -278,13 +382,14 @@ impl Path {
         haul::client::Config {
             host,
             port: port.unwrap_or(self.port),
-            channel: self.channel.into(),
+            channel: self.channel.unwrap_or(Channel::Udt).into(),
             streams: self.streams,
             rate_bps: self.rate,
-            congestion: self.tcp_congestion.clone(),
+            congestion: self.cc.clone(),
             connect_timeout: self.connect_timeout.max(Duration::from_millis(1)),
             dead_after: self.peer_timeout.max(Duration::from_secs(1)),
             give_up_after: None,
+            dialer: None,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The RDMA devices that a command line can name.
 
 use haul::fault::{Code, Fault};
-use haul_bench::plan::{Service, Wire};
+use haul_bench::plan::{Over, Service, Wire};
+use haul_gateway::config::ChannelKind;
 use haul_soft::rnic;
 use haul_verbs::Device;
 use haul_verbs::provider::Provider as _;
@@ -35,12 +36,48 @@ fn soft(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fa
         pcap: args.pcap.clone(),
         ..default
     };
-    let name = match (service, args.channel) {
+    let channel = match wire.over {
+        Some(Over::Tcp) => Channel::Tcp,
+        Some(Over::Udt) => Channel::Udt,
+        None => args.channel,
+    };
+    let name = match (service, channel) {
         (Service::Ud | Service::Rd, _) => "soft-udp",
         (Service::Rc, Channel::Tcp) => "soft-tcp",
         (Service::Rc, Channel::Udt) => "soft-udt",
     };
     pick(rnic::provider(options).devices().map_err(none)?, name)
+}
+
+/// The device of a gateway's kind of data channel; `name` is of a real one.
+pub(crate) fn of_channel(kind: ChannelKind, name: Option<&str>) -> Result<Device, String> {
+    let text = |fault: Fault| match fault.hint {
+        Some(hint) => format!("{}; {hint}", fault.text),
+        None => fault.text,
+    };
+    let soft = |name| {
+        let devices = rnic::provider(rnic::Options::default()).devices();
+        devices
+            .map_err(none)
+            .and_then(|devices| pick(devices, name))
+            .map_err(text)
+    };
+    match (kind, name) {
+        (ChannelKind::IwarpTcp, _) => soft("soft-tcp"),
+        (ChannelKind::IwarpUdt, _) => soft("soft-udt"),
+        (ChannelKind::Udp, _) => soft("soft-udp"),
+        (ChannelKind::Verbs, Some(name)) => {
+            let devices = haul_ibv::Ibv::load().devices();
+            devices
+                .map_err(none)
+                .and_then(|devices| pick(devices, name))
+                .map_err(text)
+        }
+        (ChannelKind::Verbs, None) => {
+            Err("it needs the name of a device (haul devices)".to_owned())
+        }
+        (ChannelKind::Tcp | ChannelKind::Udt, _) => Err(format!("{kind} takes no device")),
+    }
 }
 
 fn pick(devices: Vec<Device>, name: &str) -> Result<Device, Fault> {

@@ -83,18 +83,54 @@ pub fn children_cpu() -> io::Result<CpuTime> {
     usage(libc::RUSAGE_CHILDREN)
 }
 
+/// How often the threads of this process gave a processor up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// To wait for something.
+    pub voluntary: u64,
+    /// Because others were to run.
+    pub involuntary: u64,
+}
+
+impl Switches {
+    /// Those since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            voluntary: self.voluntary.saturating_sub(earlier.voluntary),
+            involuntary: self.involuntary.saturating_sub(earlier.involuntary),
+        }
+    }
+}
+
+/// Context switches of all threads of this process, those that have ended included.
+///
+/// # Errors
+/// As for [`thread_cpu`].
+pub fn process_switches() -> io::Result<Switches> {
+    let usage = rusage(libc::RUSAGE_SELF)?;
+    Ok(Switches {
+        voluntary: u64::try_from(usage.ru_nvcsw).unwrap_or(0),
+        involuntary: u64::try_from(usage.ru_nivcsw).unwrap_or(0),
+    })
+}
+
 fn usage(who: libc::c_int) -> io::Result<CpuTime> {
+    let usage = rusage(who)?;
+    Ok(CpuTime {
+        user_ns: timeval_ns(usage.ru_utime),
+        system_ns: timeval_ns(usage.ru_stime),
+    })
+}
+
+fn rusage(who: libc::c_int) -> io::Result<libc::rusage> {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: `usage` is valid for writes of one `rusage`, which is all that the call writes.
     if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the call succeeded, so it has filled the whole structure.
-    let usage = unsafe { usage.assume_init() };
-    Ok(CpuTime {
-        user_ns: timeval_ns(usage.ru_utime),
-        system_ns: timeval_ns(usage.ru_stime),
-    })
+    Ok(unsafe { usage.assume_init() })
 }
 
 fn timeval_ns(time: libc::timeval) -> u64 {
@@ -136,5 +172,8 @@ mod tests {
         let process = process_cpu().unwrap().since(process).total_ns();
         assert!(thread > 0 && process > 0, "{thread} {process}");
         assert!(children_cpu().is_ok());
+        let before = process_switches().unwrap();
+        std::thread::park_timeout(std::time::Duration::from_millis(1));
+        assert!(process_switches().unwrap().since(before).voluntary > 0);
     }
 }

@@ -360,6 +360,27 @@ pub fn raise_open_file_limit() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
 }
 
+/// Limits that the system sets to this process; none is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory that it may pin, bytes.
+    pub locked_bytes: Option<u64>,
+    /// Files that it may raise its own limit to.
+    pub open_files: Option<u64>,
+}
+
+impl Limits {
+    /// Those of this process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        use rustix::process::{Resource, getrlimit};
+        Self {
+            locked_bytes: getrlimit(Resource::Memlock).current,
+            open_files: getrlimit(Resource::Nofile).maximum,
+        }
+    }
+}
+
 fn beneath(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     loop {

@@ -2,8 +2,10 @@
 
 pub mod clock;
 pub mod file;
+pub mod hole;
 pub mod netns;
 pub mod notify;
+pub mod perf;
 pub mod poller;
 pub mod process;
 pub mod random;
@@ -12,3 +14,4 @@ pub mod stream;
 pub mod tcp;
 pub mod tun;
 pub mod udp;
+pub mod zero_copy;

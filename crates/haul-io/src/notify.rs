@@ -45,7 +45,26 @@ pub fn wait_readable<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     timeout_ns: Option<u64>,
 ) -> io::Result<bool> {
-    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    wait(fds, PollFlags::IN, timeout_ns)
+}
+
+/// As [`wait_readable`], until there is room to write.
+///
+/// # Errors
+/// Of `poll(2)`.
+pub fn wait_writable<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    timeout_ns: Option<u64>,
+) -> io::Result<bool> {
+    wait(fds, PollFlags::OUT, timeout_ns)
+}
+
+fn wait<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    what: PollFlags,
+    timeout_ns: Option<u64>,
+) -> io::Result<bool> {
+    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, what));
     let timeout = timeout_ns.map(|ns| Timespec {
         tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
@@ -71,5 +90,6 @@ mod tests {
         assert!(signal.clear());
         assert!(!signal.clear());
         assert!(!wait_readable([signal.as_fd()], Some(1_000)).unwrap());
+        assert!(wait_writable([signal.as_fd()], Some(0)).unwrap());
     }
 }

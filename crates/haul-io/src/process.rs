@@ -63,6 +63,20 @@ impl Process {
     }
 }
 
+/// Ends a child that was made the leader of a process group, all of that group with it, and waits for the child.
+///
+/// # Errors
+/// Those of `kill` and of `wait4`.
+pub fn kill_group(child: &mut Child) -> io::Result<ExitStatus> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    // Until the child is waited for, its number is nobody else's, and so is that of its group.
+    match rustix::process::kill_process_group(pid.ok_or(io::ErrorKind::InvalidInput)?, Signal::KILL)
+    {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => child.wait(),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn poll(pid: i32) -> io::Result<Option<Ended>> {
     let mut status = 0;
     // SAFETY: a `rusage` is numbers, for which zero is a value.
@@ -90,6 +104,8 @@ fn duration(time: libc::timeval) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::os::unix::process::CommandExt as _;
     use std::process::Command;
 
     use super::*;
@@ -122,5 +138,21 @@ mod tests {
         assert!(process.try_wait().unwrap().is_none());
         process.signal(Signal::KILL).unwrap();
         assert_eq!(wait(&mut process).status.signal(), Some(9));
+    }
+
+    #[test]
+    fn a_group_ends_with_its_leader() {
+        // What the shell leaves behind holds the pipe open until it is ended too.
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 100 & echo there; wait"])
+            .stdout(std::process::Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let mut said = [0; 6];
+        stdout.read_exact(&mut said).unwrap();
+        assert_eq!(kill_group(&mut child).unwrap().signal(), Some(9));
+        assert_eq!(stdout.read(&mut said).unwrap(), 0);
     }
 }

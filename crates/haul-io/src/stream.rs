@@ -5,13 +5,13 @@
     reason = "this crate is where sockets are opened"
 )]
 
-use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use haul_slab::{Gather, Scatter};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 /// The most ranges in one call: `UIO_MAXIOV` of Linux.
 pub const RANGES_MAX: usize = 1024;
@@ -142,10 +142,64 @@ impl Stream {
         }
     }
 
+    /// Connects to `peer`, waiting for it.
+    ///
+    /// # Errors
+    /// That of `connect(2)`; `TimedOut` where nobody answers.
+    pub fn connect(peer: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        Self::adopt(TcpStream::connect_timeout(&peer, timeout)?)
+    }
+
+    /// A stream that was made elsewhere and is connected.
+    ///
+    /// # Errors
+    /// That of `fcntl(2)` or `setsockopt(2)`.
+    pub fn adopt(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self(stream))
+    }
+
+    /// Octets that have arrived, into plain memory; zero at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` where nothing has arrived; else that of `recv(2)`.
+    pub fn read(&self, octets: &mut [u8]) -> io::Result<usize> {
+        (&self.0).read(octets)
+    }
+
+    /// Octets that have arrived, which stay where they are; zero at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` where nothing has arrived; else that of `recv(2)`.
+    pub fn peek(&self, octets: &mut [u8]) -> io::Result<usize> {
+        self.0.peek(octets)
+    }
+
+    /// Sends what there is room for; how many octets.
+    ///
+    /// # Errors
+    /// `WouldBlock` where there is no room; else that of `send(2)`.
+    pub fn write(&self, octets: &[u8]) -> io::Result<usize> {
+        (&self.0).write(octets)
+    }
+
     /// This end's address; none once the connection is gone.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.0.local_addr().ok()
+    }
+
+    /// Where the peer connected to before the kernel diverted it here (`SO_ORIGINAL_DST` of netfilter's REDIRECT and DNAT);
+    /// none where the kernel knows of no such thing.
+    #[must_use]
+    pub fn original_destination(&self) -> Option<SocketAddr> {
+        let socket = SockRef::from(&self.0);
+        let address = match self.local_addr()? {
+            SocketAddr::V4(_) => socket.original_dst_v4(),
+            SocketAddr::V6(_) => socket.original_dst_v6(),
+        };
+        address.ok()?.as_socket()
     }
 
     /// The peer's address; none once the connection is gone.
@@ -159,7 +213,7 @@ impl Stream {
     /// # Errors
     /// That of `getsockopt(2)`.
     pub fn segment_len(&self) -> io::Result<u32> {
-        socket2::SockRef::from(&self.0).tcp_mss()
+        SockRef::from(&self.0).tcp_mss()
     }
 
     /// The kernel's smoothed round-trip time, ns.
@@ -170,9 +224,26 @@ impl Stream {
         Ok(u64::from(crate::tcp::info(&self.0)?.rtt_us) * 1_000)
     }
 
+    /// Octets that the kernel has sent more than once.
+    ///
+    /// # Errors
+    /// That of `getsockopt(2)`.
+    pub fn resent_octets(&self) -> io::Result<u64> {
+        Ok(crate::tcp::info(&self.0)?.bytes_retransmitted)
+    }
+
+    /// Has the stream be full while so many octets are taken and not sent, whatever its buffer has room for
+    /// (`TCP_NOTSENT_LOWAT`).
+    ///
+    /// # Errors
+    /// That of `setsockopt(2)`.
+    pub fn limit_unsent(&self, octets: u32) -> io::Result<()> {
+        SockRef::from(&self.0).set_tcp_notsent_lowat(octets)
+    }
+
     /// Asks the kernel for buffers of this size; as much as the system allows, and nothing is an error.
     pub fn set_buffers(&self, bytes: usize) {
-        let socket = socket2::SockRef::from(&self.0);
+        let socket = SockRef::from(&self.0);
         let _ = socket.set_send_buffer_size(bytes);
         let _ = socket.set_recv_buffer_size(bytes);
     }
@@ -193,7 +264,7 @@ impl Stream {
 
     /// Has the connection reset when the stream is dropped: the peer is to notice that it did not end in order.
     pub fn reset_on_drop(&self) {
-        let _ = socket2::SockRef::from(&self.0).set_linger(Some(Duration::ZERO));
+        let _ = SockRef::from(&self.0).set_linger(Some(Duration::ZERO));
     }
 }
 
@@ -218,6 +289,17 @@ impl Acceptor {
         Ok(Self(listener))
     }
 
+    /// Listens at `address` for connections to any address as well, which netfilter's TPROXY hands over: their local address is
+    /// where they were going to (`IP_TRANSPARENT`).
+    ///
+    /// # Errors
+    /// `PermissionDenied` without `CAP_NET_ADMIN`; else as [`Self::bind`].
+    pub fn bind_transparent(address: SocketAddr) -> io::Result<Self> {
+        let listener = crate::tcp::listen_transparent(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
     /// Where it listens.
     ///
     /// # Errors
@@ -232,11 +314,7 @@ impl Acceptor {
     /// Those of `accept(2)`: out of descriptors or memory, above all.
     pub fn accept(&self) -> io::Result<Option<(Stream, SocketAddr)>> {
         match self.0.accept() {
-            Ok((stream, peer)) => {
-                stream.set_nonblocking(true)?;
-                stream.set_nodelay(true)?;
-                Ok(Some((Stream(stream), peer)))
-            }
+            Ok((stream, peer)) => Ok(Some((Stream::adopt(stream)?, peer))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
@@ -247,6 +325,26 @@ impl AsFd for Acceptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Whether [`Acceptor::accept`] failed for want of descriptors or memory: connections go on waiting, and asking again at once is
+/// of no use.
+#[must_use]
+pub fn is_exhausted(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    matches!(
+        code,
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
+}
+
+/// Whether `address` is one of this machine's own.
+#[must_use]
+pub fn is_own_address(address: IpAddr) -> bool {
+    let address = SocketAddr::new(address, 0);
+    let bound = Socket::new(Domain::for_address(address), Type::DGRAM, None)
+        .and_then(|socket| socket.bind(&address.into()));
+    bound.is_ok()
 }
 
 #[cfg(test)]
@@ -304,6 +402,39 @@ mod tests {
             receive(&far, &mut [Scatter::from(&mut byte[..])]).unwrap(),
             0
         );
+    }
+
+    #[test]
+    fn what_is_peeked_at_is_still_there() {
+        let (near, far) = pair();
+        assert_eq!(near.write(b"octets").unwrap(), 6);
+        crate::notify::wait_readable([far.as_fd()], None).unwrap();
+        let (mut seen, mut read) = ([0; 8], [0; 8]);
+        assert_eq!(far.peek(&mut seen).unwrap(), 6);
+        assert_eq!(far.read(&mut read).unwrap(), 6);
+        assert_eq!(seen, read);
+    }
+
+    #[test]
+    fn addresses_of_this_machine_are_told_from_others() {
+        assert!(is_own_address([127, 0, 0, 1].into()));
+        // TEST-NET-1 of RFC 5737.
+        assert!(!is_own_address([192, 0, 2, 1].into()));
+    }
+
+    #[test]
+    fn a_connection_that_nothing_diverted_went_where_it_is() {
+        let (_near, far) = pair();
+        let original = far.original_destination();
+        assert!(original.is_none() || original == far.local_addr());
+    }
+
+    #[test]
+    fn a_transparent_socket_takes_connections_to_any_address_or_says_why_not() {
+        match Acceptor::bind_transparent((std::net::Ipv4Addr::LOCALHOST, 0).into()) {
+            Ok(acceptor) => assert!(SockRef::from(&acceptor.0).ip_transparent_v4().unwrap()),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
+        }
     }
 
     #[test]

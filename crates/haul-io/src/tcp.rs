@@ -25,6 +25,20 @@ pub struct Info {
     pub bytes_sent: u64,
     /// Bytes of payload sent again.
     pub bytes_retransmitted: u64,
+    /// The smallest round-trip time that was seen, microseconds.
+    pub rtt_us_min: u32,
+    /// The congestion window, bytes.
+    pub window_bytes: u64,
+    /// Time in which there was something to send, microseconds.
+    pub busy_us: u64,
+    /// Of that, time in which the receiver's window was full.
+    pub receiver_limited_us: u64,
+    /// Of that, time in which this end's send buffer was too small.
+    pub buffer_limited_us: u64,
+    /// The congestion window, packets.
+    pub window_packets: u32,
+    /// A loss has reduced the window and is being repaired.
+    pub recovering: bool,
 }
 
 /// Listens on exactly `address`; an IPv6 address takes no IPv4 connections.
@@ -32,6 +46,43 @@ pub struct Info {
 /// # Errors
 /// That of `socket(2)`, `bind(2)` or `listen(2)`.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    listen_with(address, |_| Ok(()))
+}
+
+/// As [`listen`], with connections that netfilter's TPROXY hands over, wherever they were going to.
+///
+/// # Errors
+/// `PermissionDenied` without `CAP_NET_ADMIN`; else as [`listen`].
+pub(crate) fn listen_transparent(address: SocketAddr) -> io::Result<TcpListener> {
+    listen_with(address, |socket| match address {
+        SocketAddr::V4(_) => socket.set_ip_transparent_v4(true),
+        SocketAddr::V6(_) => socket.set_ip_transparent_v6(true),
+    })
+}
+
+/// The two ends of a connection within this process, over the loopback interface.
+///
+/// # Errors
+/// Those of the system calls; `ConnectionAborted` where others connected first, again and again.
+pub fn pair() -> io::Result<(TcpStream, TcpStream)> {
+    /// Strangers that are sent away; the port is open for a moment only.
+    const STRANGERS_MAX: usize = 64;
+    let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let one = TcpStream::connect(listener.local_addr()?)?;
+    let own = one.local_addr()?;
+    for _ in 0..STRANGERS_MAX {
+        let (other, peer) = listener.accept()?;
+        if peer == own {
+            return Ok((one, other));
+        }
+    }
+    Err(io::ErrorKind::ConnectionAborted.into())
+}
+
+fn listen_with(
+    address: SocketAddr,
+    prepare: impl FnOnce(&Socket) -> io::Result<()>,
+) -> io::Result<TcpListener> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -41,6 +92,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
+    prepare(&socket)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -100,9 +152,18 @@ pub fn set_max_pacing_rate(stream: &TcpStream, bytes_per_second: u64) -> io::Res
 /// That of `getsockopt(2)`.
 pub fn info(stream: &TcpStream) -> io::Result<Info> {
     // Offsets of struct tcp_info in the kernel's uapi/linux/tcp.h, which only ever grows at its end.
+    const CONGESTION_STATE: usize = 1;
+    const MSS: usize = 16;
     const RTT: usize = 68;
+    const WINDOW: usize = 80;
+    const RTT_MIN: usize = 148;
+    const BUSY: usize = 168;
+    const RECEIVER_LIMITED: usize = 176;
+    const BUFFER_LIMITED: usize = 184;
     const BYTES_SENT: usize = 200;
     const BYTES_RETRANS: usize = 208;
+    // Of enum tcp_ca_state: before it are Open and Disorder.
+    const CWR: u8 = 2;
     let mut raw = [0_u8; 256];
     let mut length = libc::socklen_t::try_from(raw.len()).map_err(io::Error::other)?;
     // SAFETY: the descriptor is open for the borrow's life, and the kernel writes at most `length` bytes to `raw`.
@@ -132,6 +193,13 @@ pub fn info(stream: &TcpStream) -> io::Result<Info> {
         rtt_us: u32_at(RTT),
         bytes_sent: u64_at(BYTES_SENT),
         bytes_retransmitted: u64_at(BYTES_RETRANS),
+        rtt_us_min: u32_at(RTT_MIN),
+        window_bytes: u64::from(u32_at(WINDOW)) * u64::from(u32_at(MSS)),
+        busy_us: u64_at(BUSY),
+        receiver_limited_us: u64_at(RECEIVER_LIMITED),
+        buffer_limited_us: u64_at(BUFFER_LIMITED),
+        window_packets: u32_at(WINDOW),
+        recovering: raw[CONGESTION_STATE] >= CWR,
     })
 }
 

@@ -10,12 +10,14 @@
 
 mod address;
 mod control;
+mod errors;
 mod group;
 mod message;
 mod pool;
 mod recv;
 mod send;
 
+pub use errors::{NetworkError, QUOTED_MAX, Undelivered, may_be_late, route_mtu};
 pub use pool::Buffer;
 pub use recv::{Datagrams, Received, RecvBatch};
 pub use send::Outgoing;
@@ -56,6 +58,8 @@ pub struct UdpOptions {
     pub share_port: bool,
     /// Tell of each arrival which of this machine's addresses it was sent to.
     pub report_destination: bool,
+    /// Keep what the network says of datagrams that did not arrive, for [`UdpSocket::next_error`]. Calls fail with it, too.
+    pub report_errors: bool,
     /// Have the kernel note when each packet arrives. Without it an arrival is as old as the call that received it.
     pub timestamps: bool,
 }
@@ -70,6 +74,7 @@ impl Default for UdpOptions {
             ecn: false,
             share_port: false,
             report_destination: false,
+            report_errors: false,
             timestamps: true,
         }
     }
@@ -161,6 +166,15 @@ impl UdpSocket {
         self.local
     }
 
+    /// The address that packets leave from now: of a socket bound to a wildcard, known since [`UdpSocket::connect`].
+    ///
+    /// # Errors
+    /// Of `getsockname(2)`.
+    pub fn source_addr(&self) -> io::Result<SocketAddr> {
+        let local = self.socket.local_addr()?.as_socket();
+        local.ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
     /// How many segments one super-packet may have: 1 when the kernel does not cut for us on this socket (it never could,
     /// or has refused once). Sending works all the same, at the cost of one packet's way through the kernel per segment.
     #[must_use]
@@ -250,6 +264,12 @@ fn report_arrivals(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> 
             (libc::IPPROTO_IP, libc::IP_PKTINFO)
         };
         message::set_option(fd, level, name, 1)?;
+    }
+    if options.report_errors {
+        message::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+        if local.is_ipv6() {
+            message::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+        }
     }
     if options.gro {
         // Before Linux 5.0 the kernel does not know it: every datagram then arrives alone.

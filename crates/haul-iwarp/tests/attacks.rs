@@ -433,7 +433,7 @@ fn untagged_segments_reach_only_the_next_receive() {
         ),
         (
             "reserved opcode",
-            vec![send(1, 0, 8).control(0x4f)],
+            vec![send(1, 0, 8).control(0x4d)],
             TermCode::UNEXPECTED_OPCODE,
         ),
         (
@@ -624,6 +624,26 @@ fn immediate_data_is_eight_octets_for_a_receive() {
     let third = Segment::untagged(Opcode::Immediate, 0, 3, 0, vec![1; 8]);
     let good = [Segment::send(1, 0, 1), Segment::send(2, 0, 1), third];
     attack("no receive", &good, TermCode::DDP_NO_BUFFER);
+}
+
+#[test]
+fn a_send_with_immediate_data_is_refused_where_it_was_not_agreed_on() {
+    let foreign = StreamConfig {
+        extensions: false,
+        ..config()
+    };
+    for opcode in [Opcode::SendImmediate, Opcode::SendSolicitedImmediate] {
+        let (mut a, mut b) = pair(foreign, config());
+        b.post_receive(1, 64);
+        settle(&mut a, &mut b);
+        b.feed(&Segment::untagged(opcode, 0, 1, 0, vec![1; 8]).fpdu());
+        let error = Error::PeerMisbehaved(TermCode::UNEXPECTED_OPCODE);
+        assert_eq!(b.connection.error(), Some(error));
+        assert_eq!(terminate(&b).code, TermCode::UNEXPECTED_OPCODE);
+        assert_eq!(b.ram.placed, 0);
+    }
+    let long = Segment::untagged(Opcode::SendImmediate, 0, 1, 0, vec![1; 65]);
+    attack("too long", &[long], TermCode::DDP_TOO_LONG);
 }
 
 #[test]

@@ -502,6 +502,40 @@ fn message_numbers_wrap() {
 }
 
 #[test]
+fn segments_are_no_longer_than_the_path_from_the_moment_it_is_known() {
+    let long = |n| UdConfig {
+        datagram_max: 1_472,
+        ..config(n)
+    };
+    let (mut a, mut b) = (Node::with(1, long(1)), target(long(2)));
+    let bytes = pattern(30_000, 7);
+    a.post(b.destination(), record_op(), bytes.clone());
+    // Three of them are on their way when the network complains of the first.
+    for _ in 0..3 {
+        assert_eq!(a.next(at(0)).unwrap().1.len(), 1_472);
+    }
+    a.ud.handle_path(at(0), b.addr.ip(), 1_000);
+    for (_, segment) in a.transmit(at(0)) {
+        assert!(segment.len() <= 1_000);
+        b.take(at(0), a.addr, &segment);
+    }
+    settle(&mut b, at(1));
+    let start = 3 * (1_472 - 50);
+    assert_eq!(ranges(records(&b)[0]), [(start, 30_000)]);
+    let valid = start as usize..30_000;
+    assert!(region(&b)[valid.clone()] == bytes[valid]);
+    // Nobody else is meant, and after ten minutes it is tried again.
+    let longest = |node: &mut Node, to, ms| {
+        node.post(to, SEND, vec![0; 3_000]);
+        let sent = node.transmit(at(ms));
+        sent.iter().map(|(_, octets)| octets.len()).max().unwrap()
+    };
+    assert_eq!(longest(&mut a, Node::new(3).destination(), 2), 1_472);
+    assert!(longest(&mut a, b.destination(), 599_999) <= 1_000);
+    assert_eq!(longest(&mut a, b.destination(), 600_001), 1_472);
+}
+
+#[test]
 fn immediate_data_comes_with_the_record_whatever_is_lost() {
     let (mut a, mut b) = two();
     let op = UdOp::WriteRecord {

@@ -36,6 +36,47 @@ fn a_send_arrives_with_its_source_and_is_copied_nowhere_else() {
 }
 
 #[test]
+fn a_message_of_one_datagram_that_was_doubled_is_delivered_once() {
+    let (mut a, mut b) = two();
+    for _ in 0..4 {
+        b.receive(100);
+    }
+    let imm = UdOp::Immediate {
+        data: 1,
+        solicited: false,
+    };
+    let first = a.segments(b.destination(), SEND, vec![7; 60]).remove(0);
+    let second = a.segments(b.destination(), imm, Vec::new()).remove(0);
+    for datagram in [&second, &first] {
+        b.take(at(0), a.addr, datagram);
+    }
+    for datagram in [&first, &second] {
+        let again = b.take(at(0), a.addr, datagram);
+        assert_eq!(again, Action::Drop(Reason::Duplicate));
+    }
+    assert_eq!(received(&b).len(), 2);
+
+    // What was dropped for want of a receive was not delivered.
+    let (mut a, mut b) = two();
+    let sent = a.segments(b.destination(), SEND, vec![7; 60]).remove(0);
+    assert_eq!(b.take(at(0), a.addr, &sent), Action::Drop(Reason::Rnr));
+    b.receive(100);
+    assert!(matches!(b.take(at(0), a.addr, &sent), Action::Place(_)));
+
+    // The same number from another, or from the same after it began anew, is another message.
+    let mut c = Node::with(
+        1,
+        UdConfig {
+            epoch: 9,
+            ..config(1)
+        },
+    );
+    let other = c.segments(b.destination(), SEND, vec![7; 60]).remove(0);
+    b.receive(100);
+    assert!(matches!(b.take(at(0), c.addr, &other), Action::Place(_)));
+}
+
+#[test]
 fn without_a_receive_a_send_is_dropped_and_counted() {
     let (mut a, mut b) = two();
     let sent = a.segments(b.destination(), SEND, vec![7; 60]);

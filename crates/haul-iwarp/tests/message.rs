@@ -6,12 +6,13 @@ mod common;
 use common::packets::{MessageEnd, Net, Path};
 use common::random::Random;
 use common::{everything, pattern};
+use haul_iwarp::wire::Features;
 use haul_iwarp::wire::ddp::{Header, Model};
 use haul_iwarp::wire::hello::{Hello, Terms};
 use haul_iwarp::wire::rdmap::{Opcode, Terminate};
 use haul_iwarp::{
-    Completion, Crc32c, Error, Event, Incompatible, MessageConfig, MessageConnection, PostError,
-    RecvWr, SendOp, SendWr, Stag, State, Status, TermCode, Time,
+    Completion, CompletionKind, Crc32c, Error, Event, Incompatible, MessageConfig,
+    MessageConnection, PostError, RecvWr, SendOp, SendWr, Stag, State, Status, TermCode, Time,
 };
 
 const CALM: Path = Path {
@@ -442,10 +443,13 @@ fn of_octets(body: &[u8]) -> Vec<u8> {
 }
 
 fn request() -> Vec<u8> {
+    request_with(Features::ALL)
+}
+
+fn request_with(features: Features) -> Vec<u8> {
     let mut message = Vec::new();
     Hello::Request(Terms {
-        atomics: true,
-        immediate: true,
+        features,
         ird: 1,
         ord: 1,
         segment_max: 1_000,
@@ -453,6 +457,52 @@ fn request() -> Vec<u8> {
     })
     .emit(&mut message);
     message
+}
+
+#[test]
+fn a_send_with_immediate_data_is_for_ends_that_agree_on_it() {
+    let data = 0x0102_0304;
+    let op = SendOp::SendImmediate {
+        data,
+        solicited: false,
+    };
+    let mut net = open();
+    receive(&mut net.ends[1], 1, 64);
+    post(&mut net.ends[0], 2, op, vec![5; 64]);
+    net.settle();
+    let done = &net.ends[1].completions[0];
+    let kind = CompletionKind::ReceiveSendImmediate {
+        data,
+        solicited: false,
+    };
+    assert_eq!(
+        (done.status, done.kind, done.len),
+        (Status::Success, kind, 64)
+    );
+    assert_eq!(net.ends[1].ram.receives[&1], [5; 64]);
+
+    // A peer from before there was such a thing.
+    let older = Features {
+        send_immediate: false,
+        ..Features::ALL
+    };
+    let mut end = MessageEnd::new(MessageConnection::listen(Time::default(), config()));
+    end.take(0, &request_with(older));
+    end.connection.accept(Time::default(), b"").unwrap();
+    receive(&mut end, 1, 64);
+    let wr = SendWr {
+        id: 2,
+        slot: 2,
+        op,
+        len: 4,
+        signalled: true,
+        fence: false,
+    };
+    assert_eq!(end.connection.post_send(wr), Err(PostError::Unsupported));
+    end.take(1, &segment(Opcode::SendImmediate, 1));
+    let error = Error::PeerMisbehaved(TermCode::UNEXPECTED_OPCODE);
+    assert_eq!(end.connection.error(), Some(error));
+    assert_eq!(end.ram.placed, 0);
 }
 
 #[test]

@@ -501,6 +501,40 @@ fn a_peer_that_began_anew_is_met_anew() {
 }
 
 #[test]
+fn a_path_that_takes_less_than_was_agreed_on_is_agreed_on_anew() {
+    let (mut world, _) = acquainted(15);
+    world.drop = Box::new(|packet| packet.bytes.len() > 1_000);
+    let far = world.ends[1].at.ip();
+    let begun = world.post(0, 1, send(), pattern(10_000, 1));
+    world.run_for(MS);
+    let now = world.time();
+    world.ends[0].qp.handle_path(now, far, 1_000);
+    world.settle(0);
+    let after = world.post(0, 1, send(), pattern(9_000, 3));
+    world.run_for(20 * SECOND);
+    let remote = world.remote(1);
+    assert_eq!(downs(&world, 0), [(remote, Down::Path)]);
+    let ended: Vec<_> = world.ends[0]
+        .completions()
+        .iter()
+        .map(|done| (done.id, done.status))
+        .collect();
+    let wanted = [(begun, RdStatus::Flushed), (after, RdStatus::Success)];
+    assert_eq!(ended, wanted);
+    let received = world.ends[1].completions();
+    let last = received.last().expect("it was received");
+    let buffer = &world.ends[1].ram.receives[&last.slot];
+    assert!(buffer[..9_000] == pattern(9_000, 3));
+    // Another host, or more than was agreed on anyway: nothing happens.
+    let now = world.time();
+    world.ends[0]
+        .qp
+        .handle_path(now, [192, 0, 2, 1].into(), 600);
+    world.ends[0].qp.handle_path(now, far, 1_200);
+    assert!(world.ends[0].qp.is_up(remote));
+}
+
+#[test]
 fn the_longest_idle_peer_makes_room() {
     let mut world = World::with(6, wire(1), 14, |index, config| {
         if index == 0 {

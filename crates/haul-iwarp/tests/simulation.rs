@@ -152,7 +152,7 @@ fn act(random: &mut Random, core: &mut impl Core, user: &mut User, credit: usize
     let bytes = pattern(len, random.next() as u8);
     let id = user.next_id;
     let mut message = None;
-    let op = match random.below(9) {
+    let op = match random.below(10) {
         0..=2 if user.written + len <= AREA => {
             let to = (1 << 33) + user.written as u64;
             let placed = random.chance(200);
@@ -180,6 +180,11 @@ fn act(random: &mut Random, core: &mut impl Core, user: &mut User, credit: usize
             let (data, solicited) = (random.next(), random.chance(300));
             message = Some(CompletionKind::ReceiveImmediate { data, solicited });
             SendOp::Immediate { data, solicited }
+        }
+        9 if user.in_flight < credit => {
+            let (data, solicited) = (random.below(1 << 32) as u32, random.chance(300));
+            message = Some(CompletionKind::ReceiveSendImmediate { data, solicited });
+            SendOp::SendImmediate { data, solicited }
         }
         6 | 7 if user.sink + len <= AREA => SendOp::Read {
             sink: SINK,
@@ -231,7 +236,7 @@ impl User {
     /// What must come of it.
     fn record(&mut self, id: u64, op: SendOp, bytes: Vec<u8>, message: Option<CompletionKind>) {
         if let Some(kind) = message {
-            let is_send = matches!(op, SendOp::Send { .. });
+            let is_send = matches!(op, SendOp::Send { .. } | SendOp::SendImmediate { .. });
             let bytes = if is_send { bytes.clone() } else { Vec::new() };
             let written = self.written;
             self.messages.push_back(Message {
@@ -278,7 +283,9 @@ fn judge(core: &mut impl Core, shared: bool, own: &mut User, peer: &mut User) {
         assert_eq!(done.status, Status::Success);
         own.done += 1;
         match done.kind {
-            CompletionKind::Receive { .. } | CompletionKind::ReceiveImmediate { .. } => {
+            CompletionKind::Receive { .. }
+            | CompletionKind::ReceiveSendImmediate { .. }
+            | CompletionKind::ReceiveImmediate { .. } => {
                 let message = peer.messages.pop_front().expect("it was sent");
                 peer.in_flight -= 1;
                 assert_eq!(done.kind, message.kind);
@@ -287,7 +294,7 @@ fn judge(core: &mut impl Core, shared: bool, own: &mut User, peer: &mut User) {
                 assert!(placed, "what was written before is there");
                 let got = &core.ram().receives[&done.slot][..message.bytes.len()];
                 assert!(got == message.bytes, "the message is as it was sent");
-                if let CompletionKind::Receive { .. } = done.kind {
+                if !matches!(done.kind, CompletionKind::ReceiveImmediate { .. }) {
                     assert_eq!(done.len as usize, message.bytes.len());
                 }
                 add_receive(core, shared, own);

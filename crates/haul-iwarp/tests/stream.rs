@@ -255,7 +255,11 @@ fn what_the_peer_does_not_know_is_not_sent_to_it() {
         data: 1,
         solicited: false,
     };
-    for op in [add(0), immediate] {
+    let attached = SendOp::SendImmediate {
+        data: 1,
+        solicited: false,
+    };
+    for op in [add(0), immediate, attached] {
         let refused = a.try_post_send(1, op, vec![], false);
         assert_eq!(refused, Err(PostError::Unsupported));
     }

@@ -1,5 +1,6 @@
 //! What is written is read back, and anything may be read without harm.
 
+use haul_iwarp::wire::Features;
 use haul_iwarp::wire::ddp::{Header, Model};
 use haul_iwarp::wire::hello::{Hello, Terms};
 use haul_iwarp::wire::mpa::{
@@ -61,6 +62,14 @@ fn add_bit_by_bit(original: u64, add: u64, mask: u64) -> u64 {
         carry = if mask >> bit & 1 == 1 { 0 } else { sum >> 1 };
     }
     result
+}
+
+fn features([atomics, immediate, send_immediate]: [bool; 3]) -> Features {
+    Features {
+        atomics,
+        immediate,
+        send_immediate,
+    }
 }
 
 proptest! {
@@ -196,15 +205,14 @@ proptest! {
         kinds in prop::option::of(any::<[bool; 3]>()),
         ird in 0_u16..0x4000,
         ord in 0_u16..0x4000,
-        bits in any::<[bool; 2]>(),
+        bits in any::<[bool; 3]>(),
         fpdu_units in any::<u16>(),
     ) {
         let peer_to_peer = kinds.map(|[send, write, read]| RtrKinds { send, write, read });
         let enhanced = Enhanced { peer_to_peer, ird, ord };
         let octets = enhanced.emit();
         prop_assert_eq!(Enhanced::parse(&octets), Ok((enhanced, &[][..])));
-        let [atomics, immediate] = bits;
-        let capabilities = Capabilities { atomics, immediate, fpdu_units };
+        let capabilities = Capabilities { features: features(bits), fpdu_units };
         let octets = capabilities.emit();
         prop_assert_eq!(Capabilities::parse(&octets), (Some(capabilities), &[][..]));
         let whole = [&b"own"[..], &octets].concat();
@@ -216,7 +224,7 @@ proptest! {
     #[test]
     fn hellos_come_back(
         kind in 0..5,
-        bits in any::<[bool; 2]>(),
+        bits in any::<[bool; 3]>(),
         reads in any::<[u16; 2]>(),
         segment_max in any::<u32>(),
         private in prop::collection::vec(any::<u8>(), 0..=PRIVATE_DATA_MAX),
@@ -224,8 +232,7 @@ proptest! {
         flip in any::<prop::sample::Index>(),
     ) {
         let terms = Terms {
-            atomics: bits[0],
-            immediate: bits[1],
+            features: features(bits),
             ird: reads[0],
             ord: reads[1],
             segment_max,

@@ -5,12 +5,14 @@
 //! The ceilings are kept ([`Ceilings::save`]), so that a lab that asks for more is refused.
 //!
 //! Map: `traffic` datagrams that are sent, stamped, and counted · `path` a scenario against what it
-//! says · `ceiling` the search · `interval` how sure a share is.
+//! says · `agreement` two emulators · `ceiling` the search · `interval` how sure a share is.
 
+mod agreement;
 mod ceiling;
 mod interval;
 mod path;
 mod traffic;
 
+pub use agreement::{Agreement, Compared, DirectionAgreement};
 pub use ceiling::{Ceiling, Ceilings, Verdict, find_ceilings};
-pub use path::{Check, DirectionCheck, PathCheck, check_path};
+pub use path::{Check, Delays, DirectionCheck, PathCheck, check_path};

@@ -108,7 +108,7 @@ pub struct ExecArgs {
     /// Which host
     pub host: String,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 
@@ -155,6 +155,9 @@ pub struct DownArgs {
 pub struct CalibrateArgs {
     /// A scenario: a TOML file, or the name of one that comes along
     pub scenario: Option<String>,
+    /// Measure the kernel's netem with the same scenario as well, and whether both agree
+    #[arg(long, requires = "scenario")]
+    pub netem: bool,
     /// How long each of the measurements takes (six for a path; half of that for each rate that is tried)
     #[arg(long, default_value = "2")]
     pub seconds: f64,

@@ -5,7 +5,7 @@
 //! when bytes arrived is counted at the receiver's device, in the same way for every tool, and processor time comes from the kernel.
 //!
 //! Map: [`args`] the command line · [`cell`] paths and their ceilings · [`tool`] programs and what they print · [`session`] one run ·
-//! [`arrivals`] when bytes came · [`stats`] medians and fairness · [`machine`] the machine and how busy it is · [`record`] what is
+//! [`arrivals`] when bytes came · `haul_report::stats` medians and fairness · `haul_report::machine` the machine and how busy it is · [`record`] what is
 //! kept · [`bar`] what is good enough · [`table`] and [`plot`] for people · [`mod@fairness`] two flows.
 
 mod args;
@@ -13,20 +13,22 @@ mod arrivals;
 mod bar;
 mod cell;
 mod fairness;
-pub(crate) mod machine;
+mod gridftp;
 mod plot;
 mod record;
 pub(crate) mod session;
-pub(crate) mod stats;
 mod table;
 pub(crate) mod tool;
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
+use haul_io::netns::NetNs;
 use haul_io::netns::child::Signals;
 
 pub use args::{CompareArgs, FairnessArgs, Programs};
+use arrivals::{Arrivals, Until};
 use cell::Cell;
 use record::{CellRecord, Results, Run};
 use session::{Outcome, Session};
@@ -34,6 +36,7 @@ use tool::{Load, Tool};
 
 use crate::lab::privilege;
 use crate::out::{self, Out};
+use crate::scenario::unit::{Probability, Rate, Span};
 
 /// Measures the matrix.
 ///
@@ -88,6 +91,120 @@ fn load(args: &CompareArgs) -> Result<Load> {
         Some(size) => Ok(Load::Bytes(size.bytes)),
         None => tool::whole_seconds(args.time).map(Load::Seconds),
     }
+}
+
+/// A path of a single run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// Hosts joined directly.
+    Direct,
+    /// With an emulator between them. `loss_ppm`: packets lost of a million.
+    Emulated {
+        rate_bps: u64,
+        rtt_ms: u32,
+        loss_ppm: u32,
+    },
+}
+
+/// What a single run gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Once {
+    pub(crate) goodput_bps: f64,
+    /// Of the most that the path can give, without the time that the ramp may take.
+    pub(crate) ceiling_share: Option<f64>,
+    /// Of both ends.
+    pub(crate) cpu_s_per_gb: f64,
+    pub(crate) ramp_ms: Option<f64>,
+    /// As they arrived at the device.
+    pub(crate) bits_by_100ms: Vec<f64>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl std::fmt::Display for Path {
+    /// As the arguments of [`compare`].
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self::Direct => write!(f, "--unshaped"),
+            Self::Emulated {
+                rate_bps,
+                rtt_ms,
+                loss_ppm,
+            } => {
+                let loss = f64::from(loss_ppm) / 1e6;
+                write!(f, "--rates {rate_bps}bit --rtts {rtt_ms}ms --losses {loss}")
+            }
+        }
+    }
+}
+
+/// Does something, and tells what arrived meanwhile at the device towards the path, bits in each 100 ms from the first payload on.
+pub(crate) fn arriving<T>(netns: &NetNs, rtt_s: f64, work: impl FnOnce() -> T) -> (T, Vec<f64>) {
+    const SPAN_S: f64 = 0.1;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let sampler = scope.spawn(|| Arrivals::sample(netns, Arrivals::step(rtt_s), &stop));
+        let done = work();
+        stop.store(true, Ordering::Relaxed);
+        let arrivals = sampler.join().unwrap_or_default();
+        let transfer = arrivals.transfer(rtt_s, Until::LastByte(0.0));
+        let bytes = transfer.map_or_else(Vec::new, |transfer| transfer.by_step(SPAN_S));
+        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+        let bits = bytes.into_iter().map(|bytes| bytes as f64 * 8.0);
+        (done, bits.collect())
+    })
+}
+
+/// One run of one tool; or why it cannot run here.
+pub(crate) fn once(
+    session: &Session<'_>,
+    path: Path,
+    tool: &str,
+    repetition: u16,
+) -> Result<std::result::Result<Once, String>, session::Stop> {
+    let cell = match path {
+        Path::Direct => cell::unshaped(1500)?,
+        Path::Emulated {
+            rate_bps,
+            rtt_ms,
+            loss_ppm,
+        } => cell::figures(
+            Rate { bps: rate_bps },
+            Span {
+                ns: u64::from(rtt_ms) * 1_000_000,
+            },
+            Probability(f64::from(loss_ppm) / 1e6),
+            1500,
+        )?,
+    };
+    let tool = Tool::parse(tool)?;
+    if let Some(why) = session.missing(&tool) {
+        return Ok(Err(why));
+    }
+    let run = match session.run(&cell, &tool, repetition)? {
+        Outcome::Ran(run) => run,
+        Outcome::Interrupted(signal) => return Err(session::Stop::Interrupted(signal)),
+    };
+    let Some(figures) = run.figures else {
+        let why = run.error.unwrap_or_default();
+        return Err(session::Stop::Failed(anyhow::anyhow!(
+            "{} on {}: {why}",
+            tool.name,
+            cell.name
+        )));
+    };
+    #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+    let bits = figures
+        .arrived_by_100ms
+        .iter()
+        .map(|&bytes| bytes as f64 * 8.0);
+    Ok(Ok(Once {
+        goodput_bps: figures.goodput_bps,
+        ceiling_share: figures.after_ramp_share,
+        cpu_s_per_gb: figures.cpu_a_s_per_gb + figures.cpu_b_s_per_gb,
+        ramp_ms: figures.ramp_ms,
+        bits_by_100ms: bits.collect(),
+        warnings: run.warnings,
+    }))
 }
 
 /// Every cell, every repetition, every tool in turn, until done or asked to end.

@@ -52,11 +52,19 @@ pub enum Engine {
 pub struct Lab {
     scenario: Scenario,
     hosts: Vec<Host>,
-    emulator: Option<Emulator>,
+    emulators: Option<Emulators>,
     dir: LabDir,
     id: String,
     /// It waits for others to use it, rather than being somebody's tool.
     shared: bool,
+}
+
+/// Who emulates what.
+#[derive(Debug)]
+struct Emulators {
+    path: Emulator,
+    /// Between hosts and gateways, where the scenario says how they are.
+    edges: Vec<Emulator>,
 }
 
 /// One host of a lab.
@@ -65,6 +73,8 @@ pub struct Host {
     name: String,
     addresses: Addresses,
     netns: NetNs,
+    /// Its devices behind which something is emulated.
+    emulated: Vec<String>,
 }
 
 /// Where a host is reached.
@@ -83,6 +93,8 @@ pub struct LabStats {
     pub path: Option<PathStats>,
     /// Packets that the kernel dropped before the emulator could read them: the emulator was too slow.
     pub device_drops: u64,
+    /// Packets that the emulators of the edges had no room for.
+    pub edge_overruns: u64,
 }
 
 impl Lab {
@@ -118,7 +130,7 @@ impl Lab {
         let mut lab = Self {
             scenario: scenario.clone(),
             hosts: Vec::new(),
-            emulator: None,
+            emulators: None,
             dir,
             id,
             shared,
@@ -131,11 +143,12 @@ impl Lab {
                 name: host.name.clone(),
                 addresses: host.addresses,
                 netns,
+                emulated: host.emulated.clone(),
             });
         }
         lab.write_hosts_file()?;
         match engine {
-            Engine::Tun => lab.emulator = Some(setup::with_tun(&lab, &plan)?),
+            Engine::Tun => lab.emulators = Some(setup::with_tun(&lab, &plan)?),
             Engine::Kernel => setup::with_kernel(&lab, &plan)?,
             Engine::None => setup::with_veth(&lab, &plan)?,
         }
@@ -202,13 +215,23 @@ impl Lab {
     #[must_use]
     pub fn stats(&self) -> LabStats {
         LabStats {
-            path: self.emulator.as_ref().map(Emulator::stats),
+            path: self.emulators.as_ref().map(|all| all.path.stats()),
             device_drops: self
                 .hosts
                 .iter()
-                .map(|host| setup::device_drops(&host.netns))
+                .map(|host| setup::device_drops(&host.netns, &host.emulated))
+                .sum(),
+            edge_overruns: self
+                .edges()
+                .map(|edge| edge.forward.overruns + edge.reverse.overruns)
                 .sum(),
         }
+    }
+
+    /// What has happened on the edges that are emulated.
+    fn edges(&self) -> impl Iterator<Item = PathStats> {
+        let emulators = self.emulators.iter();
+        emulators.flat_map(|all| all.edges.iter().map(Emulator::stats))
     }
 
     /// What is not quite as it should be, one line each.
@@ -284,7 +307,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         self.end_processes(Duration::from_millis(500));
-        self.emulator = None;
+        self.emulators = None;
         self.dir.remove();
     }
 }

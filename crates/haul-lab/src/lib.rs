@@ -31,7 +31,6 @@ pub mod report;
 pub mod reproduce;
 pub mod scenario;
 mod state;
-mod svg;
 
 pub use cli::{Args, Command, run};
 pub use lab::{Engine, Lab};

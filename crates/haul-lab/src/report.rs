@@ -72,7 +72,7 @@ impl From<LabStats> for Report {
         Self {
             forward: stats.path.map(|path| path.forward.into()),
             reverse: stats.path.map(|path| path.reverse.into()),
-            emulator_drops: overruns + stats.device_drops,
+            emulator_drops: overruns + stats.edge_overruns + stats.device_drops,
             emulator_cpu_s: thousandths(cpu_ns / 1_000_000),
         }
     }
@@ -183,12 +183,14 @@ mod tests {
         let report = Report::from(LabStats {
             path: Some(path),
             device_drops: 0,
+            ..LabStats::default()
         });
         assert!(report.warnings().is_empty());
         path.forward.overruns = 2;
         let report = Report::from(LabStats {
             path: Some(path),
             device_drops: 3,
+            ..LabStats::default()
         });
         assert!(report.warnings()[0].contains("dropped 5 packets"));
         assert!(report.to_string().contains("a → b: 0 of 0 packets arrived"));

@@ -4,19 +4,26 @@
 //! between hosts of a lab), so that whoever doubts a point can measure it alone; one that cannot run here says why. Series take turns, as in
 //! `haul lab compare`, and medians count.
 //!
-//! Map: [`record`] what is kept, and what a paper claims · [`mod@bench`] one measurement · [`ceiling`] plain UDP · [`datagram`] the
-//! experiments of the paper on datagrams · [`programs`] unmodified programs under `haul run`, [`vlc`] and [`sipp`] · [`chart`] and
-//! [`page`] for people.
+//! Map: [`record`] what is kept, and what a paper claims · [`mod@bench`] a lab with a server of `haul bench` · [`ceiling`] plain UDP ·
+//! [`datagram`] the experiments of the paper on datagrams · [`gridftp`] GridFTP · [`phoebus`] gateways, by [`gateways`] · [`wan`]
+//! profiles of long paths and [`efficient`] protocols for them, both of [`cells`] · [`programs`] unmodified programs under `haul run`,
+//! [`vlc`] and [`sipp`] · [`chart`] and [`page`] for people.
 
 mod bench;
 mod ceiling;
+mod cells;
 mod chart;
 mod datagram;
+mod efficient;
+mod gateways;
+mod gridftp;
 mod page;
+mod phoebus;
 mod programs;
 mod record;
 mod sipp;
 mod vlc;
+mod wan;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,9 +32,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use haul_io::netns::child::Signals;
+use haul_report::machine::Machine;
 
 use crate::compare::Programs;
-use crate::compare::machine::Machine;
 use crate::compare::session::{Session, Stop};
 use crate::compare::tool::Load;
 use crate::lab::privilege;
@@ -45,19 +52,23 @@ pub struct ReproduceArgs {
     /// These figures only
     #[arg(long = "figure", value_name = "N", value_delimiter = ',')]
     pub figures: Vec<u32>,
+    /// These tables only
+    #[arg(long = "table", value_name = "N", value_delimiter = ',')]
+    pub tables: Vec<u32>,
     /// A few sizes, each measured once and shortly: to see that it works, not to believe
     #[arg(long)]
     pub quick: bool,
     /// How often each series is measured [default: 3; with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub repeat: Option<u16>,
-    /// How long each message size is measured [default: 300ms; with --quick 20ms]
+    /// How long each message size is measured [default: 300ms; with --quick 20ms], each transfer of phoebus [20s; 4s], each run of
+    /// wan-profiling and efficient-protocols [10s; 2s]
     #[arg(long, value_parser = Span::parse, value_name = "TIME")]
     pub time: Option<Span>,
     /// Wait this long at most for an idle machine before each measurement
     #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "5s")]
     pub settle: Span,
-    /// Write results.json, table.txt and index.html into this directory
+    /// Write results.json, results.csv, table.txt and index.html into this directory
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// The programs.
@@ -70,16 +81,85 @@ pub struct ReproduceArgs {
 pub enum Paper {
     /// RDMA over unreliable datagrams: Grant, Rashti, Afsahi, Balaji, IPDPS 2011
     Datagram,
+    /// GridFTP: Rashti, Sabin, Kettimuthu, 2014, and of Kissel and Swany, 2012, the part on GridFTP
+    Gridftp,
+    /// Gateways: of Kissel and Swany, 2012, the other part
+    Phoebus,
+    /// Throughput over thousands of miles: Rao, Yu, Wing, Poole, Vetter, SC 2008
+    WanProfiling,
+    /// TCP, UDP, UDT and RDMA at both ends: Kissel, Swany, Tierney, Pouyoul, 2012
+    EfficientProtocols,
 }
+
+impl Paper {
+    /// Its title, and the figures that can be made.
+    fn experiments(self) -> (&'static str, Vec<Experiment>) {
+        match self {
+            Self::Datagram => (datagram::TITLE, datagram::experiments()),
+            Self::Gridftp => (gridftp::TITLE, gridftp::experiments()),
+            Self::Phoebus => (phoebus::TITLE, phoebus::experiments()),
+            Self::WanProfiling => (wan::TITLE, wan::experiments()),
+            Self::EfficientProtocols => (efficient::TITLE, efficient::experiments()),
+        }
+    }
+
+    /// How long a measurement takes unless something else is asked for, ms.
+    fn time_ms(self, quick: bool) -> u64 {
+        match (self, quick) {
+            (Self::Phoebus, true) => 4_000,
+            (Self::Phoebus, false) => 20_000,
+            (Self::WanProfiling | Self::EfficientProtocols, true) => 2_000,
+            (Self::WanProfiling | Self::EfficientProtocols, false) => 10_000,
+            (_, true) => 20,
+            (_, false) => 300,
+        }
+    }
+}
+
+/// Exit code of a command line that asks for what there is not.
+const USAGE: u8 = 2;
 
 /// How a figure is made.
 struct Experiment {
-    /// Its number in the paper.
-    figure: u32,
+    /// How long it takes, about, where that is known.
+    lasts: fn(&Context<'_>) -> Duration,
     /// Fills it in.
     run: fn(&Context<'_>, &mut Figure) -> Result<(), Stop>,
     /// Its title, and what the paper claims with it.
     about: fn() -> Figure,
+}
+
+/// Nobody has counted what it does.
+fn unknown(_: &Context<'_>) -> Duration {
+    Duration::ZERO
+}
+
+impl ReproduceArgs {
+    /// Whether it is asked for: all are where none is named.
+    fn wants(&self, figure: &Figure) -> bool {
+        let named = if figure.table {
+            &self.tables
+        } else {
+            &self.figures
+        };
+        self.figures.is_empty() && self.tables.is_empty() || named.contains(&figure.number)
+    }
+
+    /// Says that the paper has no such figure or table, if so.
+    fn unknown_number(&self, all: &[Figure]) -> Option<String> {
+        let missing = |numbers: &[u32], table: bool, kind: &str| {
+            let known: Vec<u32> = all
+                .iter()
+                .filter(|one| one.table == table)
+                .map(|one| one.number)
+                .collect();
+            let missing = numbers.iter().find(|number| !known.contains(number))?;
+            Some(format!(
+                "there is no {kind} {missing} of this paper: there are the {kind}s {known:?}"
+            ))
+        };
+        missing(&self.figures, false, "figure").or_else(|| missing(&self.tables, true, "table"))
+    }
 }
 
 /// Makes the figures.
@@ -87,22 +167,19 @@ struct Experiment {
 /// # Errors
 /// One line that says what is wrong with the arguments or missing on this machine.
 pub fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
-    let Paper::Datagram = args.paper;
-    let all = datagram::experiments();
-    if let Some(none) = args
-        .figures
-        .iter()
-        .find(|wanted| all.iter().all(|one| one.figure != **wanted))
-    {
-        let known: Vec<String> = all.iter().map(|one| one.figure.to_string()).collect();
-        bail!("there is no figure {none}: there are {}", known.join(", "));
+    let (title, all) = args.paper.experiments();
+    let figures: Vec<Figure> = all.iter().map(|one| (one.about)()).collect();
+    if let Some(why) = args.unknown_number(&figures) {
+        eprintln!("haul: {why}");
+        return Ok(ExitCode::from(USAGE));
     }
     privilege::acquire()?;
     let out = Out::make(args.out.clone())?;
     let signals = Signals::block().context("cannot handle signals")?;
-    let time = args.time.map_or(if args.quick { 20 } else { 300 }, |time| {
-        time.ns / 1_000_000
-    });
+    let time = args.time.map_or_else(
+        || args.paper.time_ms(args.quick),
+        |time| time.ns / 1_000_000,
+    );
     if time == 0 {
         bail!("--time must be at least 1ms");
     }
@@ -112,19 +189,24 @@ pub fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
         load: Load::Seconds(1),
         settle: Duration::from_nanos(if args.quick { 0 } else { args.settle.ns }),
     };
-    let context = Context {
+    let mut context = Context {
         session: &session,
         quick: args.quick,
         repeat: args.repeat.unwrap_or(if args.quick { 1 } else { 3 }),
         time_ms: time,
+        later: Duration::ZERO,
     };
-    let mut results = Results::new(datagram::TITLE, Machine::describe(), &context);
-    for experiment in all {
-        if !args.figures.is_empty() && !args.figures.contains(&experiment.figure) {
-            continue;
-        }
-        let mut figure = (experiment.about)();
-        eprintln!("figure {}: {}", figure.number, figure.title);
+    let mut results = Results::new(title, Machine::describe(), &context);
+    let wanted: Vec<(Experiment, Figure)> = all
+        .into_iter()
+        .zip(figures)
+        .filter(|(_, figure)| args.wants(figure))
+        .collect();
+    context.later = wanted.iter().map(|(one, _)| (one.lasts)(&context)).sum();
+    for (experiment, mut figure) in wanted {
+        let label = figure.label();
+        eprintln!("{label}: {}", figure.title);
+        context.later = context.later.saturating_sub((experiment.lasts)(&context));
         match (experiment.run)(&context, &mut figure) {
             Ok(()) => figure.judge(),
             Err(Stop::Interrupted(signal)) => {
@@ -135,13 +217,14 @@ pub fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
             Err(Stop::Failed(error)) => figure.failed = Some(format!("{error:#}")),
         }
         for line in figure.not_run.iter().chain(&figure.failed) {
-            eprintln!("figure {}: {line}", figure.number);
+            eprintln!("{label}: {line}");
         }
         results.figures.push(figure);
     }
     let table = results.table();
     let files = [
         ("results.json", out::json(&results)?),
+        ("results.csv", results.csv()),
         ("table.txt", table.clone()),
         ("index.html", page::render(&results)),
     ];

@@ -43,6 +43,9 @@ pub struct Scenario {
     pub forward: Direction,
     /// From `b` to `a`.
     pub reverse: Direction,
+    /// Between each host and its gateway, as the path: from `a` to `b`, and from `b` to `a`. Cables that are as fast as the machine
+    /// where nothing is said.
+    pub edge: Option<[Direction; 2]>,
     /// Kernel parameters of single hosts, beyond the lab's own tuning: host, then parameter.
     pub sysctls: BTreeMap<String, BTreeMap<String, String>>,
     /// What `lab run` starts.
@@ -122,6 +125,7 @@ impl Scenario {
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let file: File = toml::from_str(text)?;
         let (forward, reverse) = file.path.resolve()?;
+        let edge = file.edge.map(|edge| edge.resolve_edge()).transpose()?;
         let scenario = Self {
             name: name.into(),
             description: file.description,
@@ -131,6 +135,7 @@ impl Scenario {
             mtu: file.path.mtu.unwrap_or(1500),
             forward,
             reverse,
+            edge,
             sysctls: file
                 .hosts
                 .into_iter()
@@ -169,6 +174,19 @@ impl Scenario {
             .saturating_add(self.reverse.link.delay_ns)
     }
 
+    /// What the emulator of an edge is to do: this, with the edge for the path, and other random decisions.
+    pub(crate) fn of_edge(&self, index: usize) -> Option<Self> {
+        let [forward, reverse] = self.edge.clone()?;
+        let number = u64::try_from(index).unwrap_or(u64::MAX).wrapping_add(1);
+        Some(Self {
+            // Neighbouring seeds are those of repetitions.
+            seed: self.seed.wrapping_add(number << 32),
+            forward,
+            reverse,
+            ..self.clone()
+        })
+    }
+
     fn check(&self) -> Result<()> {
         if !(576..=65_535).contains(&self.mtu) {
             bail!("mtu = {} is outside 576 to 65535", self.mtu);
@@ -178,7 +196,11 @@ impl Scenario {
             (Topology::Pair, _) => bail!("hosts_per_side needs topology = \"gateways\""),
             (Topology::Gateways, n) => bail!("hosts_per_side = {n} is outside 1 to 100"),
         }
-        for direction in [&self.forward, &self.reverse] {
+        if self.edge.is_some() && self.topology != Topology::Gateways {
+            bail!("[edge] needs topology = \"gateways\"");
+        }
+        let edges = self.edge.iter().flatten();
+        for direction in [&self.forward, &self.reverse].into_iter().chain(edges) {
             direction.link.check()?;
         }
         let names = self.host_names();
@@ -209,6 +231,7 @@ struct File {
     hosts_per_side: Option<u8>,
     seed: Option<u64>,
     path: PathTable,
+    edge: Option<PathTable>,
     #[serde(default)]
     hosts: BTreeMap<String, HostTable>,
     #[serde(default)]
@@ -222,7 +245,7 @@ struct HostTable {
     sysctl: BTreeMap<String, String>,
 }
 
-/// `[path]`: both directions, and then what is different in one of them. The keys of a direction
+/// `[path]`, `[edge]`: both directions, and then what is different in one of them. The keys of a direction
 /// are written out here once more because flattening would lose the rejection of unknown keys.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -311,6 +334,14 @@ impl PathTable {
     fn resolve(&self) -> Result<(Direction, Direction)> {
         let [forward, reverse] = [&self.forward, &self.reverse].map(|own| self.overridden_by(own));
         Ok((forward.resolve(self.rtt)?, reverse.resolve(self.rtt)?))
+    }
+
+    fn resolve_edge(&self) -> Result<[Direction; 2]> {
+        if self.mtu.is_some() {
+            bail!("an edge's mtu is the path's");
+        }
+        let (forward, reverse) = self.resolve()?;
+        Ok([forward, reverse])
     }
 
     fn overridden_by(&self, own: &DirectionTable) -> DirectionTable {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use haul_io::udp::{RecvBatch, UdpOptions};
 use haul_lab::calibrate::check_path;
-use haul_lab::lab::{Host, privilege};
+use haul_lab::lab::{Engine, Host, privilege};
 use haul_lab::{Lab, Scenario};
 
 /// Nothing here takes longer, even on a busy machine.
@@ -220,7 +220,7 @@ fn a_path_is_measured_to_be_what_it_says() {
     let text = "[path]\nrate = \"200Mbit\"\nrtt = \"20ms\"\nloss = 0.01\n\
                 [path.reverse]\nrate = \"50Mbit\"\nloss = 0";
     let scenario = Scenario::parse("test", text).unwrap();
-    let check = check_path(&scenario, Duration::from_millis(700)).unwrap();
+    let check = check_path(&scenario, Engine::Tun, Duration::from_millis(700)).unwrap();
     for direction in [&check.forward, &check.reverse] {
         // A machine that tests something else at the same time is not on time: half of the packets
         // are enough here.

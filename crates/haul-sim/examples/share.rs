@@ -1,6 +1,6 @@
-//! Two flows over one bottleneck on virtual time: `share RATE_MBPS RTT_MS SECONDS QUEUE_BDP_PERCENT CONTROL CONTROL [-v]`.
-//! Controls: `model`, `cubic`. Prints each flow's rate over the time when both are there, and Jain's index; with `-v` also every
-//! second.
+//! Flows over one bottleneck on virtual time: `share RATE_MBPS RTT_MS SECONDS QUEUE_BDP_PERCENT SEED CONTROL CONTROL… [-v]`.
+//! Controls are named as in `haul_cc::Algorithm`; each comes two seconds after the one before. Prints each flow's rate over the time
+//! when all are there, and Jain's index; with `-v` also every second.
 #![forbid(unsafe_code)]
 #![expect(clippy::cast_precision_loss, reason = "figures for people")]
 
@@ -9,17 +9,22 @@ use haul_cc::{Algorithm, Time};
 use haul_sim::{Flow, World, scenario};
 use haul_udt::Config;
 
-/// The second flow comes when the first has settled.
+/// A flow comes when the one before has settled.
 const HEAD_START_S: u64 = 2;
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (options, args): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|arg| arg == "-v");
     let number = |index: usize| args.get(index).and_then(|arg| arg.parse::<u64>().ok());
-    let figures = (number(0), number(1), number(2), number(3));
-    let ((Some(mbps), Some(rtt_ms), Some(seconds), Some(queue)), Some(controls)) =
-        (figures, args.get(4..6))
+    let figures = (number(0), number(1), number(2), number(3), number(4));
+    let controls = args.iter().skip(5).map(|name| name.parse());
+    let controls: Result<Vec<Algorithm>, _> = controls.collect();
+    let ((Some(mbps), Some(rtt_ms), Some(seconds), Some(queue), Some(seed)), Ok(controls)) =
+        (figures, controls)
     else {
-        eprintln!("usage: share RATE_MBPS RTT_MS SECONDS QUEUE_BDP_PERCENT CONTROL CONTROL [-v]");
+        eprintln!(
+            "usage: share RATE_MBPS RTT_MS SECONDS QUEUE_BDP_PERCENT SEED CONTROL CONTROL… [-v]"
+        );
         return;
     };
     let mut path = scenario::plain(mbps * 1_000_000, rtt_ms, 0.0);
@@ -30,22 +35,16 @@ fn main() {
     {
         shaper.queue_bytes = Some(queue_bytes.max(64_000));
     }
-    let mut world = World::new(&path, 3);
+    let mut world = World::new(&path, seed);
     let flows: Vec<usize> = controls
         .iter()
         .zip(0..)
-        .map(|(name, order)| world.add(flow(name, order)))
+        .map(|(&control, order)| world.add(flow(control, order)))
         .collect();
-    let verbose = args.iter().any(|arg| arg == "-v");
-    run(&mut world, &flows, seconds, verbose);
+    run(&mut world, &flows, seconds, !options.is_empty());
 }
 
-fn flow(control: &str, order: u64) -> Flow {
-    let control = if control == "cubic" {
-        Algorithm::Cubic
-    } else {
-        Algorithm::Model
-    };
+fn flow(control: Algorithm, order: u64) -> Flow {
     let config = Config {
         control,
         ..Config::default()
@@ -70,11 +69,12 @@ fn run(world: &mut World, flows: &[usize], seconds: u64, verbose: bool) {
             .map(|bytes| bytes as f64 * 8e-6 / seconds as f64)
             .collect()
     };
-    world.run_until(Time::from_ns(HEAD_START_S * SECOND_NS));
+    let settled = HEAD_START_S * (flows.len() as u64 - 1).max(1);
+    world.run_until(Time::from_ns(settled * SECOND_NS));
     let start = placed(world);
     let mut last = start.clone();
     for second in 1..=seconds {
-        world.run_until(Time::from_ns((HEAD_START_S + second) * SECOND_NS));
+        world.run_until(Time::from_ns((settled + second) * SECOND_NS));
         let now = placed(world);
         if verbose {
             let state = |&flow: &usize| {

@@ -129,7 +129,7 @@ impl Host {
             transmit: Transmit::default(),
             connected: false,
             closed: None,
-            expected: Expected::new(flow.stream_bytes[1 - side], &flow.messages[1 - side]),
+            expected: Expected::new(flow.stream_bytes_of(1 - side), &flow.messages[1 - side]),
             rest_ns: flow.rest_ns[side],
             reads_at: None,
         }

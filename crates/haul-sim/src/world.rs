@@ -33,6 +33,8 @@ pub struct Flow {
     pub starts: Time,
     /// Stream bytes that each side writes: client, server.
     pub stream_bytes: [u64; 2],
+    /// Stream bytes that the client writes later: when, and how many.
+    pub later: Vec<(Time, u64)>,
     /// Messages that each side sends: client, server.
     pub messages: [Vec<MessageOut>; 2],
     /// Carry and check every byte.
@@ -41,6 +43,14 @@ pub struct Flow {
     pub rendezvous: Option<Time>,
     /// How long each side's application rests after it has read, ns.
     pub rest_ns: [u64; 2],
+}
+
+impl Flow {
+    /// All that a side writes.
+    pub(crate) fn stream_bytes_of(&self, side: usize) -> u64 {
+        let later = self.later.iter().filter(|_| side == 0);
+        self.stream_bytes[side] + later.map(|(_, bytes)| bytes).sum::<u64>()
+    }
 }
 
 /// A message to send.
@@ -100,6 +110,7 @@ struct Packet {
 enum What {
     Arrive(Packet),
     Wake { flow: usize, side: usize },
+    Write { flow: usize, bytes: u64 },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -178,6 +189,10 @@ impl World {
     pub fn add(&mut self, flow: Flow) -> usize {
         let index = self.flows.len();
         let starts = [Some(flow.starts), flow.rendezvous];
+        for &(at, bytes) in &flow.later {
+            let flow = index;
+            self.push(at.as_ns(), What::Write { flow, bytes });
+        }
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
         self.listeners.push(Listener::new(&flow.server, secret));
@@ -256,6 +271,7 @@ impl World {
             match entry.what {
                 What::Arrive(packet) => self.arrive(&packet),
                 What::Wake { flow, side } => self.wake(flow, side),
+                What::Write { flow, bytes } => self.write(flow, bytes),
             }
             if self.flows.iter().all(Running::is_over) {
                 return;
@@ -347,6 +363,14 @@ impl World {
         if let Some(host) = &mut self.flows[flow].hosts[side] {
             host.handle_timeout(now);
             self.settle(flow, side);
+        }
+    }
+
+    fn write(&mut self, flow: usize, bytes: u64) {
+        let now = self.now();
+        if let Some(host) = &mut self.flows[flow].hosts[0] {
+            let _ = host.connection.write(now, bytes, true);
+            self.settle(flow, 0);
         }
     }
 

@@ -60,6 +60,32 @@ fn reordered_packets_are_not_taken_for_lost() {
     measure(vec![cell]);
 }
 
+/// Connections that say a little at first, as those of RDMA and of gateways do, are no slower once they have much to send.
+#[test]
+fn a_flow_that_trickles_at_first_fills_the_path_as_soon_as_it_may() {
+    let (rtt_ns, began) = (50 * MILLISECOND_NS, SECOND_NS);
+    for trickle in [1, 20_000, 60_000] {
+        let writes = (4..12).map(|round| (Time::from_ns(round * rtt_ns), trickle));
+        let bulk = (Time::from_ns(began), u64::MAX / 4);
+        let mut world = World::new(&scenario::plain(RATE_BPS, 50, 0.0), 7);
+        let flow = world.add(Flow {
+            later: writes.chain([bulk]).collect(),
+            ..Flow::default()
+        });
+        let placed = |world: &World| world.host(flow, 1).map_or(0, |host| host.rx.placed_bytes);
+        let ramp = Time::from_ns(began + RAMP_RTTS / 2 * rtt_ns);
+        world.run_until(ramp);
+        let before = placed(&world);
+        world.run_until(ramp.after(rtt_ns));
+        let share =
+            (placed(&world) - before) as f64 * WIRE / PAYLOAD / (RATE_BPS as f64 / 8.0 * 0.05);
+        assert!(
+            share > 0.9,
+            "{trickle}: {share} of the rate after four round trips"
+        );
+    }
+}
+
 #[test]
 fn lost_feedback_costs_nothing() {
     let mut cell = lossy(50, 0.0);

@@ -11,7 +11,7 @@ use libc::{msghdr, sockaddr, socklen_t, ssize_t};
 pub use crate::datagram::HaulSocketArrival;
 use crate::process::{self, Entry, Kind};
 use crate::table::Table;
-use crate::{connect, datagram, lock, stream, sys};
+use crate::{connect, datagram, gateway, lock, stream, sys};
 
 /// Runs what reports nothing.
 fn quietly(body: impl FnOnce()) {
@@ -149,6 +149,45 @@ pub unsafe extern "C" fn haul_socket_connect(
         Some(entry) => connect::connect(&entry, to, length),
         None => sys::connect(fd, to, length),
     })
+}
+
+/// After getsockopt(2) of `SO_ERROR`.
+///
+/// # Safety
+/// NULL, or a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_socket_error(fd: c_int, error: *mut c_int) {
+    // SAFETY: the caller's word.
+    let Some(error) = (unsafe { error.as_mut() }) else {
+        return;
+    };
+    with(fd, |entry| {
+        if *error != 0 {
+            *error = gateway::error(entry).unwrap_or(*error);
+        }
+    });
+}
+
+/// After getpeername(2), whose room for an address had `room` octets.
+///
+/// # Safety
+/// As getpeername(2) takes them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_socket_peer(
+    fd: c_int,
+    address: *mut sockaddr,
+    room: socklen_t,
+    length: *mut socklen_t,
+) {
+    // SAFETY: the caller's word.
+    let Some(length) = (unsafe { length.as_mut() }) else {
+        return;
+    };
+    with(fd, |entry| {
+        if let Some(peer) = gateway::peer(entry) {
+            *length = sys::put_peer(fd, peer, address, room);
+        }
+    });
 }
 
 /// sendmsg(2).

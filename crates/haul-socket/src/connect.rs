@@ -9,7 +9,7 @@ use libc::socklen_t;
 
 use crate::process::{self, Entry, Kind, Process};
 use crate::table::{Key, Protocol, Socket, Verdict, Why, words};
-use crate::{datagram, stream, sys};
+use crate::{datagram, gateway, stream, sys};
 
 /// The longest that connect(2) waits for what the peer's agent says.
 const PATIENCE: Duration = Duration::from_millis(1_000);
@@ -38,6 +38,9 @@ pub(crate) fn bound(entry: &Entry, listening: bool) {
         Some(Protocol::Udp) => entry.publish(),
         Some(Protocol::Tcp) if listening => {
             entry.socket.listening.store(1, Ordering::Release);
+            if entry.process.options.gateway {
+                entry.socket.refuse(Why::Excluded);
+            }
             entry.publish();
         }
         _ => {}
@@ -49,8 +52,11 @@ pub(crate) fn connect(entry: &Entry, to: *const libc::sockaddr, len: socklen_t) 
     let plain = || sys::connect(entry.fd, to, len);
     let Some(target) = sys::socket_address(to, len) else {
         let connected = plain();
-        if entry.socket.protocol() == Some(Protocol::Udp) && connected == 0 {
-            datagram::connected(entry); // AF_UNSPEC: not connected any more
+        match entry.socket.protocol() {
+            // AF_UNSPEC: not connected any more
+            Some(Protocol::Udp) if connected == 0 => datagram::connected(entry),
+            Some(Protocol::Tcp) if connected == 0 => gateway::forget(entry),
+            _ => {}
         }
         return connected;
     };
@@ -60,6 +66,9 @@ pub(crate) fn connect(entry: &Entry, to: *const libc::sockaddr, len: socklen_t) 
             datagram::connected(entry);
         }
         return connected;
+    }
+    if entry.process.options.gateway {
+        return gateway::connect(entry, to, len, target);
     }
     let again = entry.socket.remote.load()[4] != 0;
     if again || entry.kind != Kind::Kernel as u32 {
@@ -73,7 +82,7 @@ pub(crate) fn connect(entry: &Entry, to: *const libc::sockaddr, len: socklen_t) 
     if let Err(why) = agreed {
         entry.socket.refuse(why);
         let connected = plain();
-        note_local(entry);
+        entry.note_local();
         return connected;
     }
     entry.socket.taken.store(stream::TAKEN, Ordering::Release);
@@ -84,17 +93,8 @@ pub(crate) fn connect(entry: &Entry, to: *const libc::sockaddr, len: socklen_t) 
         entry.socket.remote.store([0; 5]);
         process::set(entry.fd, entry.number, Kind::Kernel);
     }
-    note_local(entry);
+    entry.note_local();
     connected
-}
-
-/// The address that a connection has got.
-fn note_local(entry: &Entry) {
-    let error = sys::errno();
-    if let Some(local) = sys::local(entry.fd).filter(|local| local.port() != 0) {
-        entry.socket.local.store(words(local));
-    }
-    sys::set_errno(error);
 }
 
 /// Asks the peer's agent whether the connection that is about to be made may be RC, so that both ends know before its first
@@ -170,6 +170,8 @@ pub(crate) fn accepted(listener: &Entry, fd: c_int) {
         process.table.forget(at, &key, verdict);
         entry.socket.taken.store(stream::TAKEN, Ordering::Release);
         process::set(fd, entry.number, Kind::Stream);
+    } else if process.options.gateway {
+        entry.socket.refuse(Why::Excluded);
     } else if entry.is_wanted() {
         entry.socket.refuse(Why::NoSocket);
     }
@@ -289,8 +291,12 @@ fn finish(entry: &Entry) {
     } else if socket.protocol() == Some(Protocol::Tcp)
         && let Some((acknowledged, received)) = sys::tcp_octets(entry.fd)
     {
-        socket.plain_out.store(acknowledged, Ordering::Relaxed);
-        socket.plain_in.store(received, Ordering::Relaxed);
+        let (out, back) = match socket.gateway.load(Ordering::Relaxed) {
+            0 => (&socket.plain_out, &socket.plain_in),
+            _ => (&socket.carried_out, &socket.carried_in),
+        };
+        out.store(acknowledged, Ordering::Relaxed);
+        back.store(received, Ordering::Relaxed);
     }
 }
 

@@ -7,8 +7,8 @@
 //! shared memory, and no call. See docs/adr/0014-socket-interface.md.
 //!
 //! Map: `border` the C functions · `process` descriptors to records · `connect` what becomes of a socket · `datagram`, `frame`
-//! UDP · `stream`, `buffer` TCP · [`table`] shared memory · [`agent`], `wire` discovery · `live` which sockets still exist · [`run`] for
-//! `haul run` · `sys` system calls and the program's memory · `map`, `lock`.
+//! UDP · `stream`, `buffer` TCP · `gateway` TCP through gateways · [`table`] shared memory · [`agent`], `wire` discovery · `live`
+//! which sockets still exist · [`run`] for `haul run` · `sys` system calls and the program's memory · `map`, `lock`.
 #![warn(missing_docs)]
 
 pub mod agent;
@@ -18,6 +18,7 @@ mod connect;
 mod datagram;
 mod frame;
 pub mod fuzzing;
+mod gateway;
 mod live;
 mod lock;
 mod map;

@@ -8,7 +8,7 @@ use crate::sys;
 use crate::table::{Options, Protocol, Socket, Table, Why, is_alive, words};
 
 /// Descriptors that are looked after; higher ones are the kernel's alone.
-const DESCRIPTORS: usize = 1 << 16;
+const DESCRIPTORS: usize = 1 << 17;
 /// The two lowest bits of an entry: what `haul_socket_kind` says.
 const KIND_MASK: u32 = 3;
 
@@ -125,6 +125,11 @@ pub(crate) fn duplicate(from: c_int, to: c_int) {
 }
 
 impl Process {
+    /// The process id of its `haul run`.
+    pub(crate) const fn run(&self) -> u32 {
+        self.run
+    }
+
     /// Whether somebody asks and answers for this process.
     pub(crate) fn has_agent(&self) -> bool {
         let agent = self.table.agent().load(Ordering::Acquire);
@@ -144,7 +149,8 @@ impl Process {
             Protocol::Udp => self.options.datagram,
             Protocol::Tcp => self.options.stream,
         };
-        if !wanted {
+        let goes_through = protocol == Protocol::Tcp && self.options.gateway;
+        if !(wanted || goes_through) {
             socket.refuse(Why::Excluded);
         }
         let kind = if wanted && protocol == Protocol::Udp {
@@ -178,6 +184,21 @@ impl Entry {
             self.socket.set_named(named);
             self.socket.published.store(1, Ordering::Release);
         }
+    }
+
+    /// Notes the addresses of a connection: its peer, and its own, if it has got one.
+    pub(crate) fn note_addresses(&self, peer: std::net::SocketAddr) {
+        self.socket.remote.store(words(peer));
+        self.note_local();
+    }
+
+    /// Notes the address that a connection has got.
+    pub(crate) fn note_local(&self) {
+        let error = sys::errno();
+        if let Some(local) = sys::local(self.fd).filter(|local| local.port() != 0) {
+            self.socket.local.store(words(local));
+        }
+        sys::set_errno(error);
     }
 
     /// The port that the socket is bound to, if it is known to be.

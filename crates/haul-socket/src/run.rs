@@ -13,6 +13,7 @@ use haul_io::netns::child::{self, Caught, Inside};
 use haul_io::process::Process;
 
 use crate::agent::{self, Standing, Status};
+pub use crate::gateway::{Call, Calls, Failure};
 use crate::table::{Options, Protocol, Socket, Table, Why, address, is_alive, now_ms};
 
 /// A `haul run` that has joined its table.
@@ -21,8 +22,10 @@ pub struct Run {
     table: Arc<Table>,
     status: Arc<Status>,
     stop: Arc<AtomicBool>,
+    /// None where nothing needs one.
     agent: Option<JoinHandle<io::Result<()>>>,
     pid: u32,
+    has_left: bool,
 }
 
 /// How a `haul run` is to be.
@@ -61,19 +64,22 @@ impl Run {
             Arc::new(Status::default()),
             Arc::new(AtomicBool::new(false)),
         );
-        let agent = {
+        let needs_agent = config.options.datagram || config.options.stream;
+        let start = || {
             let (table, status, stop) = (table.clone(), status.clone(), stop.clone());
             let port = config.port;
             std::thread::Builder::new()
                 .name("agent".into())
-                .spawn(move || agent::serve(&table, port, &stop, &status))?
+                .spawn(move || agent::serve(&table, port, &stop, &status))
         };
+        let agent = needs_agent.then(start).transpose()?;
         Ok(Self {
             table,
             status,
             stop,
-            agent: Some(agent),
+            agent,
             pid,
+            has_left: false,
         })
     }
 
@@ -105,8 +111,19 @@ impl Run {
         agent != 0 && is_alive(agent)
     }
 
-    /// Waits until there is an agent, or there cannot be one.
+    /// Takes the connections that the programs want to make, where that was chosen: `deliver` gets each, on a thread of its own.
+    ///
+    /// # Errors
+    /// Of the system calls.
+    pub fn take_calls(&self, deliver: impl FnMut(Call) + Send + 'static) -> io::Result<Calls> {
+        Calls::take(&self.table, self.pid, deliver)
+    }
+
+    /// Waits until there is an agent, if anything needs one, or there cannot be one.
     pub fn wait_ready(&self, patience: Duration) {
+        if self.agent.is_none() {
+            return;
+        }
         let begun = now_ms();
         let waited = || Duration::from_millis(now_ms().wrapping_sub(begun).into());
         loop {
@@ -139,6 +156,7 @@ impl Run {
     }
 
     fn leave(&mut self) -> io::Result<()> {
+        self.has_left = true;
         for (_, socket) in self.table.sockets() {
             if socket.run.load(Ordering::Relaxed) == self.pid {
                 socket.published.store(0, Ordering::Release);
@@ -165,7 +183,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if self.agent.is_some() {
+        if !self.has_left {
             // Only where `end` was not called, on the way out of a failure that is reported already.
             let _ = self.leave();
         }
@@ -219,6 +237,8 @@ pub enum Carrier {
     WriteRecord,
     /// RC.
     Rc,
+    /// A connection through a gateway.
+    Gateway,
 }
 
 impl Carrier {
@@ -230,6 +250,7 @@ impl Carrier {
             Self::Send => "UD send/recv",
             Self::WriteRecord => "UD Write-Record",
             Self::Rc => "RC",
+            Self::Gateway => "gateway",
         }
     }
 }
@@ -242,6 +263,7 @@ impl Row {
         let carried = (number(&socket.carried_out), number(&socket.carried_in));
         let carrier = match protocol {
             Protocol::Tcp if socket.taken.load(Ordering::Relaxed) == 1 => Carrier::Rc,
+            Protocol::Tcp if socket.gateway.load(Ordering::Relaxed) != 0 => Carrier::Gateway,
             Protocol::Udp if carried == (0, 0) => Carrier::Kernel,
             Protocol::Udp if socket.write_record.load(Ordering::Relaxed) == 1 => {
                 Carrier::WriteRecord

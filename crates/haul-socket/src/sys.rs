@@ -6,6 +6,8 @@
 
 use std::ffi::{c_int, c_long};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use libc::{iovec, msghdr, sockaddr_storage, socklen_t};
 
@@ -278,6 +280,171 @@ pub(crate) fn connect(fd: c_int, to: *const libc::sockaddr, len: socklen_t) -> c
     c_int::from(unsafe { libc::syscall(libc::SYS_connect, fd, to, len) } == 0) - 1
 }
 
+/// The family that an address names.
+pub(crate) fn family(address: *const libc::sockaddr, len: socklen_t) -> Option<c_int> {
+    if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: there are at least as many octets.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    Some(c_int::from(family))
+}
+
+fn family_number(family: c_int) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(family).unwrap_or(0)
+}
+
+/// connect(2).
+pub(crate) fn connect_to(fd: c_int, to: SocketAddr) -> c_int {
+    let mut storage = zeroed_address();
+    let len = put_address(&mut storage, to);
+    connect(fd, (&raw const storage).cast(), len)
+}
+
+fn zeroed_address() -> sockaddr_storage {
+    // SAFETY: a `sockaddr_storage` is numbers, for which zero is a value.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Writes an address as the kernel has it; its length.
+pub(crate) fn put_address(storage: &mut sockaddr_storage, address: SocketAddr) -> socklen_t {
+    let place = std::ptr::from_mut(storage);
+    match address {
+        SocketAddr::V4(v4) => {
+            let address = libc::sockaddr_in {
+                sin_family: family_number(libc::AF_INET),
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from(*v4.ip()).to_be(),
+                },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: a storage has room for each kind of address, and is aligned for it.
+            unsafe { place.cast::<libc::sockaddr_in>().write(address) };
+            len_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let address = libc::sockaddr_in6 {
+                sin6_family: family_number(libc::AF_INET6),
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v6.ip().octets(),
+                },
+                sin6_scope_id: 0,
+            };
+            // SAFETY: as above.
+            unsafe { place.cast::<libc::sockaddr_in6>().write(address) };
+            len_of::<libc::sockaddr_in6>()
+        }
+    }
+}
+
+/// Writes an address for a program, in its socket's family, as far as there is room; its whole length.
+pub(crate) fn put_peer(
+    fd: c_int,
+    peer: SocketAddr,
+    address: *mut libc::sockaddr,
+    room: socklen_t,
+) -> socklen_t {
+    let is_v6 = option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Some(libc::AF_INET6);
+    let peer = match peer {
+        SocketAddr::V4(v4) if is_v6 => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
+        peer => peer,
+    };
+    let mut storage = zeroed_address();
+    let len = put_address(&mut storage, peer);
+    let count = len.min(room) as usize;
+    let source = (&raw const storage).cast::<u8>();
+    // SAFETY: the program has room for that many octets, which the kernel has just written to.
+    unsafe { std::ptr::copy_nonoverlapping(source, address.cast::<u8>(), count) };
+    len
+}
+
+/// Flags of the open file: `O_NONBLOCK` among them.
+pub(crate) fn status_flags(fd: c_int) -> Option<c_int> {
+    // SAFETY: numbers only.
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL) };
+    c_int::try_from(flags).ok().filter(|flags| *flags >= 0)
+}
+
+pub(crate) fn set_status_flags(fd: c_int, flags: c_int) {
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, flags) };
+}
+
+/// Switches a socket option off; it fails where there is none.
+pub(crate) fn clear_option(fd: c_int, level: c_int, name: c_int) {
+    let off: c_int = 0;
+    let len = len_of::<c_int>();
+    // SAFETY: the kernel reads `len` octets.
+    unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, &raw const off, len) };
+}
+
+/// Sends octets and a descriptor to a Unix datagram socket, from one that is there for that only.
+///
+/// # Errors
+/// `errno` of the call that failed.
+pub(crate) fn send_descriptor(path: &Path, octets: &[u8], descriptor: c_int) -> Result<(), c_int> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: numbers only.
+    let opened = unsafe { libc::syscall(libc::SYS_socket, libc::AF_UNIX, kind, 0) };
+    let Some(fd) = c_int::try_from(opened).ok().filter(|fd| *fd >= 0) else {
+        return Err(errno());
+    };
+    let sent = send_descriptor_by(fd, path, octets, descriptor);
+    let error = errno();
+    // SAFETY: it was opened here, and nobody else knows it.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    if sent { Ok(()) } else { Err(error) }
+}
+
+fn send_descriptor_by(fd: c_int, path: &Path, octets: &[u8], descriptor: c_int) -> bool {
+    // SAFETY: a `sockaddr_un` is numbers, for which zero is a value.
+    let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    name.sun_family = family_number(libc::AF_UNIX);
+    let path = path.as_os_str().as_bytes();
+    if path.len() >= name.sun_path.len() {
+        set_errno(libc::ENAMETOOLONG);
+        return false;
+    }
+    for (place, octet) in name.sun_path.iter_mut().zip(path) {
+        *place = libc::c_char::from_ne_bytes([*octet]);
+    }
+    let mut control = [0_u64; 4];
+    let mut buffers = Buffers::new();
+    buffers.push_slice(octets);
+    let mut message = bare(&buffers);
+    message.msg_name = (&raw mut name).cast();
+    message.msg_namelen = len_of::<libc::sockaddr_un>();
+    message.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: arithmetic.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(4) } as usize;
+    // SAFETY: there is room for a header and a descriptor, aligned as a header is.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    // SAFETY: arithmetic.
+    let cmsg_len = unsafe { libc::CMSG_LEN(4) } as usize;
+    let rights = libc::cmsghdr {
+        cmsg_len,
+        cmsg_level: libc::SOL_SOCKET,
+        cmsg_type: libc::SCM_RIGHTS,
+    };
+    // SAFETY: as above: there is room.
+    unsafe { header.write(rights) };
+    // SAFETY: as above.
+    let data = unsafe { libc::CMSG_DATA(header) };
+    // SAFETY: as above.
+    unsafe { data.cast::<c_int>().write_unaligned(descriptor) };
+    loop {
+        if sendmsg(fd, &message, libc::MSG_NOSIGNAL) >= 0 {
+            return true;
+        }
+        if errno() != libc::EINTR {
+            return false;
+        }
+    }
+}
+
 /// Binds to any free port of the address' family.
 pub(crate) fn bind_any(fd: c_int, is_ipv4: bool) -> bool {
     // SAFETY: a `sockaddr_storage` is numbers, for which zero is a value.
@@ -287,7 +454,7 @@ pub(crate) fn bind_any(fd: c_int, is_ipv4: bool) -> bool {
     } else {
         libc::AF_INET6
     };
-    any.ss_family = libc::sa_family_t::try_from(family).unwrap_or(0);
+    any.ss_family = family_number(family);
     let len = if is_ipv4 {
         size_of::<libc::sockaddr_in>()
     } else {
@@ -358,8 +525,30 @@ pub(crate) fn socket_address(
 
 /// A socket option that is a number.
 pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
-    let mut value: c_int = 0;
-    let mut len = len_of::<c_int>();
+    // SAFETY: a number is numbers.
+    unsafe { numbers(fd, level, name) }
+}
+
+/// How many more octets the kernel takes before it says that a socket is full, counted as it counts them.
+pub(crate) fn send_room(fd: c_int) -> usize {
+    /// Of the kernel's `linux/sock_diag.h`.
+    const SNDBUF: usize = 3;
+    const WMEM_QUEUED: usize = 5;
+    // SAFETY: an array of numbers is numbers.
+    let info = unsafe { numbers::<[u32; 9]>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO) };
+    info.map_or(0, |info| {
+        info[SNDBUF].saturating_sub(info[WMEM_QUEUED]) as usize
+    })
+}
+
+/// getsockopt(2) of what is numbers; what the kernel does not write stays zero.
+///
+/// # Safety
+/// Any octets are a `T`.
+unsafe fn numbers<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
+    // SAFETY: the caller's word.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut len = len_of::<T>();
     // SAFETY: the kernel writes at most `len` octets to `value`, and the length.
     let done = unsafe {
         libc::syscall(
@@ -374,53 +563,26 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (done == 0).then_some(value)
 }
 
-/// How many more octets the kernel takes before it says that a socket is full, counted as it counts them.
-pub(crate) fn send_room(fd: c_int) -> usize {
-    /// Of the kernel's `linux/sock_diag.h`.
-    const SNDBUF: usize = 3;
-    const WMEM_QUEUED: usize = 5;
-    let mut info = [0_u32; 9];
-    let mut len = len_of::<[u32; 9]>();
-    // SAFETY: the kernel writes at most `len` octets to `info`, and the length.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_getsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
-            &raw mut info,
-            &raw mut len,
-        )
-    };
-    if done != 0 {
-        return 0;
-    }
-    info[SNDBUF].saturating_sub(info[WMEM_QUEUED]) as usize
-}
-
 /// Octets of a TCP connection that the program has written, and that have come.
 pub(crate) fn tcp_octets(fd: c_int) -> Option<(u64, u64)> {
-    // SAFETY: a `tcp_info` is numbers, for which zero is a value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut len = len_of::<libc::tcp_info>();
-    // SAFETY: the kernel writes at most `len` octets to `info`, and the length.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_getsockopt,
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            &raw mut info,
-            &raw mut len,
-        )
-    };
+    let info = tcp_info(fd)?;
     // What is not acknowledged yet is in the queue.
     let mut queued: c_int = 0;
     // SAFETY: the kernel writes one number.
     let asked = unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut queued) };
     let queued = if asked == 0 { queued } else { 0 };
     let written = info.tcpi_bytes_acked + u64::try_from(queued).unwrap_or(0);
-    (done == 0).then_some((written, info.tcpi_bytes_received))
+    Some((written, info.tcpi_bytes_received))
+}
+
+fn tcp_info(fd: c_int) -> Option<libc::tcp_info> {
+    // SAFETY: a `tcp_info` is numbers.
+    unsafe { numbers(fd, libc::IPPROTO_TCP, libc::TCP_INFO) }
+}
+
+/// The state of a TCP connection, as the kernel numbers them; `None` if it is none.
+pub(crate) fn tcp_state(fd: c_int) -> Option<u8> {
+    tcp_info(fd).map(|info| info.tcpi_state)
 }
 
 /// The number of the socket behind a descriptor; `None` if it is none.

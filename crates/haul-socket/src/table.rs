@@ -18,9 +18,9 @@ use crate::buffer::Streams;
 use crate::map::{Mapped, Shared};
 
 /// Sockets of one table.
-pub(crate) const SOCKETS: usize = 1 << 16;
+pub(crate) const SOCKETS: usize = 1 << 17;
 /// Peers of one table, in sets of [`WAYS`].
-pub(crate) const PEERS: usize = 1 << 17;
+pub(crate) const PEERS: usize = 1 << 18;
 /// Records that a peer may be in.
 const WAYS: usize = 8;
 /// Peers that are looked through together, if there is one among them.
@@ -30,7 +30,7 @@ const QUESTIONS: usize = 1024;
 /// `haul run`s at the same time.
 const RUNS: usize = 256;
 /// Part of the file's name: another layout is another table.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 4;
 
 /// What a socket speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,6 +80,10 @@ pub enum Why {
     TooLong = 10,
     /// A flag of a call, likewise.
     Flag = 11,
+    /// On this host or this link, where no gateway leads.
+    Near = 12,
+    /// The connection could not be made through the gateway.
+    NotMade = 13,
 }
 
 impl Why {
@@ -96,6 +100,8 @@ impl Why {
             9 => Self::Inherited,
             10 => Self::TooLong,
             11 => Self::Flag,
+            12 => Self::Near,
+            13 => Self::NotMade,
             _ => Self::None,
         }
     }
@@ -116,6 +122,8 @@ impl Why {
             Self::Inherited => "connected before haul run",
             Self::TooLong => "longer than a framed datagram",
             Self::Flag => "sent with a flag that framing cannot keep",
+            Self::Near => "on this host or link",
+            Self::NotMade => "not to be had through the gateway",
         }
     }
 }
@@ -206,6 +214,10 @@ pub(crate) struct Socket {
     epoch: AtomicU32,
     /// Datagrams here are Write-Records.
     pub(crate) write_record: AtomicU32,
+    /// Connected, or connecting, through a gateway: the attempt's number.
+    pub(crate) gateway: AtomicU32,
+    /// Why that has failed, as `errno`.
+    pub(crate) error: AtomicU32,
     pub(crate) inode: AtomicU64,
     /// Octets of payload.
     pub(crate) carried_out: AtomicU64,
@@ -267,6 +279,8 @@ impl Socket {
             &self.last_framed,
             &self.malformed,
             &self.write_record,
+            &self.gateway,
+            &self.error,
             &self.qpn,
             &self.epoch,
         ] {
@@ -449,6 +463,8 @@ pub(crate) struct Run {
     pub(crate) pid: AtomicU32,
     /// [`Options`].
     pub(crate) options: AtomicU32,
+    /// Ports of its holes, of IPv4 in the lower half and of IPv6 in the upper.
+    holes: AtomicU32,
 }
 
 /// What a `haul run` wants carried.
@@ -460,11 +476,16 @@ pub struct Options {
     pub stream: bool,
     /// UDP by Write-Record where the peer offers slots.
     pub write_record: bool,
+    /// TCP connections, through a gateway.
+    pub gateway: bool,
 }
 
 impl Options {
     const fn number(self) -> u32 {
-        self.datagram as u32 | (self.stream as u32) << 1 | (self.write_record as u32) << 2
+        self.datagram as u32
+            | (self.stream as u32) << 1
+            | (self.write_record as u32) << 2
+            | (self.gateway as u32) << 3
     }
 
     pub(crate) const fn from_number(number: u32) -> Self {
@@ -472,6 +493,7 @@ impl Options {
             datagram: number & 1 != 0,
             stream: number & 2 != 0,
             write_record: number & 4 != 0,
+            gateway: number & 8 != 0,
         }
     }
 }
@@ -613,6 +635,7 @@ impl Table {
                     .compare_exchange(holder, pid, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
             {
+                run.holes.store(0, Ordering::Relaxed);
                 run.options.store(options.number(), Ordering::Release);
                 return true;
             }
@@ -634,14 +657,31 @@ impl Table {
         last
     }
 
+    fn run(&self, pid: u32) -> Option<&Run> {
+        let mut runs = self.layout.runs.iter();
+        runs.find(|run| pid != 0 && run.pid.load(Ordering::Acquire) == pid)
+    }
+
     /// What the `haul run` of this process id wants.
     pub(crate) fn options(&self, pid: u32) -> Option<Options> {
-        let run = self
-            .layout
-            .runs
-            .iter()
-            .find(|run| pid != 0 && run.pid.load(Ordering::Acquire) == pid)?;
-        Some(Options::from_number(run.options.load(Ordering::Acquire)))
+        let number = self.run(pid)?.options.load(Ordering::Acquire);
+        Some(Options::from_number(number))
+    }
+
+    /// Notes the ports of its holes, of IPv4 and of IPv6, 0 where there is none.
+    pub(crate) fn set_holes(&self, pid: u32, (v4, v6): (u16, u16)) {
+        if let Some(run) = self.run(pid) {
+            let both = u32::from(v6) << 16 | u32::from(v4);
+            run.holes.store(both, Ordering::Release);
+        }
+    }
+
+    /// The ports of its holes, if it has any.
+    pub(crate) fn holes(&self, pid: u32) -> Option<(u16, u16)> {
+        let both = self.run(pid)?.holes.load(Ordering::Acquire);
+        let half = |word: u32| u16::try_from(word & 0xffff).unwrap_or(0);
+        let (v4, v6) = (half(both), half(both >> 16));
+        (v4 != 0).then_some((v4, v6))
     }
 
     /// A record for a socket.

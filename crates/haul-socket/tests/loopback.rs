@@ -32,6 +32,7 @@ fn run() -> &'static Run {
                 datagram: true,
                 stream: true,
                 write_record: false,
+                gateway: false,
             },
             table: Some(folder.path().join("table")),
         };

@@ -80,11 +80,11 @@ struct Arrivals {
     train: Train,
 }
 
-/// Dispersion of the connection's first packets.
-#[derive(Debug, Default)]
+/// Dispersion of packets that were sent back to back: the connection's first, until the sender says otherwise.
+#[derive(Debug)]
 struct Train {
+    from: u64,
     started: Option<Time>,
-    packets: u32,
     bytes: u32,
     ns: u32,
 }
@@ -104,8 +104,8 @@ struct Schedule {
     packet_limit_reported: u64,
 }
 
-/// The sender's first flight; it is sent back to back, later packets are not.
-const TRAIN_PACKETS: u32 = 64;
+/// Packets of a train.
+const TRAIN_PACKETS: u64 = 64;
 /// Until the sender has told its wish, feedback comes this often.
 const INTERVAL_NS_INITIAL: u64 = 2 * MILLISECOND_NS;
 const INTERVAL_NS_MIN: u64 = 50 * MICROSECOND_NS;
@@ -148,7 +148,7 @@ impl Receiver {
                 duplicates: 0,
                 marked: 0,
                 reorder_us: WindowedMax::new(REORDER_WINDOW_NS),
-                train: Train::default(),
+                train: Train::new(first),
             },
             schedule: Schedule {
                 number: 0,
@@ -178,6 +178,9 @@ impl Receiver {
         let number = data.seq.extend(self.holes.next());
         let wire_bytes = u64::from(len) + HEADER_LEN as u64 + self.lower_len;
         self.arrivals.take(arrived, wire_bytes);
+        if !data.resent() {
+            self.arrivals.train.take(arrived, number, wire_bytes);
+        }
         if let Some(plain) = &mut self.plain {
             plain.estimator.take(arrived, number, data.seq.get());
         }
@@ -267,7 +270,7 @@ impl Receiver {
 
     fn note_news(&mut self, now: Time) {
         let schedule = &mut self.schedule;
-        let eager = self.arrivals.packets <= 2 * u64::from(TRAIN_PACKETS);
+        let eager = self.arrivals.packets <= 2 * TRAIN_PACKETS;
         let due = if eager {
             now
         } else {
@@ -314,6 +317,10 @@ impl Receiver {
         let wished_ns = u64::from(info.feedback_interval_us) * MICROSECOND_NS;
         self.schedule.interval_ns = wished_ns.clamp(INTERVAL_NS_MIN, INTERVAL_NS_MAX);
         self.schedule.due = Some(now);
+        let train_from = info.train_from.extend(self.holes.next());
+        if train_from != self.arrivals.train.from {
+            self.arrivals.train = Train::new(train_from);
+        }
     }
 
     /// Stream offset below which everything has arrived; only where packets are placed.
@@ -421,6 +428,7 @@ impl Receiver {
             offset_limit,
             duplicates: self.arrivals.duplicates,
             reorder_us: self.reorder_us(),
+            train_from: Seq::of(self.arrivals.train.from),
             train_bytes: self.arrivals.train.bytes,
             train_ns: self.arrivals.train.ns,
             marked_packets: self.arrivals.marked,
@@ -482,20 +490,30 @@ impl Arrivals {
         self.bytes += wire_bytes;
         self.packets += 1;
         self.last_at = self.last_at.max(arrived);
-        self.train.take(arrived, wire_bytes);
     }
 }
 
 impl Train {
-    fn take(&mut self, arrived: Time, wire_bytes: u64) {
-        if self.packets >= TRAIN_PACKETS {
+    fn new(from: u64) -> Self {
+        Self {
+            from,
+            started: None,
+            bytes: 0,
+            ns: 0,
+        }
+    }
+
+    fn take(&mut self, arrived: Time, number: u64, wire_bytes: u64) {
+        let place = number.checked_sub(self.from);
+        if place.is_none_or(|place| place >= TRAIN_PACKETS) {
             return;
         }
-        self.packets += 1;
         let started = *self.started.get_or_insert(arrived);
         let ns = arrived.since(started);
         if ns > 0 {
-            self.bytes += u32::try_from(wire_bytes).unwrap_or(0);
+            self.bytes = self
+                .bytes
+                .saturating_add(u32::try_from(wire_bytes).unwrap_or(0));
             self.ns = u32::try_from(ns).unwrap_or(u32::MAX);
         }
     }

@@ -260,6 +260,19 @@ impl Sender {
         !self.lost.is_empty()
     }
 
+    /// Octets that wait to be sent for the first time are at least so many.
+    pub(crate) fn has_backlog(&self, bytes: u64) -> bool {
+        let mut waiting = self.written.saturating_sub(self.position);
+        let mut messages = self.messages.iter();
+        while waiting < bytes {
+            let Some(message) = messages.next() else {
+                return false;
+            };
+            waiting += message.len - message.sent;
+        }
+        true
+    }
+
     /// There is new payload that may be sent now as far as the user and the peer's limits go.
     pub(crate) fn has_sendable(&self) -> bool {
         self.fresh_len().is_some()

@@ -195,6 +195,7 @@ fn selective_feedback_that_lies_or_contradicts_itself_is_refused() {
             0,
             0,
             0,
+            seq(0),
         ];
         [words(&head), words(&middle), words(gaps)].concat()
     };

@@ -119,7 +119,7 @@ pub enum Sources {
 pub struct DatagramInit {
     /// How Write-Records are reported here.
     pub records: RecordMode,
-    /// Octets of an IP packet that reach every peer; 0: that of the route, 1 500 at most.
+    /// Octets of an IP packet that reach every peer; 0: 1 500, or what the route and the network say, if that is less.
     pub path_mtu: u16,
     /// The most payload octets per second sent, to all peers together (UD); none: as fast as the machine can.
     pub max_rate: Option<u64>,
@@ -135,6 +135,8 @@ pub struct DatagramInit {
     pub read_timeout: Duration,
     /// How often a Read asks again, or RD resends without an answer, before it gives up.
     pub retries: u8,
+    /// RD: packets that may be on their way in a direction, 64 to 65 536; 0: 1 024. What a path holds, or it is not filled.
+    pub window: u32,
     /// RD: an unreachable peer ends the queue pair, not only the work requests to that peer.
     pub peer_error_is_fatal: bool,
 }
@@ -151,6 +153,7 @@ impl Default for DatagramInit {
             tail_repeats: 1,
             read_timeout: Duration::ZERO,
             retries: 8,
+            window: 0,
             peer_error_is_fatal: false,
         }
     }
@@ -192,4 +195,6 @@ pub struct DatagramStatistics {
     pub peer_bytes: u64,
     /// Datagrams that the kernel dropped because its receive buffer was full.
     pub kernel_drops: u64,
+    /// Datagrams sent of which the network, or this host, has said that they did not arrive.
+    pub undelivered: u64,
 }

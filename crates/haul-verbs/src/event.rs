@@ -24,6 +24,12 @@ pub enum AsyncEvent {
         /// Its number.
         qp_num: u32,
     },
+    /// The network says that datagrams of a service did not arrive (nobody receives there, no route, too long for the path);
+    /// its statistics count them. At most one a second.
+    DatagramUndelivered {
+        /// Its number.
+        qp_num: u32,
+    },
     /// The first message has arrived on a connection that is not established yet.
     CommunicationEstablished {
         /// Its number.

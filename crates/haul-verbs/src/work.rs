@@ -109,8 +109,8 @@ pub struct Remote {
 pub enum SendOp {
     /// Into the buffer of a receive work request of the peer.
     Send,
-    /// The same with 32 bits for the peer's completion. Over iWARP without payload only: RFC 7306 §6 has immediate data
-    /// as a message of its own.
+    /// The same with 32 bits for the peer's completion. To iWARP peers other than Longhaul, and by datagrams, without payload
+    /// only: RFC 7306 §6 has immediate data as a message of its own.
     SendWithImm(u32),
     /// The same, and the peer's memory region of this key ends when the message is delivered.
     SendWithInv(u32),

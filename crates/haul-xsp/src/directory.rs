@@ -22,12 +22,17 @@ pub struct Allowed {
 impl Allowed {
     fn covers(&self, hop: &Hop) -> bool {
         let port = self.port.is_none_or(|port| port == hop.endpoint.port);
-        let address = match (&self.address, &hop.endpoint.address) {
+        port && self.covers_address(&hop.endpoint.address)
+    }
+
+    /// Whether `wanted` is one of its addresses, whatever the port.
+    #[must_use]
+    pub fn covers_address(&self, wanted: &Address) -> bool {
+        match (&self.address, wanted) {
             (Address::V4(own), Address::V4(wanted)) => begins(own, wanted, self.prefix),
             (Address::V6(own), Address::V6(wanted)) => begins(own, wanted, self.prefix),
             (own, wanted) => own == wanted,
-        };
-        port && address
+        }
     }
 }
 
@@ -78,6 +83,11 @@ impl Directory {
             allowed,
             ticketer: Ticketer::new(seed),
         }
+    }
+
+    /// From now on it admits so many sessions and goes on to these hops. Sessions that are here stay.
+    pub fn set_rules(&mut self, sessions_max: usize, allowed: Vec<Allowed>) {
+        (self.sessions_max, self.allowed) = (sessions_max, allowed);
     }
 
     /// Judges a session that is asked for. If it is admitted, [`Self::remove`] it when it is over.

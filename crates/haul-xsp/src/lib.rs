@@ -26,7 +26,7 @@ pub mod v1;
 pub mod wire;
 
 pub use auth::{AuthConfig, AuthError, SharedKey, Ticketer};
-pub use crc::{crc32c, crc32c_joined};
+pub use crc::{crc32c, crc32c_continued, crc32c_joined};
 pub use directory::{Admission, Allowed, Directory};
 pub use error::{Error, Misbehaviour, Misuse};
 pub use id::{ChanId, ConnId, RegionId, SessionId, SlabSeq};

@@ -480,6 +480,25 @@ fn a_directory_goes_only_where_it_may_and_never_in_circles() {
 }
 
 #[test]
+fn new_rules_of_a_directory_are_for_what_comes_and_leave_what_is_there() {
+    let mut directory = Directory::new(1, Vec::new(), [4; 32]);
+    let asked = open(3, true);
+    let refused = Admission::Refused(NackStatus::Forbidden, 1);
+    assert_eq!(directory.admit(NOW, SESSION, &asked), refused);
+    let allowed = Allowed {
+        address: endpoint("hop1", 0).address,
+        prefix: 0,
+        port: None,
+    };
+    directory.set_rules(1, vec![allowed]);
+    assert_eq!(directory.admit(NOW, SESSION, &asked), Admission::Next(1));
+    directory.set_rules(2, Vec::new());
+    assert_eq!(directory.len(), 1);
+    let other = SessionId([9; 16]);
+    assert_eq!(directory.admit(NOW, other, &asked), refused);
+}
+
+#[test]
 fn random_octets_never_panic_and_what_parses_is_written_and_read_again_alike() {
     let mut random = Random::new(11);
     let mut parsed = 0;

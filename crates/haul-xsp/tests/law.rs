@@ -46,13 +46,17 @@ struct Path {
 
 impl Path {
     fn new(mode: Mode, regions: u16, region_bytes: u64) -> Self {
+        let mut offer = tcp();
+        offer.params.push = Some((mode == Mode::Push).into());
+        let mut open = open(1, false);
+        open.hops[0].offers = vec![offer.clone()];
         let config = SessionConfig {
             auth: AuthConfig {
                 methods: vec![AuthMethod::Anonymous],
                 ..AuthConfig::default()
             },
             conns_max: 4,
-            protocols: vec![tcp()],
+            protocols: vec![offer],
             producer: ProducerConfig {
                 regions,
                 region_bytes,
@@ -70,14 +74,7 @@ impl Path {
             ..SessionConfig::default()
         };
         let now = Time::from_ns(1_000_000);
-        let near = Session::open(
-            config.clone(),
-            now,
-            SessionId([1; 16]),
-            open(1, false),
-            [1; 32],
-        )
-        .unwrap();
+        let near = Session::open(config.clone(), now, SessionId([1; 16]), open, [1; 32]).unwrap();
         let far = Session::accept(config, now, [2; 32]).unwrap();
         Self {
             now,
@@ -245,7 +242,7 @@ fn share(mode: Mode, regions: u16, ring: u64) -> u64 {
 #[test]
 fn rings_of_the_size_that_the_law_asks_for_give_the_full_rate_and_a_third_of_it_does_not() {
     for mode in [Mode::Push, Mode::Pull] {
-        for regions in [3, 4, 8] {
+        for regions in [3, 4, 8, 16] {
             let ring = ring_bytes(RATE_BPS, RTT_NS, regions, mode);
             let (whole, third) = (share(mode, regions, ring), share(mode, regions, ring / 3));
             println!("{mode:?} N={regions:2} B={ring:8}: {whole:3} %, a third of it {third:3} %");

@@ -1,15 +1,15 @@
 //! The client: connects to a server, sends or gets files, and connects again when the path breaks.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haul_io::file::Dir;
 
-use crate::channel::{Kind, Opening, Setup, Token};
-use crate::fault::{Code, Fault, plain};
+use crate::channel::{Kind, Opening, Setup, Token, udt};
+use crate::dial::{self, Dialer};
+use crate::fault::{Code, Fault};
 use crate::link::{Handshake, Link, agree};
 use crate::name::{Name, printable};
 use crate::report::{BenchSummary, Event, Observer, Summary};
@@ -42,7 +42,7 @@ pub struct Config {
     pub streams: u16,
     /// Declared rate, bits per second.
     pub rate_bps: Option<u64>,
-    /// Congestion control by the transport's own name.
+    /// Congestion control: of [`haul_cc::Algorithm::NAMED`] for UDT, of the kernel's for TCP.
     pub congestion: Option<String>,
     /// How long connecting and the handshake may take.
     pub connect_timeout: Duration,
@@ -50,6 +50,8 @@ pub struct Config {
     pub dead_after: Duration,
     /// How long to try again after the last byte arrived; without end where `None`.
     pub give_up_after: Option<Duration>,
+    /// Who makes the TCP connections, where it is not this host's kernel.
+    pub dialer: Option<Arc<dyn Dialer>>,
 }
 
 /// What to do about files that exist at the receiver.
@@ -234,11 +236,22 @@ struct Session {
 
 /// What is asked of the channel must be what it has: an option without effect would be a surprise.
 fn check_channel(config: &Config) -> Result<(), Fault> {
-    let what = match config.channel {
-        Kind::Tcp => return Ok(()),
-        Kind::Udt if config.streams > 1 => "has one stream and needs no more",
-        Kind::Udt if config.congestion.is_some() => "does not use the kernel's congestion control",
-        Kind::Udt => return Ok(()),
+    if config.dialer.is_some() {
+        let what = match (config.channel, &config.congestion) {
+            (Kind::Tcp, None) => return Ok(()),
+            (Kind::Tcp, Some(_)) => "the congestion control between gateways is theirs",
+            (Kind::Udt, _) => "gateways carry TCP, not the udt channel",
+        };
+        return Err(Fault::new(Code::Usage, what).hint("leave the option out"));
+    }
+    let what = match (config.channel, &config.congestion) {
+        (Kind::Tcp, _) => return Ok(()),
+        (Kind::Udt, _) if config.streams > 1 => "has one stream and needs no more",
+        (Kind::Udt, Some(_)) if config.rate_bps.is_some() => {
+            "keeps a declared rate, without another control"
+        }
+        (Kind::Udt, Some(name)) => return udt::control(name).map(drop),
+        (Kind::Udt, None) => return Ok(()),
     };
     let fault = Fault::new(Code::Usage, format!("the udt channel {what}"));
     Err(fault.hint("leave the option out, or say --channel tcp"))
@@ -253,8 +266,8 @@ impl Session {
         observer: &dyn Observer,
     ) -> Result<Self, Fault> {
         check_channel(config)?;
-        let (stream, address) = connect(config)?;
-        let peer = address.to_string();
+        let (stream, server) = dial::connect(config)?;
+        let peer = server.to_string();
         let setup = Setup {
             kind: config.channel,
             token: Token::random()?,
@@ -276,12 +289,12 @@ impl Session {
         handshake
             .write(&flight)
             .map_err(|error| Fault::connection(&error))?;
-        let opening = Opening::connect(&setup, address, config.connect_timeout)?;
-        let server = answer(&mut handshake, &peer)?;
-        agree(SOFTWARE, &server, &format!("the server at {peer}"))?;
+        let opening = Opening::connect(&setup, &server, config.connect_timeout)?;
+        let hello = answer(&mut handshake, &peer)?;
+        agree(SOFTWARE, &hello, &format!("the server at {peer}"))?;
         observer.event(&Event::Connected {
             peer: &peer,
-            software: &printable(wire::abridged(&server.software).as_bytes()),
+            software: &printable(wire::abridged(&hello.software).as_bytes()),
         });
         let link = Link::start(stream, "the server", config.dead_after)?;
         Ok(Self {
@@ -334,44 +347,6 @@ fn answer(handshake: &mut Handshake<'_>, peer: &str) -> Result<Hello, Fault> {
         Some(Message::Hello(hello)) => Ok(hello),
         Some(Message::Error(error)) => Err(error.into_fault("the server")),
         _ => Err(Fault::protocol("the server did not say hello")),
-    }
-}
-
-fn connect(config: &Config) -> Result<(TcpStream, SocketAddr), Fault> {
-    let shown = printable(config.host.as_bytes());
-    let port = config.port;
-    let addresses = (config.host.as_str(), port)
-        .to_socket_addrs()
-        .map_err(|_| {
-            Fault::new(
-                Code::Unreachable,
-                format!("cannot find a host called '{shown}'"),
-            )
-            .hint("check the name, or give its address")
-        })?;
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, config.connect_timeout) {
-            Ok(stream) => return Ok((stream, address)),
-            Err(error) => last = Some((address, error)),
-        }
-    }
-    let (address, error) =
-        last.ok_or_else(|| Fault::new(Code::Unreachable, format!("'{shown}' has no address")))?;
-    let fault = |text: String| Err(Fault::new(Code::Unreachable, text));
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => {
-            fault(format!("nothing listens at {address}")).map_err(|fault| {
-                fault.hint("start 'haul serve DIR' there, or give its port with --port")
-            })
-        }
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-            let seconds = config.connect_timeout.as_secs_f64();
-            fault(format!("{address} did not answer within {seconds} s"))
-                .map_err(|fault| fault.hint("check the address and any firewall in between"))
-        }
-        _ => fault(format!("cannot connect to {address}: {}", plain(&error)))
-            .map_err(|fault| fault.hint("check the address and the route to it")),
     }
 }
 

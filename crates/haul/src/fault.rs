@@ -60,6 +60,8 @@ pub enum Code {
     FileError = 17,
     /// The target exists and may not be replaced.
     Exists = 18,
+    /// Somebody on the way does not believe who this end is, or the other way round.
+    NotAuthenticated = 19,
 }
 
 impl Fault {
@@ -122,7 +124,7 @@ impl Fault {
 }
 
 impl Code {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Other,
         Self::Usage,
         Self::DirectoryNotFound,
@@ -141,10 +143,11 @@ impl Code {
         Self::DiskFull,
         Self::FileError,
         Self::Exists,
+        Self::NotAuthenticated,
     ];
 
     /// The process exit code: rclone's 0 to 10 where they apply, then 11 integrity,
-    /// 12 authentication (not used yet), 13 disk or quota full.
+    /// 12 authentication, 13 disk or quota full.
     pub const fn exit(self) -> u8 {
         match self {
             Self::Other | Self::FileError => 1,
@@ -163,6 +166,7 @@ impl Code {
             | Self::Refused
             | Self::Exists => 7,
             Self::Integrity => 11,
+            Self::NotAuthenticated => 12,
             Self::DiskFull => 13,
         }
     }
@@ -188,6 +192,7 @@ impl Code {
             Self::DiskFull => "disk_full",
             Self::FileError => "file_error",
             Self::Exists => "exists",
+            Self::NotAuthenticated => "not_authenticated",
         }
     }
 

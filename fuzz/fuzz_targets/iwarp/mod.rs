@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use arbitrary::Arbitrary;
+use haul_iwarp::wire::Features;
 use haul_iwarp::wire::ddp::{Header, Model};
 use haul_iwarp::wire::hello::{Hello, Terms};
 use haul_iwarp::wire::mpa::{FrameHead, FrameKind};
@@ -461,7 +462,7 @@ impl Host {
 
     fn request(&mut self, kind: u8, len: u16, at: u8, flags: u8) {
         let (stag, to) = (Stag(0x100 + u32::from(at % 8)), u64::from(flags) * 8);
-        let op = match kind % 5 {
+        let op = match kind % 6 {
             0 => SendOp::Send {
                 solicited: flags & 1 != 0,
                 invalidate: (flags & 2 != 0).then_some(stag),
@@ -481,6 +482,10 @@ impl Host {
                 stag,
                 to,
                 op: AtomicOp::FetchAdd { add: 1, mask: 0 },
+            },
+            4 => SendOp::SendImmediate {
+                data: flags.into(),
+                solicited: flags & 1 != 0,
             },
             _ => SendOp::Immediate {
                 data: to,
@@ -576,9 +581,13 @@ impl Host {
             assert!(!self.disconnected, "nothing follows the end");
             match event {
                 Event::Completion(done) => {
-                    use haul_iwarp::CompletionKind::{Receive, ReceiveImmediate};
+                    use haul_iwarp::CompletionKind::{
+                        Receive, ReceiveImmediate, ReceiveSendImmediate,
+                    };
                     let open = match done.kind {
-                        Receive { .. } | ReceiveImmediate { .. } => &mut self.ram.open_receives,
+                        Receive { .. } | ReceiveImmediate { .. } | ReceiveSendImmediate { .. } => {
+                            &mut self.ram.open_receives
+                        }
                         _ => &mut self.open_sends,
                     };
                     assert!(open.remove(&done.id), "it completes once");
@@ -619,14 +628,13 @@ fn frame(initiator: bool, flags: u8, first: u16, second: u16) -> Vec<u8> {
     let mut frame = head.emit().to_vec();
     frame.extend(first.to_be_bytes());
     frame.extend(second.to_be_bytes());
-    frame.extend(b"RXX1\0\x03\0\x10");
+    frame.extend(b"RXX1\0\x07\0\x10");
     frame
 }
 
 fn hello(initiator: bool, first: u16, second: u16) -> Vec<u8> {
     let terms = Terms {
-        atomics: true,
-        immediate: true,
+        features: Features::ALL,
         ird: first & 7,
         ord: second & 3,
         segment_max: 300 + u32::from(second),

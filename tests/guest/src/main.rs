@@ -4,7 +4,8 @@
 //! small messages, compares every byte, and prints what a Rust test prints.
 //!
 //! Map: `device` opening and queue pairs · `message` what the ends say to each other · `pattern` bytes to compare · `serve`
-//! the answering end · `client` the asking end's tools · `check` the checks.
+//! the answering end · `client` the asking end's tools · `check` the checks ·
+//! `gateways` sessions over two devices.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,
@@ -22,6 +23,7 @@ use clap::{Args, Parser};
 mod check;
 mod client;
 mod device;
+mod gateways;
 mod message;
 mod pattern;
 mod serve;
@@ -41,6 +43,8 @@ enum Command {
         #[arg(long)]
         keep: bool,
     },
+    /// Send a program's octets through two gateways
+    Gateways(gateways::Ends),
 }
 
 #[derive(Debug, Args)]
@@ -87,6 +91,10 @@ fn main() -> Result<ExitCode> {
         Command::Check { common, only, keep } => {
             let failed = check::run(&common.open()?, common.at, &only, keep)?;
             Ok(ExitCode::from(u8::from(failed > 0)))
+        }
+        Command::Gateways(ends) => {
+            ends.run()?;
+            Ok(ExitCode::SUCCESS)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The answering end.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
 use anyhow::{Result, anyhow, ensure};
 use haul_verbs::cm::{CmEvent, ConnParam, ConnectRequest, EventChannel};
@@ -93,8 +93,15 @@ fn without_cm(device: &Opened, at: SocketAddr) -> Result<()> {
     Server::new(device, end).run()
 }
 
-/// Tells and asks for an endpoint.
-pub(crate) fn exchange(stream: &mut (impl Read + Write), own: &Endpoint) -> Result<Endpoint> {
+/// Tells and asks for an endpoint. The software provider names no address: it is reached where this stream is.
+pub(crate) fn exchange(stream: &mut TcpStream, own: &Endpoint) -> Result<Endpoint> {
+    let mut own = *own;
+    if own.port != 0 {
+        own.gid = match stream.local_addr()?.ip() {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+    }
     let mut bytes = [0; 28];
     bytes[..4].copy_from_slice(&own.qp_num.to_be_bytes());
     bytes[4..8].copy_from_slice(&own.psn.to_be_bytes());

@@ -338,6 +338,7 @@ impl QpOps for MockQp {
             &mut counted.peers,
             &mut counted.peer_bytes,
             &mut counted.kernel_drops,
+            &mut counted.undelivered,
         ];
         for (counter, number) in counters.into_iter().zip(1..) {
             *counter = number;

@@ -54,7 +54,7 @@ pub(crate) fn all() -> Vec<Layout> {
             max_message, max_rd_atomic, max_init_rd_atomic, max_private_data, reserved,
         }
         haul_provider_info { size, devices, name, reason }
-        haul_open_options { size, flags, shards, fpdu_max, socket_buffer, pcap }
+        haul_open_options { size, flags, shards, fpdu_max, socket_buffer, pcap, rate_bps }
         haul_peer { addr, scope_id, qp_num, port, reserved }
         haul_mr_info { size, access, lkey, rkey, addr, len, ptr }
         haul_mr_init { size, access, start, len, iova, peers, peer_count, sources }
@@ -68,6 +68,7 @@ pub(crate) fn all() -> Vec<Layout> {
         haul_datagram_statistics {
             size, reserved, sent, received, bad_checksum, malformed, unknown_qp, no_receive, too_long, duplicates, incomplete,
             refused, late, evicted, resent, peers, peer_bytes, kernel_drops,
+            undelivered,
         }
         haul_qp_init {
             size, r#type, flags, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline, send_cq, recv_cq, srq,

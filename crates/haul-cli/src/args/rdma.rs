@@ -170,6 +170,12 @@ pub(crate) struct Serve {
     /// Write a file that a client sends to PATH; without it the bytes are dropped
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Option<PathBuf>,
+    /// What 'bench run --source file --reverse' sends
+    #[arg(long, value_name = "PATH")]
+    pub(crate) source_file: Option<PathBuf>,
+    /// Where 'bench run --sink file' is written to; it is made, or emptied
+    #[arg(long, value_name = "PATH")]
+    pub(crate) sink_file: Option<PathBuf>,
     /// End after one client
     #[arg(long, short = '1')]
     pub(crate) one_off: bool,
@@ -242,6 +248,17 @@ pub(crate) enum Op {
     WriteRecord,
 }
 
+impl From<Op> for haul_bench::Op {
+    fn from(op: Op) -> Self {
+        match op {
+            Op::Write => Self::Write,
+            Op::Read => Self::Read,
+            Op::Send => Self::Send,
+            Op::WriteRecord => Self::WriteRecord,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Service {
     /// Reliable connections
@@ -280,7 +297,7 @@ pub(crate) enum Wait {
     Events,
 }
 
-fn size(text: &str) -> Result<u32, String> {
+pub(super) fn size(text: &str) -> Result<u32, String> {
     let size = bytes(text)?;
     u32::try_from(size)
         .ok()

@@ -10,8 +10,11 @@ use crate::output::Output;
 
 /// Measures.
 pub(crate) fn run(args: Bench) -> ExitCode {
-    if let Some(BenchKind::Rdma(rdma)) = args.kind {
-        return super::rdma::run(*rdma);
+    match args.kind {
+        Some(BenchKind::Rdma(rdma)) => return super::rdma::run(*rdma),
+        Some(BenchKind::Serve(serve)) => return super::rdma::serve(serve),
+        Some(BenchKind::Run(run)) => return super::path::run(&run),
+        None => {}
     }
     let output = Output::bench(args.output);
     let limit = args

@@ -6,10 +6,17 @@ use haul::fault::Fault;
 
 pub(crate) mod bench;
 pub(crate) mod devices;
+pub(crate) mod doctor;
+pub(crate) mod emulated;
+pub(crate) mod gateway;
 pub(crate) mod lab;
+pub(crate) mod path;
+pub(crate) mod profile;
 pub(crate) mod rdma;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod through;
 pub(crate) mod transfer;
 
 /// Tells the user of a failure outside any output format.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use haul::fault::{Code, Fault};
 use haul_bench::client;
+use haul_bench::path::Files;
 use haul_bench::plan::{
     Connect, DEPTH_MAX, Limit, Plan, SIZE_MAX, Service, Test, UD_SEND_MAX, Waiting, Wire,
 };
@@ -30,13 +31,7 @@ const DEPTH_IDLE: u32 = 16;
 /// Measures, or serves those who do.
 pub(crate) fn run(args: Rdma) -> ExitCode {
     match args.kind {
-        Some(RdmaKind::Serve(serve)) => match bind(serve) {
-            Ok(server) => {
-                server.run();
-                ExitCode::SUCCESS
-            }
-            Err(fault) => fail(&fault),
-        },
+        Some(RdmaKind::Serve(args)) => serve(args),
         None => {
             let output = RdmaOutput::new(args.output);
             match measure(&args, &output) {
@@ -44,6 +39,17 @@ pub(crate) fn run(args: Rdma) -> ExitCode {
                 Err(fault) => output.fault(&fault),
             }
         }
+    }
+}
+
+/// Serves until it is ended.
+pub(crate) fn serve(args: Serve) -> ExitCode {
+    match bind(args) {
+        Ok(server) => {
+            server.run();
+            ExitCode::SUCCESS
+        }
+        Err(fault) => fail(&fault),
     }
 }
 
@@ -69,10 +75,7 @@ fn plan(args: &Rdma) -> Result<Plan, Fault> {
         return Err(Fault::new(Code::Usage, text).hint("leave --channel out"));
     }
     let op = match args.op {
-        Some(rdma::Op::Write) => haul_bench::Op::Write,
-        Some(rdma::Op::Read) => haul_bench::Op::Read,
-        Some(rdma::Op::Send) => haul_bench::Op::Send,
-        Some(rdma::Op::WriteRecord) => haul_bench::Op::WriteRecord,
+        Some(op) => op.into(),
         None if service == Service::Ud => haul_bench::Op::WriteRecord,
         None => haul_bench::Op::Write,
     };
@@ -149,9 +152,11 @@ fn plan(args: &Rdma) -> Result<Plan, Fault> {
                 .fpdu
                 .map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             strict: args.wire.strict_crc,
+            over: None,
         },
         path_mtu: args.path_mtu,
         max_rate: args.max_rate.map(|bits| bits / 8),
+        beside: false,
     })
 }
 
@@ -215,6 +220,10 @@ fn config(args: &Serve, listen: Vec<SocketAddr>) -> Config {
         data_port: args.data_port,
         devices: Box::new(move |service, wire| provider::device(&device, service, wire)),
         file: args.file.clone(),
+        files: Files {
+            source: args.source_file.clone(),
+            sink: args.sink_file.clone(),
+        },
         one_off: args.one_off,
         dead_after: args.peer_timeout.max(Duration::from_secs(1)),
         log,
@@ -235,7 +244,7 @@ mod tests {
         };
         match bench.kind {
             Some(BenchKind::Rdma(rdma)) => *rdma,
-            None => panic!("{line}"),
+            _ => panic!("{line}"),
         }
     }
 

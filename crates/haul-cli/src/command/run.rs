@@ -1,17 +1,23 @@
 //! `haul run`: starts a program with the socket interface before it, answers for it, and reports.
 
+#![expect(clippy::disallowed_types, reason = "haul-io has made the stream")]
+
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use haul_gateway::{Caller, Cause, Refusal};
 use haul_socket::agent::Standing;
-use haul_socket::run::{Config, Run};
+use haul_socket::run::{Call, Calls, Config, Failure, Run};
 use haul_socket::table::Options;
 
+use super::through::Through;
 use crate::args;
 use crate::output;
 
@@ -19,6 +25,10 @@ use crate::output;
 const LIBRARY: &str = "libhaul_preload.so";
 /// How long the program's start waits until somebody answers for it.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the program's start waits for the session through the gateways.
+const SESSION_PATIENCE: Duration = Duration::from_secs(30);
+/// How long what programs have left under way may take without moving.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// As env(1): the program cannot be started, is not there, or something here failed.
 const CANNOT_START: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -37,10 +47,12 @@ pub(crate) fn run(args: args::Run) -> ExitCode {
 
 fn try_run(args: &args::Run) -> Result<ExitCode> {
     let library = find_library(args.preload.as_deref())?;
+    let goes_through = !args.through.gateway.is_empty();
     let options = Options {
-        datagram: !args.stream,
-        stream: !args.datagram && !args.write_record,
+        datagram: !args.stream && !goes_through,
+        stream: !args.datagram && !args.write_record && !goes_through,
         write_record: args.write_record,
+        gateway: goes_through,
     };
     let config = Config {
         port: args.port,
@@ -51,6 +63,7 @@ fn try_run(args: &args::Run) -> Result<ExitCode> {
     let signals = haul_socket::run::Signals::block().context("cannot take signals")?;
     let run = Run::start(&config).context("cannot join the table of this user's haul runs")?;
     run.wait_ready(PATIENCE);
+    let way = Way::open(args, &run)?;
     if run.standing() == Standing::PortTaken {
         eprintln!(
             "haul run: UDP port {} is taken by another user or program, so nothing will be carried (--port)",
@@ -58,11 +71,78 @@ fn try_run(args: &args::Run) -> Result<ExitCode> {
         );
     }
     let status = start(args, &run, &library, &signals);
+    if let Some(way) = way {
+        way.finish();
+    }
     if args.report.is_some() || args.json {
         report(args, &run).context("cannot write the report")?;
     }
     run.end().context("the agent failed")?;
     status
+}
+
+/// The way through gateways, and the programs' calls that take it.
+struct Way {
+    through: Arc<Through>,
+    calls: Calls,
+}
+
+impl Way {
+    /// None where the command line names no gateway.
+    fn open(args: &args::Run, run: &Run) -> Result<Option<Self>> {
+        let say = |line: &str| eprintln!("haul run: warning: {line}");
+        let through = Through::start(&args.through, SESSION_PATIENCE, say);
+        let through = through.map_err(|fault| match fault.hint {
+            Some(hint) => anyhow!("{} ({hint})", fault.text),
+            None => anyhow!("{}", fault.text),
+        })?;
+        let Some(through) = through.map(Arc::new) else {
+            return Ok(None);
+        };
+        let own = Arc::clone(&through);
+        let calls = run
+            .take_calls(move |call| {
+                // An address with its port is one.
+                if let Ok(to) = call.to().to_string().parse() {
+                    own.call(
+                        &format!("process {}", call.pid()),
+                        &to,
+                        Box::new(Program(call)),
+                    );
+                }
+            })
+            .context("cannot take the program's connections")?;
+        Ok(Some(Self { through, calls }))
+    }
+
+    /// What programs have sent arrives.
+    fn finish(self) {
+        let Self { through, calls } = self;
+        drop(calls);
+        let is_done = Arc::into_inner(through).is_none_or(|through| through.finish(LAST_PATIENCE));
+        if !is_done {
+            eprintln!("haul run: some connections did not end and are reset");
+        }
+    }
+}
+
+/// A program that waits in connect(2), or for it.
+struct Program(Call);
+
+impl Caller for Program {
+    fn accepted(self: Box<Self>) -> io::Result<TcpStream> {
+        self.0.accept()
+    }
+
+    fn refused(self: Box<Self>, why: &Refusal) {
+        self.0.refuse(match why.cause {
+            Cause::Gateway | Cause::Trust => Failure::NoWay,
+            Cause::Forbidden => Failure::Forbidden,
+            Cause::Refused => Failure::Refused,
+            Cause::Unreachable => Failure::Unreachable,
+            Cause::TimedOut => Failure::TimedOut,
+        });
+    }
 }
 
 fn start(

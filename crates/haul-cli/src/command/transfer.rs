@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use haul::client::{self, Config, ExistingPolicy};
 use haul::fault::{Code, Fault};
 use haul::report::Summary;
 
-use crate::args::{Existing, Get, Send, Transfer};
+use super::through::Through;
+use crate::args::{Channel, Existing, Get, Send, Transfer};
 use crate::operand::Remote;
 use crate::output::Output;
 
@@ -46,7 +48,7 @@ fn resolve_send(args: &Send) -> Result<(Config, Vec<PathBuf>, Remote), Fault> {
         return Err(too_few());
     };
     let remote = Remote::parse(target)?;
-    let config = config(&args.transfer, &remote);
+    let config = config(&args.transfer, &remote)?;
     Ok((config, files.iter().map(PathBuf::from).collect(), remote))
 }
 
@@ -68,18 +70,31 @@ fn resolve_get(args: &Get) -> Result<(Config, Vec<Vec<u8>>, PathBuf), Fault> {
                 .hint("get from one server at a time"),
         );
     }
-    let config = config(&args.transfer, first);
+    let config = config(&args.transfer, first)?;
     let paths = remotes.into_iter().map(|remote| remote.path).collect();
     Ok((config, paths, Path::new(directory).to_owned()))
 }
 
-fn config(transfer: &Transfer, remote: &Remote) -> Config {
-    Config {
+fn config(transfer: &Transfer, remote: &Remote) -> Result<Config, Fault> {
+    let path = &transfer.path;
+    let config = Config {
         give_up_after: transfer.give_up_after,
-        ..transfer
-            .path
-            .client_config(remote.host.clone(), remote.port)
-    }
+        ..path.client_config(remote.host.clone(), remote.port)
+    };
+    let is_quiet = transfer.output.quiet;
+    let say = move |line: &str| {
+        if !is_quiet {
+            eprintln!("haul: warning: {line}");
+        }
+    };
+    let Some(through) = Through::start(&transfer.through, config.connect_timeout, say)? else {
+        return Ok(config);
+    };
+    Ok(Config {
+        channel: path.channel.unwrap_or(Channel::Tcp).into(),
+        dialer: Some(Arc::new(through)),
+        ..config
+    })
 }
 
 fn policy(existing: &Existing) -> ExistingPolicy {

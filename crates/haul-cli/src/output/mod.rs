@@ -1,12 +1,14 @@
 //! What a command prints: progress and errors for people on stderr, JSON on stdout.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul::fault::Fault;
 use haul::report::{BenchSummary, Event, Observer, Summary};
+use haul_gateway::config::{Problem, Severity};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -14,6 +16,7 @@ use crate::args;
 use crate::command::devices::Found;
 
 mod human;
+pub(crate) mod path;
 mod progress;
 pub(crate) mod rdma;
 pub(crate) mod run;
@@ -27,6 +30,8 @@ const TRANSFER_SCHEMA: &str = "haul.transfer/1";
 const BENCH_SCHEMA: &str = "haul.bench/1";
 /// Schema of the list of devices.
 const DEVICES_SCHEMA: &str = "haul.devices/1";
+/// Schema of what is wrong with a gateway's configuration.
+const GATEWAY_CHECK_SCHEMA: &str = "haul.gateway-check/1";
 /// `--json-stream` reports the rate this often.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -212,6 +217,29 @@ pub(crate) fn devices(found: &[Found], as_json: bool) {
     }
 }
 
+/// What is wrong with a gateway's configuration: the result of the check, so it goes to stdout.
+pub(crate) fn gateway_check(file: &Path, problems: &[Problem], as_json: bool) {
+    let errors = problems
+        .iter()
+        .filter(|problem| problem.severity == Severity::Error)
+        .count();
+    let file = file.display().to_string();
+    if as_json {
+        return print_line(&json!({
+            "schema": GATEWAY_CHECK_SCHEMA, "ok": errors == 0, "file": file, "problems": problems,
+        }));
+    }
+    let lines = problems
+        .iter()
+        .map(|problem| format!("{file}: {problem}\n"));
+    let warnings = problems.len() - errors;
+    let sum = format!("{file}: {errors} errors, {warnings} warnings\n");
+    // As in `print_line`.
+    let _ = std::io::stdout()
+        .lock()
+        .write_all((lines.collect::<String>() + &sum).as_bytes());
+}
+
 /// A line on stderr.
 pub(crate) fn tell(text: &str) {
     // Whoever reads it may have gone; the work does not depend on it.
@@ -231,7 +259,7 @@ fn merge(object: &mut Value, body: &impl Serialize) {
     }
 }
 
-fn print_line(value: &Value) {
+pub(crate) fn print_line(value: &Value) {
     // Whoever reads stdout may have gone; the transfer does not depend on it.
     let _ = writeln!(std::io::stdout().lock(), "{value}");
 }

@@ -240,6 +240,7 @@ mod tests {
             file_blake3: None,
             datagram: None,
             warnings: Vec::new(),
+            steps: Vec::new(),
         }
     }
 

@@ -65,3 +65,33 @@ fn a_bench_that_fails_is_an_object_too() {
     let json = ended.failed(5, "nothing listens").json();
     Schema::load("bench-v1.json").check(&json);
 }
+
+#[test]
+fn a_bench_takes_every_congestion_control_that_its_help_names() {
+    let place = Place::new();
+    let server = place.serve();
+    let port = server.port.to_string();
+    let help = haul(["bench", "--help"]).ok().stdout;
+    let (_, rest) = help.split_once("Congestion control; udt: ").unwrap();
+    let (names, _) = rest.split_once("; tcp:").unwrap();
+    let names: Vec<&str> = names
+        .split(',')
+        .map(|name| name.trim().trim_end_matches(" (default)"))
+        .collect();
+    haul(["bench", "127.0.0.1", "--port", &port, "--cc=nonesuch"])
+        .failed(2, &format!("there are {}", names.join(", ")));
+    for name in names {
+        let control = format!("--cc={name}");
+        let args = [
+            "bench",
+            "127.0.0.1",
+            "--port",
+            &port,
+            "--bytes=1MiB",
+            "--reverse",
+            "--json",
+            &control,
+        ];
+        assert_eq!(haul(args).ok().json()["bytes"], MIB);
+    }
+}

@@ -92,17 +92,14 @@ fn a_papers_figures_are_made_in_one_run_with_a_page_that_needs_nothing_else() {
 }
 
 #[test]
-fn a_figure_that_is_not_there_is_refused_with_one_line() {
+fn a_figure_that_is_not_there_is_wrong_usage() {
     let output = Command::new(env!("CARGO_BIN_EXE_haul"))
         .args(["lab", "reproduce", "datagram", "--figure", "4"])
         .output()
         .unwrap();
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains("there is no figure 4") && said.lines().count() == 1,
-        "{said}"
-    );
+    assert!(said.contains("there are the figures [5, 6"), "{said}");
 }
 
 #[test]

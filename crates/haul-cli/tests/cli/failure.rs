@@ -40,6 +40,10 @@ fn wrong_usage_exits_2() {
     haul(["get", "h:a", "i:b", "."]).failed(2, "different servers");
     haul(["send", "a", "x/a", "h:"]).code.unwrap();
     assert_eq!(haul(["run", "--gatway", "--", "true"]).code, Some(2));
+    assert_eq!(
+        haul(["lab", "exec", "a", "--nam", "x", "true"]).code,
+        Some(2)
+    );
 }
 
 #[test]
@@ -61,9 +65,10 @@ fn options_that_a_channel_does_not_have_exit_2() {
         &file,
         &at,
         "--channel=udt",
-        "--tcp-congestion=cubic",
+        "--rate=1Gbit",
+        "--cc=cubic",
     ])
-    .failed(2, "does not use the kernel's congestion control");
+    .failed(2, "keeps a declared rate");
 }
 
 #[test]
@@ -320,10 +325,19 @@ fn an_unknown_congestion_control_is_a_clear_failure() {
         &text(&place.client("a")),
         &server.at(""),
         "--channel=tcp",
-        "--tcp-congestion",
-        "nonesuch",
+        "--cc=nonesuch",
     ])
     .failed(2, "no congestion control 'nonesuch'");
+    haul([
+        "send",
+        &text(&place.client("a")),
+        &server.at(""),
+        "--cc=nonesuch",
+    ])
+    .failed(
+        2,
+        "no congestion control `nonesuch`: there are model, cubic,",
+    );
 }
 
 /// Takes one connection after another and answers each with the same.

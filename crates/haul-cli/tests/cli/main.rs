@@ -7,16 +7,22 @@
 )]
 
 mod bench;
+#[path = "../common/mod.rs"]
+mod common;
 mod compare;
 mod damage;
 mod devices;
 mod failure;
+mod gateway;
 mod hostile;
 mod json;
+mod path;
 mod proxy;
 mod rdma;
 mod resources;
 mod resume;
 mod roundtrip;
 mod schema;
+mod service;
 mod support;
+mod through;

@@ -23,21 +23,50 @@ struct Value {
 /// # Errors
 /// An OS error if there is no such device, if it cannot do it, or without `CAP_NET_ADMIN`.
 pub fn set_gro(name: &str, on: bool) -> io::Result<()> {
+    exchange(name, SET_GRO, u32::from(on)).map(drop)
+}
+
+/// What a device may do in the kernel's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    /// Cut TCP super-packets (`ETHTOOL_GTSO`).
+    Tso,
+    /// Cut super-packets as late as can be (`ETHTOOL_GGSO`).
+    Gso,
+    /// Join arriving packets (`ETHTOOL_GGRO`).
+    Gro,
+    /// Check sums of what arrives (`ETHTOOL_GRXCSUM`).
+    RxChecksum,
+}
+
+/// Whether an offload of a device in the calling thread's namespace is on.
+///
+/// # Errors
+/// An OS error if there is no such device, or if it knows no such offload.
+pub fn offload(name: &str, offload: Offload) -> io::Result<bool> {
+    let command = match offload {
+        Offload::RxChecksum => 0x14,
+        Offload::Tso => 0x1e,
+        Offload::Gso => 0x23,
+        Offload::Gro => 0x2b,
+    };
+    exchange(name, command, 0).map(|value| value != 0)
+}
+
+fn exchange(name: &str, command: u32, data: u32) -> io::Result<u32> {
     let socket = rustix::net::socket_with(
         AddressFamily::INET,
         SocketType::DGRAM,
         SocketFlags::CLOEXEC,
         None,
     )?;
-    let mut value = Value {
-        command: SET_GRO,
-        data: u32::from(on),
-    };
+    let mut value = Value { command, data };
     let mut request = interface_request(name)?;
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: the socket is open, `request` is initialised and points to the `ethtool_value` that
-    // this command reads, which outlives the call.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) })
+    // these commands read or write, which outlives the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) })?;
+    Ok(value.data)
 }
 
 #[cfg(test)]
@@ -47,5 +76,7 @@ mod tests {
     #[test]
     fn a_device_that_is_not_there_is_an_error() {
         assert!(set_gro("no-such-dev", true).is_err());
+        assert!(offload("no-such-dev", Offload::Gro).is_err());
+        assert!(offload("lo", Offload::Gso).is_ok());
     }
 }

@@ -6,6 +6,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use super::errors::Undelivered;
+
 /// One `UDP_SEGMENT` record, ready to be sent.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -124,13 +126,15 @@ impl<T> Source<T> {
 }
 
 /// Room for what the kernel tells about one arrival: time (32 bytes), segment size (24), two kinds of ECN mark (24 each),
-/// destination (40).
+/// destination (40); or, without a segment size, about one error (64).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct ControlBuffer(pub(super) [u8; 160]);
+pub(super) struct ControlBuffer(pub(super) [u8; CONTROL_BYTES]);
+
+const CONTROL_BYTES: usize = 208;
 
 impl ControlBuffer {
-    pub(super) const EMPTY: Self = Self([0; 160]);
+    pub(super) const EMPTY: Self = Self([0; CONTROL_BYTES]);
 }
 
 /// What the kernel told about one arrival.
@@ -173,6 +177,32 @@ impl ArrivalNotes {
             _ => {}
         }
     }
+}
+
+/// What the records say of an error, and whether this host says it.
+pub(super) fn error_of(mut bytes: &[u8]) -> Option<(Undelivered, bool)> {
+    while let Some((level, kind, data, rest)) = next_record(bytes) {
+        if let (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) =
+            (level, kind)
+        {
+            return undelivered(data);
+        }
+        bytes = rest;
+    }
+    None
+}
+
+/// Of `sock_extended_err` {number 4, origin 1, type 1, code 1, padding 1, information 4, data 4}: number, origin, information.
+fn undelivered(data: &[u8]) -> Option<(Undelivered, bool)> {
+    let errno = int(data)?;
+    let local = *data.get(4)? == libc::SO_EE_ORIGIN_LOCAL;
+    let mtu = u32::from_ne_bytes(*data.get(8..)?.first_chunk()?);
+    let why = match errno {
+        libc::EMSGSIZE => Undelivered::TooLong { mtu },
+        libc::ECONNREFUSED => Undelivered::Refused,
+        other => Undelivered::Other(other),
+    };
+    Some((why, local))
 }
 
 /// Level, type and data of the first record, and what follows it.
@@ -286,6 +316,27 @@ mod tests {
         assert_eq!(to("fe80::1").as_deref(), Some("[fe80::1%3]:0"));
         assert_eq!(to("::ffff:192.0.2.1").as_deref(), Some("192.0.2.1:0"));
         assert_eq!(to("ff02::1"), None);
+    }
+
+    #[test]
+    fn an_error_has_its_number_and_the_length_that_would_do() {
+        let data = |errno: i32, origin: u8, info: u32| {
+            let head = [errno.to_ne_bytes(), [origin, 3, 4, 0]].concat();
+            [head, info.to_ne_bytes().to_vec(), vec![0; 4 + 16]].concat()
+        };
+        let tos = record(libc::IPPROTO_IP, libc::IP_TOS, &[0]);
+        let too_long = record(libc::IPPROTO_IP, libc::IP_RECVERR, &data(90, 2, 1_400));
+        let refused = record(libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &data(111, 3, 0));
+        let no_route = record(libc::IPPROTO_IP, libc::IP_RECVERR, &data(113, 1, 0));
+        let both = [tos.clone(), too_long].concat();
+        let too_long = Undelivered::TooLong { mtu: 1_400 };
+        assert_eq!(error_of(&both), Some((too_long, false)));
+        assert_eq!(error_of(&refused), Some((Undelivered::Refused, false)));
+        assert_eq!(error_of(&no_route), Some((Undelivered::Other(113), true)));
+        assert_eq!(error_of(&tos), None);
+        for len in 0..both.len() {
+            error_of(&both[..len]);
+        }
     }
 
     #[test]

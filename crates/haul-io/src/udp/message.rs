@@ -184,6 +184,37 @@ pub(super) fn receive_many(
     Ok(received)
 }
 
+/// Takes the oldest entry of the error queue without waiting, and the beginning of its datagram; none if there is none.
+pub(super) fn receive_error(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Option<Envelope>> {
+    let mut envelope = Envelope::EMPTY;
+    let mut vector = libc::iovec {
+        iov_base: room.as_mut_ptr().cast(),
+        iov_len: room.len(),
+    };
+    let mut header = libc::msghdr {
+        msg_name: (&raw mut envelope.from).cast(),
+        msg_namelen: socklen::<Address>(),
+        msg_iov: &raw mut vector,
+        msg_iovlen: 1,
+        msg_control: envelope.control.0.as_mut_ptr().cast(),
+        msg_controllen: envelope.control.0.len(),
+        msg_flags: 0,
+    };
+    let flags = FLAGS | libc::MSG_ERRQUEUE;
+    // SAFETY: the header points to live locals and to `room`, which is borrowed exclusively, with their true lengths.
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
+    let Ok(received) = usize::try_from(received) else {
+        let error = io::Error::last_os_error();
+        return match error.kind() {
+            io::ErrorKind::WouldBlock => Ok(None),
+            _ => Err(error),
+        };
+    };
+    envelope.bytes = received;
+    envelope.control_len = header.msg_controllen;
+    Ok(Some(envelope))
+}
+
 /// Sets an option whose value is an `int`.
 pub(super) fn set_option(
     fd: BorrowedFd<'_>,

@@ -75,7 +75,7 @@ pub struct UdConfig {
     /// Write-Record by group is taken, to tags whose top octet is 0xff.
     pub group_writes: bool,
 
-    /// Sources that are remembered, for either kind: more than slots and records.
+    /// Sources that are remembered, for each kind of message: more than slots and records.
     pub sources: usize,
     /// Validated sources that are remembered.
     pub validated: usize,

@@ -20,7 +20,9 @@
 mod access;
 mod config;
 mod control;
+mod heard;
 mod lanes;
+mod paths;
 mod ranges;
 pub mod rd;
 mod read;

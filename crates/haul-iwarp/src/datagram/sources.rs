@@ -43,8 +43,9 @@ struct Entry<T> {
     older: usize,
 }
 
+/// Hashes with a key that nobody else knows.
 #[derive(Debug, Clone, Copy)]
-struct Keyed([u8; 16]);
+pub(super) struct Keyed(pub(super) [u8; 16]);
 
 impl BuildHasher for Keyed {
     type Hasher = SipHasher13;

@@ -5,10 +5,12 @@
 //! not take both, and nothing has to wait for a timer.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use super::access::{local_entry, place};
 use super::config::{DATAGRAM_MIN, UdConfig};
 use super::lanes::{Lane, Lanes};
+use super::paths::Paths;
 use super::read::{Asked, Job, Jobs};
 use super::wire::{ANY_QPN, DATAGRAM_MAX, DataHeader, Flags, Kind, MsgId, Opcode, SHIM_LEN, Shim};
 use super::work::{Destination, Transmit, UdOp, UdSendWr};
@@ -16,6 +18,7 @@ use crate::crc::CRC_LEN;
 use crate::error::PostError;
 use crate::qp::Payload;
 use crate::stag::{Memory, Rights, Target};
+use crate::time::Time;
 use crate::wire::ddp::{self, Model};
 use crate::wire::rdmap;
 
@@ -28,7 +31,7 @@ struct Current {
     wr: UdSendWr,
     id: MsgId,
     opcode: Opcode,
-    /// Payload of its segments but the last.
+    /// Payload of its segments but the last, from now on.
     max: u32,
     /// Octets that are sent.
     done: u32,
@@ -42,6 +45,7 @@ pub(super) struct Sender {
     current: Option<Current>,
     pub(super) lanes: Lanes,
     pub(super) jobs: Jobs,
+    pub(super) paths: Paths,
     datagram_max: u32,
     /// Segments in a row of one kind, and whether it is answers.
     turn: u32,
@@ -64,6 +68,7 @@ impl Sender {
             current: None,
             lanes: Lanes::new(config.seed, config.key),
             jobs: Jobs::default(),
+            paths: Paths::new(config.key),
             datagram_max: 0,
             turn: 0,
             answering: false,
@@ -75,6 +80,13 @@ impl Sender {
     pub(super) fn set_datagram_max(&mut self, octets: u32) {
         let most = u32::try_from(DATAGRAM_MAX).unwrap_or(u32::MAX);
         self.datagram_max = octets.clamp(DATAGRAM_MIN, most);
+    }
+
+    /// Octets of payload in a segment to `to`: what is left of a datagram by `words` of EXT and a DDP header.
+    fn room(&self, now: Time, to: SocketAddr, words: usize, ddp_len: usize) -> u32 {
+        let path = self.paths.datagram_max(now, to.ip(), self.datagram_max);
+        let overhead = SHIM_LEN + 4 * words + ddp_len + CRC_LEN;
+        path - u32::try_from(overhead).unwrap_or(path)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -109,6 +121,7 @@ impl Sender {
     /// The next datagram or read; its header goes to `out`. `reads`: a read may begin.
     pub(super) fn poll<M: Memory + ?Sized>(
         &mut self,
+        now: Time,
         config: &UdConfig,
         memory: &M,
         reads: bool,
@@ -128,10 +141,10 @@ impl Sender {
             }
             self.turn += 1;
             if self.answering {
-                if let Some(transmit) = self.answer(config, memory, out) {
+                if let Some(transmit) = self.answer(now, config, memory, out) {
                     return Some(Next::Datagram(transmit, None));
                 }
-            } else if let Some(next) = self.send(config, out) {
+            } else if let Some(next) = self.send(now, config, out) {
                 return Some(next);
             }
         }
@@ -143,7 +156,7 @@ impl Sender {
             .is_some_and(|wr| reads || !matches!(wr.op, UdOp::Read { .. }))
     }
 
-    fn send(&mut self, config: &UdConfig, out: &mut [u8]) -> Option<Next> {
+    fn send(&mut self, now: Time, config: &UdConfig, out: &mut [u8]) -> Option<Next> {
         let current = match self.current {
             Some(current) => current,
             None => {
@@ -154,7 +167,7 @@ impl Sender {
                 self.begin(wr)
             }
         };
-        let (transmit, after) = self.segment(config, current, out);
+        let (transmit, after) = self.segment(now, config, current, out);
         self.current = after;
         let sent = after.is_none().then_some(current.wr);
         Some(Next::Datagram(transmit, sent))
@@ -162,14 +175,8 @@ impl Sender {
 
     fn begin(&mut self, wr: UdSendWr) -> Current {
         let opcode = match wr.op {
-            UdOp::Send { solicited: false } => Opcode::Rdmap(rdmap::Opcode::Send),
-            UdOp::Send { solicited: true } => Opcode::Rdmap(rdmap::Opcode::SendSolicited),
-            UdOp::Immediate {
-                solicited: false, ..
-            } => Opcode::Rdmap(rdmap::Opcode::Immediate),
-            UdOp::Immediate {
-                solicited: true, ..
-            } => Opcode::Rdmap(rdmap::Opcode::ImmediateSolicited),
+            UdOp::Send { solicited } => Opcode::Rdmap(rdmap::Opcode::send(solicited, false)),
+            UdOp::Immediate { solicited, .. } => Opcode::Rdmap(rdmap::Opcode::immediate(solicited)),
             UdOp::WriteRecord {
                 immediate: None, ..
             } => Opcode::WriteRecord,
@@ -178,20 +185,11 @@ impl Sender {
             } => Opcode::WriteRecordImmediate,
             UdOp::Write { .. } | UdOp::Read { .. } => Opcode::Rdmap(rdmap::Opcode::Write),
         };
-        let words = if opcode == Opcode::WriteRecordImmediate {
-            2
-        } else {
-            0
-        };
-        let max = match opcode.queue() {
-            Some(_) => payload_max(self.datagram_max, words, ddp::UNTAGGED_LEN),
-            None => payload_max(self.datagram_max, words, ddp::TAGGED_LEN),
-        };
         Current {
             wr,
             id: self.lanes.lane(&wr.to).next_message(),
             opcode,
-            max,
+            max: u32::MAX,
             done: 0,
             copied: false,
         }
@@ -200,11 +198,22 @@ impl Sender {
     /// The next segment of a message, and what is left of it.
     fn segment(
         &mut self,
+        now: Time,
         config: &UdConfig,
         mut current: Current,
         out: &mut [u8],
     ) -> (Transmit, Option<Current>) {
-        let wr = &current.wr;
+        let wr = current.wr;
+        let has_words = current.opcode == Opcode::WriteRecordImmediate;
+        let words_len = if has_words { 2 } else { 0 };
+        let ddp_len = match current.opcode.queue() {
+            Some(_) => ddp::UNTAGGED_LEN,
+            None => ddp::TAGGED_LEN,
+        };
+        // It may become less in the middle of a message, and then stays so.
+        current.max = current
+            .max
+            .min(self.room(now, wr.to.addr, words_len, ddp_len));
         let immediate = match wr.op {
             UdOp::Immediate { data, .. } => Some(data),
             _ => None,
@@ -212,7 +221,8 @@ impl Sender {
         let len = if immediate.is_some() { 8 } else { wr.len };
         let copy = !current.copied && is_copy_due(config, &current);
         let (start, part) = if copy {
-            let start = (len - 1) / current.max * current.max;
+            let left = len - current.done;
+            let start = current.done + (left - 1) / current.max * current.max;
             (start, len - start)
         } else {
             (current.done, (len - current.done).min(current.max))
@@ -237,12 +247,11 @@ impl Sender {
             } => halves(data),
             _ => [0; 2],
         };
-        let has_words = current.opcode == Opcode::WriteRecordImmediate;
         let mut header_len = DataHeader {
             shim,
             ext: if has_words { &words } else { &[] },
             opcode: current.opcode,
-            model: model(wr, current.opcode, current.id, start),
+            model: model(&wr, current.opcode, current.id, start),
         }
         .emit(out);
         let full_len = header_len + len.min(current.max) as usize + CRC_LEN;
@@ -280,11 +289,13 @@ impl Sender {
     /// The next segment of an answer. None if its memory is gone: there is nothing to say then.
     fn answer<M: Memory + ?Sized>(
         &mut self,
+        now: Time,
         config: &UdConfig,
         memory: &M,
         out: &mut [u8],
     ) -> Option<Transmit> {
-        let max = payload_max(self.datagram_max, 0, ddp::TAGGED_LEN);
+        let to = self.jobs.front()?.to.addr;
+        let max = self.room(now, to, 0, ddp::TAGGED_LEN);
         let job = self.jobs.front()?;
         let (start, len, is_last) = job.next(max);
         let job = *job;
@@ -359,12 +370,6 @@ impl Sender {
         let current = self.current.take().map(|current| current.wr);
         current.or_else(|| self.queue.pop_front())
     }
-}
-
-/// Octets of data that fit into a datagram.
-fn payload_max(datagram_max: u32, words: usize, ddp_len: usize) -> u32 {
-    let overhead = SHIM_LEN + 4 * words + ddp_len + CRC_LEN;
-    datagram_max - u32::try_from(overhead).unwrap_or(datagram_max)
 }
 
 fn is_copy_due(config: &UdConfig, current: &Current) -> bool {

@@ -1,5 +1,6 @@
 //! What two ends agree on at the start (RFC 6581 §6, docs/protocol/iwarp.md).
 
+use crate::wire::Features;
 use crate::wire::mpa::{NOT_NEGOTIATED, RtrKinds};
 
 /// What was agreed.
@@ -17,10 +18,8 @@ pub struct Params {
     pub markers_in: bool,
     /// The longest ULPDU that this end sends.
     pub ulpdu_max: u32,
-    /// RFC 7306 atomics may be sent.
-    pub atomics: bool,
-    /// RFC 7306 immediate data may be sent.
-    pub immediate: bool,
+    /// What may be sent beyond RFC 5040.
+    pub features: Features,
     /// The peer is a Longhaul end.
     pub extended: bool,
     /// Revision of MPA, or version of the hello.

@@ -14,7 +14,7 @@ pub(crate) enum Effect {
     /// The end of a Send of `len` octets.
     Send {
         solicited: bool,
-        invalidate: Option<Stag>,
+        with: With,
         len: u32,
     },
     Immediate {
@@ -34,6 +34,14 @@ pub(crate) enum Effect {
     Terminate,
 }
 
+/// What a Send has in the ULP field of its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum With {
+    Nothing,
+    Invalidate(Stag),
+    Immediate(u32),
+}
+
 impl Qp {
     /// Does what an admitted segment asks for, all segments before it being delivered.
     pub(crate) fn deliver(
@@ -46,9 +54,9 @@ impl Qp {
             Effect::None => Ok(()),
             Effect::Send {
                 solicited,
-                invalidate,
+                with,
                 len,
-            } => self.deliver_send(memory, solicited, invalidate, len),
+            } => self.deliver_send(memory, solicited, with, len),
             Effect::Immediate { data, solicited } => {
                 let kind = CompletionKind::ReceiveImmediate { data, solicited };
                 self.complete_receive(kind, 8)
@@ -81,7 +89,7 @@ impl Qp {
         &mut self,
         memory: &mut impl Memory,
         solicited: bool,
-        invalidate: Option<Stag>,
+        with: With,
         len: u32,
     ) -> Result<(), Violation> {
         if self
@@ -91,13 +99,18 @@ impl Qp {
         {
             return Err(TermCode::DDP_INVALID_MO.into()); // segments that leave a gap
         }
-        if let Some(stag) = invalidate {
-            self.may_invalidate(memory.lookup(stag))?;
-            memory.invalidate(stag);
-        }
-        let kind = CompletionKind::Receive {
+        let receive = |invalidated| CompletionKind::Receive {
             solicited,
-            invalidated: invalidate,
+            invalidated,
+        };
+        let kind = match with {
+            With::Nothing => receive(None),
+            With::Invalidate(stag) => {
+                self.may_invalidate(memory.lookup(stag))?;
+                memory.invalidate(stag);
+                receive(Some(stag))
+            }
+            With::Immediate(data) => CompletionKind::ReceiveSendImmediate { data, solicited },
         };
         self.complete_receive(kind, len)
     }

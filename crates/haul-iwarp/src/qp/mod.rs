@@ -14,12 +14,12 @@ use std::collections::VecDeque;
 
 use crate::error::{Error, PostError, TermCode};
 use crate::stag::{Rights, StagEntry};
-use crate::wire::ddp;
 use crate::wire::rdmap::{ReadRequest, Terminate};
+use crate::wire::{Features, ddp};
 
 pub(crate) use deliver::Effect;
 pub(crate) use recv::Incoming;
-pub(crate) use send::{Emission, SEGMENT_HEADER_MAX};
+pub(crate) use send::{Cut, Emission, SEGMENT_HEADER_MAX};
 pub use work::{
     Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, Status,
 };
@@ -80,8 +80,8 @@ pub(crate) struct Qp {
     ord: u16,
     /// Reads and atomics that the peer may have outstanding.
     ird: u16,
-    peer_atomics: bool,
-    peer_immediate: bool,
+    /// What both ends can do beyond RFC 5040.
+    features: Features,
     /// Start-up is over: the limits above are final.
     agreed: bool,
     /// To be closed as soon as what is posted can be sent.
@@ -160,8 +160,7 @@ impl Qp {
             state: State::Waiting,
             ord: config.ord,
             ird: config.ird,
-            peer_atomics: false,
-            peer_immediate: false,
+            features: Features::default(),
             agreed: false,
             closing: false,
             sends: VecDeque::new(),
@@ -195,9 +194,9 @@ impl Qp {
     }
 
     /// What start-up agreed on.
-    pub(crate) fn set_limits(&mut self, ird: u16, ord: u16, atomics: bool, immediate: bool) {
+    pub(crate) fn set_limits(&mut self, ird: u16, ord: u16, features: Features) {
         (self.ird, self.ord) = (ird, ord);
-        (self.peer_atomics, self.peer_immediate) = (atomics, immediate);
+        self.features = features;
         self.agreed = true;
     }
 
@@ -247,8 +246,9 @@ impl Qp {
             return Err(PostError::NoReads);
         }
         let unsupported = match wr.op {
-            SendOp::Atomic { .. } => !self.peer_atomics,
-            SendOp::Immediate { .. } => !self.peer_immediate,
+            SendOp::Atomic { .. } => !self.features.atomics,
+            SendOp::Immediate { .. } => !self.features.immediate,
+            SendOp::SendImmediate { .. } => !self.features.send_immediate,
             _ => false,
         };
         if unsupported {

@@ -1,6 +1,6 @@
 //! The receiver's checks, before anything is placed (RFC 5041 §7.1, RFC 5040 §7.2, RFC 7306 §8.2, RFC 5042).
 
-use super::deliver::Effect;
+use super::deliver::{Effect, With};
 use super::work::SendOp;
 use super::{Order, Qp, Receive, Refusal, State, Violation};
 use crate::error::TermCode;
@@ -259,15 +259,20 @@ impl Qp {
         if segment.len > receive.wr.len - receive.got {
             return Err(TermCode::DDP_INVALID_MO.into()); // over messages: segments that overlap
         }
-        let (solicited, invalidates) = match opcode.map_err(code_of)? {
-            Opcode::Send => (false, false),
-            Opcode::SendInvalidate => (false, true),
-            Opcode::SendSolicited => (true, false),
-            Opcode::SendSolicitedInvalidate => (true, true),
+        let opcode = opcode.map_err(code_of)?;
+        let with = match opcode {
+            Opcode::Send | Opcode::SendSolicited => With::Nothing,
+            Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate => {
+                With::Invalidate(Stag(segment.ulp))
+            }
+            Opcode::SendImmediate | Opcode::SendSolicitedImmediate
+                if self.features.send_immediate =>
+            {
+                With::Immediate(segment.ulp)
+            }
             _ => return Err(TermCode::UNEXPECTED_OPCODE.into()),
         };
-        let invalidate = invalidates.then_some(Stag(segment.ulp));
-        if let Some(stag) = invalidate {
+        if let With::Invalidate(stag) = with {
             self.may_invalidate(memory.lookup(stag))?;
         }
         if let Some(receive) = self.receives.get_mut(nth) {
@@ -275,8 +280,8 @@ impl Qp {
         }
         let effect = if segment.last {
             Effect::Send {
-                solicited,
-                invalidate,
+                solicited: opcode.is_solicited(),
+                with,
                 len: segment.mo + segment.len,
             }
         } else {

@@ -61,16 +61,20 @@ pub(crate) struct Emission {
 
 /// One segment's place in its message.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cut {
-    pub(super) offset: u32,
-    pub(super) len: u32,
-    pub(super) last: bool,
+pub(crate) struct Cut {
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+    pub(crate) last: bool,
 }
 
 impl Cut {
     /// The segment at `offset` of a message of `len` octets.
     pub(super) fn at(offset: u32, len: u32, header_len: usize, ulpdu_max: u32) -> Self {
-        let room = payload_room(header_len, ulpdu_max);
+        Self::of(offset, len, payload_room(header_len, ulpdu_max))
+    }
+
+    /// The segment at `offset` of a message of `len` octets, with room for so many of them; offset <= len.
+    pub(crate) fn of(offset: u32, len: u32, room: u32) -> Self {
         let left = len - offset;
         Self {
             offset,
@@ -144,7 +148,7 @@ impl Wqe {
             return CompletionKind::Write;
         }
         match self.wr.op {
-            SendOp::Send { .. } => CompletionKind::Send,
+            SendOp::Send { .. } | SendOp::SendImmediate { .. } => CompletionKind::Send,
             SendOp::Write { .. } => CompletionKind::Write,
             SendOp::Read { .. } => CompletionKind::Read,
             SendOp::Atomic { .. } => CompletionKind::Atomic {
@@ -188,14 +192,17 @@ impl Wqe {
                 solicited,
                 invalidate,
             } => {
-                let opcode = match (solicited, invalidate.is_some()) {
-                    (false, false) => Opcode::Send,
-                    (false, true) => Opcode::SendInvalidate,
-                    (true, false) => Opcode::SendSolicited,
-                    (true, true) => Opcode::SendSolicitedInvalidate,
-                };
+                let opcode = Opcode::send(solicited, invalidate.is_some());
                 let ulp = invalidate.map_or(0, |stag| stag.0);
                 untagged(opcode, ulp, ddp::QN_SEND, cut.offset).emit(out)
+            }
+            SendOp::SendImmediate { data, solicited } => {
+                let opcode = if solicited {
+                    Opcode::SendSolicitedImmediate
+                } else {
+                    Opcode::SendImmediate
+                };
+                untagged(opcode, data, ddp::QN_SEND, cut.offset).emit(out)
             }
             SendOp::Write { stag, to, .. } => {
                 let header = Header {
@@ -231,11 +238,7 @@ impl Wqe {
                 append(out, header, &request.emit())
             }
             SendOp::Immediate { data, solicited } => {
-                let opcode = if solicited {
-                    Opcode::ImmediateSolicited
-                } else {
-                    Opcode::Immediate
-                };
+                let opcode = Opcode::immediate(solicited);
                 let header = untagged(opcode, 0, ddp::QN_SEND, 0);
                 append(out, header, &data.to_be_bytes())
             }
@@ -247,7 +250,9 @@ impl Wqe {
     /// The segment of its payload that starts at `offset`.
     fn cut(&self, offset: u32, ulpdu_max: u32) -> Cut {
         match self.wr.op {
-            SendOp::Send { .. } => Cut::at(offset, self.wr.len, ddp::UNTAGGED_LEN, ulpdu_max),
+            SendOp::Send { .. } | SendOp::SendImmediate { .. } => {
+                Cut::at(offset, self.wr.len, ddp::UNTAGGED_LEN, ulpdu_max)
+            }
             SendOp::Write { .. } => Cut::at(offset, self.wr.len, ddp::TAGGED_LEN, ulpdu_max),
             _ => Cut::at(0, 0, ddp::UNTAGGED_LEN, ulpdu_max),
         }
@@ -421,7 +426,9 @@ impl Qp {
     /// The next message sequence number of the queue that the request at `at` goes to.
     fn take_msn(&mut self, at: usize) -> u32 {
         let counter = match self.sends[at].wr.op {
-            SendOp::Send { .. } | SendOp::Immediate { .. } => &mut self.out.send,
+            SendOp::Send { .. } | SendOp::SendImmediate { .. } | SendOp::Immediate { .. } => {
+                &mut self.out.send
+            }
             SendOp::Read { .. } | SendOp::Atomic { .. } => &mut self.out.read,
             SendOp::Write { .. } | SendOp::LocalInvalidate(_) => return 0,
         };

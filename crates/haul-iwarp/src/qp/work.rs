@@ -64,6 +64,14 @@ pub enum SendOp {
         /// The peer's tag that ends with it.
         invalidate: Option<Stag>,
     },
+    /// A message into a receive of the peer, with 32 bits for its completion: one message, unlike a Send and
+    /// [`SendOp::Immediate`]. For peers that know it ([`crate::wire::Features::send_immediate`]).
+    SendImmediate {
+        /// The bits.
+        data: u32,
+        /// The peer is to be woken.
+        solicited: bool,
+    },
     /// Into memory of the peer. Completes when its octets are no longer needed here (RFC 5040 §5.5 rule 9).
     Write {
         /// The peer's tag.
@@ -139,7 +147,7 @@ pub enum Status {
 /// Which operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompletionKind {
-    /// [`SendOp::Send`].
+    /// [`SendOp::Send`], [`SendOp::SendImmediate`].
     Send,
     /// [`SendOp::Write`].
     Write,
@@ -160,6 +168,13 @@ pub enum CompletionKind {
         solicited: bool,
         /// The tag that the sender ended.
         invalidated: Option<Stag>,
+    },
+    /// A receive, by a Send with immediate data.
+    ReceiveSendImmediate {
+        /// The bits.
+        data: u32,
+        /// The sender asked for this end to be woken.
+        solicited: bool,
     },
     /// A receive, by Immediate Data; the buffers are as they were.
     ReceiveImmediate {

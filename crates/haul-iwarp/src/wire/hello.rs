@@ -4,7 +4,7 @@
 //!   0  4  "LHIW"            its first octet is no DDP version 1, so a hello is never taken for a segment
 //!   4  1  version, 1
 //!   5  1  kind: 1 request, 2 reply, 3 refusal, 4 ready, 5 finish
-//!   6  2  capabilities: 1 atomics, 2 immediate data
+//!   6  2  capabilities: 1 atomics, 2 immediate data, 4 Send with immediate data ([`super::Features`])
 //!   8  2  IRD
 //!  10  2  ORD
 //!  12  4  largest segment accepted, octets
@@ -19,7 +19,7 @@
 //!     4  CRC32C
 //! ```
 
-use super::{ParseError, be16, be32, be64, put16, put32};
+use super::{Features, ParseError, be16, be32, be64, put16, put32};
 use crate::crc::{CRC_LEN, Crc32c};
 
 /// Octets of a hello before its private data.
@@ -37,10 +37,8 @@ const VERSION: u8 = 1;
 /// What a request, reply or refusal says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms<'a> {
-    /// RFC 7306 atomics.
-    pub atomics: bool,
-    /// RFC 7306 immediate data.
-    pub immediate: bool,
+    /// What the sender of this can do.
+    pub features: Features,
     /// Inbound reads.
     pub ird: u16,
     /// Outbound reads.
@@ -147,10 +145,8 @@ impl<'a> Terms<'a> {
         if !fits {
             return Err(ParseError::PrivateData(private_len));
         }
-        let bits = be16(head, 6);
         Ok(Self {
-            atomics: bits & 1 != 0,
-            immediate: bits & 2 != 0,
+            features: Features::parse(be16(head, 6)),
             ird: be16(head, 8),
             ord: be16(head, 10),
             segment_max: be32(head, 12),
@@ -160,11 +156,7 @@ impl<'a> Terms<'a> {
 
     fn emit(&self, out: &mut Vec<u8>) {
         let mut head = [0; HELLO_LEN - 6];
-        put16(
-            &mut head,
-            0,
-            u16::from(self.atomics) | u16::from(self.immediate) << 1,
-        );
+        put16(&mut head, 0, self.features.emit());
         put16(&mut head, 2, self.ird);
         put16(&mut head, 4, self.ord);
         put32(&mut head, 6, self.segment_max);

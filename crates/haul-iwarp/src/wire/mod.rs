@@ -9,6 +9,50 @@ pub mod hello;
 pub mod mpa;
 pub mod rdmap;
 
+/// What an end of a connection can do beyond RFC 5040: bits that both ends' start-up messages have. Unknown bits are ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features {
+    /// 1: RFC 7306 atomics.
+    pub atomics: bool,
+    /// 2: RFC 7306 immediate data.
+    pub immediate: bool,
+    /// 4: immediate data with the payload of a Send ([`rdmap::Opcode::SendImmediate`]), which no RFC has.
+    pub send_immediate: bool,
+}
+
+impl Features {
+    /// All that this implementation has.
+    pub const ALL: Self = Self {
+        atomics: true,
+        immediate: true,
+        send_immediate: true,
+    };
+
+    pub(crate) const fn parse(bits: u16) -> Self {
+        Self {
+            atomics: bits & 1 != 0,
+            immediate: bits & 2 != 0,
+            send_immediate: bits & 4 != 0,
+        }
+    }
+
+    pub(crate) fn emit(self) -> u16 {
+        u16::from(self.atomics)
+            | u16::from(self.immediate) << 1
+            | u16::from(self.send_immediate) << 2
+    }
+
+    /// What both have.
+    #[must_use]
+    pub const fn common(self, other: Self) -> Self {
+        Self {
+            atomics: self.atomics && other.atomics,
+            immediate: self.immediate && other.immediate,
+            send_immediate: self.send_immediate && other.send_immediate,
+        }
+    }
+}
+
 /// Why octets are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {

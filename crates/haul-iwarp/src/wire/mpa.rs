@@ -1,7 +1,7 @@
 //! MPA: start-up frames (RFC 5044 §7.1, RFC 6581 §9), Longhaul's capabilities in their private data, and the arithmetic
 //! of FPDUs and markers (RFC 5044 §4).
 
-use super::{ParseError, be16, put16};
+use super::{Features, ParseError, be16, put16};
 
 /// Octets of a start-up frame before its private data.
 pub const FRAME_LEN: usize = 20;
@@ -176,15 +176,13 @@ impl Enhanced {
 ///
 /// ```text
 ///  0  4  "RXX1"
-///  4  2  capabilities: 1 atomics, 2 immediate data
+///  4  2  capabilities: 1 atomics, 2 immediate data, 4 Send with immediate data ([`super::Features`])
 ///  6  2  largest FPDU accepted, in units of 256 octets
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// RFC 7306 atomics.
-    pub atomics: bool,
-    /// RFC 7306 immediate data.
-    pub immediate: bool,
+    /// The bits.
+    pub features: Features,
     /// The largest FPDU that is accepted, in units of 256 octets.
     pub fpdu_units: u16,
 }
@@ -203,10 +201,8 @@ impl Capabilities {
         if &octets[..4] != CAPABILITIES_TAG {
             return (None, private);
         }
-        let bits = be16(octets, 4);
         let capabilities = Self {
-            atomics: bits & 1 != 0,
-            immediate: bits & 2 != 0,
+            features: Features::parse(be16(octets, 4)),
             fpdu_units: be16(octets, 6),
         };
         (Some(capabilities), rest)
@@ -217,11 +213,7 @@ impl Capabilities {
     pub fn emit(&self) -> [u8; CAPABILITIES_LEN] {
         let mut out = [0; CAPABILITIES_LEN];
         out[..4].copy_from_slice(CAPABILITIES_TAG);
-        put16(
-            &mut out,
-            4,
-            u16::from(self.atomics) | u16::from(self.immediate) << 1,
-        );
+        put16(&mut out, 4, self.features.emit());
         put16(&mut out, 6, self.fpdu_units);
         out
     }
@@ -230,8 +222,7 @@ impl Capabilities {
     #[must_use]
     pub fn common(self, other: Self) -> Self {
         Self {
-            atomics: self.atomics && other.atomics,
-            immediate: self.immediate && other.immediate,
+            features: self.features.common(other.features),
             fpdu_units: self.fpdu_units.min(other.fpdu_units),
         }
     }

@@ -47,6 +47,11 @@ pub enum Opcode {
     AtomicRequest = 0xa,
     /// Atomic Response.
     AtomicResponse = 0xb,
+    /// Send with immediate data: a Send whose ULP field (RFC 5041 §4.3) holds it. Reserved by RDMAP, for peers that have
+    /// agreed on it ([`super::Features::send_immediate`]); 0xc and 0xd are taken behind the datagram shim.
+    SendImmediate = 0xe,
+    /// Send with immediate data and Solicited Event.
+    SendSolicitedImmediate = 0xf,
 }
 
 impl Opcode {
@@ -71,8 +76,43 @@ impl Opcode {
             0x9 => Self::ImmediateSolicited,
             0xa => Self::AtomicRequest,
             0xb => Self::AtomicResponse,
+            0xe => Self::SendImmediate,
+            0xf => Self::SendSolicitedImmediate,
             reserved => return Err(ParseError::Opcode(reserved)),
         })
+    }
+
+    /// The Send with these properties.
+    #[must_use]
+    pub const fn send(solicited: bool, invalidates: bool) -> Self {
+        match (solicited, invalidates) {
+            (false, false) => Self::Send,
+            (false, true) => Self::SendInvalidate,
+            (true, false) => Self::SendSolicited,
+            (true, true) => Self::SendSolicitedInvalidate,
+        }
+    }
+
+    /// The Immediate Data with this property.
+    #[must_use]
+    pub const fn immediate(solicited: bool) -> Self {
+        if solicited {
+            Self::ImmediateSolicited
+        } else {
+            Self::Immediate
+        }
+    }
+
+    /// Whether it is a message of the Send family that asks for the peer to be woken.
+    #[must_use]
+    pub const fn is_solicited(self) -> bool {
+        matches!(
+            self,
+            Self::SendSolicited
+                | Self::SendSolicitedInvalidate
+                | Self::SendSolicitedImmediate
+                | Self::ImmediateSolicited
+        )
     }
 
     /// RDMAP's control octet.

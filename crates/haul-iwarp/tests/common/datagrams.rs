@@ -118,20 +118,23 @@ impl Node {
         self.ud.post_send(wr).unwrap();
     }
 
+    /// The next datagram of a message.
+    pub fn next(&mut self, now: Time) -> Option<(SocketAddr, Vec<u8>)> {
+        let mut header = [0; DATA_HEADER_MAX];
+        let transmit = self.ud.poll_transmit(now, &self.ram, &mut header)?;
+        let mut bytes = header[..transmit.header_len].to_vec();
+        bytes.extend(self.ram.payload(transmit.payload, transmit.payload_len));
+        let mut crc = Crc32c::new();
+        crc.update(&bytes);
+        bytes.extend_from_slice(&crc.to_wire());
+        assert_eq!(bytes.len(), transmit.wire_len());
+        assert!(bytes.len() <= transmit.full_len);
+        Some((transmit.to, bytes))
+    }
+
     /// All that is to be sent now.
     pub fn transmit(&mut self, now: Time) -> Vec<(SocketAddr, Vec<u8>)> {
-        let mut out = Vec::new();
-        let mut header = [0; DATA_HEADER_MAX];
-        while let Some(transmit) = self.ud.poll_transmit(now, &self.ram, &mut header) {
-            let mut bytes = header[..transmit.header_len].to_vec();
-            bytes.extend(self.ram.payload(transmit.payload, transmit.payload_len));
-            let mut crc = Crc32c::new();
-            crc.update(&bytes);
-            bytes.extend_from_slice(&crc.to_wire());
-            assert_eq!(bytes.len(), transmit.wire_len());
-            assert!(bytes.len() <= transmit.full_len);
-            out.push((transmit.to, bytes));
-        }
+        let mut out: Vec<_> = std::iter::from_fn(|| self.next(now)).collect();
         let mut control = [0; 9_000];
         while let Some((to, len)) = self.ud.poll_control(&mut control) {
             assert!(len <= CONTROL_MAX || control[1] == 8);

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::interval::{SIGMAS_95, SIGMAS_999, ratio, wilson};
 use super::traffic::{self, Flow, Outcome};
-use crate::lab::{Host, Lab};
+use crate::lab::{Engine, Host, Lab};
 use crate::report::Report;
 use crate::scenario::{Direction, Scenario, unit};
 
@@ -55,6 +55,8 @@ pub struct DirectionCheck {
     pub delay_over_us_p50: Check,
     /// 99 of 100 at most.
     pub delay_over_us_p99: Check,
+    /// All of these delays.
+    pub delays: Delays,
     /// The share of packets that got lost at 90 % of the rate.
     pub loss: Check,
     /// Between these the share lost lies with 95 % confidence.
@@ -65,6 +67,36 @@ pub struct DirectionCheck {
     pub rate_bps: Option<Check>,
     /// Datagrams that the measuring socket had no room for: a receiver too slow for the rate.
     pub receiver_drops: u64,
+}
+
+/// How long packets took on the idle path, one way, milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Delays {
+    /// How many packets there were.
+    pub packets: usize,
+    /// The mean.
+    pub mean_ms: f64,
+    /// The standard deviation.
+    pub deviation_ms: f64,
+    /// The least, 1, 10, 50, 90 and 99 of 100 at most, and the most.
+    pub quantiles_ms: [f64; 7],
+}
+
+impl Delays {
+    fn of(outcome: &Outcome) -> Self {
+        let ms = |ns: u64| float(ns) / 1e6;
+        let all = || outcome.delays_ns.iter().copied().map(ms);
+        let count = float(outcome.delays_ns.len() as u64).max(1.0);
+        let mean_ms = all().sum::<f64>() / count;
+        let squares: f64 = all().map(|delay| (delay - mean_ms).powi(2)).sum();
+        Self {
+            packets: outcome.delays_ns.len(),
+            mean_ms,
+            deviation_ms: (squares / count).sqrt(),
+            quantiles_ms: [0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0]
+                .map(|share| ms(outcome.delay_ns(share))),
+        }
+    }
 }
 
 /// A number, what it should be, and whether it is.
@@ -78,13 +110,13 @@ pub struct Check {
     pub fine: bool,
 }
 
-/// Starts the scenario's path and measures it; `time` is that of each of three measurements for
+/// Starts the scenario's path, emulated by `engine`, and measures it; `time` is that of each of three measurements for
 /// each direction.
 ///
 /// # Errors
 /// If the lab cannot be started or a socket fails.
-pub fn check_path(scenario: &Scenario, time: Duration) -> Result<PathCheck> {
-    let lab = Lab::start(scenario)?;
+pub fn check_path(scenario: &Scenario, engine: Engine, time: Duration) -> Result<PathCheck> {
+    let lab = Lab::start_with(scenario, engine)?;
     let (a, b) = (lab.host("a")?, lab.host("b")?);
     let forward = check_direction(&lab, a, b, &scenario.forward, time)?;
     let reverse = check_direction(&lab, b, a, &scenario.reverse, time)?;
@@ -197,6 +229,7 @@ fn judge(
         delay_ms: float(link.delay_ns) / 1e6,
         delay_over_us_p50: over(0.5, jitter_ns, DELAY_OFF_NS_P50),
         delay_over_us_p99: over(0.99, jitter_ns + held_ns, DELAY_OFF_NS_P99),
+        delays: Delays::of(idle),
         loss: Check {
             asked: asked_loss,
             measured: ratio(lost, counted),
@@ -332,7 +365,7 @@ pub(super) fn rate_text(bps: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn outcome(delay_ns: u64, sent: u64, arrived: u64) -> Outcome {
@@ -355,6 +388,18 @@ mod tests {
             loaded,
             Some((1_000_000_000, loaded)),
             1500,
+        )
+    }
+
+    /// A direction whose packets all took so long, and of which so many arrived.
+    pub(in crate::calibrate) fn direction(
+        delay_ns: u64,
+        sent: u64,
+        arrived: u64,
+    ) -> DirectionCheck {
+        judged(
+            &outcome(delay_ns, sent, arrived),
+            &outcome(delay_ns, sent, arrived),
         )
     }
 
@@ -394,6 +439,25 @@ mod tests {
             !judged(&Outcome::default(), &good.1).is_fine(),
             "nothing arrived at all"
         );
+    }
+
+    #[test]
+    fn delays_are_told_from_the_least_to_the_most() {
+        let outcome = Outcome {
+            delays_ns: (0..=100).map(|ms| ms * 1_000_000).collect(),
+            ..Outcome::default()
+        };
+        let delays = Delays::of(&outcome);
+        assert_eq!(
+            delays.quantiles_ms,
+            [0.0, 1.0, 10.0, 50.0, 90.0, 99.0, 100.0]
+        );
+        // Of 0 to n the variance is n (n + 2) / 12.
+        let deviation = (100.0_f64 * 102.0 / 12.0).sqrt();
+        assert!(
+            (delays.mean_ms - 50.0).abs() < 1e-9 && (delays.deviation_ms - deviation).abs() < 1e-9
+        );
+        assert_eq!(Delays::of(&Outcome::default()).mean_ms, 0.0);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::CalibrateArgs;
-use crate::calibrate::{Ceilings, PathCheck, check_path, find_ceilings};
+use crate::calibrate::{Agreement, Ceilings, PathCheck, check_path, find_ceilings};
+use crate::lab::Engine;
 use crate::scenario::Scenario;
 
 /// What is checked when no scenario is named.
@@ -17,7 +18,22 @@ const EXAMPLE: &str = "[path]\nrate = \"1Gbit\"\nrtt = \"20ms\"\nloss = 1e-3";
 struct Calibration {
     path: PathCheck,
     #[serde(skip_serializing_if = "Option::is_none")]
+    netem: Option<Netem>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ceilings: Option<Ceilings>,
+}
+
+/// What the kernel's netem makes of the same scenario.
+#[derive(Serialize)]
+struct Netem {
+    path: PathCheck,
+    agreement: Agreement,
+}
+
+fn beside_netem(scenario: &Scenario, ours: &PathCheck, time: Duration) -> Result<Netem> {
+    let path = check_path(scenario, Engine::Kernel, time)?;
+    let agreement = Agreement::of(ours, &path);
+    Ok(Netem { path, agreement })
 }
 
 pub(super) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
@@ -27,20 +43,30 @@ pub(super) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
         None => Scenario::parse("example", EXAMPLE)?,
     };
     eprintln!("measuring; the machine should be doing nothing else");
-    let path = check_path(&scenario, time)?;
+    let path = check_path(&scenario, Engine::Tun, time)?;
     if !args.json {
         println!("{path}");
+    }
+    let netem = if args.netem {
+        Some(beside_netem(&scenario, &path, time)?)
+    } else {
+        None
+    };
+    if let Some(netem) = netem.as_ref().filter(|_| !args.json) {
+        println!("{}", netem.agreement);
     }
     let ceilings = match args.scenario {
         Some(_) => None,
         None => Some(search(args, time)?),
     };
-    let honest = path.honest;
+    let honest = path.honest && netem.as_ref().is_none_or(|netem| netem.agreement.agree);
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&Calibration { path, ceilings })?
-        );
+        let calibration = Calibration {
+            path,
+            netem,
+            ceilings,
+        };
+        println!("{}", serde_json::to_string_pretty(&calibration)?);
     }
     Ok(if honest {
         ExitCode::SUCCESS

@@ -30,7 +30,7 @@ pub struct CompareArgs {
     /// No emulation: two hosts joined directly, as fast as this machine is
     #[arg(long, conflicts_with_all = ["rates", "rtts", "losses", "scenarios"])]
     pub unshaped: bool,
-    /// Tools: haul-udt, haul-udt-rate (told the rate), haul-tcp, haul-tcp-CC, iperf3-CC, libudt; with -N at the end, N streams
+    /// Tools: haul-udt, haul-udt-rate (told the rate), haul-udt-CC, haul-tcp, haul-tcp-CC, iperf3-CC, libudt; with -N at the end, N streams
     #[arg(
         long,
         value_delimiter = ',',
@@ -79,19 +79,29 @@ pub struct FairnessArgs {
     /// A scenario instead of rate, round-trip time, loss and MTU
     #[arg(long, value_name = "FILE|NAME", conflicts_with_all = ["rate", "rtt", "loss", "mtu"])]
     pub scenario: Option<String>,
-    /// Two tools that share the path, joined by a comma; may be given more than once
-    #[arg(
-        long = "pair",
-        value_name = "TOOL,TOOL",
-        default_values = ["haul-udt,haul-udt", "haul-udt,iperf3-cubic"]
-    )]
+    /// Two tools that share the path, joined by a comma; may be given more than once [default: haul-udt,haul-udt and
+    /// haul-udt,iperf3-cubic, unless there is --against or --udp]
+    #[arg(long = "pair", value_name = "TOOL,TOOL")]
     pub pairs: Vec<String>,
+    /// The tool that comes to what --against and --udp say
+    #[arg(long, value_name = "TOOL", default_value = "haul-udt")]
+    pub tool: String,
+    /// TCP flows with these congestion controls, as many at once as --flows says
+    #[arg(long, value_delimiter = ',', value_name = "CC,…")]
+    pub against: Vec<String>,
+    /// How many TCP flows
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1,2,4,8,16,32",
+          value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub flows: Vec<u16>,
+    /// UDP that sends at these rates (payload) whatever happens
+    #[arg(long, value_delimiter = ',', value_parser = Rate::parse, value_name = "RATE,…")]
+    pub udp: Vec<Rate>,
     /// How long they send, whole seconds
     #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "60s")]
     pub time: Span,
-    /// The second one starts this much later; what both do counts from then on
-    #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "0s")]
-    pub later: Span,
+    /// The second one starts this much later; what both do counts from then on [default: 0s; 5s with --against and --udp]
+    #[arg(long, value_parser = Span::parse, value_name = "TIME")]
+    pub later: Option<Span>,
     /// Write the results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -109,4 +119,7 @@ pub struct Programs {
     /// udt_bench, as tests/interop/build.sh makes it [default: beside this program, or in PATH]
     #[arg(long, value_name = "PATH")]
     pub udt_bench: Option<PathBuf>,
+    /// The folder with the driver of Globus XIO, as make -C c xio makes it [default: where the system looks]
+    #[arg(long, value_name = "FOLDER")]
+    pub xio_driver: Option<PathBuf>,
 }

@@ -84,7 +84,7 @@ pub(super) fn named(which: &str) -> Result<Cell> {
     })
 }
 
-fn unshaped(mtu: u16) -> Result<Cell> {
+pub(super) fn unshaped(mtu: u16) -> Result<Cell> {
     let name = format!("unshaped mtu {mtu}");
     let text = format!("[path]\nrtt = \"0ms\"\nmtu = {mtu}\n");
     Ok(Cell {
@@ -125,6 +125,14 @@ impl Cell {
         #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^53")]
         self.rate_bps()
             .map(|rate| rate as f64 * payload / wire * (1.0 - self.loss()))
+    }
+
+    /// The ceiling beside something that offers `offered_bps` of IP packets without a control: of what it leaves.
+    pub(super) fn left_beside(&self, offered_bps: f64, header_bytes: u16) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^53")]
+        let rate_bps = self.rate_bps()? as f64;
+        let left = (1.0 - offered_bps / rate_bps).max(0.0);
+        Some(self.ceiling_bps(header_bytes)? * left).filter(|&left| left > 0.0)
     }
 
     /// Rate times round-trip time, bytes.

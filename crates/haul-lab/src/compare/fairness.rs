@@ -1,22 +1,27 @@
-//! How two flows share one path.
+//! How flows share one path: two of any tool, one with a number of TCP flows, one with UDP that heeds nothing.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use haul_io::netns::child::{Caught, Signals};
+use haul_report::machine::{self, Machine};
+use haul_report::stats::{jain, median};
 use serde::Serialize;
 
 use super::args::FairnessArgs;
 use super::cell::{self, Cell};
-use super::machine::{self, Machine};
 use super::session::{self, Running, Session, Stop};
-use super::stats::{jain, median};
 use super::tool::{self, Load, Told, Tool};
 use crate::lab::{Lab, privilege};
 use crate::report::Report;
 
-const SCHEMA: &str = "haul.fairness/1";
+const SCHEMA: &str = "haul.fairness/2";
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// By then all flows of a tool have begun.
+const CROWD_NS: u64 = 5 * SECOND_NS;
+const DEFAULT_PAIRS: [&str; 2] = ["haul-udt,haul-udt", "haul-udt,iperf3-cubic"];
 
 /// Everything.
 #[derive(Debug, Serialize)]
@@ -42,15 +47,20 @@ struct PairRecord {
     jain_by_second: Vec<Option<f64>>,
     /// Both together, by what the path can carry.
     ceiling_share: Option<f64>,
+    /// One, by what is left beside another one that sends at a rate whatever happens.
+    residual_share: Option<f64>,
     warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 struct FlowRecord {
     tool: String,
+    streams: u16,
     goodput_bps: f64,
     /// Of what both had.
     share: f64,
+    /// The share by the share that as many streams of all would have.
+    fair_ratio: f64,
     resent_share: f64,
     bps_by_second: Vec<f64>,
 }
@@ -62,15 +72,8 @@ pub(super) fn run(args: &FairnessArgs) -> Result<ExitCode> {
         None => cell::figures(args.rate, args.rtt, args.loss, args.mtu)?,
     };
     let seconds = tool::whole_seconds(args.time)?;
-    let later = u32::try_from(args.later.ns / 1_000_000_000).unwrap_or(u32::MAX);
-    if later >= seconds || !args.later.ns.is_multiple_of(1_000_000_000) {
-        bail!("--later must be whole seconds and less than --time");
-    }
-    let pairs = args
-        .pairs
-        .iter()
-        .map(|text| pair(text))
-        .collect::<Result<Vec<_>>>()?;
+    let pairs = pairs(args)?;
+    let later = later(args, seconds)?;
     privilege::acquire()?;
     let signals = Signals::block().context("cannot handle signals")?;
     let session = Session {
@@ -118,6 +121,40 @@ pub(super) fn run(args: &FairnessArgs) -> Result<ExitCode> {
         None if failed => ExitCode::FAILURE,
         None => ExitCode::SUCCESS,
     })
+}
+
+/// Everything that the arguments ask for.
+fn pairs(args: &FairnessArgs) -> Result<Vec<[Tool; 2]>> {
+    let tcp = args.against.iter().flat_map(|congestion| {
+        let flows = args.flows.iter();
+        flows.map(move |flows| format!("iperf3-{congestion}-{flows}"))
+    });
+    let udp = args.udp.iter().map(|rate| format!("udp-{}bit", rate.bps));
+    let asked = args.pairs.iter().cloned();
+    let mut texts: Vec<String> = asked
+        .chain(tcp.chain(udp).map(|other| format!("{other},{}", args.tool)))
+        .collect();
+    if texts.is_empty() {
+        texts = DEFAULT_PAIRS.map(String::from).into();
+    }
+    texts.iter().map(|text| pair(text)).collect()
+}
+
+/// How many seconds the second flow comes after the first: after many flows of one tool, when they are all there.
+fn later(args: &FairnessArgs, seconds: u32) -> Result<u32> {
+    let usual = if args.against.is_empty() && args.udp.is_empty() {
+        0
+    } else {
+        CROWD_NS
+    };
+    let ns = args.later.map_or(usual, |later| later.ns);
+    let later = u32::try_from(ns / SECOND_NS).unwrap_or(u32::MAX);
+    if later >= seconds || !ns.is_multiple_of(SECOND_NS) {
+        bail!(
+            "--later must be whole seconds and less than --time (it is 5s with --against and --udp)"
+        );
+    }
+    Ok(later)
 }
 
 fn pair(text: &str) -> Result<[Tool; 2]> {
@@ -214,12 +251,20 @@ impl PairRecord {
             .map(|flow| flow.iter().sum::<f64>() / (common as f64).max(1.0))
             .collect();
         let whole: f64 = means.iter().sum();
+        let streams: u16 = tools.iter().map(Tool::streams).sum();
         let ceiling = cell.ceiling_bps(tools[0].header_bytes());
+        let of_residual = |own: usize| {
+            let offered = tools[1 - own].offers_bps(cell.scenario.mtu)?;
+            let left = cell.left_beside(offered, tools[own].header_bytes())?;
+            Some(means[own] / left)
+        };
+        let residual_share = of_residual(1).or_else(|| of_residual(0));
         let jain_by_second = (0..common).map(|second| jain(&[rates[0][second], rates[1][second]]));
         Self {
             jain: jain(&means),
             jain_by_second: jain_by_second.collect(),
             ceiling_share: ceiling.map(|most| whole / most),
+            residual_share,
             warnings,
             flows: tools
                 .iter()
@@ -228,10 +273,13 @@ impl PairRecord {
                 .map(|((tool, told), (flow, goodput_bps))| {
                     #[expect(clippy::cast_precision_loss, reason = "bytes of a measurement")]
                     let bytes = told.bytes as f64;
+                    let share = goodput_bps / whole.max(1.0);
                     FlowRecord {
                         tool: tool.name.clone(),
+                        streams: tool.streams(),
                         goodput_bps,
-                        share: goodput_bps / whole.max(1.0),
+                        share,
+                        fair_ratio: share * f64::from(streams) / f64::from(tool.streams()),
                         resent_share: told.resent_bytes / bytes,
                         bps_by_second: flow.clone(),
                     }
@@ -245,7 +293,7 @@ fn render(record: &PairRecord) -> String {
     let mut text = String::new();
     for flow in &record.flows {
         text += &format!(
-            "  {:<16} {:>8.1} Mbit/s  {:>5.1} % of both  {:.2} % resent\n",
+            "  {:<18} {:>8.1} Mbit/s  {:>5.1} % of both  {:.2} % resent\n",
             flow.tool,
             flow.goodput_bps / 1e6,
             flow.share * 100.0,
@@ -254,11 +302,20 @@ fn render(record: &PairRecord) -> String {
     }
     let seconds: Vec<f64> = record.jain_by_second.iter().copied().flatten().collect();
     let lowest = seconds.iter().copied().fold(1.0, f64::min);
-    text += &format!(
-        "  Jain index {:.3} overall; by second: median {:.3}, lowest {lowest:.3}",
-        record.jain.unwrap_or(0.0),
-        median(seconds).unwrap_or(0.0)
-    );
+    if let Some(share) = record.residual_share {
+        text += &format!("  {:.1} % of what is left", share * 100.0);
+    } else if let Some(own) = [1, 0]
+        .into_iter()
+        .find(|own| record.flows[1 - own].streams > 1)
+    {
+        text += &format!("  {:.2} of a fair share", record.flows[own].fair_ratio);
+    } else {
+        text += &format!(
+            "  Jain index {:.3} overall; by second: median {:.3}, lowest {lowest:.3}",
+            record.jain.unwrap_or(0.0),
+            median(seconds).unwrap_or(0.0)
+        );
+    }
     if let Some(share) = record.ceiling_share {
         text += &format!("; both together {:.1} % of the ceiling", share * 100.0);
     }
@@ -301,6 +358,74 @@ mod tests {
         assert!((seconds[0] - 800.0).abs() < 1e-6);
         assert!((seconds[1] - (160.0 + 960.0)).abs() < 1e-6);
         assert!(by_second(&[(0.1, 5.0)]).is_empty());
+    }
+
+    #[test]
+    fn every_number_of_flows_meets_every_control_and_every_rate() {
+        let args = |more: &[&str]| {
+            let words = ["fairness"].iter().chain(more);
+            <Line as clap::Parser>::parse_from(words).args
+        };
+        let names = |more: &[&str]| -> Vec<String> {
+            let pairs = pairs(&args(more)).unwrap();
+            pairs
+                .iter()
+                .map(|[a, b]| format!("{} {}", a.name, b.name))
+                .collect()
+        };
+        assert_eq!(names(&[]), ["haul-udt haul-udt", "haul-udt iperf3-cubic"]);
+        let asked = [
+            "--tool=haul-udt-reno",
+            "--against=bbr",
+            "--flows=1,32",
+            "--udp=1Mbit",
+        ];
+        assert_eq!(
+            names(&asked),
+            [
+                "iperf3-bbr-1 haul-udt-reno",
+                "iperf3-bbr-32 haul-udt-reno",
+                "udp-1000000bit haul-udt-reno"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_flow_is_judged_beside_others_whichever_comes_first() {
+        let cell = cell::named("wan-100ms").unwrap();
+        let record = |words: &str, rates: [f64; 2]| {
+            let told = rates.map(|bps| Told {
+                bytes: 1,
+                seconds: 3.0,
+                counts_all: false,
+                resent_bytes: 0.0,
+                spans: vec![(1.0, bps / 8.0); 3],
+            });
+            PairRecord::new(&cell, &pair(words).unwrap(), &told, 1, Vec::new())
+        };
+        // Half of a gigabit in packets of 1500 bytes, headers of 28 in each.
+        let udp = "udp-490666666bit";
+        for (words, rates) in [
+            (format!("{udp},haul-udt"), [490e6, 400e6]),
+            (format!("haul-udt,{udp}"), [400e6, 490e6]),
+        ] {
+            let share = record(&words, rates).residual_share.unwrap();
+            assert!((0.8..0.84).contains(&share), "{words}: {share}");
+        }
+        for (words, rates) in [
+            ("iperf3-cubic-4,haul-udt", [800e6, 100e6]),
+            ("haul-udt,iperf3-cubic-4", [100e6, 800e6]),
+        ] {
+            let text = render(&record(words, rates));
+            // A ninth, where a fifth would be fair.
+            assert!(text.contains("0.56 of a fair share"), "{text}");
+        }
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: FairnessArgs,
     }
 
     #[test]

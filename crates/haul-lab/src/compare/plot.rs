@@ -2,7 +2,7 @@
 
 use super::cell::percent;
 use super::record::{CellRecord, Results};
-use crate::svg::{COLOURS, STYLE, escaped, text};
+use haul_report::svg::{COLOURS, STYLE, escaped, text};
 
 const WIDTH: f64 = 1080.0;
 const PANEL_HEIGHT: f64 = 190.0;

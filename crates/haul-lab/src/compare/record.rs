@@ -1,14 +1,14 @@
 //! What is kept of a comparison: every run, the medians, and what they were measured on. This is `results.json`.
 
 use haul_io::process::Ended;
+use haul_report::machine::Machine;
+use haul_report::stats::median;
 use serde::Serialize;
 
 use super::args::CompareArgs;
 use super::arrivals::Arrivals;
 use super::bar;
 use super::cell::Cell;
-use super::machine::Machine;
-use super::stats::median;
 use super::tool::{Load, Told, Tool};
 use crate::report::{DirectionReport, Report};
 

@@ -9,13 +9,13 @@ use anyhow::{Context, Result, anyhow, bail};
 use haul_io::netns::NetNs;
 use haul_io::netns::child::{Caught, Signals};
 use haul_io::process::{Ended, Process};
+use haul_report::machine;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use rustix::process::Signal;
 
 use super::arrivals::Arrivals;
 use super::cell::Cell;
-use super::machine;
 use super::record::{Figures, Measured, PathCounts, Run, Skipped};
 use super::tool::{Load, Plan, Resolved, Told, Tool};
 use crate::lab::{Engine, Lab};
@@ -85,6 +85,11 @@ impl Session<'_> {
             }
         }
         (found, skipped)
+    }
+
+    /// Why a tool cannot run here, if so.
+    pub(super) fn missing(&self, tool: &Tool) -> Option<String> {
+        tool.missing(&self.programs, self.load)
     }
 
     /// Runs a tool once. A tool that fails is an outcome.
@@ -179,8 +184,20 @@ impl Session<'_> {
         plan: &Plan,
         server: &mut Running,
     ) -> Result<(), Stop> {
+        self.listening_at(lab, "b", plan.port, plan.udp, server)
+    }
+
+    /// Waits until a process listens on a host's port.
+    pub(crate) fn listening_at(
+        &self,
+        lab: &Lab,
+        host: &str,
+        port: u16,
+        udp: bool,
+        server: &mut Running,
+    ) -> Result<(), Stop> {
         self.until(server, "the server", READY, |_| {
-            Ok(listens(lab.host("b")?.netns(), plan)?.then_some(()))
+            Ok(listens(lab.host(host)?.netns(), port, udp)?.then_some(()))
         })
     }
 
@@ -274,6 +291,11 @@ impl Session<'_> {
 }
 
 impl Running {
+    /// Whether it has ended.
+    pub(crate) fn is_over(&mut self) -> Result<bool> {
+        Ok(self.process.try_wait()?.is_some())
+    }
+
     pub(crate) fn stdout(&self) -> String {
         contents(&self.stdout)
     }
@@ -335,9 +357,9 @@ fn contents(file: &OwnedFd) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether somebody listens on the plan's port.
-fn listens(netns: &NetNs, plan: &Plan) -> Result<bool> {
-    let files: &[&str] = if plan.udp {
+/// Whether somebody listens on the port.
+fn listens(netns: &NetNs, port: u16, udp: bool) -> Result<bool> {
+    let files: &[&str] = if udp {
         &["udp", "udp6"]
     } else {
         &["tcp", "tcp6"]
@@ -351,12 +373,12 @@ fn listens(netns: &NetNs, plan: &Plan) -> Result<bool> {
             .collect::<String>()
     };
     let text = netns.run(read)?;
-    let port = format!(":{:04X}", plan.port);
+    let port = format!(":{port:04X}");
     // Local address, remote address, state: 0A is LISTEN.
     Ok(text.lines().any(|line| {
         let columns: Vec<&str> = line.split_whitespace().collect();
         let is_port = columns.get(1).is_some_and(|local| local.ends_with(&port));
-        is_port && (plan.udp || columns.get(3) == Some(&"0A"))
+        is_port && (udp || columns.get(3) == Some(&"0A"))
     }))
 }
 

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::args::Programs;
 use super::arrivals::Until;
 use super::cell::Cell;
-use crate::scenario::unit::Span;
+use super::gridftp::Stack;
+use crate::scenario::unit::{Rate, Span};
 
 /// How much a run sends.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,9 @@ pub(crate) enum Load {
     Seconds(u32),
     Bytes(u64),
 }
+
+/// Where `iperf3` listens unless it is told otherwise.
+pub(crate) const IPERF_PORT: u16 = 5201;
 
 /// One program with its options.
 #[derive(Clone, Debug)]
@@ -29,10 +33,30 @@ pub(super) struct Tool {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
-    HaulUdt { declared: bool },
-    HaulTcp { congestion: Option<String> },
-    Iperf { congestion: String },
+    HaulUdt {
+        control: Control,
+    },
+    HaulTcp {
+        congestion: Option<String>,
+    },
+    Iperf {
+        congestion: String,
+    },
+    /// Datagrams at a rate, whatever becomes of them.
+    Udp {
+        rate: Rate,
+    },
     Libudt,
+    Gridftp(Stack),
+}
+
+/// What sets the rate of a UDT channel.
+#[derive(Clone, Debug, PartialEq)]
+enum Control {
+    Default,
+    Named(String),
+    /// The path's rate is declared.
+    Declared,
 }
 
 /// Where the programs are.
@@ -41,6 +65,8 @@ pub(crate) struct Resolved {
     pub(crate) haul: PathBuf,
     udt_bench: Option<PathBuf>,
     iperf: Option<PathBuf>,
+    /// Where the driver of Globus XIO is, if not where the system looks.
+    xio_driver: Option<PathBuf>,
 }
 
 /// The two command lines of a run, and how to tell that the server is ready.
@@ -96,6 +122,7 @@ impl Programs {
             haul: self.haul.clone().unwrap_or(own),
             udt_bench,
             iperf: in_path("iperf3"),
+            xio_driver: self.xio_driver.clone(),
         }
     }
 }
@@ -150,21 +177,25 @@ impl Tool {
         });
         let (base, streams) = number.unwrap_or((name, 1));
         let kind = match base {
-            "haul-udt" => Kind::HaulUdt { declared: false },
-            "haul-udt-rate" => Kind::HaulUdt { declared: true },
+            "gridftp-tcp" => Kind::Gridftp(Stack::Tcp),
+            "gridftp-udt" => Kind::Gridftp(Stack::Udt),
+            "gridftp-haul-tcp" => Kind::Gridftp(Stack::HaulTcp),
+            "gridftp-haul-udt" => Kind::Gridftp(Stack::HaulUdt),
+            "haul-udt" => Kind::HaulUdt {
+                control: Control::Default,
+            },
+            "haul-udt-rate" => Kind::HaulUdt {
+                control: Control::Declared,
+            },
             "haul-tcp" => Kind::HaulTcp { congestion: None },
             "libudt" if streams == 1 => Kind::Libudt,
-            _ => match base.split_once("-tcp-").or_else(|| base.split_once('-')) {
-                Some(("haul", congestion)) if base.starts_with("haul-tcp-") => Kind::HaulTcp {
-                    congestion: Some(congestion.into()),
-                },
-                Some(("iperf3", congestion)) => Kind::Iperf {
-                    congestion: congestion.into(),
-                },
-                _ => bail!(
-                    "no tool `{name}`: use haul-udt, haul-udt-rate, haul-tcp, haul-tcp-CC, iperf3-CC or libudt, with -N for N streams"
-                ),
-            },
+            _ => Kind::parse(base).with_context(|| {
+                format!(
+                    "no tool `{name}`: use haul-udt, haul-udt-rate, haul-udt-CC, haul-tcp, haul-tcp-CC, iperf3-CC, udp-RATE, libudt, gridftp-tcp, gridftp-udt, \
+                     gridftp-haul-tcp or gridftp-haul-udt, \
+                     with -N for N streams"
+                )
+            })?,
         };
         if !(1..=128).contains(&streams) {
             bail!("`{name}`: 1 to 128 streams");
@@ -178,23 +209,45 @@ impl Tool {
 
     /// It knows the rate beforehand.
     pub(super) fn is_declared(&self) -> bool {
-        self.kind == Kind::HaulUdt { declared: true }
+        self.kind
+            == Kind::HaulUdt {
+                control: Control::Declared,
+            }
+    }
+
+    /// Parallel flows.
+    pub(super) fn streams(&self) -> u16 {
+        self.streams
+    }
+
+    /// The rate at which it sends full packets without a control, bits per second of whole IP packets.
+    pub(super) fn offers_bps(&self, mtu: u16) -> Option<f64> {
+        let Kind::Udp { rate } = self.kind else {
+            return None;
+        };
+        #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^53")]
+        let payload_bps = rate.bps as f64;
+        Some(payload_bps * f64::from(mtu) / f64::from(mtu - self.header_bytes()))
     }
 
     /// What each full IPv4 packet holds besides payload: IP and UDP and UDT's header, or IP and TCP with time stamps.
     pub(super) fn header_bytes(&self) -> u16 {
         match self.kind {
+            Kind::Udp { .. } => 20 + 8,
             Kind::HaulUdt { .. } | Kind::Libudt => 20 + 8 + 16,
             Kind::HaulTcp { .. } | Kind::Iperf { .. } => 20 + 20 + 12,
+            Kind::Gridftp(stack) => stack.header_bytes(),
         }
     }
 
     /// Why it cannot run here, if so.
     pub(super) fn missing(&self, programs: &Resolved, load: Load) -> Option<String> {
         match (&self.kind, load) {
-            (Kind::Iperf { .. }, _) if programs.iperf.is_none() => {
+            (Kind::Udp { .. }, Load::Bytes(_)) => Some("it sends for a time only, and --bytes was asked for".into()),
+            (Kind::Iperf { .. } | Kind::Udp { .. }, _) if programs.iperf.is_none() => {
                 Some("iperf3 is not installed".into())
             }
+            (Kind::Gridftp(stack), _) => stack.missing(programs.xio_driver.as_deref(), load),
             (Kind::Libudt, Load::Bytes(_)) => Some("it sends for a time only, and --bytes was asked for".into()),
             (Kind::Libudt, _) => match &programs.udt_bench {
                 None => Some("there is no udt_bench: make it with tests/interop/build.sh DIR (it needs libudt-dev) and pass --udt-bench DIR/udt_bench".into()),
@@ -226,9 +279,21 @@ impl Tool {
                 self.plan_haul(programs, cell, load, dir, 4725 + index)
             }
             Kind::Iperf { congestion } => {
-                Ok(self.plan_iperf(programs, congestion, load, 5201 + index))
+                let options = ["-C", congestion].map(OsString::from);
+                Ok(self.plan_iperf(programs, &options, load, IPERF_PORT + index))
+            }
+            Kind::Udp { rate } => {
+                let payload = cell.scenario.mtu - self.header_bytes();
+                let (rate, payload) = (rate.bps.to_string(), payload.to_string());
+                let options = ["-u", "-b", &rate, "-l", &payload].map(OsString::from);
+                Ok(self.plan_iperf(programs, &options, load, IPERF_PORT + index))
             }
             Kind::Libudt => plan_libudt(programs, cell, load, 9000 + index),
+            // The clients of a server on each host share its port.
+            Kind::Gridftp(_) if index > 0 => bail!("{} runs alone on a path", self.name),
+            Kind::Gridftp(stack) => {
+                stack.plan(programs.xio_driver.as_deref(), load, self.streams, dir)
+            }
         }
     }
 
@@ -256,7 +321,9 @@ impl Tool {
         let mut options = vec!["--streams", &streams, "--channel"];
         let rate;
         match &self.kind {
-            Kind::HaulUdt { declared: true } => {
+            Kind::HaulUdt {
+                control: Control::Declared,
+            } => {
                 let bps = cell.rate_bps().with_context(|| {
                     format!("{} has no rate that {} could be told", cell.name, self.name)
                 })?;
@@ -265,8 +332,11 @@ impl Tool {
             }
             Kind::HaulTcp {
                 congestion: Some(name),
-            } => options.extend(["tcp", "--tcp-congestion", name]),
+            } => options.extend(["tcp", "--cc", name]),
             Kind::HaulTcp { congestion: None } => options.push("tcp"),
+            Kind::HaulUdt {
+                control: Control::Named(name),
+            } => options.extend(["udt", "--cc", name]),
             _ => options.push("udt"),
         }
         client.extend(options.into_iter().map(OsString::from));
@@ -279,41 +349,8 @@ impl Tool {
         })
     }
 
-    fn plan_iperf(&self, programs: &Resolved, congestion: &str, load: Load, port: u16) -> Plan {
-        let iperf = programs
-            .iperf
-            .as_deref()
-            .unwrap_or_else(|| Path::new("iperf3"))
-            .as_os_str();
-        let port_text = port.to_string();
-        let amount = match load {
-            Load::Seconds(seconds) => ["-t".to_string(), seconds.to_string()],
-            Load::Bytes(bytes) => ["-n".to_string(), bytes.to_string()],
-        };
-        let streams = self.streams.to_string();
-        let mut client = words(
-            iperf,
-            &[
-                "-c",
-                "b",
-                "-J",
-                "--get-server-output",
-                "-p",
-                &port_text,
-                "-C",
-                congestion,
-                "-P",
-                &streams,
-            ],
-        );
-        client.extend(amount.map(OsString::from));
-        Plan {
-            server: words(iperf, &["-s", "-1", "-J", "-p", &port_text]),
-            client,
-            port,
-            udp: false,
-            server_ends: true,
-        }
+    fn plan_iperf(&self, programs: &Resolved, options: &[OsString], load: Load, port: u16) -> Plan {
+        plan_iperf(programs, "b", self.streams, options, load, port)
     }
 
     /// Reads what the two ends printed.
@@ -321,6 +358,8 @@ impl Tool {
         let told = match self.kind {
             Kind::HaulUdt { .. } | Kind::HaulTcp { .. } => told_haul(client),
             Kind::Iperf { .. } => told_iperf(client, cell.rtt_s()),
+            Kind::Udp { .. } => told_udp(client),
+            Kind::Gridftp(stack) => stack.told(server),
             Kind::Libudt => told_libudt(server, client, payload_bytes(cell, self)),
         };
         let told = told.with_context(|| format!("cannot understand what {} printed", self.name))?;
@@ -328,6 +367,71 @@ impl Tool {
             bail!("{} moved nothing", self.name);
         }
         Ok(told)
+    }
+}
+
+impl Kind {
+    /// The kinds whose names say more than what they are.
+    fn parse(name: &str) -> Option<Self> {
+        if let Some(control) = name.strip_prefix("haul-udt-") {
+            let control = Control::Named(control.into());
+            return Some(Self::HaulUdt { control });
+        }
+        if let Some(congestion) = name.strip_prefix("haul-tcp-") {
+            let congestion = Some(congestion.into());
+            return Some(Self::HaulTcp { congestion });
+        }
+        match name.split_once('-')? {
+            ("iperf3", congestion) => Some(Self::Iperf {
+                congestion: congestion.into(),
+            }),
+            ("udp", rate) => Rate::parse(rate).ok().map(|rate| Self::Udp { rate }),
+            _ => None,
+        }
+    }
+}
+
+/// A server on host `b`, and a client that connects to `target`, which leads there.
+pub(crate) fn plan_iperf(
+    programs: &Resolved,
+    target: &str,
+    streams: u16,
+    options: &[OsString],
+    load: Load,
+    port: u16,
+) -> Plan {
+    let iperf = programs
+        .iperf
+        .as_deref()
+        .unwrap_or_else(|| Path::new("iperf3"))
+        .as_os_str();
+    let port_text = port.to_string();
+    let amount = match load {
+        Load::Seconds(seconds) => ["-t".to_string(), seconds.to_string()],
+        Load::Bytes(bytes) => ["-n".to_string(), bytes.to_string()],
+    };
+    let streams = streams.to_string();
+    let mut client = words(
+        iperf,
+        &[
+            "-c",
+            target,
+            "-J",
+            "--get-server-output",
+            "-p",
+            &port_text,
+            "-P",
+            &streams,
+        ],
+    );
+    client.extend_from_slice(options);
+    client.extend(amount.map(OsString::from));
+    Plan {
+        server: words(iperf, &["-s", "-1", "-J", "-p", &port_text]),
+        client,
+        port,
+        udp: false,
+        server_ends: true,
     }
 }
 
@@ -391,18 +495,40 @@ fn told_iperf(client: &str, rtt_s: f64) -> Result<Told> {
         bail!("iperf3 says: {error}");
     }
     let (sent, received) = (&json["end"]["sum_sent"], &json["end"]["sum_received"]);
-    let spans = json["server_output_json"]["intervals"].as_array();
-    let spans = spans.map(Vec::as_slice).unwrap_or_default();
     Ok(Told {
         bytes: count(&received["bytes"])?,
         // The server's clock starts when it tells the client to send: the first byte comes a round trip later.
         seconds: (number(&received["seconds"])? - rtt_s).max(number(&sent["seconds"])?),
         counts_all: false,
         resent_bytes: number(&sent["retransmits"])? * number(&json["start"]["tcp_mss_default"])?,
-        spans: spans
-            .iter()
-            .map(|each| span(&each["sum"]))
-            .collect::<Result<_>>()?,
+        spans: iperf_spans(&json)?,
+    })
+}
+
+/// What the server received, by time: each span's seconds and bytes.
+pub(crate) fn iperf_spans(client: &Value) -> Result<Vec<(f64, f64)>> {
+    let spans = client["server_output_json"]["intervals"].as_array();
+    let spans = spans.map(Vec::as_slice).unwrap_or_default();
+    spans.iter().map(|each| span(&each["sum"])).collect()
+}
+
+fn told_udp(client: &str) -> Result<Told> {
+    let json: Value = serde_json::from_str(client)?;
+    if let Some(error) = json["error"].as_str() {
+        bail!("iperf3 says: {error}");
+    }
+    let intervals = json["server_output_json"]["intervals"]
+        .as_array()
+        .context("the server's intervals are missing")?;
+    let spans = intervals.iter().map(|each| span(&each["sum"]));
+    let spans = spans.collect::<Result<Vec<_>>>()?;
+    let arrived = intervals.iter().map(|each| count(&each["sum"]["bytes"]));
+    Ok(Told {
+        bytes: arrived.sum::<Result<u64>>()?,
+        seconds: spans.iter().map(|(length, _)| length).sum(),
+        counts_all: false,
+        resent_bytes: 0.0,
+        spans,
     })
 }
 
@@ -447,7 +573,7 @@ fn payload_bytes(cell: &Cell, tool: &Tool) -> f64 {
     f64::from(cell.scenario.mtu) - f64::from(tool.header_bytes())
 }
 
-fn no_congestion_control(name: &str) -> Option<String> {
+pub(crate) fn no_congestion_control(name: &str) -> Option<String> {
     let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let text = std::fs::read_to_string(path).ok()?;
     let found = text.split_whitespace().any(|each| each == name);
@@ -465,7 +591,7 @@ fn words(program: &std::ffi::OsStr, rest: &[&str]) -> Vec<OsString> {
         .collect()
 }
 
-fn in_path(program: &str) -> Option<PathBuf> {
+pub(super) fn in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|dir| dir.join(program))
@@ -475,7 +601,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::unit::{Probability, Rate};
+    use crate::scenario::unit::Probability;
 
     fn cell() -> Cell {
         let (rate, rtt) = (Rate { bps: 1_000_000_000 }, Span { ns: 10_000_000 });
@@ -485,14 +611,30 @@ mod tests {
     #[test]
     fn names_say_what_is_run() {
         let parse = |name: &str| Tool::parse(name).unwrap();
-        assert_eq!(parse("haul-udt").kind, Kind::HaulUdt { declared: false });
+        let control = Control::Default;
+        assert_eq!(parse("haul-udt").kind, Kind::HaulUdt { control });
+        let control = Control::Named("htcp".into());
+        assert_eq!(parse("haul-udt-htcp").kind, Kind::HaulUdt { control });
+        let rate = Rate { bps: 300_000_000 };
+        assert_eq!(parse("udp-300Mbit").kind, Kind::Udp { rate });
+        let offered = parse("udp-736Mbit").offers_bps(1_500).unwrap();
+        assert!((offered - 750e6).abs() < 1.0);
         assert!(parse("haul-udt-rate").is_declared());
         assert_eq!(parse("haul-tcp-8").streams, 8);
         let congestion = Some("bbr".to_string());
         assert_eq!(parse("haul-tcp-bbr-2").kind, Kind::HaulTcp { congestion });
         let congestion = "cubic".to_string();
         assert_eq!(parse("iperf3-cubic-8").kind, Kind::Iperf { congestion });
-        for wrong in ["", "iperf3", "libudt-2", "haul-udt-0", "quic", "haul-x"] {
+        for wrong in [
+            "",
+            "iperf3",
+            "libudt-2",
+            "haul-udt-0",
+            "quic",
+            "haul-x",
+            "udp-",
+            "udp-x",
+        ] {
             assert!(Tool::parse(wrong).is_err(), "{wrong}");
         }
     }

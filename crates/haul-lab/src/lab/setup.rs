@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use haul_io::netns::{NetNs, device, write_file};
 use haul_io::tun::{TUN_DEVICE, Tun};
 
-use super::topology::{HostPlan, Plan, WAN};
-use super::{Host, Lab, kernel, privilege};
+use super::topology::{Cable, HostPlan, Plan, WAN};
+use super::{Emulators, Host, Lab, kernel, privilege};
 use crate::emulator::Emulator;
 
 /// What every host is tuned to, so that the path is what limits a transfer.
@@ -35,25 +35,47 @@ const FORWARDING: [(&str, &str); 2] = [
 ];
 
 /// Everything, with the path emulated here.
-pub(super) fn with_tun(lab: &Lab, plan: &Plan) -> Result<Emulator> {
-    let mut ends = plan.wan.into_iter().map(|host| {
+pub(super) fn with_tun(lab: &Lab, plan: &Plan) -> Result<Emulators> {
+    let open = |host: usize, device: &str| {
         lab.hosts[host]
             .netns
-            .run(|| Tun::open(Path::new(TUN_DEVICE), WAN))?
+            .run(|| Tun::open(Path::new(TUN_DEVICE), device))?
             .map_err(|error| privilege::tun_error(&error))
-    });
-    let (Some(a), Some(b)) = (ends.next().transpose()?, ends.next().transpose()?) else {
-        bail!("a path has two ends");
     };
-    configure(lab, plan)?;
-    Emulator::start(&lab.scenario, a, b)
+    let [a, b] = plan.wan;
+    let path = (lab.scenario.clone(), open(a, WAN)?, open(b, WAN)?);
+    let mut edges = Vec::new();
+    for (index, cable) in plan.cables.iter().enumerate() {
+        let Some(scenario) = lab.scenario.of_edge(index) else {
+            break;
+        };
+        let host = (cable.host, cable.host_device);
+        let gateway = (cable.gateway, cable.gateway_device.as_str());
+        // Hosts are numbered from the a side to the b side.
+        let [a, b] = if cable.host < cable.gateway {
+            [host, gateway]
+        } else {
+            [gateway, host]
+        };
+        edges.push((scenario, open(a.0, a.1)?, open(b.0, b.1)?));
+    }
+    let cables: &[Cable] = if edges.is_empty() { &plan.cables } else { &[] };
+    configure(lab, plan, cables)?;
+    let start = |(scenario, a, b)| Emulator::start(&scenario, a, b);
+    Ok(Emulators {
+        path: start(path)?,
+        edges: edges.into_iter().map(start).collect::<Result<_>>()?,
+    })
 }
 
 /// Everything, with the path emulated by the kernel.
 pub(super) fn with_kernel(lab: &Lab, plan: &Plan) -> Result<()> {
+    if lab.scenario.edge.is_some() {
+        bail!("edges are not emulated by the kernel: leave out `--emulator kernel`");
+    }
     let [a, b] = plan.wan.map(|host| &lab.hosts[host].netns);
     join(a, WAN, b, WAN)?;
-    configure(lab, plan)?;
+    configure(lab, plan, &plan.cables)?;
     kernel::shape(a, &lab.scenario.forward)?;
     kernel::shape(b, &lab.scenario.reverse)
 }
@@ -66,27 +88,27 @@ pub(super) fn with_veth(lab: &Lab, plan: &Plan) -> Result<()> {
         // Where the kernel refuses, both ends do without, whatever runs between them.
         let _ = end.run(|| device::set_gro(WAN, true))?;
     }
-    configure(lab, plan)
+    configure(lab, plan, &plan.cables)
 }
 
 /// Packets dropped on their way into the emulator, on this host.
-pub(super) fn device_drops(netns: &NetNs) -> u64 {
+pub(super) fn device_drops(netns: &NetNs, devices: &[String]) -> u64 {
     let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
     let Ok(Ok(text)) = netns.run(read) else {
         return 0;
     };
-    let prefix = format!("{WAN}:");
-    let line = text
-        .lines()
-        .find_map(|line| line.trim_start().strip_prefix(&prefix));
-    // Eight columns of receive counters, then bytes, packets, errors and drops of transmission.
-    line.and_then(|line| line.split_whitespace().nth(11))
-        .and_then(|drops| drops.parse().ok())
-        .unwrap_or(0)
+    let drops = |line: &str| -> Option<u64> {
+        let (device, counters) = line.trim_start().split_once(':')?;
+        let counted = devices.iter().any(|emulated| emulated == device);
+        // Eight columns of receive counters, then bytes, packets, errors and drops of transmission.
+        let drops = counters.split_whitespace().nth(11)?;
+        counted.then(|| drops.parse().ok()).flatten()
+    };
+    text.lines().filter_map(drops).sum()
 }
 
-/// Parameters come first: devices made later begin with them.
-fn configure(lab: &Lab, plan: &Plan) -> Result<()> {
+/// Parameters come first: devices made later begin with them. `cables`: those that are to be laid.
+fn configure(lab: &Lab, plan: &Plan, cables: &[Cable]) -> Result<()> {
     for (host, host_plan) in lab.hosts.iter().zip(&plan.hosts) {
         host.netns.run(|| {
             tune(&TUNING);
@@ -96,7 +118,7 @@ fn configure(lab: &Lab, plan: &Plan) -> Result<()> {
             }
         })?;
     }
-    for cable in &plan.cables {
+    for cable in cables {
         let (gateway, host) = (
             &lab.hosts[cable.gateway].netns,
             &lab.hosts[cable.host].netns,

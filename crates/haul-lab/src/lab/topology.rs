@@ -11,9 +11,12 @@ pub(crate) const IPV6_MTU_MIN: u16 = 1280;
 /// The device at each end of the path.
 pub(crate) const WAN: &str = "wan";
 
+/// A host's device towards its gateway.
+const LAN: &str = "lan";
+
 /// Packets that may wait for the emulator: 3 ms of single packets at 16 Gb/s. Were they all
 /// super-packets, they would take 256 MiB.
-const WAN_QUEUE_PACKETS: u32 = 4096;
+const EMULATED_QUEUE_PACKETS: u32 = 4096;
 
 /// What is to be made.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub(crate) struct HostPlan {
     pub(crate) addresses: Addresses,
     /// Lines that bring up its devices, once they are there.
     pub(crate) batch: Vec<String>,
+    /// Devices behind which something is emulated.
+    pub(crate) emulated: Vec<String>,
     /// Devices that join arriving packets, so that a gateway forwards super-packets.
     pub(crate) gro_devices: Vec<String>,
     pub(crate) forwards: bool,
@@ -72,7 +77,7 @@ pub(crate) fn plan(scenario: &Scenario) -> Plan {
 fn pair(scenario: &Scenario) -> Plan {
     let hosts = ["a", "b"].into_iter().zip(1..).map(|(name, number)| {
         let mut host = HostPlan::new(name.into(), WAN_SUBNET.address(number), false);
-        host.bring_up_wan(scenario, WAN_SUBNET.address(number));
+        host.bring_up_emulated(scenario, WAN, WAN_SUBNET.address(number));
         host
     });
     Plan {
@@ -101,7 +106,7 @@ fn gateways(scenario: &Scenario) -> Plan {
         let far = WAN_SUBNET.address(3 - number);
         plan.hosts[gateway].forwards = true;
         plan.hosts[gateway].addresses = own;
-        plan.hosts[gateway].bring_up_wan(scenario, own);
+        plan.hosts[gateway].bring_up_emulated(scenario, WAN, own);
         plan.hosts[gateway].default_route(scenario, far);
         for index in 0..sides {
             let host = if side == 0 { index } else { sides + 2 + index };
@@ -118,17 +123,22 @@ impl Plan {
         let subnet = Subnet(offset + side);
         let (near, end) = (subnet.address(1), subnet.address(2));
         let device = format!("lan{}", index + 1);
-        self.hosts[gateway].bring_up(scenario, &device, near);
-        self.hosts[gateway].gro_devices.push(device.clone());
         self.hosts[host].addresses = end;
-        self.hosts[host].bring_up(scenario, "lan", end);
-        self.hosts[host].gro_devices.push("lan".into());
+        for (index, device, own) in [(gateway, device.as_str(), near), (host, LAN, end)] {
+            let end = &mut self.hosts[index];
+            if scenario.edge.is_some() {
+                end.bring_up_emulated(scenario, device, own);
+            } else {
+                end.bring_up(scenario, device, own);
+                end.gro_devices.push(device.into());
+            }
+        }
         self.hosts[host].default_route(scenario, near);
         self.cables.push(Cable {
             gateway,
             gateway_device: device,
             host,
-            host_device: "lan",
+            host_device: LAN,
         });
     }
 }
@@ -140,19 +150,23 @@ impl HostPlan {
             name,
             addresses,
             batch,
+            emulated: Vec::new(),
             gro_devices: Vec::new(),
             forwards,
         }
     }
 
-    fn bring_up_wan(&mut self, scenario: &Scenario, own: Addresses) {
-        self.batch
-            .push(format!("link set {WAN} txqueuelen {WAN_QUEUE_PACKETS}"));
+    fn bring_up_emulated(&mut self, scenario: &Scenario, device: &str, own: Addresses) {
+        self.emulated.push(device.into());
+        self.batch.push(format!(
+            "link set {device} txqueuelen {EMULATED_QUEUE_PACKETS}"
+        ));
         if scenario.mtu >= IPV6_MTU_MIN {
             // Without a link-local address the path carries nothing that nobody sent.
-            self.batch.push(format!("link set {WAN} addrgenmode none"));
+            self.batch
+                .push(format!("link set {device} addrgenmode none"));
         }
-        self.bring_up(scenario, WAN, own);
+        self.bring_up(scenario, device, own);
     }
 
     fn bring_up(&mut self, scenario: &Scenario, device: &str, own: Addresses) {
@@ -210,6 +224,24 @@ mod tests {
                 .iter()
                 .all(|line| !line.contains("fd77"))
         );
+    }
+
+    #[test]
+    fn edges_are_emulated_where_they_are_asked_for() {
+        let text = "topology = \"gateways\"\n[path]\nrtt = \"1ms\"\n";
+        let devices = |text: &str| -> Vec<Vec<String>> {
+            let hosts = planned(text).hosts.into_iter();
+            hosts.map(|host| host.emulated).collect()
+        };
+        let path = [vec![], vec!["wan"], vec!["wan"], vec![]];
+        assert_eq!(devices(text), path);
+        let edges = [
+            vec!["lan"],
+            vec!["wan", "lan1"],
+            vec!["wan", "lan1"],
+            vec!["lan"],
+        ];
+        assert_eq!(devices(&format!("{text}[edge]\nrtt = \"2ms\"")), edges);
     }
 
     #[test]

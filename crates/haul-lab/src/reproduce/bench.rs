@@ -1,21 +1,25 @@
-//! One measurement: `haul bench rdma` between hosts of a lab.
+//! One measurement: `haul bench rdma` or `haul bench run` between hosts of a lab.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use haul_report::machine;
 use serde_json::Value;
 
 use super::record::{Figure, Messages, Sample};
-use crate::compare::machine;
+use crate::compare::arriving;
 use crate::compare::session::{Running, Session, Stop, spawn};
 use crate::compare::tool::Plan;
 use crate::lab::{Engine, Lab};
 use crate::report::Report;
 use crate::scenario::Scenario;
 
-/// Where `haul bench rdma serve` listens.
+/// Where `haul bench serve` listens; for other traffic there is a server of its own.
 const PORT: u16 = 4726;
+const BESIDE_PORT: u16 = 4727;
+/// Other traffic begins so much earlier.
+const LEAD: Duration = Duration::from_secs(1);
 /// A measurement that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -26,6 +30,8 @@ pub(super) struct Context<'a> {
     pub(super) repeat: u16,
     /// How long each size is measured.
     pub(super) time_ms: u64,
+    /// What the figures after this one take, about.
+    pub(super) later: Duration,
 }
 
 /// A lab with a server on host `b`.
@@ -34,6 +40,8 @@ pub(super) struct Bench<'a> {
     lab: Lab,
     plan: Plan,
     server: Running,
+    /// The server of other traffic.
+    beside: Option<(Plan, Running)>,
     /// The processors were busy when it began.
     busy: bool,
 }
@@ -41,6 +49,16 @@ pub(super) struct Bench<'a> {
 impl Context<'_> {
     /// A fresh lab: between hosts joined directly, or by the path that is described.
     pub(super) fn bench(&self, path: Option<&str>, seed: u64) -> Result<Bench<'_>, Stop> {
+        self.bench_with(path, seed, "")
+    }
+
+    /// The same, whose server has these options: `haul bench rdma` needs the same `--channel` at both ends.
+    pub(super) fn bench_with(
+        &self,
+        path: Option<&str>,
+        seed: u64,
+        options: &str,
+    ) -> Result<Bench<'_>, Stop> {
         let busy = machine::settle(self.session.settle) > machine::IDLE_SHARE;
         let text = path.unwrap_or("rtt = \"0ms\"\n");
         let mut scenario = Scenario::parse("reproduce", &format!("[path]\n{text}"))?;
@@ -50,28 +68,35 @@ impl Context<'_> {
             None => Engine::None,
         };
         let lab = Lab::start_with(&scenario, engine)?;
-        let plan = Plan {
-            server: self.words("serve --listen 0.0.0.0 --allow-insecure --quiet"),
-            client: Vec::new(),
-            port: PORT,
-            udp: false,
-            server_ends: false,
-        };
+        let plan = self.plan(PORT, options);
         let server = self.session.serve(&lab, &plan)?;
         Ok(Bench {
             context: self,
             lab,
             plan,
             server,
+            beside: None,
             busy,
         })
     }
 
+    /// A server of `haul bench`.
+    fn plan(&self, port: u16, options: &str) -> Plan {
+        let flags =
+            format!("serve --listen 0.0.0.0 --allow-insecure --quiet --port {port} {options}");
+        Plan {
+            server: self.words(&flags),
+            client: Vec::new(),
+            port,
+            udp: false,
+            server_ends: false,
+        }
+    }
+
+    /// `haul bench` and these words.
     fn words(&self, flags: &str) -> Vec<OsString> {
         let mut words = vec![self.session.programs.haul.clone().into_os_string()];
-        let rest = ["bench", "rdma"]
-            .into_iter()
-            .chain(flags.split_whitespace());
+        let rest = ["bench"].into_iter().chain(flags.split_whitespace());
         words.extend(rest.map(OsString::from));
         words
     }
@@ -83,23 +108,76 @@ impl Bench<'_> {
         &self.lab
     }
 
-    /// Measures; what `--json` says. The command is noted once.
+    /// Measures the verbs: what `haul bench rdma --json` says. The command is noted once.
     pub(super) fn ask(&mut self, flags: &str, figure: &mut Figure) -> Result<Value, Stop> {
-        let flags = format!("b --time {}ms {flags}", self.context.time_ms);
-        let command = format!("haul bench rdma {flags}");
-        if !figure.commands.contains(&command) {
-            figure.commands.push(command.clone());
+        let command = format!("rdma b --time {}ms {flags}", self.context.time_ms);
+        figure.command(format!("haul bench {command}"));
+        let client = self.client(&command)?;
+        self.answer(client, &command)
+    }
+
+    /// Measures the path: what `haul bench run --json` says. The command is noted, with the path, once.
+    pub(super) fn run(&self, flags: &str, path: &str, figure: &mut Figure) -> Result<Value, Stop> {
+        let command = format!("run b {flags}");
+        figure.command(format!("{path}: haul bench {command}"));
+        let client = self.client(&command)?;
+        self.answer(client, &command)
+    }
+
+    /// The same, with what arrived at the device of `b` in each 100 ms: the end of each, ms, and bits per second.
+    pub(super) fn run_watched(
+        &self,
+        flags: &str,
+        rtt_s: f64,
+        path: &str,
+        figure: &mut Figure,
+    ) -> Result<(Value, Vec<(u32, f64)>), Stop> {
+        let host = self.lab.host("b")?;
+        let (found, arrived) = arriving(host.netns(), rtt_s, || self.run(flags, path, figure));
+        let spans = (100..).step_by(100).zip(arrived);
+        Ok((found?, spans.map(|(at, bits)| (at, bits * 10.0)).collect()))
+    }
+
+    /// The same, which sends for `time`, beside other traffic, which lasts twice as long and more, because connecting and what
+    /// is on its way at the end take time; a measurement that outlasts it fails. What both say. Each has a server of its own, because a server
+    /// serves one at a time.
+    pub(super) fn run_beside(
+        &mut self,
+        (flags, other): (&str, &str),
+        time: Duration,
+        path: &str,
+        figure: &mut Figure,
+    ) -> Result<(Value, Value), Stop> {
+        let plan = self.context.plan(BESIDE_PORT, "");
+        let server = self.context.session.serve(&self.lab, &plan)?;
+        self.beside = Some((plan, server));
+        let ms = (2 * time + 3 * LEAD).as_millis();
+        let other = format!("run b:{BESIDE_PORT} {other} --time {ms}ms");
+        figure.command(format!("{path}: haul bench {other}, beside the next one"));
+        let mut traffic = self.client(&other)?;
+        self.context.session.pause(LEAD)?;
+        let found = self.run(flags, path, figure)?;
+        if traffic.is_over()? {
+            let why = "the other traffic was over before the measurement: the machine is too busy";
+            return Err(Stop::Failed(anyhow!(why)));
         }
-        let line = self.context.words(&format!("{flags} --json --quiet"));
-        let mut client = spawn(&self.lab, "a", &line)?;
+        let theirs = self.answer(traffic, &other)?;
+        Ok((found, theirs))
+    }
+
+    fn client(&self, command: &str) -> Result<Running, Stop> {
+        let line = self.context.words(&format!("{command} --json --quiet"));
+        Ok(spawn(&self.lab, "a", &line)?)
+    }
+
+    fn answer(&self, mut client: Running, command: &str) -> Result<Value, Stop> {
         let ended = self.context.session.wait(&mut client, PATIENCE)?;
         if !ended.status.success() {
-            return Err(Stop::Failed(
-                client.failure("the client", &ended).context(command),
-            ));
+            let why = client.failure("the client", &ended);
+            return Err(Stop::Failed(why.context(format!("haul bench {command}"))));
         }
         let json = serde_json::from_str(&client.stdout());
-        Ok(json.with_context(|| format!("cannot understand what `{command}` printed"))?)
+        Ok(json.with_context(|| format!("cannot understand what `haul bench {command}` printed"))?)
     }
 
     /// Ends the server, and says what was wrong with the path.
@@ -107,6 +185,9 @@ impl Bench<'_> {
         self.context
             .session
             .end_server(&self.plan, &mut self.server)?;
+        if let Some((plan, server)) = &mut self.beside {
+            self.context.session.end_server(plan, server)?;
+        }
         let mut found = Report::from(self.lab.stats()).warnings();
         if self.lab.stats().path.is_none() {
             found.clear();

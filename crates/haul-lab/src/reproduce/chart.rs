@@ -2,7 +2,9 @@
 //! nothing to go along, bars from zero on.
 
 use super::record::{Along, Chart, Point, Series, figure};
-use crate::svg::{COLOURS, STYLE, escaped, text};
+use haul_report::axis::Kind;
+use haul_report::chart::Heat;
+use haul_report::svg::{COLOURS, STYLE, escaped, text};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 380.0;
@@ -20,14 +22,41 @@ struct Scale {
     /// Exponents of ten, or percent.
     values: (f64, f64),
     percent: bool,
+    /// Places in equal steps, too.
+    equal: bool,
 }
 
 /// The picture.
 pub(super) fn render(chart: &Chart) -> String {
-    if chart.along == Along::Nothing {
-        return bars(chart);
+    match chart.along {
+        Along::Nothing => bars(chart),
+        _ if chart.heat => heat(chart),
+        _ => lines(chart),
     }
-    lines(chart)
+}
+
+/// Series from below, places from left to right.
+fn heat(chart: &Chart) -> String {
+    let places = chart.sizes();
+    let row = |series: &Series| {
+        let value = |at: &u32| {
+            series
+                .points
+                .iter()
+                .find(|point| point.at == *at)
+                .map(|point| point.value)
+        };
+        (series.name.clone(), places.iter().map(value).collect())
+    };
+    let heat = Heat {
+        title: format!("{}, {}", chart.title, chart.unit),
+        x: axis_words(chart.along).into(),
+        y: String::new(),
+        kind: Kind::Number,
+        columns: places.iter().map(|&at| chart.place(at)).collect(),
+        rows: chart.series.iter().map(row).collect(),
+    };
+    heat.svg()
 }
 
 /// A bar for each series: its median, and a line from the least run to the most.
@@ -106,16 +135,20 @@ fn lines(chart: &Chart) -> String {
 }
 
 fn legend(chart: &Chart) -> String {
-    let mut x = LEFT;
+    let (mut x, mut y) = (LEFT, 40.0);
     let mut svg = String::new();
     for (series, colour) in chart.series.iter().zip(COLOURS) {
+        let wide = 52.0 + 7.0 * f64_of(series.name.chars().count() as u64);
+        if x > LEFT && x + wide > WIDTH {
+            (x, y) = (LEFT, y + 18.0);
+        }
         let dash = if series.level { " dash" } else { "" };
         svg += &format!(
-            "<line class=\"line{dash}\" stroke=\"{colour}\" x1=\"{x:.1}\" x2=\"{:.1}\" y1=\"44\" y2=\"44\"/>\n",
+            "<line class=\"line{dash}\" stroke=\"{colour}\" x1=\"{x:.1}\" x2=\"{:.1}\" y1=\"{y}\" y2=\"{y}\"/>\n",
             x + 24.0
         );
-        svg += &text(x + 30.0, 48.0, "", "start", &series.name);
-        x += 52.0 + 7.0 * f64_of(series.name.chars().count() as u64);
+        svg += &text(x + 30.0, y + 4.0, "", "start", &series.name);
+        x += wide;
     }
     svg
 }
@@ -161,8 +194,9 @@ impl Scale {
     /// None where there is nothing to show.
     fn of(chart: &Chart) -> Option<Self> {
         let sizes = chart.sizes();
-        let exponent = |bytes: &u32| f64::from(*bytes).max(1.0).log2();
-        let (first, last) = (sizes.first().map(exponent)?, sizes.last().map(exponent)?);
+        let equal = matches!(chart.along, Along::Miles | Along::Cross | Along::Repetition);
+        let place = |at: &u32| place(*at, equal);
+        let (first, last) = (sizes.first().map(place)?, sizes.last().map(place)?);
         let points = chart.series.iter().flat_map(|series| &series.points);
         let values = points.map(|point| point.value).filter(|value| *value > 0.0);
         let (low, high) = values.fold((f64::MAX, 0.0), |(low, high): (f64, f64), value| {
@@ -180,12 +214,12 @@ impl Scale {
             sizes: (first, last.max(first + 1.0)),
             values,
             percent: chart.percent,
+            equal,
         })
     }
 
     fn x(&self, bytes: u32) -> f64 {
-        let share =
-            (f64::from(bytes).max(1.0).log2() - self.sizes.0) / (self.sizes.1 - self.sizes.0);
+        let share = (place(bytes, self.equal) - self.sizes.0) / (self.sizes.1 - self.sizes.0);
         LEFT + share * (WIDTH - LEFT - RIGHT)
     }
 
@@ -235,8 +269,8 @@ impl Scale {
         for bytes in sizes.into_iter().step_by(every) {
             let x = self.x(bytes);
             let place = match chart.along {
-                Along::Bytes => size(bytes),
-                Along::Clients | Along::Nothing => bytes.to_string(),
+                Along::Bytes | Along::Burst => size(bytes),
+                _ => chart.place(bytes),
             };
             svg += &text(x, HEIGHT - BOTTOM + 18.0, "small", "middle", &place);
         }
@@ -246,12 +280,33 @@ impl Scale {
             HEIGHT - 14.0,
             "small",
             "middle",
-            match chart.along {
-                Along::Bytes => "bytes of a message",
-                Along::Clients => "clients",
-                Along::Nothing => "",
-            },
+            axis_words(chart.along),
         )
+    }
+}
+
+/// What stands below an axis.
+fn axis_words(along: Along) -> &'static str {
+    match along {
+        Along::Bytes => "bytes of a message",
+        Along::Clients => "clients",
+        Along::Milliseconds => "milliseconds",
+        Along::PerMillion => "packets lost of a million",
+        Along::Connections => "connections at a time",
+        Along::Burst => "burst that the policer lets pass",
+        Along::Miles => "miles",
+        Along::Cross => "other traffic, percent of the path's rate",
+        Along::Repetition => "repetition",
+        Along::Nothing => "",
+    }
+}
+
+/// Where a place lies: an exponent of two, or itself.
+fn place(at: u32, equal: bool) -> f64 {
+    if equal {
+        f64::from(at)
+    } else {
+        f64::from(at).max(1.0).log2()
     }
 }
 

@@ -1,19 +1,19 @@
 //! One page with everything in it: no script, no picture, no style from elsewhere.
 
 use super::chart;
-use super::record::{Along, Chart, Claim, Figure, Results, figure};
-use crate::svg::escaped;
+use super::record::{Chart, Claim, Figure, Results, figure};
+use haul_report::svg::escaped;
 
 const STYLE: &str = "<style>\
 :root{color-scheme:light dark;--ink:#1c1c1c;--paper:#ffffff;--line:#d0d0d0;--good:#1a7a2e;--bad:#b3261e;--quiet:#666}\
 @media(prefers-color-scheme:dark){:root{--ink:#e8e8e8;--paper:#161616;--line:#444;--good:#6fce82;--bad:#ff8a80;--quiet:#aaa}}\
 body{font:16px/1.5 sans-serif;color:var(--ink);background:var(--paper);max-width:900px;margin:2em auto;padding:0 1em}\
 h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2.2em;border-top:1px solid var(--line);padding-top:1em}\
-svg{width:100%;height:auto;display:block;margin:.6em 0}\
+svg{width:100%;height:auto;display:block;margin:.6em 0}svg .onDark{fill:#fff}svg .onLight{fill:#1c1c1c}\
 table{border-collapse:collapse;margin:.6em 0;font-variant-numeric:tabular-nums}\
 td,th{padding:.2em .8em .2em 0;text-align:right;vertical-align:top}th{border-bottom:1px solid var(--line)}\
 td:first-child,th:first-child,.words td,.words th{text-align:left}\
-.words td:nth-child(n+3){white-space:nowrap}.yes{color:var(--good)}.no{color:var(--bad)}.quiet{color:var(--quiet)}\
+.words td:first-child,.words td:nth-child(n+3){white-space:nowrap}.yes{color:var(--good)}.no{color:var(--bad)}.quiet{color:var(--quiet)}\
 code,pre{font-size:.85em}pre{overflow-x:auto}summary{cursor:pointer;color:var(--quiet)}\
 .scroll{overflow-x:auto}</style>";
 
@@ -42,24 +42,37 @@ fn overview(results: &Results) -> String {
     let mut rows = String::new();
     for figure in &results.figures {
         for claim in &figure.claims {
-            rows += &format!(
-                "<tr><td><a href=\"#figure{0}\">{0}</a></td>{1}</tr>\n",
-                figure.number,
-                cells(claim)
-            );
+            rows += &format!("<tr><td>{}</td>{}</tr>\n", link(figure), cells(claim));
         }
         if let Some(why) = figure.not_run.iter().chain(&figure.failed).next() {
             rows += &format!(
-                "<tr><td><a href=\"#figure{0}\">{0}</a></td><td colspan=\"3\" class=\"quiet\">{1}: {2}</td></tr>\n",
-                figure.number,
+                "<tr><td>{}</td><td colspan=\"3\" class=\"quiet\">{}: {}</td></tr>\n",
+                link(figure),
                 escaped(figure.title),
                 escaped(why)
             );
         }
     }
     format!(
-        "<table class=\"words\"><tr><th>figure</th><th>claim</th><th>here</th><th></th></tr>\n{rows}</table>\n"
+        "<table class=\"words\"><tr><th></th><th>claim</th><th>here</th><th></th></tr>\n{rows}</table>\n"
     )
+}
+
+/// Where a figure is on the page.
+fn anchor(figure: &Figure) -> String {
+    figure.label().replace(' ', "")
+}
+
+fn link(figure: &Figure) -> String {
+    format!("<a href=\"#{}\">{}</a>", anchor(figure), figure.label())
+}
+
+/// With a capital letter.
+fn heading(label: &str) -> String {
+    let mut letters = label.chars();
+    letters.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(letters).collect()
+    })
 }
 
 fn cells(claim: &Claim) -> String {
@@ -78,8 +91,9 @@ fn cells(claim: &Claim) -> String {
 
 fn section(found: &Figure) -> String {
     let mut html = format!(
-        "<h2 id=\"figure{0}\">Figure {0}: {1}</h2>\n<p>{2}</p>\n",
-        found.number,
+        "<h2 id=\"{}\">{}: {}</h2>\n<p>{}</p>\n",
+        anchor(found),
+        heading(&found.label()),
         escaped(found.title),
         escaped(found.about)
     );
@@ -129,10 +143,7 @@ fn table(chart: &Chart) -> String {
                 })
             })
             .collect();
-        let place = match chart.along {
-            Along::Nothing => String::new(),
-            Along::Bytes | Along::Clients => at.to_string(),
-        };
+        let place = chart.place(at);
         rows += &format!("<tr><td>{place}</td>{cells}</tr>\n");
     }
     format!(

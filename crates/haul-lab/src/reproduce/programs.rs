@@ -1,6 +1,7 @@
 //! Unmodified programs between the hosts of a lab, natively and under `haul run`: what figures 9 to 11 share.
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,12 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use haul_io::process::Ended;
+use haul_report::machine;
 use serde_json::Value;
 
 use super::bench::Context;
 use super::record::Figure;
-use crate::compare::machine;
 use crate::compare::session::{Running, Stop, spawn};
+use crate::lab::topology::WAN;
 use crate::lab::{Engine, Lab};
 use crate::scenario::Scenario;
 
@@ -142,6 +144,21 @@ impl<'a> Stage<'a> {
         Ok(self.lab.host(host)?.addresses().v4.to_string())
     }
 
+    /// So many addresses of host a: its own, and others that it is given.
+    pub(super) fn addresses_of_a(&self, count: u32) -> Result<Vec<String>> {
+        let own = self.lab.host("a")?.addresses().v4;
+        let [a, b, c, _] = own.octets();
+        let mut addresses = vec![own.to_string()];
+        for number in 1..count {
+            let last = u8::try_from(100 + number).context("too many addresses")?;
+            let address = Ipv4Addr::new(a, b, c, last);
+            let line = format!("address add {address}/24 dev {WAN}");
+            tried(self.lab.command("a", "ip")?.args(line.split(' ')))?;
+            addresses.push(address.to_string());
+        }
+        Ok(addresses)
+    }
+
     /// Starts a program; its line is noted once, without what is different in every run.
     pub(super) fn start(
         &self,
@@ -155,9 +172,7 @@ impl<'a> Stage<'a> {
             .join(" ")
             .replace(&*self.reports.to_string_lossy(), "DIR");
         let told = format!("{host}: {told}");
-        if !figure.commands.contains(&told) {
-            figure.commands.push(told);
-        }
+        figure.command(told);
         spawn(&self.lab, host, &words)
     }
 

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use haul_report::machine::Machine;
+use haul_report::stats::median;
 use serde::Serialize;
 
 use super::bench::Context;
-use crate::compare::machine::Machine;
-use crate::compare::stats::median;
 
 /// Changes when a reader of `results.json` must.
 const SCHEMA: &str = "haul.reproduce/2";
@@ -29,6 +29,8 @@ pub(super) struct Results {
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Figure {
     pub(super) number: u32,
+    /// It is a table of the paper.
+    pub(super) table: bool,
     pub(super) title: &'static str,
     /// What was measured, and between what.
     pub(super) about: &'static str,
@@ -67,6 +69,20 @@ pub(super) enum Along {
     Bytes,
     /// Clients of a server.
     Clients,
+    /// Milliseconds: of a round trip, or since the beginning.
+    Milliseconds,
+    /// Packets lost of a million.
+    PerMillion,
+    /// Connections at a time.
+    Connections,
+    /// Bytes that a policer lets pass at once.
+    Burst,
+    /// Miles of a connection of the paper; 0 is its shortest, of 0.2.
+    Miles,
+    /// Other traffic, percent of the path's rate.
+    Cross,
+    /// The same again, from 1.
+    Repetition,
     /// There is no axis: a bar for each series.
     Nothing,
 }
@@ -77,6 +93,13 @@ impl Along {
         match self {
             Self::Bytes => "bytes",
             Self::Clients => "clients",
+            Self::Milliseconds => "ms",
+            Self::PerMillion => "lost of a million",
+            Self::Connections => "connections",
+            Self::Burst => "bytes of burst",
+            Self::Miles => "miles",
+            Self::Cross => "% of the path",
+            Self::Repetition => "repetition",
             Self::Nothing => "",
         }
     }
@@ -92,6 +115,9 @@ pub(super) struct Chart {
     pub(super) along: Along,
     /// From 0 to 100 in equal steps; otherwise powers of ten.
     pub(super) percent: bool,
+    /// Shown as colours: series by places.
+    #[serde(skip)]
+    pub(super) heat: bool,
     pub(super) series: Vec<Series>,
 }
 
@@ -179,7 +205,52 @@ impl Results {
     }
 }
 
+impl Results {
+    /// Every measurement, a line each.
+    pub(super) fn csv(&self) -> String {
+        let mut text = "figure,chart,unit,series,along,at,run,value,cpu_s_per_gb\n".to_string();
+        for figure in &self.figures {
+            for chart in &figure.charts {
+                let points = chart
+                    .series
+                    .iter()
+                    .flat_map(|series| series.points.iter().map(move |point| (series, point)));
+                for (series, point) in points {
+                    for (index, run) in point.runs.iter().enumerate() {
+                        let cpu = run
+                            .cpu_s_per_gb
+                            .map_or_else(String::new, |cpu| cpu.to_string());
+                        let _ = writeln!(
+                            text,
+                            "{},{},{},{},{},{},{index},{},{cpu}",
+                            figure.label(),
+                            quoted(&chart.title),
+                            quoted(chart.unit),
+                            quoted(&series.name),
+                            quoted(chart.along.head()),
+                            point.at,
+                            run.value
+                        );
+                    }
+                }
+            }
+        }
+        text
+    }
+}
+
+/// A field of a CSV file (RFC 4180).
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
 impl Figure {
+    /// How the paper calls it.
+    pub(super) fn label(&self) -> String {
+        let kind = if self.table { "table" } else { "figure" };
+        format!("{kind} {}", self.number)
+    }
+
     /// What the paper claims, against what was measured.
     pub(super) fn judge(&mut self) {
         if self.not_run.is_some() {
@@ -208,8 +279,15 @@ impl Figure {
         }
     }
 
+    /// Notes a command line once.
+    pub(super) fn command(&mut self, line: String) {
+        if !self.commands.contains(&line) {
+            self.commands.push(line);
+        }
+    }
+
     fn table(&self) -> String {
-        let mut text = format!("\nfigure {}: {}\n", self.number, self.title);
+        let mut text = format!("\n{}: {}\n", self.label(), self.title);
         if let Some(why) = &self.not_run {
             text += &format!("  {why}\n");
         }
@@ -243,12 +321,15 @@ impl Claim {
         }
     }
 
-    /// In a word.
+    /// In a word: a measurement agrees with a paper or differs; what the project claims holds or does not.
     pub(super) fn verdict(&self) -> &'static str {
-        match self.holds {
-            Some(true) => "holds",
-            Some(false) => "does not hold",
-            None => "not measured",
+        let ours = self.claim.starts_with("project");
+        match (self.holds, ours) {
+            (Some(true), false) => "agrees",
+            (Some(false), false) => "differs",
+            (Some(true), true) => "holds",
+            (Some(false), true) => "does not hold",
+            (None, _) => "not measured",
         }
     }
 
@@ -258,10 +339,30 @@ impl Claim {
     }
 }
 
+/// A chart without lines yet; one of percent goes from 0 to 100.
+pub(super) fn chart(title: &str, unit: &'static str, along: Along) -> Chart {
+    Chart {
+        title: title.into(),
+        unit,
+        along,
+        percent: unit == "%",
+        ..Chart::default()
+    }
+}
+
 impl Chart {
     /// A series by its name.
     pub(super) fn series(&self, name: &str) -> Option<&Series> {
         self.series.iter().find(|series| series.name == name)
+    }
+
+    /// How a place is said.
+    pub(super) fn place(&self, at: u32) -> String {
+        match (self.along, at) {
+            (Along::Nothing, _) => String::new(),
+            (Along::Miles, 0) => "0.2".into(),
+            _ => at.to_string(),
+        }
     }
 
     /// Adds a measurement.
@@ -295,10 +396,7 @@ impl Chart {
         }
         text.push('\n');
         for at in self.sizes() {
-            let place = match self.along {
-                Along::Nothing => String::new(),
-                Along::Bytes | Along::Clients => at.to_string(),
-            };
+            let place = self.place(at);
             let _ = write!(text, "  {place:>9}");
             for series in &self.series {
                 let point = series.points.iter().find(|point| point.at == at);
@@ -398,6 +496,55 @@ mod tests {
             (Some(30), Some(5))
         );
         assert_eq!(chart.sizes(), [1, 64]);
+    }
+
+    #[test]
+    fn papers_are_agreed_with_and_our_own_claims_hold() {
+        let verdict =
+            |words: &str, holds| Claim::new(words, Some((String::new(), holds))).verdict();
+        assert_eq!(verdict("paper: RDMA carries more", true), "agrees");
+        assert_eq!(verdict("papers: beyond 60 ms", false), "differs");
+        assert_eq!(verdict("project: at least 95 %", true), "holds");
+        assert_eq!(Claim::new("paper: x", None).verdict(), "not measured");
+    }
+
+    #[test]
+    fn every_run_is_a_line_of_csv() {
+        let mut chart = Chart {
+            title: "a \"b\", c".into(),
+            unit: "s",
+            along: Along::Miles,
+            ..Chart::default()
+        };
+        chart.add("one", 0, Sample::of(1.5));
+        chart.add("one", 0, Sample::of(2.5));
+        assert_eq!(
+            (chart.place(0), chart.place(1400)),
+            ("0.2".into(), "1400".into())
+        );
+        let figure = Figure {
+            number: 2,
+            table: true,
+            charts: vec![chart],
+            ..Figure::default()
+        };
+        let results = Results {
+            schema: SCHEMA,
+            paper: "",
+            machine: Machine::describe(),
+            quick: true,
+            repeat: 1,
+            time_ms: 1,
+            interrupted: None,
+            figures: vec![figure],
+        };
+        let csv = results.csv();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert_eq!(
+            lines[1],
+            r#"table 2,"a ""b"", c","s","one","miles",0,0,1.5,"#
+        );
     }
 
     #[test]

@@ -5,11 +5,12 @@
 //! there.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use haul_io::process::Ended;
+use haul_report::stats::median;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::bench::Context;
@@ -17,7 +18,6 @@ use super::datagram::told;
 use super::programs::{CARRIERS, Carrier, Folder, Stage};
 use super::record::{Figure, Sample};
 use crate::compare::session::{Running, Stop};
-use crate::compare::stats::median;
 use crate::compare::tool::Plan;
 use crate::lab::Lab;
 
@@ -31,6 +31,10 @@ const AT_A_TIME: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// New clients per second.
 const CLIENTS_PER_S: u32 = 1_500;
+/// Clients of one address, each of a port of its own: Linux gives out 28,232 (`net.ipv4.ip_local_port_range`).
+const PER_ADDRESS: u32 = 25_000;
+/// Clients of the last measurement.
+const MOST_CLIENTS: u32 = 100_000;
 /// Of the clients so many must have their call: by UDP one may be lost for good.
 const ENOUGH: f64 = 0.99;
 /// How often a call says something while it lasts, and how far apart.
@@ -91,12 +95,12 @@ pub(super) fn memory(context: &Context<'_>, figure: &mut Figure) -> Result<(), S
         figure.not_run = Some(format!("not run: {why}"));
         return Ok(());
     }
-    let files = raise_files()?;
+    let files = raise_files(u64::from(MOST_CLIENTS + SPARE))?;
     let folder = Folder::new()?;
     let counts: &[u32] = if context.quick {
         &[1_000]
     } else {
-        &[1_000, 10_000]
+        &[1_000, 10_000, MOST_CLIENTS]
     };
     for &clients in counts {
         if files < u64::from(clients + SPARE) {
@@ -182,14 +186,14 @@ fn serve(
 fn client(
     stage: &Stage<'_>,
     carrier: Carrier,
+    from: &str,
     sockets: Sockets,
     more: &str,
     figure: &mut Figure,
 ) -> Result<Running> {
     let line = format!(
-        "sipp {}:{PORT} -i {} -t {} -nostdin {more}",
+        "sipp {}:{PORT} -i {from} -t {} -nostdin {more}",
         stage.address("b")?,
-        stage.address("a")?,
         transport(carrier, sockets)
     );
     stage.start("a", &words(&line), figure)
@@ -208,7 +212,8 @@ fn call(
 ) -> Result<[Ended; 2], Stop> {
     let mut server = serve(context, stage, carrier, "-sn uas", MANY_FILES, figure)?;
     let more = format!("-sn uac {MANY_FILES} {more}");
-    let mut client = client(stage, carrier, Sockets::One, &more, figure)?;
+    let from = stage.address("a")?;
+    let mut client = client(stage, carrier, &from, Sockets::One, &more, figure)?;
     let a = context.session.wait(&mut client, PATIENCE)?;
     if !a.status.success() {
         return Err(Stop::Failed(client.failure("SIPp", &a)));
@@ -272,8 +277,12 @@ fn with_clients(
     clients: u32,
     figure: &mut Figure,
 ) -> Result<Memory, Stop> {
-    let (ours, theirs) = (folder.file("server.csv"), folder.file("client.csv"));
-    for path in [&ours, &theirs] {
+    let hosts = clients.div_ceil(PER_ADDRESS);
+    let ours = folder.file("server.csv");
+    let theirs: Vec<_> = (0..hosts)
+        .map(|host| folder.file(&format!("client{host}.csv")))
+        .collect();
+    for path in theirs.iter().chain([&ours]) {
         // It is there from the second run on.
         let _ = std::fs::remove_file(path);
     }
@@ -288,28 +297,44 @@ fn with_clients(
         context.session.pause(A_MOMENT)?;
     }
     let before = socket_objects()?;
-    let most = clients + SPARE / 2;
-    let more = |table: &Path| {
+    let more = |clients: u32, table: &Path| {
         format!(
-            "-max_socket {most} -buff_size 1000000 -trace_stat -fd 1 -stf {}",
+            "-max_socket {} -buff_size 1000000 -trace_stat -fd 1 -stf {}",
+            clients + SPARE / 2,
             table.display()
         )
     };
-    let mut server = serve(context, stage, carrier, &uas, &more(&ours), figure)?;
-    let load = format!(
-        "{uac} -m {clients} -l {clients} -r {CLIENTS_PER_S} {}",
-        more(&theirs)
-    );
-    let mut client = client(stage, carrier, Sockets::PerCall, &load, figure)?;
+    let load = more(clients, &ours);
+    let mut server = serve(context, stage, carrier, &uas, &load, figure)?;
+    let mut running = Vec::new();
+    let mut left = clients;
+    for (from, table) in stage.addresses_of_a(hosts)?.iter().zip(&theirs) {
+        let calls = left.min(PER_ADDRESS);
+        left -= calls;
+        let load = format!(
+            "{uac} -m {calls} -l {calls} -r {} {}",
+            CLIENTS_PER_S / hosts,
+            more(calls, table)
+        );
+        running.push(client(
+            stage,
+            carrier,
+            from,
+            Sockets::PerCall,
+            &load,
+            figure,
+        )?);
+    }
     let wanted = f64::from(clients) * ENOUGH;
+    let calls = |path: &PathBuf| last(path, "CurrentCall").unwrap_or(0.0);
     let all_there = |_: &Running| {
-        let taken = |path: &Path| last(path, "CurrentCall").is_some_and(|now| now >= wanted);
-        Ok((taken(&ours) && taken(&theirs)).then_some(()))
+        let there = theirs.iter().map(calls).sum::<f64>();
+        Ok((there.min(calls(&ours)) >= wanted).then_some(()))
     };
-    let limit = PATIENCE;
+    let limit = PATIENCE + Duration::from_secs((2 * clients / CLIENTS_PER_S).into());
     context
         .session
-        .until(&mut client, "a call of each client", limit, all_there)?;
+        .until(&mut server, "a call of each client", limit, all_there)?;
     // The last ones still have something to say.
     context.session.pause(APART * INFOS + A_MOMENT)?;
     let kernel = (socket_objects()? - before).max(0.0);
@@ -319,7 +344,9 @@ fn with_clients(
         // Both hosts are this machine: each is counted by how many of the sockets it has.
         kernel: kernel * b / (a + b).max(1.0),
     };
-    stage.end(&mut client)?;
+    for client in &mut running {
+        stage.end(client)?;
+    }
     stage.end(&mut server)?;
     stage.check_carried("b", figure)?;
     Ok(memory)
@@ -487,15 +514,22 @@ fn in_use(sockstat: &str) -> f64 {
     counts.sum()
 }
 
-/// As many open files as this process, and those that it starts, may have.
-fn raise_files() -> Result<u64> {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let limit = Rlimit {
-        current: maximum,
-        maximum,
+/// As many open files as this process, and those that it starts, may have: `wanted`, if it may say so, or what it is given.
+fn raise_files(wanted: u64) -> Result<u64> {
+    let given = getrlimit(Resource::Nofile).maximum;
+    let raise = |maximum: Option<u64>| {
+        let limit = Rlimit {
+            current: maximum,
+            maximum,
+        };
+        setrlimit(Resource::Nofile, limit).map(|()| maximum.unwrap_or(u64::MAX))
     };
-    setrlimit(Resource::Nofile, limit).context("cannot raise the limit of open files")?;
-    Ok(maximum.unwrap_or(u64::MAX))
+    if given.is_some_and(|given| given < wanted)
+        && let Ok(files) = raise(Some(wanted))
+    {
+        return Ok(files);
+    }
+    raise(given).context("cannot raise the limit of open files")
 }
 
 #[cfg(test)]

@@ -12,6 +12,10 @@ pub const BUILTIN: &[(&str, &str)] = &[
         "gateways",
         include_str!("../../../../scenarios/gateways.toml"),
     ),
+    (
+        "gridftp",
+        include_str!("../../../../scenarios/gridftp.toml"),
+    ),
     ("jumbo", include_str!("../../../../scenarios/jumbo.toml")),
     ("lossy", include_str!("../../../../scenarios/lossy.toml")),
     ("metro", include_str!("../../../../scenarios/metro.toml")),

@@ -71,12 +71,11 @@ pub(super) enum Door {
 }
 
 impl Door {
-    fn open(transport: Transport, address: SocketAddr) -> io::Result<Self> {
-        Ok(match transport {
+    fn open(rnic: &Rnic, address: SocketAddr) -> io::Result<Self> {
+        Ok(match rnic.transport {
             Transport::IwarpUdt => {
                 let secret = haul_io::random::bytes()?;
-                let options = super::udt::options();
-                let acceptor = crate::udt::Acceptor::bind(address, &options, secret)?;
+                let acceptor = crate::udt::Acceptor::bind(address, &rnic.udt, secret)?;
                 Self::Udt(Box::new(acceptor))
             }
             _ => Self::Tcp(Acceptor::bind(address)?),
@@ -114,7 +113,7 @@ impl Listener {
         channel: &Arc<CmEvents>,
         backlog: u32,
     ) -> Result<Self> {
-        let acceptor = Door::open(rnic.transport, address).map_err(Error::os("listening"))?;
+        let acceptor = Door::open(&rnic, address).map_err(Error::os("listening"))?;
         let address = acceptor.local_addr().map_err(Error::os("listening"))?;
         let shard = rnic.first_shard();
         let number = shard.with(|inner| inner.listen(acceptor, channel, backlog))?;

@@ -29,6 +29,7 @@ pub(super) struct Rnic {
     pub(super) registry: Registry,
     pub(super) async_events: Arc<AsyncEvents>,
     pub(super) socket_buffer: Option<usize>,
+    pub(super) udt: crate::udt::Options,
     engines: Vec<Engine>,
     /// Completion queues that are armed.
     armed: Arc<AtomicU32>,
@@ -76,6 +77,7 @@ impl Rnic {
             registry,
             async_events: Arc::new(events::async_events()?),
             socket_buffer: options.socket_buffer,
+            udt: super::udt::options(options.rate_bps),
             engines,
             armed,
             next_pd: AtomicU32::new(1),

@@ -56,6 +56,9 @@ pub struct Options {
     pub shards: usize,
     /// Ask for this size of the sockets' buffers, octets; the kernel finds its own where there is none.
     pub socket_buffer: Option<usize>,
+    /// Send at this rate over UDT, wire bits per second, whatever the path does: for a circuit that is the user's. A congestion
+    /// control finds the rate where there is none.
+    pub rate_bps: Option<u64>,
     /// Write all that is sent and received to this file, as a packet capture.
     pub pcap: Option<PathBuf>,
 }
@@ -68,6 +71,7 @@ impl Default for Options {
             strict: false,
             shards: 1,
             socket_buffer: None,
+            rate_bps: None,
             pcap: None,
         }
     }
@@ -149,11 +153,13 @@ fn attributes(transport: Transport) -> DeviceAttributes {
         | DeviceCaps::ATOMIC
         | DeviceCaps::SEND_WITH_INVALIDATE
         | DeviceCaps::WRITE_WITH_IMM
+        | DeviceCaps::SEND_WITH_IMM
         | DeviceCaps::REMOTE_PLACEMENT
         | DeviceCaps::ENDPOINTS;
     let datagrams = DeviceCaps::UD
         | DeviceCaps::RD
         | DeviceCaps::WRITE_RECORD
+        | DeviceCaps::WRITE_WITH_IMM
         | DeviceCaps::ATOMIC
         | DeviceCaps::SEND_WITH_INVALIDATE;
     DeviceAttributes {

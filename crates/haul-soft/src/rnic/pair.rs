@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use arrayvec::ArrayVec;
 use haul_io::poller::Poller;
 use haul_io::stream::Stream;
+use haul_iwarp::wire::Features;
 use haul_iwarp::wire::rdmap::AtomicOp;
-use haul_iwarp::{Completion, CompletionKind, Event, QpConfig, Stag, Status, Time};
+use haul_iwarp::{Completion, CompletionKind, Event, Params, QpConfig, Stag, Status, Time};
 use haul_slab::Registry;
 use haul_verbs::cm::{CmEvent, Established};
 use haul_verbs::{
@@ -288,9 +289,6 @@ impl Pair {
             {
                 Err(Error::Invalid("an atomic's result has 8 octets"))
             }
-            (SendOp::SendWithImm(_), data) if data.total_len() > 0 => Err(Error::Unsupported(
-                "immediate data with the payload of a Send",
-            )),
             (SendOp::LocalInv(_), data) if data.total_len() > 0 => {
                 Err(Error::Invalid("an invalidation has no data"))
             }
@@ -313,7 +311,15 @@ impl Pair {
         match wr.op {
             SendOp::Send => steps.push(send(None)),
             SendOp::SendWithInv(rkey) => steps.push(send(Some(Stag(rkey)))),
-            SendOp::SendWithImm(imm) => steps.push(immediate(imm)),
+            SendOp::SendWithImm(data) if self.features().send_immediate => {
+                steps.push(haul_iwarp::SendOp::SendImmediate { data, solicited });
+            }
+            SendOp::SendWithImm(imm) if wr.data.total_len() == 0 => steps.push(immediate(imm)),
+            SendOp::SendWithImm(_) => {
+                return Err(Error::Unsupported(
+                    "immediate data with the payload of a Send with this peer",
+                ));
+            }
             SendOp::RdmaWrite(remote) => steps.push(write(remote)),
             SendOp::RdmaWriteWithImm(remote, imm) => {
                 steps.push(write(remote));
@@ -341,21 +347,31 @@ impl Pair {
         Ok(steps)
     }
 
+    fn params(&self) -> Option<Params> {
+        match &self.link {
+            Link::Up(link) => link.params(),
+            _ => None,
+        }
+    }
+
+    /// What the peer can do beyond RFC 5040; nothing before it is known.
+    fn features(&self) -> Features {
+        self.params()
+            .map_or_else(Features::default, |params| params.features)
+    }
+
     /// Whether the connection has what the requests need.
     fn check_steps(&self, steps: &Steps) -> Result<()> {
-        let Link::Up(link) = &self.link else {
-            return Ok(());
-        };
-        let Some(params) = link.params() else {
+        let Some(params) = self.params() else {
             return Ok(());
         };
         for op in steps {
             use haul_iwarp::SendOp::{Atomic, Immediate, Read};
             match op {
-                Atomic { .. } if !params.atomics => {
+                Atomic { .. } if !params.features.atomics => {
                     return Err(Error::Unsupported("an atomic with this peer"));
                 }
-                Immediate { .. } if !params.immediate => {
+                Immediate { .. } if !params.features.immediate => {
                     return Err(Error::Unsupported("immediate data with this peer"));
                 }
                 Atomic { .. } | Read { .. } if params.ord == 0 => {
@@ -658,6 +674,9 @@ impl Pair {
             } => {
                 let data = invalidated.map(|stag| WcData::InvalidatedRkey(stag.0));
                 (solicited, data.unwrap_or_default(), WcOpcode::Recv)
+            }
+            CompletionKind::ReceiveSendImmediate { data, solicited } => {
+                (solicited, WcData::Imm(data), WcOpcode::Recv)
             }
             CompletionKind::ReceiveImmediate { data, solicited } => {
                 let [_, _, _, _, a, b, c, d] = data.to_be_bytes();

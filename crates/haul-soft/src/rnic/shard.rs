@@ -123,6 +123,7 @@ pub(super) struct Inner {
     transport: Transport,
     config: StreamConfig,
     socket_buffer: Option<usize>,
+    udt: crate::udt::Options,
     tap: Option<Arc<Tap>>,
 }
 
@@ -211,6 +212,7 @@ impl Engine {
                 transport,
                 config,
                 socket_buffer: options.socket_buffer,
+                udt: super::udt::options(options.rate_bps),
                 tap,
             }),
             ready,

@@ -10,9 +10,11 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use haul_cc::{Algorithm, Rate};
 use haul_io::poller::{Interest, Poller};
-use haul_io::udp::{RecvBatch, UdpSocket};
+use haul_io::udp::{Received as Arrival, RecvBatch, UdpSocket};
 use haul_iwarp::{
     CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, Time,
 };
@@ -21,8 +23,10 @@ use haul_udt::{Connection, Event, Received, Seq, Transmit};
 use haul_verbs::QpStatistics;
 
 use super::buffers::place;
+use super::tap::Tap;
 use super::tcp::Env;
 use crate::udt::Options;
+use crate::udt::plain::random_identity;
 
 /// A UDT connection without a protocol above it yet.
 #[derive(Debug)]
@@ -41,6 +45,28 @@ pub(super) struct Lower {
     blocked: bool,
     /// The network says that nobody is there.
     refused: bool,
+    tap: Option<Tapped>,
+}
+
+/// Where the packets are shown.
+#[derive(Debug)]
+struct Tapped {
+    tap: Arc<Tap>,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Tapped {
+    fn sent(&self, bytes: &[u8], packet_len: usize) {
+        self.tap.datagrams(self.local, self.peer, bytes, packet_len);
+    }
+
+    fn received(&self, message: &Arrival<'_>) {
+        for datagram in message.datagrams() {
+            let len = datagram.len();
+            self.tap.datagrams(self.peer, self.local, datagram, len);
+        }
+    }
 }
 
 /// A UDT connection and the protocol above it.
@@ -75,8 +101,11 @@ const MESSAGES: usize = 8;
 const MESSAGE_BYTES: usize = 64 << 10;
 
 /// How links are opened.
-pub(super) fn options() -> Options {
+pub(super) fn options(rate_bps: Option<u64>) -> Options {
     let mut options = Options::default();
+    if let Some(rate_bps) = rate_bps {
+        options.config.control = Algorithm::Fixed(Rate::from_bps(rate_bps));
+    }
     options.config.kind = SocketKind::Datagram;
     options.config.slot_memory_bytes = SLOTS_BYTES;
     options
@@ -102,8 +131,12 @@ fn sequence(header: &[u8]) -> Seq {
 
 impl Lower {
     /// Begins to connect.
-    pub(super) fn connect(peer: SocketAddr, now: Time) -> io::Result<Self> {
-        let options = options();
+    pub(super) fn connect(
+        peer: SocketAddr,
+        options: &Options,
+        now: Time,
+        tap: Option<&Arc<Tap>>,
+    ) -> io::Result<Self> {
         let local: SocketAddr = if peer.is_ipv4() {
             (std::net::Ipv4Addr::UNSPECIFIED, 0).into()
         } else {
@@ -112,19 +145,27 @@ impl Lower {
         let socket = UdpSocket::bind(local, &options.socket_options(false))?;
         socket.connect(peer)?;
         let config = options.config_for(peer, socket.path_mtu());
-        let [a, b, c, d, e, f, g, h] = haul_io::random::bytes::<8>()?;
-        let own = haul_udt::Identity {
-            socket: haul_udt::wire::SocketId(u32::from_be_bytes([a, b, c, d]) >> 2 | 1),
-            initial: Seq::new(u32::from_be_bytes([e, f, g, h])),
-        };
+        let own = random_identity()?;
         let words = haul_udt::wire::Handshake::peer_words(peer.ip());
-        let seed = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
         let udt = Connection::connect(transport_time(now), config, own, words, seed);
-        Ok(Self::new(socket, peer, udt, own.initial))
+        Ok(Self::new(socket, peer, udt, own.initial, tap))
     }
 
-    pub(super) fn new(socket: UdpSocket, peer: SocketAddr, udt: Connection, initial: Seq) -> Self {
+    pub(super) fn new(
+        socket: UdpSocket,
+        peer: SocketAddr,
+        udt: Connection,
+        initial: Seq,
+        tap: Option<&Arc<Tap>>,
+    ) -> Self {
+        let tapped = |tap: &Arc<Tap>| Tapped {
+            tap: Arc::clone(tap),
+            local: socket.source_addr().unwrap_or_else(|_| socket.local_addr()),
+            peer,
+        };
         Self {
+            tap: tap.map(tapped),
             socket,
             peer,
             udt,
@@ -168,6 +209,9 @@ impl Lower {
             }
             let now = haul_cc::Time::from_ns(batch.now_ns());
             for message in batch.iter() {
+                if let Some(tap) = &self.tap {
+                    tap.received(&message);
+                }
                 for datagram in message.datagrams() {
                     // What is not of this opening is ignored.
                     let _ = self.udt.handle_datagram(now, now, datagram);
@@ -192,10 +236,12 @@ impl Lower {
             .poll_transmit(transport_time(now), &mut self.transmit)
         {
             let control = [IoSlice::new(&self.transmit.control)];
+            let len = self.transmit.control.len();
             // A lost packet is like any other.
-            let _ = self
-                .socket
-                .send_segments(self.peer, self.transmit.control.len(), &control);
+            let sent = self.socket.send_segments(self.peer, len, &control);
+            if let (Ok(_), Some(tap)) = (sent, &self.tap) {
+                tap.sent(&self.transmit.control, len);
+            }
         }
     }
 
@@ -209,7 +255,13 @@ impl Lower {
                 .socket
                 .send_segments(self.peer, self.segment_len, &slices)
             {
-                Ok(count) => self.gone += count,
+                Ok(count) => {
+                    if let Some(tap) = &self.tap {
+                        let taken = rest.len().min(count * self.segment_len);
+                        tap.sent(&rest[..taken], self.segment_len);
+                    }
+                    self.gone += count;
+                }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(false),
                     io::ErrorKind::ConnectionRefused if !self.refused => self.refused = true,
@@ -343,6 +395,9 @@ impl UdtLink {
             moved = true;
             let now = haul_cc::Time::from_ns(batch.now_ns());
             for message in batch.iter() {
+                if let Some(tap) = &self.lower.tap {
+                    tap.received(&message);
+                }
                 let arrived = haul_cc::Time::from_ns(message.arrived_ns);
                 for datagram in message.datagrams() {
                     self.handle_datagram(env, now, arrived, datagram);

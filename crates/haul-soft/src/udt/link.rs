@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -159,6 +160,11 @@ impl Link {
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Readable while something has happened on the socket.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
     }
 
     /// The receive buffer that the kernel gave, octets by its own count.
@@ -327,16 +333,24 @@ impl Link {
     /// Drives the handshake.
     pub(super) fn wait_open(&mut self, patient: bool) -> Result<(), LinkError> {
         self.patient = patient;
+        while !self.try_open()? {
+            self.sleep(None)?;
+        }
+        Ok(())
+    }
+
+    /// Drives the handshake as far as it goes now; whether the connection is open.
+    pub(super) fn try_open(&mut self) -> Result<bool, LinkError> {
         let mut outgoing = Outgoing::Memory { source: &Nothing };
         self.opening = true;
-        while self.connection.params().is_none() {
+        if self.connection.params().is_none() {
             self.turn(&mut outgoing, &mut NoSink)?;
-            if self.connection.params().is_none() {
-                self.sleep(None)?;
-            }
         }
-        self.opening = false;
-        self.flush(&mut outgoing)
+        self.opening = self.connection.params().is_none();
+        if !self.opening {
+            self.flush(&mut outgoing)?;
+        }
+        Ok(!self.opening)
     }
 
     /// Receives, lets timers act, sends.
@@ -498,20 +512,25 @@ impl Link {
 
     /// Waits for packets, the connection's deadline, `limit`, or a wake-up.
     pub(super) fn sleep(&mut self, limit: Option<Time>) -> Result<(), LinkError> {
-        let due = self.connection.poll_timeout(self.now);
-        let deadline = match (due, limit) {
+        let deadline = match (self.due(), limit.filter(|_| self.left.is_none())) {
             (Some(due), Some(limit)) => Some(due.min(limit)),
             (due, limit) => due.or(limit),
         };
-        let blocked = self.left.is_some();
+        self.wait(deadline)
+    }
+
+    /// When it is to be turned though nothing arrives. With packets that wait for room in the socket's buffer: never.
+    pub(super) fn due(&self) -> Option<Time> {
+        let due = self.connection.poll_timeout(self.now);
+        due.filter(|_| self.left.is_none())
+    }
+
+    /// Takes note of what has happened on the socket until `deadline`, and waits for that.
+    pub(super) fn wait(&mut self, deadline: Option<Time>) -> Result<(), LinkError> {
         self.poller
-            .wait(
-                &mut self.events,
-                deadline.filter(|_| !blocked).map(Time::as_ns),
-                self.clock,
-            )
+            .wait(&mut self.events, deadline.map(Time::as_ns), self.clock)
             .map_err(LinkError::Network)?;
-        if blocked && self.events.iter().any(|event| event.writable) {
+        if self.left.is_some() && self.events.iter().any(|event| event.writable) {
             self.poller
                 .modify(&self.socket, TOKEN, Interest::READ)
                 .map_err(LinkError::Network)?;

@@ -1,6 +1,7 @@
 //! Accepting: one socket listens and keeps no state; each accepted connection gets a socket of its own on the same port,
 //! connected to its peer, so that the kernel tells their packets apart.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,6 +36,8 @@ pub(crate) struct Acceptor {
     reply: Vec<u8>,
     /// Connections accepted last: their client may not have heard yet and ask again.
     recent: Vec<(SocketAddr, SocketId, Time)>,
+    /// Requests that came together with one that was handed out before them.
+    waiting: VecDeque<(Request, SocketAddr)>,
     next_socket: u32,
 }
 
@@ -143,6 +146,7 @@ impl Acceptor {
             batch: RecvBatch::new(8, 64 << 10, 0)?,
             reply: Vec::new(),
             recent: Vec::new(),
+            waiting: VecDeque::new(),
             next_socket: u32::from_be_bytes([a, b, c, d]) >> 2,
             socket,
         })
@@ -155,6 +159,11 @@ impl Acceptor {
     /// Answers what has arrived, up to the next request with a valid cookie; with it the address that it was sent to.
     pub(crate) fn next_request(&mut self) -> io::Result<Option<(Request, SocketAddr)>> {
         loop {
+            while let Some((request, local)) = self.waiting.pop_front() {
+                if !self.is_recent(&request) {
+                    return Ok(Some((request, local)));
+                }
+            }
             match self.socket.recv_batch(&mut self.batch) {
                 Ok(0) => return Ok(None),
                 Ok(_) => {}
@@ -163,7 +172,6 @@ impl Acceptor {
             }
             let now = Time::from_ns(self.batch.now_ns());
             self.recent.retain(|(.., at)| now.since(*at) < RECENT_NS);
-            let mut found = None;
             for message in self.batch.iter() {
                 let mut local = message.to.unwrap_or_else(|| self.socket.local_addr());
                 local.set_port(self.socket.local_addr().port());
@@ -177,13 +185,9 @@ impl Acceptor {
                             // A lost reply is like any lost packet: the client asks again.
                             let _ = self.socket.send_from(local, message.from, &self.reply);
                         }
-                        Reaction::Accept(request) if self.is_recent(&request) => {}
-                        Reaction::Accept(request) => found = found.or(Some((request, local))),
+                        Reaction::Accept(request) => self.waiting.push_back((request, local)),
                     }
                 }
-            }
-            if found.is_some() {
-                return Ok(found);
             }
         }
     }
@@ -233,5 +237,76 @@ impl Stop {
     pub fn stop(&self) {
         self.0.store(true, Ordering::Release);
         self.1.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that has its cookie, and has not asked with it yet.
+    struct Client {
+        socket: UdpSocket,
+        udt: Connection,
+        clock: Clock,
+        server: SocketAddr,
+    }
+
+    impl Client {
+        fn with_cookie(acceptor: &mut Acceptor) -> Self {
+            let (options, server, clock) =
+                (Options::default(), acceptor.local_addr(), Clock::new());
+            let local = (std::net::Ipv4Addr::LOCALHOST, 0).into();
+            let own = Identity {
+                socket: SocketId(7),
+                initial: haul_udt::Seq::new(1),
+            };
+            let words = haul_udt::wire::Handshake::peer_words(server.ip());
+            let config = options.config_for(server, None);
+            let now = Time::from_ns(clock.now_ns());
+            let mut client = Self {
+                socket: UdpSocket::bind(local, &options.socket_options(false)).unwrap(),
+                udt: Connection::connect(now, config, own, words, 1),
+                clock,
+                server,
+            };
+            client.ask();
+            let mut batch = RecvBatch::new(1, 2_048, 0).unwrap();
+            while !matches!(client.socket.recv_batch(&mut batch), Ok(1..)) {
+                assert!(acceptor.next_request().unwrap().is_none());
+            }
+            let now = Time::from_ns(clock.now_ns());
+            for datagram in batch.iter().flat_map(|message| message.datagrams()) {
+                client.udt.handle_datagram(now, now, datagram).unwrap();
+            }
+            client
+        }
+
+        fn ask(&mut self) {
+            let mut transmit = haul_udt::Transmit::default();
+            let now = Time::from_ns(self.clock.now_ns());
+            while self.udt.poll_transmit(now, &mut transmit) {
+                let local = self.socket.local_addr();
+                self.socket
+                    .send_from(local, self.server, &transmit.control)
+                    .unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn clients_that_ask_together_are_all_heard() {
+        let local = (std::net::Ipv4Addr::LOCALHOST, 0).into();
+        let mut acceptor = Acceptor::bind(local, &Options::default(), [1; 16]).unwrap();
+        let mut clients: Vec<_> = (0..6).map(|_| Client::with_cookie(&mut acceptor)).collect();
+        for client in &mut clients {
+            client.ask();
+        }
+        // Loopback delivers at once, so what does not come now was dropped.
+        for client in &clients {
+            let (request, _) = acceptor.next_request().unwrap().unwrap();
+            assert_eq!(request.from, client.socket.local_addr());
+        }
+        assert!(acceptor.next_request().unwrap().is_none());
     }
 }

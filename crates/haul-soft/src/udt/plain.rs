@@ -1,28 +1,24 @@
 //! A socket-like face on a link: streams and messages with any UDT peer, Longhaul or not.
 //!
 //! Bulk between Longhaul ends goes by [`Link::send`](super::Link::send) and [`Link::receive`](super::Link::receive). Here
-//! payload waits in slots of the receive memory and is copied out to the caller.
+//! payload waits in receive memory and is copied out to the caller. [`Stream`] never waits and is for event loops; [`Socket`]
+//! blocks.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use haul_cc::Time;
 use haul_cc::time::SECOND_NS;
-use haul_udt::wire::SocketKind;
-use haul_udt::{Config, Message};
+use haul_udt::wire::{SocketId, SocketKind};
+use haul_udt::{Config, Message, Seq, WINDOW_BYTES_MIN};
 
 use super::link::Place;
+use super::listener::Acceptor;
 use super::outgoing::Outgoing;
-use super::{Link, LinkError};
+use super::{Identity, Link, LinkError, Options, unopened};
 use crate::bulk::{Extent, FileRange, Source};
-
-/// A UDT socket that blocks. Open its link with [`config`], so that payload takes slots.
-#[derive(Debug)]
-pub struct Socket {
-    link: Link,
-    received: Memory,
-    /// Octets of the front piece that are taken already.
-    taken: usize,
-    to_send: Pending,
-}
 
 /// The configuration that suits [`Socket`]: `base` without placement of streams.
 #[must_use]
@@ -34,18 +30,36 @@ pub fn config(base: Config) -> Config {
     }
 }
 
-/// Receive memory: one slot per packet of the window.
-#[derive(Debug)]
+/// Receive memory: one slot per packet of the window, or with placement the window itself, in which offsets come round.
+#[derive(Debug, Default)]
 struct Memory(Vec<u8>);
 
+impl Memory {
+    /// Where a position is, and how much is there in one piece.
+    fn at(&self, position: u64) -> Option<usize> {
+        let at = position.checked_rem(self.0.len() as u64)?;
+        usize::try_from(at).ok()
+    }
+
+    fn get(&self, position: u64, len: usize) -> &[u8] {
+        let rest = self.at(position).and_then(|at| self.0.get(at..));
+        let rest = rest.unwrap_or_default();
+        &rest[..len.min(rest.len())]
+    }
+}
+
 impl Place for Memory {
-    fn place(&mut self, position: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        let mut at = usize::try_from(position).unwrap_or(usize::MAX);
+    fn place(&mut self, mut position: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
         for part in parts {
-            let slot = self.0.get_mut(at..at.saturating_add(part.len()));
-            slot.ok_or(io::ErrorKind::InvalidInput)?
-                .copy_from_slice(part);
-            at += part.len();
+            let mut part: &[u8] = part;
+            while !part.is_empty() {
+                let at = self.at(position).ok_or(io::ErrorKind::InvalidInput)?;
+                let room = &mut self.0[at..];
+                let (now, then) = part.split_at(part.len().min(room.len()));
+                room[..now.len()].copy_from_slice(now);
+                position += now.len() as u64;
+                part = then;
+            }
         }
         Ok(())
     }
@@ -55,7 +69,17 @@ impl Place for Memory {
 #[derive(Debug, Default)]
 struct Pending {
     start: u64,
-    bytes: Vec<u8>,
+    bytes: VecDeque<u8>,
+}
+
+impl Pending {
+    /// Everything below `position` has arrived.
+    fn release(&mut self, position: u64) {
+        let gone = position.saturating_sub(self.start);
+        self.start += gone;
+        let gone = usize::try_from(gone).unwrap_or(usize::MAX);
+        self.bytes.drain(..gone.min(self.bytes.len()));
+    }
 }
 
 impl Source for Pending {
@@ -67,16 +91,26 @@ impl Source for Pending {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let from = self
-            .memory_at(offset)
-            .and_then(|memory| memory.get(..buf.len()));
-        buf.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        let at = offset
+            .checked_sub(self.start)
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        if at.saturating_add(buf.len()) > self.bytes.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for (to, from) in buf.iter_mut().zip(self.bytes.range(at..)) {
+            *to = *from;
+        }
         Ok(())
     }
 
     fn memory_at(&self, offset: u64) -> Option<&[u8]> {
         let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
-        self.bytes.get(at..)
+        let (front, back) = self.bytes.as_slices();
+        match at.checked_sub(front.len()) {
+            None => front.get(at..),
+            Some(at) => back.get(at..),
+        }
     }
 
     fn file_at(&self, _: u64) -> Option<FileRange<'_>> {
@@ -84,35 +118,288 @@ impl Source for Pending {
     }
 }
 
-/// Bytes that [`Socket::send`] takes before it waits for the peer.
+/// Bytes that are taken to be sent and have not arrived, at most.
 const PENDING_MAX: usize = 16 << 20;
+/// Bytes that are taken and have not been sent once, at most: what comes later is not to wait behind more.
+const UNSENT_MAX: usize = 1 << 20;
+
+/// A UDT byte stream that never waits, for event loops. Call [`Stream::turn`] when it is readable ([`AsFd`]), when
+/// [`Stream::poll_timeout`] says so, and after [`Stream::write`] and [`Stream::consume`].
+#[derive(Debug)]
+pub struct Stream {
+    link: Link,
+    /// Octets of it where the stream is placed.
+    window: u64,
+    received: Memory,
+    taken: Taken,
+    to_send: Pending,
+    /// The peer has been told that this is over.
+    is_closed: bool,
+}
+
+/// What of the receive memory has been taken.
+#[derive(Debug, Clone, Copy)]
+enum Taken {
+    /// Nothing can have come yet.
+    Opening,
+    /// Bytes of the front piece.
+    OfPiece(usize),
+    /// Everything below this offset of the stream.
+    To(u64),
+}
+
+impl Stream {
+    /// Begins to connect. Towards a Longhaul peer the stream is placed, if `options` offer that, with a window of
+    /// `receive_window_bytes`; else it has slots.
+    ///
+    /// # Errors
+    /// [`LinkError::Network`] where the address cannot be reached.
+    pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
+        let local: SocketAddr = match peer {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let own = random_identity().map_err(LinkError::Network)?;
+        let opener = haul_udt::Connection::connect;
+        let link = unopened(local, peer, own, options, opener)?;
+        Ok(Self::new(link, options.config.receive_window_bytes))
+    }
+
+    fn new(link: Link, window: u64) -> Self {
+        let mut stream = Self {
+            link,
+            window: window.max(WINDOW_BYTES_MIN),
+            received: Memory::default(),
+            taken: Taken::Opening,
+            to_send: Pending::default(),
+            is_closed: false,
+        };
+        stream.note_open();
+        stream
+    }
+
+    fn note_open(&mut self) {
+        let connection = &mut self.link.connection;
+        if connection.params().is_none() {
+            return;
+        }
+        let bytes = match connection.receive_memory_bytes() {
+            0 => {
+                self.taken = Taken::To(0);
+                self.window
+            }
+            slots => {
+                self.taken = Taken::OfPiece(0);
+                slots
+            }
+        };
+        self.received = Memory(vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)]);
+    }
+
+    /// Whether the connection is there.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        !matches!(self.taken, Taken::Opening)
+    }
+
+    /// Receives, lets timers act, sends.
+    ///
+    /// # Errors
+    /// [`LinkError`] where the connection ends; what has arrived before can still be taken.
+    pub fn turn(&mut self) -> Result<(), LinkError> {
+        self.link.wait(Some(Time::ZERO))?;
+        if !self.is_open() {
+            if !self.link.try_open()? {
+                return Ok(());
+            }
+            self.note_open();
+        }
+        let mut outgoing = Outgoing::Memory {
+            source: &self.to_send,
+        };
+        self.link.turn(&mut outgoing, &mut self.received)?;
+        self.to_send.release(self.link.connection.released());
+        Ok(())
+    }
+
+    /// When to call [`Stream::turn`] though nothing arrives, by the machine's monotonic clock.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.link.due()
+    }
+
+    /// Bytes that [`Stream::write`] would take now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        if !self.is_open() {
+            return 0;
+        }
+        let pending = self.to_send.bytes.len();
+        let sent = self.link.connection.sent_position();
+        let unsent = (self.to_send.start + pending as u64).saturating_sub(sent);
+        let unsent = usize::try_from(unsent).unwrap_or(usize::MAX);
+        (PENDING_MAX - pending.min(PENDING_MAX)).min(UNSENT_MAX.saturating_sub(unsent))
+    }
+
+    /// Takes bytes to be sent, as many as there is room for; how many. With `more`, a packet that is not full waits for what
+    /// follows at once.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`].
+    pub fn write(&mut self, bytes: &[u8], more: bool) -> Result<usize, LinkError> {
+        let bytes = &bytes[..bytes.len().min(self.room())];
+        if !bytes.is_empty() {
+            self.to_send.bytes.extend(bytes);
+            let (now, len) = (self.link.now, bytes.len() as u64);
+            let written = self.link.connection.write(now, len, !more);
+            written.map_err(|_| LinkError::Closed)?;
+        }
+        Ok(bytes.len())
+    }
+
+    /// Bytes that have arrived, as far as they lie in one piece; empty if none have.
+    pub fn arrived(&mut self) -> &[u8] {
+        let connection = &mut self.link.connection;
+        match self.taken {
+            Taken::Opening => &[],
+            Taken::OfPiece(taken) => connection.front_piece().map_or(&[], |piece| {
+                &self.received.get(piece.position, piece.len as usize)[taken..]
+            }),
+            Taken::To(offset) => {
+                let len = connection.delivered_offset().saturating_sub(offset);
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                self.received.get(offset, len)
+            }
+        }
+    }
+
+    /// The first `count` bytes of what [`Stream::arrived`] showed have been taken.
+    pub fn consume(&mut self, count: usize) {
+        let (now, connection) = (self.link.now, &mut self.link.connection);
+        match &mut self.taken {
+            Taken::Opening => {}
+            Taken::OfPiece(taken) => {
+                *taken += count;
+                if connection
+                    .front_piece()
+                    .is_some_and(|piece| piece.len as usize <= *taken)
+                {
+                    *taken = 0;
+                    connection.pop_piece();
+                }
+            }
+            Taken::To(offset) => {
+                *offset += count as u64;
+                connection.consume(now, *offset);
+            }
+        }
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.link.peer()
+    }
+
+    /// Counters of the connection.
+    #[must_use]
+    pub fn stats(&self) -> Option<super::Stats> {
+        self.link.stats()
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.fd()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.is_closed {
+            // The peer need not wait for what will not come; if this is lost, it will find out.
+            self.link.connection.abort(self.link.now);
+            let _ = self.link.flush(&mut Outgoing::Memory {
+                source: &self.to_send,
+            });
+        }
+    }
+}
+
+/// Takes connections of UDT peers as streams, without waiting.
+#[derive(Debug)]
+pub struct Listener {
+    acceptor: Acceptor,
+    options: Options,
+}
+
+impl Listener {
+    /// Listens at `local`.
+    ///
+    /// # Errors
+    /// Of `bind(2)`.
+    pub fn bind(local: SocketAddr, options: Options) -> io::Result<Self> {
+        let secret = haul_io::random::bytes()?;
+        let acceptor = Acceptor::bind(local, &options, secret)?;
+        Ok(Self { acceptor, options })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.acceptor.local_addr()
+    }
+
+    /// The next connection, if one is there. It is not open before it has had its turns.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn accept(&mut self) -> io::Result<Option<Stream>> {
+        while let Some((request, local)) = self.acceptor.next_request()? {
+            let now = Time::from_ns(haul_io::clock::Clock::new().now_ns());
+            let opened = self.acceptor.open(&request, local, &self.options, now)?;
+            if let Some((socket, connection)) = opened {
+                let link = Link::new(socket, request.from, connection)?;
+                let window = self.options.config.receive_window_bytes;
+                let mut stream = Stream::new(link, window);
+                // The peer's request is answered now. Where that fails, so does the first read.
+                let _ = stream.turn();
+                return Ok(Some(stream));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.acceptor.as_fd()
+    }
+}
+
+/// A UDT socket that blocks. Open its link with [`config`], so that payload takes slots.
+#[derive(Debug)]
+pub struct Socket(Stream);
 
 impl Socket {
     /// Takes over a link that was opened with [`config`].
     #[must_use]
-    pub fn new(mut link: Link) -> Self {
-        let bytes = link.connection.receive_memory_bytes();
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Self {
-            link,
-            received: Memory(vec![0; bytes]),
-            taken: 0,
-            to_send: Pending::default(),
-        }
+    pub fn new(link: Link) -> Self {
+        Self(Stream::new(link, 0))
     }
 
     /// Sends stream bytes; returns when they are all taken, which is before they have arrived.
     ///
     /// # Errors
     /// [`LinkError`] where the connection ends.
-    pub fn send(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
-        for chunk in bytes.chunks(PENDING_MAX / 4) {
-            self.make_room()?;
-            self.to_send.bytes.extend_from_slice(chunk);
-            let now = self.link.now;
-            let written = self.link.connection.write(now, chunk.len() as u64, true);
-            written.map_err(|_| LinkError::Closed)?;
-            self.turn()?;
+    pub fn send(&mut self, mut bytes: &[u8]) -> Result<(), LinkError> {
+        while !bytes.is_empty() {
+            let count = self.0.write(bytes, false)?;
+            bytes = &bytes[count..];
+            self.0.turn()?;
+            if !bytes.is_empty() && self.0.room() == 0 {
+                self.0.link.sleep(None)?;
+            }
         }
         Ok(())
     }
@@ -127,17 +414,20 @@ impl Socket {
         in_order: bool,
         ttl_ns: Option<u64>,
     ) -> Result<(), LinkError> {
-        self.make_room()?;
-        self.to_send.bytes.extend_from_slice(bytes);
-        let (now, len) = (self.link.now, bytes.len() as u64);
-        let sent = self
-            .link
-            .connection
-            .send_message(now, len, in_order, ttl_ns);
+        while self.0.to_send.bytes.len() > PENDING_MAX {
+            self.0.turn()?;
+            if self.0.to_send.bytes.len() > PENDING_MAX {
+                self.0.link.sleep(None)?;
+            }
+        }
+        self.0.to_send.bytes.extend(bytes);
+        let link = &mut self.0.link;
+        let (now, len) = (link.now, bytes.len() as u64);
+        let sent = link.connection.send_message(now, len, in_order, ttl_ns);
         sent.map_err(|error| {
             LinkError::Source(io::Error::new(io::ErrorKind::InvalidInput, error))
         })?;
-        self.turn()
+        self.0.turn()
     }
 
     /// Receives stream bytes; zero when the peer has closed.
@@ -148,23 +438,20 @@ impl Socket {
         let mut closed = false;
         loop {
             let mut filled = 0;
-            while let Some(piece) = self.link.connection.front_piece() {
-                let rest = self.slot(piece.position, piece.len as usize)?;
-                let rest = &rest[self.taken..];
-                let len = rest.len().min(buf.len() - filled);
-                buf[filled..filled + len].copy_from_slice(&rest[..len]);
-                filled += len;
-                if len < rest.len() {
-                    self.taken += len;
+            while filled < buf.len() {
+                let arrived = self.0.arrived();
+                let len = arrived.len().min(buf.len() - filled);
+                if len == 0 {
                     break;
                 }
-                self.taken = 0;
-                self.link.connection.pop_piece();
+                buf[filled..filled + len].copy_from_slice(&arrived[..len]);
+                self.0.consume(len);
+                filled += len;
             }
             if filled > 0 || closed || buf.is_empty() {
                 return Ok(filled);
             }
-            match self.turn().and_then(|()| self.wait_unless_ready()) {
+            match self.0.turn().and_then(|()| self.wait_unless_ready()) {
                 Ok(()) => {}
                 Err(LinkError::PeerClosed) => closed = true,
                 Err(error) => return Err(error),
@@ -179,13 +466,13 @@ impl Socket {
     pub fn recv_message(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
         let mut closed = false;
         loop {
-            if let Some(message) = self.link.connection.front_message() {
-                return self.copy_out(&message).map(Some);
+            if let Some(message) = self.0.link.connection.front_message() {
+                return Ok(Some(self.copy_out(&message)));
             }
             if closed {
                 return Ok(None);
             }
-            match self.turn().and_then(|()| self.wait_unless_ready()) {
+            match self.0.turn().and_then(|()| self.wait_unless_ready()) {
                 Ok(()) => {}
                 Err(LinkError::PeerClosed) => closed = true,
                 Err(error) => return Err(error),
@@ -198,74 +485,52 @@ impl Socket {
     /// # Errors
     /// [`LinkError::Protocol`] where the peer falls silent first.
     pub fn close(mut self) -> Result<(), LinkError> {
-        while !self.link.connection.is_drained() {
-            match self.turn().and_then(|()| self.link.sleep(None)) {
+        while !self.0.link.connection.is_drained() {
+            match self.0.turn().and_then(|()| self.0.link.sleep(None)) {
                 Ok(()) => {}
                 Err(LinkError::PeerClosed) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
-        self.link.connection.close(self.link.now);
-        self.link.flush(&mut Outgoing::Memory {
-            source: &self.to_send,
+        self.0.is_closed = true;
+        let link = &mut self.0.link;
+        link.connection.close(link.now);
+        link.flush(&mut Outgoing::Memory {
+            source: &self.0.to_send,
         })
     }
 
     /// Counters of the connection.
     #[must_use]
     pub fn stats(&self) -> Option<super::Stats> {
-        self.link.stats()
+        self.0.stats()
     }
 
-    fn copy_out(&mut self, message: &Message) -> Result<Vec<u8>, LinkError> {
-        let mut pieces = Vec::new();
-        self.link
-            .connection
-            .take_message(message, |piece| pieces.push(piece));
+    fn copy_out(&mut self, message: &Message) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(usize::try_from(message.len).unwrap_or(0));
-        for piece in pieces {
-            bytes.extend_from_slice(self.slot(piece.position, piece.len as usize)?);
-        }
-        Ok(bytes)
-    }
-
-    fn slot(&self, position: u64, len: usize) -> Result<&[u8], LinkError> {
-        let at = usize::try_from(position).unwrap_or(usize::MAX);
-        let slot = self.received.0.get(at..at.saturating_add(len));
-        slot.ok_or_else(|| LinkError::Sink(io::ErrorKind::InvalidInput.into()))
-    }
-
-    fn make_room(&mut self) -> Result<(), LinkError> {
-        while self.to_send.bytes.len() > PENDING_MAX * 3 / 4 {
-            self.turn()?;
-            if self.to_send.bytes.len() > PENDING_MAX * 3 / 4 {
-                self.link.sleep(None)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn turn(&mut self) -> Result<(), LinkError> {
-        let mut outgoing = Outgoing::Memory {
-            source: &self.to_send,
-        };
-        self.link.turn(&mut outgoing, &mut self.received)?;
-        let released = self.link.connection.released();
-        let gone = usize::try_from(released - self.to_send.start).unwrap_or(0);
-        if gone > PENDING_MAX / 8 {
-            self.to_send.bytes.drain(..gone);
-            self.to_send.start = released;
-        }
-        Ok(())
+        let (connection, received) = (&mut self.0.link.connection, &self.0.received);
+        connection.take_message(message, |piece| {
+            bytes.extend_from_slice(received.get(piece.position, piece.len as usize));
+        });
+        bytes
     }
 
     fn wait_unless_ready(&mut self) -> Result<(), LinkError> {
-        let ready = self.link.connection.front_piece().is_some()
-            || self.link.connection.front_message().is_some();
-        if ready {
-            Ok(())
-        } else {
-            self.link.sleep(Some(self.link.now.after(SECOND_NS)))
+        let is_ready =
+            !self.0.arrived().is_empty() || self.0.link.connection.front_message().is_some();
+        if is_ready {
+            return Ok(());
         }
+        let link = &mut self.0.link;
+        link.sleep(Some(link.now.after(SECOND_NS)))
     }
+}
+
+/// What a new connection calls its end.
+pub(crate) fn random_identity() -> io::Result<Identity> {
+    let [a, b, c, d, e, f, g, h] = haul_io::random::bytes::<8>()?;
+    Ok(Identity {
+        socket: SocketId(u32::from_be_bytes([a, b, c, d]) >> 2 | 1),
+        initial: Seq::new(u32::from_be_bytes([e, f, g, h])),
+    })
 }

@@ -17,6 +17,7 @@ mod groups;
 mod hostile;
 mod many;
 mod messages;
+mod path;
 mod records;
 mod relay;
 mod reliable;

@@ -1,7 +1,8 @@
 //! Reliable datagrams: order, exactly once, over paths that lose.
 
 use haul_verbs::{
-    DatagramInit, Peer, QpState, QpType, SendOp, SendWr, Sources, WcData, WcOpcode, WcStatus,
+    DatagramInit, Peer, QpState, QpType, Remote, SendOp, SendWr, Sources, WcData, WcOpcode,
+    WcStatus,
 };
 
 use crate::relay::Relay;
@@ -93,6 +94,38 @@ fn atomics_happen_exactly_once_whatever_is_lost() {
         assert_eq!(old, wr_id);
     }
     assert_eq!(far.read(0, 8), 20_u64.to_ne_bytes());
+}
+
+#[test]
+fn immediate_data_follows_a_write_that_is_whole() {
+    let (near, far) = (reliable(), reliable());
+    let bytes = pattern(100_000, 4);
+    near.write(0, &bytes);
+    let relay = Relay::new(far.addr, |seen| seen.index % 5 == 1);
+    let peer = Peer::new(relay.near_side, far.qp.qp_num());
+    far.receive(7, 0, 0);
+    let op = SendOp::RdmaWriteWithImm(far.mr.remote(4_096), 0xfeed);
+    near.post(1, op, 0, 100_000, peer);
+    let wc = far.success(7, WcOpcode::RecvRdmaWithImm);
+    assert_eq!(wc.data, WcData::Imm(0xfeed));
+    assert!(far.read(4_096, 100_000) == bytes);
+    near.success(1, WcOpcode::RdmaWrite);
+    near.nothing();
+}
+
+#[test]
+fn a_refused_write_with_immediate_data_says_so_once() {
+    let (near, far) = (reliable(), reliable());
+    far.receive(7, 0, 0);
+    let remote = Remote {
+        rkey: far.mr.remote(0).rkey ^ 1,
+        ..far.mr.remote(0)
+    };
+    near.post(1, SendOp::RdmaWriteWithImm(remote, 1), 0, 8, far.peer());
+    let wc = near.completion();
+    assert_eq!((wc.wr_id, wc.status), (1, WcStatus::RemAccessErr));
+    near.nothing();
+    far.nothing();
 }
 
 #[test]

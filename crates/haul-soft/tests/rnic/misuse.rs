@@ -249,7 +249,7 @@ fn what_cannot_be_posted_says_why_and_what_is_posted_stays(wish: &Wish) {
         .unwrap_err();
     assert!(matches!(full.error, Error::Full(_)));
     let good = SendWr::new(1, SendOp::Send, near.mr.sge(0, 8));
-    let unsupported = SendWr::new(2, SendOp::SendWithImm(1), near.mr.sge(0, 8));
+    let unsupported = SendWr::new(2, SendOp::WriteRecord(far.mr.remote(0)), near.mr.sge(0, 8));
     let error = near.qp.post_send(&[good, unsupported, good]).unwrap_err();
     assert_eq!(error.posted, 1);
     assert!(matches!(error.error, Error::Unsupported(_)));

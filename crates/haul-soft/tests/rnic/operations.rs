@@ -128,8 +128,24 @@ fn immediate_data_follows_a_write_and_may_come_alone(wish: &Wish) {
     assert_eq!(far.read(50, 7), b"written");
     near.post(4, SendOp::SendWithImm(5), 0, 0);
     near.success(4);
-    assert_eq!(far.success(2).data, WcData::Imm(5));
-    assert_eq!(far.read(1_000, 8), [0; 8]);
+    let wc = far.success(2);
+    assert_eq!((wc.opcode, wc.data), (WcOpcode::Recv, WcData::Imm(5)));
+    assert_eq!((wc.byte_len, far.read(1_000, 8)), (0, vec![0; 8]));
+}
+
+fn a_send_may_have_immediate_data_and_payload(wish: &Wish) {
+    let (near, far) = connected(wish);
+    let bytes = pattern(90_000, 3);
+    near.write(0, &bytes);
+    far.receive(1, 200_000, 90_000);
+    near.post(2, SendOp::SendWithImm(0x89ab_cdef), 0, 90_000);
+    assert_eq!(near.success(2).opcode, WcOpcode::Send);
+    let wc = far.success(1);
+    assert_eq!(
+        (wc.opcode, wc.data, wc.byte_len),
+        (WcOpcode::Recv, WcData::Imm(0x89ab_cdef), 90_000)
+    );
+    assert_eq!(far.read(200_000, 90_000), bytes);
 }
 
 fn atomics_return_what_was_there(wish: &Wish) {
@@ -307,6 +323,7 @@ over_both!(
     pieces_are_gathered_and_scattered,
     inline_data_may_be_reused_at_once,
     immediate_data_follows_a_write_and_may_come_alone,
+    a_send_may_have_immediate_data_and_payload,
     atomics_return_what_was_there,
     send_with_invalidate_ends_the_peers_region,
     local_invalidation_ends_a_region_when_all_before_it_is_done,

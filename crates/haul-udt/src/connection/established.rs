@@ -14,6 +14,7 @@ use crate::handshake::Agreed;
 use crate::plain::{PlainControl, SYN_NS, append_losses};
 use crate::recv::{Received, Receiver};
 use crate::send::{Emit, Progress, Sender};
+use crate::seq::Seq;
 use crate::wire::{
     Ack, AckRates, Control, ControlWriter, Data, Feedback, HEADER_LEN, SenderInfo, SocketId,
 };
@@ -44,7 +45,7 @@ struct FeedbackState {
     number: Option<u32>,
     /// Arrival times (receiver's clock, ns) and wire bytes arrived, oldest first.
     arrivals: VecDeque<(u64, u64)>,
-    train_taken: bool,
+    train: Train,
     /// Marks that the peer has told of.
     marked_packets: u32,
     /// Samples that begin below this count of arrived bytes were limited by the application.
@@ -53,6 +54,19 @@ struct FeedbackState {
     late_until: u64,
     interval_ns: u64,
     interval_told: Option<(u64, Time)>,
+}
+
+/// The packets whose dispersion is the first estimate of the path's rate: they must leave back to back.
+#[derive(Debug, Default)]
+struct Train {
+    /// Its first packet.
+    from: u64,
+    /// The peer has told all of it.
+    taken: bool,
+    /// There was too little to send: what the peer tells of it is no rate of the path's.
+    spoiled: bool,
+    /// There is enough for another one.
+    due: bool,
 }
 
 #[derive(Debug)]
@@ -137,6 +151,10 @@ impl Established {
             wire_overhead,
             feedback: FeedbackState {
                 interval_ns: FEEDBACK_NS_MIN,
+                train: Train {
+                    from: first(initial),
+                    ..Train::default()
+                },
                 ..FeedbackState::default()
             },
             timers: Timers {
@@ -387,24 +405,37 @@ impl Established {
         );
     }
 
-    /// The arrival rate between this report and the youngest one that is far enough back.
+    /// The arrival rate that a report tells: until there is a whole train, its dispersion.
     fn sample_arrivals(&mut self, feedback: &Feedback<'_>) -> Option<RateSample> {
-        if !self.feedback.train_taken && feedback.train_ns > 0 {
-            let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
-            let whole =
-                feedback.arrived_bytes >= (TRAIN_PACKETS - TRAIN_BATCH_PACKETS) * packet_bytes;
-            self.feedback.train_taken = feedback.arrived_bytes >= TRAIN_PACKETS * packet_bytes;
-            return whole.then(|| RateSample {
-                rate: Rate::of(
-                    u64::from(feedback.train_bytes),
-                    u64::from(feedback.train_ns),
-                ),
-                interval_ns: u64::from(feedback.train_ns),
-                bytes: u64::from(feedback.train_bytes),
-                app_limited: false,
-                late: false,
-            });
+        let sample = self.sample_between(feedback);
+        let train = &mut self.feedback.train;
+        if train.taken {
+            return sample;
         }
+        let highest = feedback.highest.extend(self.sender.next_packet());
+        let is_known = feedback.train_from == Seq::of(train.from);
+        // It may have passed without the peer having been told: then there is to be another one.
+        train.spoiled |= !is_known && highest >= train.from + TRAIN_PACKETS;
+        if train.spoiled || !is_known {
+            return None;
+        }
+        train.taken = highest >= train.from + TRAIN_PACKETS;
+        if feedback.train_ns == 0 {
+            return sample;
+        }
+        let whole = highest >= train.from + TRAIN_PACKETS - TRAIN_BATCH_PACKETS;
+        let (bytes, interval_ns) = (feedback.train_bytes.into(), feedback.train_ns.into());
+        whole.then(|| RateSample {
+            rate: Rate::of(bytes, interval_ns),
+            interval_ns,
+            bytes,
+            app_limited: false,
+            late: false,
+        })
+    }
+
+    /// The arrival rate between this report and the youngest one that is far enough back.
+    fn sample_between(&mut self, feedback: &Feedback<'_>) -> Option<RateSample> {
         let (at_ns, bytes) = (feedback.arrived_at_ns, feedback.arrived_bytes);
         let interval_ns = self.controller.sampling_interval_ns().max(SAMPLE_NS_MIN);
         let arrivals = &mut self.feedback.arrivals;
@@ -544,7 +575,7 @@ impl Established {
 
     pub(super) fn paced_until(&self) -> Option<Time> {
         let sendable = self.sender.has_lost() || self.sender.has_sendable();
-        let open = sendable && self.sender.in_flight_bytes() < self.controller.window_bytes();
+        let open = sendable && self.sender.in_flight_bytes() < self.window_bytes();
         open.then(|| self.pacer.ready_at())
     }
 
@@ -611,6 +642,10 @@ impl Established {
         if !self.params.placement || !awaits {
             return false;
         }
+        self.tell_wishes(now, out)
+    }
+
+    fn tell_wishes(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
         let wanted = self.feedback.interval_ns;
         let current = self
             .feedback
@@ -623,12 +658,14 @@ impl Established {
         let interval_us = u32::try_from(wanted / MICROSECOND_NS).unwrap_or(u32::MAX);
         ControlWriter::new(out, self.peer).sender_info(SenderInfo {
             feedback_interval_us: interval_us,
+            train_from: Seq::of(self.feedback.train.from),
         });
         true
     }
 
     fn write_data(&mut self, now: Time, out: &mut Transmit) -> bool {
-        let window = self.controller.window_bytes();
+        self.note_backlog();
+        let window = self.window_bytes();
         let in_flight = self.sender.in_flight_bytes();
         let sendable = self.sender.has_lost() || self.sender.has_sendable();
         if !sendable || in_flight >= window {
@@ -637,6 +674,9 @@ impl Established {
             }
             self.pacer.handle_idle(now);
             return false;
+        }
+        if self.begins_train() {
+            return self.begin_train(now, &mut out.control);
         }
         self.pacer
             .set_rate(self.controller.pacing_rate().min(self.rate_max));
@@ -665,7 +705,8 @@ impl Established {
 
     fn batch_limit(&self) -> u64 {
         let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
-        if self.sender.totals().packets < TRAIN_PACKETS {
+        let trains = self.params.placement && !self.feedback.train.taken;
+        if trains || self.sender.totals().packets < TRAIN_PACKETS {
             (TRAIN_BATCH_PACKETS * packet_bytes).min(BATCH_BYTES_MAX)
         } else {
             BATCH_BYTES_MAX
@@ -674,6 +715,45 @@ impl Established {
 
     fn note_app_limited(&mut self, in_flight: u64) {
         self.feedback.app_limited_until = self.arrived_with(in_flight);
+        let train = &mut self.feedback.train;
+        let (next, train_ends) = (self.sender.next_packet(), train.from + TRAIN_PACKETS);
+        train.spoiled |= !train.taken && (train.from + 1..train_ends).contains(&next);
+    }
+
+    /// What may be in flight; before another train, little, so that there is room for it.
+    fn window_bytes(&self) -> u64 {
+        let window = self.controller.window_bytes();
+        if self.begins_train() {
+            window / 4
+        } else {
+            window
+        }
+    }
+
+    /// What is lost goes first.
+    fn begins_train(&self) -> bool {
+        self.feedback.train.due && !self.sender.has_lost()
+    }
+
+    /// Another train is due when the first was spoiled and there is enough for one: a whole one, or more than the window.
+    fn note_backlog(&mut self) {
+        if !self.feedback.train.spoiled || self.feedback.train.due || !self.params.placement {
+            return;
+        }
+        let bytes = TRAIN_PACKETS * u64::from(self.params.payload_len);
+        let is_full = self.sender.in_flight_bytes() >= self.controller.window_bytes();
+        self.feedback.train.due =
+            self.sender.has_sendable() && is_full || self.sender.has_backlog(bytes);
+    }
+
+    /// Tells the peer where another train begins: with the next packet.
+    fn begin_train(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        self.feedback.train = Train {
+            from: self.sender.next_packet(),
+            ..Train::default()
+        };
+        self.feedback.interval_told = None;
+        self.tell_wishes(now, out)
     }
 
     /// The count of arrived bytes that tells that all of what is in flight has arrived too.

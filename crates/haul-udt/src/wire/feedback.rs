@@ -29,9 +29,11 @@ pub struct Feedback<'a> {
     pub duplicates: u32,
     /// How late a packet overtaken by others has come lately, microseconds.
     pub reorder_us: u32,
-    /// Wire octets of the first packets of the connection that came after the very first arrival …
+    /// The packet that a back-to-back train begins with …
+    pub train_from: Seq,
+    /// … wire octets of it that came after its first arrival …
     pub train_bytes: u32,
-    /// … and how long they took, nanoseconds: the dispersion of a back-to-back train.
+    /// … and how long they took, nanoseconds: its dispersion.
     pub train_ns: u32,
     /// Packets that arrived with a mark of congestion, so far; the count wraps.
     pub marked_packets: u32,
@@ -43,7 +45,7 @@ pub struct Feedback<'a> {
     pub gaps: LossRanges<'a>,
 }
 
-const FIXED_WORDS: usize = 18;
+const FIXED_WORDS: usize = 19;
 /// Words of gaps that a feedback packet may carry: it fits every path that IPv6 allows (1,280 octets).
 pub const FEEDBACK_GAP_WORDS_MAX: usize = 280;
 
@@ -71,6 +73,7 @@ impl<'a> Feedback<'a> {
             train_bytes: word(fixed, 15),
             train_ns: word(fixed, 16),
             marked_packets: word(fixed, 17),
+            train_from: Seq::new(word(fixed, 18)),
             gaps: LossRanges::parse(gaps)?,
         })
     }
@@ -96,6 +99,7 @@ impl<'a> Feedback<'a> {
         push(self.train_bytes);
         push(self.train_ns);
         push(self.marked_packets);
+        push(self.train_from.get());
     }
 }
 
@@ -113,11 +117,13 @@ fn lower(value: u64) -> u32 {
 pub struct SenderInfo {
     /// Interval between feedback while data arrives, microseconds.
     pub feedback_interval_us: u32,
+    /// Where the train begins whose dispersion is wanted.
+    pub train_from: Seq,
 }
 
 impl SenderInfo {
     pub(super) fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        if body.len() < 4 {
+        if body.len() < 8 {
             return Err(ParseError::Short {
                 what: "sender info",
                 len: body.len(),
@@ -125,10 +131,12 @@ impl SenderInfo {
         }
         Ok(Self {
             feedback_interval_us: word(body, 0),
+            train_from: Seq::new(word(body, 1)),
         })
     }
 
     pub(super) fn emit(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.feedback_interval_us.to_be_bytes());
+        out.extend_from_slice(&self.train_from.get().to_be_bytes());
     }
 }

@@ -175,6 +175,7 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
         )),
         written(|writer, words| writer.sender_info(SenderInfo {
             feedback_interval_us: words[0],
+            train_from: Seq::new(words[1]),
         })),
         any_gaps().prop_map(|gaps| {
             let mut out = Vec::new();
@@ -182,7 +183,7 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
             out.extend_from_slice(&gaps);
             out
         }),
-        (any::<[u32; 13]>(), any::<[u64; 3]>(), any_gaps()).prop_map(|(words, long, gaps)| {
+        (any::<[u32; 14]>(), any::<[u64; 3]>(), any_gaps()).prop_map(|(words, long, gaps)| {
             let mut out = Vec::new();
             let fixed = Feedback {
                 number: words[0],
@@ -196,6 +197,7 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
                 offset_limit: long[2],
                 duplicates: words[6],
                 reorder_us: words[7],
+                train_from: Seq::new(words[13]),
                 train_bytes: words[8],
                 train_ns: words[9],
                 marked_packets: words[12],

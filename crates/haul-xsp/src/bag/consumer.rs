@@ -15,8 +15,12 @@ use crate::{ConnId, SlabSeq};
 use rx::Rx;
 pub use rx::{Data, Read};
 
-/// The window of a connection begins with this, octets.
-const WINDOW_START: u64 = 64 << 10;
+/// The window of a connection begins with this share of what is free of the arena, and no more than so many octets: so that
+/// connections that only exist take little from those that move something.
+const WINDOW_START_SHARE: u64 = 4_096;
+const WINDOW_START_MAX: u64 = 256 << 10;
+/// A connection may have so many times what is free: alone four fifths of the arena, two of them four ninths each.
+const FREE_GAIN: u64 = 4;
 /// Checksums of a slab may fail so often.
 const TRIES_MAX: u8 = 8;
 
@@ -83,7 +87,7 @@ pub struct Get {
 
 /// A read under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GetId(u64);
+pub struct GetId(pub u64);
 
 /// A record to be checked: the CRC32C over [`Consumer::places`] of it, to [`Consumer::handle_verified`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -238,7 +242,9 @@ impl Consumer {
     // Connections.
 
     pub(crate) fn open(&mut self, conn: ConnId, from: u64) {
-        self.conns.insert(conn, Rx::new(from, WINDOW_START));
+        let share = self.arena.free_bytes() / WINDOW_START_SHARE;
+        let window = share.min(WINDOW_START_MAX).max(self.arena.least());
+        self.conns.insert(conn, Rx::new(from, window));
         self.grant(conn);
     }
 
@@ -285,19 +291,22 @@ impl Consumer {
         }
     }
 
-    /// Promises more to a connection: up to its window, no more than there is free, so that nobody can have it all (dynamic
-    /// thresholds, Choudhury and Hahne 1998), and never what another needs for its first extent: else, over several hops,
+    /// Promises more to a connection: up to its window, no more than [`FREE_GAIN`] times what is free, so that nobody can have it
+    /// all (dynamic thresholds, Choudhury and Hahne 1998), and never what another needs for its first extent: else, over several hops,
     /// each could wait for memory that the other has.
     fn grant(&mut self, conn: ConnId) {
         while let Some(rx) = self.conns.get(&conn).filter(|rx| rx.is_open()) {
             let (promised, window) = (rx.promised(), rx.window);
             let (free, least) = (self.arena.free_bytes(), self.arena.least());
-            let most = window.min(free.max(least));
+            let most = window.min((free * FREE_GAIN).max(least));
             if promised >= window {
                 return;
             }
-            let want = (window / 4).clamp(least, self.config.extent_bytes_max);
-            let want = want.min(most.saturating_sub(promised)).max(least);
+            let want = (most / 4).clamp(least, self.config.extent_bytes_max);
+            // A small extent costs a read of its own: what was given back gathers until it is worth one.
+            if promised > 0 && most == window && most - promised < want {
+                return;
+            }
             let spare = free.saturating_sub(self.owed(want));
             // The first extent is there for everybody, but only the least.
             let want = if promised == 0 && spare < want {
@@ -898,6 +907,12 @@ impl Consumer {
         waiting.retain(|conn| self.is_readable(*conn));
         self.unread.clone_from(&waiting);
         waiting.into_iter().collect()
+    }
+
+    /// Whether a connection was told to be readable and not all of it was taken.
+    #[must_use]
+    pub fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
     }
 
     /// Whether there is something to read.

@@ -8,6 +8,8 @@ pub const REGION_BYTES_MIN: u64 = 1 << 20;
 pub const REGION_BYTES_MAX: u64 = 64 << 20;
 /// Least octets of a read where no policer asks for less (part B3, read depth).
 pub const CHUNK_MIN: u32 = 64 << 10;
+/// Octets that may be asked for while little is known of the path.
+const FLIGHT_MIN: u64 = 4 << 20;
 
 /// Who moves the octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +77,9 @@ pub fn ring_bytes(rate_bps: u64, rtt_ns: u64, regions: u16, mode: Mode) -> u64 {
 }
 
 impl Plan {
-    /// The plan for a path: `depth * chunk` covers what is in flight between a read and its answer, one round trip; a read
-    /// is no more than half of the policer's burst, for its answer leaves at line rate (paper §V.C).
+    /// The plan for a path: `depth * chunk` covers twice what is in flight between a read and its answer, one round trip, so that
+    /// the path shows whether it carries more than is known; a read is no more than half of the policer's burst, for its answer
+    /// leaves at line rate (paper §V.C).
     #[must_use]
     pub fn for_path(path: &Path) -> Self {
         let bdp = octets_in(path.rate_bps, path.rtt_ns);
@@ -85,11 +88,12 @@ impl Plan {
         let most = path
             .burst_bytes
             .map_or(most, |burst| most.min((burst / 2).max(1)));
-        let chunk = bdp
+        let flight = bdp.saturating_mul(2).max(FLIGHT_MIN);
+        let chunk = flight
             .div_ceil(reads)
             .clamp(u64::from(CHUNK_MIN).min(most), most);
-        // One more than fills the path: while the last octets of one answer arrive, the next read is under way.
-        let depth = (bdp.div_ceil(chunk) + 1).min(reads);
+        // One more than that: while the last octets of one answer arrive, the next read is under way.
+        let depth = (flight.div_ceil(chunk) + 1).min(reads);
         let bucket = path
             .burst_bytes
             .map_or(u64::MAX, |burst| (burst / 2).max(chunk));
@@ -166,12 +170,13 @@ fn time_for(rate_bps: u64, octets: u64) -> u64 {
     u64::try_from(ns.div_ceil(u128::from(rate_bps.max(1)))).unwrap_or(u64::MAX)
 }
 
-/// Round trips until the path counts as wanting a larger ring.
-const GROW_ROUNDS: u32 = 4;
+/// Round trips until the path counts as wanting a larger ring. Part B3 waits for four, and lets it grow by half: at 100 ms that
+/// takes seconds.
+const GROW_ROUNDS: u32 = 1;
 /// Time after which a ring that was not used whole shrinks, ns.
 const SHRINK_NS: u64 = 30 * SECOND_NS;
 
-/// How much of the ring is used: grows by half when the path waited for it through four round trips, shrinks by a third
+/// How much of the ring is used: doubles when the path waited for it through a round trip, shrinks by a third
 /// when a third was idle for 30 s (part B3, sizing).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingSize {
@@ -222,7 +227,7 @@ impl RingSize {
             self.was_limited = false;
             if self.limited >= GROW_ROUNDS {
                 self.limited = 0;
-                self.target = (self.target + self.target / 2).min(self.most);
+                self.target = self.target.saturating_mul(2).min(self.most);
                 self.full_at = now;
             }
         }
@@ -311,16 +316,16 @@ mod tests {
 
     #[test]
     fn read_depth_follows_the_reads_allowed() {
-        // Part B3: 125 MB in flight; 16 reads need 8 MiB each, 128 need 1 MiB.
+        // Part B3: 125 MB in flight; 16 reads need 8 MiB each, 128 need 1 MiB, and as much again to learn more.
         let few = Plan::for_path(&path(16, None));
-        assert_eq!((few.chunk, few.depth, few.starved), (7_812_500, 16, false));
+        assert_eq!((few.chunk, few.depth, few.starved), (15_625_000, 16, false));
         let many = Plan::for_path(&path(128, None));
-        assert_eq!((many.chunk, many.depth), (976_563, 128));
+        assert_eq!((many.chunk, many.depth), (1_953_125, 128));
         let none = Plan::for_path(&Path {
             rate_bps: 0,
-            ..path(16, None)
+            ..path(128, None)
         });
-        assert_eq!((none.chunk, none.depth), (CHUNK_MIN, 1));
+        assert_eq!((none.chunk, none.depth), (CHUNK_MIN, 65));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The producer's side: regions cut into partitions, what is ready packed into slabs, slabs kept until they are acknowledged.
 
+mod resume;
 mod ring;
 mod stream;
 
@@ -15,8 +16,8 @@ pub use ring::Fill;
 use ring::Ring;
 use stream::{Granted, Range, Slab, SlabState, Tx, join, trim};
 
-/// Ready ranges below this are joined, so that single octets cost no more memory than they are worth.
-const JOIN_MAX: u64 = 64 << 10;
+/// Ready ranges are joined up to this, so that single octets cost no more memory, and no more reads, than they are worth.
+const JOIN_MAX: u64 = 1 << 20;
 /// Least octets that a connection gets into a slab at its turn.
 const QUANTUM_MIN: u64 = 4 << 10;
 /// A slab is tried so often.
@@ -39,6 +40,8 @@ pub struct ProducerConfig {
     pub await_delivery: bool,
     /// Most records of a slab. With the peer's window of slabs no more than it takes at a time: 64 of 256 by default.
     pub records_max: usize,
+    /// Most slabs that are not acknowledged.
+    pub slabs_max: u16,
     /// Longest time that a first octet waits for more while slabs are under way, ns; a quarter of the round trip if less.
     pub flush_max_ns: u64,
 }
@@ -53,6 +56,7 @@ impl Default for ProducerConfig {
             retain: false,
             await_delivery: false,
             records_max: 256,
+            slabs_max: 64,
             flush_max_ns: 5_000_000,
         }
     }
@@ -71,7 +75,7 @@ pub struct Put {
 
 /// A write under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PutId(SlabSeq, u64);
+pub struct PutId(pub SlabSeq, pub u64);
 
 /// Packs and keeps.
 #[derive(Debug)]
@@ -87,6 +91,8 @@ pub struct Producer {
     /// When the first of them came.
     ready_since: Option<Time>,
     urgent: bool,
+    /// Until when nothing is packed, though something is due.
+    held: Option<Time>,
     /// Not acknowledged, in order; the first has number `first`.
     slabs: VecDeque<Slab>,
     first: SlabSeq,
@@ -124,6 +130,7 @@ impl Producer {
             ready_bytes: 0,
             ready_since: None,
             urgent: false,
+            held: None,
             slabs: VecDeque::new(),
             first: SlabSeq(0),
             unacked_bytes: 0,
@@ -342,7 +349,9 @@ impl Producer {
         }
     }
 
-    fn should_pack(&self, now: Time) -> bool {
+    /// Whether a slab would be packed now, if nothing held it.
+    #[must_use]
+    pub fn is_due(&self, now: Time) -> bool {
         let open = self.slabs.len();
         if self.round.is_empty()
             || open >= self.slabs_max()
@@ -351,37 +360,54 @@ impl Producer {
             return false;
         }
         let is_full = self.ready_bytes >= self.ring.region_bytes();
-        let is_late = open * 2 < usize::from(self.config.regions)
-            && self.flush_at().is_some_and(|at| at <= now);
+        let is_late = self.flush_at().is_some_and(|at| at <= now);
         open == 0 || self.urgent || is_full || is_late
     }
 
-    /// Slabs under way: the ring is the limit, also where some were sealed before they were full.
-    fn slabs_max(&self) -> usize {
-        usize::from(self.config.regions.saturating_mul(2).min(self.window_slabs))
+    /// Packs nothing before `until`: the caller shares what it may send with others.
+    pub fn hold(&mut self, until: Time) {
+        self.held = Some(until);
     }
 
+    /// Whether something is due and held.
+    #[must_use]
+    pub const fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    fn should_pack(&self, now: Time) -> bool {
+        self.held.is_none_or(|until| until <= now) && self.is_due(now)
+    }
+
+    /// Slabs under way: as many as the peer takes.
+    fn slabs_max(&self) -> usize {
+        usize::from(self.window_slabs.min(self.config.slabs_max))
+    }
+
+    /// So long the first octet waits for more: less than is felt, and long enough for the slabs that may be under way to span
+    /// the time that one of them takes.
     fn flush_at(&self) -> Option<Time> {
+        let slabs = self.slabs_max().max(1) as u64;
+        let span = self.rtt_ns * self.config.mode.round_trips() * 5 / 4 / slabs;
         let wait = (self.rtt_ns / 4).min(self.config.flush_max_ns);
-        self.ready_since.map(|since| since.after(wait))
+        self.ready_since.map(|since| since.after(wait.max(span)))
     }
 
     /// When [`Self::poll_sealed`] may have something without anything else happening.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let open = self.slabs.len();
         let waits = !self.round.is_empty()
             && self.unacked_bytes < self.window_bytes
-            && open * 2 < usize::from(self.config.regions)
-            && open < self.slabs_max();
-        self.flush_at().filter(|_| waits)
+            && self.slabs.len() < self.slabs_max();
+        self.held.or_else(|| self.flush_at()).filter(|_| waits)
     }
 
     /// A slab that needs keys (pull): give them with [`Self::announce`]. A slab that is announced again comes here again: its
     /// old keys are not valid any more.
     pub fn poll_sealed(&mut self, now: Time) -> Option<SlabSeq> {
+        self.held = self.held.filter(|until| *until > now);
         if self.should_pack(now) {
-            self.pack(now);
+            self.pack(now, u64::MAX);
         }
         if self.config.mode == Mode::Push {
             return None;
@@ -397,11 +423,22 @@ impl Producer {
         None
     }
 
+    /// Packs a slab of at most `most` octets, if one [is due](Self::is_due): how many it has.
+    pub fn pack(&mut self, now: Time, most: u64) -> u64 {
+        self.held = None;
+        let before = self.unacked_bytes;
+        if self.is_due(now) {
+            self.fill_slab(now, most);
+        }
+        self.unacked_bytes - before
+    }
+
     /// Deficit round-robin over connections.
-    fn pack(&mut self, now: Time) {
+    fn fill_slab(&mut self, now: Time, most: u64) {
         let most = self
             .ring
             .region_bytes()
+            .min(most)
             .min(self.window_bytes - self.unacked_bytes)
             .min(u64::from(u32::MAX));
         let quantum = (most / self.round.len() as u64).max(QUANTUM_MIN);
@@ -526,7 +563,7 @@ impl Producer {
             return None;
         }
         if self.should_pack(now) {
-            self.pack(now);
+            self.pack(now, u64::MAX);
         }
         while let Some(seq) = self.to_seal.front().copied() {
             let index = seq
@@ -838,109 +875,6 @@ impl Producer {
         Ok(())
     }
 
-    // Suspend and resume.
-
-    /// The control connection is gone: what the peer let this end write may not be written any more.
-    pub(crate) fn suspend(&mut self) {
-        self.attempts += 1;
-        let attempt = self.attempts;
-        let is_push = self.config.mode == Mode::Push;
-        let open = self.slabs.iter_mut().filter(|_| is_push);
-        for slab in open.filter(|slab| slab.state == SlabState::Sealed) {
-            slab.begin(attempt);
-        }
-        for tx in self.conns.values_mut() {
-            tx.grants.clear();
-        }
-    }
-
-    /// The control connection is new, the peer the same: it is done with all slabs before `next`; the others are announced
-    /// again, with new keys.
-    pub(crate) fn resume(&mut self, now: Time, next: SlabSeq) -> Result<(), Breach> {
-        let ack = SlabAck {
-            next,
-            window_bytes: self.window_bytes,
-            window_slabs: self.window_slabs,
-            others: Vec::new(),
-        };
-        if next > self.next_seq() || next < self.first {
-            return Err(Breach::NoSlab);
-        }
-        self.on_ack(now, &ack)?;
-        self.untold = self.first;
-        self.attempts += 1;
-        let attempt = self.attempts;
-        self.outgoing.clear();
-        self.to_seal.clear();
-        self.revokes.clear();
-        for tx in self.conns.values_mut() {
-            tx.grants.clear();
-        }
-        for index in 0..self.slabs.len() as u64 {
-            let seq = SlabSeq(self.first.0 + index);
-            let Some(slab) = self.slab_mut(seq) else {
-                continue;
-            };
-            match slab.state {
-                SlabState::Done => {}
-                SlabState::Revoking => self.revokes.push_back(seq),
-                SlabState::Sealed | SlabState::Announced => {
-                    slab.tries = slab.tries.max(1);
-                    slab.begin(attempt);
-                    self.to_seal.push_back(seq);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The way is new: slabs count from 0 again, and what the far end does not have is packed again from memory that was
-    /// kept. [`Self::on_delivered`] has been told of each connection.
-    pub(crate) fn restart(&mut self) {
-        let open = self.first.0..self.next_seq().0;
-        self.retired.extend(open.map(SlabSeq));
-        self.slabs.clear();
-        (self.first, self.untold) = (SlabSeq(0), SlabSeq(0));
-        self.attempts += 1;
-        self.unacked_bytes = 0;
-        (self.window_bytes, self.window_slabs) = (u64::MAX, u16::MAX);
-        self.to_seal.clear();
-        self.outgoing.clear();
-        self.revokes.clear();
-        self.round.clear();
-        self.ready_bytes = 0;
-        let mut used_up = Vec::new();
-        for (conn, tx) in &mut self.conns {
-            tx.high = tx.high.max(tx.packed + u64::from(tx.end_packed));
-            let mut again = std::mem::take(&mut tx.retained);
-            again.append(&mut tx.ready);
-            tx.ready = again;
-            // What waited to be packed again may have arrived on the old way after all.
-            used_up.extend(
-                trim(&mut tx.ready, tx.delivered)
-                    .into_iter()
-                    .map(|range| (*conn, range)),
-            );
-            tx.packed = tx.ready.front().map_or(tx.next, |range| range.offset);
-            if matches!(tx.end, Some(End::Reset(_))) {
-                // A reset drops what is in no slab, and there is none any more.
-                tx.next = tx.packed;
-                used_up.extend(tx.ready.drain(..).map(|range| (*conn, range)));
-            }
-            tx.credit = tx.packed;
-            tx.grants.clear();
-            (tx.in_round, tx.in_slabs) = (false, 0);
-            (tx.end_packed, tx.end_acked) = (tx.end_told, tx.end_told);
-            self.ready_bytes += tx.ready.iter().map(|range| range.place.len).sum::<u64>();
-        }
-        for (conn, range) in used_up {
-            self.free(conn, range.offset, range.place);
-        }
-        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
-        conns.into_iter().for_each(|conn| self.enqueue(conn));
-        self.urgent = true;
-    }
-
     // Measures.
 
     pub(crate) fn set_rtt(&mut self, rtt_ns: u64) {
@@ -951,6 +885,13 @@ impl Producer {
     #[must_use]
     pub fn occupancy(&self) -> (u64, u64) {
         (self.ring.used(), self.size.target())
+    }
+
+    /// Octets that are announced and not acknowledged, and how many the peer lets there be; `None` until it has said so.
+    #[must_use]
+    pub fn window(&self) -> (u64, Option<u64>) {
+        let granted = (self.window_bytes != u64::MAX).then_some(self.window_bytes);
+        (self.unacked_bytes, granted)
     }
 
     /// Slabs that are not acknowledged.

@@ -52,12 +52,12 @@ impl Session {
         Ok(chan)
     }
 
-    /// Accepts a channel with what this end chose: parameters, and endpoints to connect to. The answer carries a cookie that
-    /// the data connection must begin with.
+    /// Accepts a channel with what this end chose: parameters, and endpoints to connect to. The answer carries the cookie, which
+    /// is returned, that the data connection must begin with.
     ///
     /// # Errors
     /// Nobody asked for it.
-    pub fn accept_chan(&mut self, mut params: ChanParams) -> Result<(), Misuse> {
+    pub fn accept_chan(&mut self, mut params: ChanParams) -> Result<[u8; 16], Misuse> {
         let known = self
             .chans
             .get(&params.chan)
@@ -75,7 +75,7 @@ impl Session {
                 phase: Phase::Expected,
             },
         );
-        Ok(())
+        Ok(cookie)
     }
 
     /// Refuses a channel; the peer may ask for another protocol.
@@ -115,6 +115,14 @@ impl Session {
             }
         }
         found
+    }
+
+    /// Whether both ends have agreed on a channel.
+    #[must_use]
+    pub fn is_chan_up(&self, chan: ChanId) -> bool {
+        self.chans
+            .get(&chan)
+            .is_some_and(|known| known.phase == Phase::Up)
     }
 
     /// Closes a channel.

@@ -2,6 +2,7 @@
 
 use super::event::ResumeRequest;
 use super::{Asked, Event, Session, State, halves, millis};
+use crate::bag::plan::Mode;
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::Time;
 use crate::wire::{ConnState, NackStatus, Pdu, Proto, ProtoOffer, SessAck, SessOpen, TICKET_LEN};
@@ -111,7 +112,7 @@ impl Session {
                 }));
                 Ok(())
             }
-            (State::Opening, Pdu::SessAck(ack)) if self.is_opener => self.on_opened(ack),
+            (State::Opening, Pdu::SessAck(ack)) if self.is_opener => self.on_opened(now, ack),
             (State::Opening, Pdu::ResumeAck { next, conns }) if self.is_resuming() => {
                 self.asked = Asked::Nothing;
                 self.state = State::Open;
@@ -192,6 +193,7 @@ impl Session {
             )?;
             return Err(Misuse::NoRequest);
         };
+        let mode = segment.params.mode();
         let mut segments = vec![segment];
         segments.extend(beyond.iter().flat_map(|ack| ack.segments.iter().cloned()));
         let end_to_end = self.open.end_to_end && beyond.is_none_or(|ack| ack.end_to_end);
@@ -206,6 +208,7 @@ impl Session {
             ticket: beyond.and_then(|ack| ack.ticket).or(ticket),
             conns: beyond.map(|ack| ack.conns.clone()).unwrap_or_default(),
         };
+        (self.config.producer.mode, self.config.consumer.mode) = (mode, mode);
         (self.producer, self.consumer) = halves(&self.config, end_to_end)?;
         if let Some(link) = &mut self.link {
             link.send(&Pdu::SessAck(self.ack.clone()));
@@ -229,7 +232,11 @@ impl Session {
     fn opened(&mut self, now: Time) {
         self.state = State::Open;
         self.asked = Asked::Nothing;
-        // The first measure of the round trip is not left to the first sign of life.
+        self.measure(now);
+    }
+
+    /// The first measure of the round trip is not left to the first sign of life.
+    fn measure(&mut self, now: Time) {
         let t_us = now.as_ns() / 1_000;
         if let Some(link) = self.link.as_mut().filter(|_| t_us > 0) {
             link.send(&Pdu::Ping { t_us, echo_us: 0 });
@@ -270,9 +277,10 @@ impl Session {
         Ok(())
     }
 
-    fn on_opened(&mut self, ack: SessAck) -> Result<(), Error> {
+    fn on_opened(&mut self, now: Time, ack: SessAck) -> Result<(), Error> {
         let again = self.ack.resumable;
         self.state = State::Open;
+        self.measure(now);
         self.deadline = None;
         self.asked = Asked::Nothing;
         if let Some(link) = self.link.as_mut().filter(|_| ack.keepalive_ms > 0) {
@@ -281,7 +289,12 @@ impl Session {
         }
         if !again {
             let end_to_end = self.open.end_to_end && ack.end_to_end;
-            if !end_to_end && let Ok(halves) = halves(&self.config, false) {
+            let mode = ack
+                .segments
+                .first()
+                .map_or(Mode::Pull, |segment| segment.params.mode());
+            (self.config.producer.mode, self.config.consumer.mode) = (mode, mode);
+            if let Ok(halves) = halves(&self.config, end_to_end) {
                 (self.producer, self.consumer) = halves;
             }
             if ack.resumed {

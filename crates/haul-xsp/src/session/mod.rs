@@ -15,7 +15,9 @@ use crate::auth::{AuthConfig, Secrets, same};
 use crate::bag::{Breach, Consumer, ConsumerConfig, Producer, ProducerConfig};
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::{SECOND_NS, Time};
-use crate::wire::{BODY_MAX, HOPS_MAX, NackStatus, Pdu, ProtoOffer, SessAck, SessOpen, TICKET_LEN};
+use crate::wire::{
+    BODY_MAX, HOPS_MAX, Hop, NackStatus, Pdu, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
+};
 use crate::{ChanId, ConnId, SessionId};
 
 use chan::Chan;
@@ -427,6 +429,28 @@ impl Session {
     #[must_use]
     pub fn conns(&self) -> usize {
         self.conns.len()
+    }
+
+    /// The way it takes, the terminus last.
+    #[must_use]
+    pub fn hops(&self) -> &[Hop] {
+        &self.open.hops
+    }
+
+    /// Which of the hops this segment leads to.
+    #[must_use]
+    pub const fn hop_index(&self) -> u16 {
+        self.open.hop_index
+    }
+
+    /// How this end proves who it is on the next control connection.
+    pub fn set_auth(&mut self, auth: AuthConfig) {
+        self.config.auth = auth;
+    }
+
+    /// This end turned out to be a gateway's: before [`Self::accept_session`].
+    pub const fn set_relay(&mut self) {
+        self.config.is_end = false;
     }
 
     /// What goes out.

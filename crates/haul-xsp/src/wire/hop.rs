@@ -2,6 +2,7 @@
 
 use super::ParseError;
 use super::octets::{CRITICAL, Reader, Writer, padding};
+use crate::bag::plan::Mode;
 
 /// Most hops of a session (part B3, limits).
 pub const HOPS_MAX: usize = 16;
@@ -123,9 +124,19 @@ params! {
     sec: u8 = 0x2c, "Protection: 0 none, 1 integrity, 2 secrecy.";
     qpn: u32 = 0x2d, "Queue pair number.";
     epoch: u32 = 0x2e, "Generation of the channel.";
+    push: u8 = 0x2f, "Who moves octets: 0 or nothing the consumer by reading, 1 the producer by writing.";
 }
 
 impl Params {
+    /// Who moves the octets.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self.push {
+            Some(1) => Mode::Push,
+            _ => Mode::Pull,
+        }
+    }
+
     /// What both ends can do (part B2): the lesser of numbers, the stricter of checks, and this end's congestion control
     /// where it has one, for it is the receiver of the offer.
     #[must_use]
@@ -151,6 +162,11 @@ impl Params {
             sec: self.sec.max(offer.sec),
             qpn: offer.qpn,
             epoch: offer.epoch,
+            // Only where both want it.
+            push: self
+                .push
+                .zip(offer.push)
+                .map(|(mine, theirs)| mine.min(theirs)),
             cc: self.cc.clone().or_else(|| offer.cc.clone()),
         }
     }

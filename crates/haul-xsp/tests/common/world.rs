@@ -138,7 +138,11 @@ impl World {
             gone: false,
         };
         world.benches = (0..segments * 2).map(|_| world.bench()).collect();
-        let open = super::open(segments, world.setup.end_to_end);
+        let mut open = super::open(segments, world.setup.end_to_end);
+        for offer in open.hops.iter_mut().flat_map(|hop| &mut hop.offers) {
+            // Whether that is what happens is the other end's to say.
+            offer.params.push = Some(1);
+        }
         let session = Session::open(world.config(0), world.now, SESSION, open, [1; 32]).unwrap();
         world.nodes[0] = Node::End(Box::new(session));
         world.accept(0);
@@ -168,9 +172,11 @@ impl World {
 
     fn config(&self, node: usize) -> SessionConfig {
         let is_end = node == 0 || node == self.setup.segments;
+        let mut offer = tcp();
+        offer.params.push = Some((self.setup.config.producer.mode == Mode::Push).into());
         SessionConfig {
             is_end,
-            protocols: vec![tcp()],
+            protocols: vec![offer],
             ..self.setup.config.clone()
         }
     }

@@ -6,13 +6,13 @@
 //! handshake, so it costs no round trip of its own.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use haul_soft::bulk::{Sink, Source};
 
+use crate::dial::Server;
 use crate::fault::{Code, Fault};
 use crate::random_bytes;
 use crate::wire::OpenChannel;
@@ -134,7 +134,7 @@ pub struct Setup {
     pub streams: u16,
     /// Declared rate, bits per second: the sender goes no faster.
     pub rate_bps: Option<u64>,
-    /// Congestion control by the transport's own name for it.
+    /// Congestion control: of [`haul_cc::Algorithm::NAMED`] for UDT, of the kernel's for TCP. A declared rate of UDT needs none.
     pub congestion: Option<String>,
 }
 
@@ -195,17 +195,22 @@ impl Opening {
     /// The client's side.
     pub(crate) fn connect(
         setup: &Setup,
-        server: SocketAddr,
+        server: &Server,
         timeout: Duration,
     ) -> Result<Self, Fault> {
-        let setup = setup.clone();
+        let (setup, server) = (setup.clone(), server.clone());
         match setup.kind {
             // The server's kernel answers, or nobody does, and then nothing else goes on either.
             Kind::Tcp => Self::spawn(Arc::new(|| {}), move || {
-                Ok(Arc::new(tcp::TcpChannel::connect(&setup, server, timeout)?))
+                Ok(Arc::new(tcp::TcpChannel::connect(
+                    &setup, &server, timeout,
+                )?))
             }),
             Kind::Udt => {
-                let connecting = udt::Connecting::begin(&setup, server, timeout)?;
+                let udp = server.address().ok_or_else(|| {
+                    Fault::new(Code::Usage, "the udt channel does not go through gateways")
+                })?;
+                let connecting = udt::Connecting::begin(&setup, udp, timeout)?;
                 let remote = connecting.remote();
                 Self::spawn(Arc::new(move || remote.close()), move || {
                     Ok(Arc::new(connecting.finish()?))
@@ -232,7 +237,7 @@ impl Opening {
                 })
             }
             Kind::Udt => {
-                let claim = Arc::new(doors.udt.claim(&setup));
+                let claim = Arc::new(doors.udt.claim(&setup)?);
                 let claimed = Arc::clone(&claim);
                 Self::spawn(Arc::new(move || claimed.give_up()), move || {
                     Ok(Arc::new(udt::UdtChannel::accept(&claim, deadline)?))

@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
@@ -19,6 +19,7 @@ use haul_io::tcp;
 use haul_soft::bulk::{Sink, Source};
 
 use super::{Channel, ChannelStats, Setup, Token};
+use crate::dial::Server;
 use crate::fault::{Code, Fault, plain};
 use crate::lock;
 use crate::wire::DATA_PREAMBLE;
@@ -47,16 +48,17 @@ impl TcpChannel {
     /// Connects all streams, at the same time.
     pub(crate) fn connect(
         setup: &Setup,
-        server: SocketAddr,
+        server: &Server,
         timeout: Duration,
     ) -> Result<Self, Fault> {
-        let connect = |index: u16| -> io::Result<TcpStream> {
-            let stream = TcpStream::connect_timeout(&server, timeout)?;
+        let connect = |index: u16| -> Result<TcpStream, Fault> {
+            let stream = server.connect(timeout)?;
             let mut header = [0; STREAM_HEADER];
             header[..8].copy_from_slice(DATA_PREAMBLE);
             header[8..16].copy_from_slice(&setup.token.to_wire().to_be_bytes());
             header[16..].copy_from_slice(&index.to_be_bytes());
-            (&stream).write_all(&header)?;
+            let written = (&stream).write_all(&header);
+            written.map_err(|error| Fault::connection(&error))?;
             Ok(stream)
         };
         let streams = std::thread::scope(|scope| {
@@ -66,18 +68,12 @@ impl TcpChannel {
             };
             let threads: Vec<_> = (0..setup.streams).map(start).collect();
             let join = |thread: io::Result<ScopedJoinHandle<'_, _>>| {
-                let joined = thread?.join();
-                joined.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+                let joined = thread.map_err(|error| Fault::thread(&error))?.join();
+                let panicked = |_| Err(Fault::new(Code::Other, "opening a connection failed"));
+                joined.unwrap_or_else(panicked)
             };
             let streams: Vec<_> = threads.into_iter().map(join).collect();
-            streams.into_iter().collect::<io::Result<Vec<_>>>()
-        });
-        let streams = streams.map_err(|error| {
-            let text = format!(
-                "cannot open a data connection to {server}: {}",
-                plain(&error)
-            );
-            Fault::new(Code::Unreachable, text)
+            streams.into_iter().collect::<Result<Vec<_>, Fault>>()
         })?;
         Self::new(setup, streams)
     }

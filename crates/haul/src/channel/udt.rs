@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use haul_cc::algorithm::UnknownName;
 use haul_cc::{Algorithm, Rate};
 use haul_soft::bulk::{Sink, Source};
 use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options, Remote, Seq};
@@ -43,7 +44,7 @@ impl Connecting {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let mut options = options(setup);
+        let mut options = options(setup)?;
         options.config.connect_timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let (local, own) = (SocketAddr::new(any, 0), setup.token.identity());
         let connecting = udt::Connecting::begin(local, server, own, &options);
@@ -135,12 +136,20 @@ impl Channel for UdtChannel {
 }
 
 /// What both ends choose for a channel.
-fn options(setup: &Setup) -> Options {
+fn options(setup: &Setup) -> Result<Options, Fault> {
     let mut options = Options::default();
-    if let Some(rate_bps) = setup.rate_bps {
-        options.config.control = Algorithm::Fixed(Rate::from_bps(rate_bps));
-    }
-    options
+    options.config.control = match (setup.rate_bps, &setup.congestion) {
+        (Some(rate_bps), _) => Algorithm::Fixed(Rate::from_bps(rate_bps)),
+        (None, Some(name)) => control(name)?,
+        (None, None) => Algorithm::default(),
+    };
+    Ok(options)
+}
+
+/// The congestion control of this name.
+pub(crate) fn control(name: &str) -> Result<Algorithm, Fault> {
+    name.parse()
+        .map_err(|error: UnknownName| Fault::new(Code::Usage, error.to_string()))
 }
 
 impl Token {
@@ -193,14 +202,14 @@ impl Drop for Claim {
 
 impl Door {
     /// Claims the connection that will carry the token of `setup`.
-    pub(crate) fn claim(&self, setup: &Setup) -> Claim {
+    pub(crate) fn claim(&self, setup: &Setup) -> Result<Claim, Fault> {
         let (sender, arrived) = bounded(1);
-        lock(&self.expected).insert(setup.token, (options(setup), sender));
-        Claim {
+        lock(&self.expected).insert(setup.token, (options(setup)?, sender));
+        Ok(Claim {
             token: setup.token,
             arrived,
             expected: Arc::clone(&self.expected),
-        }
+        })
     }
 
     /// Accepts connections until the process ends. Strangers get no further than the cookie.

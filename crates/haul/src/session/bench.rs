@@ -1,26 +1,21 @@
 //! Memory to memory: the channels without files, counted at the receiving end.
 
-use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, select, unbounded};
-use haul_soft::bulk::{Extent, FileRange, Sink, Source};
+use haul_soft::bulk::Sink;
 
 use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, spawn};
 use crate::channel::Opening;
+use crate::endless::Endless;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::lock;
 use crate::wire::{Bench, BenchEnd, BenchReport, Complete, Message};
 
-/// The pattern that is sent over and over, bytes: stays in a processor's cache, as other tools' buffers do.
-const PATTERN: usize = 512 << 10;
-/// How far the space reaches ahead of what the channel has taken while time is not up, bytes.
-const AHEAD: u64 = 4 << 20;
 /// The receiver counts by spans of this length.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The longest measurement.
@@ -53,7 +48,7 @@ pub(crate) struct ReceivedBench {
 pub(crate) fn send(link: &Link, bench: &Bench, opening: Opening) -> Result<SentBench, Fault> {
     let meter = Meter::start();
     let time = bench.time_ms.map(Duration::from_millis);
-    let source = Pattern::new(bench.bytes, time)
+    let source = Endless::pattern(bench.bytes, time)
         .map_err(|error| Fault::new(Code::Other, format!("cannot make a pattern: {error}")))?;
     let result = with_channel(
         link,
@@ -160,113 +155,6 @@ fn with_channel<T>(
     })
 }
 
-/// An endless pattern, cut off by a number of bytes or by time.
-struct Pattern {
-    memory: Vec<u8>,
-    /// The same bytes as a file, for channels that hand files to the kernel.
-    file: File,
-    bytes: Option<u64>,
-    time: Option<Duration>,
-    begun: OnceLock<Instant>,
-    state: Mutex<Reach>,
-}
-
-struct Reach {
-    end: u64,
-    complete: bool,
-    taken: u64,
-}
-
-impl Pattern {
-    fn new(bytes: Option<u64>, time: Option<Duration>) -> io::Result<Self> {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut memory = Vec::with_capacity(PATTERN);
-        while memory.len() < PATTERN {
-            // xorshift64: nothing on the way can compress it.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            memory.extend_from_slice(&state.to_le_bytes());
-        }
-        let file = haul_io::file::memory_file(&memory)?;
-        Ok(Self {
-            memory,
-            file,
-            bytes,
-            time,
-            begun: OnceLock::new(),
-            state: Mutex::new(Reach {
-                end: 0,
-                complete: false,
-                taken: 0,
-            }),
-        })
-    }
-
-    /// The end of the space once it is final.
-    fn finished(&self) -> Option<u64> {
-        let reach = lock(&self.state);
-        reach.complete.then_some(reach.end)
-    }
-
-    fn taken(&self) -> u64 {
-        lock(&self.state).taken
-    }
-
-    fn stop(&self) {
-        lock(&self.state).complete = true;
-    }
-}
-
-impl Source for Pattern {
-    fn wait(&self, offset: u64, _timeout: Duration) -> Extent {
-        let begun = *self.begun.get_or_init(Instant::now);
-        let mut reach = lock(&self.state);
-        reach.taken = reach.taken.max(offset);
-        if !reach.complete {
-            let limit = self.bytes.unwrap_or(u64::MAX);
-            reach.complete = self.time.is_some_and(|time| begun.elapsed() >= time);
-            if !reach.complete {
-                reach.end = reach.end.max(offset.saturating_add(AHEAD)).min(limit);
-                reach.complete = reach.end == limit;
-            }
-        }
-        Extent {
-            end: reach.end,
-            complete: reach.complete,
-        }
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let mut at = position(offset);
-        let mut buf = buf;
-        while !buf.is_empty() {
-            let piece = (PATTERN - at).min(buf.len());
-            let (now, rest) = buf.split_at_mut(piece);
-            now.copy_from_slice(&self.memory[at..at + piece]);
-            (buf, at) = (rest, 0);
-        }
-        Ok(())
-    }
-
-    fn memory_at(&self, offset: u64) -> Option<&[u8]> {
-        self.memory.get(position(offset)..)
-    }
-
-    fn file_at(&self, offset: u64) -> Option<FileRange<'_>> {
-        let at = position(offset);
-        Some(FileRange {
-            fd: self.file.as_fd(),
-            position: at as u64,
-            len: (PATTERN - at) as u64,
-        })
-    }
-}
-
-fn position(offset: u64) -> usize {
-    usize::try_from(offset % PATTERN as u64).unwrap_or(0)
-}
-
 /// Places into memory and counts, in all and by time.
 struct Counter {
     memory: Vec<Mutex<Box<[u8]>>>,
@@ -351,56 +239,6 @@ impl Sink for Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_pattern_reads_the_same_from_memory_and_file() {
-        use std::os::unix::fs::FileExt;
-        let pattern = Pattern::new(Some(1 << 30), None).unwrap();
-        let offset = (PATTERN as u64) * 3 - 10;
-        let mut from_memory = vec![0; 30];
-        pattern.read_at(offset, &mut from_memory).unwrap();
-        let mut from_file = vec![0; 30];
-        pattern
-            .file
-            .read_exact_at(&mut from_file[..10], PATTERN as u64 - 10)
-            .unwrap();
-        pattern.file.read_exact_at(&mut from_file[10..], 0).unwrap();
-        assert_eq!(from_memory, from_file);
-    }
-
-    #[test]
-    fn a_byte_limit_ends_the_space_exactly() {
-        let pattern = Pattern::new(Some(AHEAD + 5), None).unwrap();
-        let first = pattern.wait(0, Duration::ZERO);
-        assert_eq!(
-            first,
-            Extent {
-                end: AHEAD,
-                complete: false
-            }
-        );
-        let last = pattern.wait(AHEAD, Duration::ZERO);
-        assert_eq!(
-            last,
-            Extent {
-                end: AHEAD + 5,
-                complete: true
-            }
-        );
-    }
-
-    #[test]
-    fn a_time_limit_ends_the_space_where_it_stands() {
-        let pattern = Pattern::new(None, Some(Duration::ZERO)).unwrap();
-        assert_eq!(
-            pattern.wait(0, Duration::ZERO),
-            Extent {
-                end: 0,
-                complete: true
-            }
-        );
-        assert_eq!(pattern.finished(), Some(0));
-    }
 
     #[test]
     fn bytes_are_counted_in_the_interval_in_which_they_came() {

@@ -12,7 +12,7 @@ use super::peer::Phase;
 use super::work::{Down, RdEvent, RdStatus, RdTransmit, Remote};
 use super::{
     AROUND_SEGMENT, CONTROL_SHORT, Control, DATAGRAM_MIN, OUTBOX_MAX, PeerId, RdQp, control_shim,
-    low, whole,
+    low, own_time, whole,
 };
 use crate::datagram::wire::{
     Ack, Body, Close, Cookie, Hello, MsgId, Notice, NoticeCode, Psn, Shim, Terms,
@@ -67,6 +67,7 @@ impl RdQp {
         out: &mut [u8],
     ) -> Option<RdTransmit> {
         let tries_max = self.config.tries;
+        let datagram_max = self.datagram_max(now, id);
         let peer = self.peers[id as usize].as_deref_mut()?;
         let Phase::Calling {
             cookie,
@@ -90,20 +91,34 @@ impl RdQp {
         *said = (*tries == 1).then_some(now);
         let cookie = *cookie;
         let (to, initial) = (peer.remote, peer.own_initial);
+        if cookie.is_some() {
+            peer.offered = datagram_max;
+        }
         let hello = Body::Hello(Hello {
             cookie,
-            terms: self.terms(initial),
+            terms: self.terms(initial, datagram_max),
         });
         let shim = control_shim(&self.config, to.qpn, 0);
         Some(whole(to.addr, hello.emit(&shim, out)))
     }
 
-    fn terms(&self, initial: u32) -> Terms<'static> {
+    /// Octets of a datagram to a peer that this end can agree on.
+    fn datagram_max(&self, now: Time, id: PeerId) -> u16 {
+        let most = self.config.datagram_max;
+        let Some(peer) = self.peers[id as usize].as_deref() else {
+            return most;
+        };
+        let host = peer.remote.addr.ip();
+        let path = self.paths.datagram_max(own_time(now), host, most.into());
+        u16::try_from(path).unwrap_or(most)
+    }
+
+    fn terms(&self, initial: u32, datagram_max: u16) -> Terms<'static> {
         Terms {
             caps: 0,
             init_psn: Psn(initial),
             window: self.config.window,
-            max_seg: self.config.datagram_max,
+            max_seg: datagram_max,
             ird: self.config.qp.ird,
             ord: self.config.qp.ord,
             private: &[],
@@ -116,13 +131,14 @@ impl RdQp {
     }
 
     fn agree(&mut self, now: Time, id: PeerId, epoch: u32, terms: &Terms<'_>) {
+        let datagram_max = self.datagram_max(now, id);
         let own = &self.config;
         let Some(peer) = self.peers[id as usize].as_deref_mut() else {
             return;
         };
         peer.learn(epoch, terms.init_psn.0, terms.window);
-        let datagram = u32::from(terms.max_seg.min(own.datagram_max));
-        peer.segment_max = datagram - AROUND_SEGMENT;
+        peer.offered = terms.max_seg.min(datagram_max);
+        peer.segment_max = u32::from(peer.offered) - AROUND_SEGMENT;
         peer.ord = own.qp.ord.min(terms.ird);
         peer.ird = own.qp.ird;
         if let Some(sending) = &mut peer.sending {
@@ -186,7 +202,7 @@ impl RdQp {
     fn say_ready(&mut self, id: PeerId) {
         if let Some(peer) = self.peers[id as usize].as_deref() {
             let (to, epoch) = (peer.remote, peer.epoch);
-            let terms = self.terms(peer.own_initial);
+            let terms = self.terms(peer.own_initial, peer.offered);
             self.say(to, epoch, Psn(0), MsgId(0), &Body::Ready(terms));
         }
     }

@@ -28,14 +28,16 @@ pub use work::{
 };
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use haul_cc::Time;
 use haul_cc::time::{MICROSECOND_NS, SECOND_NS};
 
+use crate::datagram::paths::Paths;
 use crate::datagram::wire::{
     Body, CONTROL_MAX, Datagram, Flags, Kind, MsgId, NoticeCode, Psn, Reject, Shim,
 };
+
 use crate::error::PostError;
 use crate::qp::{CompletionKind, Payload, RecvWr};
 use crate::stag::Memory;
@@ -60,6 +62,7 @@ pub struct RdQp {
     config: RdConfig,
     access: Access,
     jar: Jar,
+    paths: Paths,
     state: State,
     peers: Vec<Option<Box<Peer>>>,
     free: Vec<PeerId>,
@@ -124,6 +127,7 @@ impl RdQp {
         Self {
             access: Access::new(&config.qp),
             jar: Jar::new(config.secret),
+            paths: Paths::new(config.secret),
             state: State::Open,
             peers: Vec::new(),
             free: Vec::new(),
@@ -324,6 +328,23 @@ impl RdQp {
         }
     }
 
+    /// The path to a host carries no more than this many octets of UDP payload. That is remembered for ten minutes. Peers there
+    /// with whom longer ones were agreed on are met anew: requests that were begun end as flushed.
+    pub fn handle_path(&mut self, now: impl Into<Time>, host: IpAddr, octets: u32) {
+        let (now, octets) = (now.into(), octets.max(DATAGRAM_MIN.into()));
+        self.paths.note(own_time(now), host, octets);
+        let peers = self.peers.iter().flatten();
+        let too_long =
+            peers.filter(|peer| peer.remote.addr.ip() == host && u32::from(peer.offered) > octets);
+        let remotes: Vec<Remote> = too_long.map(|peer| peer.remote).collect();
+        for remote in remotes {
+            if let Some(&id) = self.index.get(&remote) {
+                let keep = |_: &Wqe, begun: bool| !begun;
+                self.forget_but(now, id, Down::Path, RdStatus::Flushed, None, keep);
+            }
+        }
+    }
+
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: impl Into<Time>) {
         let now = now.into();
@@ -385,7 +406,7 @@ impl RdQp {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<crate::Time> {
         let &(at, _) = self.timers.first()?;
-        Some(crate::Time::from_ns(at.as_ns()))
+        Some(own_time(at))
     }
 
     // ---- getters
@@ -733,6 +754,11 @@ fn control_shim(config: &RdConfig, dst_qpn: u32, dst_epoch: u32) -> Shim {
         msg_len: 0,
         seg_off: dst_epoch,
     }
+}
+
+/// This crate's own clock.
+fn own_time(now: Time) -> crate::Time {
+    crate::Time::from_ns(now.as_ns())
 }
 
 /// The 32 bits that are on the wire.

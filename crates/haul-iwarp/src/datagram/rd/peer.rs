@@ -24,6 +24,8 @@ pub(super) struct Peer {
     pub(super) known_since: Time,
     /// Octets of the longest DDP segment to it.
     pub(super) segment_max: u32,
+    /// Octets of a datagram that this end has named, or that both have agreed on; none yet.
+    pub(super) offered: u16,
     /// Reads and atomics outstanding at most, to it and from it.
     pub(super) ord: u16,
     pub(super) ird: u16,
@@ -97,6 +99,7 @@ impl Peer {
             peer_initial: 0,
             known_since: Time::ZERO,
             segment_max: 0,
+            offered: 0,
             ord: 0,
             ird: 0,
             next,

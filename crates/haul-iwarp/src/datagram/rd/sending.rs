@@ -13,7 +13,7 @@ use super::access::Access;
 use super::window::Window;
 use super::work::{RdOp, RdWr};
 use crate::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, Shim};
-use crate::qp::Payload;
+use crate::qp::{Cut, Payload};
 use crate::stag::{Memory, Rights, Stag};
 use crate::wire::ddp::{self, Model};
 use crate::wire::rdmap::{
@@ -385,30 +385,15 @@ impl Stamp {
     }
 }
 
-/// One segment's place in its message.
-#[derive(Clone, Copy)]
-struct Cut {
-    offset: u32,
-    len: u32,
-    last: bool,
-}
-
-impl Cut {
-    fn at(nth: u32, len: u32, room: u32) -> Self {
-        let offset = nth.saturating_mul(room).min(len);
-        let left = len - offset;
-        Self {
-            offset,
-            len: left.min(room),
-            last: left <= room,
-        }
-    }
+/// The place of the `nth` segment in a message of `len` octets.
+fn cut(nth: u32, len: u32, room: u32) -> Cut {
+    Cut::of(nth.saturating_mul(room).min(len), len, room)
 }
 
 impl Wqe {
     fn write(&self, stamp: &Stamp, nth: u32, segment_max: u32, out: &mut [u8]) -> Packet {
         let op = &self.wr.op;
-        let cut = Cut::at(nth, self.wr.segmented_len(), op.room(segment_max));
+        let cut = cut(nth, self.wr.segmented_len(), op.room(segment_max));
         let mut own = Own::default();
         let (opcode, model) = self.describe(cut.offset, &mut own);
         let shim = if own.len > 0 {
@@ -467,12 +452,7 @@ impl Wqe {
                 solicited,
                 invalidate,
             } => {
-                let opcode = match (solicited, invalidate.is_some()) {
-                    (false, false) => Rdmap::Send,
-                    (false, true) => Rdmap::SendInvalidate,
-                    (true, false) => Rdmap::SendSolicited,
-                    (true, true) => Rdmap::SendSolicitedInvalidate,
-                };
+                let opcode = Rdmap::send(solicited, invalidate.is_some());
                 let ulp = invalidate.map_or(0, |stag| stag.0);
                 (Opcode::Rdmap(opcode), untagged(ulp, ddp::QN_SEND))
             }
@@ -509,11 +489,7 @@ impl Wqe {
             }
             RdOp::Immediate { data, solicited } => {
                 own.put(&data.to_be_bytes());
-                let opcode = if solicited {
-                    Rdmap::ImmediateSolicited
-                } else {
-                    Rdmap::Immediate
-                };
+                let opcode = Rdmap::immediate(solicited);
                 (Opcode::Rdmap(opcode), untagged(0, ddp::QN_SEND))
             }
         }
@@ -567,7 +543,7 @@ impl Answer {
             What::Read(request) => request,
             What::Atomic(response) => return Ok(self.write_atomic(response, stamp, out)),
         };
-        let cut = Cut::at(nth, request.len, segment_max - TAGGED);
+        let cut = cut(nth, request.len, segment_max - TAGGED);
         let payload = if cut.len == 0 {
             Payload::None
         } else {

@@ -236,6 +236,8 @@ pub enum Down {
     Closed,
     /// It has begun anew: whatever it had not acknowledged may or may not have been done.
     Restarted,
+    /// The path to it takes shorter datagrams than were agreed on. As after [`Down::Restarted`].
+    Path,
     /// It does not answer.
     Unreachable,
     /// It had no receive for too long.

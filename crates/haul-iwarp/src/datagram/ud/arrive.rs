@@ -11,7 +11,7 @@ use crate::datagram::record::{self, Piece};
 use crate::datagram::wire::{Body, Datagram, Flags, Hello, Opcode, Segment, Shim};
 use crate::datagram::work::{Action, Event, Reason, Source, UdStatus};
 use crate::qp::RecvWr;
-use crate::stag::{Memory, Rights, Stag, Target};
+use crate::stag::{Memory, Rights, Stag, StagEntry, Target};
 use crate::time::Time;
 use crate::wire::ddp::Model;
 use crate::wire::rdmap::{self, ReadRequest};
@@ -95,7 +95,7 @@ impl Ud {
         let len = len_of(segment);
         let (start, end) = (shim.seg_off, shim.seg_off + len);
         if len == message.len {
-            let wr = self.receive_for(memory, message)?;
+            let wr = self.receive_once(memory, message)?;
             if len == 0 {
                 self.deliver(message, &wr, None, UdStatus::Success);
                 return Ok(Action::Done);
@@ -140,10 +140,28 @@ impl Ud {
         segment: &Segment<'_>,
     ) -> Result<Action, Reason> {
         let data = rdmap::parse_immediate(segment.payload).map_err(|_| Reason::Malformed)?;
-        let wr = self.take_receive(memory, message)?;
         let empty = Message { len: 0, ..*message };
+        let wr = self.receive_once(memory, &empty)?;
         self.deliver(&empty, &wr, Some(data), UdStatus::Success);
         Ok(Action::Done)
+    }
+
+    /// A receive for a message of one datagram, if that was not delivered before. A group's are not told apart from those of
+    /// other groups: their numbers may be the same.
+    fn receive_once<M: Memory + ?Sized>(
+        &mut self,
+        memory: &mut M,
+        message: &Message,
+    ) -> Result<RecvWr, Reason> {
+        if message.group {
+            return self.receive_for(memory, message);
+        }
+        if self.heard.has(&message.from, message.id) {
+            return Err(Reason::Duplicate);
+        }
+        let wr = self.receive_for(memory, message)?;
+        self.heard.note(&message.from, message.id);
+        Ok(wr)
     }
 
     /// The next receive, long enough for a message; one that is not stays where it was.
@@ -205,8 +223,7 @@ impl Ud {
         if shim.msg_len > self.config.record_max {
             return Err(Reason::TooLong);
         }
-        place(&entry, to - u64::from(shim.seg_off), shim.msg_len)?;
-        let target = place(&entry, to, len_of(segment))?;
+        let target = place_segment(&entry, shim, to, segment)?;
         if segment.payload.is_empty() {
             return Ok(Action::Done);
         }
@@ -320,8 +337,7 @@ impl Ud {
             if !entry.rights.contains(Rights::LOCAL_WRITE) {
                 return Err(Reason::Access);
             }
-            place(&entry, base, shim.msg_len)?;
-            place(&entry, to, len_of(segment))
+            place_segment(&entry, shim, to, segment)
         });
         match target {
             Ok(target) => Ok(self.place(Pending::Answer(answer), target, len_of(segment))),
@@ -392,6 +408,17 @@ impl Ud {
 
 fn len_of(segment: &Segment<'_>) -> u32 {
     u32::try_from(segment.payload.len()).unwrap_or(u32::MAX)
+}
+
+/// Where a segment at `to` goes, of a message that fits whole.
+fn place_segment(
+    entry: &StagEntry,
+    shim: &Shim,
+    to: u64,
+    segment: &Segment<'_>,
+) -> Result<Target, Reason> {
+    place(entry, to - u64::from(shim.seg_off), shim.msg_len)?;
+    place(entry, to, len_of(segment))
 }
 
 const fn receive_target(wr: &RecvWr, offset: u32) -> Target {

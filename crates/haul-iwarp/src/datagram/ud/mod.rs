@@ -3,10 +3,11 @@
 mod arrive;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use super::config::UdConfig;
+use super::config::{DATAGRAM_MIN, UdConfig};
 use super::control::{Control, Controls};
+use super::heard::Heard;
 use super::read::{Answer, Reads};
 use super::reassembly::{self, Reassembly};
 use super::record::{self, Piece, Plan, Records};
@@ -41,6 +42,7 @@ pub struct Ud {
     sender: Sender,
     /// Posted, and given back by messages that were given up.
     receives: VecDeque<RecvWr>,
+    heard: Heard,
     reassembly: Reassembly,
     records: Records,
     reads: Reads,
@@ -65,6 +67,7 @@ impl Ud {
         Self {
             sender: Sender::new(&config),
             receives: VecDeque::new(),
+            heard: Heard::new(config.sources, config.key),
             reassembly: Reassembly::new(&config),
             records: Records::new(&config),
             reads: Reads::new(),
@@ -129,6 +132,12 @@ impl Ud {
     pub fn handle_invalidated(&mut self, stag: Stag) {
         self.records
             .revoke_stag(&self.config, stag, &mut self.events);
+    }
+
+    /// The path to a host carries no more than this many octets of UDP payload. That is remembered for ten minutes.
+    pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
+        let paths = &mut self.sender.paths;
+        paths.note(now, host, octets.max(DATAGRAM_MIN));
     }
 
     /// Time has passed; call when [`Self::poll_timeout`] says so, or more often.
@@ -266,7 +275,7 @@ impl Ud {
                 return Some(self.sender.request(&self.config, &asked, out));
             }
             let reads = self.reads.len() < self.config.reads.max(1);
-            match self.sender.poll(&self.config, memory, reads, out)? {
+            match self.sender.poll(now, &self.config, memory, reads, out)? {
                 Next::Datagram(transmit, sent) => {
                     self.counters.sent += 1;
                     if let Some(wr) = sent {

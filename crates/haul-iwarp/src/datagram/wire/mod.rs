@@ -19,6 +19,7 @@ pub use segment::{DATA_HEADER_MAX, DataHeader, Opcode, Segment};
 pub use shim::{ANY_QPN, Ext, Flags, Kind, MsgId, Psn, QPN_MAX, SHIM_LEN, Shim};
 
 use crate::crc::{CRC_LEN, Crc32c};
+use crate::wire::be32;
 
 /// EXT words in a datagram at most: the field has four bits.
 pub const EXT_WORDS_MAX: usize = 15;
@@ -95,6 +96,16 @@ impl<'a> Datagram<'a> {
             wire_len: covered.len() + CRC_LEN,
         })
     }
+}
+
+/// Octets of a datagram from which [`sender`] can be told.
+pub const SENDER_LEN: usize = 16;
+
+/// Queue pair and epoch of who has sent a datagram that begins so; the network quotes no more than its beginning when it
+/// complains of it. None if it is not of this protocol.
+#[must_use]
+pub fn sender(start: &[u8; SENDER_LEN]) -> Option<(u32, u32)> {
+    (start[0] == shim::PROTOCOL).then(|| (be32(start, 8), be32(start, 12)))
 }
 
 /// Appends the CRC to the `len` octets at the start of `out`; returns the octets of the whole.

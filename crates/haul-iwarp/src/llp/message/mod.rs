@@ -20,11 +20,11 @@ use crate::qp::{
 };
 use crate::stag::{Memory, Placement};
 use crate::time::{SECOND_NS, Time};
-use crate::wire::ParseError;
 use crate::wire::ddp::{Header, UNTAGGED_LEN};
 use crate::wire::hello::{Hello, Terms};
 use crate::wire::mpa::PRIVATE_DATA_MAX;
 use crate::wire::rdmap::Opcode;
+use crate::wire::{Features, ParseError};
 
 use arrivals::{Arrival, Arrivals};
 
@@ -107,8 +107,7 @@ enum Phase {
         ird: u16,
         ord: u16,
         segment_max: u32,
-        atomics: bool,
-        immediate: bool,
+        features: Features,
     },
     Open,
 }
@@ -198,8 +197,7 @@ impl MessageConnection {
             return Err(PostError::PrivateData);
         }
         Ok(Terms {
-            atomics: true,
-            immediate: true,
+            features: Features::ALL,
             ird,
             ord,
             segment_max,
@@ -238,8 +236,7 @@ impl MessageConnection {
             ird,
             ord,
             segment_max,
-            atomics,
-            immediate,
+            features,
         } = self.phase
         else {
             return Err(PostError::NoRequest);
@@ -250,7 +247,7 @@ impl MessageConnection {
         let terms = self.terms(answer.said_ird, answer.said_ord, agreed, private)?;
         self.say(0, &Hello::Reply(terms));
         self.deadline = Some(now.after(self.config.startup_timeout_ns));
-        self.establish(answer.ird, answer.ord, agreed, atomics, immediate);
+        self.establish(answer.ird, answer.ord, agreed, features);
         Ok(())
     }
 
@@ -270,7 +267,8 @@ impl MessageConnection {
         Ok(())
     }
 
-    fn establish(&mut self, ird: u16, ord: u16, segment_max: u32, atomics: bool, immediate: bool) {
+    fn establish(&mut self, ird: u16, ord: u16, segment_max: u32, peer: Features) {
+        let features = Features::ALL.common(peer);
         self.phase = Phase::Open;
         self.params = Some(Params {
             ird,
@@ -279,13 +277,12 @@ impl MessageConnection {
             markers_out: false,
             markers_in: false,
             ulpdu_max: segment_max,
-            atomics,
-            immediate,
+            features,
             extended: true,
             revision: 1,
             peer_to_peer: true,
         });
-        self.qp.set_limits(ird, ord, atomics, immediate);
+        self.qp.set_limits(ird, ord, features);
         self.qp.event(Event::Established);
     }
 
@@ -502,8 +499,7 @@ impl MessageConnection {
                     ird: terms.ird,
                     ord: terms.ord,
                     segment_max: terms.segment_max,
-                    atomics: terms.atomics,
-                    immediate: terms.immediate,
+                    features: terms.features,
                 };
                 self.qp.event(Event::Request);
             }
@@ -539,7 +535,7 @@ impl MessageConnection {
             return;
         };
         self.say(1, &Hello::Ready);
-        self.establish(own.ird, ord, segment_max, terms.atomics, terms.immediate);
+        self.establish(own.ird, ord, segment_max, terms.features);
         self.qp.open();
     }
 

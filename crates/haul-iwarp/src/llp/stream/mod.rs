@@ -595,14 +595,7 @@ impl StreamConnection {
         if params.markers_in {
             self.rx.expect_markers();
         }
-        let Params {
-            ird,
-            ord,
-            atomics,
-            immediate,
-            ..
-        } = params;
-        self.qp.set_limits(ird, ord, atomics, immediate);
+        self.qp.set_limits(params.ird, params.ord, params.features);
         self.qp.event(Event::Established);
     }
 

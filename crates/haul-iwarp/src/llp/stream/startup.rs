@@ -4,6 +4,7 @@ use super::StreamConfig;
 use crate::error::{Error, Incompatible, PostError};
 use crate::llp::Params;
 use crate::llp::agree::{answer, common_kinds, conclude};
+use crate::wire::Features;
 use crate::wire::mpa::{
     self, Capabilities, Enhanced, FRAME_LEN, FrameHead, FrameKind, PRIVATE_DATA_MAX, RtrKinds,
 };
@@ -309,8 +310,7 @@ impl StreamConfig {
     fn capabilities(&self) -> Option<Capabilities> {
         let units = u16::try_from(self.fpdu_max / 256).unwrap_or(u16::MAX);
         self.extensions.then_some(Capabilities {
-            atomics: true,
-            immediate: true,
+            features: Features::ALL,
             fpdu_units: units,
         })
     }
@@ -332,8 +332,7 @@ impl StreamConfig {
             markers_out: false,
             markers_in: self.markers,
             ulpdu_max: 0,
-            atomics: false,
-            immediate: false,
+            features: Features::default(),
             extended: false,
             revision,
             peer_to_peer: false,
@@ -351,7 +350,7 @@ impl StreamConfig {
             return;
         };
         params.extended = true;
-        (params.atomics, params.immediate) = (common.atomics, common.immediate);
+        params.features = common.features;
         let fpdu_max = u32::from(common.fpdu_units) * 256;
         let beyond = mpa::mulpdu(fpdu_max, false);
         if !params.markers_out && beyond > params.ulpdu_max {

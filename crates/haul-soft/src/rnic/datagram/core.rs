@@ -1,6 +1,6 @@
 //! The core of a service, unreliable or reliable, as the engine sees both.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdOp, RdQp, RdWr, Remote};
 use haul_iwarp::datagram::wire::{CONTROL_MAX, DATA_HEADER_MAX, Datagram};
@@ -177,6 +177,14 @@ impl Core {
     pub(super) fn handle_invalidated(&mut self, stag: Stag) {
         if let Self::Ud(core) = self {
             core.handle_invalidated(stag);
+        }
+    }
+
+    /// The path to a host carries no more than this many octets of UDP payload.
+    pub(super) fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
+        match self {
+            Self::Ud(core) => core.handle_path(now, host, octets),
+            Self::Rd(core) => core.handle_path(now, host, octets),
         }
     }
 

@@ -7,13 +7,14 @@
 //!
 //! A service is a member of its shard as connections are (docs/adr/0008): one socket, no thread. Nothing that arrives ends it.
 //!
-//! Map: `service` a queue pair inside its shard · `qp` what applications hold · `core` both
+//! Map: `service` a queue pair inside its shard · `link` its socket · `qp` what applications hold · `core` both
 //! kinds of core as one · `memory` what it may touch · `work` between the verbs' words and the core's ·
-//! `outbox` datagrams on their way to the kernel · `routes` where answers come from · `bucket` the rate · `records` what
+//! `outbox` datagrams on their way to the kernel · `routes` where answers come from, and what was asked of routes · `bucket` the rate · `records` what
 //! Write-Records have left · `standing` who knows this end.
 
 mod bucket;
 mod core;
+mod link;
 mod memory;
 mod outbox;
 mod qp;
@@ -38,6 +39,7 @@ fn socket_options(buffer: Option<usize>) -> UdpOptions {
         recv_buffer_bytes: buffer.unwrap_or(SOCKET_BUFFER),
         send_buffer_bytes: buffer.unwrap_or(SOCKET_BUFFER),
         report_destination: true,
+        report_errors: true,
         timestamps: false,
         ..UdpOptions::default()
     }

@@ -6,10 +6,14 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 
-use haul_io::udp::{Outgoing, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket};
+use haul_io::udp::{Outgoing, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket, may_be_late};
+
+use crate::rnic::tap::Tap;
 
 /// Super-packets of one system call.
 const RUNS_MAX: usize = 32;
+/// Errors in a row that may be those of earlier datagrams.
+const PARDONS: u32 = 4;
 /// Octets of all datagrams: two super-packets.
 const ROOM: usize = 2 * (SUPER_PACKET_BYTES_MAX + 1);
 
@@ -114,24 +118,34 @@ impl Outbox {
         }
     }
 
-    /// Hands datagrams to the kernel. What cannot be sent is dropped, as if the network had lost it; `lost` is told of each
-    /// request that it belonged to.
+    /// Hands datagrams to the kernel. What cannot be sent is dropped, as if the network had lost it; `failed` is told of each
+    /// error, with the requests that are to blame, if they are.
     pub(super) fn flush(
         &mut self,
         socket: &UdpSocket,
-        mut lost: impl FnMut(u32, &io::Error),
+        tap: Option<&Tap>,
+        mut failed: impl FnMut(Option<u32>, &io::Error),
     ) -> Flushed {
-        let mut pardoned = false;
+        let mut pardons = PARDONS;
         while self.done < self.runs.len() {
             match self.send(socket) {
-                Ok(taken) => self.note_taken(taken),
+                Ok(taken) => {
+                    if let Some(tap) = tap {
+                        self.show(taken, tap, socket.local_addr());
+                    }
+                    self.note_taken(taken);
+                    pardons = PARDONS;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Flushed::Blocked,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_late(&error) && !pardoned => pardoned = true,
+                Err(error) if may_be_late(&error) && pardons > 0 => {
+                    failed(None, &error);
+                    pardons -= 1;
+                }
                 Err(error) => {
                     for (run, slot) in &self.slots {
                         if *run == self.done {
-                            lost(*slot, &error);
+                            failed(Some(*slot), &error);
                         }
                     }
                     self.done += 1;
@@ -171,6 +185,22 @@ impl Outbox {
         socket.send_batch(&packets)
     }
 
+    /// Shows the datagrams that the kernel has just taken.
+    fn show(&self, mut taken: usize, tap: &Tap, local: SocketAddr) {
+        let mut skip = self.taken;
+        for run in &self.runs[self.done..] {
+            let count = taken.min(run.count - skip);
+            let start = run.start + skip * run.each;
+            let end = (start + count * run.each).min(run.start + run.len);
+            let source = run
+                .source
+                .map_or(local, |source| (source.ip(), local.port()).into());
+            tap.datagrams(source, run.to, &self.bytes[start..end], run.each);
+            taken -= count;
+            skip = 0;
+        }
+    }
+
     fn note_taken(&mut self, mut taken: usize) {
         while let Some(run) = self.runs.get(self.done) {
             let left = run.count - self.taken;
@@ -204,16 +234,6 @@ impl Run {
             source: self.source,
         }
     }
-}
-
-/// What the network has said of an earlier datagram (`IP_RECVERR`, or a connected socket): nothing was sent now.
-fn is_late(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::HostUnreachable
-            | io::ErrorKind::NetworkUnreachable
-    )
 }
 
 #[cfg(test)]
@@ -261,6 +281,27 @@ mod tests {
     }
 
     #[test]
+    fn a_capture_has_each_datagram_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("datagrams.pcap");
+        let any = ([127, 0, 0, 1], 0).into();
+        let socket = UdpSocket::bind(any, &UdpOptions::default()).unwrap();
+        let to = socket.local_addr();
+        let mut outbox = Outbox::default();
+        for len in [10, 10, 4, 20] {
+            put(&mut outbox, to, len);
+        }
+        let tap = Tap::create(&path).unwrap();
+        // Two calls of the kernel's have taken one and three.
+        outbox.show(1, &tap, to);
+        outbox.note_taken(1);
+        outbox.show(3, &tap, to);
+        let around = 16 + 20 + 8;
+        let len = std::fs::metadata(&path).unwrap().len();
+        assert_eq!(len, 24 + 4 * around + 10 + 10 + 4 + 20);
+    }
+
+    #[test]
     fn a_run_that_cannot_be_sent_is_told_of_and_the_rest_leaves() {
         let any = ([127, 0, 0, 1], 0).into();
         let socket = UdpSocket::bind(any, &UdpOptions::default()).unwrap();
@@ -270,8 +311,8 @@ mod tests {
         put(&mut outbox, bad, 10);
         put(&mut outbox, socket.local_addr(), 10);
         let mut lost = Vec::new();
-        let flushed = outbox.flush(&socket, |slot, _| lost.push(slot));
-        assert_eq!((flushed, lost), (Flushed::All, vec![9]));
+        let flushed = outbox.flush(&socket, None, |slot, _| lost.push(slot));
+        assert_eq!((flushed, lost.last()), (Flushed::All, Some(&Some(9))));
         assert!(outbox.is_empty());
     }
 }

@@ -1,16 +1,22 @@
-//! What is known of the way to a peer: which of this machine's addresses it asked, and how long packets may be.
+//! What is known of the way to a peer: which of this machine's addresses it asked, and whether the host was asked how long
+//! packets may be.
 
-use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::net::{IpAddr, SocketAddr};
+
+use haul_iwarp::{SECOND_NS, Time};
 
 /// Peers that are remembered. A later one takes the place of one with the same hash: then the route's own choice is asked
 /// again.
 const PLACES: usize = 4_096;
+/// How long the host's answer is good; its own memory of paths lasts as long.
+const ASKED_NS: u64 = 600 * SECOND_NS;
 
 /// See the module. Without memory until something is noted.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     places: Vec<Option<Route>>,
+    asked: Vec<Option<(IpAddr, Time)>>,
     keys: RandomState,
 }
 
@@ -21,9 +27,24 @@ struct Route {
 }
 
 impl Routes {
-    fn place(&self, peer: &SocketAddr) -> usize {
+    fn place(&self, key: impl Hash) -> usize {
         let mask = PLACES as u64 - 1;
-        usize::try_from(self.keys.hash_one(peer) & mask).unwrap_or(0)
+        usize::try_from(self.keys.hash_one(key) & mask).unwrap_or(0)
+    }
+
+    /// Whether this was asked before, not long ago.
+    pub(super) fn is_asked(&mut self, now: Time, host: IpAddr) -> bool {
+        if self.asked.is_empty() {
+            self.asked.resize(PLACES, None);
+        }
+        let place = self.place(host);
+        match self.asked[place] {
+            Some((known, at)) if known == host && now < at.after(ASKED_NS) => true,
+            _ => {
+                self.asked[place] = Some((host, now));
+                false
+            }
+        }
     }
 
     /// `peer` has sent to `source`, which is one of this machine's addresses: what is sent to it comes from there.
@@ -31,7 +52,7 @@ impl Routes {
         if self.places.is_empty() {
             self.places.resize(PLACES, None);
         }
-        let place = self.place(&peer);
+        let place = self.place(peer);
         self.places[place] = Some(Route { peer, source });
     }
 
@@ -45,6 +66,18 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_asked_for_once_in_ten_minutes() {
+        let at = |seconds: u64| Time::default().after(seconds * SECOND_NS);
+        let host = |last| IpAddr::from([192, 0, 2, last]);
+        let mut routes = Routes::default();
+        assert!(!routes.is_asked(at(0), host(1)));
+        assert!(!routes.is_asked(at(0), host(2)));
+        assert!(routes.is_asked(at(599), host(1)));
+        assert!(!routes.is_asked(at(600), host(1)));
+        assert!(routes.is_asked(at(600), host(1)));
+    }
 
     #[test]
     fn a_peer_is_answered_from_the_address_it_asked_last() {

@@ -6,13 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use haul_io::poller::{Interest, Poller};
-use haul_io::udp::{Received as Arrival, UdpSocket};
+use haul_io::udp::UdpSocket;
 use haul_iwarp::datagram::rd::{RdCompletion, RdConfig, RdEvent, Remote as RdPeer};
-use haul_iwarp::datagram::wire::{ANY_QPN, Body, CONTROL_MAX, Datagram, NoticeCode, Reject};
+use haul_iwarp::datagram::wire::{ANY_QPN, NoticeCode};
 use haul_iwarp::datagram::{
     Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdOp, UdStatus,
 };
-use haul_iwarp::{CRC_LEN, CompletionKind, Crc32c, Payload, Time};
+use haul_iwarp::{CompletionKind, Time};
 use haul_slab::{Registry, Stag};
 use haul_verbs::{
     AsyncEvent, Data, DatagramInit, DatagramStatistics, Error, Peer, PostError, QpInit, QpState,
@@ -21,9 +21,9 @@ use haul_verbs::{
 };
 
 use super::bucket::Bucket;
-use super::core::{Core, HEADER_MAX, Leaving, Op, Request, Said};
-use super::memory::{Held, Memory};
-use super::outbox::{Flushed, Outbox};
+use super::core::{Core, Op, Request, Said};
+use super::link::{Link, Unsent};
+use super::outbox::Flushed;
 use super::records::Records;
 use super::routes::Routes;
 use super::standing::Standing;
@@ -35,6 +35,7 @@ use crate::rnic::events::AsyncEvents;
 use crate::rnic::memory::Pd;
 use crate::rnic::pair::Shape;
 use crate::rnic::qp::Shared;
+use crate::rnic::tap::Tap;
 use crate::rnic::tcp::Scratch;
 
 /// What a service works with: its shard's.
@@ -43,6 +44,7 @@ pub(in crate::rnic) struct Tools<'a> {
     pub(in crate::rnic) registry: &'a Registry,
     pub(in crate::rnic) scratch: &'a mut Scratch,
     pub(in crate::rnic) poller: &'a Poller,
+    pub(in crate::rnic) tap: Option<&'a Tap>,
 }
 
 /// See the module.
@@ -63,41 +65,12 @@ pub(in crate::rnic) struct Service {
     standing: Standing,
     /// Requests with a datagram that was not sent, by slot.
     unsent: Vec<(u32, Unsent)>,
+    /// What went wrong with the first half of work requests, by peer, until the other half reports it.
+    blames: Vec<(Option<Peer>, WcStatus, u32)>,
     async_events: Arc<AsyncEvents>,
     /// What is about to be pushed.
     sent: Vec<Pushed>,
     received: Vec<Pushed>,
-}
-
-/// Why a datagram did not leave.
-#[derive(Debug, Clone, Copy)]
-enum Unsent {
-    /// Its payload is not accessible any more.
-    Memory,
-    /// The host's error.
-    Host(i32),
-}
-
-/// A service with a socket.
-#[derive(Debug)]
-struct Link {
-    socket: UdpSocket,
-    token: u64,
-    core: Core,
-    bucket: Option<Bucket>,
-    /// There is more to send than the bucket allows now.
-    paced: bool,
-    routes: Routes,
-    /// It is bound to no address: answers go out from where they were asked.
-    anywhere: bool,
-    /// Datagrams that the socket has no room for.
-    stuck: Option<Box<Outbox>>,
-    /// What a reliable core does not get to see.
-    bad_checksum: u64,
-    malformed: u64,
-    /// The poller is asked for room in the socket.
-    watched: bool,
-    more: bool,
 }
 
 /// Receive calls, and batches sent, before others have their turn.
@@ -106,8 +79,10 @@ const BATCHES: usize = 16;
 /// Headers of IP and UDP.
 const HEADERS_V4: u32 = 28;
 const HEADERS_V6: u32 = 48;
+/// The longest message that no route needs to be asked for: RFC 8899 §5.1.2 has paths carry 1,200 octets.
+const UNASKED_MAX: u32 = 1_100;
 /// Octets of an IP packet where nothing else is known: Ethernet's.
-const PATH_MTU: u16 = 1_500;
+pub(super) const PATH_MTU: u16 = 1_500;
 
 impl Service {
     pub(super) fn new(
@@ -121,7 +96,7 @@ impl Service {
         let buffers = Buffers::new(
             pd.number,
             srq,
-            capacity.max_send_wr,
+            send_slots(init.qp_type, capacity.max_send_wr),
             receives,
             capacity.max_inline as usize,
         );
@@ -137,6 +112,7 @@ impl Service {
             records: Records::default(),
             standing: Standing::default(),
             unsent: Vec::new(),
+            blames: Vec::new(),
             async_events: Arc::clone(&pd.rnic.async_events),
             sent: Vec::new(),
             received: Vec::new(),
@@ -159,10 +135,15 @@ impl Service {
         let groups = socket.set_group_options(self.init.multicast_ttl, self.init.multicast_loop);
         groups.map_err(Error::os("preparing a socket for groups"))?;
         let config = self.config(local)?;
+        let own = (config.qpn, config.epoch);
         let mut core = if self.qp_type == QpType::Rd {
             let rest = RdConfig {
                 fail_whole: self.init.peer_error_is_fatal,
                 tries: self.init.retries.into(),
+                window: match self.init.window {
+                    0 => RdConfig::default().window,
+                    packets => packets.clamp(64, 65_536),
+                },
                 ..RdConfig::default()
             };
             Core::reliable(&config, headers(local), rest)
@@ -187,6 +168,10 @@ impl Service {
             stuck: None,
             bad_checksum: 0,
             malformed: 0,
+            own,
+            undelivered: 0,
+            complaint: false,
+            quiet_until: tools.now,
             watched: false,
             more: false,
         }));
@@ -213,7 +198,7 @@ impl Service {
             epoch: u32::from_ne_bytes(*epoch).max(1),
             seed: u64::from_ne_bytes(*seed),
             key,
-            send_depth: capacity.max_send_wr,
+            send_depth: send_slots(self.qp_type, capacity.max_send_wr),
             recv_depth: capacity.max_recv_wr,
             shared_receive: self.buffers.srq.is_some(),
             datagram_max: datagram_max.max(DATAGRAM_MIN),
@@ -313,11 +298,11 @@ impl Service {
         let peer = wr
             .peer
             .ok_or(Error::Invalid("a datagram without a peer to send it to"))?;
-        let op = match self.qp_type {
-            QpType::Rd => Op::Rd(work::reliable_op(wr)?),
-            _ => Op::Ud(work::op(wr)?),
+        let (op, then) = match self.qp_type {
+            QpType::Rd => work::reliable_ops(wr)?,
+            _ => (Op::Ud(work::op(wr)?), None),
         };
-        let len = self.shape.check_data(wr)?;
+        self.shape.check_data(wr)?;
         match self.shape.view.state() {
             QpState::Rts => {}
             QpState::Err => {
@@ -329,6 +314,28 @@ impl Service {
         if self.outstanding >= self.shape.capacity.max_send_wr {
             return Err(Error::Full("send queue"));
         }
+        self.post_step(tools, wr, peer, op, then.is_some())?;
+        if let Some(op) = then {
+            let rest = SendWr {
+                data: Data::Inline(&[]),
+                flags: wr.flags - SendFlags::FENCE,
+                ..*wr
+            };
+            self.post_step(tools, &rest, peer, op, false)?;
+        }
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// Posts a work request's only request to the core, or one of two; a silent one leaves the completion to the next.
+    fn post_step(
+        &mut self,
+        tools: &Tools<'_>,
+        wr: &SendWr<'_>,
+        peer: Peer,
+        op: Op,
+        silent: bool,
+    ) -> Result<()> {
         let data = match wr.data {
             Data::Sges(list) => OutgoingData::Sges(list),
             Data::Inline(bytes) => OutgoingData::Inline(bytes.len()),
@@ -336,8 +343,8 @@ impl Service {
         let outgoing = Outgoing {
             data,
             opcode: work::opcode(wr.op),
-            silent: false,
-            peer: wr.peer,
+            silent,
+            peer: Some(peer),
         };
         let slot = self.buffers.sends.insert(outgoing);
         let slot = slot.map_err(|_| Error::Full("send queue"))?;
@@ -348,12 +355,15 @@ impl Service {
             id: wr.wr_id,
             slot,
             to: work::destination(peer),
-            len,
+            len: u32::try_from(wr.data.total_len()).unwrap_or(u32::MAX),
             signalled: self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED),
             fence: wr.flags.contains(SendFlags::FENCE),
         };
         let state = self.shape.view.state();
         let link = self.link.as_deref_mut().ok_or(Error::State(state))?;
+        if request.len > UNASKED_MAX {
+            link.ask_route(tools.now, request.to.addr);
+        }
         let writes = matches!(op, Op::Ud(UdOp::Write { .. } | UdOp::WriteRecord { .. }));
         let is_group = request.to.qpn == ANY_QPN;
         if writes && !is_group && !self.standing.is_known(&request.to) {
@@ -367,7 +377,6 @@ impl Service {
                     post_error(error)
                 })?;
         }
-        self.outstanding += 1;
         Ok(())
     }
 
@@ -464,9 +473,14 @@ impl Service {
             match link.socket.recv_batch(&mut batch) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // What the network says of something sent before, to an adopted socket that is connected: not the end.
-                Err(_) if round < ROUNDS => continue,
-                Err(_) => break,
+                // What the network says of something sent before: not the end.
+                Err(_) => {
+                    link.note_errors(tools.now);
+                    if round < ROUNDS {
+                        continue;
+                    }
+                    break;
+                }
             }
             moved = true;
             for arrival in batch.iter() {
@@ -508,9 +522,16 @@ impl Service {
             }
             moved = true;
             let unsent = &mut self.unsent;
-            let flushed = outbox.flush(&link.socket, |slot, error| {
-                unsent.push((slot, Unsent::Host(error.raw_os_error().unwrap_or(0))));
+            let mut failed = false;
+            let flushed = outbox.flush(&link.socket, tools.tap, |slot, error| {
+                failed = true;
+                if let Some(slot) = slot {
+                    unsent.push((slot, Unsent::Host(error.raw_os_error().unwrap_or(0))));
+                }
             });
+            if failed {
+                link.note_errors(tools.now);
+            }
             if flushed == Flushed::Blocked {
                 link.watch(tools.poller, true);
                 link.stuck = Some(outbox);
@@ -529,6 +550,13 @@ impl Service {
     // ---- what the core says
 
     fn report(&mut self, tools: &Tools<'_>) {
+        if let Some(link) = &mut self.link
+            && link.take_complaint(tools.now)
+        {
+            let qp_num = self.shape.view.qp_num;
+            self.async_events
+                .push(AsyncEvent::DatagramUndelivered { qp_num });
+        }
         while let Some(link) = &mut self.link
             && let Some(event) = link.core.poll_event()
         {
@@ -596,6 +624,7 @@ impl Service {
 
     fn complete_reliable(&mut self, tools: &Tools<'_>, completion: &RdCompletion) {
         let status = work::reliable_status(completion.status);
+        let mut opcode = WcOpcode::Recv;
         let received = match completion.kind {
             CompletionKind::Receive {
                 solicited,
@@ -605,6 +634,7 @@ impl Service {
                 Some((solicited, data.unwrap_or_default(), completion.len))
             }
             CompletionKind::ReceiveImmediate { data, solicited } => {
+                opcode = WcOpcode::RecvRdmaWithImm;
                 Some((solicited, WcData::Imm(work::imm(data)), 0))
             }
             _ => None,
@@ -621,7 +651,7 @@ impl Service {
             return self.finish(id, slot, status, len, completion.signalled);
         };
         self.buffers.receives.remove(completion.slot);
-        let mut pushed = self.completion(completion.id, status, WcOpcode::Recv);
+        let mut pushed = self.completion(completion.id, status, opcode);
         pushed.solicited = solicited;
         pushed.wc.data = data;
         pushed.wc.byte_len = len;
@@ -700,7 +730,6 @@ impl Service {
         let Some(outgoing) = self.buffers.sends.remove(slot) else {
             return;
         };
-        self.outstanding = self.outstanding.saturating_sub(1);
         let mut vendor_err = 0;
         if !self.unsent.is_empty()
             && let Some(unsent) = self.take_unsent(slot)
@@ -710,6 +739,18 @@ impl Service {
                 Unsent::Memory => (WcStatus::LocProtErr, 0),
                 Unsent::Host(errno) => (WcStatus::GeneralErr, errno.cast_unsigned()),
             };
+        }
+        if outgoing.silent {
+            // Requests to a peer end in their order: the next one to it reports.
+            if !matches!(status, WcStatus::Success | WcStatus::WrFlushErr) {
+                self.blames.push((outgoing.peer, status, vendor_err));
+            }
+            return;
+        }
+        self.outstanding = self.outstanding.saturating_sub(1);
+        let blamed = |blame: &(Option<Peer>, WcStatus, u32)| blame.0 == outgoing.peer;
+        if let Some(at) = self.blames.iter().position(blamed) {
+            (_, status, vendor_err) = self.blames.swap_remove(at);
         }
         if status == WcStatus::Success && !signalled {
             return;
@@ -811,156 +852,21 @@ impl Service {
         statistics.evicted += self.unannounced;
         let drops = link.socket.receive_buffer_drops().unwrap_or(0);
         statistics.kernel_drops = drops.into();
+        statistics.undelivered = link.undelivered;
         statistics
     }
 }
 
-impl Link {
-    /// One arrival: the datagrams of one sender.
-    fn take_in(&mut self, buffers: &mut Buffers, tools: &Tools<'_>, arrival: &Arrival<'_>) {
-        let mut ours = false;
-        let held = Held::new(tools.registry);
-        let mut memory = Memory {
-            held: &held,
-            buffers,
-            sender: None,
-        };
-        for octets in arrival.datagrams() {
-            let datagram = match Datagram::open(octets) {
-                Ok(datagram) => datagram,
-                Err(reject) => {
-                    self.reject(tools.now, arrival.from, reject);
-                    continue;
-                }
-            };
-            let (wanted, taken) =
-                self.core
-                    .handle_datagram(tools.now, &mut memory, arrival.from, &datagram);
-            ours |= taken;
-            let Some(wanted) = wanted else { continue };
-            let placed = match &datagram.body {
-                Body::Data(segment) => held.place(memory.buffers, wanted.target, segment.payload),
-                _ => false,
-            };
-            self.core.handle_placed(tools.now, &mut memory, placed);
-        }
-        if let (true, true, Some(to)) = (self.anywhere, ours, arrival.to) {
-            self.routes.note(arrival.from, to);
-        }
-    }
-
-    /// Something that is no datagram of this protocol, or not whole.
-    fn reject(&mut self, now: Time, from: SocketAddr, reject: Reject) {
-        match &mut self.core {
-            Core::Ud(core) => {
-                core.handle_reject(now, from, reject);
-            }
-            Core::Rd(_) if reject == Reject::Crc => self.bad_checksum += 1,
-            Core::Rd(_) => self.malformed += 1,
-        }
-    }
-
-    /// Makes datagrams, as many as there are, may leave, and fit.
-    fn fill(
-        &mut self,
-        buffers: &mut Buffers,
-        tools: &Tools<'_>,
-        outbox: &mut Outbox,
-        unsent: &mut Vec<(u32, Unsent)>,
-    ) {
-        let mut header = [0; HEADER_MAX];
-        let held = Held::new(tools.registry);
-        let memory = Memory {
-            held: &held,
-            buffers,
-            sender: None,
-        };
-        self.paced = false;
-        while !outbox.is_full()
-            && let Some(room) = outbox.room(CONTROL_MAX)
-            && let Some((to, len)) = self.core.poll_control(room)
-        {
-            outbox.commit(len, to, self.source(&to), None);
-        }
-        while !outbox.is_full() {
-            if let Some(bucket) = &mut self.bucket
-                && !bucket.is_open(tools.now)
-            {
-                self.paced = self.core.has_outstanding();
-                return;
-            }
-            let transmit = self.core.poll_transmit(tools.now, &memory, &mut header);
-            let Some(transmit) = transmit else { return };
-            if let Some(bucket) = &mut self.bucket {
-                bucket.take(transmit.payload_len as usize);
-            }
-            let is_put = self.put(&memory, outbox, &transmit, &header);
-            if let (false, Payload::Request { slot, .. }) = (is_put, transmit.payload) {
-                unsent.push((slot, Unsent::Memory));
-            }
-        }
-    }
-
-    /// Puts header, payload and checksum into the outbox; none of it where the payload's memory is gone.
-    fn put(
-        &self,
-        memory: &Memory<'_, '_>,
-        outbox: &mut Outbox,
-        transmit: &Leaving,
-        header: &[u8],
-    ) -> bool {
-        let crc_len = if transmit.is_whole { 0 } else { CRC_LEN };
-        let len = transmit.header_len + transmit.payload_len as usize + crc_len;
-        let Some(room) = outbox.room(len) else {
-            return false;
-        };
-        let (covered, crc) = room.split_at_mut(len - crc_len);
-        let (head, payload) = covered.split_at_mut(transmit.header_len);
-        head.copy_from_slice(&header[..transmit.header_len]);
-        let (held, wanted) = (memory.held, transmit.payload);
-        if !held.fetch(memory.buffers, wanted, payload) {
-            return false;
-        }
-        if !transmit.is_whole {
-            let mut digest = Crc32c::new();
-            digest.update(covered);
-            crc.copy_from_slice(&digest.to_wire());
-        }
-        let from = self.source(&transmit.to);
-        outbox.commit(len, transmit.to, from, transmit.slot);
-        true
-    }
-
-    /// Asks the peers that requests wait for, as many at once as the core does.
-    fn ask(&mut self, standing: &mut Standing, now: Time) {
-        let core = &mut self.core;
-        standing.ask(|to| core.validate(now, to));
-    }
-
-    fn source(&self, to: &SocketAddr) -> Option<SocketAddr> {
-        if self.anywhere {
-            self.routes.source(to)
-        } else {
-            None
-        }
-    }
-
-    fn watch(&mut self, poller: &Poller, for_room: bool) {
-        if std::mem::replace(&mut self.watched, for_room) == for_room {
-            return;
-        }
-        let interest = if for_room {
-            Interest::BOTH
-        } else {
-            Interest::READ
-        };
-        // It fails only for a socket that is not watched.
-        let _ = poller.modify(&self.socket, self.token, interest);
+/// Requests that so many work requests may become: a reliable Write with immediate data is two.
+fn send_slots(qp_type: QpType, max_send_wr: u32) -> u32 {
+    match qp_type {
+        QpType::Rd => 2 * max_send_wr,
+        _ => max_send_wr,
     }
 }
 
 /// Octets of the headers of IP and UDP.
-fn headers(local: SocketAddr) -> u32 {
+pub(super) fn headers(local: SocketAddr) -> u32 {
     if local.is_ipv4() {
         HEADERS_V4
     } else {

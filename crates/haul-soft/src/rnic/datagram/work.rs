@@ -11,8 +11,25 @@ use haul_verbs::{
     SendOp, SendWr, WcOpcode, WcStatus, WriteRecord,
 };
 
-/// What the core of reliable datagrams is to do for a work request.
-pub(super) fn reliable_op(wr: &SendWr<'_>) -> Result<RdOp> {
+use super::core::Op;
+
+/// What the core of reliable datagrams is to do for a work request, and what behind it.
+pub(super) fn reliable_ops(wr: &SendWr<'_>) -> Result<(Op, Option<Op>)> {
+    let SendOp::RdmaWriteWithImm(remote, imm) = wr.op else {
+        return Ok((Op::Rd(reliable_op(wr)?), None));
+    };
+    let write = RdOp::Write {
+        stag: Stag(remote.rkey),
+        to: remote.addr,
+    };
+    let immediate = RdOp::Immediate {
+        data: imm.into(),
+        solicited: wr.flags.contains(SendFlags::SOLICITED),
+    };
+    Ok((Op::Rd(write), Some(Op::Rd(immediate))))
+}
+
+fn reliable_op(wr: &SendWr<'_>) -> Result<RdOp> {
     let atomic = |remote: Remote, op| RdOp::Atomic {
         stag: Stag(remote.rkey),
         to: remote.addr,

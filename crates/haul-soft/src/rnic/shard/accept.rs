@@ -12,10 +12,11 @@ use super::{Inner, Listening, Subject};
 use crate::rnic::buffers::Buffers;
 use crate::rnic::cm::{Door, Embryo};
 use crate::rnic::events::CmEvents;
+use crate::rnic::tap::Tap;
 use crate::rnic::tcp::{Env, TcpLink};
 use crate::rnic::udt::{Lower, UdtLink};
 use crate::rnic::wire::Wire;
-use crate::udt::Acceptor;
+use crate::udt::{Acceptor, Options};
 
 impl Inner {
     pub(in crate::rnic) fn listen(
@@ -59,8 +60,16 @@ impl Inner {
         }
     }
 
-    /// Takes what waits at a listener.
+    /// Takes what waits at a listener: what has come together is told of once.
     pub(super) fn accept(&mut self, number: u32) -> bool {
+        let mut moved = false;
+        while self.accept_one(number) {
+            moved = true;
+        }
+        moved
+    }
+
+    fn accept_one(&mut self, number: u32) -> bool {
         let of_it = |embryo: &u32| {
             let embryo = self.embryos.get(*embryo);
             embryo.is_some_and(|embryo| embryo.listener == number)
@@ -78,7 +87,7 @@ impl Inner {
                 let accepted = acceptor.accept().ok().flatten();
                 accepted.map(|(socket, peer)| (Accepted::Tcp(socket), peer))
             }
-            Door::Udt(acceptor) => accept_udt(acceptor, now, full),
+            Door::Udt(acceptor) => accept_udt(acceptor, &self.udt, now, full, self.tap.as_ref()),
         };
         let Some((accepted, peer)) = accepted else {
             return false;
@@ -209,15 +218,21 @@ enum Accepted {
 }
 
 /// Answers datagrams up to a client that is to be connected; none of those where there is no room.
-fn accept_udt(acceptor: &mut Acceptor, now: Time, full: bool) -> Option<(Accepted, SocketAddr)> {
+fn accept_udt(
+    acceptor: &mut Acceptor,
+    options: &Options,
+    now: Time,
+    full: bool,
+    tap: Option<&Arc<Tap>>,
+) -> Option<(Accepted, SocketAddr)> {
     let (request, local) = acceptor.next_request().ok().flatten()?;
     if full {
         return None;
     }
     let now = haul_cc::Time::from_ns(now.as_ns());
-    let opened = acceptor.open(&request, local, &crate::rnic::udt::options(), now);
+    let opened = acceptor.open(&request, local, options, now);
     let (socket, connection) = opened.ok().flatten()?;
     let initial = request.handshake.initial;
-    let lower = Lower::new(socket, request.from, connection, initial);
+    let lower = Lower::new(socket, request.from, connection, initial, tap);
     Some((Accepted::Udt(Box::new(lower)), request.from))
 }

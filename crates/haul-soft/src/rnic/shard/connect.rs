@@ -73,7 +73,7 @@ impl Inner {
     fn start_connect(&mut self, number: u32, peer: SocketAddr) -> io::Result<Opening> {
         let token = Subject::Pair(number).token();
         if self.transport == Transport::IwarpUdt {
-            let mut lower = Lower::connect(peer, self.now)?;
+            let mut lower = Lower::connect(peer, &self.udt, self.now, self.tap.as_ref())?;
             lower.register(&self.poller, token)?;
             return Ok(Opening::Udt(Box::new(lower)));
         }

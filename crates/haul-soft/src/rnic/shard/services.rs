@@ -25,6 +25,7 @@ impl Inner {
             registry: &self.registry,
             scratch: &mut self.scratch,
             poller: &self.poller,
+            tap: self.tap.as_deref(),
         };
         let result = work(service, &mut tools);
         let subject = Subject::Service(number);

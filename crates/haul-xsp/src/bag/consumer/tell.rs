@@ -169,12 +169,12 @@ impl Consumer {
         }
     }
 
-    /// Reads as large and as many as the path asks for: what is declared, else what is measured, and a quarter more, for
+    /// Reads as large and as many as the path asks for: what is declared, else twice what is measured, for
     /// what is measured is at most what was asked for.
     pub(super) fn replan(&mut self, now: Time) {
         let measured = self.estimate.rate_bps();
         let declared = self.config.rate_bps;
-        let rate = declared.unwrap_or_else(|| measured.saturating_add(measured / 4));
+        let rate = declared.unwrap_or_else(|| measured.saturating_mul(2));
         if let (Some(rtt_ns), true) = (self.estimate.rtt_ns(), rate > 0) {
             let wanted = Plan::for_path(&Path {
                 rate_bps: rate,

@@ -1,0 +1,240 @@
+//! The end that asks for a measurement of the path.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use haul::fault::{Code, Fault};
+use haul_report::machine::Machine;
+use haul_verbs::Device;
+
+use super::engine::Engine as Streams;
+use super::plan::{Engine, Plan};
+use super::record::Run;
+use super::session::{Progress, Role, Session};
+use super::store::Files;
+use super::{tcp, udp, udt};
+use crate::control::{self, Control, Message, PATH_PROTOCOL, PATH_VERSION};
+use crate::plan::{Service, Wire};
+use crate::report::{Observer as VerbsObserver, Row, Summary};
+
+/// Makes a device that speaks as a plan asks.
+pub type Devices<'a> = &'a (dyn Fn(Service, &Wire) -> Result<Device, Fault> + Sync);
+
+/// Whom to measure with, and how.
+pub struct Config<'a> {
+    /// The server.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// This end's files.
+    pub files: Files,
+    /// This end's devices, for engines that are RDMA.
+    pub devices: Devices<'a>,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// After this long without a word the peer is taken for gone.
+    pub dead_after: Duration,
+}
+
+impl std::fmt::Debug for Config<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a measurement found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The figures.
+    pub run: Run,
+    /// The server's address.
+    pub peer: SocketAddr,
+    /// The server's machine; unknown where the engine is RDMA.
+    pub server: Option<Machine>,
+}
+
+/// Measures once.
+///
+/// # Errors
+/// The plan makes no sense; the server cannot be reached or refuses; a connection breaks.
+pub fn measure(
+    config: &Config<'_>,
+    plan: &Plan,
+    progress: &dyn Fn(Progress),
+) -> Result<Found, Fault> {
+    plan.validate()?;
+    if plan.engine.verbs().is_some() {
+        return verbs(config, plan);
+    }
+    let role = Role::of(plan, true, &config.files)?;
+    let name = format!(
+        "{} port {}",
+        haul::printable(config.host.as_bytes()),
+        config.port
+    );
+    let stream = control::connect(&resolve(config)?, &name, config.connect_timeout)?;
+    let peer = stream
+        .peer_addr()
+        .map_err(|error| Fault::connection(&error))?;
+    let control = Control::start(stream, config.dead_after)?;
+    let result = converse(config, plan, &control, peer, &role, progress);
+    if let Err(fault) = &result {
+        control.fail(fault);
+    }
+    result
+}
+
+fn converse(
+    config: &Config<'_>,
+    plan: &Plan,
+    control: &Control,
+    peer: SocketAddr,
+    role: &Role,
+    progress: &dyn Fn(Progress),
+) -> Result<Found, Fault> {
+    control.send(&Message::Ask {
+        protocol: PATH_PROTOCOL.into(),
+        version: PATH_VERSION,
+        plan: plan.clone(),
+    })?;
+    let (ports, token, machine) = match control.receive()? {
+        Message::Doors {
+            ports,
+            token,
+            machine,
+            ..
+        } => (ports, token, machine),
+        other => return Err(other.misplaced()),
+    };
+    let engine = connect(config, plan, control, peer, &ports, token)
+        .map_err(|fault| control.account_of(fault))?;
+    control.send(&Message::Connected)?;
+    let session = Session {
+        plan,
+        control,
+        engine: &*engine,
+        role,
+        progress,
+        is_client: true,
+    };
+    let (own, theirs) = session.run()?;
+    let (sender, receiver) = if plan.reverse {
+        (theirs, own)
+    } else {
+        (own, theirs)
+    };
+    Ok(Found {
+        run: Run::of(plan, &sender, &receiver)?,
+        peer,
+        server: Some(printable(machine)),
+    })
+}
+
+/// Opens the streams; they are open at the server too when this returns.
+fn connect(
+    config: &Config<'_>,
+    plan: &Plan,
+    control: &Control,
+    peer: SocketAddr,
+    ports: &[u16],
+    token: u64,
+) -> Result<Box<dyn Streams>, Fault> {
+    let port = || {
+        let first = ports.first().copied();
+        first.ok_or_else(|| Fault::protocol("the server has no port for data"))
+    };
+    let open = || match control.receive()? {
+        Message::Connected => Ok(()),
+        other => Err(other.misplaced()),
+    };
+    match plan.engine {
+        Engine::Tcp => {
+            let server = SocketAddr::new(peer.ip(), port()?);
+            let streams = tcp::Tcp::connect(plan, server, token, config.connect_timeout)?;
+            open()?;
+            Ok(Box::new(streams))
+        }
+        Engine::Udt => {
+            let server = SocketAddr::new(peer.ip(), port()?);
+            let streams = udt::Udt::connect(plan, server, token, config.connect_timeout)?;
+            open()?;
+            Ok(Box::new(streams))
+        }
+        Engine::Udp => {
+            let deadline = Instant::now() + config.connect_timeout;
+            let heard = || match control.poll()? {
+                Some(Message::Connected) => Ok(true),
+                Some(other) => Err(other.misplaced()),
+                None if Instant::now() > deadline => {
+                    let text = "the server hears no datagrams";
+                    Err(Fault::new(Code::Unreachable, text)
+                        .hint("is UDP let through to the server?"))
+                }
+                None => Ok(false),
+            };
+            Ok(Box::new(udp::Udp::connect(
+                plan,
+                peer.ip(),
+                ports,
+                token,
+                heard,
+            )?))
+        }
+        _ => Err(Fault::new(Code::Usage, "not an engine of the path bench")),
+    }
+}
+
+/// Measures by the benches of the verbs, and tells it in the same words.
+fn verbs(config: &Config<'_>, plan: &Plan) -> Result<Found, Fault> {
+    let verbs = plan
+        .to_verbs()
+        .ok_or_else(|| Fault::new(Code::Usage, "RDMA is measured for a time"))?;
+    let device = (config.devices)(verbs.service, &verbs.wire)?;
+    let config = crate::client::Config {
+        host: config.host.clone(),
+        port: config.port,
+        plan: verbs,
+        device,
+        file: None,
+        connect_timeout: config.connect_timeout,
+        dead_after: config.dead_after,
+    };
+    let summary = crate::client::run(&config, &Silent)?;
+    let row = summary.rows.first();
+    let row = row.ok_or_else(|| Fault::new(Code::Other, "nothing was measured"))?;
+    let peer = summary.peer.parse();
+    Ok(Found {
+        run: Run::of_verbs(plan, row)?,
+        peer: peer.map_err(|_| Fault::new(Code::Other, "the server has no address"))?,
+        server: None,
+    })
+}
+
+struct Silent;
+
+impl VerbsObserver for Silent {
+    fn connected(&self, _: &Summary) {}
+    fn row(&self, _: &Row) {}
+    fn note(&self, _: &str) {}
+}
+
+fn resolve(config: &Config<'_>) -> Result<Vec<SocketAddr>, Fault> {
+    crate::client::resolve(&config.host, config.port)
+}
+
+/// A description that a peer sent, without control characters.
+fn printable(machine: Machine) -> Machine {
+    let clean = |text: String| haul::printable(text.as_bytes());
+    Machine {
+        cpu: clean(machine.cpu),
+        kernel: clean(machine.kernel),
+        haul_version: clean(machine.haul_version),
+        haul_commit: machine.haul_commit.map(clean),
+        iperf3: machine.iperf3.map(clean),
+        date: clean(machine.date),
+        ..machine
+    }
+}

@@ -1,0 +1,140 @@
+//! What every engine does, and what it does it with.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use haul_io::clock::thread_cpu;
+
+use super::account::{Datagrams, Sample, Sent};
+use super::plan::Plan;
+use super::store::{SinkStore, SourceStore};
+use super::tally::{Budget, Tally};
+
+/// What the threads of a run share.
+pub(crate) struct Run<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) budget: &'a Budget,
+    pub(crate) tally: &'a Tally,
+    /// What the sender says that it has sent, once it has.
+    pub(crate) announced: &'a Announced,
+    /// Of datagrams.
+    pub(crate) datagrams: &'a Mutex<Option<Datagrams>>,
+}
+
+/// The sender's word that it is done.
+#[derive(Debug, Default)]
+pub(crate) struct Announced {
+    done: AtomicBool,
+    datagrams: AtomicU64,
+}
+
+impl Announced {
+    pub(crate) fn set(&self, datagrams: u64) {
+        self.datagrams.store(datagrams, Ordering::Relaxed);
+        self.done.store(true, Ordering::Release);
+    }
+
+    /// How many datagrams there were.
+    pub(crate) fn datagrams(&self) -> Option<u64> {
+        let done = self.done.load(Ordering::Acquire);
+        done.then(|| self.datagrams.load(Ordering::Relaxed))
+    }
+}
+
+/// Connected streams. One thread sends or receives, another may sample or cancel.
+pub(crate) trait Engine: Sync {
+    /// Sends until the budget is spent and the transport has taken all.
+    fn send(&self, run: &Run<'_>, source: &SourceStore) -> io::Result<Streams<Sent>>;
+
+    /// Receives until the sender is done.
+    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> io::Result<Streams<()>>;
+
+    /// Has `send` and `receive` end soon, with whatever error.
+    fn cancel(&self);
+
+    /// How the path looks to the sender.
+    fn sample(&self) -> Sample;
+}
+
+/// What came of each stream, and the processor time of the busiest one's thread, nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Streams<T> {
+    pub(crate) parts: Vec<T>,
+    pub(crate) thread_ns: u64,
+}
+
+impl fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Works on every stream on a thread of its own. The first error has `cancel` end the others, and is the error.
+pub(crate) fn each<S: Sync, T: Send>(
+    streams: &[S],
+    cancel: impl Fn() + Sync,
+    work: impl Fn(usize, &S) -> io::Result<T> + Sync,
+) -> io::Result<Streams<T>> {
+    let first_error = Mutex::new(None);
+    let fail = |error| {
+        let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(error);
+        drop(first);
+        cancel();
+    };
+    let busiest = Mutex::new(0);
+    let parts = std::thread::scope(|scope| {
+        let start = |(index, stream)| {
+            let (work, busiest, fail) = (&work, &busiest, &fail);
+            let run = move || {
+                let result = work(index, stream).map_err(fail).ok();
+                let used = thread_cpu().unwrap_or_default().total_ns();
+                let mut busiest = busiest.lock().unwrap_or_else(PoisonError::into_inner);
+                *busiest = used.max(*busiest);
+                result
+            };
+            let builder = std::thread::Builder::new().name("haul-bench".into());
+            builder.spawn_scoped(scope, run).map_err(fail).ok()
+        };
+        let threads: Vec<_> = streams.iter().enumerate().map(start).collect();
+        // A thread that panicked has said so.
+        let joined = threads.into_iter().map(|thread| thread?.join().ok()?);
+        joined.collect::<Vec<Option<T>>>()
+    });
+    let first_error = first_error.into_inner();
+    match first_error.unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(Streams {
+            parts: parts.into_iter().flatten().collect(),
+            thread_ns: busiest.into_inner().unwrap_or_else(PoisonError::into_inner),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_error_ends_the_others_and_is_the_error() {
+        let cancelled = AtomicBool::new(false);
+        let work = |index: usize, _: &()| {
+            if index == 1 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            while !cancelled.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            Err::<(), _>(io::ErrorKind::BrokenPipe.into())
+        };
+        let cancel = || cancelled.store(true, Ordering::Relaxed);
+        let error = each(&[(), (), ()], cancel, work).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        let all = each(&[5, 6], || {}, |index, stream| Ok(index + stream)).unwrap();
+        assert_eq!(all.parts, [5, 7]);
+    }
+}

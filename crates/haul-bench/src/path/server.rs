@@ -1,0 +1,114 @@
+//! The end that takes part in measurements of the path.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use haul::fault::{Code, Fault};
+use haul_report::machine::Machine;
+
+use super::engine::Engine as Streams;
+use super::plan::{Engine, Plan};
+use super::session::{Role, Session};
+use super::store::Files;
+use super::{tcp, udp, udt};
+use crate::control::{Control, Message};
+
+/// How long a client may take to open its streams.
+const OPENING: Duration = Duration::from_secs(20);
+
+/// What a server has for this.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Means {
+    pub(crate) files: Files,
+    /// The first port of data; any free one where it is zero.
+    pub(crate) data_port: u16,
+}
+
+/// Takes part in one measurement.
+pub(crate) fn serve(
+    means: &Means,
+    control: &Control,
+    stream: &TcpStream,
+    plan: &Plan,
+) -> Result<(), Fault> {
+    if plan.engine.verbs().is_some() {
+        let text = "RDMA is asked for by another protocol";
+        return Err(Fault::protocol(text));
+    }
+    let role = Role::of(plan, false, &means.files)?;
+    let own = stream
+        .local_addr()
+        .map_err(|error| Fault::connection(&error))?;
+    let engine = open(means, control, own.ip(), plan)?;
+    control.send(&Message::Connected)?;
+    match control.receive()? {
+        Message::Connected => {}
+        other => return Err(other.misplaced()),
+    }
+    let session = Session {
+        plan,
+        control,
+        engine: &*engine,
+        role: &role,
+        progress: &|_| {},
+        is_client: false,
+    };
+    session.run().map(|_| ())
+}
+
+/// Binds, tells the client where, and waits for its streams.
+fn open(
+    means: &Means,
+    control: &Control,
+    ip: IpAddr,
+    plan: &Plan,
+) -> Result<Box<dyn Streams>, Fault> {
+    let random = haul_io::random::bytes::<8>()
+        .map_err(|error| Fault::new(Code::Other, format!("no random bytes: {error}")))?;
+    let token = u64::from_be_bytes(random);
+    let address = SocketAddr::new(ip, means.data_port);
+    let failed = |error: std::io::Error| {
+        let text = format!("cannot take data at {address}: {error}");
+        Fault::new(Code::Other, text)
+    };
+    let deadline = Instant::now() + OPENING;
+    let tell = |ports: Vec<u16>| {
+        control.send(&Message::Doors {
+            software: haul::SOFTWARE.into(),
+            ports,
+            token,
+            machine: Machine::describe(),
+        })
+    };
+    match plan.engine {
+        Engine::Tcp => {
+            let listener = haul_io::tcp::listen(address).map_err(failed)?;
+            tcp::prepare(plan, &listener).map_err(failed)?;
+            tell(vec![listener.local_addr().map_err(failed)?.port()])?;
+            Ok(Box::new(tcp::Tcp::accept(
+                plan, &listener, token, deadline,
+            )?))
+        }
+        Engine::Udt => {
+            let mut listener = udt::listen(plan, address)?;
+            tell(vec![listener.local_addr().port()])?;
+            Ok(Box::new(udt::Udt::accept(
+                plan,
+                &mut listener,
+                token,
+                deadline,
+            )?))
+        }
+        Engine::Udp => {
+            let sockets = udp::bind(plan, ip, means.data_port).map_err(failed)?;
+            tell(
+                sockets
+                    .iter()
+                    .map(|socket| socket.local_addr().port())
+                    .collect(),
+            )?;
+            Ok(Box::new(udp::Udp::accept(sockets, token, deadline)?))
+        }
+        _ => Err(Fault::new(Code::Usage, "not an engine of the path bench")),
+    }
+}

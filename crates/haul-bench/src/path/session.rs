@@ -1,0 +1,332 @@
+//! What both ends do once their streams are connected: send or receive, tell how far it is, and account for it.
+
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul::fault::{Code, Fault};
+
+use super::account::{Account, Received, Sample, Sent};
+use super::engine::{Announced, Engine, Run, Streams};
+use super::meter::Meter;
+use super::plan::{Medium, PathLimit, Plan};
+use super::store::{SinkStore, SourceStore};
+use super::tally::{Budget, Tally};
+use crate::control::{Control, Message};
+
+/// How often an end looks for messages.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What an end does.
+#[derive(Debug)]
+pub(crate) enum Role {
+    Sender(SourceStore),
+    Receiver(SinkStore),
+}
+
+impl Role {
+    /// What an end of this plan has.
+    pub(crate) fn of(
+        plan: &Plan,
+        is_client: bool,
+        files: &super::store::Files,
+    ) -> Result<Self, Fault> {
+        if plan.reverse == is_client {
+            SinkStore::open(plan, files).map(Self::Receiver)
+        } else {
+            SourceStore::open(plan, files).map(Self::Sender)
+        }
+    }
+}
+
+/// How far it is, as the receiver counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Since the start.
+    pub until: Duration,
+    /// Bytes that arrived since the last time.
+    pub bytes: u64,
+}
+
+/// What came of an end's work.
+enum Done {
+    Sent(Streams<Sent>),
+    Received(Streams<()>),
+}
+
+/// An end at work.
+pub(crate) struct Session<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) control: &'a Control,
+    pub(crate) engine: &'a dyn Engine,
+    pub(crate) role: &'a Role,
+    /// Told every interval, at the receiver; the server's are told to the client as well.
+    pub(crate) progress: &'a dyn Fn(Progress),
+    pub(crate) is_client: bool,
+}
+
+/// What an end has seen of the other one so far.
+#[derive(Default)]
+struct Heard {
+    account: Option<Account>,
+}
+
+impl Session<'_> {
+    /// Both ends' accounts: this one's, and the peer's.
+    pub(crate) fn run(&self) -> Result<(Account, Account), Fault> {
+        let budget = match self.plan.limit {
+            PathLimit::TimeMs(ms) => Budget::time(Duration::from_millis(ms)),
+            PathLimit::Bytes(bytes) => Budget::bytes(bytes),
+        };
+        let tally = Tally::new(self.plan.streams);
+        let (announced, datagrams) = (Announced::default(), Mutex::new(None));
+        let run = Run {
+            plan: self.plan,
+            budget: &budget,
+            tally: &tally,
+            announced: &announced,
+            datagrams: &datagrams,
+        };
+        let result = self.converse(&run);
+        if result.is_err() {
+            self.engine.cancel();
+        }
+        result
+    }
+
+    fn converse(&self, run: &Run<'_>) -> Result<(Account, Account), Fault> {
+        let meter = Meter::start();
+        std::thread::scope(|scope| {
+            let (sender, ended) = channel();
+            let (role, engine) = (self.role, self.engine);
+            let work = move || {
+                let done = match role {
+                    Role::Sender(source) => engine.send(run, source).map(Done::Sent),
+                    Role::Receiver(sink) => engine.receive(run, sink).map(Done::Received),
+                };
+                // The conversation may be over.
+                let _ = sender.send(done);
+            };
+            let builder = std::thread::Builder::new().name("haul-bench".into());
+            builder.spawn_scoped(scope, work).map_err(|error| {
+                Fault::new(Code::Other, format!("cannot start a thread: {error}"))
+            })?;
+            let mut ticker = Ticker::new(self, run);
+            let mut heard = Heard::default();
+            let done = loop {
+                match ended.recv_timeout(TICK) {
+                    Ok(done) => break done,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err(self.cancelled(Fault::new(Code::Other, "a thread has failed")));
+                    }
+                }
+                let told = ticker.tick().and_then(|()| self.hear(run, &mut heard));
+                told.map_err(|fault| self.cancelled(fault))?;
+            };
+            let done = done.map_err(|error| self.control.account_of(self.failed(&error)))?;
+            self.settle(run, &meter, done, heard, ticker)
+        })
+    }
+
+    /// The ends tell each other what they have counted. The sender goes last: it works until all has arrived.
+    fn settle(
+        &self,
+        run: &Run<'_>,
+        meter: &Meter,
+        done: Done,
+        mut heard: Heard,
+        mut ticker: Ticker<'_>,
+    ) -> Result<(Account, Account), Fault> {
+        let own = match done {
+            Done::Sent(streams) => {
+                let mut sent = sum(streams.parts);
+                self.control.send(&Message::Sent {
+                    datagrams: sent.datagrams,
+                })?;
+                while heard.account.is_none() {
+                    std::thread::sleep(TICK);
+                    ticker.tick()?;
+                    self.hear(run, &mut heard)?;
+                }
+                let last = self.engine.sample();
+                sent.retransmitted = sent.retransmitted.max(last.retransmitted);
+                sent.samples = ticker.samples;
+                if let Role::Sender(source) = self.role {
+                    sent.source_ns = source.waited_ns();
+                }
+                Account {
+                    spent: meter.spent(streams.thread_ns),
+                    sent: Some(sent),
+                    received: None,
+                }
+            }
+            Done::Received(streams) => {
+                let flush_ns = self.flush()?;
+                ticker.last()?;
+                Account {
+                    spent: meter.spent(streams.thread_ns),
+                    sent: None,
+                    received: Some(self.received(run, flush_ns)),
+                }
+            }
+        };
+        self.control.send(&Message::Account {
+            account: Box::new(own.clone()),
+        })?;
+        while heard.account.is_none() {
+            match self.control.receive()? {
+                Message::Account { account } => heard.account = Some(*account),
+                Message::Sent { .. } | Message::Interval { .. } => {}
+                other => return Err(other.misplaced()),
+            }
+        }
+        let peer = heard.account.unwrap_or_default();
+        Ok((own, peer))
+    }
+
+    /// Has a file on a disk be there.
+    fn flush(&self) -> Result<u64, Fault> {
+        let begun = Instant::now();
+        match self.role {
+            Role::Receiver(sink) if self.plan.sink == Medium::File => {
+                sink.finish().map_err(|error| self.failed(&error))?;
+                Ok(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+            }
+            _ => Ok(0),
+        }
+    }
+
+    fn received(&self, run: &Run<'_>, flush_ns: u64) -> Received {
+        let datagrams = run.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
+        Received {
+            bytes: run.tally.bytes(),
+            ns: run.tally.ns(),
+            steps: run.tally.steps(),
+            streams: run.tally.streams(),
+            datagrams: *datagrams,
+            sink_ns: match self.role {
+                Role::Receiver(sink) => sink.waited_ns(),
+                Role::Sender(_) => 0,
+            },
+            flush_ns,
+        }
+    }
+
+    /// Takes note of what the peer has said.
+    fn hear(&self, run: &Run<'_>, heard: &mut Heard) -> Result<(), Fault> {
+        while let Some(message) = self.control.poll()? {
+            match message {
+                Message::Interval { until_ms, bytes } => (self.progress)(Progress {
+                    until: Duration::from_millis(until_ms),
+                    bytes,
+                }),
+                Message::Sent { datagrams } => run.announced.set(datagrams),
+                Message::Account { account } => heard.account = Some(*account),
+                other => return Err(other.misplaced()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The same failure, with the streams ended: their threads are waited for.
+    fn cancelled(&self, fault: Fault) -> Fault {
+        self.engine.cancel();
+        fault
+    }
+
+    fn failed(&self, error: &io::Error) -> Fault {
+        let doing = match self.role {
+            Role::Sender(_) => "sending",
+            Role::Receiver(_) => "receiving",
+        };
+        match error.kind() {
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => Fault::file("cannot write the sink's file", error),
+            io::ErrorKind::InvalidInput => Fault::new(Code::Usage, format!("{doing}: {error}")),
+            _ => Fault::new(Code::PeerGone, format!("{doing} failed: {error}")),
+        }
+    }
+}
+
+fn sum(parts: Vec<Sent>) -> Sent {
+    parts.into_iter().fold(Sent::default(), |sum, part| Sent {
+        bytes: sum.bytes + part.bytes,
+        datagrams: sum.datagrams + part.datagrams,
+        ns: sum.ns.max(part.ns),
+        retransmitted: sum.retransmitted + part.retransmitted,
+        ..part
+    })
+}
+
+/// Tells how far it is, and looks at the path, once an interval.
+struct Ticker<'a> {
+    session: &'a Session<'a>,
+    tally: &'a Tally,
+    begun: Instant,
+    due: Duration,
+    told: u64,
+    samples: Vec<Sample>,
+}
+
+impl<'a> Ticker<'a> {
+    fn new(session: &'a Session<'a>, run: &'a Run<'_>) -> Self {
+        Self {
+            session,
+            tally: run.tally,
+            begun: Instant::now(),
+            due: Duration::from_millis(session.plan.interval_ms),
+            told: 0,
+            samples: Vec::new(),
+        }
+    }
+
+    fn tick(&mut self) -> Result<(), Fault> {
+        let elapsed = self.begun.elapsed();
+        if elapsed < self.due {
+            return Ok(());
+        }
+        self.due += Duration::from_millis(self.session.plan.interval_ms);
+        match self.session.role {
+            Role::Sender(_) => {
+                self.samples.push(Sample {
+                    at_ms: milliseconds(elapsed),
+                    ..self.session.engine.sample()
+                });
+                Ok(())
+            }
+            Role::Receiver(_) => self.tell(elapsed),
+        }
+    }
+
+    /// What came since the last time.
+    fn last(&mut self) -> Result<(), Fault> {
+        if self.tally.bytes() > self.told {
+            self.tell(self.begun.elapsed())?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, elapsed: Duration) -> Result<(), Fault> {
+        let all = self.tally.bytes();
+        let bytes = all.saturating_sub(self.told);
+        self.told = all;
+        if self.session.is_client {
+            (self.session.progress)(Progress {
+                until: elapsed,
+                bytes,
+            });
+            return Ok(());
+        }
+        self.session.control.send(&Message::Interval {
+            until_ms: milliseconds(elapsed),
+            bytes,
+        })
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

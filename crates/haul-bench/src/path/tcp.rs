@@ -1,0 +1,359 @@
+//! TCP: a thread for each stream at each end, and as little as can be between the socket and memory.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use haul::fault::{Code, Fault};
+use haul_io::tcp;
+use haul_io::zero_copy::{Pipe, ZeroCopy};
+use socket2::SockRef;
+
+use super::account::{Sample, Sent, per_mille};
+use super::engine::{Engine, Run, Streams, each};
+use super::plan::{Plan, ReceiveBy, SendBy};
+use super::store::{SinkStore, SourceStore};
+
+/// Token and number of the stream, in front of everything else.
+const HEADER: usize = 10;
+/// A connection whose peer acknowledges nothing for this long is dead.
+const DEAD_AFTER: Duration = Duration::from_secs(30);
+/// A client says at once which stream a connection is; who does not is a stranger.
+const INTRODUCTION: Duration = Duration::from_secs(2);
+/// What a stream that is received by splice asks for at once, bytes.
+const SPLICE_BYTES: usize = 1 << 20;
+
+/// Connections, one for each stream, in order.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    streams: Vec<TcpStream>,
+}
+
+impl Tcp {
+    /// The client's side.
+    pub(crate) fn connect(
+        plan: &Plan,
+        server: SocketAddr,
+        token: u64,
+        timeout: Duration,
+    ) -> Result<Self, Fault> {
+        let connect = |index: u16| -> io::Result<TcpStream> {
+            let stream = match plan.buffer {
+                // The window is agreed on when the connection is made, so the buffers come first.
+                Some(_) => connect_with_buffers(plan, server, timeout)?,
+                None => TcpStream::connect_timeout(&server, timeout)?,
+            };
+            let mut header = [0; HEADER];
+            header[..8].copy_from_slice(&token.to_be_bytes());
+            header[8..].copy_from_slice(&index.to_be_bytes());
+            (&stream).write_all(&header)?;
+            Ok(stream)
+        };
+        let streams = (0..plan.streams)
+            .map(connect)
+            .collect::<io::Result<Vec<_>>>();
+        let streams = streams.map_err(|error| {
+            let text = format!("cannot open a data connection to {server}: {error}");
+            Fault::new(Code::Unreachable, text)
+                .hint("is that port let through? 'haul bench serve --data-port' fixes it")
+        })?;
+        Self::new(plan, streams)
+    }
+
+    /// The server's side: waits for all streams. Connections of strangers are dropped.
+    pub(crate) fn accept(
+        plan: &Plan,
+        listener: &TcpListener,
+        token: u64,
+        deadline: Instant,
+    ) -> Result<Self, Fault> {
+        let mut streams: Vec<Option<TcpStream>> = (0..plan.streams).map(|_| None).collect();
+        while streams.iter().any(Option::is_none) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let text = "the client opened no data connection";
+                return Err(Fault::new(Code::PeerGone, text));
+            }
+            let ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+            let ready = haul_io::notify::wait_readable([listener.as_fd()], Some(ns));
+            if !ready.map_err(|error| Fault::connection(&error))? {
+                continue;
+            }
+            // One that is gone again is nobody's fault.
+            let Ok((stream, _)) = listener.accept() else {
+                continue;
+            };
+            if let Some(index) = introduced(&stream, token, left.min(INTRODUCTION))
+                && let Some(place) = streams.get_mut(index)
+            {
+                *place = Some(stream);
+            }
+        }
+        Self::new(plan, streams.into_iter().flatten().collect())
+    }
+
+    fn new(plan: &Plan, streams: Vec<TcpStream>) -> Result<Self, Fault> {
+        for stream in &streams {
+            configure(plan, stream).map_err(|error| match &plan.congestion {
+                Some(name) if error.kind() == io::ErrorKind::NotFound => {
+                    let name = haul::printable(name.as_bytes());
+                    let text = format!("the kernel has no congestion control '{name}'");
+                    Fault::new(Code::Usage, text)
+                        .hint("see /proc/sys/net/ipv4/tcp_available_congestion_control")
+                }
+                _ => Fault::new(
+                    Code::Other,
+                    format!("cannot set up a data connection: {error}"),
+                ),
+            })?;
+        }
+        Ok(Self { streams })
+    }
+}
+
+/// Prepares the server's listener: its buffers are those of connections that are still to come.
+pub(crate) fn prepare(plan: &Plan, listener: &TcpListener) -> io::Result<()> {
+    // A connection that is gone again by the time it is accepted is not waited for.
+    listener.set_nonblocking(true)?;
+    plan.buffer
+        .map_or(Ok(()), |bytes| set_buffers(&SockRef::from(listener), bytes))
+}
+
+fn connect_with_buffers(
+    plan: &Plan,
+    server: SocketAddr,
+    timeout: Duration,
+) -> io::Result<TcpStream> {
+    let domain = socket2::Domain::for_address(server);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+    if let Some(bytes) = plan.buffer {
+        set_buffers(&SockRef::from(&socket), bytes)?;
+    }
+    socket.connect_timeout(&server.into(), timeout)?;
+    Ok(socket.into())
+}
+
+fn set_buffers(socket: &SockRef<'_>, bytes: u32) -> io::Result<()> {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    socket.set_send_buffer_size(bytes)?;
+    socket.set_recv_buffer_size(bytes)
+}
+
+/// The number of the stream that a connection says to be, if it knows the token.
+fn introduced(stream: &TcpStream, token: u64, patience: Duration) -> Option<usize> {
+    let mut header = [0; HEADER];
+    stream.set_read_timeout(Some(patience)).ok()?;
+    let mut input = stream;
+    input.read_exact(&mut header).ok()?;
+    stream.set_read_timeout(None).ok()?;
+    let (theirs, index) = header.split_first_chunk::<8>()?;
+    let index = u16::from_be_bytes(index.try_into().ok()?);
+    (u64::from_be_bytes(*theirs) == token).then_some(usize::from(index))
+}
+
+fn configure(plan: &Plan, stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    tcp::detect_dead_peer(stream, DEAD_AFTER)?;
+    if let Some(name) = &plan.congestion {
+        tcp::set_congestion(stream, name)?;
+    }
+    if let Some(rate) = plan.stream_rate_bps() {
+        tcp::set_max_pacing_rate(stream, (rate / 8).max(1))?;
+    }
+    Ok(())
+}
+
+impl Engine for Tcp {
+    fn send(&self, run: &Run<'_>, source: &SourceStore) -> io::Result<Streams<Sent>> {
+        let begun = Instant::now();
+        let sent = each(
+            &self.streams,
+            || self.cancel(),
+            |index, stream| {
+                let offset = index as u64 * run.plan.round();
+                let sent = send(stream, run, source, offset);
+                // Also after a failure: the receiver is not to wait for more.
+                let shut = stream.shutdown(Shutdown::Write);
+                let (bytes, copied) = sent?;
+                shut?;
+                Ok((bytes, copied))
+            },
+        )?;
+        let infos: Vec<_> = self
+            .streams
+            .iter()
+            .filter_map(|one| tcp::info(one).ok())
+            .collect();
+        let sum = |of: fn(&tcp::Info) -> u64| infos.iter().map(of).sum::<u64>();
+        let busy = sum(|info| info.busy_us);
+        let calls: u64 = sent
+            .parts
+            .iter()
+            .filter_map(|(_, copied)| *copied)
+            .map(|(_, calls)| calls)
+            .sum();
+        let copied: u64 = sent
+            .parts
+            .iter()
+            .filter_map(|(_, copied)| *copied)
+            .map(|(copied, _)| copied)
+            .sum();
+        Ok(Streams {
+            parts: vec![Sent {
+                bytes: sent.parts.iter().map(|(bytes, _)| bytes).sum(),
+                ns: u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX),
+                retransmitted: sum(|info| info.bytes_retransmitted),
+                copied_per_mille: per_mille(copied, calls),
+                receiver_limited_per_mille: per_mille(sum(|info| info.receiver_limited_us), busy),
+                buffer_limited_per_mille: per_mille(sum(|info| info.buffer_limited_us), busy),
+                ..Sent::default()
+            }],
+            thread_ns: sent.thread_ns,
+        })
+    }
+
+    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> io::Result<Streams<()>> {
+        each(
+            &self.streams,
+            || self.cancel(),
+            |index, stream| match run.plan.receive_by {
+                ReceiveBy::Read => {
+                    let chunk = usize::try_from(run.plan.message).unwrap_or(usize::MAX);
+                    sink.with_memory(index, |memory| {
+                        read(stream, run, sink, index, chunk, memory)
+                    })
+                }
+                ReceiveBy::Splice => splice(stream, run, sink, index),
+            },
+        )
+    }
+
+    fn cancel(&self) {
+        for stream in &self.streams {
+            // An error means that it is down already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn sample(&self) -> Sample {
+        let infos: Vec<_> = self
+            .streams
+            .iter()
+            .filter_map(|one| tcp::info(one).ok())
+            .collect();
+        Sample {
+            at_ms: 0,
+            rtt_us: infos.iter().map(|info| info.rtt_us).max().unwrap_or(0),
+            rtt_us_min: infos.iter().map(|info| info.rtt_us_min).min().unwrap_or(0),
+            window: infos.iter().map(|info| info.window_bytes).sum(),
+            retransmitted: infos.iter().map(|info| info.bytes_retransmitted).sum(),
+        }
+    }
+}
+
+/// Sends until the budget is spent: bytes, and for zero-copy sends how many were copied and how many there were.
+fn send(
+    stream: &TcpStream,
+    run: &Run<'_>,
+    source: &SourceStore,
+    from: u64,
+) -> io::Result<(u64, Option<(u64, u64)>)> {
+    let (budget, message) = (run.budget, run.plan.message);
+    // Streams begin at different places of a file.
+    let mut at = from % source.round;
+    let mut sent = 0;
+    let mut buffer = Vec::new();
+    let pipe = match run.plan.send_by {
+        SendBy::Splice => Some(Pipe::new()?),
+        _ => None,
+    };
+    let mut zero_copy = match run.plan.send_by {
+        SendBy::Zerocopy => Some(ZeroCopy::new(stream)?),
+        _ => None,
+    };
+    while let Some(len) = budget.take(message) {
+        // A message does not go over the end of the source, so the last one of a round may be shorter.
+        let len = u64::from(len).min(source.round - at);
+        let piece = usize::try_from(len).unwrap_or(0);
+        match (&source.memory, &source.file) {
+            (Some(memory), _) => {
+                let begin = usize::try_from(at).unwrap_or(0);
+                let bytes = &memory[begin..begin + piece];
+                match (&mut zero_copy, &pipe) {
+                    (Some(sender), _) => sender.send_all(bytes, run.plan.depth)?,
+                    (None, Some(pipe)) => pipe.send_memory(stream, bytes)?,
+                    (None, None) => write(stream, bytes)?,
+                }
+            }
+            (None, Some(file)) => match (run.plan.send_by, &pipe) {
+                (SendBy::Sendfile, _) => tcp::send_file(stream, file.as_fd(), at, len)?,
+                (_, Some(pipe)) => pipe.send_file(stream, file.as_fd(), at, len)?,
+                _ => {
+                    buffer.resize(piece, 0);
+                    source.read(file, &mut buffer, at)?;
+                    write(stream, &buffer)?;
+                }
+            },
+            (None, None) => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        sent += len;
+        at = (at + len) % source.round;
+    }
+    let copied = zero_copy.map(|sender| (sender.copied(), u64::from(sender.calls())));
+    Ok((sent, copied))
+}
+
+fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes)
+}
+
+fn read(
+    mut stream: &TcpStream,
+    run: &Run<'_>,
+    sink: &SinkStore,
+    index: usize,
+    chunk: usize,
+    memory: &mut [u8],
+) -> io::Result<()> {
+    let (mut at, mut offset) = (0, 0);
+    loop {
+        let end = (at + chunk).min(memory.len());
+        match stream.read(&mut memory[at..end]) {
+            Ok(0) => return Ok(()),
+            Ok(got) => {
+                run.tally.add(index, got as u64);
+                sink.write(index, offset, &memory[at..at + got])?;
+                offset += got as u64;
+                at = if at + got == memory.len() {
+                    0
+                } else {
+                    at + got
+                };
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn splice(stream: &TcpStream, run: &Run<'_>, sink: &SinkStore, index: usize) -> io::Result<()> {
+    let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    let pipe = Pipe::new()?;
+    let mut offset = 0;
+    loop {
+        let (place, room) = sink.place(index, offset);
+        let room = usize::try_from(room)
+            .unwrap_or(usize::MAX)
+            .min(SPLICE_BYTES);
+        let got = match &sink.file {
+            Some(file) => pipe.receive(stream, file.as_fd(), Some(place), room)?,
+            None => pipe.receive(stream, nowhere.as_fd(), None, SPLICE_BYTES)?,
+        };
+        if got == 0 {
+            return Ok(());
+        }
+        run.tally.add(index, got as u64);
+        offset += got as u64;
+    }
+}

@@ -1,0 +1,343 @@
+//! The list of what is measured.
+
+use std::time::Duration;
+
+use haul_report::axis::{bytes, rate};
+
+use super::Options;
+use crate::path::plan::{Engine, Medium, PathLimit, Plan};
+use crate::plan::SIZE_MAX;
+
+/// A part of a profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// Throughput by parallel streams.
+    Streams,
+    /// Throughput by message size.
+    Messages,
+    /// Both together.
+    Grid,
+    /// The same again and again.
+    Stability,
+    /// Other traffic on the path.
+    Cross,
+    /// Memory and files at each end: which stage is the limit.
+    Stages,
+}
+
+impl Section {
+    /// All of them, in their order.
+    pub const ALL: [Self; 6] = [
+        Self::Streams,
+        Self::Messages,
+        Self::Grid,
+        Self::Stability,
+        Self::Cross,
+        Self::Stages,
+    ];
+
+    /// The name on the command line and in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Streams => "streams",
+            Self::Messages => "messages",
+            Self::Grid => "grid",
+            Self::Stability => "stability",
+            Self::Cross => "cross",
+            Self::Stages => "stages",
+        }
+    }
+}
+
+/// One run of a profile.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// The part that it belongs to.
+    pub section: Section,
+    /// What is measured; how long is decided later.
+    pub plan: Plan,
+    /// What else goes on.
+    pub cross: Option<Cross>,
+    /// Which repetition, from 0.
+    pub repetition: u32,
+}
+
+impl Step {
+    fn new(section: Section, plan: Plan) -> Self {
+        Self {
+            section,
+            plan,
+            cross: None,
+            repetition: 0,
+        }
+    }
+
+    /// In few words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let plan = &self.plan;
+        let mut words = format!("{}: {}", self.section.name(), plan.engine.name());
+        match self.section {
+            Section::Stability => words += &format!(", run {}", self.repetition + 1),
+            Section::Cross if self.cross.is_none() => words += ", alone",
+            Section::Cross => {}
+            Section::Stages => {
+                words += &format!(", {:?} to {:?}", plan.source, plan.sink).to_lowercase()
+            }
+            _ => {
+                let streams = if plan.streams == 1 { "" } else { "s" };
+                words += &format!(", {} stream{streams}", plan.streams);
+                if plan.engine.has_messages() {
+                    words += &format!(", {}", bytes(plan.message.into()));
+                }
+            }
+        }
+        if let Some(cross) = &self.cross {
+            words += &format!(", beside {}", cross.short());
+        }
+        words
+    }
+}
+
+/// Other traffic.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Cross {
+    /// Datagrams at this share of what the path was seen to carry, and heedless of anybody.
+    Udp(f64),
+    /// TCP flows.
+    Tcp(u16),
+    /// A flow of RDMA over UDT.
+    Rdma,
+}
+
+impl Cross {
+    /// Its plan; none where it is not known what the path carries, bits per second.
+    pub(super) fn plan(self, capacity: f64, time: Duration) -> Option<Plan> {
+        let mut plan = match self {
+            Self::Udp(_) => {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a rate"
+                )]
+                let rate = self.level(capacity) as u64;
+                Plan {
+                    rate_bps: Some(rate)
+                        .filter(|rate| *rate > 0)
+                        .map(|rate| rate.max(1_000)),
+                    ..Plan::new(Engine::Udp)
+                }
+            }
+            Self::Tcp(flows) => Plan {
+                streams: flows,
+                ..Plan::new(Engine::Tcp)
+            },
+            Self::Rdma => Plan::new(Engine::IwarpUdt),
+        };
+        plan.limit = PathLimit::TimeMs(u64::try_from(time.as_millis()).ok()?);
+        plan.beside = true;
+        (self.level(capacity) > 0.0).then_some(plan)
+    }
+
+    /// How much of it: bits per second, or flows.
+    pub(super) fn level(self, capacity: f64) -> f64 {
+        match self {
+            Self::Udp(share) => share * capacity,
+            Self::Tcp(flows) => flows.into(),
+            Self::Rdma => 1.0,
+        }
+    }
+
+    /// In words, with what the path carries.
+    pub(super) fn words(self, capacity: f64) -> String {
+        match self {
+            Self::Udp(_) => format!("UDP at {}", rate(self.level(capacity))),
+            _ => self.short(),
+        }
+    }
+
+    fn short(self) -> String {
+        match self {
+            Self::Udp(share) => format!("UDP at {:.0} %", share * 100.0),
+            Self::Tcp(1) => "1 TCP flow".into(),
+            Self::Tcp(flows) => format!("{flows} TCP flows"),
+            Self::Rdma => "1 RDMA flow".into(),
+        }
+    }
+}
+
+/// Everything that is to be measured, in order.
+#[must_use]
+pub fn steps(options: &Options) -> Vec<Step> {
+    let wanted = |section| options.sections.contains(&section);
+    let mut steps = Vec::new();
+    if wanted(Section::Streams) {
+        steps.extend(by_streams(options));
+    }
+    if wanted(Section::Messages) {
+        steps.extend(by_message(options));
+    }
+    if wanted(Section::Grid) {
+        steps.extend(grid(options));
+    }
+    if wanted(Section::Stability) {
+        // In turns, so that what changes slowly changes all alike.
+        for repetition in 0..options.repetitions {
+            steps.extend(options.engines.iter().map(|engine| Step {
+                repetition,
+                ..Step::new(Section::Stability, Plan::new(*engine))
+            }));
+        }
+    }
+    if wanted(Section::Cross) {
+        steps.extend(cross(options));
+    }
+    if wanted(Section::Stages) {
+        steps.extend(stages(options));
+    }
+    steps
+}
+
+fn by_streams(options: &Options) -> Vec<Step> {
+    let some = [1, 2, 3, 4, 6, 8, 12, 16, 20];
+    let all: Vec<u16> = (1..=20).collect();
+    let counts: &[u16] = if options.full { &all } else { &some };
+    let engines = options.engines.iter();
+    let step = |engine: &Engine, streams: u16| {
+        let plan = Plan {
+            streams,
+            ..Plan::new(*engine)
+        };
+        Step::new(Section::Streams, plan)
+    };
+    engines
+        .flat_map(|engine| counts.iter().map(move |streams| step(engine, *streams)))
+        .collect()
+}
+
+/// The engines whose messages the wire sees, or the system calls: TCP and RDMA.
+fn by_message(options: &Options) -> Vec<Step> {
+    let every = if options.full { 1 } else { 3 };
+    let mut sizes: Vec<u32> = (0..=SIZE_MAX.ilog2())
+        .step_by(every)
+        .map(|power| 1 << power)
+        .collect();
+    if sizes.last() != Some(&SIZE_MAX) {
+        sizes.push(SIZE_MAX);
+    }
+    let step = |engine: Engine, message: u32| {
+        let plan = Plan {
+            message,
+            // RDMA takes no more memory for long messages than for short ones.
+            depth: ((64 << 20) / message).clamp(4, 128),
+            memory: u64::from(message).max(512 << 10),
+            ..Plan::new(engine)
+        };
+        Step::new(Section::Messages, plan)
+    };
+    let engines = [Engine::Tcp, Engine::IwarpTcp, Engine::IwarpUdt];
+    engines
+        .iter()
+        .flat_map(|engine| sizes.iter().map(move |message| step(*engine, *message)))
+        .collect()
+}
+
+fn grid(options: &Options) -> Vec<Step> {
+    let (streams, messages): (&[u16], &[u32]) = if options.full {
+        (&[1, 2, 4, 8, 16], &[6, 10, 14, 17, 20, 23])
+    } else {
+        (&[1, 4, 16], &[8, 14, 17, 20])
+    };
+    let step = |streams: u16, power: u32| {
+        let plan = Plan {
+            streams,
+            message: 1 << power,
+            memory: 1 << power.max(19),
+            ..Plan::new(Engine::Tcp)
+        };
+        Step::new(Section::Grid, plan)
+    };
+    let rows = messages.iter();
+    rows.flat_map(|power| streams.iter().map(move |streams| step(*streams, *power)))
+        .collect()
+}
+
+fn cross(options: &Options) -> Vec<Step> {
+    let levels: &[Cross] = if options.full {
+        &[
+            Cross::Udp(0.1),
+            Cross::Udp(0.25),
+            Cross::Udp(0.5),
+            Cross::Udp(0.75),
+            Cross::Udp(0.9),
+            Cross::Tcp(1),
+            Cross::Tcp(2),
+            Cross::Tcp(4),
+            Cross::Tcp(8),
+            Cross::Tcp(16),
+            Cross::Tcp(32),
+            Cross::Rdma,
+        ]
+    } else {
+        &[
+            Cross::Udp(0.25),
+            Cross::Udp(0.5),
+            Cross::Udp(0.75),
+            Cross::Tcp(1),
+            Cross::Tcp(8),
+            Cross::Tcp(32),
+            Cross::Rdma,
+        ]
+    };
+    let alone = |engine: Engine| Step::new(Section::Cross, Plan::new(engine));
+    let step = |engine: Engine, level: Cross| Step {
+        cross: Some(level),
+        ..alone(engine)
+    };
+    // What the path carries is known first.
+    let engines = || options.engines.iter();
+    let beside = engines().flat_map(|engine| levels.iter().map(move |level| step(*engine, *level)));
+    engines()
+        .map(|engine| alone(*engine))
+        .chain(beside)
+        .collect()
+}
+
+/// Without a disk there is nothing to compare.
+fn stages(options: &Options) -> Vec<Step> {
+    if !options.source_file && !options.sink_file {
+        return Vec::new();
+    }
+    let step = |source: Medium, sink: Medium| {
+        let plan = Plan {
+            source,
+            sink,
+            message: 1 << 20,
+            memory: 1 << 20,
+            ..Plan::new(Engine::Tcp)
+        };
+        Step::new(Section::Stages, plan)
+    };
+    let mut steps = vec![step(Medium::Memory, Medium::Memory)];
+    if options.source_file {
+        steps.push(step(Medium::File, Medium::Memory));
+    }
+    if options.sink_file {
+        steps.push(step(Medium::Memory, Medium::File));
+    }
+    if options.source_file && options.sink_file {
+        steps.push(step(Medium::File, Medium::File));
+    }
+    steps
+}
+
+/// What the others get, where all are equal.
+pub(crate) fn equal_share(capacity: f64, flows: f64) -> f64 {
+    capacity / (flows + 1.0)
+}
+
+/// What heedless datagrams leave.
+pub(crate) fn residual(capacity: f64, offered: f64) -> f64 {
+    (capacity - offered).max(0.0)
+}

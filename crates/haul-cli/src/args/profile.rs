@@ -1,0 +1,217 @@
+//! The command lines of `haul profile`, `haul doctor` and `haul report`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use haul_bench::plan::DEPTH_MAX;
+
+use super::Output;
+use super::path::{Connect, Engine, ServerArgs};
+use super::rdma::size;
+use crate::quantity::{duration, rate};
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Profile {
+    /// A host where 'haul bench serve' runs: HOST, HOST:PORT or [ADDRESS]:PORT
+    #[arg(required_unless_present_any = ["scenario", "emulate"], conflicts_with_all = ["scenario", "emulate"])]
+    pub(crate) host: Option<String>,
+    /// Profile an emulated path on this machine instead: a scenario of 'haul lab', by its name or file
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "emulate")]
+    pub(crate) scenario: Option<String>,
+    /// Profile distance and loss over emulated paths on this machine instead
+    #[arg(long)]
+    pub(crate) emulate: bool,
+    #[command(flatten)]
+    pub(crate) emulated: Emulated,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// The server has a --sink-file, which is measured too
+    #[arg(long)]
+    pub(crate) sink: bool,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
+    pub(crate) only: Vec<Part>,
+    /// Reliable engines to compare
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "ENGINE",
+        default_value = "tcp,udt"
+    )]
+    pub(crate) engines: Vec<Engine>,
+    /// All of it takes no longer; what there is no time for is left out
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10m")]
+    pub(crate) max_time: Duration,
+    /// Runs of the stability profile
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub(crate) repetitions: u32,
+    /// Every number of streams from 1 to 20, and every message size from 2^0 to 2^23
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Where report.html, results.json and results.csv go
+    #[arg(long, value_name = "DIR", default_value = "haul-profile")]
+    pub(crate) out: PathBuf,
+    /// It is the client of a scenario: the document is all that it is to say
+    #[arg(long, hide = true)]
+    pub(crate) inside: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// The paths of `--emulate`.
+#[derive(Debug, Clone, ClapArgs)]
+pub(crate) struct Emulated {
+    /// Their rate
+    #[arg(long, value_parser = rate, value_name = "RATE", default_value = "500Mbit", requires = "emulate")]
+    pub(crate) rate: u64,
+    /// Round trips of the distance profile
+    #[arg(long, value_parser = duration, value_delimiter = ',', value_name = "TIME",
+          default_value = "1ms,20ms,50ms,100ms,200ms", requires = "emulate")]
+    pub(crate) distances: Vec<Duration>,
+    /// Numbers of streams of the distance profile
+    #[arg(long, value_delimiter = ',', value_name = "N", default_value = "1,4,16", requires = "emulate",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) streams: Vec<u16>,
+    /// Shares of packets lost, of the loss profile and sweep, at the middle one of the distances
+    #[arg(long, value_delimiter = ',', value_name = "SHARE", default_value = "0,1e-5,1e-4,1e-3,1e-2",
+          value_parser = share, requires = "emulate")]
+    pub(crate) losses: Vec<f64>,
+    /// Instead, RDMA over loss or reordering (or both) by message size and depth, at the middle one of the distances
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "WHAT",
+        requires = "emulate"
+    )]
+    pub(crate) sweep: Vec<Sweep>,
+    /// Shares of packets that are held back, of the reordering sweep
+    #[arg(long, value_delimiter = ',', value_name = "SHARE", default_value = "0,1e-3,1e-2,5e-2",
+          value_parser = share, requires = "sweep")]
+    pub(crate) reorders: Vec<f64>,
+    /// For so long
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "2ms", requires = "sweep")]
+    pub(crate) reorder_delay: Duration,
+    /// Message sizes of a sweep
+    #[arg(long, value_parser = size, value_delimiter = ',', value_name = "SIZE", default_value = "4KiB,64KiB,1MiB",
+          requires = "sweep")]
+    pub(crate) sizes: Vec<u32>,
+    /// Messages outstanding, of a sweep
+    #[arg(long, value_delimiter = ',', value_name = "N", default_value = "1,16,128", requires = "sweep",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
+    pub(crate) depths: Vec<u32>,
+    /// With the connection manager, without it, or both, of a sweep
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "HOW",
+        default_value = "cm",
+        requires = "sweep"
+    )]
+    pub(crate) connect: Vec<Connect>,
+}
+
+/// What a sweep goes over, beside message size and depth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sweep {
+    /// Packets are lost
+    Loss,
+    /// Packets are held back, and others overtake them
+    Reorder,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  haul bench serve --listen 0.0.0.0 --allow-insecure    the other end
+  haul profile host                                     ten minutes at most, then haul-profile/report.html
+  haul profile host --only streams,stability --max-time 2m
+  haul profile --scenario wan-100ms                     an emulated path on this machine
+  haul profile --emulate                                goodput by distance and by loss
+  haul profile --emulate --sweep loss,reorder           … of RDMA by loss, reordering, message size and depth
+  haul profile --emulate --sweep loss --connect cm,exchange --losses 0,1%";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Goodput by parallel streams
+    Streams,
+    /// Goodput by message size
+    Messages,
+    /// Both together
+    Grid,
+    /// The same again and again
+    Stability,
+    /// Other traffic on the path
+    Cross,
+    /// With and without the disks: --source-file and --sink
+    Stages,
+}
+
+impl From<Part> for haul_bench::profile::Section {
+    fn from(part: Part) -> Self {
+        match part {
+            Part::Streams => Self::Streams,
+            Part::Messages => Self::Messages,
+            Part::Grid => Self::Grid,
+            Part::Stability => Self::Stability,
+            Part::Cross => Self::Cross,
+            Part::Stages => Self::Stages,
+        }
+    }
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Doctor {
+    /// The rate of the path that the host is to be good for
+    #[arg(long, value_parser = rate, value_name = "RATE", default_value = "1Gbit")]
+    pub(crate) rate: u64,
+    /// Its round-trip time
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "100ms")]
+    pub(crate) rtt: Duration,
+    /// Print what is in order as well
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print one JSON object on stdout instead
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Report {
+    /// Results: a directory of --out, or the results.json in it
+    pub(crate) a: PathBuf,
+    /// Other results to compare them with
+    pub(crate) b: Option<PathBuf>,
+    /// Write a page with pictures to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// A share between 0 and 1.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, factor) = match text.strip_suffix('%') {
+        Some(percent) => (percent.trim(), 0.01),
+        None => (text, 1.0),
+    };
+    let share = number.parse::<f64>().ok().map(|share| share * factor);
+    share
+        .filter(|share| (0.0..1.0).contains(share))
+        .ok_or_else(|| "give a share of packets from 0 to 1, like 1e-4 or 0.1%".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_lie_between_nothing_and_all() {
+        assert_eq!((share("1e-4"), share("0")), (Ok(1e-4), Ok(0.0)));
+        assert!((share("0.1%").unwrap() - 1e-3).abs() < 1e-12);
+        for bad in ["1", "-0.1", "x", "NaN", "100%"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+}

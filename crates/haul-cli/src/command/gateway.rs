@@ -1,0 +1,204 @@
+//! `haul gateway`: runs one, in the foreground or as a service; checks what it is to be.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use haul::fault::{Code, Fault};
+use haul_gateway::config::Problem;
+use haul_gateway::{Config, Gateway, Level, Log};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args;
+use crate::output;
+use crate::provider;
+
+/// Time between two looks at a gateway that no watchdog asks for.
+const LOOK: Duration = Duration::from_secs(60);
+/// Exit code of who was told to end at once, as shells have it for Ctrl-C.
+const INTERRUPTED: i32 = 130;
+
+pub(crate) fn run(gateway: args::Gateway) -> ExitCode {
+    match gateway {
+        args::Gateway::Run(args) => match try_run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(fault) => super::fail(&fault),
+        },
+        args::Gateway::Check(args) => check(&args),
+    }
+}
+
+fn check(args: &args::GatewayCheck) -> ExitCode {
+    let problems = match Config::load(&args.file) {
+        Ok(config) => config.check(),
+        Err(problems) => problems,
+    };
+    output::gateway_check(&args.file, &problems, args.json);
+    if problems.iter().any(Problem::is_error) {
+        return ExitCode::from(Code::Usage.exit());
+    }
+    ExitCode::SUCCESS
+}
+
+/// The configuration, if it can be used.
+fn load(path: &Path) -> Result<Config, Fault> {
+    Config::load_usable(path).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
+        let hint = format!("haul gateway check {}", path.display());
+        Fault::new(Code::Usage, lines.join("; ")).hint(hint)
+    })
+}
+
+/// What a signal asks for.
+enum Wish {
+    Reload,
+    Stop,
+}
+
+/// Runs until a signal ends it.
+fn try_run(args: &args::GatewayRun) -> Result<(), Fault> {
+    let config = load(&args.config)?;
+    let name = config.name.clone();
+    // Before any other thread, so that no signal is lost.
+    let wishes = wishes()
+        .map_err(|error| Fault::new(Code::Other, format!("cannot take signals: {error}")))?;
+    let least = if args.quiet {
+        Level::Error
+    } else {
+        Level::Info
+    };
+    let log = Log::new(move |level, line| {
+        if level <= least {
+            eprintln!("{}{line}", prefix(level));
+        }
+    });
+    let mut gateway = Gateway::start(config, provider::of_channel, log)
+        .map_err(|error| Fault::new(Code::Other, error.to_string()))?;
+    if !args.quiet {
+        introduce(&name, &gateway);
+    }
+    tell_manager(&[NotifyState::Ready]);
+    serve(&mut gateway, &args.config, &wishes);
+    finish(gateway, Duration::from_secs(args.patience));
+    Ok(())
+}
+
+/// What signals ask for, in order. Whoever asks twice to stop does not want to wait.
+fn wishes() -> std::io::Result<Receiver<Wish>> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let (sender, wishes) = channel();
+    std::thread::spawn(move || {
+        let mut is_stopping = false;
+        for signal in signals.forever() {
+            let wish = match signal {
+                SIGHUP => Wish::Reload,
+                _ if is_stopping => std::process::exit(INTERRUPTED),
+                _ => Wish::Stop,
+            };
+            is_stopping |= matches!(wish, Wish::Stop);
+            // Nobody listens any more once it ends.
+            let _ = sender.send(wish);
+        }
+    });
+    Ok(wishes)
+}
+
+/// Until it is to stop.
+fn serve(gateway: &mut Gateway, config: &Path, wishes: &Receiver<Wish>) {
+    loop {
+        match wishes.recv_timeout(look_after()) {
+            Ok(Wish::Reload) => reload(gateway, config),
+            Ok(Wish::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => look(gateway),
+        }
+    }
+}
+
+fn reload(gateway: &mut Gateway, config: &Path) {
+    let since = NotifyState::monotonic_usec_now();
+    tell_manager(
+        &[NotifyState::Reloading]
+            .into_iter()
+            .chain(since)
+            .collect::<Vec<_>>(),
+    );
+    // What is wrong with it is in the log, and the gateway goes on as it was.
+    let _ = gateway.reload(config);
+    tell_manager(&[NotifyState::Ready]);
+}
+
+fn finish(mut gateway: Gateway, patience: Duration) {
+    tell_manager(&[NotifyState::Stopping]);
+    let seconds = patience.as_secs();
+    eprintln!("haul gateway: finishing what there is, for {seconds} s at most");
+    gateway.begin_drain();
+    let mut left = patience;
+    loop {
+        let slice = left.min(look_after());
+        if gateway.wait(slice) {
+            return;
+        }
+        left -= slice;
+        if left.is_zero() {
+            break;
+        }
+        look(&gateway);
+    }
+    eprintln!("haul gateway: some connections did not finish and are reset");
+}
+
+/// Twice as often as the manager of services wants a sign of life.
+fn look_after() -> Duration {
+    sd_notify::watchdog_enabled().map_or(LOOK, |interval| interval / 2)
+}
+
+/// Says that it is alive, if it is.
+fn look(gateway: &Gateway) {
+    if gateway.is_alive() {
+        tell_manager(&[NotifyState::Watchdog]);
+    }
+}
+
+/// Where no manager of services listens, nobody is told.
+fn tell_manager(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        eprintln!("haul gateway: warning: the manager of services cannot be told: {error}");
+    }
+}
+
+fn introduce(name: &str, gateway: &Gateway) {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    eprintln!(
+        "haul gateway: {name}, {} MiB for slabs",
+        mib(gateway.memory_left())
+    );
+    for budget in gateway.budgets() {
+        eprintln!(
+            "haul gateway: a session {} takes {} MiB of them, {} fit",
+            budget.what,
+            mib(budget.bytes),
+            budget.fit
+        );
+    }
+    if let Some(listen) = gateway.listen_addr() {
+        eprintln!("haul gateway: sessions at {listen}");
+    }
+    for door in gateway.door_addrs() {
+        eprintln!("haul gateway: door at {door}");
+    }
+    if let Some(admin) = gateway.admin_addr() {
+        eprintln!("haul gateway: page at http://{admin}/");
+    }
+}
+
+/// How much a line matters stands first.
+const fn prefix(level: Level) -> &'static str {
+    match level {
+        Level::Error => "haul gateway: error: ",
+        Level::Warning => "haul gateway: warning: ",
+        Level::Info | Level::Debug => "haul gateway: ",
+    }
+}

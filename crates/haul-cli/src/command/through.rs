@@ -1,0 +1,214 @@
+//! `--gateway`: this process is the near end of a session through gateways.
+
+#![expect(clippy::disallowed_types, reason = "haul-io has made the stream")]
+
+use std::fmt;
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use haul::dial::Dialer;
+use haul::fault::{Code, Fault};
+use haul_gateway::config::{ClientMeans, HostPort, NoHostPort, Tls};
+use haul_gateway::{Caller, Cause, Config, Gateway, Level, Log, Refusal};
+
+use crate::args;
+use crate::provider;
+
+/// How long gateways may take to see the session end.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// The session, and what it needs.
+#[derive(Debug)]
+pub(crate) struct Through {
+    gateway: Gateway,
+    hops: Vec<HostPort>,
+    voice: Arc<Mutex<Voice>>,
+}
+
+/// Tells people what does not work as it should: not before the session is there, for where it does not come to be, that is one
+/// line.
+struct Voice {
+    say: Box<dyn Fn(&str) + Send>,
+    is_heard: bool,
+    held: Vec<String>,
+    last: String,
+}
+
+impl Voice {
+    fn hear(&mut self, line: &str) {
+        if self.last == line {
+            return;
+        }
+        line.clone_into(&mut self.last);
+        if self.is_heard {
+            (self.say)(line);
+        } else {
+            self.held.push(line.to_owned());
+        }
+    }
+
+    fn begin(&mut self) {
+        self.is_heard = true;
+        for line in std::mem::take(&mut self.held) {
+            (self.say)(&line);
+        }
+    }
+
+    /// The session is being ended: that its channels end is as it should be.
+    fn end(&mut self) {
+        self.say = Box::new(|_| {});
+    }
+}
+
+impl fmt::Debug for Voice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Voice({})", self.last)
+    }
+}
+
+fn lock(voice: &Mutex<Voice>) -> MutexGuard<'_, Voice> {
+    voice.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Through {
+    /// Opens the session that the command line asks for; none, if it names no gateway. `say` gets lines for people about what does
+    /// not work as it should, later on.
+    ///
+    /// # Errors
+    /// In one line, with the hop that is the reason and what to do.
+    pub(crate) fn start(
+        args: &args::Through,
+        patience: Duration,
+        say: impl Fn(&str) + Send + 'static,
+    ) -> Result<Option<Self>, Fault> {
+        let Some(first) = args.gateway.first() else {
+            return Ok(None);
+        };
+        let voice = Arc::new(Mutex::new(Voice {
+            say: Box::new(say),
+            is_heard: false,
+            held: Vec::new(),
+            last: String::new(),
+        }));
+        let own = Arc::clone(&voice);
+        let log = Log::new(move |level, line| {
+            if level <= Level::Warning {
+                lock(&own).hear(line);
+            }
+        });
+        let config = Config::of_client(args.gateway.clone(), means(args));
+        let gateway = Gateway::start(config, provider::of_channel, log)
+            .map_err(|error| Fault::new(Code::Usage, error.to_string()))?;
+        let hops = args.gateway.clone();
+        let through = Self {
+            gateway,
+            hops,
+            voice,
+        };
+        let opened = through.gateway.open_session(first, patience);
+        opened.map_err(|refusal| through.fault(&refusal, None))?;
+        lock(&through.voice).begin();
+        Ok(Some(through))
+    }
+
+    /// Asks for a connection; `caller` learns what becomes of it.
+    pub(crate) fn call(&self, from: &str, to: &HostPort, caller: Box<dyn Caller>) {
+        self.gateway.call(from, to, caller);
+    }
+
+    /// Lets what is under way arrive, as long as it moves and at most so long without moving; whether nothing is left.
+    pub(crate) fn finish(mut self, patience: Duration) -> bool {
+        lock(&self.voice).end();
+        self.gateway.begin_drain();
+        let moved = |gateway: &Gateway| -> u64 {
+            let sessions = gateway.sessions();
+            let segments = sessions.iter().flat_map(|session| &session.segments);
+            segments
+                .map(|segment| segment.octets_in + segment.octets_out)
+                .sum()
+        };
+        let mut before = moved(&self.gateway);
+        while !self.gateway.wait(patience) {
+            let now = moved(&self.gateway);
+            if now == before {
+                return false;
+            }
+            before = now;
+        }
+        true
+    }
+
+    /// A refusal as the user is told of it; `to` is the destination that it is about.
+    fn fault(&self, refusal: &Refusal, to: Option<&HostPort>) -> Fault {
+        let hops: Vec<String> = self.hops.iter().map(ToString::to_string).collect();
+        let last = hops.last().map_or("", String::as_str);
+        let text = match (refusal.cause, to) {
+            (Cause::Gateway | Cause::Trust, _) | (_, None) => refusal.text.clone(),
+            (_, Some(to)) => format!("{to} through gateway {}: {}", hops.join(", "), refusal.text),
+        };
+        let (code, hint) = match refusal.cause {
+            Cause::Gateway => (
+                Code::Unreachable,
+                "check that 'haul gateway run' runs there, and the addresses after --gateway".to_owned(),
+            ),
+            Cause::Trust => (
+                Code::NotAuthenticated,
+                "the same key, under the same name, must be at both ends (--gateway-key), or certificates of the same roots"
+                    .to_owned(),
+            ),
+            Cause::Forbidden => (
+                Code::Refused,
+                format!("have the destination added to `exit` in the configuration of gateway {last}"),
+            ),
+            Cause::Refused | Cause::Unreachable | Cause::TimedOut => (
+                Code::Unreachable,
+                format!("check that the server runs there, and that gateway {last} reaches it"),
+            ),
+        };
+        Fault::new(code, text).hint(hint)
+    }
+}
+
+/// The gateways see the session end in order.
+impl Drop for Through {
+    fn drop(&mut self) {
+        lock(&self.voice).end();
+        self.gateway.drain(GOODBYE);
+    }
+}
+
+impl Dialer for Through {
+    fn connect(&self, host: &str, port: u16, timeout: Duration) -> Result<TcpStream, Fault> {
+        let text = match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        let to: HostPort = text
+            .parse()
+            .map_err(|error: NoHostPort| Fault::new(Code::Usage, error.to_string()))?;
+        let connected = self.gateway.connect("haul", &to, timeout);
+        connected.map_err(|refusal| self.fault(&refusal, Some(&to)))
+    }
+}
+
+fn means(args: &args::Through) -> ClientMeans {
+    let tls = (
+        &args.gateway_tls_certificate,
+        &args.gateway_tls_key,
+        &args.gateway_tls_roots,
+    );
+    let tls = match tls {
+        (Some(certificate), Some(key), Some(roots)) => Some(Tls {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            roots: roots.clone(),
+        }),
+        _ => None,
+    };
+    ClientMeans {
+        channels: args.gateway_channel.clone(),
+        key: args.gateway_key.clone(),
+        tls,
+    }
+}

@@ -1,0 +1,91 @@
+use std::fs;
+
+use crate::schema::Schema;
+use crate::support::haul;
+
+/// What `haul gateway check` says about a file with this text.
+fn check(text: &str) -> (Option<i32>, String, serde_json::Value) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let json = haul(["gateway", "check", "--json", file]);
+    let value = json.json();
+    Schema::load("gateway-check-v1.json").check(&value);
+    let plain = haul(["gateway", "check", file]);
+    assert_eq!(json.code, plain.code);
+    (plain.code, plain.stdout.replace(file, "FILE"), value)
+}
+
+const GOOD: &str = "
+name = 'gateway'
+anonymous = true
+[[door]]
+kind = 'forward'
+listen = '127.0.0.1:8080'
+to = 'example.org:80'
+[[route]]
+to = ['*']
+via = ['192.0.2.1:7400']
+";
+
+#[test]
+fn a_good_configuration_is_good() {
+    let (code, text, json) = check(GOOD);
+    assert_eq!(
+        (code, text.as_str()),
+        (Some(0), "FILE: 0 errors, 0 warnings\n")
+    );
+    assert_eq!(json["ok"], true);
+}
+
+#[test]
+fn a_warning_is_told_and_no_failure() {
+    let (code, text, json) =
+        check(&GOOD.replacen("anonymous", "exit = ['192.0.2.0/24']\nanonymous", 1));
+    assert_eq!(code, Some(0));
+    assert!(text.starts_with("FILE: line 3: warning: exit: "), "{text}");
+    assert_eq!(
+        (&json["ok"], &json["problems"][0]["line"]),
+        (&true.into(), &3.into())
+    );
+}
+
+#[test]
+fn everything_wrong_is_told_with_its_line() {
+    let (code, text, json) = check(
+        &GOOD
+            .replace("'*'", "'example.net'")
+            .replace("192.0.2.1:7400", "192.0.2.1"),
+    );
+    assert_eq!(code, Some(2));
+    assert!(
+        text.starts_with("FILE: line 10: error: [[route]] 1: via: "),
+        "{text}"
+    );
+    assert_eq!(json["ok"], false);
+    let (code, text, _) = check(
+        &GOOD
+            .replace("'*'", "'example.net'")
+            .replace("anonymous = true", ""),
+    );
+    assert_eq!(code, Some(2));
+    assert!(text.ends_with("FILE: 2 errors, 0 warnings\n"), "{text}");
+    assert!(
+        text.contains(
+            "FILE: line 4: error: [[door]] 1: to: no route leads to example.org:80; add a"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_an_error() {
+    let output = haul(["gateway", "check", "/nowhere/gateway.toml"]);
+    assert_eq!(output.code, Some(2));
+    assert!(
+        output.stdout.contains("cannot read /nowhere/gateway.toml"),
+        "{}",
+        output.stdout
+    );
+}

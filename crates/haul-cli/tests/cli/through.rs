@@ -1,0 +1,182 @@
+//! `haul send` and `haul get` through gateways.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use crate::common::{Gateway, member};
+use crate::support::{MIB, Place, haul, make_file, read_file, start, text};
+
+const KIND: &str = "iwarp/tcp";
+const EXIT: &str = "exit = ['127.0.0.1']";
+
+fn last() -> Gateway {
+    Gateway::start(&member(KIND, "127.0.0.1:0", EXIT))
+}
+
+fn through(hops: &[&Gateway]) -> String {
+    let hops: Vec<String> = hops
+        .iter()
+        .map(|hop| hop.sessions_at().to_string())
+        .collect();
+    hops.join(",")
+}
+
+/// An address at which nobody listens.
+fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+fn secret(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn files_go_through_one_gateway_and_through_two_and_come_back() {
+    let (first, second) = (
+        Gateway::start(&member(KIND, "127.0.0.1:0", "next = ['127.0.0.1']")),
+        last(),
+    );
+    for hops in [through(&[&second]), through(&[&first, &second])] {
+        let place = Place::new();
+        let server = place.serve();
+        let sizes = [0, 1, 70_000, 9 * MIB + 1];
+        let names: Vec<String> = (0..sizes.len()).map(|at| format!("file{at}")).collect();
+        let contents: Vec<Vec<u8>> = names
+            .iter()
+            .zip(sizes)
+            .map(|(name, size)| make_file(&place.client(name), size, size as u64 + 7))
+            .collect();
+        let mut send = vec!["send".to_owned(), "--gateway".to_owned(), hops.clone()];
+        send.extend(["--streams", "3"].map(str::to_owned));
+        send.extend(names.iter().map(|name| text(&place.client(name))));
+        send.push(server.at("sub/"));
+        haul(send).ok();
+        let back = place.outside("back");
+        std::fs::create_dir(&back).unwrap();
+        let mut get = vec!["get".to_owned(), "--gateway".to_owned(), hops];
+        get.extend(names.iter().map(|name| server.at(&format!("sub/{name}"))));
+        get.push(text(&back));
+        haul(get).ok();
+        for (name, content) in names.iter().zip(&contents) {
+            assert!(
+                read_file(&place.server("sub").join(name)) == *content,
+                "{name}"
+            );
+            assert!(read_file(&back.join(name)) == *content, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_gateway_that_is_killed_and_comes_back_is_found_again() {
+    let mut gateway = last();
+    let at = gateway.sessions_at();
+    let place = Place::new();
+    let server = place.serve();
+    let content = make_file(&place.client("big"), 40 * MIB, 3);
+    let client = start([
+        "send",
+        "--gateway",
+        &at.to_string(),
+        "--rate",
+        "100Mbit",
+        "--json-stream",
+        &text(&place.client("big")),
+        &server.at(""),
+    ]);
+    client.wait_for_bytes(8 * MIB as u64);
+    gateway.kill();
+    let _gateway = Gateway::start(&member(KIND, &at.to_string(), EXIT));
+    client.end().ok();
+    assert!(read_file(&place.server("big")) == content);
+}
+
+#[test]
+fn a_gateway_between_that_is_killed_does_not_break_the_transfer() {
+    let last = last();
+    let mut first = Gateway::start(&member(KIND, "127.0.0.1:0", "next = ['127.0.0.1']"));
+    let at = first.sessions_at();
+    let place = Place::new();
+    let server = place.serve();
+    let content = make_file(&place.server("big"), 40 * MIB, 4);
+    let client = start([
+        "get",
+        "--gateway",
+        &through(&[&first, &last]),
+        "--rate",
+        "100Mbit",
+        "--json-stream",
+        &server.at("big"),
+        &text(&place.client("")),
+    ]);
+    client.wait_for_bytes(8 * MIB as u64);
+    first.kill();
+    let _first = Gateway::start(&member(KIND, &at.to_string(), "next = ['127.0.0.1']"));
+    let ended = client.end().ok();
+    assert!(read_file(&place.client("big")) == content);
+    // The ends of the session acknowledge: the connections of the transfer have not noticed.
+    assert!(!ended.stdout.contains("\"retry\""), "{}", ended.stdout);
+}
+
+#[test]
+fn a_key_opens_and_a_wrong_one_is_told_with_the_hop() {
+    let place = Place::new();
+    let server = place.serve();
+    let (good, bad) = (place.outside("campus.key"), place.outside("bad"));
+    secret(&good, &"5a".repeat(32));
+    secret(&bad, &"a5".repeat(32));
+    let config = member(
+        KIND,
+        "127.0.0.1:0",
+        &format!("{EXIT}\n[[key]]\nname = 'campus'\nfile = '{}'", text(&good)),
+    );
+    let gateway = Gateway::start(&config.replace("anonymous = true\n", ""));
+    let at = gateway.sessions_at().to_string();
+    let content = make_file(&place.client("file"), 100_000, 5);
+    let (file, to) = (text(&place.client("file")), server.at(""));
+    let send = |key: &[&str]| {
+        let args = ["send", "--gateway", &at].into_iter();
+        haul(args.chain(key.iter().copied()).chain([&*file, &*to]))
+    };
+    send(&["--gateway-key", &text(&good)]).ok();
+    assert!(read_file(&place.server("file")) == content);
+    let wrong = format!("campus={}", text(&bad));
+    for key in [&["--gateway-key", &*wrong][..], &[]] {
+        let ended = send(key).failed(12, &at);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        assert!(ended.stderr.contains("--gateway-key"), "{}", ended.stderr);
+    }
+    std::fs::set_permissions(&good, std::fs::Permissions::from_mode(0o644)).unwrap();
+    send(&["--gateway-key", &text(&good)]).failed(2, "chmod 600");
+}
+
+#[test]
+fn what_cannot_be_reached_is_told_with_the_hop() {
+    let place = Place::new();
+    let server = place.serve();
+    make_file(&place.client("file"), 1000, 6);
+    let send = |hops: &str, to: &str| {
+        let file = text(&place.client("file"));
+        haul(["send", "--gateway", hops, &file, to])
+    };
+    let (absent, there) = (nobody(), last());
+    let absent = absent.to_string();
+    // The gateway; one behind another; the server.
+    let ended = send(&absent, &server.at("")).failed(5, &absent);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    let relay = Gateway::start(&member(KIND, "127.0.0.1:0", "next = ['127.0.0.1']"));
+    let hops = format!("{},{absent}", relay.sessions_at());
+    send(&hops, &server.at("")).failed(5, &format!("gateway {absent}"));
+    let hops = through(&[&there]);
+    send(&hops, &format!("{}:", nobody())).failed(5, "it refuses connections");
+    // What the last gateway, or one between, does not allow.
+    send(&hops, "127.0.0.2:4725:").failed(7, "`exit`");
+    send(&through(&[&there, &relay]), &server.at("")).failed(5, "not on this gateway's list");
+    // What makes no sense.
+    let file = text(&place.client("file"));
+    let udt = ["send", "--gateway", &hops, "--channel", "udt", &file, "h:"];
+    haul(udt).failed(2, "gateways carry TCP");
+}

@@ -1,0 +1,90 @@
+//! Gateways in processes of their own.
+#![allow(clippy::allow_attributes, reason = "each test uses its part of it")]
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A gateway in a process of its own, killed when it is dropped.
+pub(crate) struct Gateway {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Gateway {
+    pub(crate) fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path: PathBuf = folder.path().join("gateway.toml");
+        std::fs::write(&path, config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_haul"))
+            .args(["gateway", "run"])
+            .arg(&path)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (stderr, kept) = (child.stderr.take().unwrap(), Arc::clone(&lines));
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                kept.lock().unwrap().push(line);
+            }
+        });
+        Self {
+            child,
+            lines,
+            _folder: folder,
+        }
+    }
+
+    /// The rest of the line that `text` is in, once it is there.
+    pub(crate) fn said(&self, text: &str) -> String {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let lines = self.lines.lock().unwrap().clone();
+            if let Some((_, rest)) = lines.iter().find_map(|line| line.split_once(text)) {
+                return rest.to_owned();
+            }
+            assert!(Instant::now() < until, "no '{text}' in {lines:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// All that it has said.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub(crate) fn all_said(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    pub(crate) fn sessions_at(&self) -> SocketAddr {
+        self.said("sessions at ").parse().unwrap()
+    }
+
+    #[allow(dead_code, reason = "not every test has one")]
+    pub(crate) fn door_at(&self) -> SocketAddr {
+        self.said("door at ").parse().unwrap()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a gateway at which sessions come in, with data channels of this kind, is told; the rest of it is `more`.
+pub(crate) fn member(kind: &str, listen: &str, more: &str) -> String {
+    format!(
+        "name = 'member'\nlisten = '{listen}'\nanonymous = true\nring = '8MiB'\n{more}\n\
+         [[channel]]\nkind = '{kind}'\nlisten = '127.0.0.1:0'\n"
+    )
+}

@@ -1,0 +1,155 @@
+//! `haul gateway` as its operator runs it: processes that are started, killed, started again.
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "what is not there where it must be fails the test; programs are threads with sockets"
+)]
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use common::{Gateway, member};
+
+mod common;
+
+/// Kinds of data channels whose ends notice differently that the other is gone.
+const KINDS: [&str; 4] = ["iwarp/tcp", "tcp", "udp", "udt"];
+
+fn entry(kind: &str, via: &[SocketAddr], to: SocketAddr, route: &str) -> String {
+    let via: Vec<String> = via.iter().map(|hop| format!("'{hop}'")).collect();
+    format!(
+        "name = 'entry'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
+         [[route]]\nto = ['*']\nvia = [{}]\nring = '8MiB'\nchannels = ['{kind}']\n{route}\n",
+        via.join(", ")
+    )
+}
+
+/// A server that sends back what it gets.
+fn echo_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut writer = stream.try_clone().unwrap();
+                let mut reader = stream;
+                let _ = std::io::copy(&mut reader, &mut writer);
+                let _ = writer.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    address
+}
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&to, Duration::from_secs(10)).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    stream
+        .set_write_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    stream
+}
+
+/// Octets that depend on where they are.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect()
+}
+
+/// Sends `octets` through `door` and reads what comes back; `half_way` is called when half of it is there.
+fn exchange(door: SocketAddr, octets: &[u8], half_way: impl FnOnce()) -> std::io::Result<Vec<u8>> {
+    let stream = connect(door);
+    let mut writer = stream.try_clone()?;
+    let mut reader = stream;
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(move || {
+            writer.write_all(octets)?;
+            writer.shutdown(Shutdown::Write)
+        });
+        let mut got = vec![0; octets.len() / 2];
+        let received = reader.read_exact(&mut got).and_then(|()| {
+            half_way();
+            reader.read_to_end(&mut got)
+        });
+        // A reset is told once, to whichever of the two asks first; the other sees an end.
+        let sent = sending.join().unwrap();
+        received.and(sent).map(|()| got)
+    })
+}
+
+/// A gateway at either end and one between.
+struct Chain {
+    kind: &'static str,
+    _last: Gateway,
+    middle: Gateway,
+    middle_at: SocketAddr,
+    near: Gateway,
+}
+
+impl Chain {
+    /// Whose route leads to a server that sends back what it gets.
+    fn start(kind: &'static str, route: &str) -> Self {
+        let last = Gateway::start(&member(kind, "127.0.0.1:0", "exit = ['127.0.0.1']"));
+        let middle = Gateway::start(&member(kind, "127.0.0.1:0", "next = ['127.0.0.1']"));
+        let via = [middle.sessions_at(), last.sessions_at()];
+        Self {
+            kind,
+            _last: last,
+            middle,
+            middle_at: via[0],
+            near: Gateway::start(&entry(kind, &via, echo_server(), route)),
+        }
+    }
+
+    /// Kills the one between; another takes its place.
+    fn replace_middle(&mut self) {
+        self.middle.kill();
+        let listen = self.middle_at.to_string();
+        self.middle = Gateway::start(&member(self.kind, &listen, "next = ['127.0.0.1']"));
+    }
+}
+
+#[test]
+fn a_gateway_between_that_is_killed_and_comes_back_loses_nothing_where_ends_acknowledge() {
+    for kind in KINDS {
+        let mut chain = Chain::start(kind, "end_to_end = true");
+        let sent = pattern(32 << 20);
+        let got = exchange(chain.near.door_at(), &sent, || chain.replace_middle());
+        let said = chain.near.all_said();
+        assert!(got.is_ok_and(|got| got == sent), "{kind}: {said:?}");
+        assert!(said.iter().any(|line| line.contains("goes on")), "{said:?}");
+        let used = format!("data channel {kind} (");
+        assert!(said.iter().any(|line| line.contains(&used)), "{said:?}");
+    }
+}
+
+#[test]
+fn without_acknowledgement_between_the_ends_a_kill_is_a_reset_and_never_a_silent_loss() {
+    for kind in KINDS {
+        let mut chain = Chain::start(kind, "");
+        // More than all that is between the ends can hold.
+        let sent = pattern(160 << 20);
+        match exchange(chain.near.door_at(), &sent, || chain.replace_middle()) {
+            Ok(got) => panic!(
+                "{kind}: an end in order after {} of {} octets",
+                got.len(),
+                sent.len()
+            ),
+            Err(error) => assert!(
+                matches!(
+                    error.kind(),
+                    ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+                ),
+                "{kind}: {error}"
+            ),
+        }
+        // What comes after it works again.
+        let sent = pattern(1 << 20);
+        assert!(exchange(chain.near.door_at(), &sent, || {}).unwrap() == sent);
+    }
+}

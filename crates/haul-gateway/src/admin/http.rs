@@ -1,0 +1,268 @@
+//! Requests and answers, as far as a page and metrics need them (RFC 9112): GET and HEAD, no bodies, one to a connection.
+
+use std::net::IpAddr;
+
+/// Octets of a request. A longer one is refused.
+pub(super) const HEAD_BYTES_MAX: usize = 8 << 10;
+/// Header fields of a request.
+const FIELDS_MAX: usize = 64;
+
+/// What has become of the octets of a client.
+#[derive(Debug)]
+pub(super) enum Read {
+    /// They are the beginning of a request.
+    More,
+    /// A request that may be answered.
+    Request(Request),
+    /// None, or one that may not.
+    Refused(Response),
+}
+
+/// A request that may be answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// Only the head of the answer is wanted.
+    pub(super) is_head: bool,
+    /// What of; without a query.
+    pub(super) path: String,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Response {
+    status: u16,
+    kind: &'static str,
+    policy: String,
+    body: Vec<u8>,
+}
+
+/// Whom a browser may believe it is asking. Without this a page from anywhere could have its own name lead here, and read what
+/// is answered as its own (DNS rebinding).
+#[derive(Debug)]
+pub(super) struct Guard(Vec<String>);
+
+impl Guard {
+    pub(super) fn new(names: &[String]) -> Self {
+        Self(names.to_vec())
+    }
+
+    fn admits(&self, host: &str) -> bool {
+        let Some(name) = hostname(host) else {
+            return false;
+        };
+        let is_own = |own: &String| own.eq_ignore_ascii_case(name);
+        name.parse::<IpAddr>().is_ok()
+            || name.eq_ignore_ascii_case("localhost")
+            || self.0.iter().any(is_own)
+    }
+}
+
+/// The host of a Host field: without its port, and without the brackets of an IPv6 address.
+fn hostname(host: &str) -> Option<&str> {
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|octet| octet.is_ascii_digit());
+    let is_whole = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    is_whole.then_some(name)
+}
+
+/// Reads a request and judges it.
+pub(super) fn read(octets: &[u8], guard: &Guard) -> Read {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(octets) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) if octets.len() < HEAD_BYTES_MAX => return Read::More,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return refused(431, "too much of a request");
+        }
+        Err(_) => return refused(400, "this is no request of HTTP/1.1"),
+    }
+    let values = |name: &str| {
+        let named = |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(name);
+        let found = request.headers.iter().filter(named);
+        found.map(|field| field.value).collect::<Vec<_>>()
+    };
+    let (hosts, origins) = (values("host"), values("origin"));
+    let [host] = hosts[..] else {
+        return refused(400, "a request has one Host");
+    };
+    let Ok(host) = std::str::from_utf8(host) else {
+        return refused(400, "a Host is a name or an address");
+    };
+    if !guard.admits(host) {
+        let text = "this gateway does not go by that name: ask by address, or add the name to `names` in [admin]";
+        return refused(421, text);
+    }
+    let own = format!("http://{host}");
+    if origins.iter().any(|origin| *origin != own.as_bytes()) {
+        return refused(403, "this is for no page but its own");
+    }
+    let is_head = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        _ => return refused(405, "there is only GET and HEAD"),
+    };
+    let path = request.path.unwrap_or_default();
+    let path = path.split('?').next().unwrap_or_default().to_owned();
+    Read::Request(Request { is_head, path })
+}
+
+fn refused(status: u16, text: &str) -> Read {
+    Read::Refused(Response::refusal(status, text))
+}
+
+impl Response {
+    pub(super) fn new(kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            status: 200,
+            kind,
+            policy: "default-src 'none'".to_owned(),
+            body: body.into(),
+        }
+    }
+
+    pub(super) fn refusal(status: u16, text: &str) -> Self {
+        Self {
+            status,
+            ..Self::new("text/plain; charset=utf-8", format!("{text}\n"))
+        }
+    }
+
+    /// The page: what in `html` says `{{nonce}}` may run and colour it, and nothing else may.
+    pub(super) fn page(html: &str, nonce: &str) -> Self {
+        Self {
+            policy: format!(
+                "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self'; connect-src 'self'; \
+                 base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+            ),
+            ..Self::new("text/html; charset=utf-8", html.replace("{{nonce}}", nonce))
+        }
+    }
+
+    /// The whole of it, or its head.
+    pub(super) fn octets(self, is_head: bool) -> Vec<u8> {
+        let Self {
+            status,
+            kind,
+            policy,
+            body,
+        } = self;
+        let mut octets = format!(
+            "HTTP/1.1 {status} {}\r\n\
+             Content-Type: {kind}\r\n\
+             Content-Length: {}\r\n\
+             Content-Security-Policy: {policy}\r\n\
+             X-Content-Type-Options: nosniff\r\n\
+             Cross-Origin-Resource-Policy: same-origin\r\n\
+             Cross-Origin-Opener-Policy: same-origin\r\n\
+             Referrer-Policy: no-referrer\r\n\
+             Cache-Control: no-store\r\n\
+             Connection: close\r\n\r\n",
+            reason(status),
+            body.len()
+        )
+        .into_bytes();
+        if !is_head {
+            octets.extend_from_slice(&body);
+        }
+        octets
+    }
+}
+
+const fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        421 => "Misdirected Request",
+        431 => "Request Header Fields Too Large",
+        _ => "Service Unavailable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The path of a request that is answered, or the status of one that is not; nothing, where more is to come.
+    fn judge(request: &str) -> Option<Result<String, u16>> {
+        let guard = Guard::new(&["gw.example.org".to_owned()]);
+        match read(request.as_bytes(), &guard) {
+            Read::More => None,
+            Read::Request(request) => Some(Ok(request.path)),
+            Read::Refused(response) => Some(Err(response.status)),
+        }
+    }
+
+    fn get(fields: &str) -> Option<Result<String, u16>> {
+        judge(&format!("GET /metrics?x HTTP/1.1\r\n{fields}\r\n"))
+    }
+
+    #[test]
+    fn a_gateway_is_asked_by_address_as_localhost_or_by_a_name_of_its_own() {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:4728",
+            "[::1]:4728",
+            "[::1]",
+            "localhost:1",
+            "LOCALHOST",
+            "GW.example.org:80",
+        ] {
+            let answered = get(&format!("Host: {host}\r\n"));
+            assert_eq!(answered, Some(Ok("/metrics".to_owned())), "{host}");
+        }
+        for host in [
+            "example.org",
+            "127.0.0.1.example.org:4728",
+            "localhost.example.org",
+            "evil.gw.example.org",
+            "localhost:4728:1",
+            "[::1",
+            "localhost:",
+            "127.0.0.1@example.org",
+            "",
+        ] {
+            let refused = get(&format!("Host: {host}\r\n"));
+            assert_eq!(refused, Some(Err(421)), "{host}");
+        }
+        assert_eq!(get(""), Some(Err(400)));
+        assert_eq!(get("Host: localhost\r\nHost: a\r\n"), Some(Err(400)));
+    }
+
+    #[test]
+    fn no_page_but_its_own_may_ask() {
+        let from = |origin: &str| get(&format!("Host: localhost:1\r\nOrigin: {origin}\r\n"));
+        assert_eq!(from("http://localhost:1"), Some(Ok("/metrics".to_owned())));
+        for origin in [
+            "null",
+            "https://localhost:1",
+            "http://localhost",
+            "http://example.org",
+        ] {
+            assert_eq!(from(origin), Some(Err(403)), "{origin}");
+        }
+    }
+
+    #[test]
+    fn requests_may_come_in_parts_and_are_not_endless() {
+        let whole = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        for end in 0..whole.len() {
+            assert_eq!(judge(&whole[..end]), None, "{end}");
+        }
+        let long = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(HEAD_BYTES_MAX));
+        assert_eq!(judge(&long), Some(Err(431)));
+        let many = "X: y\r\n".repeat(FIELDS_MAX + 1);
+        assert_eq!(get(&many), Some(Err(431)));
+        assert_eq!(judge("SSH-2.0-x\r\n"), Some(Err(400)));
+        assert_eq!(
+            judge("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+            Some(Err(405))
+        );
+    }
+}

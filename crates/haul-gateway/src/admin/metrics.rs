@@ -1,0 +1,455 @@
+//! A picture as OpenMetrics text, for Prometheus and its kin.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::http::Response;
+use super::picture::{Picture, Shown};
+use crate::rates::ClassTotal;
+use crate::status::{Connection, Limit, Path, Role, Segment};
+
+const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What stands before every name.
+const PREFIX: &str = "haul";
+
+pub(super) fn response(picture: Picture) -> Response {
+    match text(picture) {
+        Ok(text) => Response::new(KIND, text),
+        Err(error) => Response::refusal(503, &error.to_string()),
+    }
+}
+
+fn text(picture: Picture) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(picture));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// A family of metrics with a sample for each `T`.
+struct Family<T> {
+    /// Without prefix, unit and `_total`.
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    /// It only grows.
+    is_counter: bool,
+    value: fn(&T) -> f64,
+}
+
+impl<T> Family<T> {
+    fn gauge(name: &'static str, help: &'static str, value: fn(&T) -> f64) -> Self {
+        Self {
+            name,
+            help,
+            unit: None,
+            is_counter: false,
+            value,
+        }
+    }
+
+    fn counter(name: &'static str, help: &'static str, value: fn(&T) -> f64) -> Self {
+        Self {
+            is_counter: true,
+            ..Self::gauge(name, help, value)
+        }
+    }
+
+    fn bytes(mut self) -> Self {
+        self.unit = Some(Unit::Bytes);
+        self
+    }
+
+    fn seconds(mut self) -> Self {
+        self.unit = Some(Unit::Seconds);
+        self
+    }
+
+    /// Nothing at all where there are no samples.
+    fn encode<'a>(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        samples: impl IntoIterator<Item = (&'a Labels, &'a T)>,
+    ) -> fmt::Result
+    where
+        T: 'a,
+    {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return Ok(());
+        }
+        let kind = if self.is_counter {
+            MetricType::Counter
+        } else {
+            MetricType::Gauge
+        };
+        let mut family =
+            encoder.encode_descriptor(self.name, self.help, self.unit.as_ref(), kind)?;
+        for (labels, sample) in samples {
+            let value = (self.value)(sample);
+            let mut metric = family.encode_family(labels)?;
+            if self.is_counter {
+                metric.encode_counter::<NoLabelSet, f64, f64>(&value, None)?;
+            } else {
+                metric.encode_gauge(&value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gateway_families() -> [Family<Picture>; 14] {
+    type Of = Family<Picture>;
+    [
+        Of::gauge("uptime", "Time since the gateway was started", |it| {
+            it.uptime_s
+        })
+        .seconds(),
+        Of::gauge("draining", "1 while the gateway takes nothing new", |it| {
+            flag(it.is_draining)
+        }),
+        Of::gauge("memory", "Memory for slabs", |it| it.memory as f64).bytes(),
+        Of::gauge(
+            "memory_left",
+            "Memory for slabs that no session has",
+            |it| it.memory_left as f64,
+        )
+        .bytes(),
+        Of::gauge("sessions_limit", "Most sessions that may come in", |it| {
+            it.sessions_max as f64
+        }),
+        Of::gauge("sessions_active", "Sessions that there are", |it| {
+            it.sessions.len() as f64
+        }),
+        Of::gauge(
+            "guests_active",
+            "Control connections that have not said what they want",
+            |it| it.guests as f64,
+        ),
+        Of::gauge(
+            "connections_active",
+            "Connections of programs that there are",
+            |it| it.sessions.iter().map(connections).sum::<usize>() as f64,
+        ),
+        Of::counter("sessions", "Sessions that were opened", |it| {
+            it.totals.sessions as f64
+        }),
+        Of::counter("sessions_refused", "Sessions that were refused", |it| {
+            it.totals.sessions_refused as f64
+        }),
+        Of::counter(
+            "connections",
+            "Connections of programs that were taken or made",
+            |it| it.totals.connections as f64,
+        ),
+        Of::counter(
+            "connections_refused",
+            "Connections of programs that came to nothing",
+            |it| it.totals.connections_refused as f64,
+        ),
+        Of::counter("reloads", "Configurations that were taken", |it| {
+            it.totals.reloads as f64
+        }),
+        Of::counter(
+            "reloads_failed",
+            "Configurations that were not taken",
+            |it| it.totals.reloads_failed as f64,
+        ),
+    ]
+}
+
+fn session_families() -> [Family<Shown>; 4] {
+    type Of = Family<Shown>;
+    [
+        Of::gauge(
+            "session_open",
+            "1 while all segments of the session at this gateway are open",
+            |it| flag(it.status.state == "open"),
+        ),
+        Of::gauge("session_age", "Time since the session was begun", |it| {
+            it.age_s
+        })
+        .seconds(),
+        Of::gauge(
+            "session_memory",
+            "Memory that the session holds for slabs",
+            |it| it.status.memory as f64,
+        )
+        .bytes(),
+        Of::gauge(
+            "session_connections",
+            "Connections of programs in the session",
+            |it| connections(it) as f64,
+        ),
+    ]
+}
+
+fn segment_families() -> [Family<Segment>; 15] {
+    type Of = Family<Segment>;
+    [
+        Of::counter("segment_received", "Octets that came in", |it| {
+            it.octets_in as f64
+        })
+        .bytes(),
+        Of::counter("segment_sent", "Octets that went out", |it| {
+            it.octets_out as f64
+        })
+        .bytes(),
+        Of::gauge(
+            "segment_receive_rate",
+            "Octets per second that came in of late",
+            |it| it.rate_in,
+        ),
+        Of::gauge(
+            "segment_send_rate",
+            "Octets per second that went out of late",
+            |it| it.rate_out,
+        ),
+        Of::gauge(
+            "segment_ring_used",
+            "Octets of the ring that are occupied",
+            |it| it.ring_used as f64,
+        )
+        .bytes(),
+        Of::gauge("segment_ring_size", "Octets of the ring in use", |it| {
+            it.ring_size as f64
+        })
+        .bytes(),
+        Of::gauge(
+            "segment_arena_used",
+            "Octets of the arena that are promised or hold something",
+            |it| it.arena_used as f64,
+        )
+        .bytes(),
+        Of::gauge("segment_arena_size", "Octets of the arena", |it| {
+            it.arena_size as f64
+        })
+        .bytes(),
+        Of::gauge(
+            "segment_window_used",
+            "Octets that are announced and not acknowledged",
+            |it| it.window_used as f64,
+        )
+        .bytes(),
+        Of::gauge(
+            "segment_window_size",
+            "Octets that may be announced and not acknowledged",
+            |it| it.window_size.map_or(f64::INFINITY, |size| size as f64),
+        )
+        .bytes(),
+        Of::gauge(
+            "segment_slabs_unacknowledged",
+            "Slabs that are announced and not acknowledged",
+            |it| it.slabs_unacked as f64,
+        ),
+        Of::gauge("segment_posts", "Reads and writes under way", |it| {
+            it.posts as f64
+        }),
+        Of::gauge("segment_lanes", "Data connections that are up", |it| {
+            it.lanes as f64
+        }),
+        Of::gauge("segment_round_trip", "Round trip without queues", |it| {
+            it.rtt_ns as f64 / 1e9
+        })
+        .seconds(),
+        Of::counter(
+            "segment_resent",
+            "Packets that were sent more than once",
+            |it| it.resent as f64,
+        ),
+    ]
+}
+
+fn connection_families() -> [Family<Connection>; 3] {
+    type Of = Family<Connection>;
+    [
+        Of::counter("connection_received", "Octets from the program", |it| {
+            it.octets_in as f64
+        })
+        .bytes(),
+        Of::counter("connection_sent", "Octets to the program", |it| {
+            it.octets_out as f64
+        })
+        .bytes(),
+        Of::gauge(
+            "connection_waiting",
+            "1 while the program is made to wait",
+            |it| flag(it.waits),
+        ),
+    ]
+}
+
+fn path_families() -> [Family<Path>; 1] {
+    type Of = Family<Path>;
+    [Of::gauge(
+        "path_up",
+        "1 while the gateway says that the path is there",
+        |it| flag(it.state == "up"),
+    )]
+}
+
+impl Collector for Picture {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        let own = vec![
+            ("name", self.name.clone()),
+            ("version", self.version.to_owned()),
+        ];
+        info(encoder, "gateway", "The gateway", &[own])?;
+        let none = Labels::new();
+        for family in gateway_families() {
+            family.encode(encoder, [(&none, self)])?;
+        }
+
+        let of_class = |class: &ClassTotal| vec![("class", class.name.clone())];
+        let labels: Vec<Labels> = self.classes.iter().map(of_class).collect();
+        let help = "What the sessions of a class have sent to other gateways";
+        let sent = Family::counter("class_sent", help, |class: &ClassTotal| class.bytes as f64);
+        sent.bytes()
+            .encode(encoder, labels.iter().zip(&self.classes))?;
+
+        let labels: Vec<Labels> = self.sessions.iter().map(of_session).collect();
+        let about: Vec<Labels> = self.sessions.iter().map(about).collect();
+        info(
+            encoder,
+            "session",
+            "A session, its hops from the opener to the terminus",
+            &about,
+        )?;
+        for family in session_families() {
+            family.encode(encoder, labels.iter().zip(&self.sessions))?;
+        }
+
+        let segments: Vec<(Labels, &Segment)> = self.sessions.iter().flat_map(segments).collect();
+        for family in segment_families() {
+            let samples = segments.iter().map(|(labels, segment)| (labels, *segment));
+            family.encode(encoder, samples)?;
+        }
+        encode_limits(encoder, &segments)?;
+
+        let shown = self.sessions.iter().flat_map(|session| {
+            let connections = session.status.connections.iter();
+            connections.map(|connection| (of_connection(session, connection), connection))
+        });
+        let shown: Vec<(Labels, &Connection)> = shown.collect();
+        for family in connection_families() {
+            let samples = shown
+                .iter()
+                .map(|(labels, connection)| (labels, *connection));
+            family.encode(encoder, samples)?;
+        }
+
+        let paths: Vec<(Labels, &Path)> = self.sessions.iter().flat_map(paths).collect();
+        for family in path_families() {
+            let samples = paths.iter().map(|(labels, path)| (labels, *path));
+            family.encode(encoder, samples)?;
+        }
+        Ok(())
+    }
+}
+
+fn info(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    all: &[Labels],
+) -> fmt::Result {
+    if all.is_empty() {
+        return Ok(());
+    }
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Info)?;
+    all.iter().try_for_each(|labels| family.encode_info(labels))
+}
+
+/// One sample for each limit that there may be, 1 for the one that there is.
+fn encode_limits(
+    encoder: &mut DescriptorEncoder<'_>,
+    segments: &[(Labels, &Segment)],
+) -> fmt::Result {
+    if segments.is_empty() {
+        return Ok(());
+    }
+    let help = "1 for what keeps the segment from being faster";
+    let mut family = encoder.encode_descriptor("segment_limit", help, None, MetricType::Gauge)?;
+    for (labels, segment) in segments {
+        for limit in Limit::ALL {
+            let labels = (labels.clone(), [("limit", limit.name())]);
+            let mut metric = family.encode_family(&labels)?;
+            metric.encode_gauge(&flag(segment.limit == limit))?;
+        }
+    }
+    Ok(())
+}
+
+fn of_session(session: &Shown) -> Labels {
+    vec![("session", session.status.session.clone())]
+}
+
+fn about(session: &Shown) -> Labels {
+    let status = &session.status;
+    vec![
+        ("session", status.session.clone()),
+        ("role", status.role.name().to_owned()),
+        ("state", status.state.clone()),
+        ("hops", status.hops.join(" ")),
+    ]
+}
+
+fn segments(session: &Shown) -> impl Iterator<Item = (Labels, &Segment)> {
+    let status = &session.status;
+    // Where there is one, it leads to the other end.
+    let sides = match status.role {
+        Role::Opener => ["terminus", "terminus"],
+        _ => ["opener", "terminus"],
+    };
+    let pairs = sides.into_iter().zip(&status.segments);
+    pairs.map(|(towards, segment)| {
+        let channel = segment.channel.map(|channel| channel.to_string());
+        let labels = vec![
+            ("session", status.session.clone()),
+            ("towards", towards.to_owned()),
+            ("peer", segment.peer.clone()),
+            ("channel", channel.unwrap_or_default()),
+        ];
+        (labels, segment)
+    })
+}
+
+fn paths(session: &Shown) -> impl Iterator<Item = (Labels, &Path)> {
+    let paths = session.status.paths.iter().enumerate();
+    paths.map(|(number, path)| {
+        let labels = vec![
+            ("session", session.status.session.clone()),
+            ("number", number.to_string()),
+            ("gateway", path.gateway.clone()),
+            ("rules", path.rules.clone()),
+        ];
+        (labels, path)
+    })
+}
+
+fn of_connection(session: &Shown, connection: &Connection) -> Labels {
+    vec![
+        ("session", session.status.session.clone()),
+        ("connection", connection.number.to_string()),
+        ("from", connection.from.clone()),
+        ("to", connection.to.clone()),
+    ]
+}
+
+fn flag(is_so: bool) -> f64 {
+    f64::from(u8::from(is_so))
+}
+
+fn connections(session: &Shown) -> usize {
+    session.status.connections.len() + session.status.more_connections
+}

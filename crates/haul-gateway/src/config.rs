@@ -1,0 +1,517 @@
+//! What the operator wrote: one TOML file.
+//!
+//! Map: `rule` hosts and ports that are meant · `unit` quantities · `parse` text to [`Config`] · `check` what makes no sense in
+//! it · `key` files of keys · `path` what is asked of networks · `problem` what is told about it.
+
+mod check;
+mod key;
+mod parse;
+mod path;
+mod problem;
+mod rule;
+mod unit;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use haul_xsp::Allowed;
+use haul_xsp::wire::Endpoint;
+use serde::{Deserialize, Deserializer, de};
+
+use parse::Lines;
+
+pub use crate::host::{HostPort, NoHostPort};
+pub use key::KeyError;
+pub(crate) use key::read_secret;
+pub use path::{NoPathRule, PathRule, PathSignalling};
+pub use problem::{Problem, Severity};
+pub use rule::{AddressRule, Destination, HopRule, NoRule, Prefix};
+pub use unit::{BitRate, ByteCount};
+
+/// Where a gateway is expected when nobody says otherwise.
+pub const DEFAULT_PORT: u16 = 7400;
+
+/// A gateway's configuration.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// How this gateway names itself: to peers with shared keys, in logs, on its page.
+    pub name: String,
+    /// Where sessions of other gateways and of native clients come in. None: nothing comes in but through doors.
+    #[serde(default)]
+    pub listen: Option<SocketAddr>,
+    /// Most memory for slabs, all sessions together.
+    #[serde(default = "default_memory")]
+    pub memory: ByteCount,
+    /// Octets of the ring and of the arena of sessions that come in, a power of two each.
+    #[serde(default = "default_ring")]
+    pub ring: ByteCount,
+    /// Most sessions at a time.
+    #[serde(default = "default_sessions")]
+    pub sessions: usize,
+    /// Where data channels come in, each kind that is to be had.
+    #[serde(default, rename = "channel")]
+    pub channels: Vec<Listen>,
+    /// What this gateway sends to other gateways, all sessions together. None: as much as there is.
+    #[serde(default)]
+    pub rate: Option<BitRate>,
+    /// How sessions share it.
+    #[serde(default, rename = "class")]
+    pub classes: Vec<Class>,
+    /// The class of sessions that come in, where their key has none.
+    #[serde(default)]
+    pub guest_class: Option<String>,
+    /// Who this gateway is, and whom it believes, by certificates.
+    #[serde(default)]
+    pub tls: Option<Tls>,
+    /// Keys shared with peers.
+    #[serde(default, rename = "key")]
+    pub keys: Vec<Key>,
+    /// Peers need not prove who they are. For tests and closed networks.
+    #[serde(default)]
+    pub anonymous: bool,
+    /// Destinations that sessions which end here may connect to. Nothing else.
+    #[serde(default)]
+    pub exit: Vec<AddressRule>,
+    /// Next hops that sessions which pass through may go to. Nothing else.
+    #[serde(default)]
+    pub next: Vec<HopRule>,
+    /// Where programs' connections come in.
+    #[serde(default, rename = "door")]
+    pub doors: Vec<Door>,
+    /// Where they go, the first that fits.
+    #[serde(default, rename = "route")]
+    pub routes: Vec<Route>,
+    /// The page, the metrics.
+    #[serde(default)]
+    pub admin: Option<Admin>,
+    /// Who sets up paths in the network that sessions ask for.
+    #[serde(default)]
+    pub path: PathSignalling,
+    /// Where in the file things are.
+    #[serde(skip)]
+    lines: Lines,
+}
+
+impl Config {
+    /// Of a process that opens sessions for itself and takes none: whatever it wants goes over `hops`, the last of which
+    /// connects to the destination. With several, the ends acknowledge, so that one between may fail and come back.
+    #[must_use]
+    pub fn of_client(hops: Vec<HostPort>, means: ClientMeans) -> Self {
+        let channels = match means.channels {
+            none if none.is_empty() => default_channels(),
+            channels => channels,
+        };
+        let route = Route {
+            to: vec![Destination::any()],
+            end_to_end: hops.len() > 1,
+            via: hops.into_iter().map(Via::Plain).collect(),
+            channels,
+            mode: RouteMode::default(),
+            regions: default_regions(),
+            ring: default_ring(),
+            rate: None,
+            burst: None,
+            streams: default_streams(),
+            checksum: default_true(),
+            key: means.key.as_ref().map(|key| key.name.clone()),
+            class: None,
+            path: Vec::new(),
+        };
+        Self {
+            name: "client".to_owned(),
+            listen: None,
+            memory: default_memory(),
+            ring: default_ring(),
+            sessions: default_sessions(),
+            channels: Vec::new(),
+            rate: None,
+            classes: Vec::new(),
+            guest_class: None,
+            // Who has no means of proof can only take the gateway for what it says it is.
+            anonymous: means.key.is_none() && means.tls.is_none(),
+            tls: means.tls,
+            keys: means.key.into_iter().collect(),
+            exit: Vec::new(),
+            next: Vec::new(),
+            doors: Vec::new(),
+            routes: vec![route],
+            admin: None,
+            path: PathSignalling::default(),
+            lines: Lines::default(),
+        }
+    }
+
+    /// Whether sessions that end here may connect to `to`: an address that a name has led to, or one that was asked for.
+    #[must_use]
+    pub fn may_exit(&self, to: SocketAddr) -> bool {
+        self.exit.iter().any(|rule| rule.allows(to))
+    }
+
+    /// Next hops that sessions which pass through may go to, for the directory of sessions.
+    #[must_use]
+    pub fn allowed(&self) -> Vec<Allowed> {
+        self.next.iter().map(HopRule::allowed).collect()
+    }
+
+    /// The first route that leads to `to`.
+    #[must_use]
+    pub fn route(&self, to: &Endpoint) -> Option<&Route> {
+        self.routes.get(self.route_number(to)?)
+    }
+
+    /// The class of a session that comes in from somebody with this name: that of a key, or of a certificate.
+    #[must_use]
+    pub fn class_of_guest(&self, name: Option<&str>) -> Option<&str> {
+        let key = self.keys.iter().find(|key| Some(key.name.as_str()) == name);
+        let own = key.and_then(|key| key.class.as_deref());
+        own.or(self.guest_class.as_deref())
+    }
+
+    /// The number of the first route that leads to `to`, from 0.
+    #[must_use]
+    pub fn route_number(&self, to: &Endpoint) -> Option<usize> {
+        let leads = |route: &Route| route.to.iter().any(|rule| rule.covers(to));
+        self.routes.iter().position(leads)
+    }
+}
+
+fn default_memory() -> ByteCount {
+    ByteCount(1 << 30)
+}
+
+const fn default_sessions() -> usize {
+    64
+}
+
+/// What moves the octets of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
+pub enum ChannelKind {
+    /// Plain TCP streams.
+    #[serde(rename = "tcp")]
+    Tcp,
+    /// Paced datagrams, reliable by RD queue pairs.
+    #[serde(rename = "udp")]
+    Udp,
+    /// UDT.
+    #[serde(rename = "udt")]
+    Udt,
+    /// RDMA over TCP.
+    #[serde(rename = "iwarp/tcp")]
+    IwarpTcp,
+    /// RDMA over UDT.
+    #[serde(rename = "iwarp/udt")]
+    IwarpUdt,
+    /// RDMA by a device of this machine.
+    #[serde(rename = "verbs")]
+    Verbs,
+}
+
+impl ChannelKind {
+    const ALL: [Self; 6] = [
+        Self::Tcp,
+        Self::Udp,
+        Self::Udt,
+        Self::IwarpTcp,
+        Self::IwarpUdt,
+        Self::Verbs,
+    ];
+}
+
+/// A text that names no kind of data channel.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no kind of data channel: tcp, udp, udt, iwarp/tcp, iwarp/udt or verbs")]
+pub struct NoChannelKind(String);
+
+impl std::str::FromStr for ChannelKind {
+    type Err = NoChannelKind;
+
+    fn from_str(text: &str) -> Result<Self, NoChannelKind> {
+        let found = Self::ALL.into_iter().find(|kind| kind.to_string() == text);
+        found.ok_or_else(|| NoChannelKind(text.to_owned()))
+    }
+}
+
+impl std::fmt::Display for ChannelKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Udt => "udt",
+            Self::IwarpTcp => "iwarp/tcp",
+            Self::IwarpUdt => "iwarp/udt",
+            Self::Verbs => "verbs",
+        })
+    }
+}
+
+/// Where a kind of data channel comes in.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listen {
+    /// Which kind.
+    pub kind: ChannelKind,
+    /// Address and port; port 0 takes any, which the peer is told. With `udp` each channel of each session has a port of its own:
+    /// this one or the next that is free, of 64.
+    pub listen: SocketAddr,
+    /// What peers are to connect to, where it is not the address of the control connection.
+    #[serde(default)]
+    pub public: Option<SocketAddr>,
+    /// The device, for `verbs`.
+    #[serde(default)]
+    pub device: Option<String>,
+}
+
+/// Certificates, as files of PEM.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// This gateway's certificate and those between it and its root.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The roots that peers' certificates must come from.
+    pub roots: PathBuf,
+}
+
+/// A key shared with a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Key {
+    /// Its name at both ends.
+    pub name: String,
+    /// A file to which others have no right: 32 octets in hexadecimal.
+    pub file: PathBuf,
+    /// The class of sessions that come in with it.
+    #[serde(default)]
+    pub class: Option<String>,
+}
+
+/// Sessions that share what they may send.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Class {
+    /// How routes and keys call it.
+    pub name: String,
+    /// Of a hundred parts of the gateway's `rate`, while others want theirs. What is in no class has what is left.
+    pub share: u8,
+    /// Rate that its sessions together do not exceed.
+    #[serde(default)]
+    pub rate: Option<BitRate>,
+}
+
+/// How programs' connections come in.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Door {
+    /// What is spoken.
+    pub kind: DoorKind,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// For `forward`: where all its connections go.
+    #[serde(default)]
+    pub to: Option<HostPort>,
+    /// Who may come: where nothing is said, whoever reaches it.
+    #[serde(default)]
+    pub clients: Vec<Prefix>,
+}
+
+impl Door {
+    /// Whether somebody from `client` may come in.
+    #[must_use]
+    pub fn admits(&self, client: SocketAddr) -> bool {
+        self.clients.is_empty() || self.clients.iter().any(|prefix| prefix.covers(client.ip()))
+    }
+}
+
+/// How a process that opens sessions for itself gets to its gateway.
+#[derive(Debug, Clone, Default)]
+pub struct ClientMeans {
+    /// What the segments may use, the best first; what a route has by default, if there are none.
+    pub channels: Vec<ChannelKind>,
+    /// What it proves with.
+    pub key: Option<Key>,
+    /// Certificates.
+    pub tls: Option<Tls>,
+}
+
+/// What is spoken at a door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DoorKind {
+    /// Nothing: the kernel has diverted the connection (TPROXY, REDIRECT).
+    Transparent,
+    /// SOCKS 5 (RFC 1928).
+    Socks5,
+    /// HTTP CONNECT (RFC 9110 §9.3.6).
+    Http,
+    /// Nothing: all connections go to one destination.
+    Forward,
+}
+
+/// Where connections go.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// Destinations: `PREFIX`, `NAME`, `.DOMAIN` or `*`, each with `:PORT` or without.
+    pub to: Vec<Destination>,
+    /// Gateways on the way, `HOST:PORT`, the last of which connects to the destination.
+    pub via: Vec<Via>,
+    /// What the segments may use, the best first.
+    #[serde(default = "default_channels")]
+    pub channels: Vec<ChannelKind>,
+    /// Who moves the octets.
+    #[serde(default)]
+    pub mode: RouteMode,
+    /// Regions of the ring.
+    #[serde(default = "default_regions")]
+    pub regions: u16,
+    /// Octets of the ring, and of the arena at the other end, a power of two.
+    #[serde(default = "default_ring")]
+    pub ring: ByteCount,
+    /// Rate not to be exceeded.
+    #[serde(default)]
+    pub rate: Option<BitRate>,
+    /// Burst that a policer on the way lets pass.
+    #[serde(default)]
+    pub burst: Option<ByteCount>,
+    /// Queue pairs, or streams, of a data channel.
+    #[serde(default = "default_streams")]
+    pub streams: u16,
+    /// Octets are kept until the far end has handed them out.
+    #[serde(default)]
+    pub end_to_end: bool,
+    /// Checksums of records are computed and compared.
+    #[serde(default = "default_true")]
+    pub checksum: bool,
+    /// The key to prove with, by name.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// The class of its session, by name.
+    #[serde(default)]
+    pub class: Option<String>,
+    /// What its sessions ask of the network, here and at the gateways on the way: `type key=value …`.
+    #[serde(default)]
+    pub path: Vec<PathRule>,
+}
+
+/// A gateway on the way: `"HOST:PORT"`, or a table with what the segment to it may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Via {
+    /// `HOST:PORT`.
+    Plain(HostPort),
+    /// With what the segment to it may use.
+    With {
+        /// `HOST:PORT`.
+        gateway: HostPort,
+        /// What the segment to it may use, the best first.
+        channels: Vec<ChannelKind>,
+    },
+}
+
+impl Via {
+    /// Where it is.
+    #[must_use]
+    pub const fn gateway(&self) -> &HostPort {
+        match self {
+            Self::Plain(gateway) | Self::With { gateway, .. } => gateway,
+        }
+    }
+
+    /// What the segment to it may use, where it is not what the route says.
+    #[must_use]
+    pub fn channels(&self) -> Option<&[ChannelKind]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::With { channels, .. } => Some(channels),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Via {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ViaVisitor)
+    }
+}
+
+/// Tells the two forms apart by what is there, so that what is wrong in one is told.
+struct ViaVisitor;
+
+impl<'de> de::Visitor<'de> for ViaVisitor {
+    type Value = Via;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("\"HOST:PORT\" or { gateway = \"HOST:PORT\", channels = […] }")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Via, E> {
+        text.parse().map(Via::Plain).map_err(E::custom)
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Via, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct With {
+            gateway: HostPort,
+            channels: Vec<ChannelKind>,
+        }
+        let With { gateway, channels } =
+            With::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        Ok(Via::With { gateway, channels })
+    }
+}
+
+/// Who moves the octets of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RouteMode {
+    /// The receiving gateway reads.
+    #[default]
+    Pull,
+    /// The sending gateway writes.
+    Push,
+}
+
+fn default_channels() -> Vec<ChannelKind> {
+    vec![
+        ChannelKind::IwarpUdt,
+        ChannelKind::IwarpTcp,
+        ChannelKind::Tcp,
+    ]
+}
+
+const fn default_regions() -> u16 {
+    8
+}
+
+fn default_ring() -> ByteCount {
+    ByteCount(64 << 20)
+}
+
+const fn default_streams() -> u16 {
+    1
+}
+
+const fn default_true() -> bool {
+    true
+}
+
+/// Where operators look.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Admin {
+    /// Address and port of the page and the metrics.
+    #[serde(default = "default_admin")]
+    pub listen: SocketAddr,
+    /// Names under which it may be asked, beside `localhost` and addresses. Whatever else a browser asks for is refused: the
+    /// page of another may have lent it its name.
+    #[serde(default)]
+    pub names: Vec<String>,
+    /// Others than this machine may look. Nobody has to prove who they are.
+    #[serde(default)]
+    pub allow_remote: bool,
+}
+
+fn default_admin() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 4728))
+}

@@ -1,0 +1,672 @@
+//! What makes no sense in a configuration, although each setting of it does.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use haul_xsp::wire::HOPS_MAX;
+
+use super::parse::{CHANNEL, CLASS, DOOR, KEY, ROUTE};
+use super::{ChannelKind, Config, Door, DoorKind, Listen, Problem, Route, Severity};
+use crate::host;
+use crate::path::Backend;
+use crate::rates::REST;
+use crate::tls::{self, TlsError};
+
+/// A ring needs a region to fill, one to drain, and one under way.
+const REGIONS_MIN: u16 = 3;
+/// Least octets of a region: below, slabs cost more than they carry.
+const REGION_BYTES_MIN: u64 = 1 << 20;
+/// Most octets of a name (part B3 of the protocol's limits).
+const NAME_MAX: usize = 255;
+
+impl Config {
+    /// Reads a file that a gateway is to be made of.
+    ///
+    /// # Errors
+    /// Those of [`Config::load`], or all errors that [`Config::check`] finds.
+    pub fn load_usable(path: &Path) -> Result<Self, Vec<Problem>> {
+        let config = Self::load(path)?;
+        let mut problems = config.check();
+        problems.retain(Problem::is_error);
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// All that is wrong, errors and what may not be meant. Reads the files that it names.
+    #[must_use]
+    pub fn check(&self) -> Vec<Problem> {
+        let mut check = Check {
+            config: self,
+            problems: Vec::new(),
+        };
+        check.whole();
+        check.peers();
+        check.certificates();
+        check.sockets();
+        check.admin();
+        check.signalling();
+        check.classes();
+        for number in 0..self.channels.len() {
+            check.channel(number);
+        }
+        for number in 0..self.keys.len() {
+            check.key(number);
+        }
+        for number in 0..self.doors.len() {
+            check.door(number);
+        }
+        for number in 0..self.routes.len() {
+            check.route(number);
+        }
+        check.memory();
+        check.problems.sort_by_key(|problem| problem.line);
+        check.problems
+    }
+}
+
+/// Octets of memory that a session takes, whose ring is `ring`: the ring, and the arena for the other direction.
+const fn session_bytes(ring: u64) -> u64 {
+    ring.saturating_mul(2)
+}
+
+/// Where something is.
+#[derive(Clone, Copy)]
+enum Place {
+    Setting(&'static str),
+    /// Of the table of this name and number, from 0, the setting.
+    Table(&'static str, usize, &'static str),
+}
+
+struct Check<'a> {
+    config: &'a Config,
+    problems: Vec<Problem>,
+}
+
+impl Check<'_> {
+    fn tell(&mut self, severity: Severity, place: Place, text: impl Into<String>, hint: &str) {
+        let lines = &self.config.lines;
+        let (line, place) = match place {
+            Place::Setting(name) => (lines.of(name), name.to_owned()),
+            Place::Table(table, number, setting) => {
+                let place = format!("[[{table}]] {}: {setting}", number + 1);
+                (lines.of_number(table, number), place)
+            }
+        };
+        self.problems.push(Problem {
+            severity,
+            line,
+            place,
+            text: text.into(),
+            hint: Some(hint.to_owned()),
+        });
+    }
+
+    fn error(&mut self, place: Place, text: impl Into<String>, hint: &str) {
+        self.tell(Severity::Error, place, text, hint);
+    }
+
+    fn warn(&mut self, place: Place, text: impl Into<String>, hint: &str) {
+        self.tell(Severity::Warning, place, text, hint);
+    }
+
+    fn whole(&mut self) {
+        let config = self.config;
+        if config.name.is_empty()
+            || config.name.len() > NAME_MAX
+            || config.name.contains(char::is_control)
+        {
+            self.error(
+                Place::Setting("name"),
+                "it must be of 1 to 255 octets that can be printed",
+                "the host's name will do",
+            );
+        }
+        if config.listen.is_none() && config.doors.is_empty() {
+            self.error(
+                Place::Setting("listen"),
+                "nothing can come in",
+                "set listen, or add a [[door]]",
+            );
+        }
+        if config.sessions == 0 {
+            self.error(
+                Place::Setting("sessions"),
+                "no session is allowed",
+                "allow one at least",
+            );
+        }
+        // How many regions these have is the gateway's choice.
+        self.ring(
+            config.ring.0,
+            super::default_regions(),
+            Place::Setting("ring"),
+        );
+    }
+
+    /// Other gateways and native clients.
+    fn peers(&mut self) {
+        let config = self.config;
+        let Some(listen) = config.listen else {
+            for (place, is_set) in [
+                ("channel", !config.channels.is_empty()),
+                ("exit", !config.exit.is_empty()),
+                ("next", !config.next.is_empty()),
+            ] {
+                if is_set {
+                    self.warn(
+                        Place::Setting(place),
+                        "it is for sessions that come in, and none can",
+                        "set listen",
+                    );
+                }
+            }
+            return;
+        };
+        let place = Place::Setting("listen");
+        if config.tls.is_none() && config.keys.is_empty() && !config.anonymous {
+            self.error(
+                place,
+                "no peer can prove who it is",
+                "add [tls] or a [[key]]; anonymous = true for closed networks",
+            );
+        }
+        if config.anonymous && !listen.ip().is_loopback() {
+            self.warn(
+                Place::Setting("anonymous"),
+                format!("whoever reaches {listen} may use this gateway"),
+                "use [tls] or [[key]] instead, unless the network is closed",
+            );
+        }
+        if config.channels.is_empty() {
+            self.error(
+                place,
+                "sessions that come in have no data channel",
+                "add a [[channel]]",
+            );
+        }
+        if config.exit.is_empty() && config.next.is_empty() {
+            self.error(
+                place,
+                "sessions that come in may go nowhere",
+                "set exit to the destinations allowed, or next to the next hops",
+            );
+        }
+    }
+
+    fn certificates(&mut self) {
+        let Some(Err(error)) = self.config.tls.as_ref().map(tls::check) else {
+            return;
+        };
+        let place = Place::Setting("tls");
+        match error {
+            TlsError::Stranger { .. } => self.warn(
+                place,
+                error.to_string(),
+                "peers with the same roots will refuse it",
+            ),
+            error => self.error(
+                place,
+                error.to_string(),
+                "docs/gateway.md says how to make certificates",
+            ),
+        }
+    }
+
+    /// Two that listen at one place.
+    fn sockets(&mut self) {
+        let config = self.config;
+        let mut taken: Vec<(Place, Protocol, SocketAddr)> = Vec::new();
+        let listens = config
+            .listen
+            .map(|listen| (Place::Setting("listen"), Protocol::Tcp, listen));
+        let admin = config
+            .admin
+            .as_ref()
+            .map(|admin| (Place::Setting("admin"), Protocol::Tcp, admin.listen));
+        let channels = config.channels.iter().enumerate().map(|(number, channel)| {
+            (
+                Place::Table(CHANNEL, number, "listen"),
+                protocol(channel.kind),
+                channel.listen,
+            )
+        });
+        let doors = config.doors.iter().enumerate().map(|(number, door)| {
+            (
+                Place::Table(DOOR, number, "listen"),
+                Protocol::Tcp,
+                door.listen,
+            )
+        });
+        for (place, protocol, address) in listens
+            .into_iter()
+            .chain(admin)
+            .chain(channels)
+            .chain(doors)
+        {
+            if taken
+                .iter()
+                .any(|(_, other, at)| *other == protocol && overlap(*at, address))
+            {
+                self.error(
+                    place,
+                    format!("{address} is taken by another setting"),
+                    "give each its own port",
+                );
+            }
+            taken.push((place, protocol, address));
+        }
+    }
+
+    fn admin(&mut self) {
+        let admin = self.config.admin.as_ref();
+        let Some(admin) = admin.filter(|admin| !admin.listen.ip().is_loopback()) else {
+            return;
+        };
+        let place = Place::Setting("admin");
+        if admin.allow_remote {
+            self.warn(
+                place,
+                "the page asks nobody who they are",
+                "see to it that only operators reach it",
+            );
+        } else {
+            self.error(
+                place,
+                format!(
+                    "whoever reaches {} would see what this gateway carries",
+                    admin.listen
+                ),
+                "listen at 127.0.0.1 or [::1], or set allow_remote = true where that is meant",
+            );
+        }
+    }
+
+    /// Who sets up paths.
+    fn signalling(&mut self) {
+        if let Err(why) = Backend::new(&self.config.path) {
+            self.error(
+                Place::Setting("path"),
+                why,
+                "docs/gateway-operating.md says how to set it",
+            );
+        }
+    }
+
+    fn channel(&mut self, number: usize) {
+        let Listen {
+            kind,
+            listen,
+            public,
+            device,
+        } = &self.config.channels[number];
+        let is_first = self.config.channels[..number]
+            .iter()
+            .all(|other| other.kind != *kind);
+        if !is_first {
+            self.error(
+                Place::Table(CHANNEL, number, "kind"),
+                format!("{kind} is there already"),
+                "one of each kind is enough",
+            );
+        }
+        if public.is_some_and(|public| public.ip().is_unspecified() || public.port() == 0) {
+            self.error(
+                Place::Table(CHANNEL, number, "public"),
+                "peers cannot connect to that",
+                "give the address and the port that they reach",
+            );
+        }
+        if *kind == ChannelKind::Udp && public.is_some() && listen.port() == 0 {
+            self.error(
+                Place::Table(CHANNEL, number, "listen"),
+                "nobody in front can know which ports its channels take",
+                "name the first of them; 64 from there on are tried",
+            );
+        }
+        let place = Place::Table(CHANNEL, number, "device");
+        match (kind, device) {
+            (ChannelKind::Verbs, None) => {
+                self.error(place, "it is missing", "haul devices lists them")
+            }
+            (ChannelKind::Verbs, Some(_)) | (_, None) => {}
+            (_, Some(_)) => self.error(place, "only verbs has devices", "remove it"),
+        }
+    }
+
+    fn key(&mut self, number: usize) {
+        let key = &self.config.keys[number];
+        if self.config.keys[..number]
+            .iter()
+            .any(|other| other.name == key.name)
+        {
+            self.error(
+                Place::Table(KEY, number, "name"),
+                format!("'{}' is there already", key.name),
+                "give each key its own name",
+            );
+        }
+        if let Err(error) = key.read() {
+            self.error(
+                Place::Table(KEY, number, "file"),
+                error.to_string(),
+                "the same 32 octets go to both peers",
+            );
+        }
+    }
+
+    fn door(&mut self, number: usize) {
+        let door = &self.config.doors[number];
+        let place = |setting| Place::Table(DOOR, number, setting);
+        match (door.kind, &door.to) {
+            (DoorKind::Forward, None) => self.error(
+                place("to"),
+                "it is missing",
+                "forward needs HOST:PORT, where all connections go",
+            ),
+            (DoorKind::Forward, Some(to)) if self.config.route_number(to.endpoint()).is_none() => {
+                self.error(
+                    place("to"),
+                    format!("no route leads to {to}"),
+                    "add a [[route]] for it",
+                );
+            }
+            (DoorKind::Forward, Some(_)) => {}
+            (_, Some(_)) => {
+                self.error(place("to"), "only forward has one destination", "remove it")
+            }
+            (_, None) if self.config.routes.is_empty() => {
+                self.error(place("kind"), "no route leads anywhere", "add a [[route]]")
+            }
+            (_, None) => {}
+        }
+        if is_open(door) {
+            self.error(
+                place("clients"),
+                format!(
+                    "whoever reaches {} could use it to go anywhere that routes lead",
+                    door.listen
+                ),
+                "list the prefixes of your clients",
+            );
+        }
+    }
+
+    fn route(&mut self, number: usize) {
+        let route = &self.config.routes[number];
+        let place = |setting| Place::Table(ROUTE, number, setting);
+        self.ring(route.ring.0, route.regions, place("ring"));
+        if route.to.is_empty() {
+            self.error(
+                place("to"),
+                "it leads nowhere",
+                "list destinations, or '*' for all",
+            );
+        }
+        let earlier = self.config.routes[..number]
+            .iter()
+            .flat_map(|route| &route.to);
+        let earlier: Vec<_> = earlier.collect();
+        for to in &route.to {
+            if earlier.iter().any(|other| *other == to || other.is_any()) {
+                self.warn(
+                    place("to"),
+                    format!("{to} never comes here: an earlier route takes it"),
+                    "put the narrower route first",
+                );
+            }
+        }
+        if route.via.is_empty() || route.via.len() > HOPS_MAX {
+            self.error(
+                place("via"),
+                format!("it has {} gateways", route.via.len()),
+                "name 1 to 16",
+            );
+        }
+        let gateways: Vec<_> = route.via.iter().map(super::Via::gateway).collect();
+        for (index, gateway) in gateways.iter().enumerate() {
+            let is_own = self
+                .config
+                .listen
+                .is_some_and(|listen| host::endpoint(listen) == *gateway.endpoint());
+            if is_own || gateways[..index].contains(gateway) {
+                self.error(
+                    place("via"),
+                    format!("{gateway} makes it a loop"),
+                    "name each other gateway once",
+                );
+            }
+        }
+        self.channels(route, number);
+        self.rates(route, number);
+        self.proof(route, number);
+    }
+
+    fn channels(&mut self, route: &Route, number: usize) {
+        let own = route.via.iter().filter_map(super::Via::channels);
+        for channels in own.chain([route.channels.as_slice()]) {
+            let repeats = (1..channels.len()).find(|at| channels[..*at].contains(&channels[*at]));
+            let place = Place::Table(ROUTE, number, "channels");
+            if channels.is_empty() {
+                self.error(
+                    place,
+                    "none is named",
+                    "name those that may be used, the best first",
+                );
+            } else if let Some(at) = repeats {
+                self.error(
+                    place,
+                    format!("{} is named twice", channels[at]),
+                    "name each once, the best first",
+                );
+            }
+        }
+    }
+
+    fn rates(&mut self, route: &Route, number: usize) {
+        let place = |setting| Place::Table(ROUTE, number, setting);
+        if route.rate.is_some_and(|rate| rate.0 == 0) {
+            self.error(
+                place("rate"),
+                "nothing could be sent",
+                "leave it out to use what there is",
+            );
+        }
+        if route.burst.is_some_and(|burst| burst.0 == 0) {
+            self.error(
+                place("burst"),
+                "nothing could be sent",
+                "leave it out unless there is a policer",
+            );
+        }
+        if route.streams == 0 {
+            self.error(
+                place("streams"),
+                "there must be one",
+                "leave it out, or count from 1",
+            );
+        }
+    }
+
+    /// How this gateway shows the next one who it is.
+    fn proof(&mut self, route: &Route, number: usize) {
+        let config = self.config;
+        let place = Place::Table(ROUTE, number, "key");
+        match &route.key {
+            Some(name) if config.keys.iter().all(|key| key.name != *name) => {
+                self.error(
+                    place,
+                    format!("there is no [[key]] '{name}'"),
+                    "add it, or name another",
+                );
+            }
+            None if config.tls.is_none() && config.keys.is_empty() && !config.anonymous => {
+                self.error(
+                    place,
+                    "the next gateway cannot be shown who this one is",
+                    "add [tls] or a [[key]]; anonymous = true for closed networks",
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// What sessions may send, and who shares it.
+    fn classes(&mut self) {
+        let config = self.config;
+        if config.rate.is_some_and(|rate| rate.0 == 0) {
+            self.error(
+                Place::Setting("rate"),
+                "nothing could be sent",
+                "leave it out to use what there is",
+            );
+        }
+        for (number, class) in config.classes.iter().enumerate() {
+            let place = |setting| Place::Table(CLASS, number, setting);
+            let is_again = config.classes[..number]
+                .iter()
+                .any(|other| other.name == class.name);
+            if class.name.is_empty() || class.name == REST || is_again {
+                let text = format!("'{}' is no name of its own", class.name);
+                self.error(place("name"), text, "'rest' is what is in no class");
+            }
+            if class.share == 0 {
+                self.error(
+                    place("share"),
+                    "it has nothing",
+                    "give it 1 of 100 at least",
+                );
+            }
+            if class.rate.is_some_and(|rate| rate.0 == 0) {
+                self.error(place("rate"), "nothing could be sent", "leave it out");
+            }
+            if config.rate.is_none() && class.rate.is_none() {
+                self.warn(
+                    place("share"),
+                    "it is a share of nothing that is known",
+                    "set `rate` to what the link carries",
+                );
+            }
+        }
+        let shares = config.classes.iter().map(|class| u32::from(class.share));
+        if shares.sum::<u32>() > 99 {
+            self.error(
+                Place::Table(CLASS, config.classes.len() - 1, "share"),
+                "nothing is left for what is in no class",
+                "make the shares less than 100 together",
+            );
+        }
+        let keys = config.keys.iter().enumerate();
+        let keys = keys.map(|(number, key)| (Place::Table(KEY, number, "class"), &key.class));
+        let routes = config.routes.iter().enumerate();
+        let routes =
+            routes.map(|(number, route)| (Place::Table(ROUTE, number, "class"), &route.class));
+        let guests = (Place::Setting("guest_class"), &config.guest_class);
+        for (place, name) in keys.chain(routes).chain([guests]) {
+            if let Some(name) = name
+                && config.classes.iter().all(|class| class.name != *name)
+            {
+                let text = format!("there is no [[class]] '{name}'");
+                self.error(place, text, "add it, or name another");
+            }
+        }
+    }
+
+    fn ring(&mut self, ring: u64, regions: u16, place: Place) {
+        let size = super::ByteCount(ring);
+        if regions < REGIONS_MIN {
+            self.error(
+                place,
+                format!("it has {regions} regions"),
+                "one is filled, one drained, one under way: three at least",
+            );
+        }
+        if !ring.is_power_of_two() {
+            self.error(
+                place,
+                format!("{size} is no power of two"),
+                "write it like 64MiB",
+            );
+        }
+        if ring < u64::from(regions) * REGION_BYTES_MIN {
+            self.error(
+                place,
+                format!("{size} is less than 1MiB for each of {regions} regions"),
+                "make it larger, or the regions fewer",
+            );
+        }
+    }
+
+    /// Each route has a session, and those that come in have what is left.
+    fn memory(&mut self) {
+        let config = self.config;
+        let (place, memory) = (Place::Setting("memory"), config.memory);
+        let routes = config
+            .routes
+            .iter()
+            .map(|route| session_bytes(route.ring.0));
+        let routes = routes.fold(0, u64::saturating_add);
+        if routes > memory.0 {
+            let needed = super::ByteCount(routes);
+            self.error(
+                place,
+                format!("sessions of all routes take {needed}, which is more than {memory}"),
+                "raise it, or make rings smaller",
+            );
+            return;
+        }
+        if config.listen.is_none() {
+            return;
+        }
+        let fit = (memory.0 - routes) / session_bytes(config.ring.0).max(1);
+        let expected = config.sessions.saturating_sub(config.routes.len());
+        if fit == 0 && expected > 0 {
+            self.error(
+                place,
+                "no session that comes in has room beside those of the routes",
+                "raise it, or make rings smaller",
+            );
+        } else if fit < expected as u64 {
+            self.warn(
+                place,
+                format!("{memory} has room for {fit} sessions that come in, not for {expected}: further ones are refused"),
+                "raise it, make ring smaller, or lower sessions",
+            );
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Tcp,
+    Udp,
+    Verbs,
+}
+
+const fn protocol(kind: ChannelKind) -> Protocol {
+    match kind {
+        ChannelKind::Tcp | ChannelKind::IwarpTcp => Protocol::Tcp,
+        ChannelKind::Udp | ChannelKind::Udt | ChannelKind::IwarpUdt => Protocol::Udp,
+        ChannelKind::Verbs => Protocol::Verbs,
+    }
+}
+
+/// Whether the second cannot be listened at beside the first.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let covers = |one: IpAddr, other: IpAddr| {
+        one == other || one.is_unspecified() && one.is_ipv4() == other.is_ipv4()
+    };
+    let ips = covers(one.ip(), other.ip()) || covers(other.ip(), one.ip());
+    ips && one.port() == other.port() && one.port() != 0
+}
+
+/// A client says where it wants to go, and may come from anywhere.
+const fn is_open(door: &Door) -> bool {
+    let says_where = matches!(door.kind, DoorKind::Socks5 | DoorKind::Http);
+    says_where && !door.listen.ip().is_loopback() && door.clients.is_empty()
+}
+
+#[cfg(test)]
+mod tests;

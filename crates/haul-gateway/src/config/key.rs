@@ -1,0 +1,126 @@
+//! Keys shared with peers, from files that only their owner may read.
+
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use haul_io::file;
+
+use super::Key;
+
+/// Octets of a key.
+const KEY_LEN: usize = 32;
+/// Rights to a secret that nobody may have: its group's to write, others' to do anything. The group may read it, for that is how
+/// service managers hand secrets to a service.
+const MODE_REFUSED: u32 = 0o027;
+/// Most octets of a file with a secret: a few keys, as text.
+const SECRET_MAX: u64 = 256 << 10;
+
+/// Why a key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others than its owner may read or write it.
+    #[error("others have rights to {path}; chmod 600 {path}", path = .0.display())]
+    Exposed(PathBuf),
+    /// It holds something else.
+    #[error("{path} is not 64 hexadecimal digits; make a key with openssl rand -hex 32", path = .0.display())]
+    Malformed(PathBuf),
+}
+
+impl Key {
+    /// The key from its file.
+    ///
+    /// # Errors
+    /// The file is not there, is open to others, or holds no key.
+    pub fn read(&self) -> Result<[u8; KEY_LEN], KeyError> {
+        let text = read_secret(&self.file)?;
+        parse(text.trim_ascii()).ok_or_else(|| KeyError::Malformed(self.file.clone()))
+    }
+}
+
+/// A file that nobody else may read.
+pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, KeyError> {
+    let unreadable = |source| KeyError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let opened = file::open_source(path).map_err(unreadable)?;
+    let metadata = file::metadata(&opened).map_err(unreadable)?;
+    if metadata.mode & MODE_REFUSED != 0 {
+        return Err(KeyError::Exposed(path.to_owned()));
+    }
+    let mut octets = Vec::new();
+    opened
+        .take(SECRET_MAX)
+        .read_to_end(&mut octets)
+        .map_err(unreadable)?;
+    Ok(octets)
+}
+
+fn parse(digits: &[u8]) -> Option<[u8; KEY_LEN]> {
+    let digit = |octet: u8| {
+        char::from(octet)
+            .to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+    };
+    let mut key = [0; KEY_LEN];
+    if digits.len() != 2 * KEY_LEN {
+        return None;
+    }
+    for (octet, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+        *octet = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_64_digits_and_nothing_else() {
+        assert_eq!(parse("0F".repeat(32).as_bytes()), Some([15; 32]));
+        for text in [
+            "0f".repeat(31),
+            "+f".repeat(32),
+            "é".repeat(32),
+            "0f".repeat(33),
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = Key {
+            name: "peer".to_owned(),
+            file: dir.path().join("key"),
+            class: None,
+        };
+        assert!(matches!(key.read(), Err(KeyError::Unreadable { .. })));
+        fs::write(&key.file, format!("{}\n", "ab".repeat(32))).unwrap();
+        let read = |mode| {
+            fs::set_permissions(&key.file, Permissions::from_mode(mode)).unwrap();
+            key.read()
+        };
+        for mode in [0o600, 0o400, 0o440] {
+            assert_eq!(read(mode).unwrap(), [0xab; 32], "{mode:o}");
+        }
+        for mode in [0o644, 0o660, 0o601] {
+            assert!(matches!(read(mode), Err(KeyError::Exposed(_))), "{mode:o}");
+        }
+        fs::write(&key.file, "secret").unwrap();
+        assert!(matches!(read(0o600), Err(KeyError::Malformed(_))));
+    }
+}

@@ -1,0 +1,222 @@
+//! Text to a configuration, or to all that is wrong with the text.
+//!
+//! Each setting that does not parse is told and taken out, so that the next one is found as well.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::de::{DeserializeOwned, IntoDeserializer};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Config, PathSignalling, Problem, Severity};
+
+/// Names of the tables that there may be several of.
+pub(super) const DOOR: &str = "door";
+pub(super) const ROUTE: &str = "route";
+pub(super) const CHANNEL: &str = "channel";
+pub(super) const KEY: &str = "key";
+pub(super) const CLASS: &str = "class";
+
+/// Where things are in the file, from 1: settings and single tables by name, others by name and number.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lines {
+    named: BTreeMap<String, usize>,
+    numbered: BTreeMap<(&'static str, usize), usize>,
+}
+
+impl Lines {
+    pub(super) fn of(&self, name: &str) -> Option<usize> {
+        self.named.get(name).copied()
+    }
+
+    pub(super) fn of_number(&self, name: &'static str, number: usize) -> Option<usize> {
+        self.numbered.get(&(name, number)).copied()
+    }
+}
+
+impl Config {
+    /// Reads a file. Paths in it are relative to where it lies.
+    ///
+    /// # Errors
+    /// All settings that do not parse, or that the file cannot be read.
+    pub fn load(path: &Path) -> Result<Self, Vec<Problem>> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let text = format!("cannot read {}: {error}", path.display());
+            vec![problem(None, "", text)]
+        })?;
+        let mut config = Self::parse(&text)?;
+        if let Some(dir) = path.parent() {
+            let tls = config.tls.iter_mut();
+            let tls = tls.flat_map(|tls| [&mut tls.certificate, &mut tls.key, &mut tls.roots]);
+            let keys = config.keys.iter_mut().map(|key| &mut key.file);
+            let roots = match &mut config.path {
+                PathSignalling::Http { roots, .. } => roots.as_mut(),
+                PathSignalling::None | PathSignalling::Exec { .. } => None,
+            };
+            tls.chain(keys)
+                .chain(roots)
+                .for_each(|path| *path = dir.join(&*path));
+        }
+        Ok(config)
+    }
+
+    /// Reads text.
+    ///
+    /// # Errors
+    /// All settings that do not parse.
+    pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
+        let (root, errors) = DeTable::parse_recoverable(text);
+        if !errors.is_empty() {
+            let problem = |error: &toml::de::Error| {
+                problem(line(text, error.span()), "", error.message().to_owned())
+            };
+            return Err(errors.iter().map(problem).collect());
+        }
+        let mut parser = Parser {
+            text,
+            problems: Vec::new(),
+            lines: Lines::default(),
+        };
+        let config = parser.config(root);
+        match config {
+            Some(config) if parser.problems.is_empty() => Ok(Self {
+                lines: parser.lines,
+                ..config
+            }),
+            _ => {
+                parser.problems.sort_by_key(|problem| problem.line);
+                Err(parser.problems)
+            }
+        }
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    problems: Vec<Problem>,
+    lines: Lines,
+}
+
+impl<'a> Parser<'a> {
+    fn config(&mut self, mut root: Spanned<DeTable<'a>>) -> Option<Config> {
+        for (key, _) in root.get_ref() {
+            let line = line_of(self.text, key.span().start);
+            self.lines
+                .named
+                .insert(key.get_ref().clone().into_owned(), line);
+        }
+        let doors = self.tables(&mut root, DOOR);
+        let routes = self.tables(&mut root, ROUTE);
+        let channels = self.tables(&mut root, CHANNEL);
+        let keys = self.tables(&mut root, KEY);
+        let classes = self.tables(&mut root, CLASS);
+        let config: Config = self.table(root, "")?;
+        Some(Config {
+            doors,
+            routes,
+            channels,
+            keys,
+            classes,
+            ..config
+        })
+    }
+
+    /// All tables of a name. What is no array of tables stays where it is, to be told by its type.
+    fn tables<T: DeserializeOwned>(
+        &mut self,
+        root: &mut Spanned<DeTable<'a>>,
+        name: &'static str,
+    ) -> Vec<T> {
+        let array = root
+            .get_ref()
+            .get(name)
+            .and_then(|value| value.get_ref().as_array());
+        if !array.is_some_and(|array| array.iter().all(|value| value.get_ref().is_table())) {
+            return Vec::new();
+        }
+        let Some(DeValue::Array(array)) = root.get_mut().remove(name).map(Spanned::into_inner)
+        else {
+            return Vec::new();
+        };
+        let mut parsed = Vec::new();
+        for (number, value) in array.into_iter().enumerate() {
+            let span = value.span();
+            self.lines
+                .numbered
+                .insert((name, number), line_of(self.text, span.start));
+            if let DeValue::Table(table) = value.into_inner() {
+                let place = format!("[[{name}]] {}", number + 1);
+                parsed.extend(self.table(Spanned::new(span, table), &place));
+            }
+        }
+        parsed
+    }
+
+    fn table<T: DeserializeOwned>(
+        &mut self,
+        mut table: Spanned<DeTable<'a>>,
+        place: &str,
+    ) -> Option<T> {
+        let mut removed = Vec::new();
+        loop {
+            let error = match T::deserialize(table.clone().into_deserializer()) {
+                Ok(parsed) => return removed.is_empty().then_some(parsed),
+                Err(error) => error,
+            };
+            let at = error.span().unwrap_or_else(|| table.span());
+            let holds = |(key, value): &(&Spanned<_>, &Spanned<_>)| {
+                key.span().start.min(value.span().start) <= at.start && at.end <= value.span().end
+            };
+            // What is missing is told of the table as a whole.
+            let culprit = table
+                .get_ref()
+                .iter()
+                .find(holds)
+                .filter(|_| at != table.span());
+            let culprit = culprit.map(|(key, _)| key.clone());
+            let Some(key) = culprit else {
+                // What was taken out is not missing.
+                let is_told = |key: &String| error.message().contains(&format!("`{key}`"));
+                if !removed.iter().any(is_told) {
+                    self.tell(at.start, place, error.message());
+                }
+                return None;
+            };
+            let name = key.get_ref().clone().into_owned();
+            let inner = if place.is_empty() {
+                name.clone()
+            } else {
+                format!("{place}: {name}")
+            };
+            self.tell(at.start, &inner, error.message());
+            table.get_mut().remove(&key);
+            removed.push(name);
+        }
+    }
+
+    fn tell(&mut self, at: usize, place: &str, text: &str) {
+        let text = text.lines().collect::<Vec<_>>().join(", ");
+        self.problems
+            .push(problem(Some(line_of(self.text, at)), place, text));
+    }
+}
+
+fn problem(line: Option<usize>, place: &str, text: String) -> Problem {
+    Problem {
+        severity: Severity::Error,
+        line,
+        place: place.to_owned(),
+        text,
+        hint: None,
+    }
+}
+
+fn line(text: &str, span: Option<std::ops::Range<usize>>) -> Option<usize> {
+    span.map(|span| line_of(text, span.start))
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    let before = text.as_bytes().iter().take(at);
+    before.filter(|octet| **octet == b'\n').count() + 1
+}

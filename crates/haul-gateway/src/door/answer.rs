@@ -1,0 +1,194 @@
+//! What a client is told, in its protocol.
+
+use std::io;
+
+use haul_xsp::wire::NackStatus;
+
+use super::Answer;
+use crate::caller::Cause;
+
+/// Reply codes of SOCKS 5 (RFC 1928 §6).
+pub(super) mod reply {
+    pub(crate) const FAILURE: u8 = 1;
+    pub(crate) const NOT_ALLOWED: u8 = 2;
+    pub(crate) const NETWORK_UNREACHABLE: u8 = 3;
+    pub(crate) const HOST_UNREACHABLE: u8 = 4;
+    pub(crate) const REFUSED: u8 = 5;
+    pub(crate) const COMMAND: u8 = 7;
+    pub(crate) const ADDRESS_TYPE: u8 = 8;
+}
+
+/// Errors of connecting that a far end passes on: the numbers of Linux.
+mod errno {
+    pub(super) const EACCES: u16 = 13;
+    pub(super) const ENETUNREACH: u16 = 101;
+    pub(super) const ETIMEDOUT: u16 = 110;
+    pub(super) const ECONNREFUSED: u16 = 111;
+    pub(super) const EHOSTUNREACH: u16 = 113;
+}
+
+impl Answer {
+    /// What a client is told before the first octet of its destination.
+    pub(crate) const fn accepted(self) -> &'static [u8] {
+        match self {
+            Self::None => b"",
+            // The address that the connection is made from is the far gateway's, and of no use to the client.
+            Self::Socks5 => &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0],
+            Self::Http => b"HTTP/1.1 200 Connection established\r\n\r\n",
+        }
+    }
+
+    /// What a client is told whose connection is not to be had; nothing where a reset has to say it. `status` is a code of
+    /// [`NackStatus`], or the number of an error of Linux.
+    pub(crate) fn refused(self, status: u16) -> Vec<u8> {
+        let meaning = meaning(status);
+        match self {
+            Self::None => Vec::new(),
+            Self::Socks5 => socks_refusal(meaning.reply).to_vec(),
+            Self::Http => http_refusal(meaning.http, "", meaning.text),
+        }
+    }
+}
+
+/// What a refusal means.
+pub(crate) struct Meaning {
+    /// The reply of SOCKS.
+    reply: u8,
+    /// The status of HTTP.
+    http: &'static str,
+    /// For this process itself.
+    pub(crate) cause: Cause,
+    /// For people.
+    pub(crate) text: &'static str,
+}
+
+/// Of a code of [`NackStatus`], or the number of an error of Linux.
+pub(crate) fn meaning(status: u16) -> Meaning {
+    let (reply, http, text) = words(status);
+    let cause = match (reply, NackStatus::from_code(status)) {
+        (_, NackStatus::NotAuthenticated) => Cause::Trust,
+        (_, NackStatus::TimedOut | NackStatus::Other(errno::ETIMEDOUT)) => Cause::TimedOut,
+        (reply::NOT_ALLOWED, _) => Cause::Forbidden,
+        (reply::REFUSED, _) => Cause::Refused,
+        (reply::NETWORK_UNREACHABLE | reply::HOST_UNREACHABLE, _) => Cause::Unreachable,
+        _ => Cause::Gateway,
+    };
+    Meaning {
+        reply,
+        http,
+        cause,
+        text,
+    }
+}
+
+/// What the far end is told about a connection that could not be made.
+pub(crate) fn status_of(error: &io::Error) -> u16 {
+    const EPERM: i32 = 1;
+    let number = match error.raw_os_error() {
+        // Where a firewall refuses to send.
+        Some(EPERM) => Some(errno::EACCES),
+        number => number.and_then(|number| u16::try_from(number).ok()),
+    };
+    let has_words = |number: &u16| {
+        matches!(
+            *number,
+            errno::EACCES
+                | errno::ENETUNREACH
+                | errno::ETIMEDOUT
+                | errno::ECONNREFUSED
+                | errno::EHOSTUNREACH
+        )
+    };
+    let plain = NackStatus::CannotConnect.code();
+    number.filter(has_words).unwrap_or(plain)
+}
+
+fn words(status: u16) -> (u8, &'static str, &'static str) {
+    use reply::{FAILURE, HOST_UNREACHABLE, NETWORK_UNREACHABLE, NOT_ALLOWED, REFUSED};
+    const FORBIDDEN: &str = "403 Forbidden";
+    const BAD: &str = "502 Bad Gateway";
+    const BUSY: &str = "503 Service Unavailable";
+    const TIMEOUT: &str = "504 Gateway Timeout";
+    match NackStatus::from_code(status) {
+        NackStatus::NoRoute => (NETWORK_UNREACHABLE, BAD, "no route leads there"),
+        NackStatus::CannotConnect => (REFUSED, BAD, "it cannot be connected to"),
+        NackStatus::NotAuthenticated => (FAILURE, BAD, "the gateways do not trust each other"),
+        NackStatus::Forbidden => (NOT_ALLOWED, FORBIDDEN, "a gateway does not allow it"),
+        NackStatus::NoProtocol => (FAILURE, BAD, "the gateways have no channel in common"),
+        NackStatus::Loop => (FAILURE, BAD, "the route leads back to itself"),
+        NackStatus::Busy => (FAILURE, BUSY, "a gateway has no room for it"),
+        NackStatus::TimedOut => (HOST_UNREACHABLE, TIMEOUT, "no answer came in time"),
+        NackStatus::Closing => (FAILURE, BUSY, "a gateway is being stopped"),
+        NackStatus::Other(errno::EACCES) => (NOT_ALLOWED, FORBIDDEN, "a gateway does not allow it"),
+        NackStatus::Other(errno::ENETUNREACH) => {
+            (NETWORK_UNREACHABLE, BAD, "its network cannot be reached")
+        }
+        NackStatus::Other(errno::EHOSTUNREACH) => (HOST_UNREACHABLE, BAD, "it cannot be reached"),
+        NackStatus::Other(errno::ECONNREFUSED) => (REFUSED, BAD, "it refuses connections"),
+        NackStatus::Other(errno::ETIMEDOUT) => (HOST_UNREACHABLE, TIMEOUT, "it does not answer"),
+        NackStatus::UnknownSession
+        | NackStatus::Protocol
+        | NackStatus::Unsupported
+        | NackStatus::Done
+        | NackStatus::Error
+        | NackStatus::Other(_) => (FAILURE, BAD, "the session between the gateways failed"),
+    }
+}
+
+pub(super) const fn socks_refusal(reply: u8) -> [u8; 10] {
+    [5, reply, 0, 1, 0, 0, 0, 0, 0, 0]
+}
+
+/// `fields` are whole header fields with their ends of lines.
+pub(super) fn http_refusal(status: &str, fields: &str, why: &str) -> Vec<u8> {
+    let len = why.len() + 1;
+    format!(
+        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {len}\r\n{fields}\r\n{why}\n"
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_of_the_clients_protocol() {
+        let forbidden = NackStatus::Forbidden.code();
+        assert!(Answer::None.refused(forbidden).is_empty());
+        assert_eq!(
+            Answer::Socks5.refused(forbidden),
+            [5, 2, 0, 1, 0, 0, 0, 0, 0, 0]
+        );
+        let http = String::from_utf8(Answer::Http.refused(NackStatus::TimedOut.code())).unwrap();
+        assert!(
+            http.starts_with("HTTP/1.1 504 Gateway Timeout\r\n"),
+            "{http}"
+        );
+        let (head, body) = http.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.ends_with(&format!("Content-Length: {}", body.len())),
+            "{http}"
+        );
+        assert_eq!(body, "no answer came in time\n");
+    }
+
+    #[test]
+    fn what_the_far_end_saw_is_what_is_told_here() {
+        let told = |errno| meaning(status_of(&io::Error::from_raw_os_error(errno))).cause;
+        assert_eq!(told(111), Cause::Refused);
+        assert_eq!(told(101), Cause::Unreachable);
+        assert_eq!(told(113), Cause::Unreachable);
+        assert_eq!(told(110), Cause::TimedOut);
+        assert_eq!(told(1), Cause::Forbidden);
+        assert_eq!(told(24), Cause::Refused);
+    }
+
+    #[test]
+    fn errors_of_connecting_have_replies_of_their_own() {
+        assert_eq!(Answer::Socks5.refused(111)[1], reply::REFUSED);
+        assert_eq!(Answer::Socks5.refused(113)[1], reply::HOST_UNREACHABLE);
+        assert_eq!(Answer::Socks5.refused(101)[1], reply::NETWORK_UNREACHABLE);
+        assert_eq!(Answer::Socks5.refused(9999)[1], reply::FAILURE);
+    }
+}

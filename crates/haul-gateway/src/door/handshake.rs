@@ -1,0 +1,80 @@
+//! What a client says before its stream begins, and what it is told meanwhile.
+
+use haul_xsp::wire::Endpoint;
+
+use super::Answer;
+use super::connect::Connect;
+use super::socks::Socks;
+
+/// A handshake under way.
+#[derive(Debug)]
+pub(crate) enum Handshake {
+    Socks(Socks),
+    Connect(Connect),
+}
+
+/// What is to be done, once the octets that were taken are read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing: all octets are taken, and more must come.
+    More,
+    /// This is to be sent. More follows, perhaps in what was not taken.
+    Reply(&'static [u8]),
+    /// The client is to be connected there. What follows is its stream's.
+    Done(Endpoint),
+    /// This is to be sent, and the connection closed.
+    Refuse(Vec<u8>),
+}
+
+impl Handshake {
+    /// Takes the octets that belong to the handshake, from the front; how many. Nothing follows [`Step::Done`] and
+    /// [`Step::Refuse`].
+    pub(crate) fn handle(&mut self, octets: &[u8]) -> (usize, Step) {
+        match self {
+            Self::Socks(socks) => socks.handle(octets),
+            Self::Connect(connect) => connect.handle(octets),
+        }
+    }
+
+    pub(crate) const fn answer(&self) -> Answer {
+        match self {
+            Self::Socks(_) => Answer::Socks5,
+            Self::Connect(_) => Answer::Http,
+        }
+    }
+}
+
+/// A handshake with octets that come in pieces of `len`: everything that is sent, how many octets are taken, the last step.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn listen(
+    mut handshake: Handshake,
+    octets: &[u8],
+    len: usize,
+) -> (Vec<u8>, usize, Step) {
+    let (mut sent, mut at) = (Vec::new(), 0);
+    loop {
+        let piece = &octets[at..octets.len().min(at + len)];
+        let (taken, step) = handshake.handle(piece);
+        assert!(taken <= piece.len());
+        at += taken;
+        match step {
+            Step::Reply(reply) => sent.extend(reply),
+            Step::More if at < octets.len() => assert_eq!(taken, piece.len()),
+            last => return (sent, at, last),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// As [`listen`], and the same in whatever pieces the octets come.
+    pub(crate) fn run(start: fn() -> Handshake, octets: &[u8]) -> (Vec<u8>, usize, Step) {
+        let whole = listen(start(), octets, octets.len().max(1));
+        for len in [1, 2, 7] {
+            assert_eq!(listen(start(), octets, len), whole, "in pieces of {len}");
+        }
+        whole
+    }
+}

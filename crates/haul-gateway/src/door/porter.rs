@@ -1,0 +1,318 @@
+//! A door's thread: accepts, listens to each client's handshake, hands on. It waits in one place.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use haul_io::clock::Clock;
+use haul_io::poller::{Event, Events, Interest, Poller};
+use haul_io::stream::{Acceptor, Stream, is_exhausted, is_own_address};
+use haul_xsp::wire::Endpoint;
+
+use super::connect::Connect;
+use super::handshake::{Handshake, Step};
+use super::socks::Socks;
+use super::{Answer, Arrival, Greeting};
+use crate::watch::Watch;
+use crate::{config, host};
+
+/// What a door spends on those who have not said where they want to go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Clients at a time; further ones wait in the kernel.
+    pub(super) guests: usize,
+    /// How long a handshake may take, ns.
+    pub(super) handshake_ns: u64,
+    /// How long one who was refused may take to read why, ns.
+    pub(super) leave_ns: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            guests: 1024,
+            handshake_ns: 10_000_000_000,
+            leave_ns: 1_000_000_000,
+        }
+    }
+}
+
+/// How long nothing is accepted after the system had no descriptor or no memory for it, ns.
+const EXHAUSTED_NS: u64 = 100_000_000;
+/// Connections accepted in a row before others have their turn.
+const ACCEPT_MAX: usize = 64;
+/// Octets looked at in one call.
+const PEEK_LEN: usize = 2048;
+/// Octets of one who was refused that are thrown away: a close with octets unread is a reset, which overtakes the refusal.
+const LEAVE_BYTES_MAX: usize = 64 << 10;
+
+const ACCEPTOR: u64 = u64::MAX - 1;
+
+#[derive(Debug)]
+pub(super) struct Porter {
+    acceptor: Watch<Acceptor>,
+    door: config::Door,
+    greeting: Greeting,
+    limits: Limits,
+    poller: Poller,
+    is_closing: Arc<AtomicBool>,
+    clock: Clock,
+    address: SocketAddr,
+    /// Nothing is accepted before.
+    exhausted_until: Option<u64>,
+    /// By token. At most `limits.guests`.
+    guests: BTreeMap<u64, Guest>,
+    next_token: u64,
+}
+
+/// A client that has not said yet where it wants to go, or was refused.
+#[derive(Debug)]
+struct Guest {
+    stream: Stream,
+    client: SocketAddr,
+    deadline_ns: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Greeting(Handshake),
+    /// It has been told why not; octets thrown away since.
+    Leaving(usize),
+}
+
+/// What becomes of a guest.
+enum Fate {
+    Stays,
+    Gone,
+    Goes(Endpoint, Answer),
+}
+
+impl Porter {
+    pub(super) fn new(
+        acceptor: Acceptor,
+        door: config::Door,
+        greeting: Greeting,
+        limits: Limits,
+        poller: Poller,
+        is_closing: Arc<AtomicBool>,
+    ) -> io::Result<Self> {
+        let address = acceptor.local_addr()?;
+        let mut acceptor = Watch::new(acceptor, ACCEPTOR);
+        acceptor.set(&poller, true)?;
+        Ok(Self {
+            address,
+            acceptor,
+            door,
+            greeting,
+            limits,
+            poller,
+            is_closing,
+            clock: Clock::new(),
+            exhausted_until: None,
+            guests: BTreeMap::new(),
+            next_token: 0,
+        })
+    }
+
+    /// Until the door is closed.
+    pub(super) fn run(mut self, deliver: &dyn Fn(Arrival)) {
+        let mut events = Events::with_capacity(256);
+        while !self.is_closing.load(Ordering::Acquire) {
+            let deadline = self
+                .guests
+                .values()
+                .map(|guest| guest.deadline_ns)
+                .chain(self.exhausted_until)
+                .min();
+            if self.poller.wait(&mut events, deadline, self.clock).is_err() {
+                // It fails for a descriptor that is none, and for nothing else.
+                return;
+            }
+            let now = self.clock.now_ns();
+            self.guests.retain(|_, guest| guest.deadline_ns > now);
+            for event in events.iter() {
+                if event.token == ACCEPTOR {
+                    self.accept(now, deliver);
+                } else {
+                    self.attend(event, now, deliver);
+                }
+            }
+            self.exhausted_until = self.exhausted_until.filter(|until| *until > now);
+            self.watch_acceptor();
+        }
+    }
+
+    /// Looks for connections while there is room for them and the system has means for them.
+    fn watch_acceptor(&mut self) {
+        let wanted = self.guests.len() < self.limits.guests && self.exhausted_until.is_none();
+        if self.acceptor.set(&self.poller, wanted).is_err() {
+            self.exhausted_until = Some(self.clock.now_ns() + EXHAUSTED_NS);
+        }
+    }
+
+    fn accept(&mut self, now: u64, deliver: &dyn Fn(Arrival)) {
+        for _ in 0..ACCEPT_MAX {
+            if self.guests.len() >= self.limits.guests {
+                return;
+            }
+            match self.acceptor.listener.accept() {
+                Ok(Some((stream, client))) => self.admit(stream, client, now, deliver),
+                Ok(None) => return,
+                Err(error) if is_exhausted(&error) => {
+                    self.exhausted_until = Some(now + EXHAUSTED_NS);
+                    return;
+                }
+                // That connection is gone already; the next may be there.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: Stream, client: SocketAddr, now: u64, deliver: &dyn Fn(Arrival)) {
+        if !self.door.admits(client) {
+            return stream.reset_on_drop();
+        }
+        let handshake = match &self.greeting {
+            Greeting::Known(to) => {
+                let to = to.clone();
+                return deliver(Arrival {
+                    stream,
+                    client,
+                    to,
+                    answer: Answer::None,
+                });
+            }
+            Greeting::Diverted => {
+                match self.destination(&stream) {
+                    Some(to) => {
+                        let to = host::endpoint(to);
+                        deliver(Arrival {
+                            stream,
+                            client,
+                            to,
+                            answer: Answer::None,
+                        });
+                    }
+                    None => stream.reset_on_drop(),
+                }
+                return;
+            }
+            Greeting::Socks5 => Handshake::Socks(Socks::default()),
+            Greeting::Http => Handshake::Connect(Connect::default()),
+        };
+        let token = self.next_token;
+        self.next_token += 1;
+        if self.poller.add(&stream, token, Interest::READ).is_ok() {
+            let deadline_ns = now + self.limits.handshake_ns;
+            let state = State::Greeting(handshake);
+            self.guests.insert(
+                token,
+                Guest {
+                    stream,
+                    client,
+                    deadline_ns,
+                    state,
+                },
+            );
+        }
+    }
+
+    /// Where a diverted connection was going to: REDIRECT has noted it, TPROXY leaves it as it was. None where that is this
+    /// door: whoever connects to it directly would go round in circles.
+    fn destination(&self, stream: &Stream) -> Option<SocketAddr> {
+        let to = stream
+            .original_destination()
+            .or_else(|| stream.local_addr())?;
+        let is_here = to.port() == self.address.port()
+            && (to.ip() == self.address.ip() || is_own_address(to.ip()));
+        (!is_here).then_some(to)
+    }
+
+    fn attend(&mut self, event: Event, now: u64, deliver: &dyn Fn(Arrival)) {
+        let Some(guest) = self.guests.get_mut(&event.token) else {
+            return;
+        };
+        let fate = guest
+            .attend(now, self.limits.leave_ns)
+            .unwrap_or(Fate::Gone);
+        if matches!(fate, Fate::Stays) {
+            return;
+        }
+        let Some(guest) = self.guests.remove(&event.token) else {
+            return;
+        };
+        if let Fate::Goes(to, answer) = fate
+            && self.poller.remove(&guest.stream).is_ok()
+        {
+            let Guest { stream, client, .. } = guest;
+            deliver(Arrival {
+                stream,
+                client,
+                to,
+                answer,
+            });
+        }
+    }
+}
+
+impl Guest {
+    /// Reads what belongs to the handshake, and answers it.
+    ///
+    /// # Errors
+    /// That of the connection.
+    fn attend(&mut self, now: u64, leave_ns: u64) -> io::Result<Fate> {
+        let mut octets = [0; PEEK_LEN];
+        loop {
+            let State::Greeting(handshake) = &mut self.state else {
+                return self.leave();
+            };
+            let count = match self.stream.peek(&mut octets) {
+                Ok(0) => return Ok(Fate::Gone),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Fate::Stays),
+                count => count?,
+            };
+            let (taken, step) = handshake.handle(&octets[..count]);
+            let answer = handshake.answer();
+            // They are there.
+            self.stream.read(&mut octets[..taken])?;
+            match step {
+                Step::More => {}
+                Step::Reply(reply) => self.tell(reply)?,
+                Step::Done(to) => return Ok(Fate::Goes(to, answer)),
+                Step::Refuse(refusal) => {
+                    self.tell(&refusal)?;
+                    self.stream.shutdown_send();
+                    self.deadline_ns = now + leave_ns;
+                    self.state = State::Leaving(0);
+                }
+            }
+        }
+    }
+
+    /// A few octets, for which a new connection always has room.
+    fn tell(&self, octets: &[u8]) -> io::Result<()> {
+        match self.stream.write(octets)? {
+            count if count == octets.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    /// Waits for the client to close, so that it can read the refusal.
+    fn leave(&mut self) -> io::Result<Fate> {
+        let State::Leaving(dropped) = &mut self.state else {
+            return Ok(Fate::Stays);
+        };
+        let mut octets = [0; PEEK_LEN];
+        while *dropped < LEAVE_BYTES_MAX {
+            match self.stream.read(&mut octets) {
+                Ok(0) => return Ok(Fate::Gone),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Fate::Stays),
+                count => *dropped += count?,
+            }
+        }
+        Ok(Fate::Gone)
+    }
+}

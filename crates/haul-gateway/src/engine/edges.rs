@@ -1,0 +1,534 @@
+//! Programs' connections at an end of a session: from their sockets into the ring, from the arena into their sockets.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+
+use haul_io::poller::{Interest, Poller};
+use haul_io::stream::{self, Stream};
+use haul_xsp::bag::{Data, End, Read};
+use haul_xsp::wire::{Endpoint, NackStatus};
+use haul_xsp::{ConnId, SECOND_NS, Session, Time};
+
+use super::half::{Half, checksum};
+use crate::caller::{Call, Party};
+use crate::door::status_of;
+use crate::host::Shown;
+use crate::house::code;
+use crate::status::Connection;
+
+/// Octets that are received into the ring at a time.
+const FILL_BYTES: u64 = 256 << 10;
+/// Octets that one connection may bring before others have their turn.
+const TURN_BYTES: u64 = 1 << 20;
+/// Time for a program to accept a connection, ns.
+const CONNECT_NS: u64 = 10 * SECOND_NS;
+/// Connections that are shown; there may be more.
+const SHOWN_MAX: usize = 200;
+
+/// What a session is told when a program's connection breaks: it was reset.
+const RESET: u16 = 104;
+
+#[derive(Debug)]
+enum Phase {
+    /// The far end has not answered.
+    Asked(Party),
+    /// Addresses are being looked for.
+    Resolving,
+    /// This end connects; these addresses are left to try.
+    Connecting {
+        left: Vec<SocketAddr>,
+        until: Time,
+        /// Why the last one could not be had.
+        status: u16,
+    },
+    Open,
+}
+
+/// A program's connection.
+#[derive(Debug)]
+struct Edge {
+    stream: Option<Stream>,
+    phase: Phase,
+    from: String,
+    to: String,
+    /// What the door's protocol says first.
+    greeting: Vec<u8>,
+    /// Octets on their way to the program.
+    held: Option<Data>,
+    /// The program has all of its stream before this offset.
+    written: u64,
+    /// The program will send no more.
+    is_read: bool,
+    /// The program has all there is, and its end.
+    is_written: bool,
+    interest: Option<Interest>,
+    /// It has something to send, and there is no room.
+    is_starved: bool,
+    octets_in: u64,
+    octets_out: u64,
+}
+
+/// Programs' connections of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Edges {
+    edges: HashMap<ConnId, Edge>,
+    starved: Vec<ConnId>,
+    counts: Counts,
+}
+
+/// Connections since the last time that somebody asked.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// That there were.
+    pub(crate) begun: u64,
+    /// That came to nothing.
+    pub(crate) refused: u64,
+}
+
+/// What edges work with.
+pub(crate) struct Tools<'a> {
+    pub(crate) session: &'a mut Session,
+    pub(crate) half: &'a mut Half,
+    pub(crate) poller: &'a Poller,
+    pub(crate) now: Time,
+    pub(crate) verifies: bool,
+}
+
+impl Edges {
+    pub(crate) fn len(&self) -> usize {
+        self.edges.len()
+    }
+
+    /// A connection that is wanted here, and that the far end is asked for.
+    pub(crate) fn ask(&mut self, conn: ConnId, call: Call) {
+        let to = Shown(&call.to).to_string();
+        let edge = Edge::new(Phase::Asked(call.party), call.from, to);
+        self.edges.insert(conn, edge);
+        self.counts.begun += 1;
+    }
+
+    /// The far end wants nothing more from the program; what it has sent still comes.
+    pub(crate) fn stopped(&mut self, conn: ConnId) {
+        if let Some(edge) = self.edges.get_mut(&conn) {
+            edge.is_read = true;
+        }
+    }
+
+    /// A connection that the far end wants, to a name that is being looked for.
+    pub(crate) fn resolve(&mut self, conn: ConnId, to: &Endpoint) {
+        let to = Shown(to).to_string();
+        let edge = Edge::new(Phase::Resolving, "session".to_owned(), to);
+        self.edges.insert(conn, edge);
+        self.counts.begun += 1;
+    }
+
+    /// Connects to the first of `addresses` that answers.
+    pub(crate) fn connect(
+        &mut self,
+        tools: &mut Tools<'_>,
+        conn: ConnId,
+        addresses: Vec<SocketAddr>,
+    ) {
+        let until = tools.now.after(CONNECT_NS);
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        edge.phase = Phase::Connecting {
+            left: addresses,
+            until,
+            status: code(NackStatus::CannotConnect),
+        };
+        self.connect_next(tools, conn);
+    }
+
+    fn connect_next(&mut self, tools: &mut Tools<'_>, conn: ConnId) {
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        edge.unwatch(tools.poller);
+        edge.stream = None;
+        let mut why = code(NackStatus::CannotConnect);
+        if let Phase::Connecting { left, status, .. } = &mut edge.phase {
+            while !left.is_empty() {
+                let stream = match Stream::start_connect(left.remove(0)) {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        *status = status_of(&error);
+                        continue;
+                    }
+                };
+                if tools
+                    .poller
+                    .add(&stream, token(conn), Interest::WRITE)
+                    .is_ok()
+                {
+                    edge.interest = Some(Interest::WRITE);
+                    edge.stream = Some(stream);
+                    return;
+                }
+            }
+            why = *status;
+        }
+        self.edges.remove(&conn);
+        self.counts.refused += 1;
+        // Fails only where the far end does not wait any more.
+        let _ = tools.session.refuse_conn(conn, why);
+    }
+
+    /// The far end has accepted.
+    pub(crate) fn accepted(&mut self, tools: &mut Tools<'_>, conn: ConnId) {
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        if let Phase::Asked(party) = std::mem::replace(&mut edge.phase, Phase::Open) {
+            match party {
+                Party::Client(stream, answer) => {
+                    edge.greeting = answer.accepted().to_vec();
+                    edge.stream = Some(stream);
+                }
+                Party::Own(caller) => edge.stream = caller.accepted().and_then(Stream::adopt).ok(),
+            }
+        }
+        if edge.stream.is_none() {
+            // Whoever wanted it is gone.
+            self.edges.remove(&conn);
+            return tools.session.reset_conn(conn, RESET);
+        }
+        self.serve(tools, conn);
+    }
+
+    /// The far end has refused, or the connection cannot be asked for.
+    pub(crate) fn refused(&mut self, poller: &Poller, conn: ConnId, status: u16) {
+        if let Some(mut edge) = self.edges.remove(&conn) {
+            self.counts.refused += 1;
+            edge.unwatch(poller);
+            if let Phase::Asked(party) = edge.phase {
+                party.refuse(status, None);
+            }
+        }
+    }
+
+    /// Both directions are done with.
+    pub(crate) fn closed(&mut self, poller: &Poller, conn: ConnId) {
+        if let Some(mut edge) = self.edges.remove(&conn) {
+            edge.unwatch(poller);
+            if let Some(stream) = edge
+                .stream
+                .as_ref()
+                .filter(|_| !(edge.is_read && edge.is_written))
+            {
+                stream.reset_on_drop();
+            }
+            if let Phase::Asked(party) = edge.phase {
+                party.refuse(code(NackStatus::Closing), None);
+            }
+        }
+    }
+
+    /// The session is over, `why` in words: programs see their connections reset.
+    pub(crate) fn reset_all(&mut self, poller: &Poller, status: u16, why: Option<&str>) {
+        for (_, mut edge) in self.edges.drain() {
+            edge.unwatch(poller);
+            if let Some(stream) = &edge.stream {
+                stream.reset_on_drop();
+            }
+            if let Phase::Asked(party) = edge.phase {
+                party.refuse(status, why);
+            }
+        }
+        self.starved.clear();
+    }
+
+    /// Its socket is ready, or there is something for it.
+    pub(crate) fn serve(&mut self, tools: &mut Tools<'_>, conn: ConnId) {
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        match edge.phase {
+            Phase::Asked(_) | Phase::Resolving => return,
+            Phase::Connecting { ref mut status, .. } => {
+                let connected = edge.stream.as_ref().map(Stream::connected);
+                match connected {
+                    Some(Ok(())) if tools.session.accept_conn(conn).is_ok() => {
+                        edge.phase = Phase::Open
+                    }
+                    Some(Ok(())) | None => return self.closed(tools.poller, conn),
+                    Some(Err(error)) => {
+                        *status = status_of(&error);
+                        return self.connect_next(tools, conn);
+                    }
+                }
+            }
+            Phase::Open => {}
+        }
+        let result = edge
+            .write(tools, conn)
+            .and_then(|()| edge.read(tools, conn));
+        match result {
+            Ok(()) => {
+                if edge.is_starved && !self.starved.contains(&conn) {
+                    self.starved.push(conn);
+                }
+                edge.watch(tools.poller, conn);
+            }
+            Err(_) => {
+                edge.unwatch(tools.poller);
+                edge.stream = None;
+                edge.let_go(tools.session, conn);
+                tools.session.reset_conn(conn, RESET);
+            }
+        }
+    }
+
+    /// Those that had to wait for room try again. Whether any got further.
+    pub(crate) fn retry(&mut self, tools: &mut Tools<'_>) -> bool {
+        let mut progress = false;
+        for conn in std::mem::take(&mut self.starved) {
+            if tools.session.producer().credit(conn) == 0
+                && self.edges.get(&conn).is_some_and(|edge| edge.is_starved)
+            {
+                self.starved.push(conn);
+                continue;
+            }
+            let before = self.edges.get(&conn).map(|edge| edge.octets_in);
+            self.serve(tools, conn);
+            progress |= before != self.edges.get(&conn).map(|edge| edge.octets_in);
+        }
+        progress
+    }
+
+    /// The session goes on over another way: what was held is handed out again.
+    pub(crate) fn rewind(&mut self) {
+        for edge in self.edges.values_mut() {
+            edge.held = None;
+        }
+    }
+
+    /// Connections that were not accepted in time are refused.
+    pub(crate) fn handle_timeout(&mut self, tools: &mut Tools<'_>) {
+        let now = tools.now;
+        let is_late =
+            |edge: &Edge| matches!(&edge.phase, Phase::Connecting { until, .. } if *until <= now);
+        let late: Vec<ConnId> = self
+            .edges
+            .iter()
+            .filter(|(_, edge)| is_late(edge))
+            .map(|(conn, _)| *conn)
+            .collect();
+        for conn in late {
+            self.refused(tools.poller, conn, code(NackStatus::TimedOut));
+            let _ = tools.session.refuse_conn(conn, code(NackStatus::TimedOut));
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let until = |edge: &Edge| match edge.phase {
+            Phase::Connecting { until, .. } => Some(until),
+            _ => None,
+        };
+        self.edges.values().filter_map(until).min()
+    }
+
+    /// Whether any sends and has to wait.
+    pub(crate) fn is_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
+    /// Whether any does not take what is there for it.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.edges.values().any(|edge| edge.held.is_some())
+    }
+
+    /// Connections since the last call.
+    pub(crate) fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// For the page.
+    pub(crate) fn status(&self) -> Vec<Connection> {
+        let mut shown: Vec<Connection> = self
+            .edges
+            .iter()
+            .take(SHOWN_MAX)
+            .map(|(conn, edge)| Connection {
+                number: conn.0,
+                from: edge.from.clone(),
+                to: edge.to.clone(),
+                octets_in: edge.octets_in,
+                octets_out: edge.octets_out,
+                waits: edge.is_starved,
+            })
+            .collect();
+        shown.sort_unstable_by_key(|connection| connection.number);
+        shown
+    }
+}
+
+impl Edge {
+    const fn new(phase: Phase, from: String, to: String) -> Self {
+        Self {
+            stream: None,
+            phase,
+            from,
+            to,
+            greeting: Vec::new(),
+            held: None,
+            written: 0,
+            is_read: false,
+            is_written: false,
+            interest: None,
+            is_starved: false,
+            octets_in: 0,
+            octets_out: 0,
+        }
+    }
+
+    /// From the program into the ring.
+    fn read(&mut self, tools: &mut Tools<'_>, conn: ConnId) -> io::Result<()> {
+        let Some(stream) = self.stream.as_ref().filter(|_| !self.is_read) else {
+            return Ok(());
+        };
+        self.is_starved = false;
+        let mut turn = 0;
+        while turn < TURN_BYTES {
+            let producer = tools.session.producer();
+            let Some(fill) = producer.reserve(tools.now, conn, FILL_BYTES) else {
+                self.is_starved = true;
+                return Ok(());
+            };
+            let place = (usize::try_from(fill.at), usize::try_from(fill.len));
+            let region = tools.half.region(fill.region.0);
+            let (Some(region), (Ok(at), Ok(len))) = (region, place) else {
+                producer.commit(tools.now, conn, 0, None);
+                return Err(io::ErrorKind::OutOfMemory.into());
+            };
+            let received = region
+                .scatter(at, len)
+                .map_err(|_| io::ErrorKind::OutOfMemory.into())
+                .and_then(|range| stream::receive(stream, &mut [range]));
+            let count = *received.as_ref().unwrap_or(&0) as u64;
+            let crc = (tools.verifies && count > 0).then(|| checksum(region, fill.at, count));
+            producer.commit(tools.now, conn, count, crc);
+            match received {
+                Ok(0) => {
+                    self.is_read = true;
+                    tools.session.finish_conn(conn);
+                    return Ok(());
+                }
+                Ok(_) => {
+                    self.octets_in += count;
+                    turn += count;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            if count < fill.len {
+                // The socket had no more a moment ago: it will say so when it has.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// From the arena to the program.
+    fn write(&mut self, tools: &mut Tools<'_>, conn: ConnId) -> io::Result<()> {
+        let Some(stream) = self.stream.as_ref().filter(|_| !self.is_written) else {
+            return Ok(());
+        };
+        while !self.greeting.is_empty() {
+            match stream.write(&self.greeting) {
+                Ok(count) => drop(self.greeting.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        loop {
+            if self.held.is_none() {
+                match tools.session.consumer().read(conn, TURN_BYTES) {
+                    Some(Read::Data(data)) => self.held = Some(data),
+                    Some(Read::End(End::Fin)) => {
+                        stream.shutdown_send();
+                        self.is_written = true;
+                        return Ok(());
+                    }
+                    Some(Read::End(End::Reset(_))) => {
+                        stream.reset_on_drop();
+                        return Err(io::ErrorKind::ConnectionReset.into());
+                    }
+                    None => return Ok(()),
+                }
+            }
+            let Some(data) = self.held else {
+                return Ok(());
+            };
+            // After a change of the way it may come again, and the program has its beginning.
+            let sent = self.written.saturating_sub(data.offset).min(data.len);
+            if sent == data.len {
+                self.held = None;
+                tools
+                    .session
+                    .consumer()
+                    .release(conn, data.offset, data.len);
+                continue;
+            }
+            let (Ok(at), Ok(len)) = (
+                usize::try_from(data.at + sent),
+                usize::try_from(data.len - sent),
+            ) else {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            };
+            let range = tools.half.arena().gather(at, len);
+            let range = range.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            match stream::send(stream, &[range], false) {
+                Ok(count) => {
+                    self.written = data.offset + sent + count as u64;
+                    self.octets_out += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives back what was on its way to the program.
+    fn let_go(&mut self, session: &mut Session, conn: ConnId) {
+        if let Some(data) = self.held.take() {
+            session.consumer().release(conn, data.offset, data.len);
+        }
+    }
+
+    /// Waits for what it needs, and for nothing else.
+    fn watch(&mut self, poller: &Poller, conn: ConnId) {
+        let Some(stream) = &self.stream else {
+            return;
+        };
+        let wanted = Interest {
+            readable: !self.is_read && !self.is_starved,
+            writable: self.held.is_some() || !self.greeting.is_empty(),
+        };
+        let wanted = (wanted.readable || wanted.writable).then_some(wanted);
+        if wanted == self.interest {
+            return;
+        }
+        let result = match (self.interest, wanted) {
+            (None, Some(wanted)) => poller.add(stream, token(conn), wanted),
+            (Some(_), Some(wanted)) => poller.modify(stream, token(conn), wanted),
+            (Some(_), None) => poller.remove(stream),
+            (None, None) => Ok(()),
+        };
+        self.interest = wanted.filter(|_| result.is_ok());
+    }
+
+    fn unwatch(&mut self, poller: &Poller) {
+        if let (Some(stream), Some(_)) = (&self.stream, self.interest.take()) {
+            // It fails where the descriptor is not watched.
+            let _ = poller.remove(stream);
+        }
+    }
+}
+
+/// By which the poller names a connection.
+pub(crate) fn token(conn: ConnId) -> u64 {
+    u64::from(conn.0)
+}

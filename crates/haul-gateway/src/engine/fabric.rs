@@ -1,0 +1,241 @@
+//! The data channels of one end of a segment: what reads and writes of its session become.
+//!
+//! A [`Fabric`] has channels of one kind. It opens memory to the peer, moves what the session wants to be moved, and says what
+//! became of it. Map: `connected` reliable connections of RDMA devices · `datagram` services without connections · `work` the
+//! reads and writes of both · `streams` byte streams, with `frame` what they carry, `ledger` who has asked for what, `flow` the
+//! directions of a stream, `pipe` its kinds.
+
+mod connected;
+mod datagram;
+mod flow;
+mod frame;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
+mod ledger;
+mod pipe;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use haul_io::stream::Stream;
+use haul_slab::{AccessFlags, Region, Registration};
+use haul_soft::udt::plain;
+use haul_verbs::cm::ConnectRequest;
+use haul_verbs::{Mr, Peer};
+use haul_xsp::bag::{Get, GetId, Put, PutId};
+use haul_xsp::wire::{ChanParams, Key};
+use haul_xsp::{ChanId, SECOND_NS, Time};
+
+use super::half::socket_addr;
+use crate::config::ChannelKind;
+use crate::house::{Means, Network};
+
+pub(crate) use frame::GET_BYTES_MAX;
+pub(crate) use pipe::{Pipe, prepare, udt_options};
+
+/// Reads that an end may have outstanding (ORD), and answers at a time (IRD), unless the device has fewer.
+pub(crate) const READS_MAX: u16 = 64;
+
+/// Time for a data connection to be there and its cookie to be found right, ns.
+const CONNECT_NS: u64 = 10 * SECOND_NS;
+
+/// What a session wants of its data channels.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Channels.
+    pub(crate) lanes: u16,
+    /// Rate not to be exceeded, bits per second.
+    pub(crate) rate_bps: Option<u64>,
+    /// Octets are moved by writes.
+    pub(crate) pushes: bool,
+}
+
+/// A data channel, or the control connection, is over.
+#[derive(Debug)]
+pub(crate) struct Lost(pub(crate) String);
+
+impl From<haul_verbs::Error> for Lost {
+    fn from(error: haul_verbs::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Lost {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// What became of a queue pair that was accepted.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    /// It may be used.
+    Up,
+    /// It is over.
+    Down(String),
+}
+
+/// News of the data channels.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A read is over.
+    Got(GetId, bool),
+    /// A write is placed, or has failed.
+    Put(PutId, bool),
+    /// Somebody has shown this cookie at a data channel.
+    Shown(ChanId, Peer, [u8; 16]),
+    /// A data channel may be used.
+    Up,
+    /// A data channel could not be made.
+    Failed(ChanId, String),
+    /// One that was there is over.
+    Down(String),
+}
+
+/// Memory that the peer may use in the way it was opened, until this is dropped.
+#[derive(Debug)]
+pub(crate) enum Guard {
+    /// It is registered with a device.
+    Registered { _mr: Mr },
+    /// The region that it is in is registered as a whole, until the fabric ends.
+    Whole,
+    /// It has a name in the fabric's own table.
+    Named { _registration: Registration },
+}
+
+/// Data channels of one kind, and what they share. Dropping it ends them: nothing more is placed then.
+pub(crate) trait Fabric: Debug + Send {
+    fn kind(&self) -> ChannelKind;
+
+    /// The peer wants a channel, to which this end is about to agree: what it needs to know goes into `params`. The port to be
+    /// found at, if it is not the network's.
+    fn prepare(&mut self, _params: &mut ChanParams) -> Result<Option<u16>, Lost> {
+        Ok(None)
+    }
+
+    /// Connects a data channel to which the peer has agreed.
+    fn connect(&mut self, now: Time, params: &ChanParams) -> Result<(), Lost>;
+
+    /// Accepts a data connection of the peer's that has shown its cookie. The number of its queue pair, if its news come to
+    /// [`Self::on_accepted`].
+    fn accept(
+        &mut self,
+        chan: ChanId,
+        knock: Knock,
+        news: &mut Vec<News>,
+    ) -> Result<Option<u32>, Lost>;
+
+    /// The data channel whose cookie `peer` has shown, as [`News::Shown`] has said, is there.
+    fn admit(&mut self, _chan: ChanId, _peer: Peer, _news: &mut Vec<News>) {}
+
+    /// Numbers of queue pairs whose news come to [`Self::on_accepted`].
+    fn qp_nums(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// What became of a queue pair that was accepted.
+    fn on_accepted(&mut self, _qp_num: u32, _what: Accepted, _news: &mut Vec<News>) {}
+
+    /// Readable while there is something for [`Self::poll`].
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// When it wants [`Self::poll`] to be called though nothing is readable.
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    /// What is over since the last call.
+    fn poll(&mut self, now: Time, news: &mut Vec<News>) -> Result<(), Lost>;
+
+    /// Whether a data channel that could be used has ended.
+    fn has_broken(&self) -> bool;
+
+    /// Data channels that may be used.
+    fn lanes_up(&self) -> usize;
+
+    /// Reads and writes under way.
+    fn posts(&self) -> usize;
+
+    /// Segments that were sent more than once, as far as the transport tells.
+    fn resent(&self) -> u64;
+
+    /// Memory that the peer may use in this way, and its key.
+    fn open(
+        &mut self,
+        region: &Region,
+        at: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> Result<(Guard, Key), Lost>;
+
+    /// Has the peer's memory read into the arena.
+    fn get(&mut self, get: Get);
+
+    /// Octets that a write may have.
+    fn put_bytes_max(&self) -> u32 {
+        1 << 20
+    }
+
+    /// Has `region` written into the peer's memory. The region is the same for all that is written from it.
+    fn put(&mut self, put: &Put, region: &Region) -> Result<(), Lost>;
+
+    /// Begins what waits, as far as there is room.
+    fn post(&mut self) -> Result<(), Lost>;
+
+    /// Ends all data channels, so that nothing more is placed, and says that everything under way has failed.
+    fn end(self: Box<Self>, news: &mut Vec<News>);
+}
+
+/// A data connection of a peer that has shown a cookie.
+#[derive(Debug)]
+pub(crate) enum Knock {
+    /// Of an RDMA device.
+    Request(ConnectRequest),
+    /// A TCP connection.
+    Tcp(Stream),
+    /// A UDT connection.
+    Udt(Box<plain::Stream>),
+}
+
+/// Where the peer expects a data connection, and what that is to begin with.
+fn meeting_point(params: &ChanParams) -> Result<(SocketAddr, [u8; 16]), Lost> {
+    let address = params.endpoints.iter().find_map(socket_addr);
+    let address = address.ok_or_else(|| Lost("the peer names no address".to_owned()))?;
+    let cookie = params.cookie;
+    let cookie = cookie.ok_or_else(|| Lost("the peer gives no cookie".to_owned()))?;
+    Ok((address, cookie))
+}
+
+/// Data channels of the kind that `network` has; none is made yet. What is read goes to `arena`.
+pub(crate) fn weave(
+    network: &Network,
+    arena: &Region,
+    wanted: Wanted,
+) -> Result<Box<dyn Fabric>, Lost> {
+    let kind = network.kind;
+    match &network.means {
+        Means::Tcp => {
+            let streams = streams::Streams::<Stream>::new(kind, arena)?;
+            Ok(Box::new(streams))
+        }
+        Means::Udt => {
+            let streams = streams::Streams::<plain::Stream>::new(kind, arena)?;
+            Ok(Box::new(streams))
+        }
+        Means::Datagram { context } => Ok(Box::new(datagram::Datagram::new(
+            kind,
+            context,
+            network.listen,
+            arena,
+            wanted,
+        )?)),
+        Means::Connected { context, .. } => Ok(Box::new(connected::Connected::new(
+            kind, context, arena, wanted,
+        )?)),
+    }
+}

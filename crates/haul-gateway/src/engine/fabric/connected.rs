@@ -1,0 +1,220 @@
+//! Reliable connections of RDMA devices: reads are RDMA Reads, writes RDMA Writes, keys memory regions.
+
+use std::os::fd::BorrowedFd;
+
+use haul_slab::{AccessFlags, Region};
+use haul_verbs::cm::{CmEvent, ConnParam, EventChannel};
+use haul_verbs::{Context, DeviceCaps, Error, Qp, QpCapacity, QpInit, Sources, Transport};
+use haul_xsp::bag::{Get, Put};
+use haul_xsp::wire::{ChanParams, Key};
+use haul_xsp::{ChanId, Time};
+
+use super::work::{Lane, Opens, Work};
+use super::{Accepted, Fabric, Guard, Knock, Lost, News, READS_MAX, Wanted, meeting_point};
+use crate::config::ChannelKind;
+
+/// Queue pairs of one kind, and what they share.
+#[derive(Debug)]
+pub(super) struct Connected {
+    kind: ChannelKind,
+    // Before what they use: dropped in this order, so that nothing is placed when the memory goes.
+    lanes: Vec<Lane>,
+    has_broken: bool,
+    work: Work,
+    events: EventChannel,
+    /// Reads that the device has outstanding, and answers, at a time.
+    reads: (u16, u16),
+    /// Writes are to be in place when they are complete.
+    remote_placement: bool,
+}
+
+impl Connected {
+    pub(super) fn new(
+        kind: ChannelKind,
+        context: &Context,
+        arena: &Region,
+        wanted: Wanted,
+    ) -> Result<Self, Error> {
+        let attributes = context.attributes()?;
+        let can_choose = attributes.caps.contains(DeviceCaps::REMOTE_PLACEMENT);
+        if wanted.pushes && !can_choose && attributes.transport == Transport::Iwarp {
+            return Err(Error::Unsupported("push by an iWARP device"));
+        }
+        let opens = match kind {
+            ChannelKind::Verbs => Opens::Wholes,
+            _ => Opens::Parts,
+        };
+        let reads = |most: u32| u16::try_from(most).unwrap_or(u16::MAX).min(READS_MAX);
+        Ok(Self {
+            kind,
+            lanes: Vec::new(),
+            has_broken: false,
+            work: Work::new(context, arena, wanted.lanes, opens)?,
+            events: context.create_event_channel()?,
+            reads: (
+                reads(attributes.max_init_rd_atomic),
+                reads(attributes.max_rd_atomic),
+            ),
+            // Push: what is announced as pushed, on another connection, must be there.
+            remote_placement: wanted.pushes,
+        })
+    }
+
+    fn param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
+        let (initiator_depth, responder_resources) = self.reads;
+        ConnParam {
+            private_data,
+            responder_resources,
+            initiator_depth,
+            ..ConnParam::default()
+        }
+    }
+
+    fn qp(&self) -> Result<Qp, Error> {
+        self.work.pd.create_qp(&QpInit {
+            capacity: QpCapacity {
+                max_send_wr: u32::from(READS_MAX) * 2,
+                max_recv_wr: 1,
+                ..QpCapacity::default()
+            },
+            remote_placement: self.remote_placement,
+            ..QpInit::new(&self.work.cq)
+        })
+    }
+
+    fn on_event(&mut self, event: CmEvent, news: &mut Vec<News>) {
+        match event {
+            CmEvent::Established { qp_num, .. } => self.on_accepted(qp_num, Accepted::Up, news),
+            CmEvent::Rejected { qp_num, .. } => {
+                self.on_accepted(qp_num, Accepted::Down("it was rejected".to_owned()), news);
+            }
+            CmEvent::Unreachable { qp_num, failure } => {
+                self.on_accepted(qp_num, Accepted::Down(failure.to_string()), news);
+            }
+            CmEvent::Disconnected { qp_num, failure } => {
+                let why = failure.map_or_else(|| "it was closed".to_owned(), |why| why.to_string());
+                self.on_accepted(qp_num, Accepted::Down(why), news);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Fabric for Connected {
+    fn kind(&self) -> ChannelKind {
+        self.kind
+    }
+
+    fn connect(&mut self, _now: Time, params: &ChanParams) -> Result<(), Lost> {
+        let (peer, cookie) = meeting_point(params)?;
+        let qp = self.qp()?;
+        qp.connect(peer, &self.param(&cookie), &self.events)?;
+        self.lanes.push(Lane::new(params.chan, qp));
+        Ok(())
+    }
+
+    fn accept(
+        &mut self,
+        chan: ChanId,
+        knock: Knock,
+        _news: &mut Vec<News>,
+    ) -> Result<Option<u32>, Lost> {
+        let Knock::Request(request) = knock else {
+            return Err(Lost("a connection of another kind".to_owned()));
+        };
+        let qp = self.qp()?;
+        let qp_num = qp.qp_num();
+        request.accept(&qp, &self.param(&[]))?;
+        self.lanes.push(Lane::new(chan, qp));
+        Ok(Some(qp_num))
+    }
+
+    fn qp_nums(&self) -> Vec<u32> {
+        self.lanes.iter().map(|lane| lane.qp.qp_num()).collect()
+    }
+
+    fn on_accepted(&mut self, qp_num: u32, what: Accepted, news: &mut Vec<News>) {
+        let Some(lane) = self
+            .lanes
+            .iter_mut()
+            .find(|lane| lane.qp.qp_num() == qp_num)
+        else {
+            return;
+        };
+        match what {
+            Accepted::Up => {
+                lane.is_up = true;
+                news.push(News::Up);
+            }
+            Accepted::Down(why) if lane.is_up => {
+                lane.is_up = false;
+                self.has_broken = true;
+                news.push(News::Down(why));
+            }
+            Accepted::Down(why) => news.push(News::Failed(lane.chan, why)),
+        }
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.work.descriptor(), self.events.fd()]
+    }
+
+    fn poll(&mut self, _now: Time, news: &mut Vec<News>) -> Result<(), Lost> {
+        self.work.poll(&mut self.lanes, news, |_| {})?;
+        while let Some(event) = self.events.poll()? {
+            self.on_event(event, news);
+        }
+        Ok(())
+    }
+
+    fn has_broken(&self) -> bool {
+        self.has_broken
+    }
+
+    fn lanes_up(&self) -> usize {
+        self.lanes.iter().filter(|lane| lane.is_up).count()
+    }
+
+    fn posts(&self) -> usize {
+        self.work.posts()
+    }
+
+    fn resent(&self) -> u64 {
+        let of = |lane: &Lane| {
+            lane.qp
+                .statistics()
+                .map_or(0, |statistics| statistics.resent_segments)
+        };
+        self.lanes.iter().map(of).sum()
+    }
+
+    fn open(
+        &mut self,
+        region: &Region,
+        at: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> Result<(Guard, Key), Lost> {
+        Ok(self
+            .work
+            .open(region, at, len, access, Sources::default())?)
+    }
+
+    fn get(&mut self, get: Get) {
+        self.work.get(get);
+    }
+
+    fn put(&mut self, put: &Put, region: &Region) -> Result<(), Lost> {
+        Ok(self.work.put(put, region)?)
+    }
+
+    fn post(&mut self) -> Result<(), Lost> {
+        self.work.post(&mut self.lanes);
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, news: &mut Vec<News>) {
+        drop(self.lanes);
+        self.work.end(news);
+    }
+}

@@ -1,0 +1,246 @@
+//! Frames of data channels that are byte streams (docs/protocol/xsp.md, "Data channels over byte streams").
+
+use haul_xsp::wire::Key;
+
+/// Octets of a header.
+pub(crate) const HEADER_LEN: usize = 24;
+/// Octets of payload behind a header, at most, and of every DATA but the last of an answer.
+pub(crate) const PIECE_BYTES: u32 = 256 << 10;
+/// Octets that a GET asks for, at most: 64 pieces.
+pub(crate) const GET_BYTES_MAX: u32 = 64 * PIECE_BYTES;
+
+const READY: u8 = 1;
+const GET: u8 = 2;
+const DATA: u8 = 3;
+const PUT: u8 = 4;
+const PLACED: u8 = 5;
+
+/// A header, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The cookie was right. First of what the acceptor sends on a connection.
+    Ready,
+    /// Asks for octets of the peer's memory. `1 <= len <= GET_BYTES_MAX`
+    Get { id: u32, key: Key, len: u32 },
+    /// A piece of what a GET asked for, of this number, on any connection. `1 <= len <= PIECE_BYTES` octets follow.
+    Data { id: u32, piece: u8, len: u32 },
+    /// Octets for the peer's memory. `1 <= len <= PIECE_BYTES` octets follow.
+    Put { id: u32, key: Key, len: u32 },
+    /// The octets of a PUT are in place.
+    Placed { id: u32 },
+}
+
+/// Why a header is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("a frame of unknown type {0}")]
+    Type(u8),
+    #[error("a frame with a field set that it does not have")]
+    Reserved,
+    #[error("a frame for {0} octets")]
+    Length(u32),
+    #[error("a frame for octets from {0} on, which is not where a piece begins")]
+    Offset(u64),
+}
+
+impl Frame {
+    pub(crate) fn parse(header: &[u8; HEADER_LEN]) -> Result<Self, FrameError> {
+        let [
+            kind,
+            a,
+            b,
+            c,
+            l0,
+            l1,
+            l2,
+            l3,
+            i0,
+            i1,
+            i2,
+            i3,
+            s0,
+            s1,
+            s2,
+            s3,
+            to @ ..,
+        ] = *header;
+        let len = u32::from_be_bytes([l0, l1, l2, l3]);
+        let id = u32::from_be_bytes([i0, i1, i2, i3]);
+        let key = Key {
+            stag: u32::from_be_bytes([s0, s1, s2, s3]),
+            to: u64::from_be_bytes(to),
+        };
+        if [a, b, c] != [0; 3] {
+            return Err(FrameError::Reserved);
+        }
+        let within = |most: u32| {
+            let fits = (1..=most).contains(&len);
+            fits.then_some(len).ok_or(FrameError::Length(len))
+        };
+        match kind {
+            READY if (len, id, key) == (0, 0, Key::default()) => Ok(Self::Ready),
+            PLACED if (len, key) == (0, Key::default()) => Ok(Self::Placed { id }),
+            GET => Ok(Self::Get {
+                id,
+                key,
+                len: within(GET_BYTES_MAX)?,
+            }),
+            PUT => Ok(Self::Put {
+                id,
+                key,
+                len: within(PIECE_BYTES)?,
+            }),
+            DATA if key.stag == 0 => Ok(Self::Data {
+                id,
+                piece: piece(key.to)?,
+                len: within(PIECE_BYTES)?,
+            }),
+            READY | PLACED | DATA => Err(FrameError::Reserved),
+            other => Err(FrameError::Type(other)),
+        }
+    }
+
+    pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
+        let none = Key::default();
+        let (kind, len, id, key) = match *self {
+            Self::Ready => (READY, 0, 0, none),
+            Self::Get { id, key, len } => (GET, len, id, key),
+            Self::Data { id, piece, len } => {
+                let to = u64::from(piece) * u64::from(PIECE_BYTES);
+                (DATA, len, id, Key { stag: 0, to })
+            }
+            Self::Put { id, key, len } => (PUT, len, id, key),
+            Self::Placed { id } => (PLACED, 0, id, none),
+        };
+        let mut header = [0; HEADER_LEN];
+        header[0] = kind;
+        header[4..8].copy_from_slice(&len.to_be_bytes());
+        header[8..12].copy_from_slice(&id.to_be_bytes());
+        header[12..16].copy_from_slice(&key.stag.to_be_bytes());
+        header[16..].copy_from_slice(&key.to.to_be_bytes());
+        header
+    }
+}
+
+/// The piece of an answer that begins at this octet.
+fn piece(offset: u64) -> Result<u8, FrameError> {
+    let begins = offset.is_multiple_of(PIECE_BYTES.into()) && offset < GET_BYTES_MAX.into();
+    let number = u8::try_from(offset / u64::from(PIECE_BYTES)).ok();
+    number.filter(|_| begins).ok_or(FrameError::Offset(offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = Key {
+        stag: 0x0102_0304,
+        to: 0x1112_1314_1516_1718,
+    };
+
+    #[test]
+    fn headers_are_laid_out_as_documented() {
+        let frame = Frame::Get {
+            id: 0x2122_2324,
+            key: KEY,
+            len: 0x0003_3234,
+        };
+        let octets = [
+            2, 0, 0, 0, 0, 3, 0x32, 0x34, 0x21, 0x22, 0x23, 0x24, 1, 2, 3, 4, 0x11, 0x12, 0x13,
+            0x14, 0x15, 0x16, 0x17, 0x18,
+        ];
+        assert_eq!(frame.emit(), octets);
+        assert_eq!(Frame::parse(&octets), Ok(frame));
+    }
+
+    #[test]
+    fn what_is_emitted_is_parsed() {
+        let frames = [
+            Frame::Ready,
+            Frame::Get {
+                id: u32::MAX,
+                key: KEY,
+                len: GET_BYTES_MAX,
+            },
+            Frame::Data {
+                id: 1,
+                piece: 63,
+                len: PIECE_BYTES,
+            },
+            Frame::Put {
+                id: 2,
+                key: KEY,
+                len: 1,
+            },
+            Frame::Placed { id: 3 },
+        ];
+        for frame in frames {
+            assert_eq!(Frame::parse(&frame.emit()), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn lengths_that_nobody_may_ask_for_are_refused() {
+        let id = 1;
+        for frame in [
+            Frame::Get {
+                id,
+                key: KEY,
+                len: 0,
+            },
+            Frame::Get {
+                id,
+                key: KEY,
+                len: GET_BYTES_MAX + 1,
+            },
+            Frame::Put {
+                id,
+                key: KEY,
+                len: PIECE_BYTES + 1,
+            },
+            Frame::Data {
+                id,
+                piece: 0,
+                len: PIECE_BYTES + 1,
+            },
+        ] {
+            let parsed = Frame::parse(&frame.emit());
+            assert!(matches!(parsed, Err(FrameError::Length(_))), "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_begin_where_pieces_begin() {
+        let whole = Frame::Data {
+            id: 1,
+            piece: 0,
+            len: 1,
+        };
+        for offset in [
+            1,
+            u64::from(PIECE_BYTES) - 1,
+            GET_BYTES_MAX.into(),
+            u64::MAX,
+        ] {
+            let mut header = whole.emit();
+            header[16..].copy_from_slice(&offset.to_be_bytes());
+            assert_eq!(Frame::parse(&header), Err(FrameError::Offset(offset)));
+        }
+    }
+
+    #[test]
+    fn unknown_types_and_fields_that_are_not_there_are_refused() {
+        let mut header = Frame::Ready.emit();
+        for kind in [0, 6, 255] {
+            header[0] = kind;
+            assert_eq!(Frame::parse(&header), Err(FrameError::Type(kind)));
+        }
+        for frame in [Frame::Ready, Frame::Placed { id: 1 }] {
+            for at in [1, 3, 7, 15, 23] {
+                let mut header = frame.emit();
+                header[at] = 1;
+                assert_eq!(Frame::parse(&header), Err(FrameError::Reserved), "{at}");
+            }
+        }
+    }
+}

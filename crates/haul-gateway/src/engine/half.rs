@@ -1,0 +1,559 @@
+//! One end of one segment: its control connection, its memory, its data channels, driven by what its session asks for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use haul_slab::{AccessFlags, Region};
+use haul_xsp::bag::{Memory, Place};
+use haul_xsp::wire::{Address, Endpoint, Key, Proto};
+use haul_xsp::{ChanId, SECOND_NS, Session, SlabSeq, Time};
+
+use super::fabric::{Accepted, Fabric, Guard, Knock, News, Wanted, weave};
+use crate::config::ChannelKind;
+use crate::control::Control;
+use crate::house::Network;
+use crate::rates::{ClassId, Rates};
+use crate::status::{Limit, Segment};
+
+pub(crate) use super::fabric::Lost;
+
+/// How often what is due is looked at while there is no data channel, ns.
+const NO_CHANNEL_NS: u64 = SECOND_NS / 10;
+/// Octets that are taken from a control connection at a time.
+const INPUT_BYTES: usize = 64 << 10;
+
+/// How many octets of memory a session's ends take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MemoryPlan {
+    pub(crate) regions: u16,
+    /// None at relays, which announce what they have from where it lies.
+    pub(crate) region_bytes: u64,
+    pub(crate) arena_bytes: u64,
+}
+
+impl MemoryPlan {
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.regions) * self.region_bytes + self.arena_bytes
+    }
+}
+
+/// One end of one segment.
+#[derive(Debug)]
+pub(crate) struct Half {
+    pub(crate) control: Option<Control>,
+    pub(crate) fabric: Option<Box<dyn Fabric>>,
+    /// What data connections of its present channels begin with, as long as the house knows them.
+    pub(crate) cookies: Vec<[u8; 16]>,
+    /// Where the other end is, for people.
+    pub(crate) peer: String,
+    /// What the programs' octets are received into.
+    ring: Vec<Region>,
+    /// What comes over the segment.
+    arena: Region,
+    /// What the peer may read of each slab.
+    slabs: HashMap<SlabSeq, Vec<Guard>>,
+    /// What the peer may write (push), by its place in the arena.
+    grants: BTreeMap<u64, Guard>,
+    /// Records that have no checksum get one.
+    verifies: bool,
+    /// What it may send, if that is not all that there is.
+    pub(crate) meter: Option<Meter>,
+    news: Vec<News>,
+    input: Vec<u8>,
+    /// Octets of `input` that the session has not taken.
+    left: std::ops::Range<usize>,
+    /// The control connection has no room for what is to be said.
+    pub(crate) waits_to_send: bool,
+    octets_in: u64,
+    octets_out: u64,
+}
+
+impl Half {
+    pub(crate) fn new(plan: &MemoryPlan, verifies: bool) -> io::Result<Self> {
+        let map = |bytes: u64| Region::map(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let regions = if plan.region_bytes > 0 {
+            plan.regions
+        } else {
+            0
+        };
+        Ok(Self {
+            control: None,
+            fabric: None,
+            cookies: Vec::new(),
+            peer: String::new(),
+            ring: (0..regions)
+                .map(|_| map(plan.region_bytes))
+                .collect::<io::Result<_>>()?,
+            arena: map(plan.arena_bytes)?,
+            slabs: HashMap::new(),
+            grants: BTreeMap::new(),
+            verifies,
+            meter: None,
+            news: Vec::new(),
+            input: vec![0; INPUT_BYTES],
+            left: 0..0,
+            waits_to_send: false,
+            octets_in: 0,
+            octets_out: 0,
+        })
+    }
+
+    /// With nothing but room for a control connection.
+    pub(crate) fn bare(verifies: bool) -> io::Result<Self> {
+        let plan = MemoryPlan {
+            regions: 0,
+            region_bytes: 0,
+            arena_bytes: 1,
+        };
+        Self::new(&plan, verifies)
+    }
+
+    /// What a control connection that is gone has left unread.
+    pub(crate) fn forget_input(&mut self) {
+        self.left = 0..0;
+        self.waits_to_send = false;
+    }
+
+    pub(crate) const fn arena(&self) -> &Region {
+        &self.arena
+    }
+
+    /// A region of the ring.
+    pub(crate) fn region(&self, index: u16) -> Option<&Region> {
+        self.ring.get(usize::from(index))
+    }
+
+    // The control connection.
+
+    /// Takes what has arrived on the control connection. Whether anything had; `Lost` at its end.
+    pub(crate) fn receive(&mut self, session: &mut Session, now: Time) -> Result<bool, Lost> {
+        let mut progress = false;
+        loop {
+            while !self.left.is_empty() {
+                // The peer is told what it did wrong by what is still sent.
+                let octets = &self.input[self.left.clone()];
+                let Ok(taken) = session.handle_input(now, octets) else {
+                    self.left = 0..0;
+                    return Ok(true);
+                };
+                self.left.start += taken;
+                if taken == 0 {
+                    return Ok(progress);
+                }
+                progress = true;
+            }
+            let Some(control) = &mut self.control else {
+                return Ok(progress);
+            };
+            match control.read(&mut self.input) {
+                Ok(0) => return Err(Lost("the peer closed its control connection".to_owned())),
+                Ok(count) => self.left = 0..count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(progress),
+                Err(error) => return Err(Lost(error.to_string())),
+            }
+        }
+    }
+
+    /// Sends what the session has to say; whether anything is left that waits for room.
+    pub(crate) fn transmit(&mut self, session: &mut Session, now: Time) -> Result<bool, Lost> {
+        let Some(control) = &mut self.control else {
+            return Ok(false);
+        };
+        while control.has_room() {
+            let Some(octets) = session.poll_transmit(now) else {
+                break;
+            };
+            control.push(octets);
+        }
+        control
+            .flush()
+            .map(|is_sent| !is_sent)
+            .map_err(|error| Lost(error.to_string()))
+    }
+
+    // Slabs.
+
+    /// Does what the session asks for, `foreign` being the memory that it announces from beside its own. Whether there was
+    /// anything to do.
+    pub(crate) fn settle(
+        &mut self,
+        session: &mut Session,
+        foreign: Option<&Region>,
+        now: Time,
+    ) -> Result<bool, Lost> {
+        let mut progress = self.handle_news(session, now);
+        while let Some(seq) = session.producer().poll_retired() {
+            self.slabs.remove(&seq);
+            progress = true;
+        }
+        while let Some((at, len)) = session.consumer().poll_closed() {
+            let closed: Vec<u64> = self.grants.range(at..at + len).map(|(at, _)| *at).collect();
+            closed.iter().for_each(|at| drop(self.grants.remove(at)));
+            progress = true;
+        }
+        if self
+            .fabric
+            .as_ref()
+            .is_some_and(|fabric| fabric.lanes_up() > 0)
+        {
+            progress |= self.move_octets(session, foreign, now)?;
+        } else if session.producer().is_due(now) {
+            // Nothing goes before there is a channel, and that is told when it comes.
+            session.producer().hold(now.after(NO_CHANNEL_NS));
+        }
+        while let Some(verify) = session.consumer().poll_verify() {
+            let mut crc = 0;
+            for (at, len) in
+                session
+                    .consumer()
+                    .places(verify.conn, verify.offset, u64::from(verify.len))
+            {
+                crc = continued(crc, &self.arena, at, len);
+            }
+            if let Err(breach) = session.consumer().handle_verified(&verify, crc) {
+                session.fail_slab(breach);
+            }
+            progress = true;
+        }
+        Ok(progress)
+    }
+
+    fn move_octets(
+        &mut self,
+        session: &mut Session,
+        foreign: Option<&Region>,
+        now: Time,
+    ) -> Result<bool, Lost> {
+        let Some(fabric) = &mut self.fabric else {
+            return Ok(false);
+        };
+        let mut progress = false;
+        if let Some(meter) = &self.meter {
+            meter.pack(session, now);
+        }
+        let memory = |place: &Place| match place.memory {
+            Memory::Region(region) => self.ring.get(usize::from(region.0)),
+            Memory::Foreign => foreign,
+        };
+        while let Some(seq) = session.producer().poll_sealed(now) {
+            // Announced again: its old keys are not valid any more.
+            self.slabs.remove(&seq);
+            let records = session.producer().records(seq).enumerate();
+            let records: Vec<_> = records
+                .map(|(index, (record, place))| {
+                    (index, record.crc.is_none() && record.len > 0, place)
+                })
+                .collect();
+            let mut keys: Vec<(Place, Key)> = Vec::with_capacity(records.len());
+            let mut opened = Vec::with_capacity(records.len());
+            for (index, is_bare, place) in &records {
+                let Some(region) = memory(place).filter(|_| place.len > 0) else {
+                    continue;
+                };
+                if *is_bare && self.verifies {
+                    session
+                        .producer()
+                        .set_crc(seq, *index, checksum(region, place.at, place.len));
+                }
+                let (guard, key) =
+                    fabric.open(region, place.at, place.len, AccessFlags::REMOTE_READ)?;
+                opened.push(guard);
+                keys.push((*place, key));
+                self.octets_out += place.len;
+            }
+            let key = |wanted| {
+                let found = keys.iter().find(|(place, _)| *place == wanted);
+                found.map_or_else(Key::default, |(_, key)| *key)
+            };
+            session.producer().announce(seq, key);
+            self.slabs.insert(seq, opened);
+            progress = true;
+        }
+        while let Some(grant) = session.consumer().poll_grant() {
+            let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+            let (guard, key) = fabric.open(&self.arena, grant.at, grant.len, access)?;
+            self.grants.insert(grant.at, guard);
+            session.consumer().granted(&grant, key);
+            progress = true;
+        }
+        let put_bytes = fabric.put_bytes_max();
+        while let Some(put) = session.producer().poll_put(now, put_bytes) {
+            if let Some(region) = memory(&put.place) {
+                fabric.put(&put, region)?;
+                self.octets_out += put.place.len;
+            }
+            progress = true;
+        }
+        while let Some(get) = session.consumer().poll_get(now) {
+            self.octets_in += u64::from(get.len);
+            fabric.get(get);
+            progress = true;
+        }
+        fabric.post()?;
+        Ok(progress)
+    }
+
+    /// Hands the outcome of reads and writes to the session; the rest of the news is for the caller.
+    fn handle_news(&mut self, session: &mut Session, now: Time) -> bool {
+        let mut progress = false;
+        let mut others = Vec::new();
+        for news in std::mem::take(&mut self.news) {
+            let result = match news {
+                News::Got(id, is_placed) => session.consumer().handle_got(now, id, is_placed),
+                News::Put(id, is_done) => session.producer().handle_put(id, is_done),
+                News::Shown(chan, peer, cookie) => {
+                    if session.check_cookie(&cookie) == Some(chan)
+                        && let Some(fabric) = &mut self.fabric
+                    {
+                        fabric.admit(chan, peer, &mut others);
+                    }
+                    Ok(())
+                }
+                other => {
+                    others.push(other);
+                    continue;
+                }
+            };
+            progress = true;
+            if let Err(breach) = result {
+                session.fail_slab(breach);
+            }
+        }
+        self.news = others;
+        progress
+    }
+
+    // Data channels.
+
+    /// Looks what has become of reads, writes and queue pairs.
+    pub(crate) fn poll_fabric(&mut self, now: Time) -> Result<(), Lost> {
+        match &mut self.fabric {
+            Some(fabric) => fabric.poll(now, &mut self.news),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it is its data channels that have ended: the end of the control connection may be only what followed from that
+    /// at the peer's.
+    pub(crate) fn has_broken(&mut self, now: Time) -> bool {
+        match self.poll_fabric(now) {
+            Ok(()) => self.fabric.as_deref().is_some_and(Fabric::has_broken),
+            Err(_) => true,
+        }
+    }
+
+    /// When its data channels want to be looked at though nothing has happened.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.fabric.as_ref()?.poll_timeout()
+    }
+
+    /// A data connection of a channel of this segment's; the number of its queue pair, if there are news of it.
+    pub(crate) fn accept(&mut self, chan: ChanId, knock: Knock) -> Result<Option<u32>, Lost> {
+        match &mut self.fabric {
+            Some(fabric) => fabric.accept(chan, knock, &mut self.news),
+            None => Ok(None),
+        }
+    }
+
+    /// What became of a queue pair that was accepted.
+    pub(crate) fn on_accepted(&mut self, kind: ChannelKind, qp_num: u32, what: Accepted) {
+        if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.kind() == kind) {
+            fabric.on_accepted(qp_num, what, &mut self.news);
+        }
+    }
+
+    /// Queue pairs that have come, failed or gone since the last call.
+    pub(crate) fn take_news(&mut self) -> Vec<News> {
+        let is_other = |news: &News| !matches!(news, News::Got(..) | News::Put(..));
+        let (others, rest) = std::mem::take(&mut self.news)
+            .into_iter()
+            .partition(is_other);
+        self.news = rest;
+        others
+    }
+
+    /// The channel that takes the place of what there is.
+    pub(crate) fn replace_fabric(&mut self, network: &Network, wanted: Wanted) -> Result<(), Lost> {
+        self.end_fabric();
+        self.fabric = Some(weave(network, &self.arena, wanted)?);
+        Ok(())
+    }
+
+    /// Ends all data channels: nothing more is placed, what is under way has failed.
+    pub(crate) fn end_fabric(&mut self) {
+        if let Some(fabric) = self.fabric.take() {
+            fabric.end(&mut self.news);
+        }
+    }
+
+    /// Where peers of this end find `network`, or a channel of its own `port` there: at the address that the control connection has
+    /// come to.
+    pub(crate) fn reachable(&self, network: &Network, port: Option<u16>) -> Option<SocketAddr> {
+        let listen = network.listen?;
+        let mut address = network.public.unwrap_or(listen);
+        if address.ip().is_unspecified() {
+            address.set_ip(self.control.as_ref()?.stream().local_addr()?.ip());
+        }
+        match port {
+            None => {}
+            // What is in front has a port for each of those behind it, in the same order.
+            Some(port) if network.public.is_some() && listen.port() != 0 => {
+                let further = port.checked_sub(listen.port())?;
+                address.set_port(address.port().checked_add(further)?);
+            }
+            Some(_) if network.public.is_some() => {}
+            Some(port) => address.set_port(port),
+        }
+        Some(address)
+    }
+
+    /// For the page.
+    pub(crate) fn status(&self, session: &mut Session) -> Segment {
+        let identity = session.peer().map(str::to_owned);
+        let (ring_used, ring_size) = match self.ring.is_empty() {
+            // Where a session passes through there is no ring, whatever one would measure.
+            true => (0, 0),
+            false => session.producer().occupancy(),
+        };
+        let (arena_used, arena_size) = session.consumer().occupancy();
+        let (window_used, window_size) = session.producer().window();
+        let fabric = self.fabric.as_deref();
+        let lanes = fabric.map_or(0, Fabric::lanes_up);
+        Segment {
+            peer: self.peer.clone(),
+            state: String::new(),
+            identity,
+            channel: fabric.filter(|_| lanes > 0).map(Fabric::kind),
+            lanes,
+            rtt_ns: session.consumer().estimate().rtt_ns().unwrap_or(0),
+            octets_out: self.octets_out,
+            octets_in: self.octets_in,
+            rate_out: 0.0,
+            rate_in: 0.0,
+            ring_used,
+            ring_size,
+            arena_used,
+            arena_size,
+            window_used,
+            window_size,
+            slabs_unacked: session.producer().unacked(),
+            posts: fabric.map_or(0, Fabric::posts),
+            resent: fabric.map_or(0, Fabric::resent),
+            limit: Limit::Idle,
+        }
+    }
+}
+
+/// What a session may send: its class's part.
+#[derive(Debug, Clone)]
+pub(crate) struct Meter {
+    pub(crate) rates: Arc<Rates>,
+    pub(crate) class: ClassId,
+}
+
+impl Meter {
+    /// Has slabs packed, as many as may be.
+    fn pack(&self, session: &mut Session, now: Time) {
+        let producer = session.producer();
+        while producer.is_due(now) {
+            match self.rates.ask(self.class, now) {
+                Ok(most) => {
+                    let bytes = producer.pack(now, most);
+                    self.rates.take(self.class, now, bytes);
+                }
+                Err(until) => return producer.hold(until),
+            }
+        }
+    }
+}
+
+/// The CRC32C of a range of a region; 0 where there is none.
+pub(crate) fn checksum(region: &Region, at: u64, len: u64) -> u32 {
+    continued(0, region, at, len)
+}
+
+/// The CRC32C of what `before` is of, and of a range of a region behind it.
+fn continued(before: u32, region: &Region, at: u64, len: u64) -> u32 {
+    let (Ok(at), Ok(len)) = (usize::try_from(at), usize::try_from(len)) else {
+        return before;
+    };
+    let mut crc = before;
+    // Outside of it there is nothing to check, and the peer's checksum will not fit.
+    let _ = region.visit(at, len, |octets| {
+        crc = haul_xsp::crc32c_continued(crc, octets)
+    });
+    crc
+}
+
+/// The number that a kind of channel has on the wire.
+pub(crate) const fn proto(kind: ChannelKind) -> Proto {
+    match kind {
+        ChannelKind::Tcp => Proto::Tcp,
+        ChannelKind::Udp => Proto::IwarpRd,
+        ChannelKind::Udt => Proto::Udt,
+        ChannelKind::IwarpTcp => Proto::IwarpTcp,
+        ChannelKind::IwarpUdt => Proto::IwarpUdt,
+        ChannelKind::Verbs => Proto::VerbsRc,
+    }
+}
+
+/// The kind of channel that a number on the wire means; none for those that there are not.
+pub(crate) const fn kind(proto: Proto) -> Option<ChannelKind> {
+    match proto {
+        Proto::Tcp => Some(ChannelKind::Tcp),
+        Proto::IwarpRd => Some(ChannelKind::Udp),
+        Proto::Udt => Some(ChannelKind::Udt),
+        Proto::IwarpTcp => Some(ChannelKind::IwarpTcp),
+        Proto::IwarpUdt => Some(ChannelKind::IwarpUdt),
+        Proto::VerbsRc => Some(ChannelKind::Verbs),
+        Proto::Udp | Proto::IwarpUd | Proto::TlsTcp => None,
+    }
+}
+
+/// The address that the wire has; none for names.
+pub(crate) fn socket_addr(endpoint: &Endpoint) -> Option<SocketAddr> {
+    let ip = match endpoint.address {
+        Address::V4(octets) => IpAddr::from(octets),
+        Address::V6(octets) => IpAddr::from(octets),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, endpoint.port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::house::Means;
+
+    fn reachable(listen: &str, public: Option<&str>, port: Option<u16>) -> Option<String> {
+        let network = Network {
+            kind: ChannelKind::Udp,
+            means: Means::Tcp,
+            listen: Some(listen.parse().unwrap()),
+            public: public.map(|public| public.parse().unwrap()),
+        };
+        let half = Half::bare(false).unwrap();
+        let address = half.reachable(&network, port)?;
+        Some(address.to_string())
+    }
+
+    #[test]
+    fn ports_of_channels_are_counted_in_front_as_they_are_behind() {
+        let (own, public) = ("192.0.2.1:7403", Some("198.51.100.1:9000"));
+        let reach = |listen, public, port| reachable(listen, public, port).unwrap_or_default();
+        assert_eq!(reach(own, None, None), own);
+        assert_eq!(reach(own, public, None), "198.51.100.1:9000");
+        assert_eq!(reach(own, None, Some(7405)), "192.0.2.1:7405");
+        assert_eq!(reach(own, public, Some(7405)), "198.51.100.1:9002");
+        // Any port was asked for: nobody in front can tell which it was.
+        assert_eq!(reach("192.0.2.1:0", None, Some(7405)), "192.0.2.1:7405");
+        assert_eq!(
+            reach("192.0.2.1:0", public, Some(7405)),
+            "198.51.100.1:9000"
+        );
+        // There is no such port.
+        assert_eq!(reach(own, Some("198.51.100.1:65535"), Some(7405)), "");
+    }
+}

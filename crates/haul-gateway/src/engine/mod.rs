@@ -1,0 +1,21 @@
+//! Sessions, each on a thread of its own that runs to completion: sockets, memory and data channels around the state machines of
+//! `haul-xsp`.
+//!
+//! Map: `worker` the thread · `half` one end of one segment · `fabric` its data channels · `edges` programs' connections ·
+//! `channel` which data channels are tried · `setup` what a session is to be · `dial` control connections to the next hop.
+
+mod channel;
+mod dial;
+mod edges;
+#[cfg(not(fuzzing))]
+mod fabric;
+#[cfg(fuzzing)]
+pub(crate) mod fabric;
+mod half;
+mod setup;
+mod worker;
+
+pub(crate) use fabric::{Accepted, Knock, Pipe, prepare, udt_options};
+pub(crate) use half::Meter;
+pub(crate) use setup::Shape;
+pub(crate) use worker::Worker;

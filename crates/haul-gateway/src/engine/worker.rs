@@ -1,0 +1,686 @@
+//! The thread of a session: waits for sockets, queue pairs, letters and time, and does what the state machines ask for.
+//!
+//! Map: `admission` what a control connection that came in wants · `events` what the state machines tell · `letters` what others
+//! have for it · `path` what it asks of the network · `show` what others see of it.
+
+mod admission;
+mod events;
+mod letters;
+mod path;
+mod show;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use crossbeam_channel::{Receiver, Sender};
+use haul_io::poller::{Events, Interest, Poller};
+use haul_xsp::wire::{NackStatus, SessOpen};
+use haul_xsp::{ConnId, Relay, SECOND_NS, Session, SessionId, Side, Time};
+
+use super::channel::{self, Attempts};
+use super::dial::dial;
+use super::edges::{Edges, Tools};
+use super::half::{Half, Lost};
+use super::setup::{self, Shape};
+use crate::caller::{Call, Refusal};
+use crate::config::{ChannelKind, Route};
+use crate::control::Control;
+use crate::host::Shown;
+use crate::house::{House, Letter, Mailbox, Share};
+use crate::log::Level;
+use crate::status::{Role, Status};
+use path::Paths;
+
+/// First and longest wait before another attempt at the next hop, ns.
+const BACKOFF_NS: (u64, u64) = (SECOND_NS / 10, 5 * SECOND_NS);
+/// Time for a control connection that came in to say what it wants, ns.
+const GREETING_NS: u64 = 10 * SECOND_NS;
+
+const CONTROL: u64 = 1 << 40;
+const FABRIC: u64 = 2 << 40;
+
+/// One end of a segment, or the two at a gateway.
+#[derive(Debug)]
+enum Body {
+    /// There is no control connection yet.
+    None,
+    One(Box<Session>),
+    Two(Box<Relay>),
+}
+
+impl Body {
+    fn session(&mut self, side: usize) -> Option<&mut Session> {
+        match self {
+            Self::None => None,
+            Self::One(session) => (side == 0).then_some(session),
+            Self::Two(relay) => Some(relay.side(if side == 0 { Side::Near } else { Side::Far })),
+        }
+    }
+}
+
+/// A side that this end dials.
+#[derive(Debug, Default)]
+struct Dial {
+    hop: String,
+    offered: Vec<ChannelKind>,
+    streams: u16,
+    key: Option<String>,
+    is_under_way: bool,
+    again_at: Option<Time>,
+    wait_ns: u64,
+}
+
+/// A session's thread.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    house: Arc<House>,
+    poller: Poller,
+    mailbox: Mailbox,
+    letters: Receiver<Letter>,
+    role: Role,
+    shape: Shape,
+    body: Body,
+    halves: [Option<Half>; 2],
+    /// What is watched of each side: control connection, completions and events of the data channels.
+    watched: [Watched; 2],
+    attempts: [Attempts; 2],
+    dials: [Dial; 2],
+    edges: Edges,
+    /// Connections that wait for the session to be open.
+    calls: VecDeque<Call>,
+    /// Who waits until octets can go through.
+    waiters: Vec<Sender<Result<(), Refusal>>>,
+    /// What is wrong with it now, or why it has ended.
+    trouble: Option<String>,
+    /// What is to be opened: by an opener, or by a gateway at the next hop.
+    wanted: Option<(SessionId, SessOpen)>,
+    share: Option<Share>,
+    /// The class of the session, by name.
+    class: Option<String>,
+    paths: Paths,
+    status: Arc<Mutex<Status>>,
+    status_number: u64,
+    status_at: Time,
+    /// Something happened that `status` does not show.
+    has_news: bool,
+    since: Time,
+    is_registered: bool,
+    is_draining: bool,
+    is_over: bool,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    control: Option<Interest>,
+    has_fabric: bool,
+}
+
+impl Worker {
+    fn new(house: Arc<House>, role: Role, shape: Shape) -> io::Result<Self> {
+        let poller = Poller::new()?;
+        let (mailbox, letters) = Mailbox::new(poller.waker());
+        let now = house.now();
+        let status = Arc::new(Mutex::new(Status {
+            role,
+            since_ns: now.as_ns(),
+            ..Status::default()
+        }));
+        let status_number = {
+            let mut registers = house.registers();
+            registers.next_status += 1;
+            let number = registers.next_status;
+            registers.statuses.insert(number, Arc::clone(&status));
+            number
+        };
+        Ok(Self {
+            poller,
+            mailbox,
+            letters,
+            role,
+            shape,
+            body: Body::None,
+            halves: [None, None],
+            watched: Default::default(),
+            attempts: Default::default(),
+            dials: Default::default(),
+            edges: Edges::default(),
+            calls: VecDeque::new(),
+            waiters: Vec::new(),
+            trouble: None,
+            wanted: None,
+            share: None,
+            class: None,
+            paths: Paths::default(),
+            status,
+            status_number,
+            status_at: now,
+            has_news: false,
+            since: now,
+            is_registered: false,
+            is_draining: false,
+            is_over: false,
+            house,
+        })
+    }
+
+    /// A thread that opens a session for a route.
+    pub(crate) fn open(house: &Arc<House>, route: &Route) -> Result<Mailbox, String> {
+        let text = |error: io::Error| error.to_string();
+        let hops = setup::hops(route).ok_or("a route without gateways")?;
+        let shape = Shape::of_route(route);
+        let mut worker = Self::new(Arc::clone(house), Role::Opener, shape).map_err(text)?;
+        worker.class.clone_from(&route.class);
+        worker.take_memory(true)?;
+        let open = SessOpen {
+            resumable: true,
+            end_to_end: route.end_to_end,
+            hops,
+            ..SessOpen::default()
+        };
+        let session = SessionId(haul_io::random::bytes().map_err(text)?);
+        let first = route.via.first().ok_or("a route without gateways")?;
+        worker.dials[0] = Dial {
+            hop: Shown(first.gateway().endpoint()).to_string(),
+            offered: first.channels().unwrap_or(&route.channels).to_vec(),
+            streams: route.streams,
+            key: route.key.clone(),
+            ..Dial::default()
+        };
+        worker.show_plan(&open);
+        worker.paths.rules.clone_from(&route.path);
+        worker.wanted = Some((session, open));
+        worker.dial(0);
+        let mailbox = worker.mailbox.clone();
+        worker.spawn("haul-opener").map_err(text)?;
+        Ok(mailbox)
+    }
+
+    /// A thread for a control connection that came in.
+    pub(crate) fn greet(house: &Arc<House>, control: Control, peer: String) -> Result<(), String> {
+        let text = |error: io::Error| error.to_string();
+        let shape = Shape::of_guests(&house.config());
+        let mut worker = Self::new(Arc::clone(house), Role::Guest, shape).map_err(text)?;
+        let mut half = Half::bare(worker.shape.verifies).map_err(text)?;
+        half.control = Some(control);
+        half.peer = peer;
+        worker.halves[0] = Some(half);
+        worker.house.registers().guests += 1;
+        worker.spawn("haul-session").map_err(text)
+    }
+
+    /// A control connection that came in shows who its peer is; then it may say what it wants.
+    fn shake_hands(&mut self) -> Result<(), Lost> {
+        let lost = |error: io::Error| Lost(error.to_string());
+        let Some(half) = &mut self.halves[0] else {
+            return Ok(());
+        };
+        let Some(control) = &mut half.control else {
+            return Ok(());
+        };
+        let is_ready = control.shake_hands().map_err(lost)?;
+        half.waits_to_send = control.wants_write();
+        if !is_ready {
+            return Ok(());
+        }
+        let (binding, name) = (control.binding(), control.peer_name());
+        let auth = setup::auth(&self.house, None, false, binding, name);
+        // Nothing comes before the session is accepted, so no memory is needed yet.
+        let config = self
+            .shape
+            .session(true, setup::protocols(&self.house), auth);
+        let seed = haul_io::random::bytes().map_err(lost)?;
+        let session = Session::accept(config, self.since, seed);
+        self.body = Body::One(Box::new(session.map_err(|error| Lost(error.to_string()))?));
+        Ok(())
+    }
+
+    fn spawn(self, name: &str) -> io::Result<()> {
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || self.run())?;
+        Ok(())
+    }
+
+    /// Memory for the sides of this session.
+    fn take_memory(&mut self, is_end: bool) -> Result<(), String> {
+        let plan = self.shape.memory(is_end);
+        let sides = if is_end { 1 } else { 2 };
+        let bytes = self.shape.bytes(is_end);
+        let share = self.house.take_memory(bytes);
+        let left = self.house.memory_left();
+        self.share = Some(share.ok_or_else(|| {
+            format!("a session takes {bytes} octets of memory and {left} are left (see `memory` and `ring`)")
+        })?);
+        let meter = self.house.meter(self.class.as_deref());
+        for half in &mut self.halves[..sides] {
+            let mut fresh = Half::new(&plan, self.shape.verifies)
+                .map_err(|error| format!("no memory: {error}"))?;
+            fresh.meter = Some(meter.clone());
+            let old = half.replace(fresh);
+            if let (Some(half), Some(old)) = (half, old) {
+                (half.control, half.peer) = (old.control, old.peer);
+            }
+        }
+        Ok(())
+    }
+
+    // The loop.
+
+    fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        while !self.is_over {
+            self.turn();
+            if self.is_over {
+                break;
+            }
+            let deadline = self.deadline().map(Time::as_ns);
+            if let Err(error) = self.poller.wait(&mut events, deadline, self.house.clock) {
+                self.house.say(
+                    Level::Error,
+                    format!("a session ends: waiting failed: {error}"),
+                );
+                break;
+            }
+            self.has_news |= events.woken() || !events.is_empty();
+            let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
+            self.on_ready(&tokens);
+            self.read_letters();
+            self.on_time();
+        }
+        self.leave();
+    }
+
+    fn now(&self) -> Time {
+        self.house.now()
+    }
+
+    fn deadline(&mut self) -> Option<Time> {
+        let mut until = self.edges.poll_timeout();
+        for side in 0..2 {
+            let session = self
+                .body
+                .session(side)
+                .and_then(|session| session.poll_timeout());
+            let fabric = self.halves[side].as_ref().and_then(Half::poll_timeout);
+            until = [until, session, fabric, self.dials[side].again_at]
+                .into_iter()
+                .flatten()
+                .min();
+        }
+        if self.role == Role::Guest {
+            let greeting = self.since.after(GREETING_NS);
+            until = Some(until.map_or(greeting, |until| until.min(greeting)));
+        }
+        [until, self.status_due()].into_iter().flatten().min()
+    }
+
+    fn on_ready(&mut self, tokens: &[u64]) {
+        for token in tokens {
+            match token & (0xff << 40) {
+                0 => {
+                    if let (Ok(number), Some(mut tools)) =
+                        (u32::try_from(*token), self.edges_tools())
+                    {
+                        tools.1.serve(&mut tools.0, ConnId(number));
+                    }
+                }
+                CONTROL => self.receive((token & 1) as usize),
+                FABRIC => self.poll_fabric((token & 1) as usize),
+                _ => {}
+            }
+        }
+    }
+
+    fn edges_tools(&mut self) -> Option<(Tools<'_>, &mut Edges)> {
+        let now = self.house.now();
+        let session = self.body.session(0)?;
+        let half = self.halves[0].as_mut()?;
+        let tools = Tools {
+            session,
+            half,
+            poller: &self.poller,
+            now,
+            verifies: self.shape.verifies,
+        };
+        Some((tools, &mut self.edges))
+    }
+
+    fn receive(&mut self, side: usize) {
+        if matches!((&self.body, self.role), (Body::None, Role::Guest))
+            && let Err(lost) = self.shake_hands()
+        {
+            let peer = self.halves[0]
+                .as_ref()
+                .map_or("", |half| half.peer.as_str());
+            self.house
+                .say(Level::Warning, format!("{peer}: {}", lost.0));
+            self.is_over = true;
+            return;
+        }
+        let now = self.now();
+        let (Some(session), Some(half)) = (self.body.session(side), self.halves[side].as_mut())
+        else {
+            return;
+        };
+        if let Err(lost) = half.receive(session, now) {
+            self.lose(side, &lost);
+        }
+    }
+
+    fn poll_fabric(&mut self, side: usize) {
+        let now = self.now();
+        let Some(half) = &mut self.halves[side] else {
+            return;
+        };
+        if let Err(lost) = half.poll_fabric(now) {
+            self.lose(side, &lost);
+        }
+    }
+
+    fn on_time(&mut self) {
+        let now = self.now();
+        for side in 0..2 {
+            if let Some(session) = self.body.session(side)
+                && session.poll_timeout().is_some_and(|at| at <= now)
+            {
+                session.handle_timeout(now);
+                self.has_news = true;
+            }
+            let fabric = self.halves[side].as_ref().and_then(Half::poll_timeout);
+            if fabric.is_some_and(|at| at <= now) {
+                self.poll_fabric(side);
+            }
+            if self.dials[side].again_at.is_some_and(|at| at <= now) {
+                self.dial(side);
+            }
+        }
+        if self.edges.poll_timeout().is_some_and(|at| at <= now)
+            && let Some((mut tools, edges)) = self.edges_tools()
+        {
+            edges.handle_timeout(&mut tools);
+        }
+        if self.role == Role::Guest && now >= self.since.after(GREETING_NS) {
+            self.is_over = true;
+        }
+        if self.status_due().is_some_and(|due| due <= now) {
+            self.show_status(now);
+        }
+    }
+
+    /// Everything that can be done at this moment.
+    fn turn(&mut self) {
+        loop {
+            let now = self.now();
+            let mut progress = self.take_events(now);
+            for side in 0..2 {
+                progress |= self.settle(side, now);
+            }
+            if self.edges.is_starved()
+                && let Some((mut tools, edges)) = self.edges_tools()
+            {
+                progress |= edges.retry(&mut tools);
+            }
+            if !progress {
+                break;
+            }
+        }
+        for side in 0..2 {
+            self.transmit(side);
+            self.watch(side);
+        }
+    }
+
+    fn settle(&mut self, side: usize, now: Time) -> bool {
+        let [near, far] = &mut self.halves;
+        let (half, other) = if side == 0 { (near, far) } else { (far, near) };
+        let (Some(session), Some(half)) = (self.body.session(side), half.as_mut()) else {
+            return false;
+        };
+        let result = half.settle(session, other.as_ref().map(Half::arena), now);
+        let news = half.take_news();
+        let progress = !news.is_empty();
+        for news in news {
+            self.on_channel_news(side, news);
+        }
+        match result {
+            Ok(settled) => progress | settled,
+            Err(lost) => {
+                self.lose(side, &lost);
+                true
+            }
+        }
+    }
+
+    fn transmit(&mut self, side: usize) {
+        let now = self.now();
+        let (Some(session), Some(half)) = (self.body.session(side), self.halves[side].as_mut())
+        else {
+            return;
+        };
+        match half.transmit(session, now) {
+            Ok(waits) => half.waits_to_send = waits,
+            Err(lost) => self.lose(side, &lost),
+        }
+    }
+
+    /// Has the poller watch what there is of a side.
+    fn watch(&mut self, side: usize) {
+        let (watched, token) = (&mut self.watched[side], side as u64);
+        let Some(half) = &self.halves[side] else {
+            return;
+        };
+        let wanted = half.control.as_ref().map(|_| Interest {
+            readable: true,
+            writable: half.waits_to_send,
+        });
+        if let Some(control) = &half.control
+            && wanted != watched.control
+        {
+            let result = match (watched.control, wanted) {
+                (None, Some(wanted)) => self.poller.add(control.stream(), CONTROL | token, wanted),
+                (_, Some(wanted)) => self
+                    .poller
+                    .modify(control.stream(), CONTROL | token, wanted),
+                (_, None) => Ok(()),
+            };
+            watched.control = wanted.filter(|_| result.is_ok());
+        }
+        if let Some(fabric) = half.fabric.as_ref().filter(|_| !watched.has_fabric) {
+            let mut descriptors = fabric.descriptors().into_iter();
+            watched.has_fabric = descriptors
+                .try_for_each(|fd| self.poller.add(fd, FABRIC | token, Interest::READ))
+                .is_ok();
+        }
+    }
+
+    // Control connections.
+
+    /// The control connection of a side is gone, or must go because its data channels are.
+    fn lose(&mut self, side: usize, lost: &Lost) {
+        let now = self.now();
+        if let Some(half) = &mut self.halves[side] {
+            if half.control.is_none() {
+                return;
+            }
+            if let Some(session) = self.body.session(side)
+                && half.has_broken(now)
+            {
+                self.attempts[side].note_lost(now, &self.house, session, half);
+            }
+            if self.role != Role::Guest {
+                self.house
+                    .say(Level::Warning, format!("{}: {}", half.peer, lost.0));
+                self.trouble = Some(format!("gateway {}: {}", half.peer, lost.0));
+            }
+            drop_control(half, &self.poller, &mut self.watched[side]);
+        }
+        self.end_fabric(side);
+        if let Some(session) = self.body.session(side) {
+            session.handle_lost(now);
+        }
+    }
+
+    fn end_fabric(&mut self, side: usize) {
+        if let Some(half) = &mut self.halves[side] {
+            channel::forget(&self.house, half);
+            if let Some(fabric) = half
+                .fabric
+                .as_ref()
+                .filter(|_| self.watched[side].has_fabric)
+            {
+                // They are gone with their descriptors; before that they must not be asked about.
+                for fd in fabric.descriptors() {
+                    let _ = self.poller.remove(fd);
+                }
+            }
+            half.end_fabric();
+        }
+        self.watched[side].has_fabric = false;
+    }
+
+    fn dial(&mut self, side: usize) {
+        let dialled = &mut self.dials[side];
+        if dialled.hop.is_empty() || dialled.is_under_way {
+            return;
+        }
+        (dialled.is_under_way, dialled.again_at) = (true, None);
+        dial(&self.house, dialled.hop.clone(), &self.mailbox);
+    }
+
+    fn dial_later(&mut self, side: usize) {
+        let now = self.now();
+        let dialled = &mut self.dials[side];
+        dialled.wait_ns = (dialled.wait_ns * 2).clamp(BACKOFF_NS.0, BACKOFF_NS.1);
+        dialled.again_at = Some(now.after(dialled.wait_ns));
+    }
+
+    /// The side that this end dials.
+    const fn dialled_side(&self) -> usize {
+        match self.role {
+            Role::Relay => 1,
+            _ => 0,
+        }
+    }
+
+    fn on_dialled(&mut self, result: Result<Box<Control>, (NackStatus, String)>) {
+        let side = self.dialled_side();
+        self.dials[side].is_under_way = false;
+        let control = match result {
+            Ok(control) => control,
+            Err((status, why)) => return self.on_dial_failed(side, status, &why),
+        };
+        let now = self.now();
+        let (binding, name) = (control.binding(), control.peer_name());
+        let key = self.dials[side].key.as_deref();
+        let auth = setup::auth(&self.house, key, true, binding, name);
+        let peer = self.dials[side].hop.clone();
+        if let Some((id, open)) = self.wanted.take() {
+            if let Err(why) = self.begin(side, id, open, auth) {
+                self.house.say(Level::Error, format!("{peer}: {why}"));
+                self.is_over = true;
+                return;
+            }
+        } else if let Some(session) = self.body.session(side) {
+            session.set_auth(auth);
+            if session.reattach(now).is_err() {
+                return;
+            }
+        }
+        if let Some(half) = &mut self.halves[side] {
+            drop_control(half, &self.poller, &mut self.watched[side]);
+            half.control = Some(*control);
+            half.peer = peer;
+        }
+    }
+
+    /// Opens the session at the next hop.
+    fn begin(
+        &mut self,
+        side: usize,
+        id: SessionId,
+        open: SessOpen,
+        auth: haul_xsp::AuthConfig,
+    ) -> Result<(), String> {
+        let seed = haul_io::random::bytes().map_err(|error| error.to_string())?;
+        let config = self.shape.session(side == 0, Vec::new(), auth);
+        let session =
+            Session::open(config, self.now(), id, open, seed).map_err(|error| error.to_string())?;
+        self.body = match std::mem::replace(&mut self.body, Body::None) {
+            Body::One(near) if side == 1 => Body::Two(Box::new(Relay::new(*near, session))),
+            _ => Body::One(Box::new(session)),
+        };
+        if side == 0 {
+            self.register(id);
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, id: SessionId) {
+        self.house
+            .registers()
+            .sessions
+            .insert(id, self.mailbox.clone());
+        self.is_registered = true;
+        self.house.count(|totals| totals.sessions += 1);
+    }
+
+    fn on_dial_failed(&mut self, side: usize, status: NackStatus, why: &str) {
+        let Some((_, open)) = self.wanted.take() else {
+            self.house.say(
+                Level::Warning,
+                format!("the next hop cannot be reached: {why}"),
+            );
+            return self.dial_later(side);
+        };
+        self.house.say(
+            Level::Error,
+            format!("the next hop cannot be reached: {why}"),
+        );
+        if let Body::One(near) = &mut self.body {
+            // Fails only where the opener is gone.
+            let _ = near.refuse_session(NackStatus::CannotConnect, open.hop_index, why);
+        } else {
+            self.trouble = Some(format!("gateway {why}"));
+            self.refuse_all(status);
+            self.is_over = true;
+        }
+    }
+
+    /// Nobody is to find this thread any more.
+    fn leave(&mut self) {
+        self.refuse_all(NackStatus::Closing);
+        self.count_connections();
+        let id = self.body.session(0).map(|session| session.id());
+        for side in 0..2 {
+            self.end_fabric(side);
+        }
+        let mut registers = self.house.registers();
+        registers.statuses.remove(&self.status_number);
+        if self.role == Role::Guest {
+            registers.guests -= 1;
+        }
+        let is_own = |mailbox: &Mailbox| mailbox.is(&self.mailbox);
+        registers.openers.retain(|(_, opener)| !is_own(opener));
+        registers.forget(&self.mailbox);
+        if let Some(id) = id.filter(|_| self.is_registered) {
+            registers.sessions.remove(&id);
+            drop(registers);
+            self.house.directory().remove(id);
+        }
+        // Letters that came too late.
+        while let Ok(letter) = self.letters.try_recv() {
+            if let Letter::Call(call) = letter {
+                self.turn_away(call, NackStatus::Closing);
+            }
+        }
+    }
+}
+
+fn drop_control(half: &mut Half, poller: &Poller, watched: &mut Watched) {
+    if let (Some(control), Some(_)) = (half.control.take(), watched.control.take()) {
+        // It fails where the descriptor is not watched.
+        let _ = poller.remove(control.stream());
+    }
+    half.forget_input();
+}

@@ -1,0 +1,167 @@
+//! What a control connection that came in wants: a session that ends here or passes through, or one that is here already.
+
+use haul_xsp::wire::{NackStatus, SessOpen};
+use haul_xsp::{Admission, ResumeRequest, Session, SessionConfig, SessionId, Time};
+
+use super::super::half::kind;
+use super::{Body, Dial, Worker};
+use crate::control::Control;
+use crate::host::Shown;
+use crate::house::Letter;
+use crate::log::Level;
+use crate::status::Role;
+
+impl Worker {
+    pub(super) fn on_open_request(&mut self, open: SessOpen) {
+        let now = self.now();
+        let Some(id) = self.body.session(0).map(|session| session.id()) else {
+            return;
+        };
+        if self.house.is_draining() {
+            return self.refuse_session(
+                NackStatus::Closing,
+                open.hop_index,
+                "this gateway is being stopped",
+            );
+        }
+        let peer = self.body.session(0).and_then(|session| session.peer());
+        self.class = self.house.config().class_of_guest(peer).map(str::to_owned);
+        let admission = self.house.directory().admit(now, id, &open);
+        match admission {
+            Admission::Refused(status, hop_index) => {
+                self.refuse_session(status, hop_index, &why(status))
+            }
+            Admission::Terminus => self.accept_terminus(id, &open, now),
+            Admission::Next(hop) => self.accept_relay(id, open, hop),
+            Admission::Back(id) => self.hand_over(id, |fresh, control| Letter::Anew {
+                fresh,
+                control,
+                open: Box::new(open),
+            }),
+        }
+    }
+
+    fn refuse_session(&mut self, status: NackStatus, hop_index: u16, text: &str) {
+        let peer = self.halves[0]
+            .as_ref()
+            .map_or("", |half| half.peer.as_str());
+        self.house.say(
+            Level::Warning,
+            format!("{peer}: a session is refused: {text}"),
+        );
+        self.house.count(|totals| totals.sessions_refused += 1);
+        if let Some(session) = self.body.session(0) {
+            // Fails only where nobody asks any more.
+            let _ = session.refuse_session(status, hop_index, text);
+        }
+    }
+
+    fn accept_terminus(&mut self, id: SessionId, open: &SessOpen, now: Time) {
+        if let Err(why) = self.take_memory(true) {
+            self.house.directory().remove(id);
+            return self.refuse_session(NackStatus::Busy, open.hop_index, &why);
+        }
+        self.become_member(Role::Terminus, id);
+        let lifetime = SessionConfig::default().lifetime_ns;
+        let ticket = self.house.directory().ticket(id, now.after(lifetime));
+        if let Some(session) = self.body.session(0)
+            && session.accept_session(now, None, Some(ticket)).is_err()
+        {
+            self.is_over = true;
+        }
+    }
+
+    fn accept_relay(&mut self, id: SessionId, open: SessOpen, hop: u16) {
+        let Some(next) = open.hops.get(usize::from(hop)) else {
+            return self.refuse_session(NackStatus::NoRoute, open.hop_index, "no next hop");
+        };
+        let offered = next.offers.iter().filter_map(|offer| kind(offer.proto));
+        self.dials[1] = Dial {
+            hop: Shown(&next.endpoint).to_string(),
+            offered: offered.collect(),
+            streams: next
+                .offers
+                .iter()
+                .find_map(|offer| offer.params.streams)
+                .unwrap_or(1),
+            ..Dial::default()
+        };
+        if let Err(why) = self.take_memory(false) {
+            self.house.directory().remove(id);
+            return self.refuse_session(NackStatus::Busy, open.hop_index, &why);
+        }
+        self.become_member(Role::Relay, id);
+        if let Some(session) = self.body.session(0) {
+            session.set_relay();
+        }
+        self.wanted = Some((
+            id,
+            SessOpen {
+                hop_index: hop,
+                ..open
+            },
+        ));
+        self.dial(1);
+    }
+
+    fn become_member(&mut self, role: Role, id: SessionId) {
+        self.role = role;
+        let mut registers = self.house.registers();
+        registers.guests -= 1;
+        drop(registers);
+        self.register(id);
+    }
+
+    pub(super) fn on_resume_request(&mut self, request: ResumeRequest) {
+        let Some(id) = self.body.session(0).map(|session| session.id()) else {
+            return;
+        };
+        self.hand_over(id, |fresh, control| Letter::Resume {
+            fresh,
+            control,
+            request,
+        });
+    }
+
+    /// The session is another thread's; this one was only its porter.
+    fn hand_over(
+        &mut self,
+        id: SessionId,
+        letter: impl FnOnce(Box<Session>, Box<Control>) -> Letter,
+    ) {
+        let owner = self.house.registers().sessions.get(&id).cloned();
+        let Some(owner) = owner else {
+            return self.refuse_session(
+                NackStatus::UnknownSession,
+                0,
+                "no such session here (any more)",
+            );
+        };
+        let Some(half) = &mut self.halves[0] else {
+            return;
+        };
+        if let Some(control) = &half.control
+            && self.watched[0].control.take().is_some()
+        {
+            let _ = self.poller.remove(control.stream());
+        }
+        let (Some(control), Body::One(fresh)) = (
+            half.control.take(),
+            std::mem::replace(&mut self.body, Body::None),
+        ) else {
+            return;
+        };
+        // Its owner has just ended: its peer sees the connection end, and tries again.
+        let _ = owner.post(letter(fresh, Box::new(control)));
+        self.is_over = true;
+    }
+}
+
+fn why(status: NackStatus) -> String {
+    match status {
+        NackStatus::Loop => "the session is here already: its hops make a loop".to_owned(),
+        NackStatus::Forbidden => "the next hop is not on this gateway's list (`next`)".to_owned(),
+        NackStatus::Busy => "as many sessions as there may be (`sessions`)".to_owned(),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,362 @@
+//! What the state machines tell of a session, its segments and its connections.
+
+use haul_xsp::bag::End;
+use haul_xsp::wire::{Address, Endpoint, NackStatus};
+use haul_xsp::{ConnId, Error, Event, RelayEvent, Side, State, Time};
+
+use super::super::channel::{self, Attempts};
+use super::super::dial::resolve;
+use super::super::fabric::News;
+use super::super::half::{Lost, kind, socket_addr};
+use super::{Body, Worker, drop_control};
+use crate::caller::Refusal;
+use crate::door::meaning;
+use crate::host::hex;
+use crate::house::{code, lock};
+use crate::log::Level;
+use crate::status::Role;
+
+impl Worker {
+    pub(super) fn take_events(&mut self, now: Time) -> bool {
+        let mut progress = false;
+        loop {
+            let next = match &mut self.body {
+                Body::None => return progress,
+                Body::One(session) => session.poll_event().map(Some),
+                Body::Two(relay) => match relay.poll(now) {
+                    Some(event) => {
+                        self.on_relay_event(event);
+                        Some(None)
+                    }
+                    None => None,
+                },
+            };
+            let Some(next) = next else {
+                return progress;
+            };
+            progress = true;
+            if let Some(event) = next {
+                self.on_event(event);
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::OpenRequest(open) => self.on_open_request(open),
+            Event::ResumeRequest(request) => self.on_resume_request(request),
+            Event::Opened(_) => self.on_opened(0),
+            Event::Suspended => self.on_suspended(0),
+            Event::Resumed { anew } => {
+                if anew {
+                    self.edges.rewind();
+                }
+                self.on_resumed(0);
+            }
+            Event::Closed(error) => self.on_closed(&error),
+            Event::ConnRequest { conn, to } => self.on_conn_request(conn, &to),
+            Event::ConnAccepted(conn) => {
+                if let Some((mut tools, edges)) = self.edges_tools() {
+                    edges.accepted(&mut tools, conn);
+                }
+            }
+            Event::ConnRefused { conn, status } => self.edges.refused(&self.poller, conn, status),
+            Event::Stopped { conn, code } => {
+                if let Some((tools, edges)) = self.edges_tools() {
+                    edges.stopped(conn);
+                    tools.session.end_conn(conn, End::Reset(code));
+                }
+            }
+            Event::ConnClosed(conn) | Event::ConnLost(conn) => {
+                self.edges.closed(&self.poller, conn)
+            }
+            Event::Readable(conn) => {
+                if let Some((mut tools, edges)) = self.edges_tools() {
+                    edges.serve(&mut tools, conn);
+                }
+            }
+            Event::PathRequest {
+                action,
+                request,
+                rules,
+            } => self.on_path_request(0, action, request, &rules),
+            Event::PathStatus {
+                request,
+                state,
+                text,
+            } => self.on_path_status(request, state, &text),
+            other => self.on_segment_event(0, other),
+        }
+    }
+
+    fn on_relay_event(&mut self, event: RelayEvent) {
+        match event {
+            RelayEvent::HopFailed(error) => {
+                self.house
+                    .say(Level::Error, format!("{}: {error}", self.dials[1].hop));
+                if let Body::Two(relay) = &mut self.body {
+                    relay.give_up(error.status(), 0, &error.to_string());
+                }
+            }
+            RelayEvent::Opened => {
+                self.on_opened(1);
+            }
+            RelayEvent::Suspended(side) => self.on_suspended(index(side)),
+            RelayEvent::Resumed(side) => self.on_resumed(index(side)),
+            RelayEvent::PathRequest {
+                action,
+                request,
+                rules,
+                from,
+            } => self.on_path_request(index(from), action, request, &rules),
+            RelayEvent::Segment(side, event) => self.on_segment_event(index(side), event),
+            RelayEvent::Closed(error) => self.on_closed(&error),
+        }
+    }
+
+    /// About a segment's data channels.
+    fn on_segment_event(&mut self, side: usize, event: Event) {
+        let now = self.now();
+        let (Some(session), Some(half)) = (self.body.session(side), self.halves[side].as_mut())
+        else {
+            return;
+        };
+        match event {
+            Event::ChanRequest(params) => {
+                let before = half.fabric.as_ref().map(|fabric| fabric.kind());
+                let wanted = kind(params.proto);
+                if before.is_some() && before != wanted {
+                    self.end_fabric(side);
+                }
+                let (Some(session), Some(half)) =
+                    (self.body.session(side), self.halves[side].as_mut())
+                else {
+                    return;
+                };
+                channel::on_request(&self.house, &self.mailbox, session, half, params);
+            }
+            Event::ChanUp(params) => {
+                if let Err(why) = self.attempts[side].connect(now, session, half, &params) {
+                    self.next_kind(side, &why);
+                }
+            }
+            Event::ChanRefused { chan, text, .. } if self.attempts[side].awaits(chan) => {
+                self.next_kind(side, &text);
+            }
+            Event::ChanClosed(_) => {}
+            Event::Notice { text, .. } => self
+                .house
+                .say(Level::Info, format!("{}: {text}", half.peer)),
+            _ => {
+                let _ = session;
+            }
+        }
+    }
+
+    pub(super) fn on_channel_news(&mut self, side: usize, news: News) {
+        let peer = self.halves[side]
+            .as_ref()
+            .map_or("", |half| half.peer.as_str());
+        match news {
+            News::Up => {
+                self.attempts[side].note_up(self.house.now());
+                let half = self.halves[side].as_ref();
+                if let Some(fabric) = half.and_then(|half| half.fabric.as_ref()) {
+                    let text = format!(
+                        "{peer}: data channel {} ({} up)",
+                        fabric.kind(),
+                        fabric.lanes_up()
+                    );
+                    self.house.say(Level::Info, text);
+                }
+                if side == 0 {
+                    self.tell_waiters(&Ok(()));
+                }
+            }
+            // Of several that fail at once the first counts.
+            News::Failed(chan, why) if self.attempts[side].awaits(chan) => {
+                self.next_kind(side, &why);
+            }
+            News::Failed(_, why) if self.dials[side].hop.is_empty() => {
+                self.house.say(
+                    Level::Warning,
+                    format!("{peer}: a data channel failed: {why}"),
+                );
+            }
+            News::Down(why) => self.lose(side, &Lost(format!("the data channel is over: {why}"))),
+            News::Failed(..) | News::Shown(..) | News::Got(..) | News::Put(..) => {}
+        }
+    }
+
+    /// The kind of data channel that was tried cannot be had.
+    fn next_kind(&mut self, side: usize, why: &str) {
+        self.end_fabric(side);
+        if let (Some(session), Some(half)) = (self.body.session(side), &self.halves[side]) {
+            self.attempts[side].give_up(&self.house, session, half, why);
+        }
+        self.ask_for_channels(side);
+    }
+
+    fn ask_for_channels(&mut self, side: usize) {
+        let (Some(session), Some(half)) = (self.body.session(side), self.halves[side].as_mut())
+        else {
+            return;
+        };
+        if let Err(lost) = self.attempts[side].ask(&self.house, session, half) {
+            let text = format!("gateway {}: {}", half.peer, lost.0);
+            self.tell_waiters(&Err(Refusal::new(
+                code(NackStatus::NoProtocol),
+                Some(&text),
+            )));
+            self.lose(side, &lost);
+        }
+    }
+
+    fn on_opened(&mut self, side: usize) {
+        let (dialled, attempts) = (&self.dials[side], &mut self.attempts[side]);
+        let Some(session) = self.body.session(side) else {
+            return;
+        };
+        let rate = self.shape.rate_bps;
+        *attempts = Attempts::new(session, &dialled.offered, dialled.streams, rate);
+        self.house.say(
+            Level::Info,
+            format!("{}: session {} is open", dialled.hop, hex(&session.id().0)),
+        );
+        self.dials[side].wait_ns = 0;
+        self.trouble = None;
+        self.ask_for_channels(side);
+        self.open_paths();
+        for call in std::mem::take(&mut self.calls) {
+            self.on_call(call);
+        }
+        self.drain();
+    }
+
+    fn on_suspended(&mut self, side: usize) {
+        let state = self.body.session(side).map(|session| session.state());
+        if !matches!(state, Some(State::Suspended(_))) {
+            // Its owner was back before the loss was noticed, and has brought another control connection.
+            return;
+        }
+        if let Some(half) = &mut self.halves[side] {
+            drop_control(half, &self.poller, &mut self.watched[side]);
+        }
+        self.end_fabric(side);
+        if !self.dials[side].hop.is_empty() {
+            self.dial_later(side);
+        }
+    }
+
+    fn on_resumed(&mut self, side: usize) {
+        let peer = self.halves[side]
+            .as_ref()
+            .map_or("", |half| half.peer.as_str());
+        self.house
+            .say(Level::Info, format!("{peer}: the session goes on"));
+        self.trouble = None;
+        if !self.dials[side].hop.is_empty() {
+            self.dials[side].wait_ns = 0;
+            self.ask_for_channels(side);
+        }
+        for call in std::mem::take(&mut self.calls) {
+            self.on_call(call);
+        }
+    }
+
+    fn on_closed(&mut self, error: &Error) {
+        let peer = self.halves[0]
+            .as_ref()
+            .map_or("", |half| half.peer.as_str());
+        match (error, self.role) {
+            (Error::Closed, _) => {}
+            (Error::NotAuthenticated(_), Role::Guest) => {
+                self.house.count(|totals| totals.sessions_refused += 1);
+                self.house
+                    .say(Level::Warning, format!("{peer}: turned away: {error}"));
+            }
+            // Whoever knocks at open ports must not fill the log.
+            (_, Role::Guest) => self
+                .house
+                .say(Level::Debug, format!("{peer}: turned away: {error}")),
+            _ => self.house.say(
+                Level::Warning,
+                format!("{peer}: the session ended: {error}"),
+            ),
+        }
+        for side in 0..2 {
+            // The peer is told why by what is sent last.
+            self.transmit(side);
+        }
+        self.trouble = Some(self.obituary(error));
+        self.refuse_all(error.status());
+        self.is_over = true;
+    }
+
+    /// Why the session has ended, with the hop that is the reason.
+    fn obituary(&self, error: &Error) -> String {
+        let peer = self.halves[0]
+            .as_ref()
+            .map_or("", |half| half.peer.as_str());
+        match (error, &self.trouble) {
+            (Error::Lost, Some(trouble)) => trouble.clone(),
+            (
+                Error::Ended {
+                    status,
+                    hop_index,
+                    text,
+                },
+                _,
+            ) => {
+                let status_text = meaning(code(*status)).text;
+                let hops = &lock(&self.status).hops;
+                let hop = hop_index.and_then(|index| hops.get(usize::from(index)));
+                let hop = hop.map_or(peer, String::as_str);
+                match text.as_str() {
+                    "" => format!("gateway {hop}: {status_text}"),
+                    text => format!("gateway {hop}: {status_text}: {text}"),
+                }
+            }
+            _ => format!("gateway {peer}: {error}"),
+        }
+    }
+
+    pub(super) fn refuse_all(&mut self, status: NackStatus) {
+        let why = self.trouble.as_deref();
+        self.edges.reset_all(&self.poller, code(status), why);
+        let refusal = Refusal::new(code(status), why);
+        for call in std::mem::take(&mut self.calls) {
+            self.turn_away(call, status);
+        }
+        self.tell_waiters(&Err(refusal));
+    }
+
+    fn on_conn_request(&mut self, conn: ConnId, to: &Endpoint) {
+        let rules = self.house.config();
+        if let Some(address) = socket_addr(to) {
+            let allowed = rules.may_exit(address);
+            let Some((mut tools, edges)) = self.edges_tools() else {
+                return;
+            };
+            if allowed {
+                edges.resolve(conn, to);
+                edges.connect(&mut tools, conn, vec![address]);
+            } else {
+                let _ = tools.session.refuse_conn(conn, code(NackStatus::Forbidden));
+                self.house.count(|totals| totals.connections_refused += 1);
+            }
+            return;
+        }
+        self.edges.resolve(conn, to);
+        if let Address::Name(name) = &to.address {
+            resolve(&self.house, conn, name, to.port, &self.mailbox);
+        }
+    }
+}
+
+const fn index(side: Side) -> usize {
+    match side {
+        Side::Near => 0,
+        Side::Far => 1,
+    }
+}

@@ -1,0 +1,237 @@
+//! What a session asks of the network: its route's rules, and those of others for the segments behind this gateway.
+
+use haul_xsp::wire::{HOPS_MAX, PathAction, PathState};
+
+use super::Worker;
+use crate::config::PathRule;
+use crate::host::{Shown, hex};
+use crate::house::Letter;
+use crate::log::Level;
+use crate::path::{Circuit, Request, word, words};
+use crate::status::{Path, Role};
+
+/// Requests of others at a time.
+const PATHS_MAX: usize = 8;
+/// The request of this end's own route.
+const OWN: u32 = 1;
+
+/// What is asked for, and what is said about it.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    /// What this end's route wants.
+    pub(super) rules: Vec<PathRule>,
+    asked: Vec<Asked>,
+    /// What gateways on the way say about the route's, the last of each.
+    heard: Vec<Path>,
+    next: u32,
+}
+
+/// A request to this gateway's own back end.
+#[derive(Debug)]
+struct Asked {
+    number: u32,
+    /// Who is to be told: the side and the request there. None: this end wants it itself.
+    from: Option<(usize, u32)>,
+    shown: Path,
+    /// None while it is being taken down.
+    circuit: Option<Circuit>,
+}
+
+impl Worker {
+    /// The session is open: what its route wants is asked for, here and of all gateways on the way.
+    pub(super) fn open_paths(&mut self) {
+        if self.paths.rules.is_empty() || !self.paths.asked.is_empty() {
+            return;
+        }
+        let rules = self.paths.rules.clone();
+        let text = rules.iter().map(ToString::to_string).collect();
+        if let Some(session) = self.body.session(0)
+            && let Err(error) = session.request_path(PathAction::Create, OWN, text)
+        {
+            self.house.say(
+                Level::Warning,
+                format!("a path cannot be asked for: {error}"),
+            );
+        }
+        if !self.house.path().is_nobody()
+            && let Err(why) = self.ask_path(None, OWN, rules)
+        {
+            self.house
+                .say(Level::Warning, format!("a path cannot be asked for: {why}"));
+        }
+    }
+
+    /// The other end of a segment wants something.
+    pub(super) fn on_path_request(
+        &mut self,
+        side: usize,
+        action: PathAction,
+        request: u32,
+        rules: &[String],
+    ) {
+        let is_it = |asked: &Asked| asked.from == Some((side, request));
+        let known = self.paths.asked.iter().position(is_it);
+        let answer = match (action, known) {
+            (PathAction::Create, None) => self.create_path(side, request, rules),
+            (PathAction::Create, Some(_)) => Err("it is asked for already".to_owned()),
+            (PathAction::Delete, Some(at)) => {
+                self.paths.asked[at].circuit = None;
+                Ok((PathState::Pending, "it is being taken down".to_owned()))
+            }
+            (PathAction::Query, Some(at)) => {
+                let Asked { shown, .. } = &self.paths.asked[at];
+                let states = [PathState::Pending, PathState::Up, PathState::Failed];
+                let state = states.into_iter().find(|state| word(*state) == shown.state);
+                Ok((state.unwrap_or(PathState::Expired), shown.text.clone()))
+            }
+            (_, Some(_)) => Err("it cannot be changed: take it down and ask anew".to_owned()),
+            (_, None) => Err("it was not asked for".to_owned()),
+        };
+        let (state, text) = answer.unwrap_or_else(|why| (PathState::Failed, why));
+        self.tell_path(side, request, state, &text);
+    }
+
+    fn create_path(
+        &mut self,
+        side: usize,
+        request: u32,
+        rules: &[String],
+    ) -> Result<(PathState, String), String> {
+        if self.house.path().is_nobody() {
+            return Err("this gateway asks no network".to_owned());
+        }
+        if self.paths.asked.len() >= PATHS_MAX {
+            return Err("too many paths for one session".to_owned());
+        }
+        let rules = rules.iter().map(|rule| rule.parse::<PathRule>());
+        let rules = rules
+            .collect::<Result<_, _>>()
+            .map_err(|error| error.to_string())?;
+        self.ask_path(Some((side, request)), request, rules)?;
+        Ok((PathState::Pending, String::new()))
+    }
+
+    fn ask_path(
+        &mut self,
+        from: Option<(usize, u32)>,
+        request: u32,
+        rules: Vec<PathRule>,
+    ) -> Result<(), String> {
+        let Some(session) = self.body.session(0) else {
+            return Ok(());
+        };
+        let gateway = self.house.config().name.clone();
+        let shown = Path {
+            rules: text(&rules),
+            gateway: gateway.clone(),
+            state: word(PathState::Pending),
+            text: String::new(),
+        };
+        let mut asked = Request::new(&gateway, hex(&session.id().0), request, rules);
+        let hops = session.hops().iter();
+        asked.hops = hops.map(|hop| Shown(&hop.endpoint).to_string()).collect();
+        asked.position = match self.role {
+            Role::Opener => 0,
+            _ => usize::from(session.hop_index()) + 1,
+        };
+        let (number, mailbox) = (self.paths.next, self.mailbox.clone());
+        let circuit = Circuit::ask(&self.house, asked, move |state, text| {
+            // A session that is over does not need to know.
+            let _ = mailbox.post(Letter::Path(number, state, text.to_owned()));
+        })?;
+        self.paths.next += 1;
+        self.paths.asked.push(Asked {
+            number,
+            from,
+            shown,
+            circuit: Some(circuit),
+        });
+        Ok(())
+    }
+
+    /// The back end of this gateway says how a path is.
+    pub(super) fn on_path_news(&mut self, number: u32, state: PathState, text: &str) {
+        let Some(asked) = self
+            .paths
+            .asked
+            .iter_mut()
+            .find(|asked| asked.number == number)
+        else {
+            return;
+        };
+        (asked.shown.state, asked.shown.text) = (word(state), text.to_owned());
+        let (line, from) = (line(&asked.shown), asked.from);
+        let is_ending = asked.circuit.is_none();
+        if !is_ending {
+            self.say_path(state, &line);
+        } else if state != PathState::Pending {
+            self.paths.asked.retain(|asked| asked.number != number);
+        }
+        if let Some((side, request)) = from {
+            self.tell_path(side, request, state, text);
+        }
+    }
+
+    fn tell_path(&mut self, side: usize, request: u32, state: PathState, text: &str) {
+        // Who says it stands first: on the way back nobody else adds it.
+        let text = format!("{}: {text}", self.house.config().name);
+        if let Some(session) = self.body.session(side) {
+            // A session that is not open any more does not need to know.
+            let _ = session.path_status(request, state, &text);
+        }
+    }
+
+    /// A gateway on the way says how a path is that this end has asked for.
+    pub(super) fn on_path_status(&mut self, request: u32, state: PathState, text: &str) {
+        if request != OWN || self.paths.rules.is_empty() {
+            return;
+        }
+        let text = words(text);
+        let (gateway, text) = text.split_once(':').unwrap_or(("", &text));
+        let said = Path {
+            rules: self::text(&self.paths.rules),
+            gateway: gateway.trim().to_owned(),
+            state: word(state),
+            text: text.trim().to_owned(),
+        };
+        self.say_path(state, &line(&said));
+        let heard = &mut self.paths.heard;
+        let known = heard.iter().position(|known| known.gateway == said.gateway);
+        match known {
+            Some(at) => heard[at] = said,
+            None if heard.len() < HOPS_MAX => heard.push(said),
+            None => {}
+        }
+    }
+
+    fn say_path(&self, state: PathState, line: &str) {
+        let level = match state {
+            PathState::Failed => Level::Warning,
+            _ => Level::Info,
+        };
+        self.house.say(level, line);
+    }
+}
+
+impl Paths {
+    pub(super) fn shown(&self) -> Vec<Path> {
+        let own = self.asked.iter().map(|asked| &asked.shown);
+        own.chain(&self.heard).cloned().collect()
+    }
+}
+
+fn line(path: &Path) -> String {
+    let Path {
+        rules,
+        gateway,
+        state,
+        text,
+    } = path;
+    let colon = if text.is_empty() { "" } else { ": " };
+    format!("path '{rules}' at {gateway} is {state}{colon}{text}")
+}
+
+fn text(rules: &[PathRule]) -> String {
+    let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
+    rules.join("; ")
+}

@@ -1,0 +1,228 @@
+//! `HOST:PORT`, as people write it and as protocols carry it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use haul_xsp::wire::{Address, Endpoint};
+use serde::{Deserialize, Deserializer, de};
+
+/// Most octets of a name, a dot at its end not counted (RFC 1035 §2.3.4).
+const NAME_MAX: usize = 253;
+/// Most octets between two dots.
+const LABEL_MAX: usize = 63;
+
+/// A host and a port, neither of which is missing. An IPv6 address is in brackets.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPort(Endpoint);
+
+/// A text that is no `HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no HOST:PORT; an IPv6 address goes in brackets")]
+pub struct NoHostPort(String);
+
+impl HostPort {
+    /// `HOST:PORT`, or `HOST` alone at `port`.
+    ///
+    /// # Errors
+    /// Any other text.
+    pub fn parse_or(text: &str, port: u16) -> Result<Self, NoHostPort> {
+        Self::from_str(text)
+            .or_else(|_| Self::from_str(&format!("{text}:{port}")))
+            .map_err(|_| NoHostPort(text.to_owned()))
+    }
+
+    /// The same as sessions name it.
+    #[must_use]
+    pub const fn endpoint(&self) -> &Endpoint {
+        &self.0
+    }
+}
+
+impl From<HostPort> for Endpoint {
+    fn from(host: HostPort) -> Self {
+        host.0
+    }
+}
+
+impl FromStr for HostPort {
+    type Err = NoHostPort;
+
+    fn from_str(text: &str) -> Result<Self, NoHostPort> {
+        let parse = || {
+            let (host, port) = text.rsplit_once(':')?;
+            Some(Self(Endpoint {
+                address: bracketed(host)?,
+                port: self::port(port)?,
+            }))
+        };
+        parse().ok_or_else(|| NoHostPort(text.to_owned()))
+    }
+}
+
+impl<'de> Deserialize<'de> for HostPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Shown(&self.0).fmt(f)
+    }
+}
+
+/// Octets as digits.
+pub(crate) fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+/// Any end, for people.
+#[derive(Debug)]
+pub(crate) struct Shown<'a>(pub(crate) &'a Endpoint);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = self.0.port;
+        match &self.0.address {
+            Address::V4(octets) => write!(f, "{}:{port}", Ipv4Addr::from(*octets)),
+            Address::V6(octets) => write!(f, "[{}]:{port}", Ipv6Addr::from(*octets)),
+            Address::Name(name) | Address::Urn(name) => write!(f, "{name}:{port}"),
+            Address::Dpid(octets) => write!(f, "dpid {:016x}:{port}", u64::from_be_bytes(*octets)),
+        }
+    }
+}
+
+/// A port that can be connected to, in decimal digits.
+pub(crate) fn port(text: &str) -> Option<u16> {
+    let is_decimal = text.bytes().all(|octet| octet.is_ascii_digit());
+    text.parse().ok().filter(|port| is_decimal && *port != 0)
+}
+
+/// An address or a name, an IPv6 address in brackets.
+pub(crate) fn bracketed(text: &str) -> Option<Address> {
+    match text.strip_prefix('[') {
+        Some(rest) => {
+            let address: Ipv6Addr = rest.strip_suffix(']')?.parse().ok()?;
+            Some(Address::V6(address.octets()))
+        }
+        None => host(text),
+    }
+}
+
+/// An IPv4 address or a name. What resolvers would take for an address though it is none in four decimal parts (`127.1`,
+/// `0x7f000001`) is neither, so that no rule about addresses is gone round.
+pub(crate) fn host(text: &str) -> Option<Address> {
+    if let Ok(address) = text.parse::<Ipv4Addr>() {
+        return Some(Address::V4(address.octets()));
+    }
+    let labels = text.strip_suffix('.').unwrap_or(text);
+    let is_name = labels.len() <= NAME_MAX && labels.split('.').all(is_label);
+    let last = labels.rsplit('.').next()?.as_bytes();
+    let is_number = last.iter().all(u8::is_ascii_digit)
+        || matches!(last, [b'0', b'x' | b'X', digits @ ..] if digits.iter().all(u8::is_ascii_hexdigit));
+    (is_name && !is_number).then(|| Address::Name(text.to_owned()))
+}
+
+fn is_label(label: &str) -> bool {
+    let is_known = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'_');
+    (1..=LABEL_MAX).contains(&label.len()) && label.bytes().all(is_known)
+}
+
+/// As sessions name it.
+pub(crate) const fn address(ip: IpAddr) -> Address {
+    match ip {
+        IpAddr::V4(ip) => Address::V4(ip.octets()),
+        IpAddr::V6(ip) => Address::V6(ip.octets()),
+    }
+}
+
+/// As sessions name it.
+pub(crate) const fn endpoint(to: SocketAddr) -> Endpoint {
+    Endpoint {
+        address: address(to.ip()),
+        port: to.port(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_may_be_left_out_where_there_is_a_usual_one() {
+        let shown = |text| HostPort::parse_or(text, 7).map(|host| host.to_string());
+        for (text, whole) in [
+            ("gw", "gw:7"),
+            ("gw:80", "gw:80"),
+            ("192.0.2.1", "192.0.2.1:7"),
+            ("[2001:db8::1]", "[2001:db8::1]:7"),
+            ("[2001:db8::1]:80", "[2001:db8::1]:80"),
+        ] {
+            assert_eq!(shown(text).unwrap(), whole);
+        }
+        for text in ["", ":80", "::1", "gw:", "gw:0", "gw:http"] {
+            assert_eq!(shown(text), Err(NoHostPort(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_addresses_or_names() {
+        for text in [
+            "192.0.2.1:80",
+            "[2001:db8::1]:443",
+            "host:1",
+            "a-b.example.org:65535",
+            "example.org.:80",
+            "xn--bcher-kva.example:80",
+        ] {
+            assert_eq!(text.parse::<HostPort>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_host_or_no_port_is_refused() {
+        let long = format!("{}:80", "a.".repeat(126) + "a");
+        assert!(long.parse::<HostPort>().is_ok());
+        for text in [
+            "",
+            "host",
+            "host:",
+            ":80",
+            "host:0",
+            "host:65536",
+            "host:+80",
+            "2001:db8::1:80",
+            "[2001:db8::1]",
+            "[2001:db8::1:80",
+            "[host]:80",
+            "[192.0.2.1]:80",
+            "a..b:80",
+            ".a:80",
+            "a b:80",
+            "bücher.example:80",
+            "user@host:80",
+            &format!("{}:80", "a".repeat(64)),
+            &format!("{}:80", "a.".repeat(126) + "aa"),
+        ] {
+            assert!(text.parse::<HostPort>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_in_disguise_are_refused() {
+        for text in [
+            "127.1",
+            "2130706433",
+            "0x7f000001",
+            "0x7f.1",
+            "127.0.0.0x1",
+            "010.0.0.1",
+            "1.2.3.4.5",
+            "256.0.0.1",
+        ] {
+            assert_eq!(host(text), None, "{text}");
+        }
+    }
+}

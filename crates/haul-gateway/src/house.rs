@@ -1,0 +1,425 @@
+//! What all sessions of a gateway share: configuration, names, devices, memory, and who is to be told what.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use haul_io::clock::Clock;
+use haul_io::poller::Waker;
+use haul_verbs::Context;
+use haul_verbs::cm::{EventChannel, Listener};
+use haul_xsp::wire::{NackStatus, PathState, SessOpen};
+use haul_xsp::{ConnId, Directory, ResumeRequest, Session, SessionId, SharedKey, Time};
+
+use crate::caller::{Call, Refusal};
+use crate::config::{ChannelKind, Config, Route};
+use crate::control::Control;
+use crate::engine::{Accepted, Knock, Meter};
+use crate::log::{Level, Log, Tail};
+use crate::path::Backend;
+use crate::rates::Rates;
+use crate::resolver::Resolver;
+use crate::status::{Status, Totals};
+use crate::tls::TlsContext;
+
+/// A kind of data channel that this gateway has.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) kind: ChannelKind,
+    pub(crate) means: Means,
+    /// Where it listens; without, data channels of this kind go outwards only.
+    pub(crate) listen: Option<SocketAddr>,
+    /// What peers are told, where it is not the address that they have reached.
+    pub(crate) public: Option<SocketAddr>,
+}
+
+/// What data channels are made with.
+#[derive(Debug)]
+pub(crate) enum Means {
+    /// TCP connections.
+    Tcp,
+    /// UDT connections.
+    Udt,
+    /// Reliable datagrams of an RDMA device.
+    Datagram { context: Context },
+    /// Connections of an RDMA device.
+    Connected {
+        context: Context,
+        /// Listens as long as it is there.
+        _listener: Option<Listener>,
+        /// Of the listener and of the queue pairs that came of it.
+        events: EventChannel,
+    },
+}
+
+/// Something for a session's thread.
+#[derive(Debug)]
+pub(crate) enum Letter {
+    /// A program's connection.
+    Call(Call),
+    /// Somebody waits until octets can go through the session, or it cannot be had.
+    Await(Sender<Result<(), Refusal>>),
+    /// A control connection to the next hop, or why there is none.
+    Dialled(Result<Box<Control>, (NackStatus, String)>),
+    /// Addresses of a name.
+    Resolved(ConnId, Result<Vec<SocketAddr>, String>),
+    /// The session's owner is back on a new control connection.
+    Resume {
+        fresh: Box<Session>,
+        control: Box<Control>,
+        request: ResumeRequest,
+    },
+    /// The session's owner is back over another way.
+    Anew {
+        fresh: Box<Session>,
+        control: Box<Control>,
+        open: Box<SessOpen>,
+    },
+    /// A data connection that began with a cookie of this session.
+    Knock {
+        kind: ChannelKind,
+        cookie: [u8; 16],
+        knock: Knock,
+    },
+    /// What became of a data connection that was accepted.
+    Accepted {
+        kind: ChannelKind,
+        qp_num: u32,
+        news: Accepted,
+    },
+    /// How a path is, by its number in the session.
+    Path(u32, PathState, String),
+    /// Finish what there is, and end.
+    Drain,
+    /// End now.
+    Abort,
+}
+
+/// A session's thread, as others see it.
+#[derive(Debug, Clone)]
+pub(crate) struct Mailbox {
+    sender: Sender<Letter>,
+    waker: Waker,
+}
+
+impl Mailbox {
+    /// A mailbox whose owner is woken by `waker`.
+    pub(crate) fn new(waker: Waker) -> (Self, Receiver<Letter>) {
+        let (sender, receiver) = unbounded();
+        (Self { sender, waker }, receiver)
+    }
+
+    /// Delivers a letter, or gives it back if its reader is gone.
+    pub(crate) fn post(&self, letter: Letter) -> Result<(), Box<Letter>> {
+        self.sender
+            .send(letter)
+            .map_err(|error| Box::new(error.0))?;
+        self.waker.wake();
+        Ok(())
+    }
+
+    /// Whether both are of the same thread.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.sender.same_channel(&other.sender)
+    }
+}
+
+/// Maps that change as sessions come and go.
+#[derive(Debug, Default)]
+pub(crate) struct Registers {
+    /// Sessions by name.
+    pub(crate) sessions: HashMap<SessionId, Mailbox>,
+    /// Sessions that this gateway has opened, by their route: after a reload the same one may have another number.
+    pub(crate) openers: Vec<(Route, Mailbox)>,
+    /// Who expects a data connection that begins with this.
+    pub(crate) cookies: HashMap<[u8; 16], Mailbox>,
+    /// Whose accepted queue pairs are which.
+    qps: HashMap<(ChannelKind, u32), Mailbox>,
+    /// News of queue pairs that are accepted and not yet in `qps`.
+    early: HashMap<(ChannelKind, u32), Vec<Accepted>>,
+    /// What there is to show, by a number of its own.
+    pub(crate) statuses: BTreeMap<u64, Arc<Mutex<Status>>>,
+    pub(crate) next_status: u64,
+    /// Threads that have a control connection and no session yet.
+    pub(crate) guests: usize,
+}
+
+impl Registers {
+    /// The session of a route.
+    pub(crate) fn opener(&self, route: &Route) -> Option<&Mailbox> {
+        let found = self.openers.iter().find(|(known, _)| known == route);
+        found.map(|(_, opener)| opener)
+    }
+
+    /// From now on news of a queue pair go to `owner`, those that have come already first.
+    pub(crate) fn adopt_qp(&mut self, kind: ChannelKind, qp_num: u32, owner: &Mailbox) {
+        for news in self.early.remove(&(kind, qp_num)).unwrap_or_default() {
+            // Its owner is the caller.
+            let _ = owner.post(Letter::Accepted { kind, qp_num, news });
+        }
+        self.qps.insert((kind, qp_num), owner.clone());
+    }
+
+    /// News of a queue pair, for its owner.
+    pub(crate) fn tell_qp(&mut self, kind: ChannelKind, qp_num: u32, news: Accepted) {
+        match self.qps.get(&(kind, qp_num)) {
+            Some(owner) => drop(owner.post(Letter::Accepted { kind, qp_num, news })),
+            None if matches!(news, Accepted::Up) => {
+                self.early.entry((kind, qp_num)).or_default().push(news)
+            }
+            // Of one that is forgotten already; or its `Up` waits for its owner, and so does this.
+            None => {
+                if let Some(early) = self.early.get_mut(&(kind, qp_num)) {
+                    early.push(news);
+                }
+            }
+        }
+    }
+
+    /// Nobody wants news of a queue pair any more.
+    pub(crate) fn forget_qp(&mut self, kind: ChannelKind, qp_num: u32) {
+        self.qps.remove(&(kind, qp_num));
+        self.early.remove(&(kind, qp_num));
+    }
+
+    /// Nobody is to find this thread any more.
+    pub(crate) fn forget(&mut self, mailbox: &Mailbox) {
+        self.cookies.retain(|_, owner| !owner.is(mailbox));
+        self.qps.retain(|_, owner| !owner.is(mailbox));
+    }
+}
+
+/// What proves who this gateway is, and who its peers are.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    keys: Vec<(String, SharedKey)>,
+    tls: Option<Arc<TlsContext>>,
+}
+
+impl Secrets {
+    /// From the files that a configuration names.
+    ///
+    /// # Errors
+    /// A line that says which file is wrong, and how.
+    pub(crate) fn load(config: &Config) -> Result<Self, String> {
+        let key = |key: &crate::config::Key| {
+            let secret = key.read().map_err(|error| error.to_string())?;
+            Ok((key.name.clone(), SharedKey::new(&key.name, &secret)))
+        };
+        let tls = config.tls.as_ref().map(TlsContext::load).transpose();
+        Ok(Self {
+            keys: config.keys.iter().map(key).collect::<Result<_, String>>()?,
+            tls: tls.map_err(|error| error.to_string())?.map(Arc::new),
+        })
+    }
+}
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(crate) struct House {
+    config: Mutex<Arc<Config>>,
+    keys: Mutex<Vec<(String, SharedKey)>>,
+    tls: Mutex<Option<Arc<TlsContext>>>,
+    pub(crate) resolver: Resolver,
+    directory: Mutex<Directory>,
+    registers: Mutex<Registers>,
+    pub(crate) networks: Vec<Network>,
+    /// Octets that slabs may still take.
+    memory: AtomicU64,
+    /// Octets that they might take at the start.
+    pub(crate) memory_size: u64,
+    totals: Mutex<Totals>,
+    pub(crate) rates: Arc<Rates>,
+    path: Mutex<Arc<Backend>>,
+    /// Paths that are wanted, or being taken down.
+    circuits: AtomicUsize,
+    /// Held by who opens a session for a route, or changes the routes.
+    pub(crate) opening: Mutex<()>,
+    log: Log,
+    pub(crate) tail: Tail,
+    pub(crate) clock: Clock,
+    /// When it was started.
+    pub(crate) since_ns: u64,
+    draining: AtomicBool,
+}
+
+impl House {
+    pub(crate) fn new(
+        config: Config,
+        secrets: Secrets,
+        resolver: Resolver,
+        directory: Directory,
+        networks: Vec<Network>,
+        path: Backend,
+        log: Log,
+    ) -> Self {
+        Self {
+            memory: AtomicU64::new(config.memory.0),
+            rates: Arc::new(Rates::new(&config)),
+            memory_size: config.memory.0,
+            config: Mutex::new(Arc::new(config)),
+            keys: Mutex::new(secrets.keys),
+            tls: Mutex::new(secrets.tls),
+            resolver,
+            directory: Mutex::new(directory),
+            registers: Mutex::default(),
+            totals: Mutex::default(),
+            path: Mutex::new(Arc::new(path)),
+            circuits: AtomicUsize::new(0),
+            opening: Mutex::default(),
+            networks,
+            log,
+            tail: Tail::default(),
+            clock: Clock::new(),
+            since_ns: Clock::new().now_ns(),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time::from_ns(self.clock.now_ns())
+    }
+
+    pub(crate) fn config(&self) -> Arc<Config> {
+        Arc::clone(&lock(&self.config))
+    }
+
+    pub(crate) fn set_config(&self, config: Config, secrets: Secrets, path: Backend) {
+        self.rates.set(&config);
+        *lock(&self.config) = Arc::new(config);
+        *lock(&self.keys) = secrets.keys;
+        *lock(&self.tls) = secrets.tls;
+        *lock(&self.path) = Arc::new(path);
+    }
+
+    /// Certificates, where this gateway has any: control connections are within TLS then.
+    pub(crate) fn tls(&self) -> Option<Arc<TlsContext>> {
+        lock(&self.tls).clone()
+    }
+
+    /// Who sets up paths.
+    pub(crate) fn path(&self) -> Arc<Backend> {
+        Arc::clone(&lock(&self.path))
+    }
+
+    /// One path more, of `most`; given back when the ticket is dropped.
+    pub(crate) fn take_circuit(self: &Arc<Self>, most: usize) -> Option<Slot> {
+        let more = |there: usize| (there < most).then_some(there + 1);
+        let taken = self
+            .circuits
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.ok().map(|_| Slot(Arc::clone(self)))
+    }
+
+    /// Paths that are wanted, or being taken down.
+    pub(crate) fn circuits(&self) -> usize {
+        self.circuits.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn keys(&self) -> Vec<(String, SharedKey)> {
+        lock(&self.keys).clone()
+    }
+
+    pub(crate) fn directory(&self) -> MutexGuard<'_, Directory> {
+        lock(&self.directory)
+    }
+
+    pub(crate) fn registers(&self) -> MutexGuard<'_, Registers> {
+        lock(&self.registers)
+    }
+
+    /// Counts something that sessions do not outlive.
+    pub(crate) fn count(&self, what: impl FnOnce(&mut Totals)) {
+        what(&mut lock(&self.totals));
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        *lock(&self.totals)
+    }
+
+    pub(crate) fn network(&self, kind: ChannelKind) -> Option<&Network> {
+        self.networks.iter().find(|network| network.kind == kind)
+    }
+
+    /// Takes memory for slabs; given back when the ticket is dropped. None: there is not as much left.
+    pub(crate) fn take_memory(self: &Arc<Self>, bytes: u64) -> Option<Share> {
+        let taken = self
+            .memory
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+                left.checked_sub(bytes)
+            });
+        taken.ok().map(|_| Share {
+            house: Arc::clone(self),
+            bytes,
+        })
+    }
+
+    /// What sessions of this class may send.
+    pub(crate) fn meter(&self, class: Option<&str>) -> Meter {
+        Meter {
+            rates: Arc::clone(&self.rates),
+            class: self.rates.class(class),
+        }
+    }
+
+    /// Octets that slabs may still take.
+    pub(crate) fn memory_left(&self) -> u64 {
+        self.memory.load(Ordering::Acquire)
+    }
+
+    /// Begins to refuse what is new.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn say(&self, level: Level, text: impl AsRef<str>) {
+        let text = text.as_ref();
+        self.log.line(level, text);
+        self.tail.push(self.clock.now_ns(), level, text);
+    }
+}
+
+/// Memory of a session.
+#[derive(Debug)]
+pub(crate) struct Share {
+    house: Arc<House>,
+    bytes: u64,
+}
+
+impl Share {
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.house.memory.fetch_add(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// A path that is asked for.
+#[derive(Debug)]
+pub(crate) struct Slot(Arc<House>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.circuits.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What a thread that panicked left behind is as good as what any other left.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why a program's connection is refused, for its door: the number of a [`NackStatus`].
+pub(crate) const fn code(status: NackStatus) -> u16 {
+    status.code()
+}

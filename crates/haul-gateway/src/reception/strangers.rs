@@ -1,0 +1,304 @@
+//! Data connections of others that are byte streams, until they have shown a cookie.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use haul_io::poller::{Interest, Poller};
+use haul_io::stream::Stream;
+use haul_soft::udt::plain;
+use haul_xsp::{SECOND_NS, Time};
+
+use crate::config::ChannelKind;
+use crate::engine::{Knock, Pipe};
+
+/// Octets of a cookie.
+const COOKIE_LEN: usize = 16;
+/// Connections that have not shown theirs, at most. The oldest makes room for a new one: whoever has a cookie shows it at once.
+const STRANGERS_MAX: usize = 64;
+/// Time for it, ns.
+const PATIENCE_NS: u64 = 10 * SECOND_NS;
+
+/// A connection that has shown a cookie. Whether that is worth anything is for others to say.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) kind: ChannelKind,
+    pub(super) guest: Guest,
+    pub(super) cookie: [u8; COOKIE_LEN],
+}
+
+/// A connection of either kind.
+#[derive(Debug)]
+pub(super) enum Guest {
+    Tcp(Stream),
+    Udt(Box<plain::Stream>),
+}
+
+impl Guest {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.fd(),
+            Self::Udt(stream) => stream.fd(),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Udt(stream) => Pipe::poll_timeout(&**stream),
+        }
+    }
+
+    /// Takes what has come.
+    fn read(&mut self, octets: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.receive(None, octets),
+            Self::Udt(stream) => {
+                Pipe::turn(&mut **stream)?;
+                stream.receive(None, octets)
+            }
+        }
+    }
+}
+
+impl From<Guest> for Knock {
+    fn from(guest: Guest) -> Self {
+        match guest {
+            Guest::Tcp(stream) => Self::Tcp(stream),
+            Guest::Udt(stream) => Self::Udt(stream),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Stranger {
+    token: u64,
+    kind: ChannelKind,
+    guest: Guest,
+    cookie: [u8; COOKIE_LEN],
+    /// Octets of the cookie that have come.
+    have: usize,
+    until_ns: u64,
+}
+
+impl Stranger {
+    /// Takes what has come of the cookie, and nothing that is behind it; whether that is all of it.
+    fn read(&mut self) -> io::Result<bool> {
+        while self.have < COOKIE_LEN {
+            match self.guest.read(&mut self.cookie[self.have..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.have += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    /// The oldest first.
+    waiting: VecDeque<Stranger>,
+    /// Tokens count from here.
+    next: u64,
+}
+
+impl Strangers {
+    /// Nobody. Their tokens begin with `first`.
+    pub(super) const fn new(first: u64) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            next: first,
+        }
+    }
+
+    /// When the oldest one's time is over, or one is to be heard though nothing has come, ns.
+    pub(super) fn poll_timeout(&self) -> Option<u64> {
+        let due = |stranger: &Stranger| stranger.guest.poll_timeout().map(Time::as_ns);
+        let due = self.waiting.iter().filter_map(due).min();
+        let over = self.waiting.front().map(|stranger| stranger.until_ns);
+        [due, over].into_iter().flatten().min()
+    }
+
+    /// A connection that has come.
+    pub(super) fn admit(
+        &mut self,
+        poller: &Poller,
+        now_ns: u64,
+        kind: ChannelKind,
+        guest: Guest,
+    ) -> io::Result<()> {
+        if self.waiting.len() == STRANGERS_MAX {
+            self.show_out(poller, 0);
+        }
+        let token = self.next;
+        self.next += 1;
+        poller.add(guest.fd(), token, Interest::READ)?;
+        self.waiting.push_back(Stranger {
+            token,
+            kind,
+            guest,
+            cookie: [0; COOKIE_LEN],
+            have: 0,
+            until_ns: now_ns.saturating_add(PATIENCE_NS),
+        });
+        Ok(())
+    }
+
+    /// Something has come from the one with this token; the connection, once its cookie is there.
+    pub(super) fn hear(&mut self, poller: &Poller, token: u64) -> Option<Shown> {
+        let at = self.waiting.iter().position(|one| one.token == token)?;
+        match self.waiting[at].read() {
+            Ok(false) => None,
+            Ok(true) => {
+                let stranger = self.show_out(poller, at)?;
+                let Stranger {
+                    kind,
+                    guest,
+                    cookie,
+                    ..
+                } = stranger;
+                Some(Shown {
+                    kind,
+                    guest,
+                    cookie,
+                })
+            }
+            Err(_) => {
+                self.show_out(poller, at);
+                None
+            }
+        }
+    }
+
+    /// Those whose time is over are closed. Who is to be heard though nothing has come.
+    pub(super) fn handle_timeout(&mut self, poller: &Poller, now_ns: u64) -> Vec<u64> {
+        let is_over = |stranger: &Stranger| stranger.until_ns <= now_ns;
+        while self.waiting.front().is_some_and(is_over) {
+            self.show_out(poller, 0);
+        }
+        let is_due = |stranger: &&Stranger| {
+            let due = stranger.guest.poll_timeout();
+            due.is_some_and(|due| due.as_ns() <= now_ns)
+        };
+        let due = self.waiting.iter().filter(is_due);
+        due.map(|stranger| stranger.token).collect()
+    }
+
+    fn show_out(&mut self, poller: &Poller, at: usize) -> Option<Stranger> {
+        let stranger = self.waiting.remove(at)?;
+        // It is the caller's, or closed, anyway.
+        let _ = poller.remove(stranger.guest.fd());
+        Some(stranger)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::os::fd::AsFd as _;
+
+    use haul_io::clock::Clock;
+    use haul_io::notify;
+    use haul_io::poller::Events;
+    use haul_io::stream::Acceptor;
+
+    use super::*;
+
+    const FIRST: u64 = 1_000;
+
+    struct Desk {
+        acceptor: Acceptor,
+        poller: Poller,
+        strangers: Strangers,
+    }
+
+    impl Desk {
+        fn new() -> Self {
+            Self {
+                acceptor: Acceptor::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap(),
+                poller: Poller::new().unwrap(),
+                strangers: Strangers::new(FIRST),
+            }
+        }
+
+        fn connect(&mut self, now_ns: u64) -> Stream {
+            let near = Stream::start_connect(self.acceptor.local_addr().unwrap()).unwrap();
+            notify::wait_readable([self.acceptor.as_fd()], None).unwrap();
+            let (far, _) = self.acceptor.accept().unwrap().unwrap();
+            let admitted =
+                self.strangers
+                    .admit(&self.poller, now_ns, ChannelKind::Tcp, Guest::Tcp(far));
+            admitted.unwrap();
+            near
+        }
+
+        /// Waits until something has come from somebody, and hears all of them.
+        fn hear(&mut self) -> Vec<Shown> {
+            let mut events = Events::with_capacity(8);
+            self.poller.wait(&mut events, None, Clock::new()).unwrap();
+            let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
+            let shown = tokens
+                .into_iter()
+                .filter_map(|token| self.strangers.hear(&self.poller, token));
+            shown.collect()
+        }
+    }
+
+    #[test]
+    fn a_cookie_in_pieces_is_a_cookie_and_what_follows_it_is_left() {
+        let mut desk = Desk::new();
+        let near = desk.connect(0);
+        near.write(&[7; 9]).unwrap();
+        assert!(desk.hear().is_empty());
+        near.write(&[7; 10]).unwrap();
+        let shown = desk.hear().pop().unwrap();
+        assert_eq!(shown.cookie, [7; 16]);
+        let mut rest = [0; 8];
+        let Guest::Tcp(far) = &shown.guest else {
+            panic!("{shown:?}");
+        };
+        assert_eq!(far.read(&mut rest).unwrap(), 3);
+        assert!(desk.strangers.waiting.is_empty());
+    }
+
+    #[test]
+    fn one_who_leaves_is_forgotten() {
+        let mut desk = Desk::new();
+        let near = desk.connect(0);
+        near.write(&[7; 15]).unwrap();
+        drop(near);
+        assert!(desk.hear().is_empty());
+        assert!(desk.strangers.waiting.is_empty());
+    }
+
+    #[test]
+    fn one_who_says_nothing_is_shown_out_in_time_and_not_before() {
+        let mut desk = Desk::new();
+        let near = desk.connect(5);
+        let until = desk.strangers.poll_timeout().unwrap();
+        assert_eq!(until, 5 + PATIENCE_NS);
+        desk.strangers.handle_timeout(&desk.poller, until - 1);
+        assert_eq!(desk.strangers.waiting.len(), 1);
+        desk.strangers.handle_timeout(&desk.poller, until);
+        assert!(desk.strangers.waiting.is_empty());
+        notify::wait_readable([near.as_fd()], None).unwrap();
+        assert_eq!(near.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn many_who_say_nothing_keep_nobody_out() {
+        let mut desk = Desk::new();
+        let silent: Vec<Stream> = (0..STRANGERS_MAX).map(|_| desk.connect(0)).collect();
+        let near = desk.connect(0);
+        assert_eq!(desk.strangers.waiting.len(), STRANGERS_MAX);
+        near.write(&[9; 16]).unwrap();
+        assert_eq!(desk.hear().pop().unwrap().cookie, [9; 16]);
+        // The first to come was the one to go.
+        assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
+        let kept = silent[1].read(&mut [0]).unwrap_err();
+        assert_eq!(kept.kind(), io::ErrorKind::WouldBlock);
+    }
+}

@@ -1,0 +1,63 @@
+//! Threads that wait at a poller until they are dropped.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use haul_io::poller::{Poller, Waker};
+
+/// A thread; dropping it stops it and waits for its end.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    stop: Stop,
+    waker: Waker,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// Whether a thread is to end; looked at whenever its poller has been woken.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Thread {
+    pub(crate) fn spawn(
+        name: &str,
+        poller: Poller,
+        run: impl FnOnce(Poller, Stop) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, waker) = (Stop::default(), poller.waker());
+        let own = stop.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let handle = Some(thread.spawn(move || run(poller, own))?);
+        Ok(Self {
+            stop,
+            waker,
+            handle,
+        })
+    }
+}
+
+impl Thread {
+    pub(crate) fn is_running(&self) -> bool {
+        self.handle
+            .as_ref()
+            .is_some_and(|handle| !handle.is_finished())
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.stop.0.store(true, Ordering::Release);
+        self.waker.wake();
+        if let Some(handle) = self.handle.take() {
+            // Where it panicked, that was told.
+            let _ = handle.join();
+        }
+    }
+}

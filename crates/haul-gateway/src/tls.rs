@@ -1,0 +1,266 @@
+//! TLS 1.3 with certificates at both ends (RFC 8446): who this gateway is, whom it believes, and failures in words.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_io::clock::Clock;
+use rustls::client::Resumption;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore,
+    ServerConfig, ServerConnection,
+};
+use webpki::{EndEntityCert, KeyUsage};
+
+use crate::config::{self, KeyError, read_secret};
+
+/// What the protocol within TLS is called, so that no other protocol's end can be taken for one of ours.
+const ALPN: &[u8] = b"haul-xsp";
+
+/// What [`crate::control::Control`] needs for TLS: a certificate, its key, and roots.
+#[derive(Debug, Clone)]
+pub(crate) struct TlsContext {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+/// Files that cannot be used for TLS.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    /// A file that cannot be read, or that is no PEM.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The key's file.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The key is not the certificate's, or either is of a kind that is not known.
+    #[error("{} with {}: {reason}", certificate.display(), key.display())]
+    Pair {
+        /// The certificate.
+        certificate: PathBuf,
+        /// The key.
+        key: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Its own certificate does not come from the roots: fine only where peers have others.
+    #[error("{} does not come from the roots in {}", certificate.display(), roots.display())]
+    Stranger {
+        /// The certificate.
+        certificate: PathBuf,
+        /// The roots.
+        roots: PathBuf,
+    },
+}
+
+/// What the files hold.
+struct Material {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: Vec<CertificateDer<'static>>,
+}
+
+impl TlsContext {
+    /// Reads certificate, key and roots.
+    ///
+    /// # Errors
+    /// A file that is not there, holds something else, or is a key that others may read; a key that is not the certificate's.
+    pub(crate) fn load(config: &config::Tls) -> Result<Self, TlsError> {
+        let Material { chain, key, roots } = Material::read(config)?;
+        let mut store = RootCertStore::empty();
+        for root in roots {
+            let added = store.add(root);
+            added.map_err(|error| of_file(&config.roots, explain(&error)))?;
+        }
+        let (store, provider) = (Arc::new(store), Arc::new(ring::default_provider()));
+        let pair = |error: rustls::Error| TlsError::Pair {
+            certificate: config.certificate.clone(),
+            key: config.key.clone(),
+            reason: explain(&error),
+        };
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&store), Arc::clone(&provider))
+                .build()
+                .map_err(|error| of_file(&config.roots, error.to_string()))?;
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(pair)?
+            .with_root_certificates(store)
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .map_err(pair)?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(pair)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)
+            .map_err(pair)?;
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        server.alpn_protocols = vec![ALPN.to_vec()];
+        // Each connection shows its certificates: a ticket would outlive them.
+        client.resumption = Resumption::disabled();
+        server.send_tls13_tickets = 0;
+        Ok(Self {
+            client: Arc::new(client),
+            server: Arc::new(server),
+        })
+    }
+
+    pub(crate) fn client(
+        &self,
+        name: ServerName<'static>,
+    ) -> Result<ClientConnection, rustls::Error> {
+        ClientConnection::new(Arc::clone(&self.client), name)
+    }
+
+    pub(crate) fn server(&self) -> Result<ServerConnection, rustls::Error> {
+        ServerConnection::new(Arc::clone(&self.server))
+    }
+}
+
+/// What peers with the same roots would say of this gateway's own certificate, now.
+///
+/// # Errors
+/// That it has expired, is not valid yet, or does not come from the roots; else as [`TlsContext::load`].
+pub(crate) fn check(config: &config::Tls) -> Result<(), TlsError> {
+    TlsContext::load(config)?;
+    let Material { chain, roots, .. } = Material::read(config)?;
+    let refused = |error: webpki::Error| match error {
+        webpki::Error::CertExpired { .. } => {
+            of_file(&config.certificate, "it has expired".to_owned())
+        }
+        webpki::Error::CertNotValidYet { .. } => {
+            of_file(&config.certificate, "it is not valid yet".to_owned())
+        }
+        webpki::Error::UnknownIssuer => TlsError::Stranger {
+            certificate: config.certificate.clone(),
+            roots: config.roots.clone(),
+        },
+        error => of_file(&config.certificate, error.to_string()),
+    };
+    [KeyUsage::server_auth(), KeyUsage::client_auth()]
+        .into_iter()
+        .try_for_each(|usage| believe(&chain, &roots, usage))
+        .map_err(refused)
+}
+
+fn believe(
+    chain: &[CertificateDer<'_>],
+    roots: &[CertificateDer<'_>],
+    usage: KeyUsage,
+) -> Result<(), webpki::Error> {
+    let Some((own, between)) = chain.split_first() else {
+        return Err(webpki::Error::UnknownIssuer);
+    };
+    let roots = roots.iter().map(webpki::anchor_from_trusted_cert);
+    let roots = roots.collect::<Result<Vec<_>, _>>()?;
+    let now = UnixTime::since_unix_epoch(Duration::from_nanos(Clock::new().realtime_ns()));
+    let algorithms = ring::default_provider()
+        .signature_verification_algorithms
+        .all;
+    let own = EndEntityCert::try_from(own)?;
+    own.verify_for_usage(algorithms, &roots, between, now, usage, None, None)?;
+    Ok(())
+}
+
+impl Material {
+    fn read(config: &config::Tls) -> Result<Self, TlsError> {
+        let key = read_secret(&config.key)?;
+        Ok(Self {
+            chain: certificates(&config.certificate)?,
+            key: PrivateKeyDer::from_pem_slice(&key)
+                .map_err(|error| of_file(&config.key, pem_words(&error, "key")))?,
+            roots: certificates(&config.roots)?,
+        })
+    }
+}
+
+/// All certificates of a file, one at least.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = std::fs::read(path).map_err(|error| of_file(path, error.to_string()))?;
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match parsed {
+        Ok(certificates) if certificates.is_empty() => {
+            Err(of_file(path, "no certificate in it".to_owned()))
+        }
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(of_file(path, pem_words(&error, "certificate"))),
+    }
+}
+
+fn pem_words(error: &pem::Error, what: &str) -> String {
+    match error {
+        pem::Error::NoItemsFound => format!("no {what} in it"),
+        error => format!("no PEM: {error}"),
+    }
+}
+
+fn of_file(path: &Path, reason: String) -> TlsError {
+    TlsError::File {
+        path: path.to_owned(),
+        reason,
+    }
+}
+
+/// What failed and at whose end, in a few words.
+pub(crate) fn explain(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(error) => match certificate_words(error) {
+            Some(words) => format!("the peer's certificate {words}"),
+            None => format!("the peer's certificate: {error}"),
+        },
+        rustls::Error::NoCertificatesPresented => "the peer showed no certificate".to_owned(),
+        rustls::Error::AlertReceived(alert) => match alert_words(*alert) {
+            Some(words) => format!("the peer refuses this gateway's certificate: it {words}"),
+            None => format!("the peer ended TLS: {alert:?}"),
+        },
+        rustls::Error::InvalidMessage(_) => "the peer does not speak TLS as it should".to_owned(),
+        error => error.to_string(),
+    }
+}
+
+fn certificate_words(error: &CertificateError) -> Option<String> {
+    Some(match error {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "has expired".to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "is not valid yet".to_owned()
+        }
+        CertificateError::UnknownIssuer => "does not come from one of the roots".to_owned(),
+        CertificateError::NotValidForName => "is for another name".to_owned(),
+        CertificateError::NotValidForNameContext { expected, .. } => {
+            format!("is not for {}", expected.to_str())
+        }
+        _ => return None,
+    })
+}
+
+/// Of alerts (RFC 8446 §6.2) that are about a certificate: what the peer thinks of ours.
+const fn alert_words(alert: AlertDescription) -> Option<&'static str> {
+    Some(match alert {
+        AlertDescription::CertificateExpired => "has expired, or is not valid yet",
+        AlertDescription::UnknownCA => "does not come from one of its roots",
+        AlertDescription::CertificateRequired => "is missing",
+        AlertDescription::BadCertificate => {
+            "is not for the name that it was asked by, or is damaged"
+        }
+        AlertDescription::CertificateRevoked => "is revoked",
+        AlertDescription::UnsupportedCertificate | AlertDescription::CertificateUnknown => {
+            "is of no use to it"
+        }
+        AlertDescription::AccessDenied => "may not do this",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,255 @@
+//! Configurations that change while a gateway carries something.
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    reason = "programs at the edges are like any others, and what is not there where it must be fails the test"
+)]
+
+mod common;
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
+
+use common::{
+    Lines, assert_reset, connect, echo_server, exchange, exit_gateway, pattern, wait_until,
+};
+use haul_gateway::Gateway;
+
+/// A gateway whose configuration is a file.
+struct Filed {
+    gateway: Gateway,
+    lines: Lines,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Filed {
+    fn start(text: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gateway.toml");
+        std::fs::write(&path, text).unwrap();
+        let (gateway, lines) = common::start(text);
+        Self {
+            gateway,
+            lines,
+            path,
+            _dir: dir,
+        }
+    }
+
+    fn reload(&mut self, text: &str) -> Result<(), String> {
+        std::fs::write(&self.path, text).unwrap();
+        let taken = self.gateway.reload(&self.path);
+        taken.map_err(|error| error.to_string())
+    }
+
+    fn door(&self, at: usize) -> SocketAddr {
+        self.gateway.door_addrs()[at]
+    }
+}
+
+/// A forwarding door to `to`, at `listen`.
+fn door(listen: &str, to: SocketAddr) -> String {
+    format!("[[door]]\nkind = 'forward'\nlisten = '{listen}'\nto = '{to}'\n")
+}
+
+fn entry(doors: &str, via: SocketAddr, route: &str) -> String {
+    format!(
+        "name = 'entry'\nanonymous = true\n{doors}\n[[route]]\nto = ['*']\nvia = ['{via}']\nring = '8MiB'\n{route}\n"
+    )
+}
+
+const ANY: &str = "127.0.0.1:0";
+
+/// Sends and gets so many octets back over a connection that stays open.
+fn echo(stream: &mut TcpStream, octets: usize, seed: u64) {
+    let sent = pattern(octets, seed);
+    let mut writer = stream.try_clone().unwrap();
+    let sending = sent.clone();
+    let sending = std::thread::spawn(move || writer.write_all(&sending).unwrap());
+    let mut got = vec![0; octets];
+    stream.read_exact(&mut got).unwrap();
+    sending.join().unwrap();
+    assert!(got == sent);
+}
+
+#[test]
+fn a_transfer_goes_on_while_its_route_and_its_door_go() {
+    let (far, _) = exit_gateway("");
+    let (via, server) = (far.listen_addr().unwrap(), echo_server());
+    let mut near = Filed::start(&entry(&door(ANY, server), via, ""));
+    let mut stream = connect(near.door(0));
+    echo(&mut stream, 1, 0);
+    let before = near.door(0);
+
+    let total = 32 << 20;
+    let sent = pattern(total, 7);
+    let sending = sent.clone();
+    let mut writer = stream.try_clone().unwrap();
+    let sending = std::thread::spawn(move || {
+        writer.write_all(&sending).unwrap();
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    // In the midst of it, and with much more to come than the buffers on the way hold.
+    let mut got = vec![0; 1 << 20];
+    stream.read_exact(&mut got).unwrap();
+    near.reload(&entry(&door("127.0.0.2:0", server), via, "regions = 4"))
+        .unwrap();
+    assert_eq!(near.door(0).ip().to_string(), "127.0.0.2");
+    assert!(TcpStream::connect(before).is_err(), "its door is closed");
+    // What is new takes the new route, in a session of its own.
+    let fresh = pattern(100_000, 9);
+    assert!(exchange(connect(near.door(0)), fresh.clone()) == fresh);
+    assert_eq!(near.gateway.sessions().len(), 2);
+
+    stream.read_to_end(&mut got).unwrap();
+    sending.join().unwrap();
+    assert!(got == sent, "{} of {total}", got.len());
+    drop(stream);
+    wait_until("the end of the old route's session", || {
+        near.gateway.sessions().len() == 1
+    });
+    assert!(
+        near.lines.contain("1 new, 1 gone and 0 kept routes"),
+        "{:?}",
+        near.lines.all()
+    );
+}
+
+#[test]
+fn a_broken_file_changes_nothing_and_is_explained() {
+    let (far, _) = exit_gateway("");
+    let (via, server) = (far.listen_addr().unwrap(), echo_server());
+    let good = entry(&door(ANY, server), via, "");
+    let mut near = Filed::start(&good);
+    let at = near.door(0);
+    let held = echo_server();
+    for (broken, why) in [
+        ("name = ".to_owned(), "gateway.toml"),
+        (format!("{good}\nspeed = 1\n"), "speed"),
+        (
+            entry("[[key]]\nname = 'k'\nfile = '/nonexistent'\n", via, ""),
+            "/nonexistent",
+        ),
+        // One of two new doors cannot be opened: the other is not opened either.
+        (
+            entry(
+                &format!("{}{}", door(ANY, server), door(&held.to_string(), server)),
+                via,
+                "",
+            ),
+            "cannot open the door",
+        ),
+        // Nor where its address was free only in part: the old door is back.
+        (
+            entry(
+                &format!(
+                    "{}{}",
+                    door(&at.to_string(), held),
+                    door(&held.to_string(), server)
+                ),
+                via,
+                "",
+            ),
+            "cannot open the door",
+        ),
+    ] {
+        let said = near.reload(&broken).unwrap_err();
+        assert!(said.contains(why), "{said}");
+        assert!(near.lines.contain("nothing has changed"));
+        assert_eq!(near.gateway.door_addrs().len(), 1, "{why}");
+        let sent = pattern(1_000, 1);
+        assert!(
+            exchange(connect(near.door(0)), sent.clone()) == sent,
+            "{why}"
+        );
+    }
+    near.reload(&good).unwrap();
+    assert!(
+        near.lines.contain("0 new, 0 gone and 1 kept doors"),
+        "{:?}",
+        near.lines.all()
+    );
+}
+
+#[test]
+fn a_door_that_leads_elsewhere_has_its_address_again() {
+    let (far, _) = exit_gateway("");
+    let via = far.listen_addr().unwrap();
+    let greet =
+        |word: &'static [u8]| common::serve(move |mut stream| stream.write_all(word).unwrap());
+    let (old, new) = (greet(b"old"), greet(b"new"));
+    let mut near = Filed::start(&entry(&door(ANY, old), via, ""));
+    let at = near.door(0);
+    assert_eq!(exchange(connect(at), Vec::new()), b"old");
+    near.reload(&entry(&door(&at.to_string(), new), via, ""))
+        .unwrap();
+    assert_eq!(near.door(0), at);
+    assert_eq!(exchange(connect(at), Vec::new()), b"new");
+}
+
+#[test]
+fn exits_that_are_gone_are_closed_to_new_connections_only() {
+    let exit = |exit: &str| {
+        format!(
+            "name = 'exit'\nlisten = '{ANY}'\nanonymous = true\nexit = [{exit}]\nring = '8MiB'\n\
+             [[channel]]\nkind = 'iwarp/tcp'\nlisten = '{ANY}'\n"
+        )
+    };
+    let mut far = Filed::start(&exit("'127.0.0.0/8'"));
+    let via = far.gateway.listen_addr().unwrap();
+    let near = Filed::start(&entry(&door(ANY, echo_server()), via, ""));
+    let mut stream = connect(near.door(0));
+    echo(&mut stream, 100_000, 1);
+    far.reload(&exit("'192.0.2.0/24'")).unwrap();
+    assert_reset(near.door(0));
+    echo(&mut stream, 100_000, 2);
+    far.reload(&exit("'127.0.0.0/8'")).unwrap();
+    echo(&mut connect(near.door(0)), 100_000, 3);
+    far.reload(&format!("memory = '64MiB'\n{}", exit("'127.0.0.0/8'")))
+        .unwrap();
+    assert!(
+        far.lines.contain("`memory` has changed"),
+        "{:?}",
+        far.lines.all()
+    );
+}
+
+#[test]
+fn keys_that_change_are_asked_of_new_sessions() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, octet: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, octet.repeat(32)).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).unwrap();
+        format!("[[key]]\nname = 'k'\nfile = '{}'\n", path.display())
+    };
+    let (old, new) = (file("old", "0a"), file("new", "0b"));
+    let exit = |key: &str| {
+        format!(
+            "name = 'exit'\nlisten = '{ANY}'\nexit = ['127.0.0.0/8']\nring = '8MiB'\n{key}\
+             [[channel]]\nkind = 'iwarp/tcp'\nlisten = '{ANY}'\n"
+        )
+    };
+    let mut far = Filed::start(&exit(&old));
+    let via = far.gateway.listen_addr().unwrap();
+    let with = |key: &str| {
+        entry(
+            &format!("{key}{}", door(ANY, echo_server())),
+            via,
+            "key = 'k'",
+        )
+    };
+    let with = |key: &str| with(key).replace("anonymous = true\n", "");
+    let near = Filed::start(&with(&old));
+    let mut stream = connect(near.door(0));
+    echo(&mut stream, 100_000, 1);
+    far.reload(&exit(&new)).unwrap();
+    echo(&mut stream, 100_000, 2);
+    let mut late = Filed::start(&with(&old));
+    assert_reset(late.door(0));
+    late.reload(&with(&new)).unwrap();
+    echo(&mut connect(late.door(0)), 100_000, 3);
+}

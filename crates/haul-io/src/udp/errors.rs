@@ -1,0 +1,115 @@
+//! What the network says of datagrams that were sent: the error queue of a socket (ip(7), `IP_RECVERR`).
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::control::error_of;
+use super::{UdpSocket, message};
+
+/// A datagram did not get to where it was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetworkError {
+    /// Where to. Without the port where this host itself finds it too long.
+    pub to: SocketAddr,
+    /// Why not.
+    pub why: Undelivered,
+    /// This host says so, and not somebody in the network.
+    pub local: bool,
+    quoted: Quoted,
+}
+
+/// The beginning of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Quoted {
+    octets: [u8; QUOTED_MAX],
+    len: usize,
+}
+
+/// Octets that are kept of what the network quotes.
+pub const QUOTED_MAX: usize = 32;
+
+impl NetworkError {
+    /// The beginning of the datagram's payload, as whoever complains quotes it: [`QUOTED_MAX`] octets at most. Nobody vouches
+    /// for complaints: who guesses the ports of a datagram can make them (RFC 5927). Who quotes what cannot be guessed has
+    /// seen it.
+    #[must_use]
+    pub fn quoted(&self) -> &[u8] {
+        &self.quoted.octets[..self.quoted.len]
+    }
+}
+
+/// Why a datagram was not delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Undelivered {
+    /// It is too long for a link on its way, which takes IP packets of `mtu` octets; 0 where the network does not say.
+    TooLong {
+        /// Octets of an IP packet.
+        mtu: u32,
+    },
+    /// Nobody receives at that port.
+    Refused,
+    /// Anything else, as the system's number.
+    Other(i32),
+}
+
+impl UdpSocket {
+    /// The oldest of the network's complaints that was not taken yet; none are kept without
+    /// [`report_errors`](super::UdpOptions::report_errors). A new one is also the error of the next call that sends or
+    /// receives.
+    ///
+    /// # Errors
+    /// Of `recvmsg(2)`.
+    pub fn next_error(&self) -> io::Result<Option<NetworkError>> {
+        loop {
+            let mut octets = [0; QUOTED_MAX];
+            let Some(envelope) = message::receive_error(self.as_fd(), &mut octets)? else {
+                return Ok(None);
+            };
+            let notes = &envelope.control.0[..envelope.control_len];
+            if let (Some(to), Some((why, local))) = (envelope.from.decode(), error_of(notes)) {
+                let len = envelope.bytes;
+                return Ok(Some(NetworkError {
+                    to,
+                    why,
+                    local,
+                    quoted: Quoted { octets, len },
+                }));
+            }
+        }
+    }
+}
+
+/// Whether the error of a call may be the network's answer to an earlier datagram (icmp(7) has the list): then nothing was sent
+/// now, and another attempt will tell.
+#[must_use]
+pub fn may_be_late(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EMSGSIZE
+                | libc::EACCES
+                | libc::ENOPROTOOPT
+                | libc::EOPNOTSUPP
+                | libc::EPROTO
+        )
+    )
+}
+
+/// The largest IP packet that the host's route to `to` takes, octets: of its interface, or less where the host was told by
+/// the network.
+///
+/// # Errors
+/// Of `socket(2)` and `connect(2)`: no route.
+pub fn route_mtu(to: SocketAddr) -> io::Result<u32> {
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.connect(&SockAddr::from(to))?;
+    message::path_mtu(socket.as_fd(), to.is_ipv4())
+}

@@ -1,0 +1,235 @@
+//! GridFTP as Debian has it, from memory to memory between a server on each host: Globus' own TCP, Debian's UDT driver, and the
+//! driver of Longhaul (docs/gridftp.md).
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::tool::{Load, Plan, Told, in_path};
+
+/// What carries the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stack {
+    Tcp,
+    Udt,
+    HaulTcp,
+    HaulUdt,
+}
+
+/// The port of host `b`'s server; that of host `a`'s is the next one.
+const PORT: u16 = 2811;
+/// A server on host `b`. When it is asked to end, it waits for its sessions, which close after their client has gone, and prints its
+/// log and the statistics of the driver.
+const SERVER: &str = r#"
+dir=$1
+shift
+GLOBUS_HOSTNAME=$LAB_B "$@" -p 2811 -control-interface "$LAB_B" -data-interface "$LAB_B" -d ALL -l "$dir/b.log" >&2 &
+server=$!
+finish() {
+  tries=0
+  while test -n "$(cat /proc/$server/task/*/children)" && test $tries -lt 40; do sleep 0.05; tries=$((tries + 1)); done
+  kill $server
+  wait $server
+  cat "$dir/b.log" "$HAUL_XIO_STATS"
+  exit 0
+}
+trap finish TERM
+wait $server
+"#;
+/// The client on host `a`, with a server of its own: it asks the two servers to send to each other.
+const CLIENT: &str = r#"
+dir=$1 seconds=$2 streams=$3
+shift 3
+: >"$HAUL_XIO_STATS"
+GLOBUS_HOSTNAME=$LAB_A "$@" -p 2812 -control-interface "$LAB_A" -data-interface "$LAB_A" -d ALL -l "$dir/a.log" >&2 &
+server=$!
+until grep -qs 'Server started' "$dir/a.log"; do kill -0 $server || exit 1; sleep 0.02; done
+globus-url-copy -t "$seconds" -p "$streams" "ftp://$LAB_A:2812/dev/zero" "ftp://$LAB_B:2811/dev/null" >&2
+status=$?
+tries=0
+while test -n "$(cat /proc/$server/task/*/children)" && test $tries -lt 40; do sleep 0.05; tries=$((tries + 1)); done
+kill $server
+wait $server
+exit $status
+"#;
+
+impl Stack {
+    /// It is the driver of Longhaul that carries.
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, Self::HaulTcp | Self::HaulUdt)
+    }
+
+    /// As the server's `-dc-default` has it.
+    fn driver(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udt => "udt",
+            Self::HaulTcp => "haul:channel=iwarp-tcp",
+            Self::HaulUdt => "haul:channel=iwarp-udt",
+        }
+    }
+
+    /// What each full IPv4 packet holds besides payload: as TCP, as UDT, or UDT with a tagged DDP header and a CRC.
+    pub(super) fn header_bytes(self) -> u16 {
+        match self {
+            Self::Tcp | Self::HaulTcp => 20 + 20 + 12,
+            Self::Udt => 20 + 8 + 16,
+            Self::HaulUdt => 20 + 8 + 16 + 14 + 4,
+        }
+    }
+
+    /// Why it cannot run here, if so. `drivers` is where the driver of Longhaul is, if not where the system looks.
+    pub(super) fn missing(self, drivers: Option<&Path>, load: Load) -> Option<String> {
+        let programs = ["globus-gridftp-server", "globus-url-copy"];
+        if let Some(name) = programs.iter().find(|name| in_path(name).is_none()) {
+            return Some(format!("{name} is not installed"));
+        }
+        if matches!(load, Load::Bytes(_)) {
+            return Some("it sends for a time only, and --bytes was asked for".into());
+        }
+        let own = drivers.map(|folder| folder.join("libglobus_xio_haul_driver.so"));
+        (self.is_ours() && !own.is_some_and(|path| path.is_file()) && !is_installed("haul"))
+            .then(|| "there is no libglobus_xio_haul_driver.so: make it with `make -C c xio OUT=FOLDER` and pass --xio-driver FOLDER".into())
+            .or_else(|| (self == Self::Udt && !is_installed("udt")).then(|| "libglobus-xio-udt-driver is not installed".into()))
+    }
+
+    /// Its command lines.
+    pub(super) fn plan(
+        self,
+        drivers: Option<&Path>,
+        load: Load,
+        streams: u16,
+        dir: &Path,
+    ) -> Result<Plan> {
+        let Load::Seconds(seconds) = load else {
+            bail!("GridFTP sends for a time only");
+        };
+        let before = |script: &str| {
+            let mut words: Vec<OsString> = vec!["env".into()];
+            let mut statistics = OsString::from("HAUL_XIO_STATS=");
+            statistics.push(dir.join("xio.json"));
+            words.push(statistics);
+            if let Some(folder) = drivers {
+                let mut path = OsString::from("LD_LIBRARY_PATH=");
+                path.push(folder);
+                words.push(path);
+            }
+            words.extend(["sh", "-c", script, "gridftp"].map(OsString::from));
+            words.push(dir.into());
+            words
+        };
+        let server = [
+            "globus-gridftp-server",
+            "-aa",
+            "-anonymous-user",
+            "root",
+            "-allow-root",
+            "-home-dir",
+            "/",
+            "-threads",
+            "2",
+            "-dc-whitelist",
+            "tcp,gsi,udt,haul",
+            "-dc-default",
+            self.driver(),
+        ];
+        let (mut at_b, mut at_a) = (before(SERVER), before(CLIENT));
+        at_b.extend(server.map(OsString::from));
+        at_a.extend([seconds.to_string().into(), streams.to_string().into()]);
+        at_a.extend(server.map(OsString::from));
+        Ok(Plan {
+            server: at_b,
+            client: at_a,
+            port: PORT,
+            udp: false,
+            server_ends: false,
+        })
+    }
+
+    /// Reads what the server on host `b` printed. What Longhaul's driver says of itself must say that it carried it.
+    pub(super) fn told(self, server: &str) -> Result<Told> {
+        let stored = server
+            .lines()
+            .rfind(|line| line.contains("Transfer stats:") && line.contains("TYPE=STOR"));
+        let stored = stored.context("the server did not log a transfer")?;
+        let word = |key: &str| {
+            let mut words = stored.split_whitespace();
+            words.find_map(|word| word.strip_prefix(key))
+        };
+        let bytes: u64 = word("NBYTES=").context("no NBYTES")?.parse()?;
+        let end = moment(word("DATE=").context("no DATE")?)?;
+        let begin = moment(word("START=").context("no START")?)?;
+        let carried = carried(server);
+        if self.is_ours() && carried < bytes {
+            bail!("the driver carried {carried} of {bytes} bytes: was it loaded?");
+        }
+        if !self.is_ours() && carried > 0 {
+            bail!("the driver carried what others should have");
+        }
+        Ok(Told {
+            bytes,
+            seconds: (end - begin).rem_euclid(86_400.0),
+            counts_all: false,
+            resent_bytes: 0.0,
+            spans: Vec::new(),
+        })
+    }
+}
+
+/// Bytes that came in by the driver.
+fn carried(server: &str) -> u64 {
+    let lines = server.lines().filter(|line| line.starts_with('{'));
+    let told = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let by_it = told.filter(|told| told["role"] == "passive" && told["channel"] != "tcp");
+    by_it.filter_map(|told| told["rx_bytes"].as_u64()).sum()
+}
+
+/// Seconds of the day, of 20261121205745.264303.
+fn moment(text: &str) -> Result<f64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let part = |from: usize| -> Result<f64> {
+        let digits = whole.get(from..from + 2).context("a short time stamp")?;
+        Ok(digits.parse()?)
+    };
+    let fraction: f64 = format!("0.{fraction}").parse()?;
+    Ok(part(8)? * 3600.0 + part(10)? * 60.0 + part(12)? + fraction)
+}
+
+/// Whether a driver is where the system looks for libraries.
+fn is_installed(driver: &str) -> bool {
+    let file = format!("libglobus_xio_{driver}_driver.so");
+    let folders = ["/usr/local/lib", "/usr/lib", "/usr/lib64"].map(std::path::PathBuf::from);
+    let below = std::fs::read_dir("/usr/lib")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut all = folders.into_iter().chain(below.map(|entry| entry.path()));
+    all.any(|folder| folder.join(&file).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "[9] Sat Nov 21 :: Transfer stats: DATE=20261122000001.250000 NL.EVNT=FTP_INFO START=20261121235958.750000 \
+                       NBYTES=1000 TYPE=STOR CODE=226\n";
+    const STATISTICS: &str = r#"{"role":"passive","channel":"iwarp-udt","rx_bytes":1017}"#;
+
+    #[test]
+    fn a_transfer_is_read_from_the_log() {
+        let told = Stack::Tcp.told(LOG).unwrap();
+        assert_eq!(told.bytes, 1000);
+        assert!((told.seconds - 2.5).abs() < 1e-6);
+        assert!(Stack::Tcp.told("nothing").is_err());
+    }
+
+    #[test]
+    fn what_the_driver_did_not_carry_is_no_result_of_its() {
+        let both = format!("{LOG}{STATISTICS}\n");
+        assert_eq!(Stack::HaulUdt.told(&both).unwrap().bytes, 1000);
+        assert!(Stack::HaulUdt.told(LOG).is_err());
+        assert!(Stack::Tcp.told(&both).is_err());
+    }
+}

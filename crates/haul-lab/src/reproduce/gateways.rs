@@ -1,0 +1,371 @@
+//! One measurement through two gateways, or beside them: hosts `a` and `b` behind `ga` and `gb`, which forward packets as routers do,
+//! and run `haul gateway` where it is asked for.
+
+#![expect(
+    clippy::disallowed_types,
+    reason = "a client and a server of the latency figure, of a few octets"
+)]
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use haul_io::process::Ended;
+use haul_report::machine;
+use serde_json::Value;
+
+use super::bench::Context;
+use super::record::Figure;
+use crate::compare::session::{Running, Stop, spawn};
+use crate::compare::tool::{IPERF_PORT, Load, iperf_spans, plan_iperf};
+use crate::lab::{Engine, Lab};
+use crate::report::Report;
+use crate::scenario::Scenario;
+
+/// Where `gb` takes sessions.
+const SESSIONS_PORT: u16 = 4790;
+/// Where `gb` takes data channels; it names the port to its peer.
+const CHANNELS_PORT: u16 = 4791;
+/// Where the server of [`Gateways::round_trips`] listens.
+pub(super) const ECHO_PORT: u16 = 5202;
+/// What a run may take beyond the time that it sends.
+const SLACK: Duration = Duration::from_secs(30);
+/// Who hears nothing for so long gives up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a gateway may take to finish its connections, s; then it resets them.
+const DRAIN_S: u64 = 1;
+
+/// What is between the gateways, and at the edges.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Way {
+    /// The keys of `[path]`; nothing where the gateways are joined directly.
+    pub(super) path: Option<String>,
+    /// The keys of `[edge]`; nothing where hosts and gateways are joined directly.
+    pub(super) edge: Option<String>,
+}
+
+/// How the gateways are set up.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    /// The data channel, as configurations call it.
+    pub(super) channel: &'static str,
+    /// Octets of the ring: a power of two.
+    pub(super) ring_bytes: u64,
+    /// More keys of the route.
+    pub(super) more: String,
+}
+
+/// The programs at the ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    /// TCP's congestion control.
+    pub(super) congestion: &'static str,
+    pub(super) streams: u16,
+}
+
+/// What a transfer gave.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    /// Payload that the receiver took in the time of the transfer, bits per second.
+    pub(super) whole_bps: f64,
+    /// The same without the beginning.
+    pub(super) later_bps: f64,
+    /// Processor time of each gateway for each 10^9 bytes received, from its start to its end; nothing without gateways.
+    pub(super) cpu_s_per_gb: Option<[f64; 2]>,
+}
+
+/// A lab with or without gateways that run.
+pub(super) struct Gateways<'a> {
+    context: &'a Context<'a>,
+    lab: Lab,
+    /// `ga` and `gb`.
+    running: Option<[Running; 2]>,
+    busy: bool,
+    /// The scenario, and the route.
+    told: String,
+}
+
+impl<'a> Gateways<'a> {
+    /// A fresh lab, and gateways that listen. `port`: what is forwarded to `b`.
+    pub(super) fn start(
+        context: &'a Context<'a>,
+        way: &Way,
+        route: Option<&Route>,
+        port: u16,
+        seed: u64,
+    ) -> Result<Self, Stop> {
+        let busy = machine::settle(context.session.settle) > machine::IDLE_SHARE;
+        let mut scenario = Scenario::parse("reproduce", &way.scenario())?;
+        scenario.seed = scenario.seed.wrapping_add(seed);
+        let told = way.scenario().trim_end().replace('\n', "; ");
+        let told = match route {
+            Some(route) => format!("{told}: {}", route.told()),
+            None => told,
+        };
+        let engine = way.path.as_ref().map_or(Engine::None, |_| Engine::Tun);
+        let mut started = Self {
+            context,
+            lab: Lab::start_with(&scenario, engine)?,
+            running: None,
+            busy,
+            told,
+        };
+        if let Some(route) = route {
+            let far = started.gateway("gb", &far(route, started.address("b")?), SESSIONS_PORT)?;
+            let near = near(route, port, started.address("gb")?, started.address("b")?);
+            let near = started.gateway("ga", &near, port)?;
+            started.running = Some([near, far]);
+        }
+        Ok(started)
+    }
+
+    fn address(&self, host: &str) -> Result<Ipv4Addr> {
+        Ok(self.lab.host(host)?.addresses().v4)
+    }
+
+    /// Runs a gateway and waits until it listens.
+    fn gateway(&self, host: &str, config: &str, port: u16) -> Result<Running, Stop> {
+        let file: PathBuf = self
+            .lab
+            .dir()
+            .hosts_file()
+            .with_file_name(format!("{host}.toml"));
+        std::fs::write(&file, config)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        let session = self.context.session;
+        let drain = DRAIN_S.to_string();
+        let mut line = vec![session.programs.haul.clone().into_os_string()];
+        line.extend(["gateway", "run", "--patience", &drain].map(Into::into));
+        line.push(file.into_os_string());
+        let mut running = spawn(&self.lab, host, &line)?;
+        session.listening_at(&self.lab, host, port, false, &mut running)?;
+        Ok(running)
+    }
+
+    /// Where `a` connects to, to reach `b`.
+    fn target(&self) -> &'static str {
+        if self.running.is_some() { "ga" } else { "b" }
+    }
+
+    /// `iperf3` from `a` to `b` for `seconds`; [`Found::later_bps`] leaves the first `ramp_s` out.
+    pub(super) fn transfer(
+        mut self,
+        flow: Flow,
+        seconds: u32,
+        ramp_s: f64,
+        figure: &mut Figure,
+    ) -> Result<Found, Stop> {
+        let session = self.context.session;
+        let options = ["-C", flow.congestion].map(Into::into);
+        let load = Load::Seconds(seconds);
+        let plan = plan_iperf(
+            &session.programs,
+            self.target(),
+            flow.streams,
+            &options,
+            load,
+            IPERF_PORT,
+        );
+        let words: Vec<_> = plan
+            .client
+            .iter()
+            .map(|word| word.to_string_lossy())
+            .collect();
+        figure.command(format!("{}: a: {}", self.told, words.join(" ")));
+        let mut server = session.serve(&self.lab, &plan)?;
+        let mut client = spawn(&self.lab, "a", &plan.client)?;
+        let limit = Duration::from_secs(seconds.into()) + SLACK;
+        let ended = session.wait(&mut client, limit)?;
+        if !ended.status.success() {
+            return Err(Stop::Failed(client.failure("iperf3", &ended)));
+        }
+        session.end_server(&plan, &mut server)?;
+        let told: Value =
+            serde_json::from_str(&client.stdout()).context("cannot understand iperf3")?;
+        let spans = iperf_spans(&told)?;
+        let bytes: f64 = spans.iter().map(|(_, bytes)| bytes).sum();
+        if bytes <= 0.0 {
+            return Err(Stop::Failed(anyhow!("nothing arrived")));
+        }
+        let seconds = f64::from(seconds);
+        let rate = |from: f64, to: f64| bytes_between(&spans, from, to) * 8.0 / (to - from);
+        let cpu = self.end(figure)?;
+        Ok(Found {
+            whole_bps: rate(0.0, seconds),
+            later_bps: rate(ramp_s, seconds),
+            cpu_s_per_gb: cpu.map(|ends| ends.map(|end| cpu_s(&end) / (bytes / 1e9))),
+        })
+    }
+
+    /// One byte there and back, again and again, for so long: each round trip in µs. A connection that is warm: its first tenth is left out.
+    pub(super) fn round_trips(
+        mut self,
+        time: Duration,
+        figure: &mut Figure,
+    ) -> Result<Vec<f64>, Stop> {
+        let target = SocketAddr::from((self.address(self.target())?, ECHO_PORT));
+        let (a, b) = (self.lab.host("a")?, self.lab.host("b")?);
+        let own = SocketAddr::from((b.addresses().v4, ECHO_PORT));
+        let listener = b.netns().run(|| TcpListener::bind(own))??;
+        let times = std::thread::scope(|scope| {
+            let echo = scope.spawn(|| echo(&listener));
+            let asked = a.netns().run(|| ask(target, time))?;
+            if asked.is_err() {
+                // Whoever was not reached would wait for ever.
+                let _ = b.netns().run(|| TcpStream::connect(own))?;
+            }
+            echo.join().map_err(|_| anyhow!("the server panicked"))??;
+            asked
+        })?;
+        self.end(figure)?;
+        let warm = times.len() / 10;
+        Ok(times[warm..].to_vec())
+    }
+
+    /// Ends the gateways, and says what was wrong with the path.
+    fn end(&mut self, figure: &mut Figure) -> Result<Option<[Ended; 2]>, Stop> {
+        let limit = Duration::from_secs(DRAIN_S) + SLACK;
+        let mut ended = None;
+        if let Some([mut near, mut far]) = self.running.take() {
+            let near = self.context.session.end(&mut near, limit)?;
+            ended = Some([near, self.context.session.end(&mut far, limit)?]);
+        }
+        let stats = self.lab.stats();
+        if stats.path.is_some() {
+            for warning in Report::from(stats).warnings() {
+                figure.warn(warning);
+            }
+        }
+        if self.busy && !self.context.quick {
+            figure.warn("others kept the processors busy before a measurement".into());
+        }
+        Ok(ended)
+    }
+}
+
+impl Way {
+    /// The scenario.
+    pub(super) fn scenario(&self) -> String {
+        let path = self.path.as_deref().unwrap_or("rtt = \"0ms\"\n");
+        let edge = self
+            .edge
+            .as_ref()
+            .map_or_else(String::new, |edge| format!("[edge]\n{edge}"));
+        format!("topology = \"gateways\"\n[path]\n{path}{edge}")
+    }
+}
+
+impl Route {
+    /// What is particular about it, on one line.
+    fn told(&self) -> String {
+        let more = self.more.trim_end().replace('\n', "; ");
+        format!(
+            "gateways by {}, ring = {}; {more}",
+            self.channel, self.ring_bytes
+        )
+    }
+}
+
+/// The configuration of `ga`.
+fn near(route: &Route, port: u16, far: Ipv4Addr, b: Ipv4Addr) -> String {
+    let Route {
+        channel,
+        ring_bytes,
+        more,
+    } = route;
+    format!(
+        "name = \"ga\"\nanonymous = true\n[[door]]\nkind = \"forward\"\nlisten = \"0.0.0.0:{port}\"\nto = \"{b}:{port}\"\n\
+         [[route]]\nto = [\"*\"]\nvia = [\"{far}:{SESSIONS_PORT}\"]\nchannels = [\"{channel}\"]\nring = {ring_bytes}\n{more}"
+    )
+}
+
+/// The configuration of `gb`.
+fn far(route: &Route, b: Ipv4Addr) -> String {
+    let Route {
+        channel,
+        ring_bytes,
+        ..
+    } = route;
+    format!(
+        "name = \"gb\"\nlisten = \"0.0.0.0:{SESSIONS_PORT}\"\nanonymous = true\nexit = [\"{b}/32\"]\nring = {ring_bytes}\n\
+         [[channel]]\nkind = \"{channel}\"\nlisten = \"0.0.0.0:{CHANNELS_PORT}\"\n"
+    )
+}
+
+/// What came between two times, of a span in proportion. Spans follow each other from 0 on.
+fn bytes_between(spans: &[(f64, f64)], from: f64, to: f64) -> f64 {
+    let mut begin = 0.0;
+    let mut found = 0.0;
+    for &(length, bytes) in spans {
+        let end = begin + length;
+        let overlap = end.min(to) - begin.max(from);
+        if overlap > 0.0 {
+            found += bytes * overlap / length;
+        }
+        begin = end;
+    }
+    found
+}
+
+fn cpu_s(ended: &Ended) -> f64 {
+    (ended.user + ended.system).as_secs_f64()
+}
+
+/// Sends every byte back that a client sends, until it closes.
+fn echo(listener: &TcpListener) -> Result<()> {
+    let (mut stream, _) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut byte = [0];
+    while stream.read(&mut byte)? > 0 {
+        stream.write_all(&byte)?;
+    }
+    Ok(())
+}
+
+/// The time of each round trip, µs.
+fn ask(target: SocketAddr, time: Duration) -> Result<Vec<f64>> {
+    let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let begin = Instant::now();
+    let mut times = Vec::new();
+    let mut byte = [0x5a];
+    while begin.elapsed() < time {
+        let sent = Instant::now();
+        stream.write_all(&byte)?;
+        stream.read_exact(&mut byte).context("no answer")?;
+        times.push(sent.elapsed().as_secs_f64() * 1e6);
+    }
+    ensure!(!times.is_empty(), "there was no time for a round trip");
+    Ok(times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_counted_between_two_times() {
+        let spans = [(1.0, 100.0), (1.0, 300.0), (2.0, 800.0)];
+        let between = |from, to| bytes_between(&spans, from, to);
+        assert!((between(0.0, 4.0) - 1200.0).abs() < 1e-9);
+        assert!((between(0.5, 1.5) - 200.0).abs() < 1e-9);
+        assert!((between(2.0, 3.0) - 400.0).abs() < 1e-9);
+        assert!((between(4.0, 9.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_client_has_its_answers_and_its_end_ends_the_server() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let target = listener.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| echo(&listener));
+            let times = ask(target, Duration::from_millis(10)).unwrap();
+            assert!(times.iter().all(|&time| time > 0.0));
+            server.join().unwrap().unwrap();
+        });
+    }
+}

@@ -1,0 +1,919 @@
+//! "Evaluating High Performance Data Transfer with RDMA-based Protocols in Wide-Area Networks", Kissel and Swany, 2012, §V.A
+//! and C: figures 5, 6, 7 and 9; of §VI figure 10; and the latency that gateways add, which the paper does not measure.
+//!
+//! What the project claims beyond the paper stands beside the paper's claims and says so.
+
+use std::time::Duration;
+
+use super::bench::Context;
+use super::cells::{Cell, How, lasts, measure};
+use super::gateways::{ECHO_PORT, Flow, Found, Gateways, Route, Way};
+use super::record::{Along, Claim, Figure, Sample, chart};
+use super::{Experiment, unknown};
+use crate::compare::session::Stop;
+use crate::compare::tool::{IPERF_PORT, no_congestion_control};
+use haul_report::stats::median;
+
+/// The paper.
+pub(super) const TITLE: &str = "Evaluating High Performance Data Transfer with RDMA-based Protocols in Wide-Area Networks \
+                                (Kissel, Swany, 2012), section V: gateways";
+
+/// The emulated path, which this machine can carry beside four programs.
+const RATE_BPS: u64 = 500_000_000;
+/// Payload of TCP with time stamps in a packet of 1500 bytes.
+const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
+/// What a gateway's channel has to have of a path's goodput.
+const SHARE: f64 = 95.0;
+/// Regions of a ring, as gateways have them unless told otherwise, and the least octets of one.
+const REGIONS: u64 = 8;
+const REGION_BYTES_MIN: u64 = 1 << 20;
+/// The beginning that is left out of "once it has begun", s, and half of a run at most.
+const RAMP_S: f64 = 5.0;
+/// Figure 9: the policer has half of the path's rate; the round trip is the paper's.
+const POLICED_BPS: u64 = RATE_BPS / 2;
+const POLICED_RTT_MS: u32 = 120;
+
+/// The channel that long paths are for.
+const CHANNEL: &str = "iwarp/udt";
+const CHANNELS: [&str; 5] = ["iwarp/udt", "iwarp/tcp", "tcp", "udp", "udt"];
+
+const CUBIC: &str = "cubic";
+const BBR: &str = "BBR";
+const GATEWAYS: &str = "cubic, gateways";
+const DIRECTLY: &str = "directly";
+const THROUGH: &str = "through two gateways";
+
+/// A line of figures 6 and 9.
+struct Line {
+    name: &'static str,
+    flow: Flow,
+    gateways: bool,
+    /// It is measured with `--quick`, too.
+    quick: bool,
+}
+
+const fn line(
+    name: &'static str,
+    congestion: &'static str,
+    streams: u16,
+    gateways: bool,
+    quick: bool,
+) -> Line {
+    Line {
+        name,
+        flow: Flow {
+            congestion,
+            streams,
+        },
+        gateways,
+        quick,
+    }
+}
+
+/// In the order of their turns.
+const LINES: [Line; 8] = [
+    line(CUBIC, "cubic", 1, false, true),
+    line("cubic × 8", "cubic", 8, false, true),
+    line(BBR, "bbr", 1, false, true),
+    line("BBR × 8", "bbr", 8, false, false),
+    line(GATEWAYS, "cubic", 1, true, true),
+    line("cubic × 8, gateways", "cubic", 8, true, true),
+    line("BBR, gateways", "bbr", 1, true, false),
+    line("BBR × 8, gateways", "bbr", 8, true, false),
+];
+
+/// What loses packets in figure 6: charts for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Loss {
+    /// Packets that the path between the gateways loses of a million.
+    wan_ppm: u32,
+    /// Packets that the edges, of [`EDGE`], lose of a million each; nothing where there are none, but cables.
+    edge_ppm: Option<u32>,
+    /// Round trips with `--quick`, ms.
+    quick_rtts_ms: &'static [u32],
+}
+
+const fn wan(wan_ppm: u32, quick_rtts_ms: &'static [u32]) -> Loss {
+    Loss {
+        wan_ppm,
+        edge_ppm: None,
+        quick_rtts_ms,
+    }
+}
+
+const fn edges(edge_ppm: u32, quick_rtts_ms: &'static [u32]) -> Loss {
+    Loss {
+        wan_ppm: 0,
+        edge_ppm: Some(edge_ppm),
+        quick_rtts_ms,
+    }
+}
+
+const LOSSES: [Loss; 7] = [
+    wan(0, &[20, 120]),
+    wan(10, &[]),
+    wan(100, &[20, 120]),
+    wan(1000, &[]),
+    edges(0, &[]),
+    edges(10, &[]),
+    edges(100, &[120]),
+];
+/// The paper's edges; twice as fast as the path, so that it limits.
+const EDGE: &str = "rtt = \"2ms\"\nrate = \"1Gbit\"\n";
+
+/// The figures.
+pub(super) fn experiments() -> Vec<Experiment> {
+    vec![
+        channels(),
+        distance(),
+        rings(),
+        policer(),
+        sending(),
+        egress(),
+        latency(),
+    ]
+}
+
+fn channels() -> Experiment {
+    Experiment {
+        lasts: unknown,
+        run: over_channels,
+        about: || Figure {
+            number: 5,
+            title: "Data channels between gateways",
+            about: "iperf3 with 1 to 16 connections of TCP (cubic) through two gateways that are joined directly: what the \
+                    processors allow, of which all the programs share the same few. Processor time is of both gateways.",
+            charts: vec![
+                chart("Goodput", "Mbit/s", Along::Connections),
+                chart(
+                    "Processor time of both gateways for 10^9 bytes",
+                    "s",
+                    Along::Connections,
+                ),
+                chart(
+                    "Of it, the egress gateway (the paper's figure 11)",
+                    "s",
+                    Along::Connections,
+                ),
+            ],
+            judges: vec![|figure| {
+                let best = |series: &str| most(figure, 0, series);
+                let both = best("iwarp/udt").zip(best("tcp"));
+                Claim::new(
+                    "paper: RDMA carries more than the TCP channel (9.7 against 8.1 Gbit/s)",
+                    both.map(|(rdma, tcp)| (format!("{:.2} times TCP", rdma / tcp), rdma > tcp)),
+                )
+            }],
+            ..Figure::default()
+        },
+    }
+}
+
+fn distance() -> Experiment {
+    Experiment {
+        lasts: unknown,
+        run: over_distance,
+        about: || Figure {
+            number: 6,
+            title: "TCP over the round trip between gateways, directly and through them",
+            about: "iperf3 with one and with 8 streams of unmodified TCP over a path of 500 Mbit/s: first the path loses \
+                    packets, between edges without delay; then the edges do, of 1 Gbit/s and 2 ms each, as in the paper. What \
+                    the receiver took, as a share of what packets full of TCP's payload can carry. The paper's GridFTP is not \
+                    run: its data connections go to ports that it names itself, which a door of kind forward does not carry.",
+            judges: vec![
+                |figure| {
+                    gain_claim(
+                        figure,
+                        edges(0, &[]),
+                        1.2,
+                        "paper: one stream at 120 ms without loss gains 20 %",
+                    )
+                },
+                |figure| {
+                    gain_claim(
+                        figure,
+                        edges(10, &[]),
+                        3.0,
+                        "paper: one stream at 120 ms has more than 3 times where edges lose 1e-5",
+                    )
+                },
+                |figure| {
+                    gain_claim(
+                        figure,
+                        edges(100, &[]),
+                        6.0,
+                        "paper: one stream at 120 ms has more than 6 times where edges lose 1e-4",
+                    )
+                },
+                |figure| {
+                    let charts = LOSSES
+                        .into_iter()
+                        .filter_map(|loss| found(figure, &loss.begun_title()));
+                    let least = charts.filter_map(|chart| least(figure, chart, GATEWAYS));
+                    Claim::new(
+                        "project: one stream through gateways has at least 95 % of the goodput in every cell, once it has begun",
+                        least
+                            .reduce(f64::min)
+                            .map(|least| (format!("{least:.1} % in the worst"), least >= SHARE)),
+                    )
+                },
+                bbr_claim,
+            ],
+            ..Figure::default()
+        },
+    }
+}
+
+fn rings() -> Experiment {
+    Experiment {
+        lasts: unknown,
+        run: over_rings,
+        about: || Figure {
+            number: 7,
+            title: "Size of the ring over the round trip",
+            about: "One stream of TCP (cubic) through gateways whose rings have so many octets, in 8 regions, over a path of \
+                    500 Mbit/s: the share of the goodput once it has begun.",
+            charts: vec![chart(
+                "Share of the path's goodput once it has begun",
+                "%",
+                Along::Milliseconds,
+            )],
+            judges: vec![ring_claim],
+            ..Figure::default()
+        },
+    }
+}
+
+fn policer() -> Experiment {
+    Experiment {
+        lasts: unknown,
+        run: over_bursts,
+        about: || Figure {
+            number: 9,
+            title: "A policer at half the path's rate",
+            about: "A token bucket of 250 Mbit/s that drops, on a path of 500 Mbit/s and 120 ms, by the burst that it lets \
+                    pass. The gateways are told its rate and burst; TCP is not. Share of what the policed rate can carry.",
+            charts: vec![
+                chart(
+                    "Share of the policed goodput once it has begun",
+                    "%",
+                    Along::Burst,
+                ),
+                chart(
+                    "Share of the policed goodput from the start",
+                    "%",
+                    Along::Burst,
+                ),
+            ],
+            judges: vec![
+                |figure| {
+                    let found = least(figure, 0, GATEWAYS);
+                    Claim::new(
+                        "project: gateways have at least 95 % of the policed goodput at every burst from 64 KiB on",
+                        found.map(|found| (format!("{found:.1} % in the worst"), found >= SHARE)),
+                    )
+                },
+                |figure| {
+                    let both = least(figure, 0, GATEWAYS).zip(most(figure, 0, CUBIC));
+                    Claim::new(
+                        "paper: paced RDMA saturates a policed path, TCP does not",
+                        both.map(|(ours, tcp)| {
+                            (
+                                format!("{ours:.1} % at the least, one stream of cubic {tcp:.1} % at the most"),
+                                ours > tcp,
+                            )
+                        }),
+                    )
+                },
+            ],
+            ..Figure::default()
+        },
+    }
+}
+
+/// Octets that messages of 1 MiB go round in, figure 10.
+const RINGS: [u32; 5] = [1 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30];
+const WRITE: &str = "TCP";
+const SPLICE: &str = "TCP, splice";
+const RDMA: &str = "RDMA, iWARP/TCP";
+
+fn sending() -> Experiment {
+    Experiment {
+        lasts: |context| lasts(context, &sending_cells(context)),
+        run: |context, figure| {
+            let mut why = None;
+            let measured = measure(
+                context,
+                figure,
+                &sending_cells(context),
+                |figure, cell, found, _| {
+                    let [sender, _] = &found.ends;
+                    for (chart, value) in [sender.cpu_s_per_gb, sender.cache_references]
+                        .into_iter()
+                        .enumerate()
+                    {
+                        if let Some(value) = value {
+                            figure.charts[chart].add(&cell.series, cell.at, Sample::of(value));
+                        }
+                    }
+                    why = why.take().or_else(|| sender.no_counters.clone());
+                },
+            );
+            if let Some(why) = why {
+                figure.warn(format!("accesses to the cache are not counted: {why}"));
+            }
+            figure.charts.retain(|chart| !chart.series.is_empty());
+            measured
+        },
+        about: || Figure {
+            number: 10,
+            title: "What sending takes, by write, by splice and by RDMA",
+            about: "haul bench run between hosts joined directly, messages of 1 MiB that go round in so much memory: what the \
+                    sender's process takes. RDMA is software here; the paper's was a card.",
+            charts: vec![
+                chart("Sender's processor time for 10^9 bytes", "s", Along::Bytes),
+                chart(
+                    "Sender's accesses to the last level of cache for a byte",
+                    "accesses",
+                    Along::Bytes,
+                ),
+            ],
+            judges: vec![
+                |figure| {
+                    sending_claim(
+                        figure,
+                        SPLICE,
+                        0.8,
+                        "paper: splice takes significantly less than write",
+                    )
+                },
+                |figure| {
+                    sending_claim(
+                        figure,
+                        RDMA,
+                        0.05,
+                        "paper: RDMA takes over 95 % less than write",
+                    )
+                },
+            ],
+            ..Figure::default()
+        },
+    }
+}
+
+fn sending_cells(context: &Context<'_>) -> Vec<Cell> {
+    let rings = RINGS.into_iter().step_by(if context.quick { 2 } else { 1 });
+    let kinds = [
+        (WRITE, "tcp", ""),
+        (SPLICE, "tcp", " --send splice"),
+        (RDMA, "iwarp-tcp", " --depth 16"),
+    ];
+    let cell = |bytes: u32, (series, engine, more): (&str, &'static str, &str)| {
+        let options = format!("--message 1MiB --memory {bytes}{more}");
+        Cell::new(0, series, bytes, How::Run(engine, options))
+    };
+    rings
+        .flat_map(|bytes| kinds.map(|kind| cell(bytes, kind)))
+        .collect()
+}
+
+/// The median of what it takes by what write takes, over all sizes.
+fn sending_claim(figure: &Figure, series: &str, most: f64, words: &str) -> Claim {
+    let ratio =
+        |&bytes: &u32| Some(figure.value(0, series, bytes)? / figure.value(0, WRITE, bytes)?);
+    let ratio = median(RINGS.iter().filter_map(ratio).collect());
+    Claim::new(
+        format!("{words} (processor time; agrees up to {most} times)"),
+        ratio.map(|ratio| (format!("{ratio:.2} times"), ratio <= most)),
+    )
+}
+
+fn egress() -> Experiment {
+    Experiment {
+        lasts: unknown,
+        run: |_, figure| {
+            figure.not_run = Some(
+                "not run by itself: figure 5 has the processor time of the egress gateway by channel and connections; a \
+                 gateway has no choice between splice and write, so that there is nothing to compare"
+                    .into(),
+            );
+            Ok(())
+        },
+        about: || Figure {
+            number: 11,
+            title: "Processor time of the egress gateway",
+            about: "In the paper splice takes 40 to 50 % off the processor time of the gateway that writes to the edge, and \
+                    splice with RDMA leaves 6 to 7 % of a core.",
+            ..Figure::default()
+        },
+    }
+}
+
+fn latency() -> Experiment {
+    Experiment {
+        lasts: unknown,
+        run: request_and_response,
+        about: || Figure {
+            number: 12,
+            title: "Latency that two gateways add (no figure of the paper)",
+            about: "One byte there and back over one warm TCP connection, again and again, without an emulated path: \
+                    forwarded by the kernels of the gateways' hosts, and through the gateways.",
+            charts: vec![
+                chart("Round trip, median", "µs", Along::Nothing),
+                chart("Round trip, 99 of 100 are less", "µs", Along::Nothing),
+            ],
+            judges: vec![|figure| {
+                let both = figure
+                    .value(0, THROUGH, 0)
+                    .zip(figure.value(0, DIRECTLY, 0));
+                let added = both.map(|(through, direct)| through - direct);
+                Claim::new(
+                    "project: a request and its response take at most 200 µs more through two gateways (median)",
+                    added.map(|added| (format!("{added:.0} µs more"), added <= 200.0)),
+                )
+            }],
+            ..Figure::default()
+        },
+    }
+}
+
+fn over_channels(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    let way = Way::default();
+    let connections: &[u16] = if context.quick {
+        &[1, 8]
+    } else {
+        &[1, 2, 4, 8, 16]
+    };
+    let routes: Vec<Route> = CHANNELS
+        .into_iter()
+        .map(|channel| Route {
+            channel,
+            ..route(0)
+        })
+        .collect();
+    let mut there = Vec::new();
+    for route in &routes {
+        match Gateways::start(context, &way, Some(route), ECHO_PORT, 0) {
+            Ok(_) => there.push(route),
+            Err(Stop::Failed(why)) => {
+                figure.warn(format!("{} is left out: {why:#}", route.channel));
+            }
+            Err(stop) => return Err(stop),
+        }
+    }
+    for &streams in connections {
+        let flow = Flow {
+            congestion: "cubic",
+            streams,
+        };
+        let at = streams.into();
+        for repetition in 0..context.repeat {
+            if let Some(found) = run(context, figure, DIRECTLY, &way, None, flow, repetition)? {
+                figure.charts[0].add(DIRECTLY, at, Sample::of(found.later_bps / 1e6));
+            }
+            for &route in &there {
+                let name = route.channel;
+                let found = run(context, figure, name, &way, Some(route), flow, repetition)?;
+                if let Some(found) = found {
+                    add(figure, 0, name, at, &found, found.later_bps / 1e6);
+                    figure.charts[1].add(name, at, cpu(&found));
+                    if let Some([_, egress]) = found.cpu_s_per_gb {
+                        figure.charts[2].add(name, at, Sample::of(egress));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn over_distance(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    let lines = lines(context, figure);
+    for loss in LOSSES {
+        let rtts: &[u32] = if context.quick {
+            loss.quick_rtts_ms
+        } else {
+            &[0, 20, 60, 120, 300]
+        };
+        for &rtt_ms in rtts {
+            let way = loss.way(rtt_ms);
+            let route = route(rtt_ms);
+            for repetition in 0..context.repeat {
+                for line in &lines {
+                    let told = format!("{}, {rtt_ms} ms, {}", line.name, loss.told());
+                    let route = line.gateways.then_some(&route);
+                    let found = run(context, figure, &told, &way, route, line.flow, repetition)?;
+                    let Some(found) = found else { continue };
+                    let share = |bps: f64| 100.0 * bps / goodput_bps(RATE_BPS, loss.wan_ppm);
+                    let (later, whole) = (share(found.later_bps), share(found.whole_bps));
+                    let at = made(figure, &loss.begun_title(), "%");
+                    add(figure, at, line.name, rtt_ms, &found, later);
+                    let at = made(figure, &loss.whole_title(), "%");
+                    add(figure, at, line.name, rtt_ms, &found, whole);
+                    if line.gateways {
+                        let at = made(figure, &loss.processor_time(), "s");
+                        figure.charts[at].add(line.name, rtt_ms, cpu(&found));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn over_rings(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    let (rtts, rings): (&[u32], &[u64]) = if context.quick {
+        (&[20, 120], &[8, 32])
+    } else {
+        (&[20, 60, 120, 200, 300], &[8, 16, 32, 64, 128])
+    };
+    for &rtt_ms in rtts {
+        let way = Way {
+            path: Some(path(rtt_ms, 0)),
+            edge: None,
+        };
+        for repetition in 0..context.repeat {
+            for &mib in rings {
+                let route = Route {
+                    ring_bytes: mib << 20,
+                    ..route(rtt_ms)
+                };
+                let name = ring_name(mib);
+                let told = format!("a ring of {name}, {rtt_ms} ms");
+                let flow = LINES[0].flow;
+                let found = run(context, figure, &told, &way, Some(&route), flow, repetition)?;
+                let Some(found) = found else { continue };
+                let share = 100.0 * found.later_bps / goodput_bps(RATE_BPS, 0);
+                add(figure, 0, &name, rtt_ms, &found, share);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn over_bursts(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    let bursts: &[u32] = if context.quick {
+        &[64, 1024]
+    } else {
+        &[64, 128, 256, 512, 1024, 2048, 4096]
+    };
+    let lines = lines(context, figure);
+    // Through the gateways it makes no difference what their neighbours' TCP is.
+    let lines = || {
+        lines
+            .iter()
+            .filter(|line| !line.gateways || line.name == GATEWAYS)
+    };
+    for &kib in bursts {
+        let policer =
+            format!("policer = {{ rate = \"{POLICED_BPS}bit\", burst = \"{kib}KiB\" }}\n");
+        let way = Way {
+            path: Some(path(POLICED_RTT_MS, 0) + &policer),
+            edge: None,
+        };
+        let route = Route {
+            more: format!("rate = \"{POLICED_BPS}bit\"\nburst = \"{kib}KiB\"\n"),
+            ..route(POLICED_RTT_MS)
+        };
+        for repetition in 0..context.repeat {
+            for line in lines() {
+                let told = format!("{}, a burst of {kib} KiB", line.name);
+                let route = line.gateways.then_some(&route);
+                let found = run(context, figure, &told, &way, route, line.flow, repetition)?;
+                let Some(found) = found else { continue };
+                let share = |bps: f64| 100.0 * bps / goodput_bps(POLICED_BPS, 0);
+                let at = kib << 10;
+                add(figure, 0, line.name, at, &found, share(found.later_bps));
+                add(figure, 1, line.name, at, &found, share(found.whole_bps));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn request_and_response(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
+    let time = Duration::from_millis(context.time_ms.min(2000));
+    let through = route(0);
+    for repetition in 0..context.repeat {
+        for (name, route) in [(DIRECTLY, None), (THROUGH, Some(&through))] {
+            let lab = Gateways::start(
+                context,
+                &Way::default(),
+                route,
+                ECHO_PORT,
+                repetition.into(),
+            )?;
+            let mut times = lab.round_trips(time, figure)?;
+            times.sort_by(f64::total_cmp);
+            let late = times.get(times.len() * 99 / 100).copied();
+            if let Some((median, late)) = median(times).zip(late) {
+                figure.charts[0].add(name, 0, Sample::of(median));
+                figure.charts[1].add(name, 0, Sample::of(late));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A path between the gateways: the keys of `[path]`.
+fn path(rtt_ms: u32, loss_ppm: u32) -> String {
+    let loss = f64::from(loss_ppm) / 1e6;
+    format!("rate = \"{RATE_BPS}bit\"\nrtt = \"{rtt_ms}ms\"\nloss = {loss:?}\n")
+}
+
+/// A route whose ring suits the round trip: twice what is in flight, since a queue may hold as much again, and the regions
+/// that are being filled and drained.
+fn route(rtt_ms: u32) -> Route {
+    let bytes = 2 * bdp_bytes(rtt_ms) * REGIONS / (REGIONS - 2);
+    Route {
+        channel: CHANNEL,
+        ring_bytes: bytes.next_power_of_two().max(REGIONS * REGION_BYTES_MIN),
+        more: String::new(),
+    }
+}
+
+/// Octets in flight.
+fn bdp_bytes(rtt_ms: u32) -> u64 {
+    RATE_BPS / 8 * u64::from(rtt_ms) / 1000
+}
+
+/// The most payload of TCP per second, bits.
+fn goodput_bps(rate_bps: u64, loss_ppm: u32) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^53")]
+    let rate_bps = rate_bps as f64;
+    rate_bps * PAYLOAD_SHARE * (1.0 - f64::from(loss_ppm) / 1e6)
+}
+
+/// What can run here; says why others cannot.
+fn lines(context: &Context<'_>, figure: &mut Figure) -> Vec<&'static Line> {
+    let mut there = Vec::new();
+    for line in LINES.iter().filter(|line| line.quick || !context.quick) {
+        match no_congestion_control(line.flow.congestion) {
+            Some(why) => figure.warn(format!("{} is left out: {why}", line.flow.congestion)),
+            None => there.push(line),
+        }
+    }
+    there
+}
+
+/// One transfer. One that fails makes the figure a failure, and the others go on.
+fn run(
+    context: &Context<'_>,
+    figure: &mut Figure,
+    told: &str,
+    way: &Way,
+    route: Option<&Route>,
+    flow: Flow,
+    repetition: u16,
+) -> Result<Option<Found>, Stop> {
+    let seconds = u32::try_from(context.time_ms.div_ceil(1000)).unwrap_or(u32::MAX);
+    let ramp_s = RAMP_S.min(f64::from(seconds) / 2.0);
+    let found = Gateways::start(context, way, route, IPERF_PORT, repetition.into())
+        .and_then(|lab| lab.transfer(flow, seconds, ramp_s, figure));
+    match found {
+        Ok(found) => {
+            let cpu = found.cpu_s_per_gb.map_or_else(String::new, |[near, far]| {
+                format!(", gateways {near:.2} and {far:.2} s/GB")
+            });
+            eprintln!(
+                "  {told}: {:.0} Mbit/s, {:.0} from the start{cpu}",
+                found.later_bps / 1e6,
+                found.whole_bps / 1e6
+            );
+            Ok(Some(found))
+        }
+        Err(Stop::Failed(why)) => {
+            let why = format!("{told}: {why:#}");
+            eprintln!("  {why}");
+            figure.failed.get_or_insert(why);
+            Ok(None)
+        }
+        Err(stop) => Err(stop),
+    }
+}
+
+fn add(figure: &mut Figure, chart: usize, series: &str, at: u32, found: &Found, value: f64) {
+    let sample = Sample {
+        cpu_s_per_gb: found.cpu_s_per_gb.map(|[near, far]| near + far),
+        ..Sample::of(value)
+    };
+    figure.charts[chart].add(series, at, sample);
+}
+
+fn cpu(found: &Found) -> Sample {
+    Sample::of(found.cpu_s_per_gb.map_or(0.0, |[near, far]| near + far))
+}
+
+fn ring_name(mib: u64) -> String {
+    format!("{mib} MiB")
+}
+
+fn values(figure: &Figure, chart: usize, series: &str) -> impl Iterator<Item = f64> {
+    let series = figure
+        .charts
+        .get(chart)
+        .and_then(|chart| chart.series(series));
+    series
+        .into_iter()
+        .flat_map(|series| &series.points)
+        .map(|point| point.value)
+}
+
+fn least(figure: &Figure, chart: usize, series: &str) -> Option<f64> {
+    values(figure, chart, series).reduce(f64::min)
+}
+
+fn most(figure: &Figure, chart: usize, series: &str) -> Option<f64> {
+    values(figure, chart, series).reduce(f64::max)
+}
+
+impl Loss {
+    /// In words.
+    fn told(self) -> String {
+        match self.edge_ppm {
+            Some(ppm) => format!("each edge of 2 ms loses {ppm} of a million"),
+            None => format!("the path loses {} of a million", self.wan_ppm),
+        }
+    }
+
+    fn way(self, rtt_ms: u32) -> Way {
+        let edge = |ppm| format!("{EDGE}loss = {:?}\n", f64::from(ppm) / 1e6);
+        Way {
+            path: Some(path(rtt_ms, self.wan_ppm)),
+            edge: self.edge_ppm.map(edge),
+        }
+    }
+
+    /// Titles of the charts.
+    fn begun_title(self) -> String {
+        format!("Goodput once it has begun, where {}", self.told())
+    }
+
+    fn whole_title(self) -> String {
+        format!("Goodput from the start, where {}", self.told())
+    }
+
+    fn processor_time(self) -> String {
+        format!(
+            "Processor time of both gateways for 10^9 bytes, where {}",
+            self.told()
+        )
+    }
+}
+
+/// The number of a chart over round trips; it is made if there is none.
+fn made(figure: &mut Figure, title: &str, unit: &'static str) -> usize {
+    found(figure, title).unwrap_or_else(|| {
+        figure.charts.push(chart(title, unit, Along::Milliseconds));
+        figure.charts.len() - 1
+    })
+}
+
+fn found(figure: &Figure, title: &str) -> Option<usize> {
+    figure.charts.iter().position(|chart| chart.title == title)
+}
+
+/// One stream at 120 ms from the start, through gateways and directly.
+fn gain_claim(figure: &Figure, loss: Loss, times: f64, words: &str) -> Claim {
+    let value = |series| figure.value(found(figure, &loss.whole_title())?, series, 120);
+    let both = value(GATEWAYS).zip(value(CUBIC));
+    Claim::new(
+        words,
+        both.map(|(ours, tcp)| (format!("{:.2} times", ours / tcp), ours >= times * tcp)),
+    )
+}
+
+/// One stream of cubic through gateways against one stream of BBR directly, wherever packets are lost or the round trip is 50
+/// ms or more.
+fn bbr_claim(figure: &Figure) -> Claim {
+    let mut worst: Option<(f64, String)> = None;
+    for loss in LOSSES {
+        let Some(chart) = found(figure, &loss.whole_title()) else {
+            continue;
+        };
+        let lossy = loss.wan_ppm > 0 || loss.edge_ppm.is_some_and(|ppm| ppm > 0);
+        let rtts = figure.charts[chart].sizes();
+        for rtt_ms in rtts.into_iter().filter(|&rtt_ms| lossy || rtt_ms >= 50) {
+            let value = |series| figure.value(chart, series, rtt_ms);
+            let Some((ours, bbr)) = value(GATEWAYS).zip(value(BBR)) else {
+                continue;
+            };
+            let ratio = ours / bbr;
+            if worst.as_ref().is_none_or(|(worst, _)| ratio < *worst) {
+                let told = format!(
+                    "{ratio:.2} times in the worst: {rtt_ms} ms, {}",
+                    loss.told()
+                );
+                worst = Some((ratio, told));
+            }
+        }
+    }
+    Claim::new(
+        "project: beats one stream of BBR, from the start, wherever packets are lost or the round trip is 50 ms or more",
+        worst.map(|(ratio, told)| (told, ratio > 1.0)),
+    )
+}
+
+/// Full rate wherever the ring holds what is in flight, and the regions that are being filled and drained.
+fn ring_claim(figure: &Figure) -> Claim {
+    let mut worst: Option<(f64, String)> = None;
+    for series in figure.charts.iter().flat_map(|chart| &chart.series) {
+        let Some(bytes) = ring_bytes(&series.name) else {
+            continue;
+        };
+        let enough = |rtt_ms| bytes >= bdp_bytes(rtt_ms) * REGIONS / (REGIONS - 2);
+        for point in series.points.iter().filter(|point| enough(point.at)) {
+            if worst.as_ref().is_none_or(|(worst, _)| point.value < *worst) {
+                let told = format!(
+                    "{:.1} % in the worst: {}, {} ms",
+                    point.value, series.name, point.at
+                );
+                worst = Some((point.value, told));
+            }
+        }
+    }
+    Claim::new(
+        "project: at least 95 % of the goodput wherever the ring is at least BDP × N / (N - 2), N regions",
+        worst.map(|(value, told)| (told, value >= SHARE)),
+    )
+}
+
+fn ring_bytes(name: &str) -> Option<u64> {
+    let mib: u64 = name.strip_suffix(" MiB")?.parse().ok()?;
+    Some(mib << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_suits_its_path() {
+        assert_eq!(route(0).ring_bytes, 8 << 20);
+        assert_eq!(route(20).ring_bytes, 8 << 20);
+        assert_eq!(route(120).ring_bytes, 32 << 20);
+        assert_eq!(route(300).ring_bytes, 64 << 20);
+        assert_eq!(ring_bytes(&ring_name(16)), Some(16 << 20));
+    }
+
+    #[test]
+    fn paths_are_scenarios() {
+        for loss in LOSSES {
+            let text = loss.way(120).scenario();
+            crate::scenario::Scenario::parse("test", &text).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_worst_cell_decides() {
+        let mut figure = Figure::default();
+        for (loss, ours, bbr) in [(wan(0, &[]), 90.0, 80.0), (edges(100, &[]), 70.0, 75.0)] {
+            let at = made(&mut figure, &loss.whole_title(), "%");
+            figure.charts[at].add(GATEWAYS, 120, Sample::of(ours));
+            figure.charts[at].add(CUBIC, 120, Sample::of(ours / 4.0));
+            figure.charts[at].add(BBR, 120, Sample::of(bbr));
+        }
+        assert_eq!(bbr_claim(&figure).holds, Some(false));
+        assert_eq!(gain_claim(&figure, wan(0, &[]), 1.2, "").holds, Some(true));
+        assert_eq!(
+            gain_claim(&figure, edges(100, &[]), 6.0, "").holds,
+            Some(false)
+        );
+        assert_eq!(gain_claim(&figure, edges(10, &[]), 3.0, "").holds, None);
+    }
+
+    #[test]
+    fn sending_is_compared_size_by_size() {
+        let mut figure = Figure {
+            charts: vec![chart("", "s", Along::Bytes)],
+            ..Figure::default()
+        };
+        assert_eq!(sending_claim(&figure, SPLICE, 0.8, "").holds, None);
+        for (bytes, write, splice) in [
+            (1 << 20, 1.0, 0.5),
+            (64 << 20, 2.0, 1.2),
+            (1 << 30, 1.0, 2.0),
+        ] {
+            figure.charts[0].add(WRITE, bytes, Sample::of(write));
+            figure.charts[0].add(SPLICE, bytes, Sample::of(splice));
+        }
+        assert_eq!(
+            sending_claim(&figure, SPLICE, 0.8, "").here.as_deref(),
+            Some("0.60 times")
+        );
+        assert_eq!(sending_claim(&figure, SPLICE, 0.5, "").holds, Some(false));
+    }
+
+    #[test]
+    fn only_rings_that_are_large_enough_must_be_full() {
+        let mut figure = Figure {
+            charts: vec![chart("", "%", Along::Milliseconds)],
+            ..Figure::default()
+        };
+        figure.charts[0].add("8 MiB", 120, Sample::of(50.0));
+        figure.charts[0].add("32 MiB", 120, Sample::of(97.0));
+        assert_eq!(ring_claim(&figure).holds, Some(true));
+        figure.charts[0].add("8 MiB", 20, Sample::of(90.0));
+        assert_eq!(ring_claim(&figure).holds, Some(false));
+    }
+}

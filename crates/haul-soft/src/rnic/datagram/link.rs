@@ -1,0 +1,269 @@
+//! A service with a socket: what arrives goes to the core, what the core makes goes to the outbox.
+
+use std::net::SocketAddr;
+
+use haul_io::poller::{Interest, Poller};
+use haul_io::udp::{Received as Arrival, UdpSocket, Undelivered, route_mtu};
+use haul_iwarp::datagram::DATAGRAM_MIN;
+use haul_iwarp::datagram::wire::{Body, CONTROL_MAX, Datagram, Reject, SENDER_LEN, sender};
+use haul_iwarp::{CRC_LEN, Crc32c, Payload, SECOND_NS, Time};
+
+use super::bucket::Bucket;
+use super::core::{Core, HEADER_MAX, Leaving};
+use super::memory::{Held, Memory};
+use super::outbox::Outbox;
+use super::routes::Routes;
+use super::service::{PATH_MTU, Tools, headers};
+use super::standing::Standing;
+use crate::rnic::buffers::Buffers;
+
+/// Errors that are looked at together.
+const ERRORS: usize = 64;
+/// Octets of UDP payload that any path carries, where the network does not say how much (RFC 8899 §5.1.2).
+const PATH_BASE: u32 = 1_200;
+
+/// Why a datagram did not leave.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Unsent {
+    /// Its payload is not accessible any more.
+    Memory,
+    /// The host's error.
+    Host(i32),
+}
+
+/// A service with a socket.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) socket: UdpSocket,
+    pub(super) token: u64,
+    pub(super) core: Core,
+    pub(super) bucket: Option<Bucket>,
+    /// There is more to send than the bucket allows now.
+    pub(super) paced: bool,
+    pub(super) routes: Routes,
+    /// It is bound to no address: answers go out from where they were asked.
+    pub(super) anywhere: bool,
+    /// Datagrams that the socket has no room for.
+    pub(super) stuck: Option<Box<Outbox>>,
+    /// What a reliable core does not get to see.
+    pub(super) bad_checksum: u64,
+    pub(super) malformed: u64,
+    /// Number and epoch of this end.
+    pub(super) own: (u32, u32),
+    /// Datagrams of which the network has said that they did not arrive.
+    pub(super) undelivered: u64,
+    /// There were some since the application was last told.
+    pub(super) complaint: bool,
+    pub(super) quiet_until: Time,
+    /// The poller is asked for room in the socket.
+    pub(super) watched: bool,
+    pub(super) more: bool,
+}
+
+impl Link {
+    /// One arrival: the datagrams of one sender.
+    pub(super) fn take_in(
+        &mut self,
+        buffers: &mut Buffers,
+        tools: &Tools<'_>,
+        arrival: &Arrival<'_>,
+    ) {
+        let mut ours = false;
+        if let Some(tap) = tools.tap {
+            let local = self.socket.local_addr();
+            let to = arrival
+                .to
+                .map_or(local, |to| (to.ip(), local.port()).into());
+            for octets in arrival.datagrams() {
+                tap.datagrams(arrival.from, to, octets, octets.len());
+            }
+        }
+        let held = Held::new(tools.registry);
+        let mut memory = Memory {
+            held: &held,
+            buffers,
+            sender: None,
+        };
+        for octets in arrival.datagrams() {
+            let datagram = match Datagram::open(octets) {
+                Ok(datagram) => datagram,
+                Err(reject) => {
+                    self.reject(tools.now, arrival.from, reject);
+                    continue;
+                }
+            };
+            let (wanted, taken) =
+                self.core
+                    .handle_datagram(tools.now, &mut memory, arrival.from, &datagram);
+            ours |= taken;
+            let Some(wanted) = wanted else { continue };
+            let placed = match &datagram.body {
+                Body::Data(segment) => held.place(memory.buffers, wanted.target, segment.payload),
+                _ => false,
+            };
+            self.core.handle_placed(tools.now, &mut memory, placed);
+        }
+        if let (true, true, Some(to)) = (self.anywhere, ours, arrival.to) {
+            self.routes.note(arrival.from, to);
+        }
+    }
+
+    /// Something that is no datagram of this protocol, or not whole.
+    fn reject(&mut self, now: Time, from: SocketAddr, reject: Reject) {
+        match &mut self.core {
+            Core::Ud(core) => {
+                core.handle_reject(now, from, reject);
+            }
+            Core::Rd(_) if reject == Reject::Crc => self.bad_checksum += 1,
+            Core::Rd(_) => self.malformed += 1,
+        }
+    }
+
+    /// Makes datagrams, as many as there are, may leave, and fit.
+    pub(super) fn fill(
+        &mut self,
+        buffers: &mut Buffers,
+        tools: &Tools<'_>,
+        outbox: &mut Outbox,
+        unsent: &mut Vec<(u32, Unsent)>,
+    ) {
+        let mut header = [0; HEADER_MAX];
+        let held = Held::new(tools.registry);
+        let memory = Memory {
+            held: &held,
+            buffers,
+            sender: None,
+        };
+        self.paced = false;
+        while !outbox.is_full()
+            && let Some(room) = outbox.room(CONTROL_MAX)
+            && let Some((to, len)) = self.core.poll_control(room)
+        {
+            outbox.commit(len, to, self.source(&to), None);
+        }
+        while !outbox.is_full() {
+            if let Some(bucket) = &mut self.bucket
+                && !bucket.is_open(tools.now)
+            {
+                self.paced = self.core.has_outstanding();
+                return;
+            }
+            let transmit = self.core.poll_transmit(tools.now, &memory, &mut header);
+            let Some(transmit) = transmit else { return };
+            if let Some(bucket) = &mut self.bucket {
+                bucket.take(transmit.payload_len as usize);
+            }
+            let is_put = self.put(&memory, outbox, &transmit, &header);
+            if let (false, Payload::Request { slot, .. }) = (is_put, transmit.payload) {
+                unsent.push((slot, Unsent::Memory));
+            }
+        }
+    }
+
+    /// Puts header, payload and checksum into the outbox; none of it where the payload's memory is gone.
+    fn put(
+        &self,
+        memory: &Memory<'_, '_>,
+        outbox: &mut Outbox,
+        transmit: &Leaving,
+        header: &[u8],
+    ) -> bool {
+        let crc_len = if transmit.is_whole { 0 } else { CRC_LEN };
+        let len = transmit.header_len + transmit.payload_len as usize + crc_len;
+        let Some(room) = outbox.room(len) else {
+            return false;
+        };
+        let (covered, crc) = room.split_at_mut(len - crc_len);
+        let (head, payload) = covered.split_at_mut(transmit.header_len);
+        head.copy_from_slice(&header[..transmit.header_len]);
+        let (held, wanted) = (memory.held, transmit.payload);
+        if !held.fetch(memory.buffers, wanted, payload) {
+            return false;
+        }
+        if !transmit.is_whole {
+            let mut digest = Crc32c::new();
+            digest.update(covered);
+            crc.copy_from_slice(&digest.to_wire());
+        }
+        let from = self.source(&transmit.to);
+        outbox.commit(len, transmit.to, from, transmit.slot);
+        true
+    }
+
+    /// Takes what the network, or this host, says of datagrams that were sent. Nobody is believed who does not quote one of
+    /// them.
+    pub(super) fn note_errors(&mut self, now: Time) {
+        for _ in 0..ERRORS {
+            let Ok(Some(error)) = self.socket.next_error() else {
+                return;
+            };
+            let quoted = error.quoted().first_chunk::<SENDER_LEN>();
+            let is_ours = quoted.and_then(sender) == Some(self.own);
+            if !error.local && !is_ours {
+                continue;
+            }
+            self.undelivered += 1;
+            self.complaint = true;
+            if let Undelivered::TooLong { mtu } = error.why {
+                self.note_path(now, error.to, mtu);
+            }
+        }
+    }
+
+    /// The route to `to` carries IP packets of `mtu` octets; zero is not known.
+    fn note_path(&mut self, now: Time, to: SocketAddr, mtu: u32) {
+        let octets = match mtu.checked_sub(headers(to)) {
+            Some(octets) if octets >= DATAGRAM_MIN => octets,
+            _ if mtu == 0 => PATH_BASE,
+            _ => DATAGRAM_MIN,
+        };
+        self.core.handle_path(now, to.ip(), octets);
+    }
+
+    /// Asks the host how long packets to `to` may be, if that was not asked in the last minutes.
+    pub(super) fn ask_route(&mut self, now: Time, to: SocketAddr) {
+        if !self.routes.is_asked(now, to.ip())
+            && let Ok(mtu) = route_mtu(to)
+            && mtu < PATH_MTU.into()
+        {
+            self.note_path(now, to, mtu);
+        }
+    }
+
+    /// Whether the application is to be told, once a second, that datagrams did not arrive.
+    pub(super) fn take_complaint(&mut self, now: Time) -> bool {
+        if !self.complaint || now < self.quiet_until {
+            return false;
+        }
+        self.complaint = false;
+        self.quiet_until = now.after(SECOND_NS);
+        true
+    }
+
+    /// Asks the peers that requests wait for, as many at once as the core does.
+    pub(super) fn ask(&mut self, standing: &mut Standing, now: Time) {
+        let core = &mut self.core;
+        standing.ask(|to| core.validate(now, to));
+    }
+
+    fn source(&self, to: &SocketAddr) -> Option<SocketAddr> {
+        if self.anywhere {
+            self.routes.source(to)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn watch(&mut self, poller: &Poller, for_room: bool) {
+        if std::mem::replace(&mut self.watched, for_room) == for_room {
+            return;
+        }
+        let interest = if for_room {
+            Interest::BOTH
+        } else {
+            Interest::READ
+        };
+        // It fails only for a socket that is not watched.
+        let _ = poller.modify(&self.socket, self.token, interest);
+    }
+}

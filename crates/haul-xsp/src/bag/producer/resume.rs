@@ -1,0 +1,110 @@
+//! A producer whose control connection has gone and come back.
+
+use super::{End, Mode, Producer, SlabState, trim};
+use crate::bag::Breach;
+use crate::time::Time;
+use crate::wire::SlabAck;
+use crate::{ConnId, SlabSeq};
+
+impl Producer {
+    /// The control connection is gone: what the peer let this end write may not be written any more.
+    pub(crate) fn suspend(&mut self) {
+        self.attempts += 1;
+        let attempt = self.attempts;
+        let is_push = self.config.mode == Mode::Push;
+        let open = self.slabs.iter_mut().filter(|_| is_push);
+        for slab in open.filter(|slab| slab.state == SlabState::Sealed) {
+            slab.begin(attempt);
+        }
+        for tx in self.conns.values_mut() {
+            tx.grants.clear();
+        }
+    }
+
+    /// The control connection is new, the peer the same: it is done with all slabs before `next`; the others are announced
+    /// again, with new keys.
+    pub(crate) fn resume(&mut self, now: Time, next: SlabSeq) -> Result<(), Breach> {
+        let ack = SlabAck {
+            next,
+            window_bytes: self.window_bytes,
+            window_slabs: self.window_slabs,
+            others: Vec::new(),
+        };
+        if next > self.next_seq() || next < self.first {
+            return Err(Breach::NoSlab);
+        }
+        self.on_ack(now, &ack)?;
+        self.untold = self.first;
+        self.attempts += 1;
+        let attempt = self.attempts;
+        self.outgoing.clear();
+        self.to_seal.clear();
+        self.revokes.clear();
+        for tx in self.conns.values_mut() {
+            tx.grants.clear();
+        }
+        for index in 0..self.slabs.len() as u64 {
+            let seq = SlabSeq(self.first.0 + index);
+            let Some(slab) = self.slab_mut(seq) else {
+                continue;
+            };
+            match slab.state {
+                SlabState::Done => {}
+                SlabState::Revoking => self.revokes.push_back(seq),
+                SlabState::Sealed | SlabState::Announced => {
+                    slab.tries = slab.tries.max(1);
+                    slab.begin(attempt);
+                    self.to_seal.push_back(seq);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The way is new: slabs count from 0 again, and what the far end does not have is packed again from memory that was
+    /// kept. [`Self::on_delivered`] has been told of each connection.
+    pub(crate) fn restart(&mut self) {
+        let open = self.first.0..self.next_seq().0;
+        self.retired.extend(open.map(SlabSeq));
+        self.slabs.clear();
+        (self.first, self.untold) = (SlabSeq(0), SlabSeq(0));
+        self.attempts += 1;
+        self.unacked_bytes = 0;
+        (self.window_bytes, self.window_slabs) = (u64::MAX, u16::MAX);
+        self.to_seal.clear();
+        self.outgoing.clear();
+        self.revokes.clear();
+        self.round.clear();
+        self.ready_bytes = 0;
+        let mut used_up = Vec::new();
+        for (conn, tx) in &mut self.conns {
+            tx.high = tx.high.max(tx.packed + u64::from(tx.end_packed));
+            let mut again = std::mem::take(&mut tx.retained);
+            again.append(&mut tx.ready);
+            tx.ready = again;
+            // What waited to be packed again may have arrived on the old way after all.
+            used_up.extend(
+                trim(&mut tx.ready, tx.delivered)
+                    .into_iter()
+                    .map(|range| (*conn, range)),
+            );
+            tx.packed = tx.ready.front().map_or(tx.next, |range| range.offset);
+            if matches!(tx.end, Some(End::Reset(_))) {
+                // A reset drops what is in no slab, and there is none any more.
+                tx.next = tx.packed;
+                used_up.extend(tx.ready.drain(..).map(|range| (*conn, range)));
+            }
+            tx.credit = tx.packed;
+            tx.grants.clear();
+            (tx.in_round, tx.in_slabs) = (false, 0);
+            (tx.end_packed, tx.end_acked) = (tx.end_told, tx.end_told);
+            self.ready_bytes += tx.ready.iter().map(|range| range.place.len).sum::<u64>();
+        }
+        for (conn, range) in used_up {
+            self.free(conn, range.offset, range.place);
+        }
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        conns.into_iter().for_each(|conn| self.enqueue(conn));
+        self.urgent = true;
+    }
+}

@@ -1,0 +1,112 @@
+//! How a client gets to its server: by this host's kernel, or by somebody else.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Config;
+use crate::fault::{Code, Fault, plain};
+use crate::name::printable;
+
+/// Makes TCP connections to servers that are reached otherwise than by this host's kernel: through gateways.
+pub trait Dialer: fmt::Debug + Send + Sync {
+    /// Connects to a server, and waits for it no longer than `timeout`. The stream waits, as a new one does.
+    ///
+    /// # Errors
+    /// Why it cannot be had, with what to do.
+    fn connect(&self, host: &str, port: u16, timeout: Duration) -> Result<TcpStream, Fault>;
+}
+
+/// A server that has been reached.
+#[derive(Debug, Clone)]
+pub(crate) enum Server {
+    /// By the kernel.
+    At(SocketAddr),
+    /// By somebody else, who looks up the name as well.
+    Beyond {
+        dialer: Arc<dyn Dialer>,
+        host: String,
+        port: u16,
+    },
+}
+
+impl Server {
+    /// A further connection to it.
+    pub(crate) fn connect(&self, timeout: Duration) -> Result<TcpStream, Fault> {
+        match self {
+            Self::At(address) => TcpStream::connect_timeout(address, timeout).map_err(|error| {
+                let why = plain(&error);
+                let text = format!("cannot open a data connection to {address}: {why}");
+                Fault::new(Code::Unreachable, text)
+            }),
+            Self::Beyond { dialer, host, port } => dialer.connect(host, *port, timeout),
+        }
+    }
+
+    /// Where it is, if this host's kernel reaches it.
+    pub(crate) const fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::At(address) => Some(*address),
+            Self::Beyond { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(address) => address.fmt(f),
+            Self::Beyond { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Beyond { host, port, .. } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// The control connection, and where the data connections go.
+pub(crate) fn connect(config: &Config) -> Result<(TcpStream, Server), Fault> {
+    if let Some(dialer) = &config.dialer {
+        let server = Server::Beyond {
+            dialer: Arc::clone(dialer),
+            host: config.host.clone(),
+            port: config.port,
+        };
+        return Ok((server.connect(config.connect_timeout)?, server));
+    }
+    let shown = printable(config.host.as_bytes());
+    let port = config.port;
+    let addresses = (config.host.as_str(), port)
+        .to_socket_addrs()
+        .map_err(|_| {
+            Fault::new(
+                Code::Unreachable,
+                format!("cannot find a host called '{shown}'"),
+            )
+            .hint("check the name, or give its address")
+        })?;
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, config.connect_timeout) {
+            Ok(stream) => return Ok((stream, Server::At(address))),
+            Err(error) => last = Some((address, error)),
+        }
+    }
+    let (address, error) =
+        last.ok_or_else(|| Fault::new(Code::Unreachable, format!("'{shown}' has no address")))?;
+    let fault = |text: String| Err(Fault::new(Code::Unreachable, text));
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            fault(format!("nothing listens at {address}")).map_err(|fault| {
+                fault.hint("start 'haul serve DIR' there, or give its port with --port")
+            })
+        }
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            let seconds = config.connect_timeout.as_secs_f64();
+            fault(format!("{address} did not answer within {seconds} s"))
+                .map_err(|fault| fault.hint("check the address and any firewall in between"))
+        }
+        _ => fault(format!("cannot connect to {address}: {}", plain(&error)))
+            .map_err(|fault| fault.hint("check the address and the route to it")),
+    }
+}
