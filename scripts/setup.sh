@@ -46,7 +46,9 @@ is_there() {
     libudt-dev) [[ -e /usr/include/udt/udt.h ]] ;;
     netcat-openbsd) command -v nc ;;
     nginx-light) command -v nginx ;;
+    nftables) command -v nft ;;
     perftest) command -v ib_write_bw ;;
+    python3-prometheus-client) /usr/bin/python3 -c 'import prometheus_client' ;;
     qemu-system-x86) command -v qemu-system-x86_64 ;;
     rdmacm-utils) command -v rping ;;
     sip-tester) command -v sipp ;;
@@ -54,7 +56,7 @@ is_there() {
     vlc-plugin-base) compgen -G '/usr/lib/*/vlc/plugins/demux/libts_plugin.so' ;;
     xz-utils) command -v xz ;;
     *) command -v "$1" ;;
-  esac >/dev/null
+  esac >/dev/null 2>&1
 }
 
 check_rust() {

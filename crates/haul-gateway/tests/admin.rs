@@ -170,12 +170,15 @@ fn metrics_are_openmetrics_and_say_what_the_page_says() {
     judge_by_reference(&body);
 }
 
+/// The Python of the distribution, for which its packages are.
+const PYTHON: &str = "/usr/bin/python3";
+
 /// Has the Prometheus project's own parser read it, where that is installed.
 fn judge_by_reference(body: &str) {
     let program = "import sys\nfrom prometheus_client.openmetrics.parser import text_string_to_metric_families as parse\n\
                    print(len(list(parse(sys.stdin.read()))))";
     let import = "from prometheus_client.openmetrics.parser import text_string_to_metric_families";
-    let is_there = Command::new("python3").args(["-c", import]).output();
+    let is_there = Command::new(PYTHON).args(["-c", import]).output();
     if !is_there.is_ok_and(|output| output.status.success()) {
         println!(
             "SKIPPED: the reference parser of OpenMetrics is not there (python3-prometheus-client)"
@@ -185,7 +188,7 @@ fn judge_by_reference(body: &str) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("metrics");
     std::fs::write(&file, body).unwrap();
-    let output = Command::new("python3")
+    let output = Command::new(PYTHON)
         .args(["-c", program])
         .stdin(std::fs::OpenOptions::new().read(true).open(&file).unwrap())
         .output()
@@ -300,6 +303,10 @@ fn in_browser(address: SocketAddr) -> Option<(String, String)> {
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
         ])
         .arg(format!("--user-data-dir={}", dir.path().display()))
         .args([

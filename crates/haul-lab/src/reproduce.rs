@@ -148,14 +148,17 @@ impl ReproduceArgs {
     /// Says that the paper has no such figure or table, if so.
     fn unknown_number(&self, all: &[Figure]) -> Option<String> {
         let missing = |numbers: &[u32], table: bool, kind: &str| {
-            let known: Vec<u32> = all
+            let known = || all.iter().filter(|one| one.table == table);
+            let missing = numbers
                 .iter()
-                .filter(|one| one.table == table)
-                .map(|one| one.number)
-                .collect();
-            let missing = numbers.iter().find(|number| !known.contains(number))?;
+                .find(|number| known().all(|one| one.number != **number))?;
+            let names: Vec<String> = known().map(|one| one.number.to_string()).collect();
+            let there = match names.join(", ") {
+                names if names.is_empty() => "none".to_owned(),
+                names => format!("{kind}s {names}"),
+            };
             Some(format!(
-                "there is no {kind} {missing} of this paper: there are the {kind}s {known:?}"
+                "there is no {kind} {missing} of this paper, but {there}"
             ))
         };
         missing(&self.figures, false, "figure").or_else(|| missing(&self.tables, true, "table"))
