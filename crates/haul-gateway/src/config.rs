@@ -113,6 +113,7 @@ impl Config {
             rate: None,
             burst: None,
             streams: default_streams(),
+            ready: false,
             checksum: default_true(),
             key: means.key.as_ref().map(|key| key.name.clone()),
             class: None,
@@ -378,6 +379,9 @@ pub struct Route {
     /// Queue pairs, or streams, of a data channel.
     #[serde(default = "default_streams")]
     pub streams: u16,
+    /// Its session is opened at the start, and again when it is lost, before anybody asks for it.
+    #[serde(default)]
+    pub ready: bool,
     /// Octets are kept until the far end has handed them out.
     #[serde(default)]
     pub end_to_end: bool,

@@ -26,11 +26,12 @@ use haul_xsp::wire::{Endpoint, NackStatus};
 
 use crate::admin::Admin;
 use crate::caller::{Call, Caller, Party, Refusal};
-use crate::config::{self, ChannelKind, Config, DoorKind, Listen};
+use crate::config::{self, ChannelKind, Config, DoorKind, Listen, Route};
 use crate::door::{Door, OpenError};
 use crate::engine::{Shape, Worker, udt_options};
 use crate::host::{HostPort, Shown};
 use crate::house::{House, Letter, Mailbox, Means, Network, Secrets, code, lock};
+use crate::keeper;
 use crate::log::{Level, Log};
 use crate::path::Backend;
 use crate::reception::{self, Entrance};
@@ -64,6 +65,8 @@ pub struct Gateway {
     /// Each with what the operator wrote.
     doors: Vec<(config::Door, Door)>,
     reception: Option<Thread>,
+    /// Opens the sessions of routes that are `ready`.
+    keeper: Option<Thread>,
     listen: Option<SocketAddr>,
     admin: Option<Admin>,
     stopped: AtomicBool,
@@ -105,6 +108,7 @@ impl Gateway {
             house,
             doors: Vec::new(),
             reception: Some(reception),
+            keeper: None,
             listen,
             admin: None,
             stopped: AtomicBool::new(false),
@@ -117,6 +121,8 @@ impl Gateway {
                 open(&gateway.house, &door).map_err(|error| StartError(error.to_string()))?;
             gateway.doors.push((door, opened));
         }
+        let keeper = keeper::start(&gateway.house);
+        gateway.keeper = Some(keeper.map_err(|error| StartError(error.to_string()))?);
         Ok(gateway)
     }
 
@@ -194,11 +200,12 @@ impl Gateway {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         drop((self.house.registers(), self.house.directory()));
-        let threads = self
+        let mut threads = self
             .reception
             .iter()
+            .chain(&self.keeper)
             .chain(self.admin.iter().map(Admin::thread));
-        threads.into_iter().all(Thread::is_running)
+        threads.all(Thread::is_running)
     }
 
     /// Asks for a connection to `to` on behalf of this process, by the route that leads there; `caller` learns what becomes of
@@ -271,6 +278,7 @@ impl Gateway {
     pub fn begin_drain(&mut self) {
         self.house.drain();
         self.doors.clear();
+        self.keeper = None;
         self.tell_all(|| Letter::Drain);
     }
 
@@ -344,6 +352,7 @@ impl Drop for Gateway {
         }
         self.doors.clear();
         self.house.drain();
+        self.keeper = None;
         self.tell_all(|| Letter::Abort);
         let _ = self.wait(Duration::from_secs(2));
         self.reception = None;
@@ -498,7 +507,14 @@ fn dispatch(house: &Arc<House>, call: Call) {
 fn open_session(house: &Arc<House>, to: &Endpoint) -> Result<Mailbox, (NackStatus, String)> {
     let config = house.config();
     let no_route = || (NackStatus::NoRoute, "no route leads there".to_owned());
-    let route = config.route(to).ok_or_else(no_route)?;
+    open_route(house, config.route(to).ok_or_else(no_route)?)
+}
+
+/// Opens the session of a route. Whoever calls it holds `opening`.
+pub(crate) fn open_route(
+    house: &Arc<House>,
+    route: &Route,
+) -> Result<Mailbox, (NackStatus, String)> {
     let opener = Worker::open(house, route).map_err(|why| (NackStatus::Busy, why))?;
     let mut registers = house.registers();
     registers.openers.retain(|(known, _)| known != route);

@@ -5,7 +5,7 @@
 //!
 //! Map: [`config`] what the operator wrote · `door` how connections come in: transparently, by SOCKS5, by HTTP CONNECT, forwarded ·
 //! `control` control connections, plain or within TLS · `engine` sessions on threads of their own: sockets, memory, data channels ·
-//! `house` what all sessions of a gateway share · `admin` what operators see of it ·
+//! `house` what all sessions of a gateway share · `keeper` sessions that are there before anybody asks · `admin` what operators see of it ·
 //! `path` what sessions ask of the network.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -23,6 +23,7 @@ pub mod fuzzing;
 mod gateway;
 mod host;
 mod house;
+mod keeper;
 mod log;
 mod path;
 mod rates;

@@ -49,6 +49,11 @@ impl Thread {
             .as_ref()
             .is_some_and(|handle| !handle.is_finished())
     }
+
+    /// Ends the wait that it is in.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
 }
 
 impl Drop for Thread {

@@ -253,3 +253,38 @@ fn keys_that_change_are_asked_of_new_sessions() {
     late.reload(&with(&new)).unwrap();
     echo(&mut connect(late.door(0)), 100_000, 3);
 }
+
+fn is_open(near: &Gateway) -> bool {
+    near.sessions()
+        .iter()
+        .any(|session| session.state == "open")
+}
+
+#[test]
+fn a_route_that_is_ready_has_its_session_before_anybody_asks_and_again_when_it_was_lost() {
+    let reserved = std::net::TcpListener::bind(ANY).unwrap();
+    let via = reserved.local_addr().unwrap();
+    drop(reserved);
+    let exit = format!(
+        "name = 'exit'\nlisten = '{via}'\nanonymous = true\nexit = ['127.0.0.0/8']\nring = '8MiB'\n\
+         [[channel]]\nkind = 'iwarp/tcp'\nlisten = '{ANY}'\n"
+    );
+    let doors = door(ANY, echo_server());
+    let mut near = Filed::start(&entry(&doors, via, "ready = true"));
+    // The other gateway is not there yet.
+    near.lines.wait_for(&["Connection refused"]);
+    let far = common::start(&exit);
+    wait_until("the session", || is_open(&near.gateway));
+    drop(far);
+    wait_until("its loss", || !is_open(&near.gateway));
+    let _far = common::start(&exit);
+    wait_until("it again", || is_open(&near.gateway));
+    echo(&mut connect(near.door(0)), 100_000, 1);
+    assert_eq!(near.gateway.sessions().len(), 1);
+
+    near.reload(&entry(&doors, via, "")).unwrap();
+    wait_until("its end", || near.gateway.sessions().is_empty());
+    near.reload(&entry(&doors, via, "ready = true\nregions = 4"))
+        .unwrap();
+    wait_until("that of the new route", || is_open(&near.gateway));
+}

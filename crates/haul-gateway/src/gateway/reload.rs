@@ -9,6 +9,7 @@ use crate::door::{Door, OpenError};
 use crate::house::{Letter, Secrets, lock};
 use crate::log::Level;
 use crate::path::Backend;
+use crate::thread::Thread;
 
 impl Gateway {
     /// Reads the configuration again, and takes it: routes, exits, next hops, keys, certificates and doors. Sessions go on; those of routes
@@ -69,6 +70,7 @@ impl Gateway {
         self.house.set_config(config, secrets, path);
         self.end_routes();
         drop(opening);
+        self.keeper.iter().for_each(Thread::wake);
         Ok(format!("{routes} routes, {doors} doors"))
     }
 
