@@ -62,7 +62,7 @@ perftest() {
   local options=(-F -x 1 -s "$SIZE" -n "$MESSAGES" -t "$DEPTH" -Q 4) server
   timeout 150 ib_write_bw -d rxe0 "${options[@]}" >/tmp/perftest.log 2>&1 &
   server=$!
-  sleep 1
+  perftest_listens || return
   timeout 150 ib_write_bw -d rxe1 "${options[@]}" $RXE_A >/tmp/perftest.txt 2>&1 || {
     cat /tmp/perftest.txt >&2
     return 1

@@ -28,3 +28,14 @@ check() {
   echo "test $name ... $word"
   [[ $word == ok && -z ${tells_all:-} ]] || sed 's/^/  /' log
 }
+
+# Waits until a server of perftest listens at its TCP port, 18515, 30 s at most: its start takes long on a busy machine.
+perftest_listens() {
+  local tries
+  for ((tries = 0; tries < 150; tries++)); do
+    ! grep -qs ':4853 [0-9A-F]*:0000 0A' /proc/net/tcp /proc/net/tcp6 || return 0
+    sleep 0.2
+  done
+  echo 'no server of perftest listens' >&2
+  return 1
+}

@@ -107,6 +107,7 @@ pair() {
   timeout $LIMIT "${server[@]}" &
   process=$!
   sleep 1
+  [[ ${server[0]} != ib_* ]] || perftest_listens
   timeout $LIMIT "$@" || status=$?
   # A server that nobody has come to waits no longer.
   ((status == 0)) || kill "$process" 2>/dev/null
