@@ -7,7 +7,8 @@ use crate::crc::crc32c_joined;
 use crate::time::Time;
 use crate::wire::Record;
 
-/// From here on a window doubles; below it grows faster, for a pulled octet holds its place for two round trips.
+/// Below this a window grows faster: each step costs a round trip, or two of what is pulled, and who was given too much of so
+/// little keeps nobody waiting.
 const WINDOW_BULK: u64 = 1 << 20;
 
 /// What a connection has for its application.
@@ -177,7 +178,7 @@ impl Rx {
         if now.since(since) >= rtt_ns {
             self.mark = (now, self.announced);
             if is_limited && self.is_open() {
-                let growth = if self.window < WINDOW_BULK { 4 } else { 2 };
+                let growth = if self.window < WINDOW_BULK { 16 } else { 4 };
                 self.window = self.window.saturating_mul(growth);
             }
         }
