@@ -23,6 +23,7 @@ use haul_xsp::wire::Endpoint;
 
 use crate::config::{self, DoorKind};
 pub(crate) use answer::{meaning, status_of};
+pub(crate) use porter::CLIENT_MEMORY;
 use porter::{Limits, Porter};
 
 #[cfg(fuzzing)]

@@ -5,7 +5,7 @@
 //!
 //! Map: [`config`] what the operator wrote · `door` how connections come in: transparently, by SOCKS5, by HTTP CONNECT, forwarded ·
 //! `control` control connections, plain or within TLS · `engine` sessions on threads of their own: sockets, memory, data channels ·
-//! `house` what all sessions of a gateway share · `admin` what operators see of it ·
+//! `house` what all sessions of a gateway share · `budget` what memory it may take · `admin` what operators see of it ·
 //! `path` what sessions ask of the network.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -13,6 +13,7 @@
 pub mod config;
 
 mod admin;
+mod budget;
 mod caller;
 mod control;
 mod door;
@@ -33,8 +34,9 @@ mod thread;
 mod tls;
 mod watch;
 
+pub use budget::{Budget, MemoryPlan};
 pub use caller::{Caller, Cause, Refusal};
 pub use config::Config;
-pub use gateway::{Budget, Gateway, StartError};
+pub use gateway::{Gateway, StartError};
 pub use log::{Level, Log};
 pub use status::{Connection, Limit, Path, Role, Segment, Status, Totals};

@@ -32,11 +32,11 @@ pub(crate) fn run(gateway: args::Gateway) -> ExitCode {
 }
 
 fn check(args: &args::GatewayCheck) -> ExitCode {
-    let problems = match Config::load(&args.file) {
-        Ok(config) => config.check(),
-        Err(problems) => problems,
+    let (problems, plan) = match Config::load(&args.file) {
+        Ok(config) => (config.check(), Some(config.memory_plan())),
+        Err(problems) => (problems, None),
     };
-    output::gateway_check(&args.file, &problems, args.json);
+    output::gateway_check(&args.file, &problems, plan.as_ref(), args.json);
     if problems.iter().any(Problem::is_error) {
         return ExitCode::from(Code::Usage.exit());
     }
@@ -170,18 +170,10 @@ fn tell_manager(states: &[NotifyState<'_>]) {
 }
 
 fn introduce(name: &str, gateway: &Gateway) {
-    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    eprintln!(
-        "haul gateway: {name}, {} MiB for slabs",
-        mib(gateway.memory_left())
-    );
-    for budget in gateway.budgets() {
-        eprintln!(
-            "haul gateway: a session {} takes {} MiB of them, {} fit",
-            budget.what,
-            mib(budget.bytes),
-            budget.fit
-        );
+    let mib = gateway.memory_left() >> 20;
+    eprintln!("haul gateway: {name}, {mib} MiB for slabs");
+    for line in gateway.memory_plan().lines() {
+        eprintln!("haul gateway: {line}");
     }
     if let Some(listen) = gateway.listen_addr() {
         eprintln!("haul gateway: sessions at {listen}");

@@ -11,12 +11,15 @@ use haul_io::poller::{Event, Events, Interest, Poller};
 use haul_io::stream::{Acceptor, Stream, is_exhausted, is_own_address};
 use haul_xsp::wire::Endpoint;
 
-use super::connect::Connect;
+use super::connect::{Connect, HEAD_MAX};
 use super::handshake::{Handshake, Step};
 use super::socks::Socks;
 use super::{Answer, Arrival, Greeting};
 use crate::watch::Watch;
 use crate::{config, host};
+
+/// Clients at a time; further ones wait in the kernel.
+const GUESTS_MAX: usize = 1024;
 
 /// What a door spends on those who have not said where they want to go.
 #[derive(Debug, Clone, Copy)]
@@ -32,12 +35,15 @@ pub(super) struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            guests: 1024,
+            guests: GUESTS_MAX,
             handshake_ns: 10_000_000_000,
             leave_ns: 1_000_000_000,
         }
     }
 }
+
+/// Octets that the clients of a door take at most which have not said where they want to go.
+pub(crate) const CLIENT_MEMORY: u64 = GUESTS_MAX as u64 * HEAD_MAX as u64;
 
 /// How long nothing is accepted after the system had no descriptor or no memory for it, ns.
 const EXHAUSTED_NS: u64 = 100_000_000;
