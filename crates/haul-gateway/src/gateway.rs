@@ -28,7 +28,7 @@ use crate::admin::Admin;
 use crate::budget::MemoryPlan;
 use crate::caller::{Call, Caller, Party, Refusal};
 use crate::config::{self, ChannelKind, Config, DoorKind, Listen};
-use crate::door::{Door, OpenError};
+use crate::door::{Arrival, Door, OpenError};
 use crate::engine::{Worker, udt_options};
 use crate::host::{HostPort, Shown};
 use crate::house::{House, Letter, Mailbox, Means, Network, Secrets, code, lock};
@@ -287,6 +287,15 @@ impl Gateway {
     }
 }
 
+/// Lets this process have as many sockets as its owner may allow it; how many, if there is a limit. Each connection of a program
+/// takes one.
+///
+/// # Errors
+/// A sandbox may forbid it: then it has what it has.
+pub fn raise_open_files() -> io::Result<Option<u64>> {
+    haul_io::process::raise_open_files()
+}
+
 /// A thread of this process that waits for a connection.
 struct Waiter(Sender<Result<TcpStream, Refusal>>);
 
@@ -321,7 +330,9 @@ impl Drop for Gateway {
 /// Opens a door through which connections come to their sessions.
 fn open(house: &Arc<House>, door: &config::Door) -> Result<Door, OpenError> {
     let own = Arc::clone(house);
-    let opened = Door::open(door, move |arrival| dispatch(&own, arrival.into()))?;
+    let teller = Arc::clone(house);
+    let deliver = move |arrival: Arrival| dispatch(&own, arrival.into());
+    let opened = Door::open(door, deliver, move |text| teller.say_short(text))?;
     if door.kind == DoorKind::Transparent && !opened.takes_tproxy() {
         let text =
             "this door takes what REDIRECT diverts, but not TPROXY: that needs CAP_NET_ADMIN";

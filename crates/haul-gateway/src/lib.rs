@@ -37,6 +37,6 @@ mod watch;
 pub use budget::{Budget, MemoryPlan};
 pub use caller::{Caller, Cause, Refusal};
 pub use config::Config;
-pub use gateway::{Gateway, StartError};
+pub use gateway::{Gateway, StartError, raise_open_files};
 pub use log::{Level, Log};
 pub use status::{Connection, Limit, Path, Role, Segment, Status, Totals};

@@ -194,7 +194,7 @@ impl Desk {
 
     /// Something is short in this system: what comes waits in the kernel for a moment.
     fn pause(&mut self, now_ns: u64, why: &str) {
-        self.house.say(Level::Error, why);
+        self.house.say_short(why);
         self.deaf_until_ns = now_ns + PAUSE_NS;
     }
 
@@ -218,7 +218,7 @@ impl Desk {
             Ok(None) => {}
             Err(error) => self.pause(
                 now_ns,
-                &format!("a control connection cannot be taken: {error}"),
+                &format!("control connections cannot be taken: {error}; they wait until there is room"),
             ),
         }
     }
@@ -242,7 +242,9 @@ impl Desk {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    let text = format!("a data connection ({kind}) cannot be taken: {error}");
+                    let text = format!(
+                        "data connections ({kind}) cannot be taken: {error}; they wait until there is room"
+                    );
                     return self.pause(now_ns, &text);
                 }
             }

@@ -62,6 +62,8 @@ enum Wish {
 fn try_run(args: &args::GatewayRun) -> Result<(), Fault> {
     let config = load(&args.config)?;
     let name = config.name.clone();
+    // A sandbox may forbid it; then there are as many as it has given.
+    let sockets = haul_gateway::raise_open_files();
     // Before any other thread, so that no signal is lost.
     let wishes = wishes()
         .map_err(|error| Fault::new(Code::Other, format!("cannot take signals: {error}")))?;
@@ -78,7 +80,7 @@ fn try_run(args: &args::GatewayRun) -> Result<(), Fault> {
     let mut gateway = Gateway::start(config, provider::of_channel, log)
         .map_err(|error| Fault::new(Code::Other, error.to_string()))?;
     if !args.quiet {
-        introduce(&name, &gateway);
+        introduce(&name, &gateway, sockets.ok().flatten());
     }
     tell_manager(&[NotifyState::Ready]);
     serve(&mut gateway, &args.config, &wishes);
@@ -169,11 +171,14 @@ fn tell_manager(states: &[NotifyState<'_>]) {
     }
 }
 
-fn introduce(name: &str, gateway: &Gateway) {
+fn introduce(name: &str, gateway: &Gateway, sockets: Option<u64>) {
     let mib = gateway.memory_left() >> 20;
     eprintln!("haul gateway: {name}, {mib} MiB for slabs");
     for line in gateway.memory_plan().lines() {
         eprintln!("haul gateway: {line}");
+    }
+    if let Some(sockets) = sockets {
+        eprintln!("haul gateway: at most {sockets} sockets and files, one for each connection");
     }
     if let Some(listen) = gateway.listen_addr() {
         eprintln!("haul gateway: sessions at {listen}");

@@ -231,10 +231,13 @@ pub(crate) fn gateway_check(
         .count();
     let file = file.display().to_string();
     if as_json {
-        return print_line(&json!({
+        let mut object = json!({
             "schema": GATEWAY_CHECK_SCHEMA, "ok": errors == 0, "file": file, "problems": problems,
-            "memory": plan,
-        }));
+        });
+        if let Some(plan) = plan {
+            object["memory"] = json!(plan);
+        }
+        return print_line(&object);
     }
     let lines = problems
         .iter()

@@ -124,7 +124,7 @@ impl Porter {
     }
 
     /// Until the door is closed.
-    pub(super) fn run(mut self, deliver: &dyn Fn(Arrival)) {
+    pub(super) fn run(mut self, deliver: &dyn Fn(Arrival), report: &dyn Fn(&str)) {
         let mut events = Events::with_capacity(256);
         while !self.is_closing.load(Ordering::Acquire) {
             let deadline = self
@@ -141,7 +141,7 @@ impl Porter {
             self.guests.retain(|_, guest| guest.deadline_ns > now);
             for event in events.iter() {
                 if event.token == ACCEPTOR {
-                    self.accept(now, deliver);
+                    self.accept(now, deliver, report);
                 } else {
                     self.attend(event, now, deliver);
                 }
@@ -159,7 +159,7 @@ impl Porter {
         }
     }
 
-    fn accept(&mut self, now: u64, deliver: &dyn Fn(Arrival)) {
+    fn accept(&mut self, now: u64, deliver: &dyn Fn(Arrival), report: &dyn Fn(&str)) {
         for _ in 0..ACCEPT_MAX {
             if self.guests.len() >= self.limits.guests {
                 return;
@@ -169,6 +169,10 @@ impl Porter {
                 Ok(None) => return,
                 Err(error) if is_exhausted(&error) => {
                     self.exhausted_until = Some(now + EXHAUSTED_NS);
+                    let door = self.address;
+                    report(&format!(
+                        "door at {door}: {error}; connections wait until there is room"
+                    ));
                     return;
                 }
                 // That connection is gone already; the next may be there.

@@ -80,6 +80,10 @@ impl Half {
         } else {
             0
         };
+        let mut input = Vec::new();
+        let taken = input.try_reserve_exact(INPUT_BYTES);
+        taken.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        input.resize(INPUT_BYTES, 0);
         Ok(Self {
             control: None,
             fabric: None,
@@ -95,7 +99,7 @@ impl Half {
             verifies,
             meter: None,
             news: Vec::new(),
-            input: vec![0; INPUT_BYTES],
+            input,
             left: 0..0,
             waits_to_send: false,
             octets_in: 0,

@@ -342,6 +342,7 @@ impl Worker {
             poller: &self.poller,
             now,
             verifies: self.shape.verifies,
+            house: &self.house,
         };
         Some((tools, &mut self.edges))
     }

@@ -87,8 +87,8 @@ impl Memory {
 }
 
 /// Pages that hold so many octets.
-pub(super) const fn pages_of(bytes: u64) -> usize {
-    bytes.div_ceil(PAGE_BYTES as u64) as usize
+pub(super) fn pages_of(bytes: u64) -> usize {
+    usize::try_from(bytes.div_ceil(PAGE_BYTES as u64)).unwrap_or(usize::MAX)
 }
 
 fn beyond() -> io::Error {
@@ -218,7 +218,7 @@ mod tests {
         let mut memory = Memory::new(64 * PAGE, 2);
         let taken = |memory: &Memory| memory.pages.iter().flatten().count();
         assert_eq!(taken(&memory), 0);
-        let part = [1; 8];
+        let part = [1_u8; 8];
         for position in [5 * PAGE - 4, 5 * PAGE + 100, 69 * PAGE - 9] {
             memory.place(position, &[IoSlice::new(&part)]).unwrap();
         }
