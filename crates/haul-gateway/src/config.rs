@@ -14,7 +14,7 @@ mod unit;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use haul_xsp::Allowed;
+use haul_xsp::{Allowed, SECOND_NS};
 use haul_xsp::wire::Endpoint;
 use serde::{Deserialize, Deserializer, de};
 
@@ -49,6 +49,10 @@ pub struct Config {
     /// Most sessions at a time.
     #[serde(default = "default_sessions")]
     pub sessions: usize,
+    /// Seconds between signs of life on a control connection, the fewer of both ends'. Who gives none for three times as long is
+    /// taken for gone, and its session waits for it to come back.
+    #[serde(default = "default_keepalive")]
+    pub keepalive: u32,
     /// Where data channels come in, each kind that is to be had.
     #[serde(default, rename = "channel")]
     pub channels: Vec<Listen>,
@@ -125,6 +129,7 @@ impl Config {
             memory: default_memory(),
             ring: default_ring(),
             sessions: default_sessions(),
+            keepalive: default_keepalive(),
             channels: Vec::new(),
             rate: None,
             classes: Vec::new(),
@@ -141,6 +146,11 @@ impl Config {
             path: PathSignalling::default(),
             lines: Lines::default(),
         }
+    }
+
+    /// Between signs of life, ns.
+    pub(crate) fn keepalive_ns(&self) -> u64 {
+        u64::from(self.keepalive) * SECOND_NS
     }
 
     /// Whether sessions that end here may connect to `to`: an address that a name has led to, or one that was asked for.
@@ -183,6 +193,10 @@ fn default_memory() -> ByteCount {
 
 const fn default_sessions() -> usize {
     64
+}
+
+const fn default_keepalive() -> u32 {
+    10
 }
 
 /// What moves the octets of a segment.

@@ -23,6 +23,7 @@ use haul_xsp::wire::Endpoint;
 
 use crate::config::{self, DoorKind};
 pub(crate) use answer::{meaning, status_of};
+pub(crate) use porter::CLIENT_MEMORY;
 use porter::{Limits, Porter};
 
 #[cfg(fuzzing)]
@@ -84,21 +85,23 @@ pub(crate) enum OpenError {
 
 impl Door {
     /// Listens, and hands on each connection that says where it wants to go. `deliver` is called on the door's thread and must
-    /// not wait.
+    /// not wait; so is `report`, each time that the system has no means for a connection, with what became of it.
     ///
     /// # Errors
     /// No destination where there must be one; the system's: the address is taken, or not of this machine, or not allowed.
     pub(crate) fn open(
         config: &config::Door,
         deliver: impl Fn(Arrival) + Send + Sync + 'static,
+        report: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, OpenError> {
-        Self::open_with(config, Limits::default(), deliver)
+        Self::open_with(config, Limits::default(), deliver, report)
     }
 
     fn open_with(
         config: &config::Door,
         limits: Limits,
         deliver: impl Fn(Arrival) + Send + Sync + 'static,
+        report: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, OpenError> {
         let listen = config.listen;
         let greeting = match (config.kind, &config.to) {
@@ -117,7 +120,7 @@ impl Door {
             let porter = Porter::new(acceptor, config.clone(), greeting, limits, poller, closing)?;
             let thread = std::thread::Builder::new()
                 .name("haul-door".to_owned())
-                .spawn(move || porter.run(&deliver))?;
+                .spawn(move || porter.run(&deliver, &report))?;
             Ok(Self {
                 address,
                 takes_tproxy,

@@ -25,10 +25,11 @@ use haul_xsp::Directory;
 use haul_xsp::wire::{Endpoint, NackStatus};
 
 use crate::admin::Admin;
+use crate::budget::MemoryPlan;
 use crate::caller::{Call, Caller, Party, Refusal};
 use crate::config::{self, ChannelKind, Config, DoorKind, Listen, Route};
-use crate::door::{Door, OpenError};
-use crate::engine::{Shape, Worker, udt_options};
+use crate::door::{Arrival, Door, OpenError};
+use crate::engine::{Worker, udt_options};
 use crate::host::{HostPort, Shown};
 use crate::house::{House, Letter, Mailbox, Means, Network, Secrets, code, lock};
 use crate::keeper;
@@ -46,17 +47,6 @@ const BACKLOG: u32 = 64;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StartError(String);
-
-/// What sessions of a kind take of the memory for slabs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Budget {
-    /// Which: "of the route to …", "that ends here", "that passes through".
-    pub what: String,
-    /// Octets that each takes, whatever it carries.
-    pub bytes: u64,
-    /// So many of them fit, if there are no others.
-    pub fit: u64,
-}
 
 /// A running gateway. Dropping it ends all its sessions.
 #[derive(Debug)]
@@ -167,33 +157,10 @@ impl Gateway {
         self.house.memory_left()
     }
 
-    /// What sessions take of the memory for slabs, and how many of them it holds.
+    /// What it may take.
     #[must_use]
-    pub fn budgets(&self) -> Vec<Budget> {
-        let config = self.house.config();
-        let size = self.house.memory_size;
-        let budget = |what: String, bytes: u64| Budget {
-            what,
-            bytes,
-            fit: size / bytes.max(1),
-        };
-        let mut budgets = Vec::new();
-        for route in &config.routes {
-            let to: Vec<String> = route.to.iter().map(ToString::to_string).collect();
-            let what = format!("of the route to {}", to.join(", "));
-            budgets.push(budget(what, Shape::of_route(route).bytes(true)));
-        }
-        let guests = Shape::of_guests(&config);
-        if self.listen.is_some() && !config.exit.is_empty() {
-            budgets.push(budget("that ends here".to_owned(), guests.bytes(true)));
-        }
-        if self.listen.is_some() && !config.next.is_empty() {
-            budgets.push(budget(
-                "that passes through".to_owned(),
-                guests.bytes(false),
-            ));
-        }
-        budgets
+    pub fn memory_plan(&self) -> MemoryPlan {
+        self.house.config().memory_plan()
     }
 
     /// Whether its threads are there and what they share can be had. It does not return where that cannot: for a watchdog.
@@ -328,6 +295,15 @@ impl Gateway {
     }
 }
 
+/// Lets this process have as many sockets as its owner may allow it; how many, if there is a limit. Each connection of a program
+/// takes one.
+///
+/// # Errors
+/// A sandbox may forbid it: then it has what it has.
+pub fn raise_open_files() -> io::Result<Option<u64>> {
+    haul_io::process::raise_open_files()
+}
+
 /// A thread of this process that waits for a connection.
 struct Waiter(Sender<Result<TcpStream, Refusal>>);
 
@@ -363,7 +339,9 @@ impl Drop for Gateway {
 /// Opens a door through which connections come to their sessions.
 fn open(house: &Arc<House>, door: &config::Door) -> Result<Door, OpenError> {
     let own = Arc::clone(house);
-    let opened = Door::open(door, move |arrival| dispatch(&own, arrival.into()))?;
+    let teller = Arc::clone(house);
+    let deliver = move |arrival: Arrival| dispatch(&own, arrival.into());
+    let opened = Door::open(door, deliver, move |text| teller.say_short(text))?;
     if door.kind == DoorKind::Transparent && !opened.takes_tproxy() {
         let text =
             "this door takes what REDIRECT diverts, but not TPROXY: that needs CAP_NET_ADMIN";

@@ -11,7 +11,9 @@ use haul_io::poller::Waker;
 use haul_verbs::Context;
 use haul_verbs::cm::{EventChannel, Listener};
 use haul_xsp::wire::{NackStatus, PathState, SessOpen};
-use haul_xsp::{ConnId, Directory, ResumeRequest, Session, SessionId, SharedKey, Time};
+use haul_xsp::{
+    ConnId, Directory, ResumeRequest, SECOND_NS, Session, SessionId, SharedKey, Time,
+};
 
 use crate::caller::{Call, Refusal};
 use crate::config::{ChannelKind, Config, Route};
@@ -238,6 +240,8 @@ pub(crate) struct House {
     /// Held by who opens a session for a route, or changes the routes.
     pub(crate) opening: Mutex<()>,
     log: Log,
+    /// Before, nobody says again that this system is short of something, ns.
+    short_until_ns: AtomicU64,
     pub(crate) tail: Tail,
     pub(crate) clock: Clock,
     /// When it was started.
@@ -271,6 +275,7 @@ impl House {
             opening: Mutex::default(),
             networks,
             log,
+            short_until_ns: AtomicU64::new(0),
             tail: Tail::default(),
             clock: Clock::new(),
             since_ns: Clock::new().now_ns(),
@@ -378,12 +383,31 @@ impl House {
         self.draining.load(Ordering::Acquire)
     }
 
+    /// Says that this system is short of something; not again before ten seconds have passed, for it is met again and again until
+    /// there is more.
+    pub(crate) fn say_short(&self, text: impl AsRef<str>) {
+        let now_ns = self.clock.now_ns();
+        let until_ns = self.short_until_ns.load(Ordering::Acquire);
+        let next_ns = now_ns + SHORT_NS;
+        let is_first = now_ns >= until_ns
+            && self
+                .short_until_ns
+                .compare_exchange(until_ns, next_ns, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok();
+        if is_first {
+            self.say(Level::Error, text);
+        }
+    }
+
     pub(crate) fn say(&self, level: Level, text: impl AsRef<str>) {
         let text = text.as_ref();
         self.log.line(level, text);
         self.tail.push(self.clock.now_ns(), level, text);
     }
 }
+
+/// Time between two lines that say that this system is short of something, ns.
+const SHORT_NS: u64 = 10 * SECOND_NS;
 
 /// Memory of a session.
 #[derive(Debug)]

@@ -5,7 +5,8 @@
 //!
 //! Map: [`config`] what the operator wrote · `door` how connections come in: transparently, by SOCKS5, by HTTP CONNECT, forwarded ·
 //! `control` control connections, plain or within TLS · `engine` sessions on threads of their own: sockets, memory, data channels ·
-//! `house` what all sessions of a gateway share · `keeper` sessions that are there before anybody asks · `admin` what operators see of it ·
+//! `house` what all sessions of a gateway share · `keeper` sessions that are there before anybody asks · `budget` what memory it may
+//! take · `admin` what operators see of it ·
 //! `path` what sessions ask of the network.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -13,6 +14,7 @@
 pub mod config;
 
 mod admin;
+mod budget;
 mod caller;
 mod control;
 mod door;
@@ -34,8 +36,9 @@ mod thread;
 mod tls;
 mod watch;
 
+pub use budget::{Budget, MemoryPlan};
 pub use caller::{Caller, Cause, Refusal};
 pub use config::Config;
-pub use gateway::{Budget, Gateway, StartError};
+pub use gateway::{Gateway, StartError, raise_open_files};
 pub use log::{Level, Log};
 pub use status::{Connection, Limit, Path, Role, Segment, Status, Totals};

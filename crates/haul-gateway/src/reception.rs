@@ -13,7 +13,7 @@ use haul_soft::udt::plain;
 use haul_verbs::cm::{CmEvent, EventChannel};
 use haul_xsp::SECOND_NS;
 
-use crate::config::ChannelKind;
+use crate::config::{ChannelKind, Config};
 use crate::control::Control;
 use crate::engine::{Accepted, Knock, Worker, prepare};
 use crate::house::{House, Letter, Means};
@@ -21,12 +21,29 @@ use crate::log::Level;
 use crate::thread::{Stop, Thread};
 use crate::watch::Watch;
 
-use strangers::{Guest, Strangers};
+use strangers::{Guest, STRANGERS_MAX, Strangers};
 
 /// Control connections that have not said what they want. More wait in the kernel.
 const GUESTS_MAX: usize = 64;
+/// Octets that each of them may take: what is read at a time, a message, and what waits to be sent.
+const GUEST_BYTES: u64 = (64 << 10) + (1 << 20) + (256 << 10);
 /// Time to wait where the system has no descriptor or thread left, ns.
 const PAUSE_NS: u64 = SECOND_NS / 5;
+
+/// Octets that those may take who have not shown who they are: on control connections what has come of one message, and on data
+/// connections what a transport in this process holds.
+pub(crate) fn strangers_bytes(config: &Config) -> u64 {
+    let has = |kind| config.channels.iter().any(|channel| channel.kind == kind);
+    let control = match config.listen {
+        Some(_) => GUESTS_MAX as u64 * GUEST_BYTES,
+        None => 0,
+    };
+    let udt = match has(ChannelKind::Udt) {
+        true => STRANGERS_MAX as u64 * plain::GREETING_MEMORY_BYTES,
+        false => 0,
+    };
+    control + udt
+}
 
 /// What tokens are of.
 const FAMILY: u64 = 3 << 60;
@@ -177,7 +194,7 @@ impl Desk {
 
     /// Something is short in this system: what comes waits in the kernel for a moment.
     fn pause(&mut self, now_ns: u64, why: &str) {
-        self.house.say(Level::Error, why);
+        self.house.say_short(why);
         self.deaf_until_ns = now_ns + PAUSE_NS;
     }
 
@@ -201,7 +218,7 @@ impl Desk {
             Ok(None) => {}
             Err(error) => self.pause(
                 now_ns,
-                &format!("a control connection cannot be taken: {error}"),
+                &format!("control connections cannot be taken: {error}; they wait until there is room"),
             ),
         }
     }
@@ -225,7 +242,9 @@ impl Desk {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    let text = format!("a data connection ({kind}) cannot be taken: {error}");
+                    let text = format!(
+                        "data connections ({kind}) cannot be taken: {error}; they wait until there is room"
+                    );
                     return self.pause(now_ns, &text);
                 }
             }

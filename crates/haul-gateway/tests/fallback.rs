@@ -60,6 +60,32 @@ fn a_kind_that_cannot_be_had_gives_its_turn_to_the_next() {
     }
 }
 
+#[test]
+fn streams_of_udt_take_from_memory_and_give_back_and_where_there_is_none_it_is_the_next_kinds_turn() {
+    for memory in ["1GiB", "20MiB"] {
+        let far_memory = format!("memory = '{memory}'\n");
+        let (far, _) = exit(&(far_memory + &channel("udt", None) + &channel("tcp", None)));
+        let before = far.memory_left();
+        let route = "channels = ['udt', 'tcp']\nstreams = 2";
+        let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), route);
+        let sent = pattern(1 << 20, 4);
+        assert!(exchange(connect(near.door_addrs()[0]), sent.clone()) == sent);
+        let taken = before - far.memory_left();
+        let streams = near.memory_plan().sessions[0].channel_bytes;
+        let is_udt = lines.contain("data channel udt (2 up)");
+        match memory {
+            "1GiB" => assert!(is_udt && taken == (8 << 20) + streams, "{taken}"),
+            _ => {
+                let refused = format!("no data channel udt: it takes {streams} octets of memory");
+                assert!(lines.contain(&refused), "{:?}", lines.all());
+                assert!(!is_udt && taken == 8 << 20, "{taken}");
+            }
+        }
+        drop(near);
+        common::wait_until("all of it to be given back", || far.memory_left() == before);
+    }
+}
+
 /// Passes octets on to what `to` says, and cuts every connection when as many have passed as `cut` says for this one. Where it is.
 fn cutter(to: Arc<std::sync::OnceLock<SocketAddr>>, cut: fn(usize) -> usize) -> SocketAddr {
     let count = AtomicUsize::new(0);

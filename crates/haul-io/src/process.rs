@@ -1,11 +1,28 @@
-//! Child processes that are waited for together with what they used.
+//! Child processes that are waited for together with what they used; how many files a process may open.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+
+/// Lets this process open as many files and sockets as its owner may allow it (the hard limit); how many that are, none being no
+/// limit.
+///
+/// # Errors
+/// Those of `setrlimit`: a sandbox may forbid it.
+pub fn raise_open_files() -> io::Result<Option<u64>> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit {
+            current: limit.maximum,
+            ..limit
+        };
+        rustix::process::setrlimit(Resource::Nofile, raised)?;
+    }
+    Ok(limit.maximum)
+}
 
 /// A child process; its end tells what it used.
 #[derive(Debug)]
@@ -117,6 +134,13 @@ mod tests {
             }
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn as_many_files_may_be_opened_as_the_owner_allows() {
+        let most = raise_open_files().unwrap();
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        assert_eq!((limit.current, limit.maximum), (most, most));
     }
 
     #[test]

@@ -747,3 +747,82 @@ fn a_close_tells_the_peers_and_flushes_everything() {
     assert_eq!(downs(&world, 1), [(world.remote(0), Down::Closed)]);
     assert_eq!(world.ends[0].qp.poll_timeout(), None);
 }
+
+/// Ends 1, 2 and so on, of which each has sent the first packet of a message of two to end 0.
+fn beginners(world: &mut World, count: usize) {
+    let server = address(0);
+    world.drop = Box::new(move |packet| {
+        // The rest of what they send: what they begin with is longer, and everything else is shorter.
+        packet.to == server && (400..1_000).contains(&packet.bytes.len())
+    });
+    for from in 1..=count {
+        world.post(from, 0, send(), pattern(2_000, from as u8));
+    }
+}
+
+fn is_received(world: &mut World, bytes: &[u8]) -> bool {
+    let ram = &world.ends[0].ram;
+    ram.receives.values().any(|buffer| buffer.starts_with(bytes))
+}
+
+#[test]
+fn who_sends_half_a_message_and_falls_silent_keeps_nobody_out() {
+    const STRANGERS: usize = 4;
+    let mut world = World::new(STRANGERS + 2, wire(5), 3);
+    for slot in 0..STRANGERS as u32 {
+        world.post_receive(0, slot, 4_000);
+    }
+    beginners(&mut world, STRANGERS);
+    world.run_for(SECOND / 10);
+    for stranger in 1..=STRANGERS {
+        world.ends[stranger].dead = true;
+    }
+    let (late, words) = (STRANGERS + 1, pattern(20, 99));
+    world.post(late, 0, send(), words.clone());
+    world.run_for(SECOND);
+    assert_eq!(succeeded(&world.ends[late].completions()), 1);
+    assert!(is_received(&mut world, &words));
+    // Nobody else had to go.
+    assert_eq!(world.ends[0].qp.stats().evicted, 1);
+}
+
+#[test]
+fn an_address_that_holds_more_than_half_makes_room_at_once_and_no_other() {
+    for (at_one, evicted) in [(3, 1), (2, 0)] {
+        let mut world = World::new(6, wire(5), 4);
+        for slot in 0..4 {
+            world.post_receive(0, slot, 4_000);
+        }
+        // The first ones are on one host.
+        for end in 1..=at_one {
+            let port = 5_000 + end as u16;
+            world.ends[end].at.set_ip(address(1).ip());
+            world.ends[end].at.set_port(port);
+        }
+        beginners(&mut world, 4);
+        world.run_for(SECOND / 10);
+        world.post(5, 0, send(), pattern(20, 99));
+        // Less than any of them may be silent for.
+        world.run_for(SECOND / 10);
+        assert_eq!(world.ends[0].qp.stats().evicted, evicted, "{at_one}");
+        let done = succeeded(&world.ends[5].completions());
+        assert_eq!(done as u64, evicted, "{at_one}");
+    }
+}
+
+#[test]
+fn who_had_to_make_room_sends_again_and_everything_arrives() {
+    let mut world = World::new(3, wire(5), 5);
+    world.post_receive(0, 0, 4_000);
+    beginners(&mut world, 1);
+    world.run_for(SECOND / 2);
+    world.post(2, 0, send(), pattern(20, 99));
+    world.run_for(SECOND / 2);
+    assert_eq!(succeeded(&world.ends[2].completions()), 1);
+    // The path is whole again, and so is what was begun before.
+    world.drop = Box::new(|_| false);
+    world.post_receive(0, 1, 4_000);
+    world.run_for(10 * SECOND);
+    assert_eq!(succeeded(&world.ends[1].completions()), 1);
+    assert!(is_received(&mut world, &pattern(2_000, 1)));
+}

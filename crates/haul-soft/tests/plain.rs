@@ -36,6 +36,13 @@ fn turn(near: &mut Stream, far: &mut Stream) {
 }
 
 fn pair(near: &Options, far: &Options) -> (Stream, Stream) {
+    let (near, mut far) = strangers(near, far);
+    far.admit();
+    (near, far)
+}
+
+/// The accepting end, which is the second, has not admitted the other.
+fn strangers(near: &Options, far: &Options) -> (Stream, Stream) {
     let mut listener = Listener::bind(LOCAL, far.clone()).unwrap();
     let mut near = Stream::connect(listener.local_addr(), near).unwrap();
     assert!(!near.is_open());
@@ -136,6 +143,37 @@ fn what_is_not_taken_holds_the_sender_back() {
         turn(&mut near, &mut far);
     }
     assert!(near.room() > 0);
+}
+
+#[test]
+fn one_who_is_not_admitted_is_held_little_for() {
+    // Placed, and in slots.
+    for placement in [true, false] {
+        let (mut near, mut far) = strangers(&options(placement), &options(placement));
+        let mut greeting = Flow::new(2_000, 2_000);
+        while greeting.taken < greeting.total {
+            greeting.push(&mut near, &mut far);
+            turn(&mut near, &mut far);
+        }
+        let flood: Vec<u8> = (0..MIB).map(octet).collect();
+        near.write(&flood, false).unwrap();
+        let error = loop {
+            notify::wait_readable([near.as_fd(), far.as_fd()], Some(1_000_000)).unwrap();
+            // It may have been told already.
+            let _ = near.turn();
+            if let Err(error) = far.turn() {
+                break error;
+            }
+        };
+        assert!(matches!(error, LinkError::Sink(_)), "{error}");
+        let held = std::iter::from_fn(|| {
+            let len = far.arrived().len();
+            far.consume(len);
+            (len > 0).then_some(len)
+        });
+        let held: usize = held.sum();
+        assert!(held as u64 <= plain::GREETING_MEMORY_BYTES, "{held}");
+    }
 }
 
 #[test]

@@ -32,11 +32,11 @@ pub(crate) fn run(gateway: args::Gateway) -> ExitCode {
 }
 
 fn check(args: &args::GatewayCheck) -> ExitCode {
-    let problems = match Config::load(&args.file) {
-        Ok(config) => config.check(),
-        Err(problems) => problems,
+    let (problems, plan) = match Config::load(&args.file) {
+        Ok(config) => (config.check(), Some(config.memory_plan())),
+        Err(problems) => (problems, None),
     };
-    output::gateway_check(&args.file, &problems, args.json);
+    output::gateway_check(&args.file, &problems, plan.as_ref(), args.json);
     if problems.iter().any(Problem::is_error) {
         return ExitCode::from(Code::Usage.exit());
     }
@@ -62,6 +62,8 @@ enum Wish {
 fn try_run(args: &args::GatewayRun) -> Result<(), Fault> {
     let config = load(&args.config)?;
     let name = config.name.clone();
+    // A sandbox may forbid it; then there are as many as it has given.
+    let sockets = haul_gateway::raise_open_files();
     // Before any other thread, so that no signal is lost.
     let wishes = wishes()
         .map_err(|error| Fault::new(Code::Other, format!("cannot take signals: {error}")))?;
@@ -78,7 +80,7 @@ fn try_run(args: &args::GatewayRun) -> Result<(), Fault> {
     let mut gateway = Gateway::start(config, provider::of_channel, log)
         .map_err(|error| Fault::new(Code::Other, error.to_string()))?;
     if !args.quiet {
-        introduce(&name, &gateway);
+        introduce(&name, &gateway, sockets.ok().flatten());
     }
     tell_manager(&[NotifyState::Ready]);
     serve(&mut gateway, &args.config, &wishes);
@@ -169,19 +171,14 @@ fn tell_manager(states: &[NotifyState<'_>]) {
     }
 }
 
-fn introduce(name: &str, gateway: &Gateway) {
-    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    eprintln!(
-        "haul gateway: {name}, {} MiB for slabs",
-        mib(gateway.memory_left())
-    );
-    for budget in gateway.budgets() {
-        eprintln!(
-            "haul gateway: a session {} takes {} MiB of them, {} fit",
-            budget.what,
-            mib(budget.bytes),
-            budget.fit
-        );
+fn introduce(name: &str, gateway: &Gateway, sockets: Option<u64>) {
+    let mib = gateway.memory_left() >> 20;
+    eprintln!("haul gateway: {name}, {mib} MiB for slabs");
+    for line in gateway.memory_plan().lines() {
+        eprintln!("haul gateway: {line}");
+    }
+    if let Some(sockets) = sockets {
+        eprintln!("haul gateway: at most {sockets} sockets and files, one for each connection");
     }
     if let Some(listen) = gateway.listen_addr() {
         eprintln!("haul gateway: sessions at {listen}");

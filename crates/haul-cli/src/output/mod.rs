@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use haul::fault::Fault;
 use haul::report::{BenchSummary, Event, Observer, Summary};
+use haul_gateway::MemoryPlan;
 use haul_gateway::config::{Problem, Severity};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -218,26 +219,40 @@ pub(crate) fn devices(found: &[Found], as_json: bool) {
 }
 
 /// What is wrong with a gateway's configuration: the result of the check, so it goes to stdout.
-pub(crate) fn gateway_check(file: &Path, problems: &[Problem], as_json: bool) {
+pub(crate) fn gateway_check(
+    file: &Path,
+    problems: &[Problem],
+    plan: Option<&MemoryPlan>,
+    as_json: bool,
+) {
     let errors = problems
         .iter()
         .filter(|problem| problem.severity == Severity::Error)
         .count();
     let file = file.display().to_string();
     if as_json {
-        return print_line(&json!({
+        let mut object = json!({
             "schema": GATEWAY_CHECK_SCHEMA, "ok": errors == 0, "file": file, "problems": problems,
-        }));
+        });
+        if let Some(plan) = plan {
+            object["memory"] = json!(plan);
+        }
+        return print_line(&object);
     }
     let lines = problems
         .iter()
         .map(|problem| format!("{file}: {problem}\n"));
+    let plan = plan.map_or_else(Vec::new, |plan| {
+        let slabs = format!("{} MiB for slabs", plan.memory >> 20);
+        [slabs].into_iter().chain(plan.lines()).collect()
+    });
+    let plan = plan.iter().map(|line| format!("{file}: {line}\n"));
     let warnings = problems.len() - errors;
     let sum = format!("{file}: {errors} errors, {warnings} warnings\n");
     // As in `print_line`.
     let _ = std::io::stdout()
         .lock()
-        .write_all((lines.collect::<String>() + &sum).as_bytes());
+        .write_all((lines.chain(plan).collect::<String>() + &sum).as_bytes());
 }
 
 /// A line on stderr.

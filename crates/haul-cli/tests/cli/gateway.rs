@@ -32,11 +32,29 @@ via = ['192.0.2.1:7400']
 #[test]
 fn a_good_configuration_is_good() {
     let (code, text, json) = check(GOOD);
-    assert_eq!(
-        (code, text.as_str()),
-        (Some(0), "FILE: 0 errors, 0 warnings\n")
-    );
+    let told = "FILE: 1024 MiB for slabs\n\
+                FILE: a session of the route to * takes 128 MiB of them; 8 fit\n\
+                FILE: 0 errors, 0 warnings\n";
+    assert_eq!((code, text.as_str()), (Some(0), told));
     assert_eq!(json["ok"], true);
+    assert_eq!(json["memory"]["sessions"][0]["bytes"], 128 << 20);
+}
+
+#[test]
+fn what_streams_of_udt_and_strangers_may_take_is_said() {
+    let channel = "[[channel]]\nkind = 'udt'\nlisten = '127.0.0.1:7401'\n";
+    let listen = "listen = '127.0.0.1:7400'\nexit = ['192.0.2.1']\nsessions = 2\nanonymous";
+    let text = GOOD.replacen("anonymous", listen, 1) + "channels = ['udt']\n" + channel;
+    let (code, text, json) = check(&text);
+    assert_eq!(code, Some(0), "{text}");
+    for part in [
+        "route to * takes 128 MiB of them, and up to 33 MiB for channels of kind udt; 6 to 8 fit\n",
+        "ends here takes 128 MiB of them, and up to 520 MiB for channels of kind udt; 1 to 8 fit\n",
+        "MiB for those who have not shown who they are\n",
+    ] {
+        assert!(text.contains(part), "{part}{text}");
+    }
+    assert!(json["memory"]["strangers"].as_u64().unwrap() > 0);
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! Gateways in processes of their own.
-#![allow(clippy::allow_attributes, reason = "each test uses its part of it")]
+#![allow(
+    clippy::allow_attributes,
+    dead_code,
+    reason = "each test uses its part of it"
+)]
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -54,7 +58,6 @@ impl Gateway {
     }
 
     /// All that it has said.
-    #[allow(dead_code, reason = "not every test asks")]
     pub(crate) fn all_said(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
@@ -63,9 +66,12 @@ impl Gateway {
         self.said("sessions at ").parse().unwrap()
     }
 
-    #[allow(dead_code, reason = "not every test has one")]
     pub(crate) fn door_at(&self) -> SocketAddr {
         self.said("door at ").parse().unwrap()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn kill(&mut self) {

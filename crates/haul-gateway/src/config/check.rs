@@ -7,6 +7,7 @@ use haul_xsp::wire::HOPS_MAX;
 
 use super::parse::{CHANNEL, CLASS, DOOR, KEY, ROUTE};
 use super::{ChannelKind, Config, Door, DoorKind, Listen, Problem, Route, Severity};
+use crate::budget::channel_bytes;
 use crate::host;
 use crate::path::Backend;
 use crate::rates::REST;
@@ -136,6 +137,13 @@ impl Check<'_> {
                 Place::Setting("sessions"),
                 "no session is allowed",
                 "allow one at least",
+            );
+        }
+        if config.keepalive == 0 {
+            self.error(
+                Place::Setting("keepalive"),
+                "there must be a second between signs of life",
+                "leave it out, or count from 1",
             );
         }
         // How many regions these have is the gateway's choice.
@@ -599,6 +607,34 @@ impl Check<'_> {
         }
     }
 
+    /// What channels of the routes' sessions, which take `routes` without, may take beside.
+    fn channel_memory(&mut self, routes: u64) {
+        let config = self.config;
+        let mut all = routes;
+        for (number, route) in config.routes.iter().enumerate() {
+            let channels = channel_bytes(route);
+            all = all.saturating_add(channels);
+            let own = session_bytes(route.ring.0).saturating_add(channels);
+            let kinds = route.via.first().and_then(super::Via::channels);
+            let kinds = kinds.unwrap_or(&route.channels);
+            if own > config.memory.0 && *kinds == [ChannelKind::Udt] {
+                let text = format!("over udt its session takes {}, which is more than {}", super::ByteCount(own), config.memory);
+                let hint = "raise memory, make streams fewer, or name another kind too";
+                self.error(Place::Table(ROUTE, number, "channels"), text, hint);
+                return;
+            }
+        }
+        if all > config.memory.0 {
+            let text = format!(
+                "with channels of kind udt sessions of all routes take {}, which is more than {}: those that find no room try the next kind",
+                super::ByteCount(all),
+                config.memory
+            );
+            let hint = "raise it, or make rings smaller or streams fewer";
+            self.warn(Place::Setting("memory"), text, hint);
+        }
+    }
+
     /// Each route has a session, and those that come in have what is left.
     fn memory(&mut self) {
         let config = self.config;
@@ -617,6 +653,7 @@ impl Check<'_> {
             );
             return;
         }
+        self.channel_memory(routes);
         if config.listen.is_none() {
             return;
         }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use haul_io::stream::is_exhausted;
 use haul_xsp::wire::NackStatus;
 
 use super::Answer;
@@ -84,6 +85,9 @@ pub(crate) fn meaning(status: u16) -> Meaning {
 /// What the far end is told about a connection that could not be made.
 pub(crate) fn status_of(error: &io::Error) -> u16 {
     const EPERM: i32 = 1;
+    if is_exhausted(error) {
+        return NackStatus::Busy.code();
+    }
     let number = match error.raw_os_error() {
         // Where a firewall refuses to send.
         Some(EPERM) => Some(errno::EACCES),

@@ -7,7 +7,7 @@ use super::handshake::Step;
 use crate::host::HostPort;
 
 /// Most octets of a head.
-const HEAD_MAX: usize = 8 << 10;
+pub(super) const HEAD_MAX: usize = 8 << 10;
 
 /// What a client has said so far.
 #[derive(Debug, Default)]

@@ -11,12 +11,15 @@ use haul_io::poller::{Event, Events, Interest, Poller};
 use haul_io::stream::{Acceptor, Stream, is_exhausted, is_own_address};
 use haul_xsp::wire::Endpoint;
 
-use super::connect::Connect;
+use super::connect::{Connect, HEAD_MAX};
 use super::handshake::{Handshake, Step};
 use super::socks::Socks;
 use super::{Answer, Arrival, Greeting};
 use crate::watch::Watch;
 use crate::{config, host};
+
+/// Clients at a time; further ones wait in the kernel.
+const GUESTS_MAX: usize = 1024;
 
 /// What a door spends on those who have not said where they want to go.
 #[derive(Debug, Clone, Copy)]
@@ -32,12 +35,15 @@ pub(super) struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            guests: 1024,
+            guests: GUESTS_MAX,
             handshake_ns: 10_000_000_000,
             leave_ns: 1_000_000_000,
         }
     }
 }
+
+/// Octets that the clients of a door take at most which have not said where they want to go.
+pub(crate) const CLIENT_MEMORY: u64 = GUESTS_MAX as u64 * HEAD_MAX as u64;
 
 /// How long nothing is accepted after the system had no descriptor or no memory for it, ns.
 const EXHAUSTED_NS: u64 = 100_000_000;
@@ -118,7 +124,7 @@ impl Porter {
     }
 
     /// Until the door is closed.
-    pub(super) fn run(mut self, deliver: &dyn Fn(Arrival)) {
+    pub(super) fn run(mut self, deliver: &dyn Fn(Arrival), report: &dyn Fn(&str)) {
         let mut events = Events::with_capacity(256);
         while !self.is_closing.load(Ordering::Acquire) {
             let deadline = self
@@ -135,7 +141,7 @@ impl Porter {
             self.guests.retain(|_, guest| guest.deadline_ns > now);
             for event in events.iter() {
                 if event.token == ACCEPTOR {
-                    self.accept(now, deliver);
+                    self.accept(now, deliver, report);
                 } else {
                     self.attend(event, now, deliver);
                 }
@@ -153,7 +159,7 @@ impl Porter {
         }
     }
 
-    fn accept(&mut self, now: u64, deliver: &dyn Fn(Arrival)) {
+    fn accept(&mut self, now: u64, deliver: &dyn Fn(Arrival), report: &dyn Fn(&str)) {
         for _ in 0..ACCEPT_MAX {
             if self.guests.len() >= self.limits.guests {
                 return;
@@ -163,6 +169,10 @@ impl Porter {
                 Ok(None) => return,
                 Err(error) if is_exhausted(&error) => {
                     self.exhausted_until = Some(now + EXHAUSTED_NS);
+                    let door = self.address;
+                    report(&format!(
+                        "door at {door}: {error}; connections wait until there is room"
+                    ));
                     return;
                 }
                 // That connection is gone already; the next may be there.

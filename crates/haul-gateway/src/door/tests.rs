@@ -32,10 +32,11 @@ fn config(kind: DoorKind) -> config::Door {
 
 fn open_with(config: &config::Door, limits: Limits) -> (Door, Receiver<Arrival>) {
     let (deliver, arrivals) = unbounded();
-    let door = Door::open_with(config, limits, move |arrival| {
+    let deliver = move |arrival| {
         // A test that has ended does not care.
         let _ = deliver.send(arrival);
-    });
+    };
+    let door = Door::open_with(config, limits, deliver, |_| {});
     (door.unwrap(), arrivals)
 }
 
@@ -128,7 +129,7 @@ fn a_client_of_http_is_handed_on() {
 fn a_forwarding_door_has_one_destination_and_says_nothing() {
     let mut config = config(DoorKind::Forward);
     assert!(matches!(
-        Door::open(&config, drop),
+        Door::open(&config, drop, |_| {}),
         Err(OpenError::NoDestination(_))
     ));
     config.to = Some("example.org:80".parse().unwrap());
@@ -327,7 +328,7 @@ fn an_address_that_is_taken_is_told() {
     let (door, _arrivals) = open(DoorKind::Http);
     let mut config = config(DoorKind::Http);
     config.listen = door.local_addr();
-    let error = Door::open(&config, drop).unwrap_err().to_string();
+    let error = Door::open(&config, drop, |_| {}).unwrap_err().to_string();
     assert!(
         error.contains(&door.local_addr().to_string()) && error.contains("in use"),
         "{error}"

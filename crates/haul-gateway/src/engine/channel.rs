@@ -1,5 +1,7 @@
 //! Which data channels a segment tries: asked for, accepted, connected, and the next kind when one fails.
 
+use std::sync::Arc;
+
 use haul_xsp::bag::plan::Mode;
 use haul_xsp::wire::{ChanParams, NackStatus, Params};
 use haul_xsp::{ChanId, SECOND_NS, Session, Time};
@@ -12,7 +14,7 @@ use crate::house::{House, Mailbox};
 use crate::log::Level;
 
 /// Data channels of a segment, at most: several attempts may be under way before the peer has answered the first.
-const LANES_MAX: u16 = 16;
+pub(crate) const LANES_MAX: u16 = 16;
 
 /// A kind of channel that is lost so often is given up.
 const LOSSES_MAX: u32 = 3;
@@ -64,7 +66,7 @@ impl Attempts {
     /// Asks for data channels of the kind whose turn it is.
     pub(super) fn ask(
         &mut self,
-        house: &House,
+        house: &Arc<House>,
         session: &mut Session,
         half: &mut Half,
     ) -> Result<(), Lost> {
@@ -84,7 +86,7 @@ impl Attempts {
     fn ask_for(
         &mut self,
         kind: ChannelKind,
-        house: &House,
+        house: &Arc<House>,
         session: &mut Session,
         half: &mut Half,
     ) -> Result<(), String> {
@@ -94,7 +96,7 @@ impl Attempts {
             rate_bps: self.rate_bps,
             pushes: pushes(session),
         };
-        half.replace_fabric(network, wanted)
+        half.replace_fabric(house, network, wanted)
             .map_err(|Lost(why)| why)?;
         self.asked.clear();
         for _ in 0..self.lanes {
@@ -210,7 +212,7 @@ fn close(session: &mut Session, chan: ChanId) {
 
 /// The peer wants a data channel.
 pub(super) fn on_request(
-    house: &House,
+    house: &Arc<House>,
     mailbox: &Mailbox,
     session: &mut Session,
     half: &mut Half,
@@ -229,7 +231,7 @@ pub(super) fn on_request(
 }
 
 fn accept(
-    house: &House,
+    house: &Arc<House>,
     session: &mut Session,
     half: &mut Half,
     params: ChanParams,
@@ -252,7 +254,7 @@ fn accept(
             rate_bps,
             pushes: pushes(session),
         };
-        half.replace_fabric(network, wanted)
+        half.replace_fabric(house, network, wanted)
             .map_err(|Lost(why)| why)?;
     }
     let mut params = ChanParams {

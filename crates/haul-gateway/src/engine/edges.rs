@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use haul_io::poller::{Interest, Poller};
-use haul_io::stream::{self, Stream};
+use haul_io::stream::{self, Stream, is_exhausted};
 use haul_xsp::bag::{Data, End, Read};
 use haul_xsp::wire::{Endpoint, NackStatus};
 use haul_xsp::{ConnId, SECOND_NS, Session, Time};
@@ -14,7 +14,7 @@ use super::half::{Half, checksum};
 use crate::caller::{Call, Party};
 use crate::door::status_of;
 use crate::host::Shown;
-use crate::house::code;
+use crate::house::{House, code};
 use crate::status::Connection;
 
 /// Octets that are received into the ring at a time.
@@ -93,6 +93,7 @@ pub(crate) struct Tools<'a> {
     pub(crate) poller: &'a Poller,
     pub(crate) now: Time,
     pub(crate) verifies: bool,
+    pub(crate) house: &'a House,
 }
 
 impl Edges {
@@ -154,6 +155,10 @@ impl Edges {
                 let stream = match Stream::start_connect(left.remove(0)) {
                     Ok(stream) => stream,
                     Err(error) => {
+                        if is_exhausted(&error) {
+                            let text = format!("{}: {error}; it is refused", edge.to);
+                            tools.house.say_short(text);
+                        }
                         *status = status_of(&error);
                         continue;
                     }

@@ -38,6 +38,14 @@ use crate::house::{Means, Network};
 pub(crate) use frame::GET_BYTES_MAX;
 pub(crate) use pipe::{Pipe, prepare, udt_options};
 
+/// Octets of memory that a channel of this kind takes beside the session's ring and arena.
+pub(crate) fn lane_bytes(kind: ChannelKind) -> u64 {
+    match kind {
+        ChannelKind::Udt => plain::memory_bytes(&udt_options()),
+        _ => 0,
+    }
+}
+
 /// Reads that an end may have outstanding (ORD), and answers at a time (IRD), unless the device has fewer.
 pub(crate) const READS_MAX: u16 = 64;
 
@@ -220,11 +228,11 @@ pub(crate) fn weave(
     let kind = network.kind;
     match &network.means {
         Means::Tcp => {
-            let streams = streams::Streams::<Stream>::new(kind, arena)?;
+            let streams = streams::Streams::<Stream>::new(kind, arena, wanted.lanes)?;
             Ok(Box::new(streams))
         }
         Means::Udt => {
-            let streams = streams::Streams::<plain::Stream>::new(kind, arena)?;
+            let streams = streams::Streams::<plain::Stream>::new(kind, arena, wanted.lanes)?;
             Ok(Box::new(streams))
         }
         Means::Datagram { context } => Ok(Box::new(datagram::Datagram::new(

@@ -10,10 +10,10 @@ use haul_xsp::bag::{Memory, Place};
 use haul_xsp::wire::{Address, Endpoint, Key, Proto};
 use haul_xsp::{ChanId, SECOND_NS, Session, SlabSeq, Time};
 
-use super::fabric::{Accepted, Fabric, Guard, Knock, News, Wanted, weave};
+use super::fabric::{Accepted, Fabric, Guard, Knock, News, Wanted, lane_bytes, weave};
 use crate::config::ChannelKind;
 use crate::control::Control;
-use crate::house::Network;
+use crate::house::{House, Network, Share};
 use crate::rates::{ClassId, Rates};
 use crate::status::{Limit, Segment};
 
@@ -44,6 +44,8 @@ impl MemoryPlan {
 pub(crate) struct Half {
     pub(crate) control: Option<Control>,
     pub(crate) fabric: Option<Box<dyn Fabric>>,
+    /// Memory of the data channels.
+    fabric_share: Option<Share>,
     /// What data connections of its present channels begin with, as long as the house knows them.
     pub(crate) cookies: Vec<[u8; 16]>,
     /// Where the other end is, for people.
@@ -78,9 +80,14 @@ impl Half {
         } else {
             0
         };
+        let mut input = Vec::new();
+        let taken = input.try_reserve_exact(INPUT_BYTES);
+        taken.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        input.resize(INPUT_BYTES, 0);
         Ok(Self {
             control: None,
             fabric: None,
+            fabric_share: None,
             cookies: Vec::new(),
             peer: String::new(),
             ring: (0..regions)
@@ -92,7 +99,7 @@ impl Half {
             verifies,
             meter: None,
             news: Vec::new(),
-            input: vec![0; INPUT_BYTES],
+            input,
             left: 0..0,
             waits_to_send: false,
             octets_in: 0,
@@ -375,8 +382,23 @@ impl Half {
     }
 
     /// The channel that takes the place of what there is.
-    pub(crate) fn replace_fabric(&mut self, network: &Network, wanted: Wanted) -> Result<(), Lost> {
+    pub(crate) fn replace_fabric(
+        &mut self,
+        house: &Arc<House>,
+        network: &Network,
+        wanted: Wanted,
+    ) -> Result<(), Lost> {
         self.end_fabric();
+        let bytes = lane_bytes(network.kind) * u64::from(wanted.lanes);
+        if bytes > 0 {
+            let share = house.take_memory(bytes);
+            self.fabric_share = Some(share.ok_or_else(|| {
+                let left = house.memory_left();
+                Lost(format!(
+                    "it takes {bytes} octets of memory and {left} are left (see `memory` and `streams`)"
+                ))
+            })?);
+        }
         self.fabric = Some(weave(network, &self.arena, wanted)?);
         Ok(())
     }
@@ -386,6 +408,12 @@ impl Half {
         if let Some(fabric) = self.fabric.take() {
             fabric.end(&mut self.news);
         }
+        self.fabric_share = None;
+    }
+
+    /// Octets of memory that its data channels hold.
+    pub(crate) fn channel_memory(&self) -> u64 {
+        self.fabric_share.as_ref().map_or(0, Share::bytes)
     }
 
     /// Where peers of this end find `network`, or a channel of its own `port` there: at the address that the control connection has

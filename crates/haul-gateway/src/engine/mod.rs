@@ -15,7 +15,8 @@ mod half;
 mod setup;
 mod worker;
 
-pub(crate) use fabric::{Accepted, Knock, Pipe, prepare, udt_options};
+pub(crate) use channel::LANES_MAX;
+pub(crate) use fabric::{Accepted, Knock, Pipe, lane_bytes, prepare, udt_options};
 pub(crate) use half::Meter;
 pub(crate) use setup::Shape;
 pub(crate) use worker::Worker;

@@ -24,17 +24,19 @@ pub(crate) struct Shape {
     pub(crate) rate_bps: Option<u64>,
     pub(crate) burst_bytes: Option<u64>,
     pub(crate) verifies: bool,
+    keepalive_ns: u64,
 }
 
 impl Shape {
     /// Of sessions that this gateway opens.
-    pub(crate) fn of_route(route: &Route) -> Self {
+    pub(crate) fn of_route(config: &Config, route: &Route) -> Self {
         Self {
             regions: route.regions.max(3),
             ring: route.ring.0,
             rate_bps: route.rate.map(|rate| rate.0),
             burst_bytes: route.burst.map(|burst| burst.0),
             verifies: route.checksum,
+            keepalive_ns: config.keepalive_ns(),
         }
     }
 
@@ -46,6 +48,7 @@ impl Shape {
             rate_bps: None,
             burst_bytes: None,
             verifies: true,
+            keepalive_ns: config.keepalive_ns(),
         }
     }
 
@@ -85,6 +88,7 @@ impl Shape {
             protocols,
             auth,
             is_end,
+            keepalive_ns: self.keepalive_ns,
             conns_max: conns_max.min(CONNS_MAX),
             producer: ProducerConfig {
                 regions: self.regions,

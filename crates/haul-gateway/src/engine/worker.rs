@@ -168,7 +168,7 @@ impl Worker {
     pub(crate) fn open(house: &Arc<House>, route: &Route) -> Result<Mailbox, String> {
         let text = |error: io::Error| error.to_string();
         let hops = setup::hops(route).ok_or("a route without gateways")?;
-        let shape = Shape::of_route(route);
+        let shape = Shape::of_route(&house.config(), route);
         let mut worker = Self::new(Arc::clone(house), Role::Opener, shape).map_err(text)?;
         worker.class.clone_from(&route.class);
         worker.take_memory(true)?;
@@ -342,6 +342,7 @@ impl Worker {
             poller: &self.poller,
             now,
             verifies: self.shape.verifies,
+            house: &self.house,
         };
         Some((tools, &mut self.edges))
     }

@@ -15,7 +15,7 @@ use crate::engine::{Knock, Pipe};
 /// Octets of a cookie.
 const COOKIE_LEN: usize = 16;
 /// Connections that have not shown theirs, at most. The oldest makes room for a new one: whoever has a cookie shows it at once.
-const STRANGERS_MAX: usize = 64;
+pub(super) const STRANGERS_MAX: usize = 64;
 /// Time for it, ns.
 const PATIENCE_NS: u64 = 10 * SECOND_NS;
 

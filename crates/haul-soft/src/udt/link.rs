@@ -69,6 +69,8 @@ pub struct Remote(Arc<Shared>);
 const TOKEN: u64 = 1;
 const RECEIVE_MESSAGES: usize = 8;
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+/// What the kernel hands over at a time.
+pub(super) const RECEIVE_MEMORY_BYTES: usize = RECEIVE_MESSAGES * RECEIVE_BUFFER_BYTES;
 /// Rounds of receiving, and batches sent, before the other direction gets its turn.
 const RECEIVE_ROUNDS: usize = 4;
 const SEND_BATCHES: usize = 8;

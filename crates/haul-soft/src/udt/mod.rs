@@ -5,10 +5,11 @@
 //! [`Remote`] watches or ends a link from another thread.
 //!
 //! Map: `link` the loop · `outgoing` where payload comes from · `listener` cookies and sockets of its own for each
-//! accepted connection · [`plain`] a socket-like face.
+//! accepted connection · [`plain`] a socket-like face, `memory` what it holds.
 
 mod link;
 mod listener;
+mod memory;
 mod outgoing;
 pub mod plain;
 

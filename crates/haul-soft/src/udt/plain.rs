@@ -4,8 +4,7 @@
 //! payload waits in receive memory and is copied out to the caller. [`Stream`] never waits and is for event loops; [`Socket`]
 //! blocks.
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,11 +13,11 @@ use haul_cc::time::SECOND_NS;
 use haul_udt::wire::{SocketId, SocketKind};
 use haul_udt::{Config, Message, Seq, WINDOW_BYTES_MIN};
 
-use super::link::Place;
+use super::link::RECEIVE_MEMORY_BYTES;
 use super::listener::Acceptor;
+use super::memory::{Memory, PAGE_BYTES, Pending, pages_of};
 use super::outgoing::Outgoing;
 use super::{Identity, Link, LinkError, Options, unopened};
-use crate::bulk::{Extent, FileRange, Source};
 
 /// The configuration that suits [`Socket`]: `base` without placement of streams.
 #[must_use]
@@ -30,98 +29,30 @@ pub fn config(base: Config) -> Config {
     }
 }
 
-/// Receive memory: one slot per packet of the window, or with placement the window itself, in which offsets come round.
-#[derive(Debug, Default)]
-struct Memory(Vec<u8>);
-
-impl Memory {
-    /// Where a position is, and how much is there in one piece.
-    fn at(&self, position: u64) -> Option<usize> {
-        let at = position.checked_rem(self.0.len() as u64)?;
-        usize::try_from(at).ok()
-    }
-
-    fn get(&self, position: u64, len: usize) -> &[u8] {
-        let rest = self.at(position).and_then(|at| self.0.get(at..));
-        let rest = rest.unwrap_or_default();
-        &rest[..len.min(rest.len())]
-    }
-}
-
-impl Place for Memory {
-    fn place(&mut self, mut position: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        for part in parts {
-            let mut part: &[u8] = part;
-            while !part.is_empty() {
-                let at = self.at(position).ok_or(io::ErrorKind::InvalidInput)?;
-                let room = &mut self.0[at..];
-                let (now, then) = part.split_at(part.len().min(room.len()));
-                room[..now.len()].copy_from_slice(now);
-                position += now.len() as u64;
-                part = then;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What was given to send and has not arrived: bytes from position `start` on.
-#[derive(Debug, Default)]
-struct Pending {
-    start: u64,
-    bytes: VecDeque<u8>,
-}
-
-impl Pending {
-    /// Everything below `position` has arrived.
-    fn release(&mut self, position: u64) {
-        let gone = position.saturating_sub(self.start);
-        self.start += gone;
-        let gone = usize::try_from(gone).unwrap_or(usize::MAX);
-        self.bytes.drain(..gone.min(self.bytes.len()));
-    }
-}
-
-impl Source for Pending {
-    fn wait(&self, _: u64, _: std::time::Duration) -> Extent {
-        Extent {
-            end: self.start + self.bytes.len() as u64,
-            complete: false,
-        }
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let at = offset
-            .checked_sub(self.start)
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
-        let at = usize::try_from(at).unwrap_or(usize::MAX);
-        if at.saturating_add(buf.len()) > self.bytes.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        for (to, from) in buf.iter_mut().zip(self.bytes.range(at..)) {
-            *to = *from;
-        }
-        Ok(())
-    }
-
-    fn memory_at(&self, offset: u64) -> Option<&[u8]> {
-        let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
-        let (front, back) = self.bytes.as_slices();
-        match at.checked_sub(front.len()) {
-            None => front.get(at..),
-            Some(at) => back.get(at..),
-        }
-    }
-
-    fn file_at(&self, _: u64) -> Option<FileRange<'_>> {
-        None
-    }
-}
-
 /// Bytes that are taken to be sent and have not arrived, at most.
 const PENDING_MAX: usize = 16 << 20;
 /// Bytes that are taken and have not been sent once, at most: what comes later is not to wait behind more.
 const UNSENT_MAX: usize = 1 << 20;
+/// Pages of one that was accepted and not admitted. What begins a stream may lie across the border of two.
+const GREETING_PAGES: usize = 2;
+
+/// Octets of user memory that a [`Stream`] with these options takes at most: what has arrived, what has not, and what the
+/// kernel hands over at a time. What the kernel holds comes on top
+/// ([`recv_buffer_bytes`](Options::recv_buffer_bytes), [`send_buffer_bytes`](Options::send_buffer_bytes)).
+#[must_use]
+pub fn memory_bytes(options: &Options) -> u64 {
+    let Config {
+        receive_window_bytes,
+        slot_memory_bytes,
+        ..
+    } = options.config;
+    let window = receive_window_bytes.max(slot_memory_bytes);
+    let arrived = (pages_of(window.max(WINDOW_BYTES_MIN)) * PAGE_BYTES) as u64;
+    arrived + (PENDING_MAX + RECEIVE_MEMORY_BYTES) as u64
+}
+
+/// The same of one that was accepted, before [`Stream::admit`].
+pub const GREETING_MEMORY_BYTES: u64 = (GREETING_PAGES * PAGE_BYTES + RECEIVE_MEMORY_BYTES) as u64;
 
 /// A UDT byte stream that never waits, for event loops. Call [`Stream::turn`] when it is readable ([`AsFd`]), when
 /// [`Stream::poll_timeout`] says so, and after [`Stream::write`] and [`Stream::consume`].
@@ -131,6 +62,8 @@ pub struct Stream {
     /// Octets of it where the stream is placed.
     window: u64,
     received: Memory,
+    /// Who the peer is is known.
+    is_admitted: bool,
     taken: Taken,
     to_send: Pending,
     /// The peer has been told that this is over.
@@ -162,14 +95,15 @@ impl Stream {
         let own = random_identity().map_err(LinkError::Network)?;
         let opener = haul_udt::Connection::connect;
         let link = unopened(local, peer, own, options, opener)?;
-        Ok(Self::new(link, options.config.receive_window_bytes))
+        Ok(Self::new(link, options.config.receive_window_bytes, true))
     }
 
-    fn new(link: Link, window: u64) -> Self {
+    fn new(link: Link, window: u64, is_admitted: bool) -> Self {
         let mut stream = Self {
             link,
             window: window.max(WINDOW_BYTES_MIN),
             received: Memory::default(),
+            is_admitted,
             taken: Taken::Opening,
             to_send: Pending::default(),
             is_closed: false,
@@ -193,7 +127,18 @@ impl Stream {
                 slots
             }
         };
-        self.received = Memory(vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)]);
+        let pages = match self.is_admitted {
+            true => pages_of(bytes),
+            false => GREETING_PAGES,
+        };
+        self.received = Memory::new(bytes, pages);
+    }
+
+    /// Who the peer is is known: from now on it has all of its receive memory. An accepted stream holds
+    /// [`GREETING_MEMORY_BYTES`] before, and ends when more comes.
+    pub fn admit(&mut self) {
+        self.is_admitted = true;
+        self.received.open();
     }
 
     /// Whether the connection is there.
@@ -245,11 +190,12 @@ impl Stream {
     /// follows at once.
     ///
     /// # Errors
-    /// [`LinkError::Closed`].
+    /// [`LinkError::Closed`]; [`LinkError::Source`] where the system has no memory for them.
     pub fn write(&mut self, bytes: &[u8], more: bool) -> Result<usize, LinkError> {
         let bytes = &bytes[..bytes.len().min(self.room())];
         if !bytes.is_empty() {
-            self.to_send.bytes.extend(bytes);
+            let taken = self.to_send.push(bytes, PENDING_MAX);
+            taken.map_err(LinkError::Source)?;
             let (now, len) = (self.link.now, bytes.len() as u64);
             let written = self.link.connection.write(now, len, !more);
             written.map_err(|_| LinkError::Closed)?;
@@ -263,7 +209,8 @@ impl Stream {
         match self.taken {
             Taken::Opening => &[],
             Taken::OfPiece(taken) => connection.front_piece().map_or(&[], |piece| {
-                &self.received.get(piece.position, piece.len as usize)[taken..]
+                let left = (piece.len as usize).saturating_sub(taken);
+                self.received.get(piece.position + taken as u64, left)
             }),
             Taken::To(offset) => {
                 let len = connection.delivered_offset().saturating_sub(offset);
@@ -350,7 +297,8 @@ impl Listener {
         self.acceptor.local_addr()
     }
 
-    /// The next connection, if one is there. It is not open before it has had its turns.
+    /// The next connection, if one is there. It is not open before it has had its turns, and has little memory before
+    /// [`Stream::admit`].
     ///
     /// # Errors
     /// Those of the socket.
@@ -361,7 +309,7 @@ impl Listener {
             if let Some((socket, connection)) = opened {
                 let link = Link::new(socket, request.from, connection)?;
                 let window = self.options.config.receive_window_bytes;
-                let mut stream = Stream::new(link, window);
+                let mut stream = Stream::new(link, window, false);
                 // The peer's request is answered now. Where that fails, so does the first read.
                 let _ = stream.turn();
                 return Ok(Some(stream));
@@ -385,7 +333,7 @@ impl Socket {
     /// Takes over a link that was opened with [`config`].
     #[must_use]
     pub fn new(link: Link) -> Self {
-        Self(Stream::new(link, 0))
+        Self(Stream::new(link, 0, true))
     }
 
     /// Sends stream bytes; returns when they are all taken, which is before they have arrived.
@@ -420,7 +368,9 @@ impl Socket {
                 self.0.link.sleep(None)?;
             }
         }
-        self.0.to_send.bytes.extend(bytes);
+        // One message may lie behind what is full.
+        let taken = self.0.to_send.push(bytes, PENDING_MAX + bytes.len());
+        taken.map_err(LinkError::Source)?;
         let link = &mut self.0.link;
         let (now, len) = (link.now, bytes.len() as u64);
         let sent = link.connection.send_message(now, len, in_order, ttl_ns);
@@ -510,7 +460,9 @@ impl Socket {
         let mut bytes = Vec::with_capacity(usize::try_from(message.len).unwrap_or(0));
         let (connection, received) = (&mut self.0.link.connection, &self.0.received);
         connection.take_message(message, |piece| {
-            bytes.extend_from_slice(received.get(piece.position, piece.len as usize));
+            received.visit(piece.position, piece.len as usize, |part| {
+                bytes.extend_from_slice(part);
+            });
         });
         bytes
     }

@@ -114,6 +114,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("sessions = 8", "sessions = 0", "line 5: error: sessions: "),
     (
         "sessions = 8",
+        "sessions = 8\nkeepalive = 0",
+        "line 6: error: keepalive: there must be a second",
+    ),
+    (
+        "sessions = 8",
         "sessions = 90",
         "line 4: warning: memory: 2GiB has room for 14 sessions",
     ),
@@ -349,6 +354,24 @@ fn text_that_is_no_toml_is_told_by_line() {
         told.iter().any(|line| line.starts_with("line 4: error: ")),
         "{told:#?}"
     );
+}
+
+#[test]
+fn streams_of_udt_need_room_beside_rings() {
+    let told = |channels| {
+        let route = format!("channels = {channels}\nstreams = 16\nring = '256MiB'");
+        let text = GOOD.replacen("memory = '2GiB'", "memory = '1GiB'", 1);
+        lines(&parse(&text.replacen("rate = '2.5Gb/s'", &route, 1)).check())
+    };
+    let has = |told: &[String], start| told.iter().any(|line| line.starts_with(start));
+    let all = "line 4: warning: memory: with channels of kind udt sessions of all routes take 1160MiB";
+    let own = "line 23: error: [[route]] 1: channels: over udt its session takes 1032MiB";
+    let other = told("['udt', 'tcp']");
+    assert!(has(&other, all) && !has(&other, own), "{other:#?}");
+    let only = told("['udt']");
+    assert!(has(&only, own), "{only:#?}");
+    let none = told("['tcp']");
+    assert!(!has(&none, all) && !has(&none, own), "{none:#?}");
 }
 
 #[test]

@@ -140,7 +140,10 @@ impl Pipe for plain::Stream {
 
     fn admit(knock: Knock) -> Option<Self> {
         match knock {
-            Knock::Udt(stream) => Some(*stream),
+            Knock::Udt(mut stream) => {
+                stream.admit();
+                Some(*stream)
+            }
             _ => None,
         }
     }

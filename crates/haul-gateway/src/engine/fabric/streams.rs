@@ -60,6 +60,8 @@ pub(super) struct Streams<P> {
     kind: ChannelKind,
     // Before what they place into.
     lanes: Vec<Lane<P>>,
+    /// For more than so many there is no memory.
+    lanes_max: usize,
     ledger: Ledger,
     poller: Poller,
     events: Events,
@@ -70,14 +72,15 @@ pub(super) struct Streams<P> {
 }
 
 impl<P: Pipe> Streams<P> {
-    /// No stream yet. What is read goes to `arena`.
-    pub(super) fn new(kind: ChannelKind, arena: &Region) -> std::io::Result<Self> {
+    /// No stream yet, and never more than `lanes`. What is read goes to `arena`.
+    pub(super) fn new(kind: ChannelKind, arena: &Region, lanes: u16) -> std::io::Result<Self> {
         let seed = haul_io::random::bytes::<16>()?;
         let (words, _) = seed.as_chunks::<8>();
         let seed = [0, 1].map(|at: usize| words.get(at).copied().map_or(0, u64::from_ne_bytes));
         Ok(Self {
             kind,
             lanes: Vec::new(),
+            lanes_max: lanes.into(),
             ledger: Ledger::new(arena, seed),
             poller: Poller::new()?,
             events: Events::with_capacity(16),
@@ -88,6 +91,9 @@ impl<P: Pipe> Streams<P> {
     }
 
     fn add(&mut self, lane: Lane<P>) -> Result<(), Lost> {
+        if self.lanes.len() == self.lanes_max {
+            return Err(Lost("more channels than were asked for".to_owned()));
+        }
         self.poller
             .add(lane.pipe.fd(), lane.number, lane.interest)?;
         self.lanes.push(lane);
@@ -400,7 +406,7 @@ mod tests {
     const NOW: Time = Time::from_ns(7);
 
     fn fabric() -> Streams<Stream> {
-        Streams::new(ChannelKind::Tcp, &Region::map(4096).unwrap()).unwrap()
+        Streams::new(ChannelKind::Tcp, &Region::map(4096).unwrap(), 2).unwrap()
     }
 
     fn params(acceptor: &Acceptor) -> ChanParams {

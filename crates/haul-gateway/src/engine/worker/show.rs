@@ -3,7 +3,7 @@
 use haul_xsp::wire::SessOpen;
 use haul_xsp::{SECOND_NS, State, Time};
 
-use super::super::half::kind;
+use super::super::half::{Half, kind};
 use super::Worker;
 use crate::host::{Shown, hex};
 use crate::house::{Share, lock};
@@ -19,7 +19,13 @@ impl Worker {
         shown.state = "connecting".to_owned();
         let hops = open.hops.iter();
         shown.hops = hops.map(|hop| Shown(&hop.endpoint).to_string()).collect();
-        shown.memory = self.share.as_ref().map_or(0, Share::bytes);
+        shown.memory = self.memory();
+    }
+
+    /// Octets of memory that it holds.
+    fn memory(&self) -> u64 {
+        let channels = self.halves.iter().flatten().map(Half::channel_memory);
+        self.share.as_ref().map_or(0, Share::bytes) + channels.sum::<u64>()
     }
 
     /// When the next picture is due; never, while nothing happens.
@@ -34,7 +40,7 @@ impl Worker {
             since_ns: self.since.as_ns(),
             at_ns: now.as_ns(),
             connections: self.edges.status(),
-            memory: self.share.as_ref().map_or(0, Share::bytes),
+            memory: self.memory(),
             paths: self.paths.shown(),
             ..Status::default()
         };

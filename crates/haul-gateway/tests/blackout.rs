@@ -1,0 +1,218 @@
+//! Nothing passes between two gateways for a while, and nobody is told: what their programs see of it.
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "what is not there where it must be fails the test; programs are threads with sockets, and the path is the kernel's"
+)]
+
+mod common;
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use common::{KINDS, Lines, echo_server, pattern, start};
+use haul_gateway::Gateway;
+use haul_io::netns::NetNs;
+use haul_io::netns::child::Inside;
+
+/// Two hosts and a router between them, which may be told to pass nothing on. All of it is gone with this.
+struct Path {
+    near: NetNs,
+    router: NetNs,
+    far: NetNs,
+}
+
+const NEAR: &str = "10.91.1.1";
+const FAR: &str = "10.91.2.1";
+
+impl Path {
+    /// None where this cannot be had.
+    fn new() -> Option<Self> {
+        let new = || NetNs::new().ok();
+        let (near, router, far) = (new()?, new()?, new()?);
+        for (host, own, to) in [(&near, NEAR, "10.91.1.2"), (&far, FAR, "10.91.2.2")] {
+            let there = format!("/proc/{}/fd/{}", std::process::id(), host.raw_fd());
+            let name = format!("to{}", own.replace('.', ""));
+            let link = format!("link add name {name} type veth peer name out netns {there}");
+            let steps = [
+                (&router, link),
+                (&router, format!("addr add {to}/24 dev {name}")),
+                (&router, format!("link set {name} up")),
+                (host, "link set lo up".to_owned()),
+                (host, format!("addr add {own}/24 dev out")),
+                (host, "link set out up".to_owned()),
+                (host, format!("route add default via {to}")),
+            ];
+            for (network, step) in steps {
+                ip(network, &step)?;
+            }
+        }
+        let path = Self { near, router, far };
+        path.pass(true)?;
+        Some(path)
+    }
+
+    /// Whether packets are passed on from now on. Who sends them learns nothing of it.
+    fn pass(&self, passes: bool) -> Option<()> {
+        let digit = if passes { "1" } else { "0" };
+        let write = || std::fs::write("/proc/sys/net/ipv4/ip_forward", digit);
+        self.router.run(write).ok()?.ok()
+    }
+}
+
+fn ip(network: &NetNs, step: &str) -> Option<()> {
+    let mut command = Command::new("ip");
+    command.args(step.split(' '));
+    let inside = Inside {
+        network: Some(network.as_fd()),
+        ..Inside::default()
+    };
+    inside.on(&mut command).ok()?;
+    command
+        .status()
+        .is_ok_and(|status| status.success())
+        .then_some(())
+}
+
+fn exit_gateway(keepalive: u32) -> (Gateway, Lines) {
+    let mut text = format!(
+        "name = 'exit'\nlisten = '{FAR}:0'\nanonymous = true\nexit = ['127.0.0.0/8']\nring = '4MiB'\nkeepalive = {keepalive}\n"
+    );
+    for kind in KINDS {
+        text += &format!("[[channel]]\nkind = '{kind}'\nlisten = '{FAR}:0'\n");
+    }
+    start(&text)
+}
+
+fn entry_gateway(kind: &str, via: SocketAddr, to: SocketAddr) -> (Gateway, Lines) {
+    start(&format!(
+        "name = 'entry'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
+         [[route]]\nto = ['*']\nvia = ['{via}']\nring = '4MiB'\nchannels = ['{kind}']\n"
+    ))
+}
+
+const OCTETS: usize = 32 << 20;
+/// Octets that have come back when nothing passes any more: far less than all that is between the ends is missing then.
+const MARK: usize = 2 << 20;
+
+/// A program that sends and gets back, and stops for a moment at [`MARK`]: whether it got what it had sent.
+fn program(door: SocketAddr, got: &AtomicUsize, barrier: &Barrier, patience: Duration) -> bool {
+    let stream = TcpStream::connect(door).unwrap();
+    stream.set_read_timeout(Some(patience)).unwrap();
+    let sent = pattern(OCTETS, 7);
+    let mut writer = stream.try_clone().unwrap();
+    let mut reader = stream;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            writer.write_all(&sent).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut octets = vec![0; 64 << 10];
+        let (mut at, mut is_same, mut is_marked) = (0, true, false);
+        loop {
+            let count = reader.read(&mut octets).unwrap();
+            if count == 0 {
+                return is_same && at == OCTETS;
+            }
+            is_same &= sent.get(at..at + count) == Some(&octets[..count]);
+            at += count;
+            got.store(at, Ordering::SeqCst);
+            if at >= MARK && !is_marked {
+                is_marked = true;
+                // All are there; nothing passes any more.
+                barrier.wait();
+                barrier.wait();
+            }
+        }
+    })
+}
+
+/// Programs that use each kind of channel, and nothing that passes for `blackout` while they do. With signs of life every
+/// `keepalive` seconds. What the near gateways have said, by kind.
+fn black_out(blackout: Duration, keepalive: u32) -> Option<Vec<(&'static str, Lines)>> {
+    let Some(path) = Path::new() else {
+        println!("SKIPPED: no right to make network namespaces, or no ip(8)");
+        return None;
+    };
+    let (far, far_lines, server) = path
+        .far
+        .run(|| {
+            let (far, lines) = exit_gateway(keepalive);
+            (far, lines, echo_server())
+        })
+        .unwrap();
+    let via = far.listen_addr().unwrap();
+    let entries = path.near.run(|| {
+        let entry = |kind| (kind, entry_gateway(kind, via, server));
+        KINDS.map(entry)
+    });
+    let entries = entries.unwrap();
+    let got = KINDS.map(|_| AtomicUsize::new(0));
+    let all = || got.each_ref().map(|got| got.load(Ordering::SeqCst));
+    let barrier = Barrier::new(KINDS.len() + 1);
+    let patience = blackout + Duration::from_secs(30);
+    std::thread::scope(|scope| {
+        let programs: Vec<_> = entries
+            .iter()
+            .zip(&got)
+            .map(|((kind, (near, _)), got)| {
+                let (door, near, barrier) = (near.door_addrs()[0], &path.near, &barrier);
+                let work = move || near.run(|| program(door, got, barrier, patience)).unwrap();
+                (*kind, scope.spawn(work))
+            })
+            .collect();
+        barrier.wait();
+        path.pass(false).unwrap();
+        let since = Instant::now();
+        barrier.wait();
+        // What had come to this side still gets to the programs.
+        std::thread::sleep(blackout / 2);
+        let before = all();
+        std::thread::sleep(blackout.saturating_sub(since.elapsed()));
+        assert_eq!(before, all(), "something has passed");
+        assert!(before.iter().all(|got| *got < OCTETS));
+        path.pass(true).unwrap();
+        let since = Instant::now();
+        for (kind, program) in programs {
+            let is_same = program.join().unwrap();
+            println!(
+                "{kind}: over {:.1} s after a blackout of {blackout:?}",
+                since.elapsed().as_secs_f64()
+            );
+            assert!(is_same, "{kind}: {:?}", far_lines.all());
+        }
+    });
+    let lines = entries
+        .into_iter()
+        .map(|(kind, (_, lines))| (kind, lines))
+        .collect();
+    Some(lines)
+}
+
+#[test]
+fn two_seconds_without_a_path_are_waited_for() {
+    black_out(Duration::from_secs(2), 10);
+}
+
+/// As a minute is to the usual ten seconds between signs of life.
+#[test]
+fn a_path_that_is_gone_for_longer_than_a_peer_may_be_silent_is_taken_up_again() {
+    let Some(said) = black_out(Duration::from_secs(6), 1) else {
+        return;
+    };
+    for (kind, lines) in said {
+        assert!(lines.contain("the session goes on"), "{kind}: {:?}", lines.all());
+    }
+}
+
+#[test]
+#[ignore = "takes more than a minute; the same with shorter times is above"]
+fn a_minute_without_a_path_is_waited_for() {
+    black_out(Duration::from_secs(60), 10);
+}
