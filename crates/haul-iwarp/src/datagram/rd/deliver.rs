@@ -187,7 +187,7 @@ impl RdQp {
                 .receiving
                 .get_or_insert_with(|| Box::new(Receiving::new(config.window)));
             let expected = &mut peer.expected;
-            receiving.take(now, expected, pending.psn, pending.part, pending.effect);
+            receiving.take(expected, pending.psn, pending.part, pending.effect);
             result = result.and_then(|()| self.go_on(now, memory, id));
         }
         if let Err(code) = result {
@@ -400,7 +400,7 @@ impl RdQp {
                 let whole = whole_payload(shim, segment)?;
                 let data = parse_immediate(whole).map_err(|_| UNSUPPORTED)?;
                 let receive = self
-                    .take_receive(memory, id, psn, 1)
+                    .take_receive(memory, id, psn)
                     .ok_or(Refused::NoReceive)?;
                 let effect = Effect::Immediate {
                     receive,
@@ -458,7 +458,7 @@ impl RdQp {
         {
             return Ok(receive);
         }
-        let taken = self.take_receive(memory, id, part.first, part.total);
+        let taken = self.take_receive(memory, id, part.first);
         let receive = taken.ok_or(Refused::NoReceive)?;
         let window = self.config.window;
         if let Some(peer) = self.peers[id as usize].as_deref_mut()
@@ -472,29 +472,11 @@ impl RdQp {
         Ok(receive)
     }
 
-    /// A receive for the message of `total` packets that begins at `first`. The last one is for a message of which nothing
-    /// before it is missing: one that waits for others may not take from them what they need to complete.
-    fn take_receive(
-        &mut self,
-        memory: &mut impl Memory,
-        id: PeerId,
-        first: u64,
-        total: u32,
-    ) -> Option<RecvWr> {
+    /// A receive for the message that begins at `first`. The last one is for a message of which nothing before it is
+    /// missing: one that waits for others may not take from them what they need to complete.
+    fn take_receive(&mut self, memory: &mut impl Memory, id: PeerId, first: u64) -> Option<RecvWr> {
         let peer = self.peers[id as usize].as_deref()?;
-        let is_next = first <= peer.expected.cum;
-        let mut taken = self.next_receive(memory, if is_next { 1 } else { 2 });
-        if taken.is_none() && is_next && self.make_room(self.now, id) {
-            taken = self.next_receive(memory, 1);
-        }
-        if taken.is_some() && !(is_next && total == 1) {
-            self.holding.insert(id);
-        }
-        taken
-    }
-
-    /// The next receive, if there are as many as `needed`.
-    fn next_receive(&mut self, memory: &mut impl Memory, needed: usize) -> Option<RecvWr> {
+        let needed = if first <= peer.expected.cum { 1 } else { 2 };
         while self.config.qp.shared_receive && self.receives.len() < needed {
             let receive = memory.take_receive()?;
             self.receives.push_back(receive);

@@ -8,7 +8,7 @@
 //! Map: `work` what users see · this file the queue pair: peers, lists, what leaves · `meet` strangers become peers, and
 //! peers strangers · `deliver` checks, placements, effects · `peer` one peer · in it `sending`: requests and answers to
 //! packets · `window`: packets on their way, loss, time-outs · `samples` for the congestion control · `receiving`: what is
-//! there, what waits for order · `room` receives that are given back for others · `bits` flags in a ring · `access` whose memory · `cookie`.
+//! there, what waits for order · `bits` flags in a ring · `access` whose memory · `cookie`.
 
 mod access;
 mod bits;
@@ -17,7 +17,6 @@ mod deliver;
 mod meet;
 mod peer;
 mod receiving;
-mod room;
 mod samples;
 mod sending;
 mod window;
@@ -78,10 +77,6 @@ pub struct RdQp {
     receives: VecDeque<RecvWr>,
     /// Peers that were refused a receive, the longest waiting first.
     starved: VecDeque<PeerId>,
-    /// Peers that may hold receives of messages that are not whole, or wait for others.
-    holding: BTreeSet<PeerId>,
-    /// When the datagram came that is being looked at.
-    now: Time,
     /// Requests that are posted and not completed.
     posted: u32,
     /// A datagram that is being placed.
@@ -143,8 +138,6 @@ impl RdQp {
             nonce: 0,
             receives: VecDeque::new(),
             starved: VecDeque::new(),
-            holding: BTreeSet::new(),
-            now: Time::ZERO,
             posted: 0,
             pending: None,
             outbox: VecDeque::new(),
@@ -289,7 +282,6 @@ impl RdQp {
         datagram: &Datagram<'_>,
     ) -> Option<RdArrived> {
         let now = now.into();
-        self.now = now;
         self.handle_memory_gone(now); // the caller owes an answer: what is not placed is not there
         let shim = &datagram.shim;
         if self.state != State::Open || shim.dst_qpn != self.config.qpn {
@@ -504,7 +496,6 @@ impl RdQp {
             self.idle.remove(&(since, id));
         }
         self.starved.retain(|&starved| starved != id);
-        self.holding.remove(&id);
         if let Some(receiving) = peer.receiving.take() {
             for receive in receiving.into_receives() {
                 self.receives.push_front(receive);

@@ -7,8 +7,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use haul_cc::Time;
-
 use super::bits::Bits;
 use crate::datagram::wire::MsgId;
 use crate::qp::RecvWr;
@@ -33,8 +31,6 @@ pub(super) struct Receiving {
     open: BTreeMap<(bool, u32), Open>,
     /// Packets that came out of order since the last ACK.
     recent: Vec<u64>,
-    /// When a packet came last that had not been there.
-    news_at: Time,
 }
 
 /// A message of which some packets are there.
@@ -115,20 +111,7 @@ impl Receiving {
             effects: BTreeMap::new(),
             open: BTreeMap::new(),
             recent: Vec::new(),
-            news_at: Time::ZERO,
         }
-    }
-
-    /// When a packet came last that had not been there.
-    pub(super) fn news_at(&self) -> Time {
-        self.news_at
-    }
-
-    /// Receives that were given to messages which are not complete.
-    pub(super) fn receives(&self) -> usize {
-        let open = self.open.values().filter(|open| open.receive.is_some());
-        let waiting = self.effects.values();
-        open.count() + waiting.filter_map(Effect::receive).count()
     }
 
     pub(super) fn has(&self, psn: u64) -> bool {
@@ -168,13 +151,11 @@ impl Receiving {
     /// Packet `psn`, which was not there, is: a part of a message, whose `effect` waits for the last of its packets.
     pub(super) fn take(
         &mut self,
-        now: Time,
         expected: &mut Expected,
         psn: u64,
         part: Option<Part>,
         effect: Option<Effect>,
     ) {
-        self.news_at = now;
         self.bits.set(psn);
         expected.top = expected.top.max(psn + 1);
         if psn != expected.cum && self.recent.len() < RECENT {
