@@ -5,17 +5,18 @@
 //! [`Remote`] watches or ends a link from another thread.
 //!
 //! Map: `link` the loop · `outgoing` where payload comes from · `listener` cookies and sockets of its own for each
-//! accepted connection · [`plain`] a socket-like face.
+//! accepted connection · [`plain`] a socket-like face · [`stream`] the same with a thread of its own, for callers that have none.
 
 mod link;
 mod listener;
 mod outgoing;
 pub mod plain;
+pub mod stream;
 
 use std::io;
 use std::net::SocketAddr;
 
-pub use haul_udt::{Config, Identity, Seq, Stats};
+pub use haul_udt::{Config, Error, Identity, Seq, Stats};
 pub use link::{Link, Remote};
 pub(crate) use listener::Acceptor;
 pub use listener::{Listener, Stop};

@@ -32,7 +32,7 @@ pub fn config(base: Config) -> Config {
 
 /// Receive memory: one slot per packet of the window, or with placement the window itself, in which offsets come round.
 #[derive(Debug, Default)]
-struct Memory(Vec<u8>);
+pub(super) struct Memory(pub(super) Vec<u8>);
 
 impl Memory {
     /// Where a position is, and how much is there in one piece.
@@ -41,7 +41,7 @@ impl Memory {
         usize::try_from(at).ok()
     }
 
-    fn get(&self, position: u64, len: usize) -> &[u8] {
+    pub(super) fn get(&self, position: u64, len: usize) -> &[u8] {
         let rest = self.at(position).and_then(|at| self.0.get(at..));
         let rest = rest.unwrap_or_default();
         &rest[..len.min(rest.len())]
@@ -118,6 +118,17 @@ impl Source for Pending {
     }
 }
 
+/// A link that begins to connect.
+pub(super) fn connecting(peer: SocketAddr, options: &Options) -> Result<Link, LinkError> {
+    let local: SocketAddr = match peer {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let own = random_identity().map_err(LinkError::Network)?;
+    let opener = haul_udt::Connection::connect;
+    unopened(local, peer, own, options, opener)
+}
+
 /// Bytes that are taken to be sent and have not arrived, at most.
 const PENDING_MAX: usize = 16 << 20;
 /// Bytes that are taken and have not been sent once, at most: what comes later is not to wait behind more.
@@ -155,13 +166,7 @@ impl Stream {
     /// # Errors
     /// [`LinkError::Network`] where the address cannot be reached.
     pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
-        let local: SocketAddr = match peer {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        let own = random_identity().map_err(LinkError::Network)?;
-        let opener = haul_udt::Connection::connect;
-        let link = unopened(local, peer, own, options, opener)?;
+        let link = connecting(peer, options)?;
         Ok(Self::new(link, options.config.receive_window_bytes))
     }
 
@@ -355,16 +360,21 @@ impl Listener {
     /// # Errors
     /// Those of the socket.
     pub fn accept(&mut self) -> io::Result<Option<Stream>> {
+        Ok(self.accept_link()?.map(|link| {
+            let mut stream = Stream::new(link, self.options.config.receive_window_bytes);
+            // The peer's request is answered now. Where that fails, so does the first read.
+            let _ = stream.turn();
+            stream
+        }))
+    }
+
+    /// The same, to be driven otherwise.
+    pub(super) fn accept_link(&mut self) -> io::Result<Option<Link>> {
         while let Some((request, local)) = self.acceptor.next_request()? {
             let now = Time::from_ns(haul_io::clock::Clock::new().now_ns());
             let opened = self.acceptor.open(&request, local, &self.options, now)?;
             if let Some((socket, connection)) = opened {
-                let link = Link::new(socket, request.from, connection)?;
-                let window = self.options.config.receive_window_bytes;
-                let mut stream = Stream::new(link, window);
-                // The peer's request is answered now. Where that fails, so does the first read.
-                let _ = stream.turn();
-                return Ok(Some(stream));
+                return Link::new(socket, request.from, connection).map(Some);
             }
         }
         Ok(None)
