@@ -267,8 +267,13 @@ pub unsafe extern "C" fn haul_stream_recv(
 ) -> c_int {
     on(stream, "haul_stream_recv", |handle| {
         // SAFETY: the caller's room.
-        let places = unsafe { places::<u8>(start.cast(), len.min(CALL_BYTES))? };
-        match handle.stream.recv(places).map_err(Error::from)? {
+        let room = unsafe { places::<u8>(start.cast(), len.min(CALL_BYTES))? };
+        let (to, most) = (room.as_mut_ptr(), room.len());
+        let copy = |bytes: &[u8]| {
+            // SAFETY: `bytes` are no more than `most`, and memory of the library's.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
+        };
+        match handle.stream.recv_with(most, copy).map_err(Error::from)? {
             Received::Bytes(bytes) => Ok(count(bytes)),
             Received::Nothing => Ok(0),
             Received::End => Err(Error::Ended),

@@ -199,7 +199,9 @@ fn who_ends_last_may_leave_at_once_though_the_other_waits_to_hear_of_it() {
 
 #[test]
 fn nobody_there_is_an_error_of_the_network() {
-    let gone = Listener::bind(LOCAL, Options::default()).unwrap().local_addr();
+    let gone = Listener::bind(LOCAL, Options::default())
+        .unwrap()
+        .local_addr();
     let near = Stream::connect(gone, &Options::default()).unwrap();
     assert_eq!(near.wait(Ready::OPEN | Ready::OVER, PATIENCE), Ready::OVER);
     assert!(matches!(near.over(), Some(LinkError::Network(_))));

@@ -26,7 +26,10 @@ struct Pair {
 
 impl Pair {
     fn open(client: &Config, server: &Config, lost: fn(u32) -> bool) -> Self {
-        let (now, from) = (Time::from_ns(STEP_NS), SocketAddr::from(([192, 0, 2, 1], 5)));
+        let (now, from) = (
+            Time::from_ns(STEP_NS),
+            SocketAddr::from(([192, 0, 2, 1], 5)),
+        );
         let own = Identity {
             socket: CLIENT,
             initial: Seq::new(0x7fff_fff0),
@@ -147,7 +150,9 @@ fn the_end_is_known_when_everything_before_it_has_come_whatever_is_lost() {
             assert!(!end.has_peer_finished() || end.delivered_offset() == 300_000);
         }
     }
-    pair.run_until("the acknowledgements", |ends| ends.iter().all(Connection::is_drained));
+    pair.run_until("the acknowledgements", |ends| {
+        ends.iter().all(Connection::is_drained)
+    });
 }
 
 #[test]
@@ -164,7 +169,12 @@ fn towards_a_plain_peer_there_are_no_halves() {
 
 /// A data packet to the server with this number and stream offset.
 fn data(number: u32, offset: u32, len: usize) -> Vec<u8> {
-    let words = [(0x7fff_fff0 + number) & 0x7fff_ffff, 0xe000_0001, offset, SERVER.0];
+    let words = [
+        (0x7fff_fff0 + number) & 0x7fff_ffff,
+        0xe000_0001,
+        offset,
+        SERVER.0,
+    ];
     let mut packet: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
     packet.resize(packet.len() + len, 0);
     packet

@@ -28,7 +28,7 @@ use haul_io::udp::{UdpOptions, UdpSocket};
 pub enum LinkError {
     /// The protocol ended it: the peer refused, fell silent, or is not compatible.
     #[error(transparent)]
-    Protocol(#[from] haul_udt::Error),
+    Protocol(#[from] Error),
     /// The network: no route, refused, not permitted.
     #[error("UDP: {0}")]
     Network(#[source] io::Error),

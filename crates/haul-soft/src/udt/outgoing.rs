@@ -22,7 +22,9 @@ const PARK: Duration = Duration::from_millis(20);
 
 /// Outgoing payload.
 pub(super) enum Outgoing<'a> {
-    Memory { source: &'a dyn Source },
+    Memory {
+        source: &'a dyn Source,
+    },
     Ring(Ring<'a>),
     /// A ring that keeps everything until it has arrived.
     Held(Consumer),

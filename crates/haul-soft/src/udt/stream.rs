@@ -18,8 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use haul_cc::{Algorithm, Rate, Time};
 use haul_cc::time::MILLISECOND_NS;
+use haul_cc::{Algorithm, Rate, Time};
 use haul_io::notify::{self, Signal};
 use haul_io::poller::set_timer_slack_ns;
 use haul_io::ring::{Consumer, Producer, mirror_ring};
@@ -216,15 +216,24 @@ impl Stream {
     /// # Errors
     /// Why the connection is over, once all that came before was received.
     pub fn recv(&self, to: &mut [u8]) -> Result<Received, &LinkError> {
+        let copy = |bytes: &[u8]| to[..bytes.len()].copy_from_slice(bytes);
+        self.recv_with(to.len(), copy)
+    }
+
+    /// The same, `most` bytes at most, by whoever has another kind of room. It is called where there are bytes, once.
+    ///
+    /// # Errors
+    /// As [`Stream::recv`].
+    pub fn recv_with(&self, most: usize, copy: impl FnOnce(&[u8])) -> Result<Received, &LinkError> {
         let mut ring = lock(&self.incoming);
         // Before what has come: that is written first.
         let over = self.shared.over.get();
         let finished = self.shared.peer_finished.load(Ordering::Acquire);
         let (from, end) = (ring.released(), ring.committed());
         let here = usize::try_from(end - from).unwrap_or(usize::MAX);
-        let len = here.min(to.len());
+        let len = here.min(most);
         match (ring.slice(from, len), over) {
-            (Some(bytes), _) if len > 0 => to[..len].copy_from_slice(bytes),
+            (Some(bytes), _) if len > 0 => copy(bytes),
             _ if here > 0 => return Ok(Received::Nothing),
             _ if finished => return Ok(Received::End),
             (_, Some(over)) => return Err(over),
@@ -290,9 +299,7 @@ impl Stream {
                     let woken = changed.wait_timeout(guard, left);
                     woken.unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => changed
-                    .wait(guard)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
@@ -674,8 +681,7 @@ impl Engine {
         self.shared.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let given = self.outgoing.available(0).end > self.written;
-        let finishing =
-            self.finish == Finish::No && self.shared.finishing.load(Ordering::Acquire);
+        let finishing = self.finish == Finish::No && self.shared.finishing.load(Ordering::Acquire);
         let unknown = self.incoming.ring.released() - self.shared.noted.load(Ordering::Relaxed);
         let news = given || finishing || unknown >= self.shared.receive_bytes / 8;
         let slept = if news {
