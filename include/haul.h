@@ -52,7 +52,7 @@ extern "C" {
 /* ---- Version ------------------------------------------------------------------------------------------------------ */
 
 /* What this header describes: major version << 16 | minor version. */
-#define HAUL_ABI_VERSION 0x00010001
+#define HAUL_ABI_VERSION 0x00010002
 
 /* What the library implements. It serves this program if the upper 16 bits are equal and the lower ones not smaller. */
 uint32_t haul_abi_version(void);
@@ -74,7 +74,9 @@ enum haul_status {
   HAUL_ERR_OS = -8,           /* the operating system refused: haul_last_errno */
   HAUL_ERR_TIMED_OUT = -9,    /* the peer did not come in time */
   HAUL_ERR_NO_DEVICE = -10,   /* there is no device of this name */
-  HAUL_ERR_INTERNAL = -11     /* a bug of the library */
+  HAUL_ERR_INTERNAL = -11,    /* a bug of the library */
+  HAUL_ERR_ENDED = -12,       /* the end of a byte stream, behind all of it */
+  HAUL_ERR_DISCONNECTED = -13 /* a byte stream is over, and not in order */
 };
 
 /* An opened device. */
@@ -119,6 +121,7 @@ enum haul_transport {
 #define HAUL_CAP_RD (1u << 9)               /* reliable datagrams */
 #define HAUL_CAP_RC (1u << 10)              /* reliable connections */
 #define HAUL_CAP_WRITE_RECORD (1u << 11)    /* RDMA Write-Record */
+#define HAUL_CAP_STREAM (1u << 12)          /* byte streams: haul_stream_connect */
 
 /* A device and its limits. */
 typedef struct haul_device_info {
@@ -869,6 +872,125 @@ typedef struct haul_datagram_statistics {
 
 /* Errors: HAUL_ERR_UNSUPPORTED for connections. */
 int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
+
+/* ---- Byte streams ------------------------------------------------------------------------------------------------- */
+
+/*
+ * A reliable stream of bytes each way over UDT, for programs without messages: of devices with HAUL_CAP_STREAM (soft-udt), at the rate
+ * that they were opened with. The peer may be any program that speaks UDT4 with stream sockets. A thread of the library drives each
+ * stream, so nothing need be called for it to go on. What is sent is copied into a ring and stays there until it has arrived;
+ * what comes waits in another one, which is the window: each must hold as much as rate x round trip.
+ */
+typedef struct haul_stream haul_stream;
+
+typedef struct haul_stream_options {
+  uint32_t size;
+  uint32_t reserved;
+  uint64_t send_bytes;         /* taken and not arrived, at most: 1 MiB to 1 GiB. Memory is taken as it is used */
+  uint64_t receive_bytes;      /* come and not received, at most: the same */
+  uint64_t connect_timeout_ns; /* until the peer must have answered */
+  uint64_t silence_timeout_ns; /* a peer that says nothing for so long is gone; a living one says something every second */
+} haul_stream_options;
+/* 16 MiB each way, 10 s, 30 s. */
+#define HAUL_STREAM_OPTIONS_INIT \
+  { sizeof(haul_stream_options), 0, 16u << 20, 16u << 20, 10 * (uint64_t)1000000000, 30 * (uint64_t)1000000000 }
+
+/* What a stream can be waited for. */
+#define HAUL_STREAM_OPEN (1u << 0)     /* the connection is there */
+#define HAUL_STREAM_READABLE (1u << 1) /* haul_stream_recv has bytes, the end, or an error */
+#define HAUL_STREAM_WRITABLE (1u << 2) /* haul_stream_send has room for an eighth of its ring, at least */
+#define HAUL_STREAM_SENT (1u << 3)     /* all that was sent has arrived in the peer's ring, and the end if it was said */
+#define HAUL_STREAM_OVER (1u << 4)     /* the connection is over, or never came to be: haul_stream_query says why */
+
+/* Flags of haul_stream_info. */
+#define HAUL_STREAM_PLAIN (1u << 0)      /* the peer is plain UDT, which knows only the end of both directions */
+#define HAUL_STREAM_PEER_ENDED (1u << 1) /* the peer has ended its half: come_bytes is all of it */
+
+typedef struct haul_stream_info {
+  uint32_t size;
+  uint32_t flags;               /* HAUL_STREAM_PLAIN, HAUL_STREAM_PEER_ENDED */
+  struct sockaddr_storage peer;
+  uint64_t given_bytes;         /* taken by haul_stream_send */
+  uint64_t arrived_bytes;       /* of those: arrived */
+  uint64_t come_bytes;          /* come, in order */
+  uint64_t received_bytes;      /* of those: taken by haul_stream_recv */
+  uint64_t resent_bytes;        /* sent again; this and what follows may be 50 ms old */
+  uint64_t rtt_ns;              /* smoothed round trip; 0 before it is known */
+  uint64_t rate_bps;            /* at which this end may send now, wire bits per second */
+  char reason[256];             /* why it is over, in one line; else empty */
+} haul_stream_info;
+#define HAUL_STREAM_INFO_INIT { sizeof(haul_stream_info), 0, HAUL_EMPTY, 0, 0, 0, 0, 0, 0, 0, HAUL_EMPTY }
+
+/* A listener for byte streams. */
+typedef struct haul_stream_listener haul_stream_listener;
+
+/*
+ * Listens at address (sockaddr_in or sockaddr_in6; port 0: any free one); options, which may be NULL, are those of the streams.
+ * Errors: HAUL_ERR_UNSUPPORTED for devices without streams; HAUL_ERR_OS: the address is in use or not of this machine.
+ */
+int haul_stream_listen(haul_context *context, const struct sockaddr *address, socklen_t address_len,
+                       const haul_stream_options *options, haul_stream_listener **out);
+
+/* Where it listens, as getsockname: *len is the room at out, then the length of the address. */
+int haul_stream_listener_address(haul_stream_listener *listener, struct sockaddr *out, socklen_t *len);
+
+/* Readable while haul_stream_accept has something to do. Handshakes take several packets: peers wait while nobody calls it. */
+int haul_stream_listener_fd(haul_stream_listener *listener);
+
+/* Takes the next stream: 1, or 0 if there is none yet. Errors: HAUL_ERR_OS: no memory, no file descriptors. */
+int haul_stream_accept(haul_stream_listener *listener, haul_stream **out);
+
+/* The same, waiting for one until the time is over. */
+int haul_stream_accept_wait(haul_stream_listener *listener, int64_t timeout_ns, haul_stream **out);
+
+/* Ends it, not the streams that came of it. */
+void haul_stream_listener_destroy(haul_stream_listener *listener);
+
+/*
+ * Begins to connect to the listener at address; does not wait: HAUL_STREAM_OPEN, or HAUL_STREAM_OVER if nothing comes of it. options
+ * may be NULL. Errors: HAUL_ERR_UNSUPPORTED for devices without streams; HAUL_ERR_OS: no route, no memory.
+ */
+int haul_stream_connect(haul_context *context, const struct sockaddr *address, socklen_t address_len,
+                        const haul_stream_options *options, haul_stream **out);
+
+/*
+ * What of wanted (HAUL_STREAM_..., one or more) is so now. If nothing is, the file descriptor becomes readable when that changes;
+ * it tells of the last call only, so it is for one thread.
+ */
+int haul_stream_poll(haul_stream *stream, uint32_t wanted);
+int haul_stream_fd(haul_stream *stream);
+
+/* Waits until something of wanted is so, or the time is over: what is. Any number of threads may wait. */
+int haul_stream_wait(haul_stream *stream, uint32_t wanted, int64_t timeout_ns);
+
+/*
+ * Copies as many of len bytes as there is room for: how many, 0 if there is none. It need not be open yet. That is no
+ * word about their arrival: HAUL_STREAM_SENT is.
+ * Errors: HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over; HAUL_ERR_DISCONNECTED after haul_stream_shutdown.
+ */
+int haul_stream_send(haul_stream *stream, const void *bytes, size_t len);
+
+/*
+ * Copies what has come, len bytes at most: how many, 0 if nothing has.
+ * Errors, when all that came before was received: HAUL_ERR_ENDED: the peer has ended its half, and this was all of it;
+ * HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over, without an end of the peer's.
+ */
+int haul_stream_recv(haul_stream *stream, void *room, size_t len);
+
+/*
+ * Ends this half: the peer gets HAUL_ERR_ENDED behind what was sent; the other half goes on. A plain UDT peer has no halves: there
+ * all is over when what was sent has arrived.
+ */
+int haul_stream_shutdown(haul_stream *stream);
+
+/* Describes it. */
+int haul_stream_query(haul_stream *stream, haul_stream_info *out);
+
+/*
+ * Ends it at once. To end it in order: haul_stream_shutdown, haul_stream_recv until HAUL_ERR_ENDED, and wait for HAUL_STREAM_SENT.
+ * Else what has not arrived is lost, and the peer gets HAUL_ERR_DISCONNECTED.
+ */
+void haul_stream_destroy(haul_stream *stream);
 
 #ifdef __cplusplus
 }

@@ -327,6 +327,70 @@ static void nothing_to_end(void) {
   must(NULL, haul_mr_dereg(NULL));
 }
 
+static haul_stream *make_streams(haul_context *context, haul_stream **far) {
+  haul_stream_listener *listener;
+  haul_stream *near;
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof address;
+  must(context, haul_stream_listen(context, (struct sockaddr *)&address, len, NULL, &listener));
+  must(context, haul_stream_listener_address(listener, (struct sockaddr *)&address, &len));
+  if (must(context, haul_stream_accept(listener, far)) != 0 || *far != NULL) {
+    fail("nobody connected, and somebody came");
+  }
+  must(context, haul_stream_connect(context, (struct sockaddr *)&address, len, NULL, &near));
+  if (must(context, haul_stream_accept_wait(listener, PATIENCE_NS, far)) != 1) {
+    fail("the stream did not come");
+  }
+  haul_stream_listener_destroy(listener);
+  must(context, haul_stream_wait(near, HAUL_STREAM_OPEN, PATIENCE_NS));
+  return near;
+}
+
+static void streams(void) {
+  haul_context *context;
+  haul_stream *near, *far;
+  struct sockaddr_in address = {.sin_family = AF_INET};
+  haul_stream_options options = HAUL_STREAM_OPTIONS_INIT;
+  char bytes[8] = "letters";
+  expect(haul_stream_connect(pair.context, (struct sockaddr *)&address, sizeof address, NULL, &near), HAUL_ERR_UNSUPPORTED,
+         pair.context, "byte streams");
+  must(NULL, haul_open("soft-udt", NULL, &context));
+  options.send_bytes = 1;
+  expect(haul_stream_connect(context, (struct sockaddr *)&address, sizeof address, &options, &near), HAUL_ERR_INVALID, context,
+         "rings of");
+  expect(haul_stream_connect(context, (struct sockaddr *)&address, 1, NULL, &near), HAUL_ERR_INVALID, context, "address");
+  near = make_streams(context, &far);
+  expect(haul_stream_poll(near, 0), HAUL_ERR_INVALID, context, "wanted");
+  expect(haul_stream_wait(near, 1u << 20, 0), HAUL_ERR_INVALID, context, "wanted");
+  expect(haul_stream_send(near, NULL, 1), HAUL_ERR_INVALID, context, "NULL");
+  expect(haul_stream_recv(NULL, bytes, 1), HAUL_ERR_INVALID, NULL, "haul_stream_recv: the handle is NULL");
+  if (must(context, haul_stream_recv(near, bytes, sizeof bytes)) != 0 || haul_stream_wait(near, HAUL_STREAM_READABLE, 0) != 0) {
+    fail("nothing was sent, and something came");
+  }
+  /* An end that leaves without a word: what it sent is there, and then an error. */
+  must(context, haul_stream_send(near, bytes, sizeof bytes));
+  must(context, haul_stream_wait(near, HAUL_STREAM_SENT, PATIENCE_NS));
+  haul_stream_destroy(near);
+  must(context, haul_stream_wait(far, HAUL_STREAM_OVER, PATIENCE_NS));
+  if (haul_stream_recv(far, bytes, sizeof bytes) != sizeof bytes) {
+    fail("what had come is gone");
+  }
+  expect(haul_stream_recv(far, bytes, sizeof bytes), HAUL_ERR_DISCONNECTED, context, "closed");
+  expect(haul_stream_send(far, bytes, sizeof bytes), HAUL_ERR_DISCONNECTED, context, "closed");
+  haul_stream_destroy(far);
+  /* Nothing goes behind an end. */
+  near = make_streams(context, &far);
+  must(context, haul_stream_shutdown(near));
+  expect(haul_stream_send(near, bytes, sizeof bytes), HAUL_ERR_DISCONNECTED, context, "haul_stream_send");
+  must(context, haul_stream_wait(far, HAUL_STREAM_READABLE, PATIENCE_NS));
+  expect(haul_stream_recv(far, bytes, sizeof bytes), HAUL_ERR_ENDED, context, "ended");
+  haul_close(context);
+  haul_stream_destroy(far);
+  haul_stream_destroy(near);
+  haul_stream_destroy(NULL);
+  haul_stream_listener_destroy(NULL);
+}
+
 int main(void) {
   without_a_device();
   make_pair(&pair);
@@ -341,6 +405,7 @@ int main(void) {
   any_order();
   unanswered();
   nothing_to_end();
+  streams();
   end_pair(&pair);
   printf("every error was told\n");
   return 0;

@@ -21,6 +21,7 @@ struct server {
   struct device *device;
   haul_cm_channel *events;
   haul_listener *listener;
+  haul_stream_listener *streams; /* instead of both */
   int door; /* the TCP socket of the contact's port */
   int wake; /* an eventfd: the accept is canceled */
   globus_xio_operation_t op;
@@ -29,6 +30,7 @@ struct server {
 
 static void server_free(struct server *server) {
   haul_listener_destroy(server->listener);
+  haul_stream_listener_destroy(server->streams);
   while (server->waiting != NULL) {
     struct waiting *next = server->waiting->next;
     (void)haul_reject(server->waiting->event.request, NULL, 0);
@@ -63,8 +65,13 @@ static bool listen_at(struct server *server, struct sockaddr_storage *address, i
   } else {
     struct sockaddr_storage rdma = *address;
     set_port(&rdma, RDMA_PORT(port_of(address)));
-    if (haul_listen(server->device->context, (struct sockaddr *)&rdma, address_len(&rdma), server->events, 64,
-                    &server->listener) == HAUL_OK) {
+    haul_stream_options options = stream_options(&server->options);
+    int listening = server->options.stream
+                        ? haul_stream_listen(server->device->context, (struct sockaddr *)&rdma, address_len(&rdma), &options,
+                                             &server->streams)
+                        : haul_listen(server->device->context, (struct sockaddr *)&rdma, address_len(&rdma), server->events, 64,
+                                      &server->listener);
+    if (listening == HAUL_OK) {
       return true;
     }
     last_error(server->device->context, wrong);
@@ -200,7 +207,7 @@ static enum opened accept_rdma(struct server *server, const haul_cm_event *event
   struct hello peers;
   unsigned char hello[HELLO_LEN];
   haul_conn_param param = HAUL_CONN_PARAM_INIT;
-  if (hello_read(event, &peers, out->wrong) != NULL) {
+  if (hello_read(event->private_data, event->private_data_len, false, &peers, out->wrong) != NULL) {
     refuse(event->request, peers.version != HAUL_XIO_VERSION ? HELLO_VERSION : HELLO_LIMITS);
     return OPEN_FAILED;
   }
@@ -225,6 +232,34 @@ static enum opened accept_rdma(struct server *server, const haul_cm_event *event
     connection_drop(c);
   }
   return OPEN_FAILED;
+}
+
+/* Accepts a peer that speaks UDT. */
+static enum opened accept_stream(struct server *server, haul_stream *stream, struct accepting *out) {
+  haul_stream_info info = HAUL_STREAM_INFO_INIT;
+  struct connection *c = connection_new(&server->options, device_share(server->device), false);
+  if (c == NULL) {
+    haul_stream_destroy(stream);
+    snprintf(out->wrong, sizeof out->wrong, "no memory");
+    return OPEN_FAILED;
+  }
+  c->stream = stream;
+  c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  enum opened how = OPEN_FAILED;
+  if (c->wake < 0) {
+    snprintf(out->wrong, sizeof out->wrong, "%s", strerror(errno));
+  } else if (connection_prepare(c, MODE_STREAM)) {
+    how = welcome_stream(c, server->wake, out->wrong);
+  }
+  if (how != OPENED) {
+    connection_drop(c);
+    return how;
+  }
+  /* It only fails for NULL. */
+  (void)haul_stream_query(stream, &info);
+  c->peer = info.peer;
+  out->c = c;
+  return OPENED;
 }
 
 /* Keeps the socket of a peer that is not welcome until the next one comes or the session ends: the peer is not to hear of it
@@ -269,7 +304,9 @@ static enum opened accept_any(struct server *server, struct accepting *out) {
     haul_cm_event event = HAUL_CM_EVENT_INIT;
     struct sockaddr_storage peer;
     socklen_t len = sizeof peer;
-    struct pollfd watched[3] = {{.fd = haul_cm_channel_fd(server->events), .events = POLLIN},
+    haul_stream *stream = NULL;
+    int peers = server->streams != NULL ? haul_stream_listener_fd(server->streams) : haul_cm_channel_fd(server->events);
+    struct pollfd watched[3] = {{.fd = peers, .events = POLLIN},
                                 {.fd = server->door, .events = POLLIN},
                                 {.fd = server->wake, .events = POLLIN}};
     struct waiting *waiting = server->waiting;
@@ -279,7 +316,11 @@ static enum opened accept_any(struct server *server, struct accepting *out) {
       free(waiting);
       return accept_rdma(server, &event, out);
     }
-    if (haul_cm_channel_poll(server->events, &event) > 0) {
+    if (server->streams != NULL) {
+      if (haul_stream_accept(server->streams, &stream) > 0) {
+        return accept_stream(server, stream, out);
+      }
+    } else if (haul_cm_channel_poll(server->events, &event) > 0) {
       if (event.type == HAUL_CM_CONNECT_REQUEST) {
         return accept_rdma(server, &event, out);
       }

@@ -51,7 +51,7 @@ struct request *queue_remove(struct queue *queue, globus_xio_operation_t op) {
 }
 
 static const char *mode_name(unsigned mode) {
-  return mode == MODE_SEND ? "send" : "write";
+  return mode == MODE_STREAM ? "stream" : mode == MODE_SEND ? "send" : "write";
 }
 
 /* Appends what a connection has done to the file of the option stats, or of HAUL_XIO_STATS: one line of JSON. */
@@ -226,6 +226,11 @@ static bool make_queues(struct connection *c) {
 
 /* Everything that a connection needs before it is connected; what is wrong is in wrong. */
 bool connection_prepare(struct connection *c, unsigned mode) {
+  if (mode == MODE_STREAM) {
+    c->mine = (struct hello){.version = HAUL_XIO_VERSION, .mode = MODE_STREAM, .slab = c->options.slab,
+                             .slabs = (uint16_t)c->options.slabs};
+    return true;
+  }
   c->receives = c->options.slabs + CONTROLS;
   c->control_len = HEADER_LEN + SLABS_MAX * 2;
   uint32_t slabs = mode == MODE_SEND ? c->receives : c->options.slabs;
@@ -256,6 +261,9 @@ bool connection_prepare(struct connection *c, unsigned mode) {
 /* The peer's ring is known: all of it may be used. */
 void connection_begin(struct connection *c, const struct hello *peers) {
   c->peers = *peers;
+  if (c->stream != NULL) {
+    return;
+  }
   c->out_slab = peers->slab < c->options.slab ? peers->slab : c->options.slab;
   while (c->credit_count < peers->slabs) {
     c->credits[c->credit_count] = (uint16_t)(peers->slabs - 1 - c->credit_count);
@@ -291,6 +299,7 @@ struct connection *connection_new(const struct options *options, struct device *
 struct device *connection_free(struct connection *c) {
   struct device *device = c->device;
   connection_told(c);
+  haul_stream_destroy(c->stream);
   haul_qp_destroy(c->qp);
   haul_cq_destroy(c->cq);
   haul_cm_channel_destroy(c->events);

@@ -1,8 +1,7 @@
 /* The bytes: from writes into slabs and to the peer, from slabs into reads, and what completions say of them. */
 #include "xio.h"
 
-/* With the lock: it is over; somebody finishes it once the lock is free. */
-static void settle(struct connection *c, struct request *request, enum outcome outcome) {
+void settle(struct connection *c, struct request *request, enum outcome outcome) {
   request->outcome = outcome;
   if (outcome == FAILED) {
     request->wrong = strdup(c->wrong);
@@ -170,9 +169,13 @@ static void copy_out(struct connection *c) {
     }
   }
   pthread_mutex_lock(&c->lock);
+  c->open_len += (uint32_t)len;
+  note_taken(c, request, len);
+}
+
+void note_taken(struct connection *c, struct request *request, size_t len) {
   request->busy = false;
   request->done += len;
-  c->open_len += (uint32_t)len;
   c->tx_bytes += len;
   if (request->canceled || request->at == request->count) {
     queue_remove(&c->writes, request->op);
@@ -194,6 +197,10 @@ void fill(struct connection *c) {
   while (!is_over(c)) {
     if (c->judged && queue_ready(&c->writes) != NULL) {
       fail(c, "the peer has closed the connection");
+    } else if (c->stream != NULL) {
+      if (queue_ready(&c->writes) == NULL || !stream_take(c)) {
+        break;
+      }
     } else if (c->open >= 0 && c->open_len > 0 && (c->open_len == c->out_slab || is_to_leave(c))) {
       if (c->credit_count == 0) {
         break;
@@ -268,6 +275,10 @@ static void copy_in(struct connection *c) {
   }
 }
 
+static bool has_bytes(const struct connection *c) {
+  return c->stream != NULL ? c->may_read : c->staged_count > 0;
+}
+
 /* With the lock: gives what has come to the reads that wait for it. One thread at a time does, as in fill. */
 void deliver(struct connection *c) {
   if (c->delivering) {
@@ -279,10 +290,10 @@ void deliver(struct connection *c) {
     if (first->canceled) {
       c->aborted = c->aborted || first->done > 0;
       outcome = first->outcome;
-    } else if (first->at < first->count && c->staged_count > 0) {
-      copy_in(c);
+    } else if (first->at < first->count && has_bytes(c)) {
+      (c->stream != NULL ? stream_give : copy_in)(c);
       continue;
-    } else if (first->done < first->wanted || (first->done == 0 && c->staged_count == 0)) {
+    } else if (first->done < first->wanted || (first->done == 0 && !has_bytes(c))) {
       if (c->peer_fin) {
         outcome = END_OF_FILE;
       } else if (is_over(c)) {
@@ -413,6 +424,10 @@ void advance(struct connection *c, bool idle) {
   }
   deliver(c);
   fill(c);
+  if (c->stream != NULL) {
+    stream_finish(c);
+    return;
+  }
   grant(c, idle);
   bool written = c->writes.first == NULL && c->open_len == 0 && !c->filling;
   if (c->closing && written && !c->fin_sent && c->free_controls != 0 && !c->down && !is_over(c)) {

@@ -78,13 +78,13 @@ static enum opened connect_rdma(struct connection *c) {
   }
   switch (event.type) {
   case HAUL_CM_ESTABLISHED:
-    if (hello_read(&event, &peers, c->wrong) != NULL) {
+    if (hello_read(event.private_data, event.private_data_len, false, &peers, c->wrong) != NULL) {
       return OPEN_FAILED;
     }
     connection_begin(c, &peers);
     return OPENED;
   case HAUL_CM_REJECTED:
-    if (hello_read(&event, &peers, c->wrong) == NULL) {
+    if (hello_read(event.private_data, event.private_data_len, false, &peers, c->wrong) == NULL) {
       snprintf(c->wrong, sizeof c->wrong, "the peer's driver refuses: its log says why");
     }
     return OPEN_FAILED;
@@ -158,8 +158,9 @@ static void *run_connect(void *argument) {
   c->thread = pthread_self();
   pthread_mutex_unlock(&c->lock);
   enum opened how = OPEN_FAILED;
-  if (resolve(c->contact.host, c->contact.port, 0, &c->peer, c->wrong) && connection_prepare(c, c->options.mode)) {
-    how = connect_rdma(c);
+  unsigned mode = c->options.stream ? MODE_STREAM : c->options.mode;
+  if (resolve(c->contact.host, c->contact.port, 0, &c->peer, c->wrong) && connection_prepare(c, mode)) {
+    how = c->options.stream ? connect_stream(c) : connect_rdma(c);
   }
   if (how == NO_DRIVER && c->options.fallback) {
     if (connect_plain(c)) {
@@ -209,7 +210,7 @@ static globus_result_t open_contact(const globus_xio_contact_t *contact, const s
     return no_memory();
   }
   c->open_op = op;
-  c->wake = eventfd(0, EFD_CLOEXEC);
+  c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (c->wake < 0 || globus_xio_contact_copy(&c->contact, contact) != GLOBUS_SUCCESS) {
     connection_drop(c);
     return no_memory();

@@ -34,11 +34,13 @@ static bool copy_text(char *to, size_t room, const char *text) {
 }
 
 static bool set_channel(struct options *options, const char *text) {
-  static const char *const CHANNELS[][2] = {{"iwarp-tcp", "soft-tcp"}, {"iwarp-udt", "soft-udt"}, {"verbs", "ibv"}};
+  static const char *const CHANNELS[][2] = {
+      {"iwarp-tcp", "soft-tcp"}, {"iwarp-udt", "soft-udt"}, {"verbs", "ibv"}, {"udt", "soft-udt"}};
   for (size_t i = 0; i < sizeof CHANNELS / sizeof CHANNELS[0]; i++) {
     if (strcmp(text, CHANNELS[i][0]) == 0) {
       strcpy(options->channel, CHANNELS[i][0]);
       strcpy(options->device, CHANNELS[i][1]);
+      options->stream = strcmp(text, "udt") == 0;
       return true;
     }
   }
@@ -93,7 +95,7 @@ static const struct known {
   const char *name, *values;
   int option;
 } KNOWN[] = {
-    {"channel", "iwarp-udt, iwarp-tcp or verbs (plain UDT is Debian's own driver: udt)", OPTION_CHANNEL},
+    {"channel", "iwarp-udt, iwarp-tcp, udt or verbs", OPTION_CHANNEL},
     {"device", "a name that `haul devices` lists", OPTION_DEVICE},
     {"mode", "write or send", OPTION_MODE},
     {"rate", "bits per second, with K, M or G", OPTION_RATE},

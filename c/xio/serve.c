@@ -21,12 +21,12 @@ static void run_finish(void *request) {
 
 /* With the lock: whether close has nothing more to wait for. */
 static bool is_closed(const struct connection *c) {
-  bool idle = c->unacknowledged == 0 && c->open_len == 0 && c->writes.first == NULL;
+  bool idle = c->unacknowledged == 0 && c->open_len == 0 && c->writes.first == NULL && c->stream == NULL;
   bool said = c->peer_fin || (c->fin_sent && c->free_controls == ALL_CONTROLS);
   if (c->judged || is_over(c) || c->fin_acked || (idle && said)) {
     return true;
   }
-  bool patient = c->in_flight > 0 && !c->aborted;
+  bool patient = (c->stream != NULL ? stream_owes(c) : c->in_flight > 0) && !c->aborted;
   return now_ns() - c->moved_ns > (patient ? LINGER_NS : LINGER_SHORT_NS);
 }
 
@@ -44,10 +44,10 @@ static void run_closed(void *argument) {
 /* Ends it. What has not gone by now does not go any more. */
 static void connection_end(struct connection *c) {
   globus_xio_operation_t op = c->close_op;
-  if (!c->fin_acked && c->unacknowledged > 0) {
+  if (!c->fin_acked && (c->stream != NULL ? stream_owes(c) : c->unacknowledged > 0)) {
     fail(c, "the peer did not acknowledge all that was sent to it");
   }
-  if (!c->down) {
+  if (!c->down && c->stream == NULL) {
     /* It fails where the connection has just ended. */
     (void)haul_disconnect(c->qp);
   }
@@ -61,8 +61,41 @@ static void connection_end(struct connection *c) {
   device_leave(device);
 }
 
+static void finish_all(struct request *finished) {
+  while (finished != NULL) {
+    struct request *next = finished->next;
+    in_globus(run_finish, finished);
+    finished = next;
+  }
+}
+
+/* The same for a stream. */
+static void serve_stream(struct connection *c) {
+  for (;;) {
+    pthread_mutex_lock(&c->lock);
+    uint64_t moved = c->tx_bytes + c->rx_bytes;
+    advance(c, false);
+    c->moved_ns = c->tx_bytes + c->rx_bytes != moved ? now_ns() : c->moved_ns;
+    struct request *finished = take_finished(c);
+    bool closed = finished == NULL && !c->filling && !c->delivering && c->closing && is_closed(c);
+    pthread_mutex_unlock(&c->lock);
+    if (closed) {
+      connection_end(c);
+      return;
+    }
+    finish_all(finished);
+    if (finished == NULL) {
+      stream_wait(c);
+    }
+  }
+}
+
 /* The thread of a connection from when it is open. */
 void serve(struct connection *c) {
+  if (c->stream != NULL) {
+    serve_stream(c);
+    return;
+  }
   haul_wc completions[BATCH];
   int64_t patience = TICK_NS;
   for (;;) {
@@ -82,11 +115,7 @@ void serve(struct connection *c) {
     advance(c, count == 0 && patience > 0);
     struct request *finished = take_finished(c);
     pthread_mutex_unlock(&c->lock);
-    while (finished != NULL) {
-      struct request *next = finished->next;
-      in_globus(run_finish, finished);
-      finished = next;
-    }
+    finish_all(finished);
     pthread_mutex_lock(&c->lock);
     if (is_over(c) && !c->down) {
       c->down = true;
@@ -193,7 +222,11 @@ static globus_result_t submit(struct connection *c, const globus_xio_iovec_t *pi
   if (write) {
     fill(c);
   } else {
+    c->may_read = true;
     deliver(c);
+  }
+  if (c->stream != NULL && queue->first != NULL) {
+    stream_wake(c);
   }
   /* In a callback of its own thread, the thread finishes it afterwards: here XIO would go through its queue of callbacks. */
   if (!pthread_equal(c->thread, pthread_self())) {
@@ -276,7 +309,9 @@ void connection_close(struct connection *c) {
   c->closing = true;
   c->moved_ns = now_ns();
   advance(c, false);
-  if (is_closed(c) && !c->down) {
+  if (c->stream != NULL) {
+    stream_wake(c);
+  } else if (is_closed(c) && !c->down) {
     /* Its flushed receives wake the thread. */
     (void)haul_disconnect(c->qp);
   }

@@ -1,4 +1,4 @@
-/* What the two drivers tell each other: private data, and headers of messages. */
+/* What the two drivers tell each other: hellos, and headers of messages. */
 #include "xio.h"
 
 void put(unsigned char *at, uint64_t value, int bytes) {
@@ -27,11 +27,9 @@ void hello_write(unsigned char at[HELLO_LEN], const struct hello *hello) {
   put(at + 24, hello->addr, 8);
 }
 
-/* Reads the peer's hello; what is wrong with it, or NULL. */
-const char *hello_read(const haul_cm_event *event, struct hello *hello, char wrong[TEXT_MAX]) {
-  const unsigned char *at = event->private_data;
-  if (event->private_data_len < HELLO_LEN || take(at, 4) != HELLO_MAGIC) {
-    snprintf(wrong, TEXT_MAX, "the peer speaks verbs, but it is no haul driver");
+const char *hello_read(const unsigned char *at, size_t len, bool stream, struct hello *hello, char wrong[TEXT_MAX]) {
+  if (len < HELLO_LEN || take(at, 4) != HELLO_MAGIC) {
+    snprintf(wrong, TEXT_MAX, "the peer speaks %s, but it is no haul driver", stream ? "UDT" : "verbs");
     return wrong;
   }
   *hello = (struct hello){.version = (uint16_t)take(at + 4, 2),
@@ -47,7 +45,7 @@ const char *hello_read(const haul_cm_event *event, struct hello *hello, char wro
     return wrong;
   }
   if (hello->status == HELLO_GOOD && hello->slab >= SLAB_MIN && hello->slab <= SLAB_MAX && hello->slabs >= SLABS_MIN &&
-      hello->slabs <= SLABS_MAX && hello->mode <= MODE_SEND) {
+      hello->slabs <= SLABS_MAX && hello->mode <= MODE_STREAM && (hello->mode == MODE_STREAM) == stream) {
     return NULL;
   }
   snprintf(wrong, TEXT_MAX, "the peer's driver offers %u slabs of %u bytes in mode %u, which cannot be", hello->slabs,

@@ -1,5 +1,5 @@
 /*
- * The transport driver `haul` of Globus XIO: GridFTP's data connections over RDMA verbs, with or without an RNIC.
+ * The transport driver `haul` of Globus XIO: GridFTP's data connections over RDMA verbs, with or without an RNIC, or over UDT.
  * docs/gridftp.md says how to use it.
  *
  * A connection is a queue pair. Each end has a ring of registered slabs for what comes in, and tells the peer of it in private
@@ -8,8 +8,12 @@
  * a slab of its ring and a Send that says so (mode write), or by a Send into the slab of a receive work request (mode send).
  * The peer gives slabs back in grants. At the end all is drained: close says FIN and waits until the peer says that it has it.
  *
+ * With channel=udt a connection is a byte stream of the library instead, whose rings are what the slabs are here: a hello goes
+ * before the bytes of each direction, and the end of this half is what FIN is.
+ *
  * Map: globus_xio_haul_driver.c XIO's table of functions · options.c · device.c · wire.c hello and headers · connection.c making
- * one, its memory · flow.c the bytes · serve.c its thread, reading, writing, closing · open.c · accept.c · loop.c calls of Globus.
+ * one, its memory · flow.c the bytes · stream.c those of channel=udt · serve.c its thread, reading, writing, closing · open.c ·
+ * accept.c · loop.c calls of Globus.
  *
  * Threads: every connection has one, which waits for completions and finishes XIO's operations. Under Globus' thread model
  * without threads (globus-url-copy's default) it must not call Globus: what is to be finished goes through a pipe to Globus' own
@@ -70,7 +74,7 @@ globus_result_t no_memory(void);
 
 /* ---- Options ------------------------------------------------------------------------------------------------------ */
 
-enum mode { MODE_WRITE = 0, MODE_SEND = 1 };
+enum mode { MODE_WRITE = 0, MODE_SEND = 1, MODE_STREAM = 2 };
 
 struct options {
   char channel[16];
@@ -81,6 +85,7 @@ struct options {
   uint32_t slab;     /* bytes */
   uint32_t slabs;
   enum mode mode;
+  bool stream; /* channel=udt: a byte stream instead of a queue pair */
   bool crc, fallback;
   int port;
   char wrong[TEXT_MAX]; /* the first option that cannot be: GridFTP ignores what setting one says */
@@ -123,7 +128,7 @@ void device_leave(struct device *device);
 /* ---- The wire ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Private data of both ends, in network byte order; version and status stay where they are for ever:
+ * Private data of both ends, or the first bytes of their streams, in network byte order; version and status stay where they are for ever:
  *   0 "HXIO"   4 version   6 status   8 slab bytes   12 slabs   14 mode   16 rkey   20 (not used)   24 address of the slabs
  */
 #define HELLO_LEN 32
@@ -154,8 +159,8 @@ void put(unsigned char *at, uint64_t value, int bytes);
 uint64_t take(const unsigned char *at, int bytes);
 void hello_write(unsigned char at[HELLO_LEN], const struct hello *hello);
 
-/* Reads the peer's hello; what is wrong with it, or NULL. */
-const char *hello_read(const haul_cm_event *event, struct hello *hello, char wrong[TEXT_MAX]);
+/* Reads the peer's hello, of a stream or of a queue pair; what is wrong with it, or NULL. */
+const char *hello_read(const unsigned char *at, size_t len, bool stream, struct hello *hello, char wrong[TEXT_MAX]);
 void header_write(unsigned char at[HEADER_LEN], const struct header *header);
 struct header header_read(const unsigned char at[HEADER_LEN]);
 
@@ -198,6 +203,7 @@ struct connection {
   haul_cq *cq;
   haul_qp *qp;
   uint32_t qp_num;
+  haul_stream *stream; /* instead of all of it */
   bool active;
   struct sockaddr_storage peer;
   int64_t since_ns;
@@ -214,7 +220,7 @@ struct connection {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   pthread_t thread;
-  int wake; /* an eventfd: the opening is canceled */
+  int wake; /* an eventfd: the opening is canceled; of a stream, that there is more to wait for */
   globus_xio_operation_t open_op;
   globus_xio_contact_t contact;
 
@@ -236,6 +242,7 @@ struct connection {
   uint32_t returned_count;
   uint32_t grants_sent, grants_seen, grants_taken; /* this end's, those that the peer has; the peer's */
   bool delivering;
+  bool may_read; /* the stream may have something */
 
   struct queue finished;
   int64_t moved_ns; /* when something was completed last */
@@ -313,11 +320,45 @@ void take_completion(struct connection *c, const haul_wc *wc);
 /* The connection has ended and there are no more completions: whether that is bad depends on what was said before. */
 void judge_end(struct connection *c);
 
+/* A request is over; somebody finishes it once the lock is free. */
+void settle(struct connection *c, struct request *request, enum outcome outcome);
+
+/* So much of the first write, which was busy, has been taken. */
+void note_taken(struct connection *c, struct request *request, size_t len);
+
 /* Whatever there is to do; when nothing happens, small grants too. */
 void advance(struct connection *c, bool idle);
 
 /* Without any lock, in a thread that may call Globus. The connection may be gone when this returns. */
 void finish(struct request *request);
+
+enum opened { OPENED, OPEN_FAILED, OPEN_CANCELED, NO_DRIVER };
+
+/* ---- Streams ------------------------------------------------------------------------------------------------------ */
+
+haul_stream_options stream_options(const struct options *options);
+
+/* Connects to the peer's driver, and exchanges hellos. NO_DRIVER where there is none. */
+enum opened connect_stream(struct connection *c);
+
+/* Answers what the peer of a stream says first; what is wrong, where it is not welcome. */
+enum opened welcome_stream(struct connection *c, int wake, char wrong[TEXT_MAX]);
+
+/* With the lock, by the one that fills, or delivers: as copy_out and copy_in. False when the stream takes, or has, no more. */
+bool stream_take(struct connection *c);
+void stream_give(struct connection *c);
+
+/* With the lock: ends this half. */
+void stream_finish(struct connection *c);
+
+/* With the lock: whether something of what was given to the stream has not arrived. */
+bool stream_owes(const struct connection *c);
+
+/* Waits until there is something to do for the connection, for a second at most. */
+void stream_wait(struct connection *c);
+
+/* There is something else to wait for. */
+void stream_wake(const struct connection *c);
 
 /* ---- Calls of Globus ---------------------------------------------------------------------------------------------- */
 
@@ -362,8 +403,6 @@ bool resolve(const char *host, const char *port, int flags, struct sockaddr_stor
 
 /* Waits for an event of this channel: 1; 0 when the time is over; -1 when the opening is canceled. */
 int next_event(haul_cm_channel *events, int wake, int64_t until_ns, haul_cm_event *event);
-
-enum opened { OPENED, OPEN_FAILED, OPEN_CANCELED, NO_DRIVER };
 
 /* The passive end's half of a connection, from accept to open. */
 struct link {

@@ -123,6 +123,7 @@ impl Host {
             offer: Offer {
                 placement,
                 ecn: false,
+                finish: placement,
             },
         };
         let now = Time::from_ns(1_000_000);

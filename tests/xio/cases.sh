@@ -50,7 +50,7 @@ leaving() {
 }
 
 channel() {
-  echo "iwarp-${variant%-*}"
+  if [[ $variant == stream ]]; then echo udt; else echo "iwarp-${variant%-*}"; fi
 }
 
 # ---- clients with the driver
@@ -61,6 +61,7 @@ get() {
   same
   carried 20000000 "channel=$(channel)" "mode=${variant#*-}" connections=1
 }
+get_variants() { echo udt-write tcp-send stream; }
 
 put() {
   gsi_server here
@@ -68,6 +69,7 @@ put() {
   same
   carried 20000000 "channel=$(channel)" connections=1
 }
+put_variants() { echo udt-send tcp-write stream; }
 
 # Neither server nor client has threads, which is their default.
 unthreaded() {
@@ -79,6 +81,7 @@ unthreaded() {
   same
   carried 40000000 "channel=$(channel)" connections=2
 }
+unthreaded_variants() { echo udt-write tcp-send stream; }
 
 # ---- between servers
 
@@ -95,6 +98,7 @@ parallel() {
   same
   carried 20000000 "channel=$(channel)" connections=4
 }
+parallel_variants() { echo udt-send tcp-write stream; }
 
 # Nineteen files of two folders, on connections that are kept within each. The client has no driver, and gets its listings by TCP.
 caching() {
@@ -104,7 +108,7 @@ caching() {
   diff -r "$work/data/tree" "$run/copy"
   carried 3500000 "channel=$(channel)" connections=2
 }
-caching_variants() { echo udt-write tcp-send; }
+caching_variants() { echo udt-write tcp-send stream; }
 
 # Two servers that want to know who it is; the client has the driver, and chooses.
 gsi_pair() {
@@ -156,6 +160,7 @@ private() {
   same
   carried 20000000 "channel=$(channel)"
 }
+private_variants() { echo udt-write tcp-send stream; }
 
 # ---- what goes wrong
 
@@ -195,7 +200,7 @@ restart() {
   logged here 'REST 0-[1-9]'
   receiver_had_it
 }
-restart_variants() { echo udt-write; }
+restart_variants() { echo udt-write stream; }
 
 # The sender dies and nobody tries again: the client says so and ends.
 severed() {
@@ -206,7 +211,7 @@ severed() {
   if wait "$client_pid"; then return 1; fi
   receiver_says 'lost'
 }
-severed_variants() { echo udt-write tcp-write; }
+severed_variants() { echo udt-write tcp-write stream; }
 
 # The receiver's session had the driver, and said so at its end.
 receiver_had_it() {
@@ -232,7 +237,7 @@ abort() {
   if kill -0 "$receiver" 2>/dev/null; then return 1; fi
   receiver_had_it
 }
-abort_variants() { echo udt-write tcp-write tcp-send; }
+abort_variants() { echo udt-write tcp-write tcp-send stream; }
 
 # ---- more programs
 
@@ -299,7 +304,7 @@ no_driver_there() {
   open_server there
   fails_with 'no haul driver answers there' "$from$work/data/file" "ftp://127.0.0.1:$port$run/copy"
 }
-no_driver_there_variants() { echo udt-write tcp-write; }
+no_driver_there_variants() { echo udt-write tcp-write stream; }
 
 no_driver_here() {
   open_server here
@@ -307,7 +312,7 @@ no_driver_here() {
   open_server there -dc-default "$stack"
   fails_with 'came by plain TCP' "$from$work/data/file" "ftp://127.0.0.1:$port$run/copy"
 }
-no_driver_here_variants() { echo udt-write tcp-write; }
+no_driver_here_variants() { echo tcp-write stream; }
 
 fallback_there() {
   open_server here -dc-default "$stack;fallback=tcp"
@@ -317,7 +322,7 @@ fallback_there() {
   same
   grep -q '"channel":"tcp"' "$HAUL_XIO_STATS"
 }
-fallback_there_variants() { echo udt-write tcp-write; }
+fallback_there_variants() { echo udt-write tcp-write stream; }
 
 fallback_here() {
   open_server here
@@ -340,4 +345,4 @@ versions() {
   LD_LIBRARY_PATH=$libraries/other:$libraries open_server there -dc-default "$stack"
   fails_with 'install the same on both hosts' "$from$work/data/file" "ftp://127.0.0.1:$port$run/copy"
 }
-versions_variants() { echo udt-write tcp-write; }
+versions_variants() { echo udt-write tcp-write stream; }

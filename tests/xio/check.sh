@@ -11,6 +11,7 @@ set -euo pipefail
 declare -rA VARIANTS=(
   [udt-write]='haul:channel=iwarp-udt' [udt-send]='haul:channel=iwarp-udt;mode=send'
   [tcp-write]='haul:channel=iwarp-tcp' [tcp-send]='haul:channel=iwarp-tcp;mode=send'
+  [stream]='haul:channel=udt'
 )
 # Seconds that one command may take; most take less than one, on a machine that has nothing else to do.
 readonly PATIENCE=180
@@ -184,7 +185,7 @@ carried() {
 # Every case with every variant it is for. A function NAME runs it; NAME_variants, where there is one, says which.
 check_case() {
   local name=$1 wanted
-  wanted="${HAUL_XIO_VARIANTS:-udt-write udt-send tcp-write tcp-send}"
+  wanted="${HAUL_XIO_VARIANTS:-udt-write udt-send tcp-write tcp-send stream}"
   for variant in $wanted; do
     if declare -F "${name}_variants" >/dev/null && [[ " $("${name}_variants") " != *" $variant "* ]]; then continue; fi
     run=$work/$name-$variant

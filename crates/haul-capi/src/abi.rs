@@ -11,7 +11,7 @@ use crate::cm::haul_conn_request;
 use crate::completion::haul_cq;
 use crate::queue::haul_srq;
 
-pub const HAUL_ABI_VERSION: u32 = 0x0001_0001;
+pub const HAUL_ABI_VERSION: u32 = 0x0001_0002;
 
 pub const HAUL_OK: i32 = 0;
 pub const HAUL_ERR_UNSUPPORTED: i32 = -1;
@@ -25,6 +25,8 @@ pub const HAUL_ERR_OS: i32 = -8;
 pub const HAUL_ERR_TIMED_OUT: i32 = -9;
 pub const HAUL_ERR_NO_DEVICE: i32 = -10;
 pub const HAUL_ERR_INTERNAL: i32 = -11;
+pub const HAUL_ERR_ENDED: i32 = -12;
+pub const HAUL_ERR_DISCONNECTED: i32 = -13;
 
 pub const HAUL_TRANSPORT_OTHER: u32 = 0;
 pub const HAUL_TRANSPORT_IWARP: u32 = 1;
@@ -45,6 +47,16 @@ pub const HAUL_CAP_ENDPOINTS: u64 = 1 << 8;
 pub const HAUL_CAP_RD: u64 = 1 << 9;
 pub const HAUL_CAP_RC: u64 = 1 << 10;
 pub const HAUL_CAP_WRITE_RECORD: u64 = 1 << 11;
+pub const HAUL_CAP_STREAM: u64 = 1 << 12;
+
+pub const HAUL_STREAM_OPEN: u32 = 1;
+pub const HAUL_STREAM_READABLE: u32 = 1 << 1;
+pub const HAUL_STREAM_WRITABLE: u32 = 1 << 2;
+pub const HAUL_STREAM_SENT: u32 = 1 << 3;
+pub const HAUL_STREAM_OVER: u32 = 1 << 4;
+
+pub const HAUL_STREAM_PLAIN: u32 = 1;
+pub const HAUL_STREAM_PEER_ENDED: u32 = 1 << 1;
 
 pub const HAUL_OPEN_NO_CRC: u32 = 1;
 pub const HAUL_OPEN_STRICT: u32 = 1 << 1;
@@ -200,6 +212,8 @@ macro_rules! growing {
 }
 
 growing!(
+    haul_stream_options: 40,
+    haul_stream_info: 448,
     haul_device_info: 152,
     haul_provider_info: 280,
     haul_open_options: 32,
@@ -488,6 +502,33 @@ pub struct haul_cm_event {
     pub private_data_len: u32,
     pub peer: sockaddr_storage,
     pub private_data: [u8; 512],
+    pub reason: [c_char; 256],
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct haul_stream_options {
+    pub size: u32,
+    pub reserved: u32,
+    pub send_bytes: u64,
+    pub receive_bytes: u64,
+    pub connect_timeout_ns: u64,
+    pub silence_timeout_ns: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct haul_stream_info {
+    pub size: u32,
+    pub flags: u32,
+    pub peer: sockaddr_storage,
+    pub given_bytes: u64,
+    pub arrived_bytes: u64,
+    pub come_bytes: u64,
+    pub received_bytes: u64,
+    pub resent_bytes: u64,
+    pub rtt_ns: u64,
+    pub rate_bps: u64,
     pub reason: [c_char; 256],
 }
 

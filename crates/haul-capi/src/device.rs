@@ -37,6 +37,8 @@ struct Found {
 pub struct haul_context {
     device: Device,
     pub(crate) context: Context,
+    /// As the program said; 0: found.
+    rate_bps: u64,
     pub(crate) last: Arc<Last>,
 }
 
@@ -86,12 +88,24 @@ impl haul_device_list {
 }
 
 impl haul_context {
-    pub(crate) fn open(device: &Device) -> Result<Self> {
+    pub(crate) fn open(device: &Device, rate_bps: u64) -> Result<Self> {
         Ok(Self {
             device: device.clone(),
             context: device.open()?,
+            rate_bps,
             last: Arc::default(),
         })
+    }
+
+    /// The rate of its byte streams, where the program says it.
+    ///
+    /// # Errors
+    /// A device without byte streams.
+    pub(crate) fn stream_rate_bps(&self) -> Result<Option<u64>> {
+        if !has_streams(&self.device, &self.context.attributes()?) {
+            return Err(haul_verbs::Error::Unsupported("byte streams").into());
+        }
+        Ok((self.rate_bps > 0).then_some(self.rate_bps))
     }
 }
 
@@ -265,12 +279,13 @@ pub unsafe extern "C" fn haul_open(
         place(out, || {
             // SAFETY: the caller's structure.
             let options = unsafe { read_growing(options, OPEN_DEFAULTS)? };
+            let options = options.unwrap_or(OPEN_DEFAULTS);
             // SAFETY: the caller's path.
-            let providers = unsafe { providers(&options.unwrap_or(OPEN_DEFAULTS))? };
+            let providers = unsafe { providers(&options)? };
             let list = haul_device_list::new(&providers);
             // SAFETY: the caller's string.
             let name = unsafe { text(name)? };
-            haul_context::open(list.find(name)?)
+            haul_context::open(list.find(name)?, options.rate_bps)
         })
     })
 }
@@ -368,7 +383,12 @@ fn device_info(device: &Device, attributes: &DeviceAttributes) -> haul_device_in
             Transport::IwarpUdp => HAUL_TRANSPORT_IWARP_UDP,
             _ => HAUL_TRANSPORT_OTHER,
         },
-        caps: caps(attributes.caps),
+        caps: caps(attributes.caps)
+            | if has_streams(device, attributes) {
+                HAUL_CAP_STREAM
+            } else {
+                0
+            },
         name: c_text(device.name()),
         provider: c_text(device.provider()),
         max_qp: attributes.max_qp,
@@ -384,6 +404,11 @@ fn device_info(device: &Device, attributes: &DeviceAttributes) -> haul_device_in
         max_private_data: attributes.max_private_data.min(HAUL_PRIVATE_DATA_MAX),
         reserved: 0,
     }
+}
+
+/// Byte streams are UDT's, and need nothing of the device but what it stands for.
+fn has_streams(device: &Device, attributes: &DeviceAttributes) -> bool {
+    device.provider() == haul_soft::rnic::PROVIDER && attributes.transport == Transport::IwarpUdt
 }
 
 fn caps(caps: DeviceCaps) -> u64 {

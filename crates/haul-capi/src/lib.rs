@@ -9,7 +9,7 @@
 //! `unsafe` and say why. Every function runs inside `border::run`: no panic passes.
 //!
 //! Map: `abi` structures and numbers · `status` failures · `border` · `device` devices and contexts · `memory` · `completion` ·
-//! `queue` · `work` posting · `cm` connections · `address` of sockets.
+//! `queue` · `work` posting · `cm` connections · `stream` bytes over UDT · `address` of sockets.
 #![warn(missing_docs)]
 #![expect(
     non_camel_case_types,
@@ -31,6 +31,7 @@ mod device;
 mod memory;
 mod queue;
 mod status;
+mod stream;
 mod work;
 
 #[cfg(test)]
@@ -43,4 +44,5 @@ pub use device::*;
 pub use memory::*;
 pub use queue::*;
 pub use status::{haul_strerror, haul_wc_status_str};
+pub use stream::*;
 pub use work::*;

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::io;
 
+use haul_soft::udt::LinkError;
 use haul_verbs::PostError;
 
 use crate::abi::*;
@@ -17,6 +18,14 @@ pub(crate) enum Error {
     Argument(&'static str),
     /// No device has this name; those that have one.
     NoDevice { wanted: String, found: String },
+    /// A byte stream is over, or could not begin.
+    Stream {
+        status: c_int,
+        errno: Option<c_int>,
+        what: String,
+    },
+    /// A byte stream's end, after all of it.
+    Ended,
     /// A panic, caught at the border.
     Internal(String),
 }
@@ -32,6 +41,24 @@ impl From<haul_verbs::Error> for Error {
 impl From<PostError> for Error {
     fn from(error: PostError) -> Self {
         Self::Verbs(error.error)
+    }
+}
+
+impl From<&LinkError> for Error {
+    fn from(error: &LinkError) -> Self {
+        let (status, errno) = match error {
+            LinkError::Protocol(haul_soft::udt::Error::TimedOut) => (HAUL_ERR_TIMED_OUT, None),
+            LinkError::Network(source) if source.kind() == io::ErrorKind::TimedOut => {
+                (HAUL_ERR_TIMED_OUT, source.raw_os_error())
+            }
+            LinkError::Network(source) => (HAUL_ERR_OS, source.raw_os_error()),
+            _ => (HAUL_ERR_DISCONNECTED, None),
+        };
+        Self::Stream {
+            status,
+            errno,
+            what: error.to_string(),
+        }
     }
 }
 
@@ -56,6 +83,8 @@ impl Error {
             }
             Self::Verbs(Verbs::Os { .. }) => HAUL_ERR_OS,
             Self::NoDevice { .. } => HAUL_ERR_NO_DEVICE,
+            Self::Stream { status, .. } => *status,
+            Self::Ended => HAUL_ERR_ENDED,
             Self::Verbs(_) | Self::Internal(_) => HAUL_ERR_INTERNAL,
         }
     }
@@ -67,6 +96,12 @@ impl Error {
         {
             return errno;
         }
+        if let Self::Stream {
+            errno: Some(errno), ..
+        } = self
+        {
+            return *errno;
+        }
         match self.status() {
             HAUL_ERR_UNSUPPORTED => libc::EOPNOTSUPP,
             HAUL_ERR_INVALID => libc::EINVAL,
@@ -77,6 +112,8 @@ impl Error {
             HAUL_ERR_CQ_OVERFLOW => libc::EOVERFLOW,
             HAUL_ERR_TIMED_OUT => libc::ETIMEDOUT,
             HAUL_ERR_NO_DEVICE => libc::ENODEV,
+            HAUL_ERR_ENDED => libc::ENODATA,
+            HAUL_ERR_DISCONNECTED => libc::ECONNRESET,
             _ => libc::EIO,
         }
     }
@@ -130,6 +167,8 @@ impl fmt::Display for Error {
             Self::NoDevice { wanted, found } => {
                 write!(f, "there is no device {wanted}; there are: {found}")?;
             }
+            Self::Stream { what, .. } => f.write_str(what)?,
+            Self::Ended => f.write_str("the peer has ended its half of the stream")?,
             Self::Internal(what) => write!(f, "internal error: {what}")?,
         }
         match self.advice() {
@@ -155,6 +194,8 @@ pub extern "C" fn haul_strerror(status: c_int) -> *const c_char {
         HAUL_ERR_TIMED_OUT => c"timed out",
         HAUL_ERR_NO_DEVICE => c"no such device",
         HAUL_ERR_INTERNAL => c"internal error",
+        HAUL_ERR_ENDED => c"the peer has ended its half of the stream",
+        HAUL_ERR_DISCONNECTED => c"the stream is over",
         _ if status > 0 => c"success",
         _ => c"unknown status",
     };

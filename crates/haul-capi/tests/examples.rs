@@ -12,10 +12,11 @@ use std::sync::LazyLock;
 /// Programs that are both ends themselves.
 const ALONE: [&str; 5] = ["srq", "verbs", "errors", "ud", "rd"];
 /// Programs of two ends, and what the one that connects is told.
-const BETWEEN_TWO: [(&str, &[&str]); 3] = [
+const BETWEEN_TWO: [(&str, &[&str]); 4] = [
     ("pingpong", &["300", "64"]),
     ("put", &["8"]),
     ("get", &["8"]),
+    ("stream", &["8"]),
 ];
 /// Seconds after which a program is taken for stuck.
 const PATIENCE: &str = "150";

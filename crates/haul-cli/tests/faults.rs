@@ -78,7 +78,11 @@ fn has_sockets(count: u64) -> bool {
 }
 
 fn far_gateway(kind: &str, more: &str) -> Gateway {
-    Gateway::start(&member(kind, "127.0.0.1:0", &format!("exit = ['127.0.0.1']\n{more}")))
+    Gateway::start(&member(
+        kind,
+        "127.0.0.1:0",
+        &format!("exit = ['127.0.0.1']\n{more}"),
+    ))
 }
 
 fn near_gateway(kind: &str, via: SocketAddr, to: SocketAddr) -> Gateway {
@@ -138,7 +142,10 @@ struct Transfer {
 
 impl Transfer {
     fn start(door: SocketAddr) -> Self {
-        let (is_over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (is_over, rounds) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let (over, count) = (Arc::clone(&is_over), Arc::clone(&rounds));
         let mut stream = connect(door);
         let thread = std::thread::spawn(move || {
@@ -205,11 +212,15 @@ fn a_door_without_descriptors_lets_connections_wait_and_takes_them_when_there_ar
     assert!(spent < 50, "{spent} ticks in {:?}", begun.elapsed());
     waiting.clear();
     // What it had been sent is answered now.
-    unserved.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    unserved
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
     (&unserved).read_exact(&mut [0]).unwrap();
     transfer.end();
     let told = near.all_said();
-    let told = told.iter().filter(|line| line.contains("until there is room"));
+    let told = told
+        .iter()
+        .filter(|line| line.contains("until there is room"));
     assert!(told.count() <= 2, "{:?}", near.all_said());
 }
 
@@ -305,7 +316,10 @@ fn a_receiver_that_is_slow_holds_its_sender_back_and_fills_no_memory() {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => panic!("{kind}: {error}"),
             }
-            assert!(sent < 512 << 20, "{kind}: nobody takes it, and all is taken");
+            assert!(
+                sent < 512 << 20,
+                "{kind}: nobody takes it, and all is taken"
+            );
         }
         // Ring and arena, and what streams of UDT may hold.
         let most = match kind {

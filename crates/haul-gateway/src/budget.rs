@@ -60,7 +60,11 @@ impl Config {
             // How many streams is the peer's choice.
             let near = most_bytes(kinds, LANES_MAX);
             if !self.exit.is_empty() {
-                sessions.push(budget("that ends here".to_owned(), guests.bytes(true), near));
+                sessions.push(budget(
+                    "that ends here".to_owned(),
+                    guests.bytes(true),
+                    near,
+                ));
             }
             if !self.next.is_empty() {
                 let far = lane_bytes(ChannelKind::Udt) * u64::from(LANES_MAX);

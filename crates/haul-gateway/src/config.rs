@@ -14,8 +14,8 @@ mod unit;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use haul_xsp::{Allowed, SECOND_NS};
 use haul_xsp::wire::Endpoint;
+use haul_xsp::{Allowed, SECOND_NS};
 use serde::{Deserialize, Deserializer, de};
 
 use parse::Lines;

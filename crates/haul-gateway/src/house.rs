@@ -11,9 +11,7 @@ use haul_io::poller::Waker;
 use haul_verbs::Context;
 use haul_verbs::cm::{EventChannel, Listener};
 use haul_xsp::wire::{NackStatus, PathState, SessOpen};
-use haul_xsp::{
-    ConnId, Directory, ResumeRequest, SECOND_NS, Session, SessionId, SharedKey, Time,
-};
+use haul_xsp::{ConnId, Directory, ResumeRequest, SECOND_NS, Session, SessionId, SharedKey, Time};
 
 use crate::caller::{Call, Refusal};
 use crate::config::{ChannelKind, Config, Route};

@@ -218,7 +218,9 @@ impl Desk {
             Ok(None) => {}
             Err(error) => self.pause(
                 now_ns,
-                &format!("control connections cannot be taken: {error}; they wait until there is room"),
+                &format!(
+                    "control connections cannot be taken: {error}; they wait until there is room"
+                ),
             ),
         }
     }

@@ -12,8 +12,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{KINDS, Lines, echo_server, pattern, start};
@@ -207,7 +207,11 @@ fn a_path_that_is_gone_for_longer_than_a_peer_may_be_silent_is_taken_up_again() 
         return;
     };
     for (kind, lines) in said {
-        assert!(lines.contain("the session goes on"), "{kind}: {:?}", lines.all());
+        assert!(
+            lines.contain("the session goes on"),
+            "{kind}: {:?}",
+            lines.all()
+        );
     }
 }
 

@@ -61,7 +61,8 @@ fn a_kind_that_cannot_be_had_gives_its_turn_to_the_next() {
 }
 
 #[test]
-fn streams_of_udt_take_from_memory_and_give_back_and_where_there_is_none_it_is_the_next_kinds_turn() {
+fn streams_of_udt_take_from_memory_and_give_back_and_where_there_is_none_it_is_the_next_kinds_turn()
+{
     for memory in ["1GiB", "20MiB"] {
         let far_memory = format!("memory = '{memory}'\n");
         let (far, _) = exit(&(far_memory + &channel("udt", None) + &channel("tcp", None)));

@@ -92,6 +92,13 @@ impl Producer {
         self.committed
     }
 
+    /// Offset of the first byte that the consumer still holds.
+    pub fn released(&mut self) -> u64 {
+        // Acquire: as in `writable`.
+        self.released = self.shared.released.0.load(Ordering::Acquire);
+        self.released
+    }
+
     /// Bytes that can be held.
     #[must_use]
     pub fn capacity(&self) -> usize {

@@ -13,7 +13,7 @@ mod arrivals;
 mod bar;
 mod cell;
 mod fairness;
-mod gridftp;
+pub(crate) mod gridftp;
 mod plot;
 mod record;
 pub(crate) mod session;

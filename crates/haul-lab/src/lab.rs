@@ -31,6 +31,7 @@ use clap::ValueEnum;
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 
+use crate::compare::gridftp;
 use crate::emulator::{Emulator, PathStats};
 use crate::scenario::Scenario;
 use crate::state::{self, HostState, LabDir, State};
@@ -332,13 +333,19 @@ impl Host {
     }
 }
 
-/// What a process inside is told: the lab, its host, and the IPv4 address of every host (`LAB_A`,
-/// `LAB_B`, …).
+/// What a process inside is told: the lab, its host, the IPv4 address of every host (`LAB_A`, `LAB_B`, …), and where the driver
+/// of Globus XIO is that was built beside this program.
 pub(crate) fn environment(state: &State, host: &str) -> Vec<(String, String)> {
     let mut variables = vec![
         (process::MARK.to_string(), state.id.clone()),
         ("HAUL_LAB_HOST".to_string(), host.to_string()),
     ];
+    if std::env::var_os("HAUL_XIO_DRIVER").is_none()
+        && let Some(folder) = gridftp::built_driver()
+    {
+        let folder = folder.to_string_lossy().into_owned();
+        variables.push(("HAUL_XIO_DRIVER".to_string(), folder));
+    }
     variables.extend(state.hosts.iter().map(|host| {
         (
             format!("LAB_{}", host.name.to_uppercase()),

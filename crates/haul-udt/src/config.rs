@@ -83,6 +83,7 @@ impl Config {
         Offer {
             placement: self.offer_placement,
             ecn: self.offer_placement && self.offer_ecn,
+            finish: self.offer_placement && self.kind == SocketKind::Stream,
         }
     }
 
@@ -123,6 +124,8 @@ pub struct Params {
     pub placement: bool,
     /// Feedback tells of marks of congestion.
     pub ecn: bool,
+    /// Each half of the stream may end by itself.
+    pub finish: bool,
 }
 
 impl Params {
@@ -139,6 +142,7 @@ impl Params {
             peer_flight_packets: flight.clamp(2, 1 << 24),
             placement: offer.placement && config.offer().placement,
             ecn: offer.ecn && config.offer().ecn,
+            finish: offer.finish && config.offer().finish,
         })
     }
 }

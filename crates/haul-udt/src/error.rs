@@ -41,6 +41,9 @@ pub enum Misbehaviour {
     /// Sent more payload than the agreed packet size holds.
     #[error("oversized packet")]
     Oversized,
+    /// Sent behind the end of its stream, or ended it twice.
+    #[error("data behind the end of the stream")]
+    BehindEnd,
     /// Gave a packet an offset that contradicts its neighbours.
     #[error("contradictory stream offset")]
     Offset,
@@ -64,7 +67,10 @@ pub enum SendError {
         /// The limit, bytes.
         max: u64,
     },
-    /// The connection is closed or closing.
+    /// The connection is closed or closing, or this half of it has ended.
     #[error("the connection is closed")]
     Closed,
+    /// The peer takes no end of one half: plain UDT ends both at once.
+    #[error("the peer knows only the end of both directions")]
+    NoHalves,
 }

@@ -60,6 +60,8 @@ pub(crate) struct Receiver {
     holes: Holes,
     discipline: Discipline,
     plain: Option<PlainFeedback>,
+    /// The packet without payload that ends the stream, once it has come.
+    end: Option<u64>,
     arrivals: Arrivals,
     schedule: Schedule,
     /// The last drop request of a plain peer: message and last packet.
@@ -140,6 +142,7 @@ impl Receiver {
             holes: Holes::new(first),
             discipline,
             plain: (!params.placement).then(|| PlainFeedback::new(first)),
+            end: None,
             arrivals: Arrivals {
                 bytes: 0,
                 packets: 0,
@@ -172,7 +175,8 @@ impl Receiver {
         payload_len: usize,
     ) -> Result<Received, Error> {
         let len = u32::try_from(payload_len).unwrap_or(u32::MAX);
-        if len == 0 || len > self.params.payload_len_max {
+        let ends = len == 0;
+        if (ends && !self.params.finish) || len > self.params.payload_len_max {
             return Err(Error::PeerMisbehaved(Misbehaviour::Oversized));
         }
         let number = data.seq.extend(self.holes.next());
@@ -186,6 +190,14 @@ impl Receiver {
         }
         if number < self.holes.next() {
             return Ok(self.duplicate(now));
+        }
+        // What has a number below the highest one has its place in a gap, with others behind it.
+        let behind_end = match self.end {
+            Some(end) => number > end,
+            None => ends && number < self.holes.highest(),
+        };
+        if behind_end {
+            return Err(Error::PeerMisbehaved(Misbehaviour::BehindEnd));
         }
         let placement = match self.judge(number, data, len)? {
             Some((offset, len)) => self.holes.take(now, number, offset, len),
@@ -211,6 +223,10 @@ impl Receiver {
         }
         self.arrivals.echo = (number, now);
         self.note_news(now);
+        if ends {
+            self.end = Some(number);
+            return Ok(Received::Control);
+        }
         Ok(Received::Data(self.place(number, data, len)))
     }
 
@@ -326,6 +342,11 @@ impl Receiver {
     /// Stream offset below which everything has arrived; only where packets are placed.
     pub(crate) fn delivered_offset(&self) -> u64 {
         self.holes.offset_next()
+    }
+
+    /// The stream has ended, and all of it has arrived.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.end.is_some_and(|end| end < self.holes.next())
     }
 
     /// The caller took (or no longer needs to keep) everything below stream offset `to`.

@@ -26,6 +26,7 @@ pub(crate) struct Sender {
     /// Stream: end of what the user wrote, and of what may go in short packets.
     written: u64,
     pushed: u64,
+    finish: Finish,
     /// Position of the next new packet.
     position: u64,
     messages: VecDeque<MessageOut>,
@@ -40,6 +41,14 @@ pub(crate) struct Sender {
     limits: Limits,
     in_flight_bytes: u64,
     totals: SendTotals,
+}
+
+/// The end of this half of the stream: a packet without payload behind all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finish {
+    No,
+    Wanted,
+    Sent,
 }
 
 /// How far the peer lets us go.
@@ -157,6 +166,7 @@ impl Sender {
             first,
             written: 0,
             pushed: 0,
+            finish: Finish::No,
             position: 0,
             messages: VecDeque::new(),
             next_message: 1,
@@ -184,11 +194,22 @@ impl Sender {
         if self.kind != SocketKind::Stream {
             return Err(SendError::WrongKind);
         }
+        if bytes > 0 && self.finish != Finish::No {
+            return Err(SendError::Closed);
+        }
         self.written += bytes;
         if push {
             self.pushed = self.written;
         }
         Ok(())
+    }
+
+    /// Nothing follows what was written. Streams only.
+    pub(crate) fn finish(&mut self) {
+        self.pushed = self.written;
+        if self.finish == Finish::No {
+            self.finish = Finish::Wanted;
+        }
     }
 
     pub(crate) fn send_message(
@@ -284,7 +305,7 @@ impl Sender {
     }
 
     fn has_fresh(&self) -> bool {
-        self.position < self.written || !self.messages.is_empty()
+        self.position < self.written || !self.messages.is_empty() || self.finish == Finish::Wanted
     }
 
     // ---- output
@@ -365,6 +386,9 @@ impl Sender {
             // libudt numbers each send() call; its receiver ignores the number in stream mode.
             self.next_message = self.next_message % MESSAGE_MAX_PLACEMENT + 1;
         }
+        if len == 0 {
+            self.finish = Finish::Sent;
+        }
         self.position += u64::from(len);
         let number = self.next_packet();
         self.packets.push_back(packet);
@@ -403,6 +427,8 @@ impl Sender {
             Some(full)
         } else if available > 0 && short_allowed && self.position + available == self.written {
             u32::try_from(available).ok()
+        } else if self.finish == Finish::Wanted && self.position == self.written {
+            Some(0)
         } else {
             None
         }

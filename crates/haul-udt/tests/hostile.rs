@@ -265,7 +265,8 @@ fn data_beyond_the_window_and_contradictory_offsets_are_refused() {
         Misbehaviour::BeyondWindow,
     );
     refused(&mut server, &data(4, 4_000, 1_457), Misbehaviour::Oversized);
-    refused(&mut server, &data(4, 4_000, 0), Misbehaviour::Oversized);
+    let (_, mut plain) = open(SocketKind::Stream, false);
+    refused(&mut plain, &data(0, 0, 0), Misbehaviour::Oversized);
     assert_eq!(take(&mut server, &data(0, 0, 1_000)), Ok(Received::Discard));
     assert_eq!(server.delivered_offset(), 1_000);
 }

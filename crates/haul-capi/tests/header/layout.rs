@@ -87,6 +87,12 @@ pub(crate) fn all() -> Vec<Layout> {
             wr_id, status, opcode, byte_len, qp_num, flags, data, src_qp, vendor_err, src_addr, src_scope_id,
             src_port, reserved,
         }
+        haul_stream_options {
+            size, reserved, send_bytes, receive_bytes, connect_timeout_ns, silence_timeout_ns,
+        }
+        haul_stream_info {
+            size, flags, peer, given_bytes, arrived_bytes, come_bytes, received_bytes, resent_bytes, rtt_ns, rate_bps, reason,
+        }
         haul_endpoint { qp_num, psn, lid, port, reserved, gid }
         haul_conn_param {
             size, private_data_len, private_data, responder_resources, initiator_depth, rnr_retry_count, retry_count,
@@ -114,6 +120,8 @@ CONSTANT haul_qp_info qp_info = HAUL_QP_INFO_INIT;
 CONSTANT haul_srq_init srq_init = HAUL_SRQ_INIT;
 CONSTANT haul_conn_param conn_param = HAUL_CONN_PARAM_INIT;
 CONSTANT haul_cm_event cm_event = HAUL_CM_EVENT_INIT;
+CONSTANT haul_stream_options stream_options = HAUL_STREAM_OPTIONS_INIT;
+CONSTANT haul_stream_info stream_info = HAUL_STREAM_INFO_INIT;
 CONSTANT haul_async_event async_event = HAUL_ASYNC_EVENT_INIT;
 ";
 

@@ -618,7 +618,11 @@ impl Check<'_> {
             let kinds = route.via.first().and_then(super::Via::channels);
             let kinds = kinds.unwrap_or(&route.channels);
             if own > config.memory.0 && *kinds == [ChannelKind::Udt] {
-                let text = format!("over udt its session takes {}, which is more than {}", super::ByteCount(own), config.memory);
+                let text = format!(
+                    "over udt its session takes {}, which is more than {}",
+                    super::ByteCount(own),
+                    config.memory
+                );
                 let hint = "raise memory, make streams fewer, or name another kind too";
                 self.error(Place::Table(ROUTE, number, "channels"), text, hint);
                 return;

@@ -119,7 +119,8 @@ pub struct Programs {
     /// udt_bench, as tests/interop/build.sh makes it [default: beside this program, or in PATH]
     #[arg(long, value_name = "PATH")]
     pub udt_bench: Option<PathBuf>,
-    /// The folder with the driver of Globus XIO, as make -C c xio makes it [default: where the system looks]
-    #[arg(long, value_name = "FOLDER")]
+    /// The folder with the driver of Globus XIO, libglobus_xio_haul_driver.so [default: where `make -C c xio` puts it when it builds
+    /// for this program, or where the system looks]
+    #[arg(long, value_name = "FOLDER", env = "HAUL_XIO_DRIVER")]
     pub xio_driver: Option<PathBuf>,
 }

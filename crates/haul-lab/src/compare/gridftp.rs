@@ -2,7 +2,7 @@
 //! driver of Longhaul (docs/gridftp.md).
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -12,11 +12,26 @@ use super::tool::{Load, Plan, Told, in_path};
 /// What carries the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stack {
+    /// With the buffers that the lab gives to hosts, which hold any of its paths.
     Tcp,
+    /// With those that Linux gives.
+    TcpUntuned,
     Udt,
     HaulTcp,
     HaulUdt,
+    /// UDT without RDMA.
+    HaulStream,
 }
+
+/// The driver of Longhaul.
+const DRIVER: &str = "libglobus_xio_haul_driver.so";
+/// Where a host's buffers of TCP are set, and what Linux sets there on a machine with memory.
+const UNTUNED: &str = r#"
+if test -n "$UNTUNED"; then
+  echo '4096 131072 6291456' >/proc/sys/net/ipv4/tcp_rmem
+  echo '4096 16384 4194304' >/proc/sys/net/ipv4/tcp_wmem
+fi
+"#;
 
 /// The port of host `b`'s server; that of host `a`'s is the next one.
 const PORT: u16 = 2811;
@@ -58,24 +73,25 @@ exit $status
 impl Stack {
     /// It is the driver of Longhaul that carries.
     pub(super) fn is_ours(self) -> bool {
-        matches!(self, Self::HaulTcp | Self::HaulUdt)
+        matches!(self, Self::HaulTcp | Self::HaulUdt | Self::HaulStream)
     }
 
     /// As the server's `-dc-default` has it.
     fn driver(self) -> &'static str {
         match self {
-            Self::Tcp => "tcp",
+            Self::Tcp | Self::TcpUntuned => "tcp",
             Self::Udt => "udt",
             Self::HaulTcp => "haul:channel=iwarp-tcp",
             Self::HaulUdt => "haul:channel=iwarp-udt",
+            Self::HaulStream => "haul:channel=udt",
         }
     }
 
     /// What each full IPv4 packet holds besides payload: as TCP, as UDT, or UDT with a tagged DDP header and a CRC.
     pub(super) fn header_bytes(self) -> u16 {
         match self {
-            Self::Tcp | Self::HaulTcp => 20 + 20 + 12,
-            Self::Udt => 20 + 8 + 16,
+            Self::Tcp | Self::TcpUntuned | Self::HaulTcp => 20 + 20 + 12,
+            Self::Udt | Self::HaulStream => 20 + 8 + 16,
             Self::HaulUdt => 20 + 8 + 16 + 14 + 4,
         }
     }
@@ -89,10 +105,19 @@ impl Stack {
         if matches!(load, Load::Bytes(_)) {
             return Some("it sends for a time only, and --bytes was asked for".into());
         }
-        let own = drivers.map(|folder| folder.join("libglobus_xio_haul_driver.so"));
-        (self.is_ours() && !own.is_some_and(|path| path.is_file()) && !is_installed("haul"))
-            .then(|| "there is no libglobus_xio_haul_driver.so: make it with `make -C c xio OUT=FOLDER` and pass --xio-driver FOLDER".into())
-            .or_else(|| (self == Self::Udt && !is_installed("udt")).then(|| "libglobus-xio-udt-driver is not installed".into()))
+        if self == Self::Udt {
+            let missing = !is_installed("libglobus_xio_udt_driver.so");
+            return missing.then(|| "libglobus-xio-udt-driver is not installed".into());
+        }
+        match drivers.map(|folder| folder.join(DRIVER)) {
+            _ if !self.is_ours() => None,
+            Some(path) if !path.is_file() => Some(format!("{} is not there", path.display())),
+            None if !is_installed(DRIVER) => Some(format!(
+                "there is no {DRIVER}: build it with `make -C c xio` (it needs libglobus-xio-dev), or say with --xio-driver FOLDER or \
+                 HAUL_XIO_DRIVER where it is"
+            )),
+            _ => None,
+        }
     }
 
     /// Its command lines.
@@ -116,7 +141,11 @@ impl Stack {
                 path.push(folder);
                 words.push(path);
             }
-            words.extend(["sh", "-c", script, "gridftp"].map(OsString::from));
+            if self == Self::TcpUntuned {
+                words.push("UNTUNED=yes".into());
+            }
+            let script = format!("{UNTUNED}{script}");
+            words.extend(["sh", "-c", &script, "gridftp"].map(OsString::from));
             words.push(dir.into());
             words
         };
@@ -197,16 +226,25 @@ fn moment(text: &str) -> Result<f64> {
     Ok(part(8)? * 3600.0 + part(10)? * 60.0 + part(12)? + fraction)
 }
 
-/// Whether a driver is where the system looks for libraries.
-fn is_installed(driver: &str) -> bool {
-    let file = format!("libglobus_xio_{driver}_driver.so");
-    let folders = ["/usr/local/lib", "/usr/lib", "/usr/lib64"].map(std::path::PathBuf::from);
+/// Where `make -C c xio` puts the driver when it builds for this program: in the folder `c` beside that of the program.
+pub(crate) fn built_driver() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let folder = own.parent()?.parent()?.join("c");
+    folder.join(DRIVER).is_file().then_some(folder)
+}
+
+/// Whether a library is where the system, or this program's environment, looks for libraries.
+fn is_installed(file: &str) -> bool {
+    let said = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = ["/usr/local/lib", "/usr/lib", "/usr/lib64"].map(PathBuf::from);
     let below = std::fs::read_dir("/usr/lib")
         .into_iter()
         .flatten()
         .flatten();
-    let mut all = folders.into_iter().chain(below.map(|entry| entry.path()));
-    all.any(|folder| folder.join(&file).exists())
+    let mut all = std::env::split_paths(&said)
+        .chain(folders)
+        .chain(below.map(|entry| entry.path()));
+    all.any(|folder| folder.join(file).exists())
 }
 
 #[cfg(test)]

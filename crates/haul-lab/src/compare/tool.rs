@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::args::Programs;
 use super::arrivals::Until;
 use super::cell::Cell;
-use super::gridftp::Stack;
+use super::gridftp::{self, Stack};
 use crate::scenario::unit::{Rate, Span};
 
 /// How much a run sends.
@@ -122,7 +122,7 @@ impl Programs {
             haul: self.haul.clone().unwrap_or(own),
             udt_bench,
             iperf: in_path("iperf3"),
-            xio_driver: self.xio_driver.clone(),
+            xio_driver: self.xio_driver.clone().or_else(gridftp::built_driver),
         }
     }
 }
@@ -178,9 +178,11 @@ impl Tool {
         let (base, streams) = number.unwrap_or((name, 1));
         let kind = match base {
             "gridftp-tcp" => Kind::Gridftp(Stack::Tcp),
+            "gridftp-tcp-untuned" => Kind::Gridftp(Stack::TcpUntuned),
             "gridftp-udt" => Kind::Gridftp(Stack::Udt),
             "gridftp-haul-tcp" => Kind::Gridftp(Stack::HaulTcp),
             "gridftp-haul-udt" => Kind::Gridftp(Stack::HaulUdt),
+            "gridftp-haul-stream" => Kind::Gridftp(Stack::HaulStream),
             "haul-udt" => Kind::HaulUdt {
                 control: Control::Default,
             },
@@ -191,8 +193,8 @@ impl Tool {
             "libudt" if streams == 1 => Kind::Libudt,
             _ => Kind::parse(base).with_context(|| {
                 format!(
-                    "no tool `{name}`: use haul-udt, haul-udt-rate, haul-udt-CC, haul-tcp, haul-tcp-CC, iperf3-CC, udp-RATE, libudt, gridftp-tcp, gridftp-udt, \
-                     gridftp-haul-tcp or gridftp-haul-udt, \
+                    "no tool `{name}`: use haul-udt, haul-udt-rate, haul-udt-CC, haul-tcp, haul-tcp-CC, iperf3-CC, udp-RATE, libudt, gridftp-tcp, \
+                     gridftp-tcp-untuned, gridftp-udt, gridftp-haul-tcp, gridftp-haul-udt or gridftp-haul-stream, \
                      with -N for N streams"
                 )
             })?,
@@ -621,6 +623,9 @@ mod tests {
         assert!((offered - 750e6).abs() < 1.0);
         assert!(parse("haul-udt-rate").is_declared());
         assert_eq!(parse("haul-tcp-8").streams, 8);
+        assert_eq!(parse("gridftp-tcp-untuned-4").streams, 4);
+        let stack = Stack::HaulStream;
+        assert_eq!(parse("gridftp-haul-stream").kind, Kind::Gridftp(stack));
         let congestion = Some("bbr".to_string());
         assert_eq!(parse("haul-tcp-bbr-2").kind, Kind::HaulTcp { congestion });
         let congestion = "cubic".to_string();

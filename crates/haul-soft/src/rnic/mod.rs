@@ -106,7 +106,8 @@ impl Provider for Soft {
     }
 }
 
-const PROVIDER: &str = "soft";
+/// The name of this provider.
+pub const PROVIDER: &str = "soft";
 
 #[derive(Debug)]
 struct SoftDevice {

@@ -34,7 +34,7 @@ pub struct Link {
     opening: bool,
     transmit: Transmit,
     /// Segments of `transmit` that have left; the rest waits for room in the socket's buffer.
-    left: Option<usize>,
+    pub(super) left: Option<usize>,
     clock: Clock,
     pub(super) now: Time,
     shared: Arc<Shared>,
@@ -42,9 +42,9 @@ pub struct Link {
     /// Packets say that this end heeds marks of congestion.
     ecn_capable: bool,
     /// Octets that the latest turn received.
-    arrived: u64,
+    pub(super) arrived: u64,
     /// The latest turn left nothing in the socket.
-    drained: bool,
+    pub(super) drained: bool,
     /// When arrivals were last left to gather.
     paused: Time,
     pub(super) ended: Option<Option<haul_udt::Error>>,
@@ -78,7 +78,7 @@ const SEND_BATCHES: usize = 8;
 const PAUSE_NS: u64 = haul_cc::time::MILLISECOND_NS / 4;
 const PAUSE_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
 /// A sender paced slower than this between batches listens to its peer while it waits.
-const NAP_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
+pub(super) const NAP_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
 const STATS_NS: u64 = 50 * haul_cc::time::MILLISECOND_NS;
 /// How long a sender without data sleeps before it looks for more by itself.
 const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
@@ -252,7 +252,7 @@ impl Link {
     }
 
     /// Has packets say what the connection wants them to. Only a sender's do: control packets are not marked.
-    fn follow_ecn(&mut self) -> Result<(), LinkError> {
+    pub(super) fn follow_ecn(&mut self) -> Result<(), LinkError> {
         let capable = self.connection.is_ecn_capable();
         if capable != self.ecn_capable {
             self.socket
@@ -294,7 +294,7 @@ impl Link {
 
     /// How long to let arrivals gather: a wake-up for each costs more than what it brings. Bounded by what feedback can
     /// wait for and by the socket's buffer.
-    fn pause(&mut self) -> Duration {
+    pub(super) fn pause(&mut self) -> Duration {
         let room = self.socket.recv_buffer_bytes() as u64 / 8;
         let since_ns = self.now.since(self.paused).max(1);
         let fill_ns = room.saturating_mul(since_ns) / self.arrived.max(1);
@@ -305,7 +305,7 @@ impl Link {
     }
 
     /// Sleeps until the pace lets more go; feedback that comes meanwhile waits, a wake-up of its own costs more than it brings.
-    fn nap(&self, due: Time) {
+    pub(super) fn nap(&self, due: Time) {
         let ns = due.since(Time::from_ns(self.clock.now_ns()));
         if ns > 0 {
             std::thread::sleep(Duration::from_nanos(ns));
@@ -361,7 +361,7 @@ impl Link {
         outgoing: &mut Outgoing<'_>,
         place: &mut dyn Place,
     ) -> Result<(), LinkError> {
-        self.now = Time::from_ns(self.clock.now_ns());
+        self.read_clock();
         self.receive_some(place)?;
         self.connection.handle_timeout(self.now);
         self.flush(outgoing)?;
@@ -373,6 +373,10 @@ impl Link {
             self.publish_stats();
         }
         Ok(())
+    }
+
+    pub(super) fn read_clock(&mut self) {
+        self.now = Time::from_ns(self.clock.now_ns());
     }
 
     fn publish_stats(&mut self) {

@@ -5,18 +5,20 @@
 //! [`Remote`] watches or ends a link from another thread.
 //!
 //! Map: `link` the loop · `outgoing` where payload comes from · `listener` cookies and sockets of its own for each
-//! accepted connection · [`plain`] a socket-like face, `memory` what it holds.
+//! accepted connection · [`plain`] a socket-like face, `memory` what it holds · [`stream`] the same with a thread of its own, for
+//! callers that have none.
 
 mod link;
 mod listener;
 mod memory;
 mod outgoing;
 pub mod plain;
+pub mod stream;
 
 use std::io;
 use std::net::SocketAddr;
 
-pub use haul_udt::{Config, Identity, Seq, Stats};
+pub use haul_udt::{Config, Error, Identity, Seq, Stats};
 pub use link::{Link, Remote};
 pub(crate) use listener::Acceptor;
 pub use listener::{Listener, Stop};
@@ -28,7 +30,7 @@ use haul_io::udp::{UdpOptions, UdpSocket};
 pub enum LinkError {
     /// The protocol ended it: the peer refused, fell silent, or is not compatible.
     #[error(transparent)]
-    Protocol(#[from] haul_udt::Error),
+    Protocol(#[from] Error),
     /// The network: no route, refused, not permitted.
     #[error("UDP: {0}")]
     Network(#[source] io::Error),

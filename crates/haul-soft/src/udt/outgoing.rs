@@ -22,8 +22,12 @@ const PARK: Duration = Duration::from_millis(20);
 
 /// Outgoing payload.
 pub(super) enum Outgoing<'a> {
-    Memory { source: &'a dyn Source },
+    Memory {
+        source: &'a dyn Source,
+    },
     Ring(Ring<'a>),
+    /// A ring that keeps everything until it has arrived.
+    Held(Consumer),
 }
 
 pub(super) struct Ring<'a> {
@@ -72,6 +76,11 @@ impl<'a> Outgoing<'a> {
                     failed,
                 }
             }
+            Self::Held(ring) => Available {
+                end: ring.committed(),
+                complete: false,
+                failed: false,
+            },
         }
     }
 
@@ -86,6 +95,8 @@ impl<'a> Outgoing<'a> {
                 ring.consumer.release(to);
                 ring.reader.unpark();
             }
+        } else if let Self::Held(ring) = self {
+            ring.release(acknowledged);
         }
     }
 
@@ -121,6 +132,15 @@ impl<'a> Outgoing<'a> {
                         again = rest;
                         packet
                     };
+                    push(&mut slices, &mut used, payload);
+                }
+                Ok(send(&slices[..used]))
+            }
+            Self::Held(ring) => {
+                for (header, range) in packets {
+                    push(&mut slices, &mut used, header);
+                    let payload = ring.slice(range.position, range.len as usize);
+                    let payload = payload.ok_or(io::ErrorKind::UnexpectedEof)?;
                     push(&mut slices, &mut used, payload);
                 }
                 Ok(send(&slices[..used]))

@@ -29,6 +29,17 @@ pub fn config(base: Config) -> Config {
     }
 }
 
+/// A link that begins to connect.
+pub(super) fn connecting(peer: SocketAddr, options: &Options) -> Result<Link, LinkError> {
+    let local: SocketAddr = match peer {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let own = random_identity().map_err(LinkError::Network)?;
+    let opener = haul_udt::Connection::connect;
+    unopened(local, peer, own, options, opener)
+}
+
 /// Bytes that are taken to be sent and have not arrived, at most.
 const PENDING_MAX: usize = 16 << 20;
 /// Bytes that are taken and have not been sent once, at most: what comes later is not to wait behind more.
@@ -88,13 +99,7 @@ impl Stream {
     /// # Errors
     /// [`LinkError::Network`] where the address cannot be reached.
     pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
-        let local: SocketAddr = match peer {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        let own = random_identity().map_err(LinkError::Network)?;
-        let opener = haul_udt::Connection::connect;
-        let link = unopened(local, peer, own, options, opener)?;
+        let link = connecting(peer, options)?;
         Ok(Self::new(link, options.config.receive_window_bytes, true))
     }
 
@@ -303,16 +308,21 @@ impl Listener {
     /// # Errors
     /// Those of the socket.
     pub fn accept(&mut self) -> io::Result<Option<Stream>> {
+        Ok(self.accept_link()?.map(|link| {
+            let mut stream = Stream::new(link, self.options.config.receive_window_bytes, false);
+            // The peer's request is answered now. Where that fails, so does the first read.
+            let _ = stream.turn();
+            stream
+        }))
+    }
+
+    /// The same, to be driven otherwise.
+    pub(super) fn accept_link(&mut self) -> io::Result<Option<Link>> {
         while let Some((request, local)) = self.acceptor.next_request()? {
             let now = Time::from_ns(haul_io::clock::Clock::new().now_ns());
             let opened = self.acceptor.open(&request, local, &self.options, now)?;
             if let Some((socket, connection)) = opened {
-                let link = Link::new(socket, request.from, connection)?;
-                let window = self.options.config.receive_window_bytes;
-                let mut stream = Stream::new(link, window, false);
-                // The peer's request is answered now. Where that fails, so does the first read.
-                let _ = stream.turn();
-                return Ok(Some(stream));
+                return Link::new(socket, request.from, connection).map(Some);
             }
         }
         Ok(None)

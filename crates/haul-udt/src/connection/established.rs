@@ -215,6 +215,15 @@ impl Established {
         self.sender.write(bytes, push)
     }
 
+    pub(super) fn finish(&mut self, now: Time) -> Result<(), SendError> {
+        if !self.params.finish {
+            return Err(SendError::NoHalves);
+        }
+        self.begin_waiting(now);
+        self.sender.finish();
+        Ok(())
+    }
+
     pub(super) fn send_message(
         &mut self,
         now: Time,

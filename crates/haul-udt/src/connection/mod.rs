@@ -181,6 +181,7 @@ impl Connection {
                 Offer {
                     placement: params.placement,
                     ecn: params.ecn,
+                    finish: params.finish,
                 },
             )),
             repeat_due: true,
@@ -282,6 +283,14 @@ impl Connection {
     /// [`SendError`] if this is not an open stream.
     pub fn write(&mut self, now: Time, bytes: u64, push: bool) -> Result<(), SendError> {
         self.sending()?.write(now, bytes, push)
+    }
+
+    /// Stream: nothing follows what was written. The other direction goes on.
+    ///
+    /// # Errors
+    /// [`SendError`] if this is not an open stream, or [`Params::finish`] was not agreed on.
+    pub fn finish(&mut self, now: Time) -> Result<(), SendError> {
+        self.sending()?.finish(now)
     }
 
     /// Message mode: a message of `len` bytes exists at the end of the send space. Answers its number.
@@ -454,25 +463,26 @@ impl Connection {
     /// Placed streams: everything below this stream offset has arrived.
     #[must_use]
     pub fn delivered_offset(&self) -> u64 {
-        match &self.phase {
-            Phase::Open(open)
-            | Phase::Closed {
-                rest: Some(open), ..
-            } => open.receiver.delivered_offset(),
-            _ => 0,
-        }
+        self.last()
+            .map_or(0, |last| last.receiver.delivered_offset())
+    }
+
+    /// The peer has ended its half of the stream, and all of it has arrived.
+    #[must_use]
+    pub fn has_peer_finished(&self) -> bool {
+        self.last().is_some_and(|last| last.receiver.is_finished())
     }
 
     /// The send space below this position has arrived and need not be kept.
     #[must_use]
     pub fn released(&self) -> u64 {
-        self.open().map_or(0, |open| open.sender.released())
+        self.last().map_or(0, |last| last.sender.released())
     }
 
     /// The send space below this position has been sent at least once.
     #[must_use]
     pub fn sent_position(&self) -> u64 {
-        self.open().map_or(0, |open| open.sender.position())
+        self.last().map_or(0, |last| last.sender.position())
     }
 
     /// Octets of receive memory that the positions of [`Placement`](crate::Placement)s reach into; zero where packets are
@@ -500,7 +510,14 @@ impl Connection {
         self.open().and_then(Established::paced_until)
     }
 
-    /// Everything written has arrived.
+    /// Everything written has arrived, and the end of this half if it was said; also, other than [`Connection::is_drained`],
+    /// of a connection that is over.
+    #[must_use]
+    pub fn has_all_arrived(&self) -> bool {
+        self.last().is_some_and(Established::is_drained)
+    }
+
+    /// Everything written has arrived, and the end of this half if it was said, or the connection is over.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.open().is_none_or(Established::is_drained)
@@ -523,6 +540,17 @@ impl Connection {
     fn open(&self) -> Option<&Established> {
         match &self.phase {
             Phase::Open(open) => Some(open),
+            _ => None,
+        }
+    }
+
+    /// The connection as it is, or as it was when it ended.
+    fn last(&self) -> Option<&Established> {
+        match &self.phase {
+            Phase::Open(open)
+            | Phase::Closed {
+                rest: Some(open), ..
+            } => Some(open),
             _ => None,
         }
     }

@@ -67,12 +67,15 @@ pub struct Offer {
     pub placement: bool,
     /// Marks of congestion are counted, and feedback tells of them; only with placement.
     pub ecn: bool,
+    /// Each half of a stream may end by itself; only with placement.
+    pub finish: bool,
 }
 
 /// "HAUL".
 const OFFER_MAGIC: u32 = 0x4841_554c;
 const OFFER_PLACEMENT: u32 = 1;
 const OFFER_ECN: u32 = 2;
+const OFFER_FINISH: u32 = 4;
 
 impl Offer {
     pub(super) fn from_words(info: u32, word2: u32) -> Self {
@@ -80,15 +83,17 @@ impl Offer {
         Self {
             placement,
             ecn: placement && info & OFFER_ECN != 0,
+            finish: placement && info & OFFER_FINISH != 0,
         }
     }
 
     pub(super) fn to_words(self) -> (u32, u32) {
-        match (self.placement, self.ecn) {
-            (true, true) => (OFFER_PLACEMENT | OFFER_ECN, OFFER_MAGIC),
-            (true, false) => (OFFER_PLACEMENT, OFFER_MAGIC),
-            (false, _) => (0, 0),
+        if !self.placement {
+            return (0, 0);
         }
+        let bit = |offered: bool, bit: u32| if offered { bit } else { 0 };
+        let more = bit(self.ecn, OFFER_ECN) | bit(self.finish, OFFER_FINISH);
+        (OFFER_PLACEMENT | more, OFFER_MAGIC)
     }
 }
 

@@ -57,9 +57,10 @@ fn a_plain_handshake_offers_nothing_and_ours_says_haul() {
     let offer = Offer {
         placement: true,
         ecn: true,
+        finish: true,
     };
     ControlWriter::new(&mut out, SocketId(0)).handshake(&body, offer);
-    assert_eq!(out[4..12], *b"\0\0\0\x03HAUL");
+    assert_eq!(out[4..12], *b"\0\0\0\x07HAUL");
     assert_eq!(out[16..], first[16..]);
 }
 
@@ -146,13 +147,14 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
         })
     };
     prop_oneof![
-        (any_handshake(), any::<bool>()).prop_map(|(body, placement)| {
+        (any_handshake(), any::<[bool; 3]>()).prop_map(|(body, [placement, ecn, finish])| {
             let mut out = Vec::new();
             ControlWriter::new(&mut out, SocketId(0)).handshake(
                 &body,
                 Offer {
                     placement,
-                    ecn: false,
+                    ecn,
+                    finish,
                 },
             );
             out

@@ -364,7 +364,8 @@ fn streams_of_udt_need_room_beside_rings() {
         lines(&parse(&text.replacen("rate = '2.5Gb/s'", &route, 1)).check())
     };
     let has = |told: &[String], start| told.iter().any(|line| line.starts_with(start));
-    let all = "line 4: warning: memory: with channels of kind udt sessions of all routes take 1160MiB";
+    let all =
+        "line 4: warning: memory: with channels of kind udt sessions of all routes take 1160MiB";
     let own = "line 23: error: [[route]] 1: channels: over udt its session takes 1032MiB";
     let other = told("['udt', 'tcp']");
     assert!(has(&other, all) && !has(&other, own), "{other:#?}");

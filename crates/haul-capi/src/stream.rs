@@ -1,0 +1,333 @@
+//! Byte streams over UDT.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use haul_soft::udt::stream::{Listener, Options, Ready, Received, Stream};
+use libc::{sockaddr, socklen_t};
+
+use crate::abi::*;
+use crate::address;
+use crate::border::{
+    Last, NULL_OUT, c_text, count, create, destroy, handles, on, places, read_growing, slice,
+    timeout, write_growing,
+};
+use crate::device::haul_context;
+use crate::status::{Error, Result};
+
+/// A byte stream.
+#[derive(Debug)]
+pub struct haul_stream {
+    stream: Stream,
+    last: Arc<Last>,
+}
+
+/// A listener for byte streams.
+#[derive(Debug)]
+pub struct haul_stream_listener {
+    listener: Mutex<Listener>,
+    address: SocketAddr,
+    fd: RawFd,
+    last: Arc<Last>,
+}
+
+handles!(haul_stream, haul_stream_listener);
+
+const OPTION_DEFAULTS: haul_stream_options = haul_stream_options {
+    size: 0,
+    reserved: 0,
+    send_bytes: 16 << 20,
+    receive_bytes: 16 << 20,
+    connect_timeout_ns: 10 * SECOND_NS,
+    silence_timeout_ns: 30 * SECOND_NS,
+};
+const SECOND_NS: u64 = 1_000_000_000;
+/// Of either ring.
+const RING_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 30;
+/// What a call moves at most: its count is an `int`.
+const CALL_BYTES: usize = 1 << 30;
+
+/// # Errors
+/// What cannot be.
+///
+/// # Safety
+/// As [`read_growing`].
+unsafe fn options(context: &haul_context, from: *const haul_stream_options) -> Result<Options> {
+    // SAFETY: the caller's contract.
+    let from = unsafe { read_growing(from, OPTION_DEFAULTS)? }.unwrap_or(OPTION_DEFAULTS);
+    let good = RING_BYTES.contains(&from.send_bytes)
+        && RING_BYTES.contains(&from.receive_bytes)
+        && from.connect_timeout_ns > 0
+        && from.silence_timeout_ns > 0
+        && from.reserved == 0;
+    if !good {
+        return Err(Error::Argument(
+            "a stream has rings of 1 MiB to 1 GiB, and time-outs of more than nothing",
+        ));
+    }
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let mut options = Options {
+        send_bytes: bytes(from.send_bytes),
+        receive_bytes: bytes(from.receive_bytes),
+        rate_bps: context.stream_rate_bps()?,
+        ..Options::default()
+    };
+    options.udt.config.connect_timeout_ns = from.connect_timeout_ns;
+    options.udt.config.idle_timeout_ns = from.silence_timeout_ns;
+    options.udt.config.slot_memory_bytes = from.receive_bytes;
+    Ok(options)
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_stream_listen(
+    context: Option<&haul_context>,
+    address: *const sockaddr,
+    address_len: socklen_t,
+    options: *const haul_stream_options,
+    out: Option<&mut MaybeUninit<*mut haul_stream_listener>>,
+) -> c_int {
+    create(context, "haul_stream_listen", out, |context| {
+        // SAFETY: the caller's address.
+        let address = unsafe { address::read(address, address_len)? };
+        // SAFETY: the caller's structure.
+        let options = unsafe { self::options(context, options)? };
+        let listener = Listener::bind(address, options).map_err(Error::os("listening"))?;
+        Ok(haul_stream_listener {
+            address: listener.local_addr(),
+            fd: listener.as_fd().as_raw_fd(),
+            listener: Mutex::new(listener),
+            last: Arc::clone(&context.last),
+        })
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_stream_listener_address(
+    listener: Option<&haul_stream_listener>,
+    out: *mut sockaddr,
+    len: Option<&mut socklen_t>,
+) -> c_int {
+    on(listener, "haul_stream_listener_address", |listener| {
+        // SAFETY: the caller's place.
+        unsafe { address::write(listener.address, out, len)? };
+        Ok(HAUL_OK)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_stream_listener_fd(listener: Option<&haul_stream_listener>) -> c_int {
+    on(listener, "haul_stream_listener_fd", |listener| {
+        Ok(listener.fd)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_stream_listener_destroy(listener: Option<Box<haul_stream_listener>>) {
+    destroy(listener, "haul_stream_listener_destroy");
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_stream_accept(
+    listener: Option<&haul_stream_listener>,
+    out: Option<&mut MaybeUninit<*mut haul_stream>>,
+) -> c_int {
+    accept(listener, "haul_stream_accept", out, Listener::accept)
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_stream_accept_wait(
+    listener: Option<&haul_stream_listener>,
+    timeout_ns: i64,
+    out: Option<&mut MaybeUninit<*mut haul_stream>>,
+) -> c_int {
+    accept(listener, "haul_stream_accept_wait", out, |listener| {
+        listener.wait(timeout(timeout_ns))
+    })
+}
+
+fn accept(
+    listener: Option<&haul_stream_listener>,
+    what: &'static str,
+    out: Option<&mut MaybeUninit<*mut haul_stream>>,
+    next: impl FnOnce(&mut Listener) -> std::io::Result<Option<Stream>>,
+) -> c_int {
+    on(listener, what, |handle| {
+        let out = out.ok_or(NULL_OUT)?.write(std::ptr::null_mut());
+        let mut listener = handle
+            .listener
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(stream) = next(&mut listener).map_err(Error::os("accepting"))? else {
+            return Ok(0);
+        };
+        let last = Arc::clone(&handle.last);
+        *out = Box::into_raw(Box::new(haul_stream { stream, last }));
+        Ok(1)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_stream_connect(
+    context: Option<&haul_context>,
+    address: *const sockaddr,
+    address_len: socklen_t,
+    options: *const haul_stream_options,
+    out: Option<&mut MaybeUninit<*mut haul_stream>>,
+) -> c_int {
+    create(context, "haul_stream_connect", out, |context| {
+        // SAFETY: the caller's address.
+        let peer = unsafe { address::read(address, address_len)? };
+        // SAFETY: the caller's structure.
+        let options = unsafe { self::options(context, options)? };
+        Ok(haul_stream {
+            stream: Stream::connect(peer, &options).map_err(|error| Error::from(&error))?,
+            last: Arc::clone(&context.last),
+        })
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_stream_fd(stream: Option<&haul_stream>) -> c_int {
+    on(stream, "haul_stream_fd", |handle| {
+        Ok(handle.stream.as_fd().as_raw_fd())
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_stream_poll(stream: Option<&haul_stream>, wanted: u32) -> c_int {
+    on(stream, "haul_stream_poll", |handle| {
+        Ok(number(handle.stream.poll(ready(wanted)?)))
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_stream_wait(
+    stream: Option<&haul_stream>,
+    wanted: u32,
+    timeout_ns: i64,
+) -> c_int {
+    on(stream, "haul_stream_wait", |handle| {
+        let wanted = ready(wanted)?;
+        Ok(number(handle.stream.wait(wanted, timeout(timeout_ns))))
+    })
+}
+
+fn ready(wanted: u32) -> Result<Ready> {
+    let wanted = Ready::from_bits(wanted).filter(|wanted| !wanted.is_empty());
+    wanted.ok_or(Error::Argument(
+        "wanted is nothing, or nothing that a stream has",
+    ))
+}
+
+fn number(ready: Ready) -> c_int {
+    ready.bits().cast_signed()
+}
+
+const _: () = assert!(
+    Ready::OPEN.bits() == HAUL_STREAM_OPEN
+        && Ready::READABLE.bits() == HAUL_STREAM_READABLE
+        && Ready::WRITABLE.bits() == HAUL_STREAM_WRITABLE
+        && Ready::SENT.bits() == HAUL_STREAM_SENT
+        && Ready::OVER.bits() == HAUL_STREAM_OVER
+);
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_stream_send(
+    stream: Option<&haul_stream>,
+    start: *const c_void,
+    len: usize,
+) -> c_int {
+    on(stream, "haul_stream_send", |handle| {
+        // SAFETY: the caller's bytes.
+        let bytes: &[u8] = unsafe { slice(start.cast(), len.min(CALL_BYTES))? };
+        Ok(count(handle.stream.send(bytes).map_err(Error::from)?))
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_stream_recv(
+    stream: Option<&haul_stream>,
+    start: *mut c_void,
+    len: usize,
+) -> c_int {
+    on(stream, "haul_stream_recv", |handle| {
+        // SAFETY: the caller's room.
+        let room = unsafe { places::<u8>(start.cast(), len.min(CALL_BYTES))? };
+        let (to, most) = (room.as_mut_ptr(), room.len());
+        let copy = |bytes: &[u8]| {
+            // SAFETY: `bytes` are no more than `most`, and memory of the library's.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
+        };
+        match handle.stream.recv_with(most, copy).map_err(Error::from)? {
+            Received::Bytes(bytes) => Ok(count(bytes)),
+            Received::Nothing => Ok(0),
+            Received::End => Err(Error::Ended),
+        }
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_stream_shutdown(stream: Option<&haul_stream>) -> c_int {
+    on(stream, "haul_stream_shutdown", |handle| {
+        handle.stream.finish();
+        Ok(HAUL_OK)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_stream_query(
+    stream: Option<&haul_stream>,
+    out: *mut haul_stream_info,
+) -> c_int {
+    on(stream, "haul_stream_query", |handle| {
+        let stream = &handle.stream;
+        let flag = |so: bool, flag: u32| if so { flag } else { 0 };
+        // Before what has come, which is not more when it is so.
+        let ended = flag(stream.has_peer_ended(), HAUL_STREAM_PEER_ENDED);
+        let [given_bytes, arrived_bytes, come_bytes, received_bytes] = stream.counts();
+        let stats = stream.stats();
+        let reason: [c_char; 256] = match stream.over() {
+            Some(over) => c_text(&over.to_string()),
+            None => [0; 256],
+        };
+        let info = haul_stream_info {
+            size: 0,
+            flags: flag(stream.is_plain(), HAUL_STREAM_PLAIN) | ended,
+            peer: address::storage(stream.peer()).0,
+            given_bytes,
+            arrived_bytes,
+            come_bytes,
+            received_bytes,
+            resent_bytes: stats.map_or(0, |stats| stats.sent.resent_bytes),
+            rtt_ns: stats.map_or(0, |stats| stats.rtt_ns),
+            rate_bps: stats.map_or(0, |stats| stats.control.pacing.bps()),
+            reason,
+        };
+        // SAFETY: the caller's structure.
+        unsafe { write_growing(out, &info)? };
+        Ok(HAUL_OK)
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_stream_destroy(stream: Option<Box<haul_stream>>) {
+    destroy(stream, "haul_stream_destroy");
+}

@@ -1,0 +1,210 @@
+//! Byte streams with a thread of their own, over sockets of this machine.
+#![allow(
+    clippy::allow_attributes,
+    clippy::unwrap_used,
+    reason = "a test ends at what it did not expect"
+)]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::thread;
+use std::time::Duration;
+
+use haul_io::notify;
+use haul_soft::udt::LinkError;
+use haul_soft::udt::stream::{Listener, Options, Ready, Received, Stream};
+
+const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// Longer than anything here takes.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const MIB: usize = 1 << 20;
+
+fn options(placement: bool, ring: usize) -> Options {
+    let mut options = Options {
+        send_bytes: ring,
+        receive_bytes: ring,
+        ..Options::default()
+    };
+    options.udt.config.offer_placement = placement;
+    options.udt.config.slot_memory_bytes = 1 << 20;
+    options
+}
+
+fn pair(near: &Options, far: &Options) -> (Stream, Stream) {
+    let mut listener = Listener::bind(LOCAL, far.clone()).unwrap();
+    let near = Stream::connect(listener.local_addr(), near).unwrap();
+    let far = loop {
+        if let Some(far) = listener.accept().unwrap() {
+            break far;
+        }
+        notify::wait_readable([listener.as_fd()], Some(10_000_000_000)).unwrap();
+    };
+    assert_eq!(near.wait(Ready::OPEN, PATIENCE), Ready::OPEN);
+    assert_eq!(far.wait(Ready::OPEN, PATIENCE), Ready::OPEN);
+    (near, far)
+}
+
+fn octet(at: usize) -> u8 {
+    at.wrapping_mul(0x9e37_79b1).to_le_bytes()[3]
+}
+
+/// Sends so many octets in pieces.
+fn send(stream: &Stream, total: usize, piece: usize) {
+    let mut at = 0;
+    while at < total {
+        let octets: Vec<u8> = (at..total.min(at + piece)).map(octet).collect();
+        match stream.send(&octets).unwrap() {
+            0 => assert!(!stream.wait(Ready::WRITABLE, PATIENCE).is_empty()),
+            count => at += count,
+        }
+    }
+}
+
+/// Receives until the end, and checks what comes; how much that was.
+fn receive(stream: &Stream, piece: usize) -> usize {
+    let (mut at, mut octets) = (0, vec![0; piece]);
+    loop {
+        match stream.recv(&mut octets).unwrap() {
+            Received::Bytes(count) => {
+                let wrong = (0..count).find(|&i| octets[i] != octet(at + i));
+                assert_eq!(wrong, None, "at {at}");
+                at += count;
+            }
+            Received::Nothing => assert!(!stream.wait(Ready::READABLE, PATIENCE).is_empty()),
+            Received::End => return at,
+        }
+    }
+}
+
+#[test]
+fn both_directions_carry_octets_in_order_and_end_by_themselves() {
+    let (near, far) = pair(&options(true, MIB), &options(true, 2 * MIB));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            send(&near, 20 * MIB + 1, 100_001);
+            near.finish();
+            assert!(near.wait(Ready::SENT, PATIENCE).contains(Ready::SENT));
+        });
+        scope.spawn(|| assert_eq!(receive(&near, 70_000), 9 * MIB));
+        scope.spawn(|| {
+            assert_eq!(receive(&far, 300_000), 20 * MIB + 1);
+            // This half has ended; the other one begins.
+            send(&far, 9 * MIB, 65_536);
+            far.finish();
+        });
+    });
+    assert!(near.over().is_none() && far.over().is_none());
+    assert!(matches!(near.send(b"more"), Err(LinkError::Closed)));
+}
+
+#[test]
+fn a_full_window_holds_the_sender_back() {
+    let (near, far) = pair(&options(true, MIB), &options(true, MIB));
+    let octets: Vec<u8> = (0..4 * MIB).map(octet).collect();
+    let mut sent = 0;
+    // One ring and most of the other; the window may end within a packet, which is not sent then.
+    while sent < 2 * MIB - MIB / 8 - 20_000 {
+        assert!(!near.wait(Ready::WRITABLE, PATIENCE).is_empty());
+        sent += near.send(&octets[sent..]).unwrap();
+    }
+    loop {
+        match near.send(&octets[sent..]).unwrap() {
+            0 => break,
+            count => sent += count,
+        }
+    }
+    assert!(sent <= 2 * MIB, "{sent} is more than both rings hold");
+    assert_eq!(near.poll(Ready::SENT), Ready::empty());
+    near.finish();
+    assert_eq!(receive(&far, 10_000), sent);
+    assert_eq!(near.wait(Ready::SENT, PATIENCE), Ready::SENT);
+}
+
+#[test]
+fn the_descriptor_becomes_readable_when_what_is_wanted_is_so() {
+    let (near, far) = pair(&options(true, MIB), &options(true, MIB));
+    assert_eq!(far.poll(Ready::WRITABLE), Ready::WRITABLE);
+    assert_eq!(far.poll(Ready::READABLE), Ready::empty());
+    assert!(!notify::wait_readable([far.as_fd()], Some(0)).unwrap());
+    near.send(b"octets").unwrap();
+    assert!(notify::wait_readable([far.as_fd()], Some(60_000_000_000)).unwrap());
+    assert_eq!(far.poll(Ready::READABLE), Ready::READABLE);
+    let mut octets = [0; 4];
+    assert_eq!(far.recv(&mut octets).unwrap(), Received::Bytes(4));
+    assert_eq!(far.poll(Ready::READABLE), Ready::READABLE);
+    assert_eq!(far.recv(&mut octets).unwrap(), Received::Bytes(2));
+    assert_eq!(far.recv(&mut octets).unwrap(), Received::Nothing);
+    assert_eq!(far.poll(Ready::READABLE), Ready::empty());
+    near.finish();
+    assert!(notify::wait_readable([far.as_fd()], Some(60_000_000_000)).unwrap());
+    assert_eq!(far.recv(&mut octets).unwrap(), Received::End);
+}
+
+#[test]
+fn plain_peers_end_both_directions_at_once() {
+    for (near, far) in [(true, false), (false, true)] {
+        let (near, far) = pair(&options(near, MIB), &options(far, MIB));
+        far.send(&[octet(0), octet(1)]).unwrap();
+        assert_eq!(near.wait(Ready::READABLE, PATIENCE), Ready::READABLE);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                send(&near, 3 * MIB + 7, 50_000);
+                near.finish();
+                assert_eq!(near.wait(Ready::SENT, PATIENCE), Ready::SENT);
+            });
+            assert_eq!(receive(&far, 30_000), 3 * MIB + 7);
+        });
+        assert!(near.wait(Ready::OVER, PATIENCE).contains(Ready::OVER));
+        assert!(far.wait(Ready::OVER, PATIENCE).contains(Ready::OVER));
+        assert!(far.send(b"more").is_err());
+        // What had come before is still there.
+        let mut octets = [0; 10];
+        assert_eq!(near.recv(&mut octets).unwrap(), Received::Bytes(2));
+        assert!(near.recv(&mut octets).is_err());
+    }
+}
+
+#[test]
+fn an_end_that_leaves_without_a_word_is_no_end_of_the_stream() {
+    let (near, far) = pair(&options(true, MIB), &options(true, MIB));
+    send(&near, 1_000, 1_000);
+    assert_eq!(near.wait(Ready::SENT, PATIENCE), Ready::SENT);
+    drop(near);
+    assert!(far.wait(Ready::OVER, PATIENCE).contains(Ready::OVER));
+    let mut octets = [0; 2_000];
+    assert_eq!(far.recv(&mut octets).unwrap(), Received::Bytes(1_000));
+    assert!(matches!(far.recv(&mut octets), Err(LinkError::PeerClosed)));
+    assert!(matches!(far.send(b"more"), Err(LinkError::PeerClosed)));
+}
+
+#[test]
+fn who_ends_last_may_leave_at_once_though_the_other_waits_to_hear_of_it() {
+    for _ in 0..20 {
+        let (near, far) = pair(&options(true, MIB), &options(true, MIB));
+        far.finish();
+        assert_eq!(receive(&near, 10), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                send(&near, 100_000, 100_000);
+                near.finish();
+                assert!(near.wait(Ready::SENT, PATIENCE).contains(Ready::SENT));
+            });
+            scope.spawn(move || {
+                assert_eq!(receive(&far, 10_000), 100_000);
+                assert!(far.wait(Ready::SENT, PATIENCE).contains(Ready::SENT));
+            });
+        });
+    }
+}
+
+#[test]
+fn nobody_there_is_an_error_of_the_network() {
+    let gone = Listener::bind(LOCAL, Options::default())
+        .unwrap()
+        .local_addr();
+    let near = Stream::connect(gone, &Options::default()).unwrap();
+    assert_eq!(near.wait(Ready::OPEN | Ready::OVER, PATIENCE), Ready::OVER);
+    assert!(matches!(near.over(), Some(LinkError::Network(_))));
+    assert!(near.send(b"octets").is_err());
+    assert!(near.recv(&mut [0]).is_err());
+}
