@@ -216,8 +216,7 @@ impl Stream {
     /// # Errors
     /// Why the connection is over, once all that came before was received.
     pub fn recv(&self, to: &mut [u8]) -> Result<Received, &LinkError> {
-        let copy = |bytes: &[u8]| to[..bytes.len()].copy_from_slice(bytes);
-        self.recv_with(to.len(), copy)
+        self.recv_with(to.len(), |bytes| to[..bytes.len()].copy_from_slice(bytes))
     }
 
     /// The same, `most` bytes at most, by whoever has another kind of room. It is called where there are bytes, once.
