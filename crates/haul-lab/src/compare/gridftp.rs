@@ -47,13 +47,15 @@ finish() {
   while test -n "$(cat /proc/$server/task/*/children)" && test $tries -lt 40; do sleep 0.05; tries=$((tries + 1)); done
   kill $server
   wait $server
-  cat "$dir/b.log" "$HAUL_XIO_STATS"
+  cat "$dir/b.log" "$HAUL_XIO_STATS" "$dir/end"
   exit 0
 }
 trap finish TERM
 wait $server
 "#;
-/// The client on host `a`, with a server of its own: it asks the two servers to send to each other.
+/// The client on host `a`, with a server of its own: it asks the two servers to send to each other. Debian's UDT driver notices the
+/// end of a transfer at the next of its looks, one every 10 s: so the client waits for the log of host `b`'s server, and says itself
+/// when it ended.
 const CLIENT: &str = r#"
 dir=$1 seconds=$2 streams=$3
 shift 3
@@ -63,6 +65,12 @@ server=$!
 until grep -qs 'Server started' "$dir/a.log"; do kill -0 $server || exit 1; sleep 0.02; done
 globus-url-copy -t "$seconds" -p "$streams" "ftp://$LAB_A:2812/dev/zero" "ftp://$LAB_B:2811/dev/null" >&2
 status=$?
+date -u +END=%Y%m%d%H%M%S.%N >"$dir/end"
+tries=0
+until grep -q 'Transfer stats:.*TYPE=STOR' "$dir/b.log" || test $status != 0 || test $tries -gt 300; do
+  sleep 0.05
+  tries=$((tries + 1))
+done
 tries=0
 while test -n "$(cat /proc/$server/task/*/children)" && test $tries -lt 40; do sleep 0.05; tries=$((tries + 1)); done
 kill $server
@@ -190,6 +198,12 @@ impl Stack {
         let bytes: u64 = word("NBYTES=").context("no NBYTES")?.parse()?;
         let end = moment(word("DATE=").context("no DATE")?)?;
         let begin = moment(word("START=").context("no START")?)?;
+        let since = |moment: f64| (moment - begin).rem_euclid(86_400.0);
+        let ended = server.lines().rfind(|line| line.starts_with("END="));
+        let seconds = match ended {
+            Some(ended) => since(end).min(since(moment(&ended["END=".len()..])?)),
+            None => since(end),
+        };
         let carried = carried(server);
         if self.is_ours() && carried < bytes {
             bail!("the driver carried {carried} of {bytes} bytes: was it loaded?");
@@ -199,7 +213,7 @@ impl Stack {
         }
         Ok(Told {
             bytes,
-            seconds: (end - begin).rem_euclid(86_400.0),
+            seconds,
             counts_all: false,
             resent_bytes: 0.0,
             spans: Vec::new(),
@@ -260,6 +274,10 @@ mod tests {
         let told = Stack::Tcp.told(LOG).unwrap();
         assert_eq!(told.bytes, 1000);
         assert!((told.seconds - 2.5).abs() < 1e-6);
+        let earlier = format!("{LOG}END=20261122000000.750000123\n");
+        assert!((Stack::Udt.told(&earlier).unwrap().seconds - 2.0).abs() < 1e-3);
+        let later = format!("{LOG}END=20261122000009.0\n");
+        assert!((Stack::Udt.told(&later).unwrap().seconds - 2.5).abs() < 1e-6);
         assert!(Stack::Tcp.told("nothing").is_err());
     }
 
