@@ -136,7 +136,7 @@ fn a_stream_without_bytes_can_end() {
 #[test]
 fn the_end_is_known_when_everything_before_it_has_come_whatever_is_lost() {
     let config = Config::default();
-    let every = |nth: u32| nth % 3 == 0;
+    let every = |nth: u32| nth.is_multiple_of(3);
     let mut pair = Pair::open(&config, &config, every);
     for at in 0..2 {
         let now = pair.now;
