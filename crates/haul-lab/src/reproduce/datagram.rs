@@ -168,8 +168,9 @@ fn vlc_buffer() -> Experiment {
             title: "VLC: time until the buffer is filled",
             about: "A VLC streams a film of 2 Mbit/s in real time, by UDP, or by HTTP over TCP, to another VLC that is started a second \
                     later, between two hosts joined directly; natively, and both under haul run. The time ends when the client's log says \
-                    \"Stream buffering done\" (a second of film, VLC's default). Because the server streams in real time, no \
-                    transport can fill the buffer much faster than a second.",
+                    \"Stream buffering done\". The server streams in real time, so a buffer takes about as long to fill as it holds film: a second \
+                    by today's VLC's default; when the paper was written 300 ms for UDP and 1200 ms for HTTP, which is 75 % less whatever \
+                    carries it.",
             charts: vec![
                 bars(
                     "From the start of the client until its buffer is full",
@@ -179,6 +180,11 @@ fn vlc_buffer() -> Experiment {
                     "VLC's own count: from the first time stamp in the stream",
                     "ms",
                 ),
+                bars(
+                    "With the buffers of 2011: from the start of the client until its buffer is full",
+                    "ms",
+                ),
+                bars("With the buffers of 2011: VLC's own count", "ms"),
             ],
             judges: vec![
                 |figure| {
@@ -188,6 +194,24 @@ fn vlc_buffer() -> Experiment {
                         (Carrier::Ud, Carrier::Rc),
                         74.1,
                         "time until the buffer is filled, UD send/recv against RC (HTTP)",
+                    )
+                },
+                |figure| {
+                    less_claim(
+                        figure,
+                        3,
+                        (Carrier::Ud, Carrier::Rc),
+                        74.1,
+                        "the same by VLC's own count with the buffers of 2011",
+                    )
+                },
+                |figure| {
+                    less_claim(
+                        figure,
+                        3,
+                        (Carrier::NativeUdp, Carrier::NativeTcp),
+                        74.1,
+                        "the same without iWARP, native UDP against native TCP",
                     )
                 },
                 |figure| {

@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const CLIENTS_PER_S: u32 = 1_500;
 /// Clients of one address, each of a port of its own: Linux gives out 28,232 (`net.ipv4.ip_local_port_range`).
 const PER_ADDRESS: u32 = 25_000;
+/// Client processes at most.
+const GROUPS_MAX: u32 = 16;
 /// Clients of the last measurement.
 const MOST_CLIENTS: u32 = 100_000;
 /// Of the clients so many must have their call: by UDP one may be lost for good.
@@ -103,11 +105,17 @@ pub(super) fn memory(context: &Context<'_>, figure: &mut Figure) -> Result<(), S
         &[1_000, 10_000, MOST_CLIENTS]
     };
     for &clients in counts {
-        if files < u64::from(clients + SPARE) {
+        let Some(split) = Split::new(clients, files) else {
             figure.warn(format!(
                 "{clients} clients are left out: {files} open files are allowed here"
             ));
             continue;
+        };
+        if split.servers > 1 {
+            figure.warn(format!(
+                "{clients} clients are those of {} servers, because a process may have {files} open files here",
+                split.servers
+            ));
         }
         context.settle(figure);
         for carrier in CARRIERS {
@@ -116,7 +124,7 @@ pub(super) fn memory(context: &Context<'_>, figure: &mut Figure) -> Result<(), S
                 continue;
             }
             let stage = Stage::new(context, carrier, &[], &folder.file(""))?;
-            let found = with_clients(context, &stage, carrier, &folder, clients, figure)?;
+            let found = with_clients(context, &stage, carrier, &folder, split, figure)?;
             let all = [
                 found.processes + found.kernel,
                 found.processes,
@@ -130,6 +138,48 @@ pub(super) fn memory(context: &Context<'_>, figure: &mut Figure) -> Result<(), S
         }
     }
     Ok(())
+}
+
+/// How many processes it takes to have so many clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Split {
+    clients: u32,
+    /// Client processes, each with an address of its own.
+    groups: u32,
+    /// One, or one for each group where a process may not have all the sockets.
+    servers: u32,
+}
+
+impl Split {
+    /// None where a process may have so few open files that it would take more addresses than there are.
+    fn new(clients: u32, files: u64) -> Option<Self> {
+        let each = u32::try_from(files).unwrap_or(u32::MAX);
+        let each = each.checked_sub(SPARE)?.min(PER_ADDRESS);
+        let groups = clients.div_ceil(each.max(1));
+        let one_server = u64::from(clients + SPARE) <= files;
+        let split = Self {
+            clients,
+            groups,
+            servers: if one_server { 1 } else { groups },
+        };
+        (groups <= GROUPS_MAX).then_some(split)
+    }
+
+    /// Clients of a group, counted from zero: as many of each as of the others, or one less.
+    fn of_group(self, group: u32) -> u32 {
+        (self.clients + group) / self.groups
+    }
+
+    /// The server of a group.
+    fn server_of(self, group: u32) -> u32 {
+        group % self.servers
+    }
+
+    /// Clients of a server.
+    fn of_server(self, server: u32) -> u32 {
+        let groups = (0..self.groups).filter(|group| self.server_of(*group) == server);
+        groups.map(|group| self.of_group(group)).sum()
+    }
 }
 
 /// One socket for all calls, or one for each.
@@ -156,8 +206,8 @@ fn serve(
     context: &Context<'_>,
     stage: &Stage<'_>,
     carrier: Carrier,
-    scenario: &str,
-    more: &str,
+    port: u16,
+    options: &str,
     figure: &mut Figure,
 ) -> Result<Running, Stop> {
     // A UDP server has one socket, whatever its clients have.
@@ -167,7 +217,7 @@ fn serve(
         Sockets::One
     };
     let line = format!(
-        "sipp {scenario} -i {} -p {PORT} -t {} -nostdin {more}",
+        "sipp {options} -i {} -p {port} -t {} -nostdin",
         stage.address("b")?,
         transport(carrier, sockets)
     );
@@ -175,7 +225,7 @@ fn serve(
     let plan = Plan {
         server: Vec::new(),
         client: Vec::new(),
-        port: PORT,
+        port,
         udp: !carrier.is_tcp(),
         server_ends: false,
     };
@@ -186,13 +236,13 @@ fn serve(
 fn client(
     stage: &Stage<'_>,
     carrier: Carrier,
-    from: &str,
+    (from, port): (&str, u16),
     sockets: Sockets,
     more: &str,
     figure: &mut Figure,
 ) -> Result<Running> {
     let line = format!(
-        "sipp {}:{PORT} -i {from} -t {} -nostdin {more}",
+        "sipp {}:{port} -i {from} -t {} -nostdin {more}",
         stage.address("b")?,
         transport(carrier, sockets)
     );
@@ -210,10 +260,11 @@ fn call(
     more: &str,
     figure: &mut Figure,
 ) -> Result<[Ended; 2], Stop> {
-    let mut server = serve(context, stage, carrier, "-sn uas", MANY_FILES, figure)?;
+    let options = format!("-sn uas {MANY_FILES}");
+    let mut server = serve(context, stage, carrier, PORT, &options, figure)?;
     let more = format!("-sn uac {MANY_FILES} {more}");
     let from = stage.address("a")?;
-    let mut client = client(stage, carrier, &from, Sockets::One, &more, figure)?;
+    let mut client = client(stage, carrier, (&from, PORT), Sockets::One, &more, figure)?;
     let a = context.session.wait(&mut client, PATIENCE)?;
     if !a.status.success() {
         return Err(Stop::Failed(client.failure("SIPp", &a)));
@@ -268,24 +319,25 @@ struct Memory {
     kernel: f64,
 }
 
-/// A server with so many calls that are taken and not ended.
+/// A server, or several that share them, with so many calls that are taken and not ended.
 fn with_clients(
     context: &Context<'_>,
     stage: &Stage<'_>,
     carrier: Carrier,
     folder: &Folder,
-    clients: u32,
+    split: Split,
     figure: &mut Figure,
 ) -> Result<Memory, Stop> {
-    let hosts = clients.div_ceil(PER_ADDRESS);
-    let ours = folder.file("server.csv");
-    let theirs: Vec<_> = (0..hosts)
-        .map(|host| folder.file(&format!("client{host}.csv")))
-        .collect();
-    for path in theirs.iter().chain([&ours]) {
-        // It is there from the second run on.
-        let _ = std::fs::remove_file(path);
-    }
+    let tables = |name: &str, count: u32| -> Vec<PathBuf> {
+        let all = (0..count).map(|number| folder.file(&format!("{name}{number}.csv")));
+        // They are there from the second run on.
+        all.inspect(|path| drop(std::fs::remove_file(path)))
+            .collect()
+    };
+    let (ours, theirs) = (
+        tables("server", split.servers),
+        tables("client", split.groups),
+    );
     let scenario = |name: &str, text: String| -> Result<String> {
         let path = folder.file(name);
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -297,44 +349,43 @@ fn with_clients(
         context.session.pause(A_MOMENT)?;
     }
     let before = socket_objects()?;
-    let more = |clients: u32, table: &Path| {
+    let load = |clients: u32, table: &Path| {
+        // Its watchdog ends a SIPp whose timers are late, as those of six on two processors are.
         format!(
-            "-max_socket {} -buff_size 1000000 -trace_stat -fd 1 -stf {}",
+            "-max_socket {} -watchdog_interval 0 -buff_size 1000000 -trace_stat -fd 1 -stf {}",
             clients + SPARE / 2,
             table.display()
         )
     };
-    let load = more(clients, &ours);
-    let mut server = serve(context, stage, carrier, &uas, &load, figure)?;
-    let mut running = Vec::new();
-    let mut left = clients;
-    for (from, table) in stage.addresses_of_a(hosts)?.iter().zip(&theirs) {
-        let calls = left.min(PER_ADDRESS);
-        left -= calls;
-        let load = format!(
-            "{uac} -m {calls} -l {calls} -r {} {}",
-            CLIENTS_PER_S / hosts,
-            more(calls, table)
-        );
-        running.push(client(
-            stage,
-            carrier,
-            from,
-            Sockets::PerCall,
-            &load,
-            figure,
-        )?);
+    let mut servers = Vec::new();
+    for ((number, port), table) in (0..).zip(PORT..).zip(&ours) {
+        let options = format!("{uas} {}", load(split.of_server(number), table));
+        servers.push(serve(context, stage, carrier, port, &options, figure)?);
     }
-    let wanted = f64::from(clients) * ENOUGH;
-    let calls = |path: &PathBuf| last(path, "CurrentCall").unwrap_or(0.0);
-    let all_there = |_: &Running| {
-        let there = theirs.iter().map(calls).sum::<f64>();
-        Ok((there.min(calls(&ours)) >= wanted).then_some(()))
+    let mut running = Vec::new();
+    let addresses = stage.addresses_of_a(split.groups)?;
+    for ((group, from), table) in (0..).zip(&addresses).zip(&theirs) {
+        let (calls, server) = (split.of_group(group), split.server_of(group));
+        let more = format!(
+            "{uac} -m {calls} -l {calls} -r {} {}",
+            CLIENTS_PER_S / split.groups,
+            load(calls, table)
+        );
+        let port = PORT + u16::try_from(server).unwrap_or(0);
+        let place = (from.as_str(), port);
+        let started = client(stage, carrier, place, Sockets::PerCall, &more, figure)?;
+        running.push(started);
+    }
+    let wanted = f64::from(split.clients) * ENOUGH;
+    let calls = |tables: &[PathBuf]| -> f64 {
+        let each = tables.iter().map(|path| last(path, "CurrentCall"));
+        each.map(Option::unwrap_or_default).sum()
     };
-    let limit = PATIENCE + Duration::from_secs((2 * clients / CLIENTS_PER_S).into());
+    let all_there = |_: &Running| Ok((calls(&theirs).min(calls(&ours)) >= wanted).then_some(()));
+    let limit = PATIENCE + Duration::from_secs((6 * split.clients / CLIENTS_PER_S).into());
     context
         .session
-        .until(&mut server, "a call of each client", limit, all_there)?;
+        .until(&mut servers[0], "a call of each client", limit, all_there)?;
     // The last ones still have something to say.
     context.session.pause(APART * INFOS + A_MOMENT)?;
     let kernel = (socket_objects()? - before).max(0.0);
@@ -347,8 +398,10 @@ fn with_clients(
     for client in &mut running {
         stage.end(client)?;
     }
-    stage.end(&mut server)?;
-    stage.check_carried("b", figure)?;
+    for server in &mut servers {
+        stage.end(server)?;
+        stage.check_carried("b", figure)?;
+    }
     Ok(memory)
 }
 
@@ -556,6 +609,27 @@ mod tests {
         assert_eq!(column_of(text, "CurrentCall"), Some(5.0));
         assert_eq!(column_of(text, "C"), None);
         assert_eq!(column_of("A;CurrentCall;\n", "CurrentCall"), None);
+    }
+
+    #[test]
+    fn clients_are_split_so_that_no_process_has_too_many_files() {
+        for (clients, files, groups, servers) in [
+            (1_000, 100_200, 1, 1),
+            (100_000, 100_200, 4, 1),
+            (100_000, 20_000, 6, 6),
+            (10_000, 10_200, 1, 1),
+            (10_000, 10_199, 2, 2),
+        ] {
+            let split = Split::new(clients, files).unwrap();
+            assert_eq!((split.groups, split.servers), (groups, servers));
+            let each = (0..groups).map(|group| split.of_group(group));
+            assert_eq!(each.clone().sum::<u32>(), clients);
+            assert!(each.max().unwrap() <= PER_ADDRESS);
+            let most = (0..servers).map(|server| split.of_server(server)).max();
+            assert!(u64::from(most.unwrap() + SPARE) <= files);
+        }
+        assert_eq!(Split::new(100_000, 1_024), None);
+        assert_eq!(Split::new(100_000, 10), None);
     }
 
     #[test]

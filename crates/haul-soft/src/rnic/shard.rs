@@ -48,6 +48,9 @@ const POLLER_EVERY: u32 = 32;
 const SKIPS_MAX: u32 = 8;
 /// How long somebody else may have driven before the engine looks again whether it still does, ns.
 const STANDBY_NS: u64 = 1_000_000;
+/// How long the engine leaves the baton to who has it, ns: a long piece of work takes some milliseconds, a usual one a few
+/// microseconds.
+const BUSY_NS: u64 = 100_000;
 /// How often time-outs are looked at, ns: they are seconds long.
 const TIMERS_NS: u64 = 20_000_000;
 /// How long a connection whose queue pair is gone may take to end in order.
@@ -365,10 +368,18 @@ impl Shard {
                 }
             }
             let _ = wait_readable([self.ready.as_fd(), self.signal.as_fd()], self.until_due());
+            let mut found = Drive::Moved;
             while self.drives.load(Ordering::Relaxed) == seen
                 && !self.stop.load(Ordering::Acquire)
-                && self.drive() == Drive::Moved
-            {}
+                && found == Drive::Moved
+            {
+                found = self.drive();
+            }
+            if found == Drive::Busy {
+                // What it was woken by is still there, and the one who has the baton sees to it: looking again at once would
+                // take the processor from that one, or from the peer.
+                let _ = wait_readable([self.signal.as_fd()], Some(BUSY_NS));
+            }
             if self.posters.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
             }
