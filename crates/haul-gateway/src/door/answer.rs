@@ -185,6 +185,8 @@ mod tests {
         assert_eq!(told(113), Cause::Unreachable);
         assert_eq!(told(110), Cause::TimedOut);
         assert_eq!(told(1), Cause::Forbidden);
+        assert_eq!(told(99), Cause::Refused);
+        // What the far gateway is short of is not the destination's doing.
         assert_eq!(told(24), Cause::Gateway);
     }
 
