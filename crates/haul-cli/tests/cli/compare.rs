@@ -99,7 +99,7 @@ fn a_figure_that_is_not_there_is_wrong_usage() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("there are the figures [5, 6"), "{said}");
+    assert!(said.contains("figures 5, 6"), "{said}");
 }
 
 #[test]

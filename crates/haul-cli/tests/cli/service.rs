@@ -213,9 +213,9 @@ fn sighup_has_it_read_its_configuration_again() {
 fn what_memory_holds_is_said_at_the_start() {
     let carrying = Carrying::start(|_| Vec::new());
     let said = carrying.near.line("a session of the route to *");
-    assert!(said.contains("takes 16 MiB of them, 64 fit"), "{said}");
+    assert!(said.contains("takes 16 MiB of them; 64 fit"), "{said}");
     let said = carrying.far.line("a session that ends here");
-    assert!(said.contains("takes 16 MiB of them, 64 fit"), "{said}");
+    assert!(said.contains("takes 16 MiB of them; 64 fit"), "{said}");
     let page = carrying.near.line("page at http://127.0.0.1:");
     assert!(page.ends_with('/'));
 }
