@@ -876,7 +876,7 @@ int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
 /* ---- Byte streams ------------------------------------------------------------------------------------------------- */
 
 /*
- * A reliable stream of bytes each way over UDT, for programs without messages: of devices with HAUL_CAP_STREAM (soft-udt), at the rate
+ * From version 1.2 on: a reliable stream of bytes each way over UDT, for programs without messages: of devices with HAUL_CAP_STREAM (soft-udt), at the rate
  * that they were opened with. The peer may be any program that speaks UDT4 with stream sockets. A thread of the library drives each
  * stream, so nothing need be called for it to go on. What is sent is copied into a ring and stays there until it has arrived;
  * what comes waits in another one, which is the window: each must hold as much as rate x round trip.
