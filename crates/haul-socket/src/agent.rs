@@ -543,7 +543,7 @@ impl<'a> Agent<'a> {
             let Some((key, verdict)) = peer.entry() else {
                 continue;
             };
-            let age = now.wrapping_sub(peer.stamp());
+            let age = peer.age_ms(now);
             match (key.parts(), verdict) {
                 (None, _) => self.table.forget(at, &key, verdict),
                 (_, Verdict::Asked) if age > 2 * TRIES_MS[3] => {
@@ -569,7 +569,7 @@ impl<'a> Agent<'a> {
         let (Some(verdict), Some((_, port, _))) = (peer.verdict(&key), key.parts()) else {
             return;
         };
-        let age = now.wrapping_sub(peer.stamp());
+        let age = peer.age_ms(now);
         if !is_here {
             self.table.forget(at, &key, verdict);
             self.notify(port, target);
@@ -667,4 +667,34 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Message, SocketAddr)>, Errn
 fn send_to(socket: BorrowedFd<'_>, message: &Message, to: SocketAddr) {
     // An answer that cannot be sent is asked for again.
     let _ = rustix::net::sendto(socket, &message.emit(), SendFlags::NOSIGNAL, &to);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_forgets_old_questions_and_none_that_came_while_it_lasted() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = Table::create(&folder.path().join("table")).unwrap();
+        let mut agent = Agent {
+            table: &table,
+            port: 0,
+            listeners: Vec::new(),
+            hosts: Vec::new(),
+            questions: Vec::new(),
+            silent: HashMap::new(),
+            cookies: (0, 0),
+            nonce: (0, 0, 0),
+            swept_ms: 0,
+        };
+        let key = Key::new(Protocol::Tcp, 1, ([127, 0, 0, 1], 2).into());
+        let began = 1_000_000;
+        table.write(&key, Verdict::Asked, began + 300);
+        agent.sweep(began);
+        let found = table.find(&key).map(|(_, _, verdict)| verdict);
+        assert_eq!(found, Some(Verdict::Asked));
+        agent.sweep(began + 300 + 2 * TRIES_MS[3] + 1);
+        assert!(table.find(&key).is_none());
+    }
 }

@@ -118,7 +118,8 @@ fn agree(entry: &Entry, (target, link): (SocketAddr, u32)) -> Result<(), Why> {
     }
     let table = &entry.process.table;
     let key = Key::new(Protocol::Tcp, local.port(), target);
-    let at = table.ask(&key, entry.number).ok_or(Why::NoLocalAgent)?;
+    let ask = || table.ask(&key, entry.number).ok_or(Why::NoLocalAgent);
+    let mut at = ask()?;
     let deadline = now() + PATIENCE;
     loop {
         let peer = table.peer(at).ok_or(Why::NoAgent)?;
@@ -129,7 +130,9 @@ fn agree(entry: &Entry, (target, link): (SocketAddr, u32)) -> Result<(), Why> {
                 return Ok(());
             }
             Some(Verdict::No(why)) => return Err(why),
-            _ => {}
+            // Another question has taken the place of this one.
+            None if !peer.is_being_written() => at = ask()?,
+            Some(Verdict::Asked) | None => {}
         }
         let Some(left) = deadline
             .checked_duration_since(now())
@@ -137,7 +140,9 @@ fn agree(entry: &Entry, (target, link): (SocketAddr, u32)) -> Result<(), Why> {
         else {
             return Err(Why::NoAgent);
         };
-        peer.wait(left);
+        if let Some(peer) = table.peer(at) {
+            peer.wait(left);
+        }
     }
 }
 

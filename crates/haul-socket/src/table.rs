@@ -390,8 +390,10 @@ impl Peer {
         (!local.is_unspecified()).then_some(local)
     }
 
-    pub(crate) fn stamp(&self) -> u32 {
-        self.stamp.load(Ordering::Relaxed)
+    /// Milliseconds since it was written; none if that was after `now_ms`, which may have been read some time ago.
+    pub(crate) fn age_ms(&self, now_ms: u32) -> u32 {
+        let age = now_ms.wrapping_sub(self.stamp.load(Ordering::Relaxed));
+        if age > u32::MAX / 2 { 0 } else { age }
     }
 
     /// The key and verdict of a record that is in use.
@@ -418,10 +420,15 @@ impl Peer {
         let _ = futex::wake(&self.state, futex::Flags::empty(), u32::MAX);
     }
 
-    /// Waits until the state is not the one of `Asked` any more, or `patience` is over.
+    /// Somebody is writing it.
+    pub(crate) fn is_being_written(&self) -> bool {
+        self.state.load(Ordering::Acquire) & STATE_MASK == WRITING
+    }
+
+    /// Waits until the state is not the one of `Asked`, or of being written, any more, or `patience` is over.
     pub(crate) fn wait(&self, patience: Duration) {
         let start = self.state.load(Ordering::Acquire);
-        if start & STATE_MASK == ASKED
+        if matches!(start & STATE_MASK, ASKED | WRITING)
             && let Ok(timeout) = patience.try_into()
         {
             let _ = futex::wait(&self.state, futex::Flags::empty(), start, Some(&timeout));
@@ -815,7 +822,7 @@ impl Table {
                 .position(|peer| peer.state.load(Ordering::Relaxed) & STATE_MASK == FREE)
         };
         let oldest = || {
-            let age = |peer: &Peer| now_ms.wrapping_sub(peer.stamp());
+            let age = |peer: &Peer| peer.age_ms(now_ms);
             (0..WAYS).max_by_key(|at| age(&set[*at]))
         };
         same.or_else(free).or_else(oldest).map(|at| first + at)
@@ -886,4 +893,25 @@ pub(crate) fn is_alive(pid: u32) -> bool {
         .ok()
         .and_then(rustix::process::Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_after_the_clock_was_read_has_no_age() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = Table::create(&folder.path().join("table")).unwrap();
+        let key = Key::new(Protocol::Tcp, 1, ([127, 0, 0, 1], 2).into());
+        for (written, read, age) in [
+            (1_000, 1_500, 500),
+            (1_000, 990, 0),
+            (u32::MAX, 9, 10),
+            (9, u32::MAX, 0),
+        ] {
+            let at = table.write(&key, Verdict::Asked, written).unwrap();
+            assert_eq!(table.peer(at).unwrap().age_ms(read), age);
+        }
+    }
 }
