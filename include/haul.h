@@ -968,14 +968,14 @@ int haul_stream_wait(haul_stream *stream, uint32_t wanted, int64_t timeout_ns);
  * word about their arrival: HAUL_STREAM_SENT is.
  * Errors: HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over; HAUL_ERR_DISCONNECTED after haul_stream_shutdown.
  */
-int haul_stream_send(haul_stream *stream, const void *bytes, size_t len);
+int haul_stream_send(haul_stream *stream, const void *start, size_t len);
 
 /*
  * Copies what has come, len bytes at most: how many, 0 if nothing has.
  * Errors, when all that came before was received: HAUL_ERR_ENDED: the peer has ended its half, and this was all of it;
  * HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over, without an end of the peer's.
  */
-int haul_stream_recv(haul_stream *stream, void *room, size_t len);
+int haul_stream_recv(haul_stream *stream, void *start, size_t len);
 
 /*
  * Ends this half: the peer gets HAUL_ERR_ENDED behind what was sent; the other half goes on. A plain UDT peer has no halves: there
