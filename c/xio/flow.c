@@ -162,15 +162,19 @@ static void copy_out(struct connection *c) {
     size_t left = piece->iov_len - request->offset, now = left < room - len ? left : room - len;
     memcpy(to + len, (const char *)piece->iov_base + request->offset, now);
     len += now;
-    request->offset += now;
-    if (now == left) {
-      request->at++;
-      request->offset = 0;
-    }
+    move_on(request, now);
   }
   pthread_mutex_lock(&c->lock);
   c->open_len += (uint32_t)len;
   note_taken(c, request, len);
+}
+
+void move_on(struct request *request, size_t len) {
+  request->offset += len;
+  if (request->offset == request->pieces[request->at].iov_len) {
+    request->at++;
+    request->offset = 0;
+  }
 }
 
 void note_taken(struct connection *c, struct request *request, size_t len) {
@@ -257,11 +261,7 @@ static void copy_in(struct connection *c) {
     size_t left = piece->iov_len - request->offset, now = left < left_here - len ? left : left_here - len;
     memcpy((char *)piece->iov_base + request->offset, from + len, now);
     len += now;
-    request->offset += now;
-    if (now == left) {
-      request->at++;
-      request->offset = 0;
-    }
+    move_on(request, now);
   }
   pthread_mutex_lock(&c->lock);
   request->busy = false;

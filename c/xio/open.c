@@ -37,21 +37,26 @@ bool resolve(const char *host, const char *port, int flags, struct sockaddr_stor
   return true;
 }
 
+int wait_for(int fd, int wake, int64_t until_ns) {
+  struct pollfd watched[2] = {{.fd = fd, .events = POLLIN}, {.fd = wake, .events = POLLIN}};
+  int64_t left_ms = (until_ns - now_ns()) / 1000000;
+  if (left_ms <= 0) {
+    return 0;
+  }
+  (void)poll(watched, 2, (int)left_ms);
+  return watched[1].revents != 0 ? -1 : 1;
+}
+
 /* Waits for an event of this channel: 1; 0 when the time is over; -1 when the opening is canceled. */
 int next_event(haul_cm_channel *events, int wake, int64_t until_ns, haul_cm_event *event) {
   for (;;) {
-    struct pollfd watched[2] = {{.fd = haul_cm_channel_fd(events), .events = POLLIN}, {.fd = wake, .events = POLLIN}};
     *event = (haul_cm_event)HAUL_CM_EVENT_INIT;
     if (haul_cm_channel_poll(events, event) > 0) {
       return 1;
     }
-    int64_t left_ms = (until_ns - now_ns()) / 1000000;
-    if (left_ms <= 0) {
-      return 0;
-    }
-    (void)poll(watched, 2, (int)left_ms);
-    if (watched[1].revents != 0) {
-      return -1;
+    int waited = wait_for(haul_cm_channel_fd(events), wake, until_ns);
+    if (waited <= 0) {
+      return waited;
     }
   }
 }

@@ -26,17 +26,12 @@ haul_stream_options stream_options(const struct options *options) {
 /* Waits for one of `wanted`: 1; 0 when the time is over, -1 when it is canceled. */
 static int await(haul_stream *stream, int wake, uint32_t wanted, int64_t until_ns) {
   for (;;) {
-    struct pollfd watched[2] = {{.fd = haul_stream_fd(stream), .events = POLLIN}, {.fd = wake, .events = POLLIN}};
     if (haul_stream_poll(stream, wanted) != 0) {
       return 1;
     }
-    int64_t left_ms = (until_ns - now_ns()) / 1000000;
-    if (left_ms <= 0) {
-      return 0;
-    }
-    (void)poll(watched, 2, (int)left_ms);
-    if (watched[1].revents != 0) {
-      return -1;
+    int waited = wait_for(haul_stream_fd(stream), wake, until_ns);
+    if (waited <= 0) {
+      return waited;
     }
   }
 }
@@ -150,11 +145,7 @@ bool stream_take(struct connection *c) {
       break;
     }
     len += (size_t)sent;
-    request->offset += (size_t)sent;
-    if (request->offset == piece->iov_len) {
-      request->at++;
-      request->offset = 0;
-    }
+    move_on(request, (size_t)sent);
   }
   pthread_mutex_lock(&c->lock);
   bool whole = request->at == request->count || request->canceled;
@@ -180,11 +171,7 @@ void stream_give(struct connection *c) {
       break;
     }
     len += (size_t)got;
-    request->offset += (size_t)got;
-    if (request->offset == piece->iov_len) {
-      request->at++;
-      request->offset = 0;
-    }
+    move_on(request, (size_t)got);
   }
   pthread_mutex_lock(&c->lock);
   request->busy = false;

@@ -323,6 +323,9 @@ void judge_end(struct connection *c);
 /* A request is over; somebody finishes it once the lock is free. */
 void settle(struct connection *c, struct request *request, enum outcome outcome);
 
+/* So many bytes of the piece at which a request is have been moved. */
+void move_on(struct request *request, size_t len);
+
 /* So much of the first write, which was busy, has been taken. */
 void note_taken(struct connection *c, struct request *request, size_t len);
 
@@ -400,6 +403,9 @@ socklen_t address_len(const struct sockaddr_storage *address);
 
 /* A numeric address, or a name where `flags` do not forbid it. */
 bool resolve(const char *host, const char *port, int flags, struct sockaddr_storage *out, char wrong[TEXT_MAX]);
+
+/* Waits until `fd` is readable: 1, which may be in vain; 0 when the time is over; -1 when `wake` says that the opening is canceled. */
+int wait_for(int fd, int wake, int64_t until_ns);
 
 /* Waits for an event of this channel: 1; 0 when the time is over; -1 when the opening is canceled. */
 int next_event(haul_cm_channel *events, int wake, int64_t until_ns, haul_cm_event *event);
