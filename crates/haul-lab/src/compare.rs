@@ -28,7 +28,7 @@ use haul_io::netns::NetNs;
 use haul_io::netns::child::Signals;
 
 pub use args::{CompareArgs, FairnessArgs, Programs};
-use arrivals::{Arrivals, Until};
+use arrivals::{Arrivals, Ends};
 use cell::Cell;
 use record::{CellRecord, Results, Run};
 use session::{Outcome, Session};
@@ -146,7 +146,7 @@ pub(crate) fn arriving<T>(netns: &NetNs, rtt_s: f64, work: impl FnOnce() -> T) -
         let done = work();
         stop.store(true, Ordering::Relaxed);
         let arrivals = sampler.join().unwrap_or_default();
-        let transfer = arrivals.transfer(rtt_s, Until::LastByte(0.0));
+        let transfer = arrivals.transfer(rtt_s, 0.0, Ends::LastByte);
         let bytes = transfer.map_or_else(Vec::new, |transfer| transfer.by_step(SPAN_S));
         #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
         let bits = bytes.into_iter().map(|bytes| bytes as f64 * 8.0);

@@ -1,5 +1,6 @@
 //! Where measurements go.
 
+use std::fmt::Display;
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -32,6 +33,11 @@ impl Out {
         let _ = std::io::stdout().write_all(table.as_bytes());
         Ok(())
     }
+}
+
+/// Prints a line of results. Whoever reads them may stop reading: that is no failure of what was done.
+pub(crate) fn line(text: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// A document as `results.json`.

@@ -116,12 +116,13 @@ fn idle_s() -> f64 {
         / TICKS_PER_S
 }
 
-/// Whether the processors have nothing else to do; waits, at most `patience`, until it is so. Answers the last share that was busy.
+/// Whether the processors have nothing else to do; looks once, and waits, at most `patience`, until it is so. Answers the last
+/// share that was busy.
 pub fn settle(patience: Duration) -> f64 {
     let deadline = Instant::now() + patience;
     loop {
         let meter = Meter::start();
-        std::thread::sleep(IDLE_TIME.min(patience));
+        std::thread::sleep(IDLE_TIME);
         let share = meter.busy_share();
         if share <= IDLE_SHARE || Instant::now() >= deadline {
             return share;

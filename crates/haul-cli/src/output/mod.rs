@@ -248,7 +248,10 @@ pub(crate) fn gateway_check(
     });
     let plan = plan.iter().map(|line| format!("{file}: {line}\n"));
     let warnings = problems.len() - errors;
-    let sum = format!("{file}: {errors} errors, {warnings} warnings\n");
+    let count =
+        |number: usize, what| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let (errors, warnings) = (count(errors, "error"), count(warnings, "warning"));
+    let sum = format!("{file}: {errors}, {warnings}\n");
     // As in `print_line`.
     let _ = std::io::stdout()
         .lock()

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::CalibrateArgs;
 use crate::calibrate::{Agreement, Ceilings, PathCheck, check_path, find_ceilings};
 use crate::lab::Engine;
+use crate::out;
 use crate::scenario::Scenario;
 
 /// What is checked when no scenario is named.
@@ -45,7 +46,7 @@ pub(super) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
     eprintln!("measuring; the machine should be doing nothing else");
     let path = check_path(&scenario, Engine::Tun, time)?;
     if !args.json {
-        println!("{path}");
+        out::line(&path);
     }
     let netem = if args.netem {
         Some(beside_netem(&scenario, &path, time)?)
@@ -53,7 +54,7 @@ pub(super) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
         None
     };
     if let Some(netem) = netem.as_ref().filter(|_| !args.json) {
-        println!("{}", netem.agreement);
+        out::line(&netem.agreement);
     }
     let ceilings = match args.scenario {
         Some(_) => None,
@@ -66,7 +67,7 @@ pub(super) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
             netem,
             ceilings,
         };
-        println!("{}", serde_json::to_string_pretty(&calibration)?);
+        out::line(serde_json::to_string_pretty(&calibration)?);
     }
     Ok(if honest {
         ExitCode::SUCCESS
@@ -78,7 +79,7 @@ pub(super) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
 fn search(args: &CalibrateArgs, time: Duration) -> Result<Ceilings> {
     let ceilings = find_ceilings(time / 2, |tried| eprintln!("{tried}"))?;
     if !args.json {
-        println!("{ceilings}");
+        out::line(&ceilings);
     }
     let path = ceilings.save()?;
     eprintln!("kept in {}", path.display());

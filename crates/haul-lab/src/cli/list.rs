@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::{ListArgs, ScenariosArgs};
+use crate::out;
 use crate::scenario::{BUILTIN, Scenario};
 use crate::state::{LabDir, State};
 
@@ -34,7 +35,7 @@ pub(super) fn list(args: &ListArgs) -> Result<ExitCode> {
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&labs)?);
+        out::line(serde_json::to_string_pretty(&labs)?);
         return Ok(ExitCode::SUCCESS);
     }
     for Listed { name, state, .. } in &labs {
@@ -43,12 +44,8 @@ pub(super) fn list(args: &ListArgs) -> Result<ExitCode> {
             .iter()
             .map(|host| format!("{} {}", host.name, host.v4))
             .collect();
-        println!(
-            "{name}\t{}\tprocess {}\t{}",
-            state.scenario,
-            state.pid,
-            hosts.join(", ")
-        );
+        let (scenario, pid, hosts) = (&state.scenario, state.pid, hosts.join(", "));
+        out::line(format_args!("{name}\t{scenario}\tprocess {pid}\t{hosts}"));
     }
     if labs.is_empty() {
         eprintln!("no lab is up");
@@ -68,11 +65,12 @@ pub(super) fn scenarios(args: &ScenariosArgs) -> Result<ExitCode> {
                     names.join(", ")
                 )
             })?;
-        print!("{text}");
+        out::line(text.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     for (name, text) in BUILTIN {
-        println!("{name:<12} {}", Scenario::parse(name, text)?.description);
+        let description = Scenario::parse(name, text)?.description;
+        out::line(format_args!("{name:<12} {description}"));
     }
     Ok(ExitCode::SUCCESS)
 }

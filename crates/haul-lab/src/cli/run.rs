@@ -10,6 +10,7 @@ use haul_io::netns::child::{Caught, Signals};
 
 use super::RunArgs;
 use crate::lab::Lab;
+use crate::out;
 use crate::report::Report;
 use crate::scenario::{Run, Scenario};
 use crate::state::LabDir;
@@ -43,7 +44,7 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
         eprintln!("warning: {warning}");
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        out::line(serde_json::to_string_pretty(&report)?);
     }
     Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)))
 }

@@ -121,6 +121,6 @@ pub struct Programs {
     pub udt_bench: Option<PathBuf>,
     /// The folder with the driver of Globus XIO, libglobus_xio_haul_driver.so [default: where `make -C c xio` puts it when it builds
     /// for this program, or where the system looks]
-    #[arg(long, value_name = "FOLDER", env = "HAUL_XIO_DRIVER")]
+    #[arg(long, value_name = "FOLDER", env = "HAUL_XIO_DRIVER", value_parser = super::gridftp::driver_folder)]
     pub xio_driver: Option<PathBuf>,
 }

@@ -1,7 +1,7 @@
 //! When bytes arrived: the receive counter of host `b`'s device, read again and again, for every tool alike.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use haul_io::netns::NetNs;
 
@@ -17,20 +17,25 @@ const SMALL_BYTES: u64 = 750;
 const WINDOW_S_MIN: f64 = 0.01;
 /// "Has reached its rate" means this share of the final rate.
 const REACHED: f64 = 0.9;
+pub(super) const DAY_S: f64 = 86_400.0;
 
-/// When a transfer is over.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Until {
-    /// This many seconds after its first byte.
-    Told(f64),
-    /// With the last byte that comes, and not before this many seconds: everything that is sent counts. A tool that sees its
-    /// first byte late, because it reads in large pieces, gains nothing by it.
-    LastByte(f64),
+/// When a transfer is over, if its tool says that it took some seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Ends {
+    /// That long after its first byte.
+    Told,
+    /// With the last byte that comes, and not before: everything that is sent counts. A tool that sees its first byte late,
+    /// because it reads in large pieces, gains nothing by it.
+    LastByte,
+    /// At this time of the machine's clock, seconds since midnight, UTC: what the tool says includes a conversation before.
+    At(f64),
 }
 
 /// The counter over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arrivals {
+    /// When sampling began, seconds since midnight, UTC.
+    clock_s: f64,
     /// Seconds since sampling began, and bytes counted by then.
     samples: Vec<(f64, u64)>,
 }
@@ -39,6 +44,7 @@ impl Arrivals {
     /// Reads the counter every `step` until `stop` is set.
     pub(super) fn sample(netns: &NetNs, step: Duration, stop: &AtomicBool) -> Self {
         let begin = Instant::now();
+        let clock_s = seconds_of_day();
         let work = || {
             let mut samples = Vec::new();
             while !stop.load(Ordering::Relaxed) {
@@ -50,6 +56,7 @@ impl Arrivals {
             samples
         };
         Self {
+            clock_s,
             samples: netns.run(work).unwrap_or_default(),
         }
     }
@@ -59,22 +66,23 @@ impl Arrivals {
         Duration::from_secs_f64((rtt_s / 10.0).clamp(0.001, 0.005))
     }
 
-    /// From the first payload on; `None` where nothing came.
-    pub(super) fn transfer(&self, rtt_s: f64, until: Until) -> Option<Transfer<'_>> {
+    /// From the first payload on; `None` where nothing came. `told_s`: how long its tool says that it took.
+    pub(super) fn transfer(&self, rtt_s: f64, told_s: f64, ends: Ends) -> Option<Transfer<'_>> {
         let ahead = rtt_s.max(AHEAD_S_MIN);
         let begin = self.samples.windows(2).find(|pair| {
             let (at, before) = pair[0];
             has_payload(pair) && self.at(at + ahead) - f64_of(before) >= f64_of(BEGUN_BYTES)
         })?;
         let begin_s = begin[0].0;
-        let seconds = match until {
-            Until::Told(seconds) => seconds,
-            Until::LastByte(seconds) => {
+        let seconds = match ends {
+            Ends::Told => told_s,
+            Ends::LastByte => {
                 let last = self.samples.windows(2).rfind(|pair| has_payload(pair))?;
-                seconds.max(last[1].0 - begin_s)
+                told_s.max(last[1].0 - begin_s)
             }
+            Ends::At(clock_s) => (clock_s - self.clock_s).rem_euclid(DAY_S) - begin_s,
         };
-        Some(Transfer {
+        (seconds > 0.0).then_some(Transfer {
             arrivals: self,
             begin_s,
             seconds,
@@ -155,6 +163,12 @@ impl Transfer<'_> {
     }
 }
 
+/// By the machine's clock, UTC.
+fn seconds_of_day() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64().rem_euclid(DAY_S)
+}
+
 #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
 fn f64_of(bytes: u64) -> f64 {
     bytes as f64
@@ -195,31 +209,30 @@ mod tests {
             }
             at += 0.005;
         }
-        Arrivals { samples }
+        Arrivals {
+            clock_s: DAY_S - 1.0,
+            samples,
+        }
     }
 
     #[test]
     fn a_transfer_begins_with_its_first_payload() {
         let arrivals = ramping(0, 2.0);
-        let transfer = arrivals.transfer(0.1, Until::Told(2.0)).unwrap();
+        let transfer = arrivals.transfer(0.1, 2.0, Ends::Told).unwrap();
         assert!(
             (transfer.begin_s - 0.3).abs() < 0.006,
             "{}",
             transfer.begin_s
         );
         assert!(transfer.ramp_s().unwrap() < 0.006);
-        assert!(
-            Arrivals::default()
-                .transfer(0.1, Until::Told(1.0))
-                .is_none()
-        );
+        assert!(Arrivals::default().transfer(0.1, 1.0, Ends::Told).is_none());
     }
 
     #[test]
     fn a_ramp_ends_when_nine_tenths_of_the_final_rate_are_reached() {
         let arrivals = ramping(4, 3.0);
         let ramp = arrivals
-            .transfer(0.1, Until::Told(3.0))
+            .transfer(0.1, 3.0, Ends::Told)
             .unwrap()
             .ramp_s()
             .unwrap();
@@ -230,7 +243,7 @@ mod tests {
     #[test]
     fn a_first_byte_seen_late_gains_nothing() {
         let arrivals = ramping(0, 2.0);
-        let transfer = arrivals.transfer(0.1, Until::LastByte(1.8)).unwrap();
+        let transfer = arrivals.transfer(0.1, 1.8, Ends::LastByte).unwrap();
         assert!(
             (transfer.seconds() - 2.0).abs() < 0.011,
             "{}",
@@ -239,9 +252,18 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_ends_by_the_clock_beyond_midnight_too() {
+        let arrivals = ramping(0, 2.0);
+        let ends = |clock_s| arrivals.transfer(0.1, 9.0, Ends::At(clock_s));
+        let transfer = ends(1.0).unwrap();
+        assert!((transfer.seconds() - 1.7).abs() < 0.011);
+        assert!(ends(DAY_S - 0.9).is_none(), "before its first byte");
+    }
+
+    #[test]
     fn what_comes_after_the_ramp_is_counted_by_itself() {
         let arrivals = ramping(0, 2.0);
-        let transfer = arrivals.transfer(0.1, Until::Told(2.0)).unwrap();
+        let transfer = arrivals.transfer(0.1, 2.0, Ends::Told).unwrap();
         let share = transfer.share_after(0.5).unwrap();
         assert!((share - 0.75).abs() < 0.01, "{share}");
         assert_eq!(transfer.share_after(2.5), None);

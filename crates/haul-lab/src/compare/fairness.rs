@@ -14,6 +14,7 @@ use super::cell::{self, Cell};
 use super::session::{self, Running, Session, Stop};
 use super::tool::{self, Load, Told, Tool};
 use crate::lab::{Lab, privilege};
+use crate::out;
 use crate::report::Report;
 
 const SCHEMA: &str = "haul.fairness/2";
@@ -95,11 +96,12 @@ pub(super) fn run(args: &FairnessArgs) -> Result<ExitCode> {
         pairs: Vec::new(),
     };
     let mut failed = false;
-    println!("{}\n{}, {seconds} s", results.machine.line(), cell.name);
+    out::line(results.machine.line());
+    out::line(format_args!("{}, {seconds} s", cell.name));
     for tools in &pairs {
         match measure(&session, &cell, tools, later) {
             Ok(record) => {
-                print!("{}", render(&record));
+                out::line(render(&record).trim_end());
                 results.pairs.push(record);
             }
             Err(Stop::Interrupted(signal)) => {
@@ -348,6 +350,7 @@ fn by_second(spans: &[(f64, f64)]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arrivals::Ends;
     use super::*;
 
     #[test]
@@ -397,7 +400,7 @@ mod tests {
             let told = rates.map(|bps| Told {
                 bytes: 1,
                 seconds: 3.0,
-                counts_all: false,
+                ends: Ends::Told,
                 resent_bytes: 0.0,
                 spans: vec![(1.0, bps / 8.0); 3],
             });

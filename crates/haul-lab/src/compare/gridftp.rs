@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::arrivals::{DAY_S, Ends};
 use super::tool::{Load, Plan, Told, in_path};
 
 /// What carries the data.
@@ -33,7 +34,7 @@ if test -n "$UNTUNED"; then
 fi
 "#;
 
-/// The port of host `b`'s server; that of host `a`'s is the next one.
+/// The port of host `b`'s server; that of host `a`'s is the next one, 2812 or 0AFC.
 const PORT: u16 = 2811;
 /// A server on host `b`. When it is asked to end, it waits for its sessions, which close after their client has gone, and prints its
 /// log and the statistics of the driver.
@@ -62,7 +63,10 @@ shift 3
 : >"$HAUL_XIO_STATS"
 GLOBUS_HOSTNAME=$LAB_A "$@" -p 2812 -control-interface "$LAB_A" -data-interface "$LAB_A" -d ALL -l "$dir/a.log" >&2 &
 server=$!
-until grep -qs 'Server started' "$dir/a.log"; do kill -0 $server || exit 1; sleep 0.02; done
+until awk '$4 == "0A" && $2 ~ /:0AFC$/ { up = 1 } END { exit !up }' /proc/net/tcp /proc/net/tcp6; do
+  kill -0 $server || exit 1
+  sleep 0.02
+done
 globus-url-copy -t "$seconds" -p "$streams" "ftp://$LAB_A:2812/dev/zero" "ftp://$LAB_B:2811/dev/null" >&2
 status=$?
 date -u +END=%Y%m%d%H%M%S.%N >"$dir/end"
@@ -117,15 +121,13 @@ impl Stack {
             let missing = !is_installed("libglobus_xio_udt_driver.so");
             return missing.then(|| "libglobus-xio-udt-driver is not installed".into());
         }
-        match drivers.map(|folder| folder.join(DRIVER)) {
-            _ if !self.is_ours() => None,
-            Some(path) if !path.is_file() => Some(format!("{} is not there", path.display())),
-            None if !is_installed(DRIVER) => Some(format!(
+        let missing = self.is_ours() && drivers.is_none() && !is_installed(DRIVER);
+        missing.then(|| {
+            format!(
                 "there is no {DRIVER}: build it with `make -C c xio` (it needs libglobus-xio-dev), or say with --xio-driver FOLDER or \
                  HAUL_XIO_DRIVER where it is"
-            )),
-            _ => None,
-        }
+            )
+        })
     }
 
     /// Its command lines.
@@ -186,7 +188,10 @@ impl Stack {
     }
 
     /// Reads what the server on host `b` printed. What Longhaul's driver says of itself must say that it carried it.
-    pub(super) fn told(self, server: &str) -> Result<Told> {
+    ///
+    /// The client breaks the transfer off when its time is over. Host `b` hears of it half a round trip later, and counts what has
+    /// come by then; if it logs the end before, the transfer has come to its end by itself.
+    pub(super) fn told(self, server: &str, rtt_s: f64) -> Result<Told> {
         let stored = server
             .lines()
             .rfind(|line| line.contains("Transfer stats:") && line.contains("TYPE=STOR"));
@@ -198,10 +203,10 @@ impl Stack {
         let bytes: u64 = word("NBYTES=").context("no NBYTES")?.parse()?;
         let end = moment(word("DATE=").context("no DATE")?)?;
         let begin = moment(word("START=").context("no START")?)?;
-        let since = |moment: f64| (moment - begin).rem_euclid(86_400.0);
-        let ended = server.lines().rfind(|line| line.starts_with("END="));
-        let seconds = match ended {
-            Some(ended) => since(end).min(since(moment(&ended["END=".len()..])?)),
+        let since = |moment: f64| (moment - begin).rem_euclid(DAY_S);
+        let broken_off = server.lines().rfind(|line| line.starts_with("END="));
+        let seconds = match broken_off {
+            Some(line) => since(end).min(since(moment(&line["END=".len()..])? + rtt_s / 2.0)),
             None => since(end),
         };
         let carried = carried(server);
@@ -214,7 +219,7 @@ impl Stack {
         Ok(Told {
             bytes,
             seconds,
-            counts_all: false,
+            ends: Ends::At((begin + seconds).rem_euclid(DAY_S)),
             resent_bytes: 0.0,
             spans: Vec::new(),
         })
@@ -247,6 +252,17 @@ pub(crate) fn built_driver() -> Option<PathBuf> {
     folder.join(DRIVER).is_file().then_some(folder)
 }
 
+/// A folder that a user names as the driver's.
+pub(super) fn driver_folder(text: &str) -> std::result::Result<PathBuf, String> {
+    let folder = PathBuf::from(text);
+    if folder.join(DRIVER).is_file() {
+        return Ok(folder);
+    }
+    Err(format!(
+        "there is no {DRIVER} in it: `make -C c xio` makes one"
+    ))
+}
+
 /// Whether a library is where the system, or this program's environment, looks for libraries.
 fn is_installed(file: &str) -> bool {
     let said = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -271,21 +287,23 @@ mod tests {
 
     #[test]
     fn a_transfer_is_read_from_the_log() {
-        let told = Stack::Tcp.told(LOG).unwrap();
+        let told = Stack::Tcp.told(LOG, 0.0).unwrap();
         assert_eq!(told.bytes, 1000);
         assert!((told.seconds - 2.5).abs() < 1e-6);
         let earlier = format!("{LOG}END=20261122000000.750000123\n");
-        assert!((Stack::Udt.told(&earlier).unwrap().seconds - 2.0).abs() < 1e-3);
+        let told = Stack::Udt.told(&earlier, 0.2).unwrap();
+        assert!((told.seconds - 2.1).abs() < 1e-3);
+        assert!(matches!(told.ends, Ends::At(clock_s) if (clock_s - 0.85).abs() < 1e-3));
         let later = format!("{LOG}END=20261122000009.0\n");
-        assert!((Stack::Udt.told(&later).unwrap().seconds - 2.5).abs() < 1e-6);
-        assert!(Stack::Tcp.told("nothing").is_err());
+        assert!((Stack::Udt.told(&later, 0.2).unwrap().seconds - 2.5).abs() < 1e-6);
+        assert!(Stack::Tcp.told("nothing", 0.0).is_err());
     }
 
     #[test]
     fn what_the_driver_did_not_carry_is_no_result_of_its() {
         let both = format!("{LOG}{STATISTICS}\n");
-        assert_eq!(Stack::HaulUdt.told(&both).unwrap().bytes, 1000);
-        assert!(Stack::HaulUdt.told(LOG).is_err());
-        assert!(Stack::Tcp.told(&both).is_err());
+        assert_eq!(Stack::HaulUdt.told(&both, 0.0).unwrap().bytes, 1000);
+        assert!(Stack::HaulUdt.told(LOG, 0.0).is_err());
+        assert!(Stack::Tcp.told(&both, 0.0).is_err());
     }
 }

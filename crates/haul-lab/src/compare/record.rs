@@ -301,7 +301,7 @@ impl Figures {
             RAMP_RTTS
         };
         let allowed_s = allowed_rtts * rtt_s;
-        let transfer = arrivals.transfer(rtt_s, told.until());
+        let transfer = arrivals.transfer(rtt_s, told.seconds, told.ends);
         let (counted, seconds) = told.within(transfer.map(|transfer| transfer.seconds()), *sends_s);
         let transfer = transfer.map(|transfer| transfer.cut(seconds));
         let after = transfer.and_then(|transfer| transfer.share_after(allowed_s));

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
 use super::args::Programs;
-use super::arrivals::Until;
+use super::arrivals::Ends;
 use super::cell::Cell;
 use super::gridftp::{self, Stack};
 use crate::scenario::unit::{Rate, Span};
@@ -87,8 +87,8 @@ pub(super) struct Told {
     pub(super) bytes: u64,
     /// From the first byte at the receiver to the last that counts.
     pub(super) seconds: f64,
-    /// Whatever is sent counts, to the last byte.
-    pub(super) counts_all: bool,
+    /// When its arrivals are over.
+    pub(super) ends: Ends,
     /// Payload sent again.
     pub(super) resent_bytes: f64,
     /// Payload received by time: the length of a span in seconds, and each span's bytes.
@@ -128,15 +128,6 @@ impl Programs {
 }
 
 impl Told {
-    /// When its arrivals are over.
-    pub(super) fn until(&self) -> Until {
-        if self.counts_all {
-            Until::LastByte(self.seconds)
-        } else {
-            Until::Told(self.seconds)
-        }
-    }
-
     /// The payload that counts for goodput, and over which time. `arrival_s`: from the first payload at the device to the last that
     /// counts; `sends_s`: how long the tool was to send.
     ///
@@ -147,7 +138,7 @@ impl Told {
         let bytes = self.bytes as f64;
         let seconds = arrival_s.unwrap_or(self.seconds);
         match sends_s {
-            Some(sends_s) if self.counts_all && sends_s < seconds => {
+            Some(sends_s) if self.ends == Ends::LastByte && sends_s < seconds => {
                 // The tool saw its first byte this much later than the device did.
                 let late_s = (seconds - self.seconds).max(0.0);
                 (self.bytes_by(sends_s - late_s), sends_s)
@@ -361,7 +352,7 @@ impl Tool {
             Kind::HaulUdt { .. } | Kind::HaulTcp { .. } => told_haul(client),
             Kind::Iperf { .. } => told_iperf(client, cell.rtt_s()),
             Kind::Udp { .. } => told_udp(client),
-            Kind::Gridftp(stack) => stack.told(server),
+            Kind::Gridftp(stack) => stack.told(server, cell.rtt_s()),
             Kind::Libudt => told_libudt(server, client, payload_bytes(cell, self)),
         };
         let told = told.with_context(|| format!("cannot understand what {} printed", self.name))?;
@@ -485,7 +476,7 @@ fn told_haul(client: &str) -> Result<Told> {
     Ok(Told {
         bytes: count(&json["bytes"])?,
         seconds: number(&json["seconds"])?,
-        counts_all: true,
+        ends: Ends::LastByte,
         resent_bytes: number(&json["retransmitted_bytes"])?,
         spans: spans.iter().map(span).collect::<Result<_>>()?,
     })
@@ -501,7 +492,7 @@ fn told_iperf(client: &str, rtt_s: f64) -> Result<Told> {
         bytes: count(&received["bytes"])?,
         // The server's clock starts when it tells the client to send: the first byte comes a round trip later.
         seconds: (number(&received["seconds"])? - rtt_s).max(number(&sent["seconds"])?),
-        counts_all: false,
+        ends: Ends::Told,
         resent_bytes: number(&sent["retransmits"])? * number(&json["start"]["tcp_mss_default"])?,
         spans: iperf_spans(&json)?,
     })
@@ -528,7 +519,7 @@ fn told_udp(client: &str) -> Result<Told> {
     Ok(Told {
         bytes: arrived.sum::<Result<u64>>()?,
         seconds: spans.iter().map(|(length, _)| length).sum(),
-        counts_all: false,
+        ends: Ends::Told,
         resent_bytes: 0.0,
         spans,
     })
@@ -545,7 +536,7 @@ fn told_libudt(server: &str, client: &str, payload: f64) -> Result<Told> {
     Ok(Told {
         bytes: count(&receiver["bytes"])?,
         seconds: number(&receiver["seconds"])?,
-        counts_all: false,
+        ends: Ends::Told,
         resent_bytes: number(&sender["packets_retransmitted"])? * payload,
         spans: totals
             .iter()

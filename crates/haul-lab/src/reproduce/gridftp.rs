@@ -160,6 +160,26 @@ fn unshaped() -> Experiment {
                     ratio_claim(
                         figure,
                         0,
+                        HAUL_UDT,
+                        TCP,
+                        "project: UDT has at least 0.9 times the goodput of Globus' TCP",
+                        |ratio| ratio >= 0.9,
+                    )
+                },
+                |figure| {
+                    ratio_claim(
+                        figure,
+                        1,
+                        HAUL_UDT,
+                        TCP,
+                        "project: and takes no more processor time",
+                        |ratio| ratio <= 1.0,
+                    )
+                },
+                |figure| {
+                    ratio_claim(
+                        figure,
+                        0,
                         HAUL_TCP,
                         TCP,
                         "project: iWARP/TCP has at least 0.9 times the goodput of Globus' TCP",
