@@ -1,11 +1,11 @@
-//! `haul send` and `haul get` through gateways.
+//! `haul send` and `haul get`, and RDMA connections, through gateways.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::common::{Gateway, member};
-use crate::support::{MIB, Place, haul, make_file, read_file, start, text};
+use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text};
 
 const KIND: &str = "iwarp/tcp";
 const EXIT: &str = "exit = ['127.0.0.1']";
@@ -119,6 +119,51 @@ fn a_gateway_between_that_is_killed_does_not_break_the_transfer() {
     assert!(read_file(&place.client("big")) == content);
     // The ends of the session acknowledge: the connections of the transfer have not noticed.
     assert!(!ended.stdout.contains("\"retry\""), "{}", ended.stdout);
+}
+
+#[test]
+fn an_rdma_connection_ends_at_the_gateways_and_goes_on_between_them() {
+    let data_port = nobody().port().to_string();
+    let server = Server::spawn([
+        "bench",
+        "rdma",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data-port",
+        &data_port,
+    ]);
+    // The near gateway is at the other address, with the ports of the server.
+    let door = |port: &str| {
+        format!(
+            "[[door]]\nkind = 'forward'\nlisten = '127.0.0.2:{port}'\nto = '127.0.0.1:{port}'\n"
+        )
+    };
+    let far = last();
+    let near = Gateway::start(&format!(
+        "name = 'near'\nanonymous = true\n{}{}[[route]]\nto = ['*']\nvia = ['{}']\nring = '8MiB'\nchannels = ['{KIND}']\n",
+        door(&server.port.to_string()),
+        door(&data_port),
+        far.sessions_at(),
+    ));
+    near.door_at();
+    let to = format!("127.0.0.2:{}", server.port);
+    for flags in [
+        "--op write",
+        "--op read",
+        "--op send",
+        "--op write --qps 3 --bidirectional",
+    ] {
+        let all = format!("bench rdma {to} {flags} --sizes 1..1048576 --iterations 8 --verify --json");
+        let json = haul(all.split(' ')).ok().json();
+        let rows = json["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 21, "{flags}");
+        for row in rows {
+            assert!(row["verified_messages"].as_u64().unwrap() > 0, "{flags}");
+        }
+    }
+    let said = near.all_said();
+    assert!(said.iter().any(|line| line.contains(KIND)), "{said:?}");
 }
 
 #[test]
