@@ -174,10 +174,17 @@ pub(super) fn measure(
         .iter()
         .map(|cell| usize::from(cell.repeats(context)))
         .sum();
+    let each = Duration::from_millis(context.time_ms) + OVERHEAD;
     let (begun, mut done) = (Instant::now(), 0);
     for turn in 0..turns.unwrap_or(0) {
         for cell in cells.iter().filter(|cell| turn < cell.repeats(context)) {
-            let left = left(context, count - done, done, begun.elapsed());
+            let planned = |number: usize| each * u32::try_from(number).unwrap_or(u32::MAX);
+            let left = left(
+                planned(count - done),
+                context.later,
+                planned(done),
+                begun.elapsed(),
+            );
             done += 1;
             let place = figure
                 .charts
@@ -212,14 +219,21 @@ fn told(chart: &Chart, cell: &Cell) -> String {
     format!("{}, {place} {}", cell.series, chart.along.head())
 }
 
-/// The time left with this measurement, in this figure and in those after it, as minutes and seconds.
-fn left(context: &Context<'_>, remaining: usize, done: usize, spent: Duration) -> String {
-    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let planned = Duration::from_millis(context.time_ms) + OVERHEAD;
-    let each = spent.checked_div(count(done)).unwrap_or(planned);
+/// The time left as minutes and seconds: of what was planned for this figure and those after it, if `expected` was planned for
+/// what has taken `spent`.
+pub(super) fn left(
+    planned: Duration,
+    later: Duration,
+    expected: Duration,
+    spent: Duration,
+) -> String {
     // What follows takes longer than planned where this does.
-    let slower = each.as_secs_f64() / planned.as_secs_f64();
-    let seconds = (each * count(remaining) + context.later.mul_f64(slower)).as_secs();
+    let slower = if expected.is_zero() {
+        1.0
+    } else {
+        spent.as_secs_f64() / expected.as_secs_f64()
+    };
+    let seconds = (planned + later).mul_f64(slower).as_secs();
     format!("{}:{:02}", seconds / 60, seconds % 60)
 }
 

@@ -4,9 +4,12 @@
 //!
 //! Debian's unmodified servers and client, memory to memory; the tools are those of `haul lab compare`.
 
+use std::time::{Duration, Instant};
+
+use super::Experiment;
 use super::bench::Context;
+use super::cells::left;
 use super::record::{Along, Claim, Figure, Sample, Series, chart};
-use super::{Experiment, unknown};
 use crate::compare::session::{Session, Stop};
 use crate::compare::tool::Load;
 use crate::compare::{Once, Path, once};
@@ -46,6 +49,8 @@ const SHOWN_MS: [u32; 16] = [
 ];
 /// Packets lost of a million.
 const LOSSES_PPM: [u32; 3] = [10, 100, 1_000];
+/// What a measurement takes beyond the time that it sends: a lab, the conversation of GridFTP, what is still on its way at the end.
+const OVERHEAD: Duration = Duration::from_secs(2);
 /// The share of a path's goodput that one stream of ours is to have.
 const SHARE: f64 = 0.93;
 
@@ -56,21 +61,8 @@ pub(super) fn experiments() -> Vec<Experiment> {
 
 fn distance() -> Experiment {
     Experiment {
-        lasts: unknown,
-        run: |context, figure| {
-            let rtts: &[u32] = if context.quick { &[1, 100] } else { &RTTS_MS };
-            let paths = rtts.iter().map(|&rtt_ms| {
-                (
-                    rtt_ms,
-                    Path::Emulated {
-                        rate_bps: RATE_BPS,
-                        rtt_ms,
-                        loss_ppm: 0,
-                    },
-                )
-            });
-            over_paths(context, figure, &TOOLS, paths)
-        },
+        lasts: |context| lasts(context, &distance_cells(context)),
+        run: |context, figure| over_paths(context, figure, &distance_cells(context)),
         about: || Figure {
             number: 3,
             title: "GridFTP throughput over round-trip time",
@@ -116,12 +108,8 @@ fn distance() -> Experiment {
 
 fn unshaped() -> Experiment {
     Experiment {
-        lasts: unknown,
-        run: |context, figure| {
-            let tools = SINGLE.into_iter().filter(|(series, _)| *series != UNTUNED);
-            let tools: Vec<_> = tools.collect();
-            over_paths(context, figure, &tools, std::iter::once((0, Path::Direct)))
-        },
+        lasts: |context| lasts(context, &unshaped_cells(context)),
+        run: |context, figure| over_paths(context, figure, &unshaped_cells(context)),
         about: || Figure {
             number: 4,
             title: "GridFTP throughput and processor time between hosts joined directly",
@@ -204,21 +192,8 @@ fn unshaped() -> Experiment {
 
 fn loss() -> Experiment {
     Experiment {
-        lasts: unknown,
-        run: |context, figure| {
-            let losses: &[u32] = if context.quick { &[100] } else { &LOSSES_PPM };
-            let path = |loss_ppm| Path::Emulated {
-                rate_bps: RATE_BPS,
-                rtt_ms: RTT_MS,
-                loss_ppm,
-            };
-            over_paths(
-                context,
-                figure,
-                &TOOLS,
-                losses.iter().map(|&ppm| (ppm, path(ppm))),
-            )
-        },
+        lasts: |context| lasts(context, &loss_cells(context)),
+        run: |context, figure| over_paths(context, figure, &loss_cells(context)),
         about: || Figure {
             number: 8,
             title: "GridFTP on a long path that loses packets",
@@ -248,8 +223,8 @@ fn loss() -> Experiment {
 
 fn beginning() -> Experiment {
     Experiment {
-        lasts: unknown,
-        run: first_seconds,
+        lasts: |context| lasts(context, &beginning_cells(context)),
+        run: |context, figure| first_seconds(context, figure, &beginning_cells(context)),
         about: || Figure {
             number: 9,
             title: "The first seconds of a transfer",
@@ -273,99 +248,177 @@ fn beginning() -> Experiment {
     }
 }
 
-/// Every tool on every path in turn: goodput, and the share of the ceiling, or the processor time where there is none.
-fn over_paths(
+/// One tool on one path.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    series: &'static str,
+    tool: &'static str,
+    /// Where the charts have it.
+    at: u32,
+    path: Path,
+    seconds: u32,
+}
+
+fn emulated(rtt_ms: u32, loss_ppm: u32) -> Path {
+    Path::Emulated {
+        rate_bps: RATE_BPS,
+        rtt_ms,
+        loss_ppm,
+    }
+}
+
+/// Every tool at every place, the tools of a place in turns.
+fn cells(
+    context: &Context<'_>,
+    usual_s: u32,
+    tools: &[(&'static str, &'static str)],
+    places: impl IntoIterator<Item = (u32, Path)>,
+) -> Vec<Cell> {
+    let seconds = if context.quick { 4 } else { usual_s };
+    let of = |(at, path)| {
+        tools.iter().map(move |&(series, tool)| Cell {
+            series,
+            tool,
+            at,
+            path,
+            seconds,
+        })
+    };
+    places.into_iter().flat_map(of).collect()
+}
+
+fn distance_cells(context: &Context<'_>) -> Vec<Cell> {
+    let rtts: &[u32] = if context.quick { &[1, 100] } else { &RTTS_MS };
+    let places = rtts.iter().map(|&rtt_ms| (rtt_ms, emulated(rtt_ms, 0)));
+    cells(context, 10, &TOOLS, places)
+}
+
+fn unshaped_cells(context: &Context<'_>) -> Vec<Cell> {
+    let tools = SINGLE.into_iter().filter(|(series, _)| *series != UNTUNED);
+    let tools: Vec<_> = tools.collect();
+    cells(context, 10, &tools, [(0, Path::Direct)])
+}
+
+fn loss_cells(context: &Context<'_>) -> Vec<Cell> {
+    let losses: &[u32] = if context.quick { &[100] } else { &LOSSES_PPM };
+    let places = losses.iter().map(|&ppm| (ppm, emulated(RTT_MS, ppm)));
+    cells(context, 10, &TOOLS, places)
+}
+
+fn beginning_cells(context: &Context<'_>) -> Vec<Cell> {
+    cells(context, 20, &SINGLE, [(0, emulated(RTT_MS, 0))])
+}
+
+fn lasts(context: &Context<'_>, cells: &[Cell]) -> Duration {
+    let each = |cell: &Cell| Duration::from_secs(cell.seconds.into()) + OVERHEAD;
+    cells.iter().map(each).sum::<Duration>() * context.repeat.into()
+}
+
+/// Goodput, and the share of the ceiling, or the processor time where there is none.
+fn over_paths(context: &Context<'_>, figure: &mut Figure, cells: &[Cell]) -> Result<(), Stop> {
+    measure(context, figure, cells, |figure, cell, found| {
+        let sample = |value| Sample {
+            value,
+            cpu_s_per_gb: Some(found.cpu_s_per_gb),
+            messages: None,
+        };
+        let goodput = sample(found.goodput_bps / 1e6);
+        figure.charts[0].add(cell.series, cell.at, goodput);
+        let second = found
+            .ceiling_share
+            .map_or(found.cpu_s_per_gb, |share| 100.0 * share);
+        figure.charts[1].add(cell.series, cell.at, sample(second));
+    })
+}
+
+fn first_seconds(context: &Context<'_>, figure: &mut Figure, cells: &[Cell]) -> Result<(), Stop> {
+    measure(context, figure, cells, |figure, cell, found| {
+        let sample = |value| Sample {
+            value,
+            ..Sample::default()
+        };
+        let times = (100..).step_by(100).zip(&found.bits_by_100ms);
+        for (at, bits) in times.filter(|(at, _)| SHOWN_MS.contains(at)) {
+            figure.charts[0].add(cell.series, at, sample(bits / 1e5));
+        }
+        if let Some(ramp) = found.ramp_ms {
+            figure.charts[1].add(cell.series, cell.at, sample(ramp));
+        }
+    })
+}
+
+/// Takes all measurements in turns. One that fails is repeated once, which the figure says; if it fails again, it makes the
+/// figure a failure, and the others go on.
+fn measure(
     context: &Context<'_>,
     figure: &mut Figure,
-    tools: &[(&'static str, &'static str)],
-    paths: impl Iterator<Item = (u32, Path)>,
+    cells: &[Cell],
+    mut add: impl FnMut(&mut Figure, &Cell, &Once),
 ) -> Result<(), Stop> {
-    for (at, path) in paths {
-        for repetition in 0..context.repeat {
-            for (series, tool) in tools {
-                let Some(found) = run(
-                    context,
-                    figure,
-                    path,
-                    tool,
-                    repetition,
-                    seconds(context, 10),
-                )?
-                else {
-                    continue;
-                };
-                let sample = |value| Sample {
-                    value,
-                    cpu_s_per_gb: Some(found.cpu_s_per_gb),
-                    messages: None,
-                };
-                figure.charts[0].add(series, at, sample(found.goodput_bps / 1e6));
-                let second = found
-                    .ceiling_share
-                    .map_or(found.cpu_s_per_gb, |share| 100.0 * share);
-                figure.charts[1].add(series, at, sample(second));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn first_seconds(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
-    let path = Path::Emulated {
-        rate_bps: RATE_BPS,
-        rtt_ms: RTT_MS,
-        loss_ppm: 0,
-    };
+    let count = cells.len() * usize::from(context.repeat);
+    let (begun, planned, mut done) = (Instant::now(), lasts(context, cells), 0_usize);
     for repetition in 0..context.repeat {
-        for (series, tool) in SINGLE {
-            let Some(found) = run(
-                context,
-                figure,
-                path,
-                tool,
-                repetition,
-                seconds(context, 20),
-            )?
-            else {
-                continue;
-            };
-            let sample = |value| Sample {
-                value,
-                ..Sample::default()
-            };
-            let times = (100..).step_by(100).zip(&found.bits_by_100ms);
-            for (at, bits) in times.filter(|(at, _)| SHOWN_MS.contains(at)) {
-                figure.charts[0].add(series, at, sample(bits / 1e5));
+        for cell in cells {
+            let expected = planned.mul_f64(share(done, count));
+            let left = left(planned - expected, context.later, expected, begun.elapsed());
+            done += 1;
+            let path = cell.path;
+            let what = format!(
+                "  {done}/{count}, about {left} left: {} {path}",
+                cell.series
+            );
+            let mut found = run(context, figure, cell, repetition);
+            if let Err(Stop::Failed(why)) = &found {
+                figure.warn(format!(
+                    "{}, {path}: measured again, because {why:#}",
+                    cell.tool
+                ));
+                found = run(context, figure, cell, repetition);
             }
-            if let Some(ramp) = found.ramp_ms {
-                figure.charts[1].add(series, 0, sample(ramp));
+            match found {
+                Ok(Some(found)) => {
+                    eprintln!("{what}: {:.1} Mbit/s", found.goodput_bps / 1e6);
+                    add(figure, cell, &found);
+                }
+                Ok(None) => eprintln!("{what}: left out"),
+                Err(Stop::Failed(why)) => {
+                    eprintln!("{what}: failed: {why:#}");
+                    figure.failed.get_or_insert_with(|| format!("{why:#}"));
+                }
+                Err(stop) => return Err(stop),
             }
         }
     }
     Ok(())
 }
 
-fn seconds(context: &Context<'_>, usual: u32) -> u32 {
-    if context.quick { 4 } else { usual }
+#[expect(clippy::cast_precision_loss, reason = "numbers of measurements")]
+fn share(done: usize, count: usize) -> f64 {
+    done as f64 / count as f64
 }
 
 /// One run; nothing where the tool is not here, which the figure says.
 fn run(
     context: &Context<'_>,
     figure: &mut Figure,
-    path: Path,
-    tool: &str,
+    cell: &Cell,
     repetition: u16,
-    seconds: u32,
 ) -> Result<Option<Once>, Stop> {
+    let Cell {
+        tool,
+        path,
+        seconds,
+        ..
+    } = *cell;
     let session = Session {
         programs: context.session.programs.clone(),
         signals: context.session.signals,
         load: Load::Seconds(seconds),
         settle: context.session.settle,
     };
-    let command = format!("haul lab compare {path} --time {seconds}s --tools {tool}");
-    figure.command(command);
+    figure.command(format!(
+        "haul lab compare {path} --time {seconds}s --tools {tool}"
+    ));
     match once(&session, path, tool, repetition)? {
         Ok(found) => {
             for warning in &found.warnings {
