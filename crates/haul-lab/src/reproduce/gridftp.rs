@@ -267,14 +267,15 @@ fn emulated(rtt_ms: u32, loss_ppm: u32) -> Path {
     }
 }
 
-/// Every tool at every place, the tools of a place in turns.
+/// Every tool at every place, the tools of a place in turns, `times` as long as the others are measured.
 fn cells(
     context: &Context<'_>,
-    usual_s: u32,
+    times: u64,
     tools: &[(&'static str, &'static str)],
     places: impl IntoIterator<Item = (u32, Path)>,
 ) -> Vec<Cell> {
-    let seconds = if context.quick { 4 } else { usual_s };
+    let seconds = (context.time_ms * times).div_ceil(1000);
+    let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
     let of = |(at, path)| {
         tools.iter().map(move |&(series, tool)| Cell {
             series,
@@ -290,23 +291,23 @@ fn cells(
 fn distance_cells(context: &Context<'_>) -> Vec<Cell> {
     let rtts: &[u32] = if context.quick { &[1, 100] } else { &RTTS_MS };
     let places = rtts.iter().map(|&rtt_ms| (rtt_ms, emulated(rtt_ms, 0)));
-    cells(context, 10, &TOOLS, places)
+    cells(context, 1, &TOOLS, places)
 }
 
 fn unshaped_cells(context: &Context<'_>) -> Vec<Cell> {
     let tools = SINGLE.into_iter().filter(|(series, _)| *series != UNTUNED);
     let tools: Vec<_> = tools.collect();
-    cells(context, 10, &tools, [(0, Path::Direct)])
+    cells(context, 1, &tools, [(0, Path::Direct)])
 }
 
 fn loss_cells(context: &Context<'_>) -> Vec<Cell> {
     let losses: &[u32] = if context.quick { &[100] } else { &LOSSES_PPM };
     let places = losses.iter().map(|&ppm| (ppm, emulated(RTT_MS, ppm)));
-    cells(context, 10, &TOOLS, places)
+    cells(context, 1, &TOOLS, places)
 }
 
 fn beginning_cells(context: &Context<'_>) -> Vec<Cell> {
-    cells(context, 20, &SINGLE, [(0, emulated(RTT_MS, 0))])
+    cells(context, 2, &SINGLE, [(0, emulated(RTT_MS, 0))])
 }
 
 fn lasts(context: &Context<'_>, cells: &[Cell]) -> Duration {

@@ -106,9 +106,7 @@ fn section(found: &Figure) -> String {
     for one in &found.charts {
         html += &chart::render(one);
     }
-    for warning in &found.warnings {
-        html += &format!("<p class=\"quiet\">warning: {}</p>\n", escaped(warning));
-    }
+    html += &warnings(&found.warnings);
     if !found.charts.is_empty() {
         html += "<details><summary>figures and commands</summary>\n";
         html += &found.charts.iter().map(table).collect::<String>();
@@ -118,6 +116,20 @@ fn section(found: &Figure) -> String {
         );
     }
     html
+}
+
+/// Many are folded up: they must not hide the next figure.
+fn warnings(all: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let lines: String = all
+        .iter()
+        .map(|one| format!("<p class=\"quiet\">warning: {}</p>\n", escaped(one)))
+        .collect();
+    if all.len() <= SHOWN {
+        return lines;
+    }
+    let count = all.len();
+    format!("<details><summary>{count} warnings</summary>\n{lines}</details>\n")
 }
 
 /// The medians, and of what may be lost the counts.

@@ -1,6 +1,7 @@
 //! What is kept: every measurement, the medians, and what the paper says beside what was found. This is `results.json`.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use haul_report::machine::Machine;
 use haul_report::stats::median;
@@ -189,10 +190,12 @@ impl Results {
         } else {
             ""
         };
-        format!(
-            "medians of {} interleaved runs of {} ms each{quick}",
-            self.repeat, self.time_ms
-        )
+        let runs = match self.repeat {
+            1 => "single runs".into(),
+            more => format!("medians of {more} interleaved runs"),
+        };
+        let time = Duration::from_millis(self.time_ms);
+        format!("{runs} of {time:?} each{quick}")
     }
 
     /// All of it as text.
