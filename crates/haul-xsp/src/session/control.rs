@@ -179,8 +179,10 @@ impl Session {
         }
     }
 
-    fn on_open(&mut self, open: SessOpen) {
+    fn on_open(&mut self, mut open: SessOpen) {
         self.state = State::Opening;
+        // Of this segment only.
+        self.early = std::mem::take(&mut open.chans);
         self.open = open.clone();
         self.events.push_back(Event::OpenRequest(open));
     }
@@ -219,6 +221,7 @@ impl Session {
             resumable: self.open.resumable,
             end_to_end,
             resumed: beyond.is_some_and(|ack| ack.resumed),
+            takes_chans: self.takes_early(segments.first()),
             keepalive_ms: millis(self.link.as_ref().map_or(0, |link| link.keepalive_ns)),
             lifetime_s: self.config.lifetime_ns / crate::time::SECOND_NS,
             segments,
@@ -236,6 +239,7 @@ impl Session {
             let (theirs, far) = (self.open.conns.clone(), self.ack.conns.clone());
             self.install(&far, &theirs);
         }
+        self.take_early();
         Ok(())
     }
 
@@ -318,6 +322,7 @@ impl Session {
                 let (own, far) = (self.open.conns.clone(), ack.conns.clone());
                 self.install(&own, &far);
             }
+            self.expect_early(&ack);
             self.ack = ack.clone();
             self.events.push_back(Event::Opened(ack));
             return Ok(());
