@@ -7,10 +7,8 @@
 
 mod common;
 
-use haul_xsp::wire::{AuthMethod, ChanParams, HEADER_LEN, Header, NackStatus, Params, Pdu, Proto};
-use haul_xsp::{
-    AuthConfig, ChanId, Error, Event, Session, SessionConfig, SessionId, SharedKey, Time,
-};
+use haul_xsp::wire::{AuthMethod, HEADER_LEN, Header, Pdu};
+use haul_xsp::{AuthConfig, Error, Event, Session, SessionConfig, SessionId, SharedKey, Time};
 
 use common::{open, tcp};
 
@@ -83,97 +81,6 @@ fn a_session_is_open_after_as_few_round_trips_as_its_proofs_need() {
     assert_eq!(round_trips(&all), 2);
     // It must be known which is chosen.
     assert_eq!(round_trips(&[AuthMethod::Tls, AuthMethod::Anonymous]), 2);
-}
-
-fn chan(proto: Proto) -> ChanParams {
-    ChanParams {
-        chan: ChanId(0),
-        proto,
-        role: 0,
-        params: Params::default(),
-        endpoints: Vec::new(),
-        cookie: None,
-    }
-}
-
-/// A session that asks for two channels of this kind with its first words, and what its acceptor is told.
-fn with_channels(proto: Proto) -> ([Session; 2], Vec<Event>) {
-    let config = || config(&[AuthMethod::Anonymous], None);
-    let mut way = open(1, true);
-    way.chans = vec![chan(proto); 2];
-    let mut opener = Session::open(config(), NOW, SessionId([7; 16]), way, [1; 32]).unwrap();
-    let mut acceptor = Session::accept(config(), NOW, [2; 32]).unwrap();
-    carry(&mut opener, &mut acceptor).unwrap();
-    acceptor.accept_session(NOW, None, Some([1; 56])).unwrap();
-    let events = std::iter::from_fn(|| acceptor.poll_event()).collect();
-    ([opener, acceptor], events)
-}
-
-#[test]
-fn channels_are_agreed_on_along_with_the_session() {
-    let ([mut opener, mut acceptor], events) = with_channels(Proto::Tcp);
-    let Some(Event::OpenRequest(asked)) = events.first() else {
-        panic!("{events:?}");
-    };
-    // The next segment has channels of its own.
-    assert!(asked.chans.is_empty());
-    assert_eq!(events.len(), 3);
-    for event in &events[1..] {
-        let Event::ChanRequest(params) = event else {
-            panic!("{event:?}");
-        };
-        acceptor.accept_chan(params.clone()).unwrap();
-    }
-    carry(&mut acceptor, &mut opener).unwrap();
-    assert!(matches!(opener.poll_event(), Some(Event::Opened(_))));
-    let asked = [(); 2].map(|()| opener.open_chan(chan(Proto::Tcp)).unwrap());
-    assert_eq!(asked, [ChanId(1), ChanId(2)]);
-    for expected in asked {
-        let Some(Event::ChanUp(params)) = opener.poll_event() else {
-            panic!("no channel {expected:?}");
-        };
-        assert_eq!(params.chan, expected);
-        assert!(opener.is_chan_up(expected) && params.cookie.is_some());
-    }
-    // Nothing was asked for twice, and who wants more asks.
-    let said = carry(&mut opener, &mut acceptor).unwrap();
-    assert!(!said.iter().any(|pdu| matches!(pdu, Pdu::ChanOpen(_))));
-    assert_eq!(opener.open_chan(chan(Proto::Tcp)).unwrap(), ChanId(3));
-    let said = carry(&mut opener, &mut acceptor).unwrap();
-    assert!(matches!(said.as_slice(), [Pdu::ChanOpen(_)]), "{said:?}");
-}
-
-#[test]
-fn channels_of_another_kind_than_was_agreed_on_are_asked_for_later() {
-    let ([mut opener, mut acceptor], events) = with_channels(Proto::Udt);
-    assert!(
-        matches!(events.as_slice(), [Event::OpenRequest(_)]),
-        "{events:?}"
-    );
-    carry(&mut acceptor, &mut opener).unwrap();
-    let chan = opener.open_chan(chan(Proto::Udt)).unwrap();
-    let said = carry(&mut opener, &mut acceptor).unwrap();
-    let asks = |pdu: &Pdu| matches!(pdu, Pdu::ChanOpen(params) if params.chan == chan);
-    assert!(said.iter().any(asks), "{said:?}");
-    let asked = |event: &Event| matches!(event, Event::ChanRequest(_));
-    assert!(std::iter::from_fn(|| acceptor.poll_event()).any(|event| asked(&event)));
-}
-
-#[test]
-fn a_channel_that_nobody_waited_for_is_not_handed_out_later() {
-    let ([mut opener, mut acceptor], events) = with_channels(Proto::Tcp);
-    for event in events {
-        if let Event::ChanRequest(params) = event {
-            acceptor.accept_chan(params).unwrap();
-        }
-    }
-    carry(&mut acceptor, &mut opener).unwrap();
-    while opener.poll_event().is_some() {}
-    opener.close_chan(ChanId(1), NackStatus::Done).unwrap();
-    for expected in [3, 4] {
-        let chan = opener.open_chan(chan(Proto::Tcp)).unwrap();
-        assert_eq!(chan, ChanId(expected));
-    }
 }
 
 #[test]

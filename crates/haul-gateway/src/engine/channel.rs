@@ -21,34 +21,6 @@ const LOSSES_MAX: u32 = 3;
 /// But one that has lasted so long before is not, ns.
 const LASTING_NS: u64 = 60 * SECOND_NS;
 
-/// The channels that are tried first, to be asked for along with the session.
-pub(super) fn first(
-    offered: &[ChannelKind],
-    streams: u16,
-    rate_bps: Option<u64>,
-) -> Vec<ChanParams> {
-    let lanes = streams.clamp(1, LANES_MAX);
-    let kinds = offered.first().into_iter();
-    kinds
-        .flat_map(|kind| vec![params(*kind, lanes, rate_bps); usize::from(lanes)])
-        .collect()
-}
-
-fn params(kind: ChannelKind, lanes: u16, rate_bps: Option<u64>) -> ChanParams {
-    ChanParams {
-        chan: ChanId(0),
-        proto: proto(kind),
-        role: 0,
-        params: Params {
-            streams: Some(lanes),
-            rate_bps,
-            ..Params::default()
-        },
-        endpoints: Vec::new(),
-        cookie: None,
-    }
-}
-
 /// What the end that opened a segment tries, the best first.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
@@ -128,8 +100,20 @@ impl Attempts {
             .map_err(|Lost(why)| why)?;
         self.asked.clear();
         for _ in 0..self.lanes {
+            let params = ChanParams {
+                chan: ChanId(0),
+                proto: proto(kind),
+                role: 0,
+                params: Params {
+                    streams: Some(self.lanes),
+                    rate_bps: self.rate_bps,
+                    ..Params::default()
+                },
+                endpoints: Vec::new(),
+                cookie: None,
+            };
             let chan = session
-                .open_chan(params(kind, self.lanes, self.rate_bps))
+                .open_chan(params)
                 .map_err(|error| error.to_string())?;
             self.asked.push(chan);
         }

@@ -172,19 +172,17 @@ impl Worker {
         let mut worker = Self::new(Arc::clone(house), Role::Opener, shape).map_err(text)?;
         worker.class.clone_from(&route.class);
         worker.take_memory(true)?;
-        let first = route.via.first().ok_or("a route without gateways")?;
-        let offered = first.channels().unwrap_or(&route.channels);
         let open = SessOpen {
             resumable: true,
             end_to_end: route.end_to_end,
             hops,
-            chans: channel::first(offered, route.streams, worker.shape.rate_bps),
             ..SessOpen::default()
         };
         let session = SessionId(haul_io::random::bytes().map_err(text)?);
+        let first = route.via.first().ok_or("a route without gateways")?;
         worker.dials[0] = Dial {
             hop: Shown(first.gateway().endpoint()).to_string(),
-            offered: offered.to_vec(),
+            offered: first.channels().unwrap_or(&route.channels).to_vec(),
             streams: route.streams,
             key: route.key.clone(),
             ..Dial::default()

@@ -1,10 +1,10 @@
 //! Data channels of a segment: agreed on here, connected by the engine, which shows the cookie.
 
-use super::{Event, Session, State};
+use super::{Event, Session};
 use crate::ChanId;
 use crate::auth::same;
 use crate::error::{Error, Misbehaviour, Misuse};
-use crate::wire::{ChanParams, EARLY_CHANS_MAX, NackStatus, Pdu, ProtoOffer, SessAck};
+use crate::wire::{ChanParams, NackStatus, Pdu};
 
 #[derive(Debug)]
 pub(super) struct Chan {
@@ -28,88 +28,17 @@ enum Phase {
 const BY_ACCEPTOR: u32 = 1 << 31;
 
 impl Session {
-    // Channels that are asked for along with the session (SESS_OPEN).
-
-    /// They get the first numbers.
-    pub(super) fn numbered(&mut self, mut early: Vec<ChanParams>) -> Vec<ChanParams> {
-        early.truncate(EARLY_CHANS_MAX.min(self.config.chans_max));
-        for params in &mut early {
-            (params.chan, params.cookie) = (ChanId(self.next_chan), None);
-            self.next_chan += 1;
-        }
-        early
-    }
-
-    /// Whether the peer's count as asked for, with what was agreed on for the segment. If not, it asks when the session is open.
-    pub(super) fn takes_early(&mut self, agreed: Option<&ProtoOffer>) -> bool {
-        let is_agreed =
-            |params: &ChanParams| agreed.is_some_and(|agreed| agreed.proto == params.proto);
-        let is_theirs = |(number, params): (u32, &ChanParams)| params.chan.0 == number;
-        let fits = self.early.len() <= self.config.chans_max
-            && self.early.iter().all(is_agreed)
-            && (1..).zip(&self.early).all(is_theirs);
-        if !fits {
-            self.early.clear();
-        }
-        !self.early.is_empty()
-    }
-
-    /// The session is open: they are asked for.
-    pub(super) fn take_early(&mut self) {
-        for params in std::mem::take(&mut self.early) {
-            let phase = Phase::Asked;
-            self.chans.insert(
-                params.chan,
-                Chan {
-                    params: params.clone(),
-                    phase,
-                },
-            );
-            self.events.push_back(Event::ChanRequest(params));
-        }
-    }
-
-    /// The session is open: what the acceptor has taken will be answered.
-    pub(super) fn expect_early(&mut self, ack: &SessAck) {
-        if !ack.takes_chans {
-            self.early.clear();
-        }
-        for params in &self.early {
-            let (params, phase) = (params.clone(), Phase::Asking);
-            self.chans.insert(params.chan, Chan { params, phase });
-        }
-    }
-
-    /// The engine has heard what has become of it, or wants it no more.
-    pub(super) fn forget_early(&mut self, chan: ChanId) {
-        self.early.retain(|early| early.chan != chan);
-    }
-
-    /// Asks for a data channel; `chan` of `params` is chosen here. One that was asked for along with the session is not asked for
-    /// again.
+    /// Asks for a data channel; `chan` of `params` is chosen here.
     ///
     /// # Errors
     /// The session is not open, or has too many channels.
     pub fn open_chan(&mut self, mut params: ChanParams) -> Result<ChanId, Misuse> {
-        params.cookie = None;
-        let is_it = |early: &ChanParams| {
-            let chan = early.chan;
-            *early
-                == ChanParams {
-                    chan,
-                    ..params.clone()
-                }
-        };
-        if self.state == State::Open
-            && let Some(index) = self.early.iter().position(is_it)
-        {
-            return Ok(self.early.remove(index).chan);
-        }
         if self.chans.len() >= self.config.chans_max {
             return Err(Misuse::Full);
         }
         let side = if self.is_opener { 0 } else { BY_ACCEPTOR };
         params.chan = ChanId(self.next_chan | side);
+        params.cookie = None;
         self.tell(&Pdu::ChanOpen(params.clone()))?;
         self.next_chan = (self.next_chan + 1) & !BY_ACCEPTOR;
         let chan = params.chan;
@@ -202,7 +131,6 @@ impl Session {
     /// There is none.
     pub fn close_chan(&mut self, chan: ChanId, reason: NackStatus) -> Result<(), Misuse> {
         self.chans.remove(&chan).ok_or(Misuse::NoRequest)?;
-        self.forget_early(chan);
         self.tell(&Pdu::ChanClose { chan, reason })
     }
 

@@ -179,10 +179,8 @@ impl Session {
         }
     }
 
-    fn on_open(&mut self, mut open: SessOpen) {
+    fn on_open(&mut self, open: SessOpen) {
         self.state = State::Opening;
-        // Of this segment only.
-        self.early = std::mem::take(&mut open.chans);
         self.open = open.clone();
         self.events.push_back(Event::OpenRequest(open));
     }
@@ -221,7 +219,6 @@ impl Session {
             resumable: self.open.resumable,
             end_to_end,
             resumed: beyond.is_some_and(|ack| ack.resumed),
-            takes_chans: self.takes_early(segments.first()),
             keepalive_ms: millis(self.link.as_ref().map_or(0, |link| link.keepalive_ns)),
             lifetime_s: self.config.lifetime_ns / crate::time::SECOND_NS,
             segments,
@@ -239,7 +236,6 @@ impl Session {
             let (theirs, far) = (self.open.conns.clone(), self.ack.conns.clone());
             self.install(&far, &theirs);
         }
-        self.take_early();
         Ok(())
     }
 
@@ -322,7 +318,6 @@ impl Session {
                 let (own, far) = (self.open.conns.clone(), ack.conns.clone());
                 self.install(&own, &far);
             }
-            self.expect_early(&ack);
             self.ack = ack.clone();
             self.events.push_back(Event::Opened(ack));
             return Ok(());

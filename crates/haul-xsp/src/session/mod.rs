@@ -16,7 +16,7 @@ use crate::bag::{Breach, Consumer, ConsumerConfig, Producer, ProducerConfig};
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::{SECOND_NS, Time};
 use crate::wire::{
-    BODY_MAX, ChanParams, HOPS_MAX, Hop, NackStatus, Pdu, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
+    BODY_MAX, HOPS_MAX, Hop, NackStatus, Pdu, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
 };
 use crate::{ChanId, ConnId, SessionId};
 
@@ -122,9 +122,6 @@ pub struct Session {
     next_conn: u32,
     chans: BTreeMap<ChanId, Chan>,
     next_chan: u32,
-    /// Channels that were asked for along with the session: at its opener those whose answer the engine has not
-    /// heard, and that it has not asked for yet.
-    early: Vec<ChanParams>,
     producer: Producer,
     consumer: Consumer,
     events: VecDeque<Event>,
@@ -159,9 +156,7 @@ impl Session {
         open.keepalive_ms = millis(config.keepalive_ns);
         let mut session = Self::new(config, true, seed, open.end_to_end)?;
         session.id = id;
-        session.early = session.numbered(std::mem::take(&mut open.chans));
         session.open = open.clone();
-        open.chans.clone_from(&session.early);
         session.asked = Asked::Open(open);
         session.connect(now);
         Ok(session)
@@ -207,7 +202,6 @@ impl Session {
             next_conn: 1,
             chans: BTreeMap::new(),
             next_chan: 1,
-            early: Vec::new(),
             producer,
             consumer,
             events: VecDeque::new(),
@@ -307,7 +301,6 @@ impl Session {
         self.consumer.suspend();
         self.producer.suspend();
         self.chans.clear();
-        self.early.clear();
         self.events.push_back(Event::Suspended);
     }
 
@@ -376,14 +369,7 @@ impl Session {
     /// What has happened.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.reap();
-        let event = self.events.pop_front()?;
-        match &event {
-            Event::ChanUp(ChanParams { chan, .. })
-            | Event::ChanRefused { chan, .. }
-            | Event::ChanClosed(chan) => self.forget_early(*chan),
-            _ => {}
-        }
-        Some(event)
+        self.events.pop_front()
     }
 
     /// When to call [`Self::handle_timeout`], and to poll for slabs and reads.

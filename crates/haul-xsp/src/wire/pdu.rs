@@ -27,9 +27,6 @@ const TLV_PATH_RULE: u16 = 9;
 const TLV_CONNS: u16 = 0x30;
 const TLV_COUNTERS: u16 = 0x31;
 const TLV_HOP_INDEX: u16 = 0x32;
-const TLV_CHAN: u16 = 0x33;
-/// Channels that may be asked for along with a session.
-pub const EARLY_CHANS_MAX: usize = 16;
 
 /// SESS_OPEN: wants a session over hops.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,8 +49,6 @@ pub struct SessOpen {
     pub ticket: Option<[u8; TICKET_LEN]>,
     /// With a ticket: what of each connection has been delivered at the asker's end.
     pub conns: Vec<ConnState>,
-    /// Data channels that are wanted of the segment, if their protocol is agreed on.
-    pub chans: Vec<ChanParams>,
 }
 
 /// SESS_ACK: the session is open.
@@ -65,8 +60,6 @@ pub struct SessAck {
     pub end_to_end: bool,
     /// It was open before, and goes on.
     pub resumed: bool,
-    /// The channels of SESS_OPEN count as asked for.
-    pub takes_chans: bool,
     /// Time between signs of life, ms.
     pub keepalive_ms: u32,
     /// How long it outlives a control connection, s.
@@ -637,9 +630,6 @@ fn emit_open(out: &mut Writer, open: &SessOpen) {
         });
     }
     emit_conns(out, &open.conns);
-    for chan in open.chans.iter().take(EARLY_CHANS_MAX) {
-        out.tlv(TLV_CHAN, |out| emit_chan(out, chan));
-    }
 }
 
 fn parse_open(r: &mut Reader<'_>) -> Result<SessOpen, ParseError> {
@@ -665,10 +655,6 @@ fn parse_open(r: &mut Reader<'_>) -> Result<SessOpen, ParseError> {
                 tlv.value.end()?;
             }
             TLV_CONNS => parse_conns(&mut tlv.value, &mut open.conns)?,
-            TLV_CHAN if open.chans.len() == EARLY_CHANS_MAX => {
-                return Err(ParseError::TooMany("channels"));
-            }
-            TLV_CHAN => open.chans.push(parse_chan(&mut tlv.value)?),
             _ => tlv.unknown()?,
         }
     }
@@ -679,10 +665,8 @@ fn parse_open(r: &mut Reader<'_>) -> Result<SessOpen, ParseError> {
 }
 
 fn emit_ack(out: &mut Writer, ack: &SessAck) {
-    let flags = u32::from(ack.resumable)
-        | u32::from(ack.end_to_end) << 1
-        | u32::from(ack.resumed) << 3
-        | u32::from(ack.takes_chans) << 4;
+    let flags =
+        u32::from(ack.resumable) | u32::from(ack.end_to_end) << 1 | u32::from(ack.resumed) << 3;
     out.u32(flags).u32(ack.keepalive_ms).u64(ack.lifetime_s);
     ack.segments
         .iter()
@@ -702,7 +686,6 @@ fn parse_ack(r: &mut Reader<'_>) -> Result<SessAck, ParseError> {
         resumable: flags & 1 != 0,
         end_to_end: flags & 2 != 0,
         resumed: flags & 8 != 0,
-        takes_chans: flags & 16 != 0,
         keepalive_ms: r.u32()?,
         lifetime_s: r.u64()?,
         ..SessAck::default()

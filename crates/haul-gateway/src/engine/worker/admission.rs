@@ -3,7 +3,6 @@
 use haul_xsp::wire::{NackStatus, SessOpen};
 use haul_xsp::{Admission, ResumeRequest, Session, SessionConfig, SessionId, Time};
 
-use super::super::channel;
 use super::super::half::kind;
 use super::{Body, Dial, Worker};
 use crate::control::Control;
@@ -95,13 +94,10 @@ impl Worker {
         if let Some(session) = self.body.session(0) {
             session.set_relay();
         }
-        let dial = &self.dials[1];
-        let chans = channel::first(&dial.offered, dial.streams, self.shape.rate_bps);
         self.wanted = Some((
             id,
             SessOpen {
                 hop_index: hop,
-                chans,
                 ..open
             },
         ));
