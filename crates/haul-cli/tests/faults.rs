@@ -386,8 +386,8 @@ fn an_idle_connection_costs_little_at_each_gateway() {
     for ((which, counts), before) in gateways.iter().zip(before) {
         let each = counts.resident().saturating_sub(before) / IDLE;
         println!("{which}: {each} octets of memory for each idle connection");
-        // A page of the ring, one of the arena, and what is its own.
-        assert!(each <= 16 << 10, "{which}: {each} octets");
+        // A part of a page of the ring, one of the arena, and what is its own.
+        assert!(each <= 8 << 10, "{which}: {each} octets");
         assert!(counts.descriptors() >= IDLE);
     }
     for stream in idle.iter().step_by(100) {
@@ -425,7 +425,15 @@ fn ten_thousand_connections_that_come_and_go_leave_nothing() {
     };
     let gateways = [Counts(&near), Counts(&far)];
     let counts = |counts: &Counts<'_>| (counts.descriptors(), counts.threads());
-    // By then nearly all of ring and arena has been touched.
+    // So that all of ring and arena has been touched: programs that send and take nothing back.
+    let greedy: Vec<TcpStream> = (0..4).map(|_| connect(door)).collect();
+    let soon = Some(Duration::from_millis(400));
+    for stream in &greedy {
+        stream.set_write_timeout(soon).unwrap();
+        let mut writer: &TcpStream = stream;
+        while writer.write(&[1; 65_536]).is_ok() {}
+    }
+    drop(greedy);
     run(2 * ROUNDS);
     let settle = || gateways.each_ref().map(counts);
     // The last ones may not be forgotten yet.

@@ -12,6 +12,8 @@ use crate::tls::{TlsContext, explain};
 
 /// Octets that wait to be sent. Beyond, nothing more is to be put in.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
+/// Octets that go together.
+const PIECE_BYTES: usize = 1_024;
 /// Octets that are read and thrown away when TLS has failed: a close with octets unread is a reset, which overtakes the alert.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
 /// What binds proofs of keys to a connection (RFC 5705, RFC 8446 §7.5).
@@ -143,10 +145,13 @@ impl Control {
         self.queued < QUEUE_BYTES_MAX
     }
 
-    /// Puts octets behind those that wait.
+    /// Puts octets behind those that wait. What is little goes together, in one packet and one record.
     pub(crate) fn push(&mut self, octets: Vec<u8>) {
         self.queued += octets.len();
-        self.out.push_back(octets);
+        match self.out.back_mut() {
+            Some(last) if last.len() + octets.len() <= PIECE_BYTES => last.extend(octets),
+            _ => self.out.push_back(octets),
+        }
     }
 
     /// Sends what there is room for; whether nothing waits for room. Until it is ready, what was put in waits for the peer.

@@ -192,6 +192,19 @@ impl Handshake {
         self.step == Step::Done
     }
 
+    /// Whether the opener may say what it wants though it has not heard all: the peer takes it only when it has taken the method,
+    /// or the proof, that was said before.
+    pub(crate) fn may_ask(&self, config: &AuthConfig) -> bool {
+        match (self.step, config.methods.as_slice()) {
+            // Nothing else can be chosen, and nothing is left to be proved.
+            (Step::Methods, [AuthMethod::Anonymous | AuthMethod::Tls | AuthMethod::Ssh]) => {
+                self.is_opener
+            }
+            (Step::Proof, _) => self.is_opener,
+            _ => false,
+        }
+    }
+
     /// Who the peer has proved to be; `None` if nobody asked.
     pub(crate) fn identity(&self) -> Option<&str> {
         self.identity.as_deref()

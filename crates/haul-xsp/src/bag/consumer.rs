@@ -29,7 +29,7 @@ const TRIES_MAX: u8 = 8;
 pub struct ConsumerConfig {
     /// Octets of memory for what arrives, a power of two. Credits never promise more.
     pub arena_bytes: u64,
-    /// Least extent of it, a power of two: what an idle connection is promised.
+    /// Least extent of it, a power of two. A connection begins with one of a quarter of that, and another.
     pub extent_bytes_min: u64,
     /// Largest extent, a power of two.
     pub extent_bytes_max: u64,
@@ -37,7 +37,7 @@ pub struct ConsumerConfig {
     pub window_slabs: u16,
     /// Records in them, all together.
     pub records_max: usize,
-    /// Connections that there may be: for each a least extent is kept, the rest is for whoever needs it.
+    /// Connections that there may be: for each a first extent is kept, the rest is for whoever needs it.
     pub conns_max: usize,
     /// Who moves the octets.
     pub mode: Mode,
@@ -203,7 +203,7 @@ impl Consumer {
         let least = config.extent_bytes_min.next_power_of_two();
         let bytes = config.arena_bytes.next_power_of_two().max(least);
         let mut consumer = Self {
-            arena: Arena::new(bytes, least),
+            arena: Arena::new(bytes, least, config.conns_max),
             conns: BTreeMap::new(),
             slabs: VecDeque::new(),
             first: SlabSeq(0),
@@ -243,7 +243,7 @@ impl Consumer {
 
     pub(crate) fn open(&mut self, conn: ConnId, from: u64) {
         let share = self.arena.free_bytes() / WINDOW_START_SHARE;
-        let window = share.min(WINDOW_START_MAX).max(self.arena.least());
+        let window = share.min(WINDOW_START_MAX).max(self.arena.least()) + self.arena.first_bytes();
         self.conns.insert(conn, Rx::new(from, window));
         self.grant(conn);
     }
@@ -291,31 +291,30 @@ impl Consumer {
         }
     }
 
-    /// Promises more to a connection: up to its window, no more than [`FREE_GAIN`] times what is free, so that nobody can have it
-    /// all (dynamic thresholds, Choudhury and Hahne 1998), and never what another needs for its first extent: else, over several hops,
-    /// each could wait for memory that the other has.
+    /// Promises more to a connection: up to its window, and no more than [`FREE_GAIN`] times what is free, so that nobody can have it
+    /// all (dynamic thresholds, Choudhury and Hahne 1998). It begins with one of the first extents, and has one again where it has
+    /// nothing and there is nothing else. They are for nothing else: else, over several hops, each could wait for memory that
+    /// the other has.
     fn grant(&mut self, conn: ConnId) {
         while let Some(rx) = self.conns.get(&conn).filter(|rx| rx.is_open()) {
-            let (promised, window) = (rx.promised(), rx.window);
+            let (promised, window, is_new) = (rx.promised(), rx.window, rx.is_new());
             let (free, least) = (self.arena.free_bytes(), self.arena.least());
             let most = window.min((free * FREE_GAIN).max(least));
             if promised >= window {
                 return;
             }
             let want = (most / 4).clamp(least, self.config.extent_bytes_max);
+            // As long as extents are.
+            let want = 1 << want.ilog2();
             // A small extent costs a read of its own: what was given back gathers until it is worth one.
             if promised > 0 && most == window && most - promised < want {
                 return;
             }
-            let spare = free.saturating_sub(self.owed(want));
-            // The first extent is there for everybody, but only the least.
-            let want = if promised == 0 && spare < want {
-                least
-            } else {
-                want
-            };
-            let may = promised < most && (promised == 0 || spare >= want);
-            let taken = may.then(|| self.arena.take(want)).flatten();
+            let first = (promised == 0 && (is_new || free < want)).then(|| self.arena.take_first());
+            let may = promised == 0 || promised < most && free >= want;
+            let taken = first
+                .flatten()
+                .or_else(|| may.then(|| self.arena.take(want)).flatten());
             let Some(rx) = self.conns.get_mut(&conn) else {
                 return;
             };
@@ -342,18 +341,6 @@ impl Consumer {
                 )),
             }
         }
-    }
-
-    /// Octets that connections without any memory need for their first extent, those that are yet to come included; counted
-    /// only where that could matter.
-    fn owed(&self, want: u64) -> u64 {
-        let least = self.arena.least();
-        let all = self.config.conns_max as u64;
-        if self.arena.free_bytes() >= want + least * all {
-            return 0;
-        }
-        let served = self.conns.values().filter(|rx| rx.promised() > 0);
-        least * all.saturating_sub(served.count() as u64)
     }
 
     /// The application wants nothing more of a stream: what comes is dropped.

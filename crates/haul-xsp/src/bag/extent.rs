@@ -10,19 +10,50 @@ pub(crate) struct Arena {
     free: Vec<BTreeSet<u64>>,
     free_bytes: u64,
     bytes: u64,
+    firsts: Firsts,
+}
+
+/// What each connection begins with: small extents side by side behind all others, so that connections that have moved little
+/// share pages.
+#[derive(Debug)]
+struct Firsts {
+    /// Where they begin; they go on to the end of the arena.
+    from: u64,
+    len: u64,
+    /// From here on none has been taken yet.
+    fresh: u64,
+    /// Those that were given back.
+    given: BTreeSet<u64>,
 }
 
 impl Arena {
-    /// An arena of `bytes`, in extents of at least `least`: both powers of two, `least <= bytes`.
-    pub(crate) fn new(bytes: u64, least: u64) -> Self {
-        let orders = (bytes / least).ilog2() as usize + 1;
-        let mut free = vec![BTreeSet::new(); orders];
-        free[orders - 1].insert(0);
+    /// An arena of `bytes`, in extents of at least `least`: both powers of two, `least <= bytes`. For each of `conns` connections
+    /// there is a quarter of a least one beside, as far as that is no more than a quarter of it all.
+    pub(crate) fn new(bytes: u64, least: u64, conns: usize) -> Self {
+        let len = least / 4;
+        let apart = len.saturating_mul((conns as u64).next_power_of_two());
+        let apart = apart.max(least).min(bytes / 4);
+        let apart = if len > 0 && apart >= least { apart } else { 0 };
+        let from = bytes - apart;
+        let mut free = vec![BTreeSet::new(); (bytes / least).ilog2() as usize + 1];
+        let mut at = 0;
+        while at < from {
+            // Halves of what is left, down to the one that is set apart.
+            let size = if apart == 0 { bytes } else { (bytes - at) / 2 };
+            free[(size / least).ilog2() as usize].insert(at);
+            at += size;
+        }
         Self {
             least,
             free,
-            free_bytes: bytes,
+            free_bytes: from,
             bytes,
+            firsts: Firsts {
+                from,
+                len,
+                fresh: from,
+                given: BTreeSet::new(),
+            },
         }
     }
 
@@ -36,6 +67,36 @@ impl Arena {
 
     pub(crate) const fn least(&self) -> u64 {
         self.least
+    }
+
+    /// Octets that are taken.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let Firsts {
+            from,
+            len,
+            fresh,
+            ref given,
+        } = self.firsts;
+        from - self.free_bytes + (fresh - from) - len * given.len() as u64
+    }
+
+    /// How long a connection's first extent is.
+    pub(crate) const fn first_bytes(&self) -> u64 {
+        self.firsts.len
+    }
+
+    /// What a connection begins with. There is one for each, if there is room for them at all.
+    pub(crate) fn take_first(&mut self) -> Option<(u64, u64)> {
+        let firsts = &mut self.firsts;
+        let at = match firsts.given.pop_first() {
+            Some(at) => at,
+            None if firsts.fresh < self.bytes => {
+                firsts.fresh += firsts.len;
+                firsts.fresh - firsts.len
+            }
+            None => return None,
+        };
+        Some((at, firsts.len))
     }
 
     /// An extent of at most `want` octets, the largest that there is; `None` if there is not even the least.
@@ -55,8 +116,12 @@ impl Arena {
         Some((at, len))
     }
 
-    /// Gives back what `take` gave.
+    /// Gives back what `take` or `take_first` gave.
     pub(crate) fn give(&mut self, mut at: u64, len: u64) {
+        if at >= self.firsts.from {
+            self.firsts.given.insert(at);
+            return;
+        }
         self.free_bytes += len;
         let mut order = (len / self.least).ilog2() as usize;
         while order + 1 < self.free.len() {
@@ -81,7 +146,8 @@ mod tests {
 
     #[test]
     fn extents_never_overlap_and_all_come_together_again() {
-        let mut arena = Arena::new(1 << 16, 1 << 10);
+        // The last least extent is for the firsts of up to four connections.
+        let (mut arena, whole) = (Arena::new(1 << 16, 1 << 10, 4), (1 << 16) - (1 << 10));
         let (mut taken, mut state) = (Vec::<(u64, u64)>::new(), 7_u64);
         for _ in 0..20_000 {
             state = state
@@ -93,7 +159,7 @@ mod tests {
                     assert_eq!(arena.free_bytes(), 0);
                     continue;
                 };
-                assert!(at.is_multiple_of(len) && at + len <= 1 << 16);
+                assert!(at.is_multiple_of(len) && at + len <= whole);
                 assert!(taken.iter().all(|(a, l)| at + len <= *a || a + l <= at));
                 taken.push((at, len));
             } else if !taken.is_empty() {
@@ -102,9 +168,49 @@ mod tests {
                 arena.give(at, len);
             }
             let used: u64 = taken.iter().map(|(_, len)| len).sum();
-            assert_eq!(arena.free_bytes() + used, 1 << 16);
+            assert_eq!(
+                (arena.free_bytes() + used, arena.used_bytes()),
+                (whole, used)
+            );
         }
         taken.into_iter().for_each(|(at, len)| arena.give(at, len));
-        assert_eq!(arena.take(1 << 16), Some((0, 1 << 16)));
+        let halves = std::iter::from_fn(|| arena.take(1 << 16));
+        assert!(
+            halves
+                .map(|(_, len)| len)
+                .eq((10..16).rev().map(|bits| 1 << bits))
+        );
+    }
+
+    #[test]
+    fn first_extents_lie_side_by_side_and_there_is_one_for_each() {
+        let mut arena = Arena::new(1 << 20, 4 << 10, 100);
+        let firsts: Vec<(u64, u64)> = std::iter::from_fn(|| arena.take_first()).collect();
+        assert_eq!(firsts.len(), 128);
+        assert_eq!(arena.used_bytes(), 128 << 10);
+        assert_eq!(firsts[0], ((1 << 20) - (128 << 10), 1 << 10));
+        for (one, next) in firsts.iter().zip(&firsts[1..]) {
+            assert_eq!((one.0 + one.1, one.1), next.to_owned());
+        }
+        for (at, len) in [firsts[70], firsts[3]] {
+            arena.give(at, len);
+        }
+        assert_eq!(arena.used_bytes(), 126 << 10);
+        assert_eq!(arena.take_first(), Some(firsts[3]));
+        assert_eq!(arena.take_first(), Some(firsts[70]));
+        assert_eq!(arena.take_first(), None);
+        // Who needs more does not get it here.
+        while let Some((at, len)) = arena.take(4 << 10) {
+            assert!(at + len <= firsts[0].0);
+        }
+    }
+
+    #[test]
+    fn first_extents_take_no_more_than_a_quarter() {
+        let mut arena = Arena::new(64 << 10, 4 << 10, 16 << 10);
+        assert_eq!(std::iter::from_fn(|| arena.take_first()).count(), 16);
+        let mut arena = Arena::new(8 << 10, 4 << 10, 1);
+        assert_eq!(arena.take_first(), None);
+        assert_eq!(arena.take(8 << 10), Some((0, 8 << 10)));
     }
 }

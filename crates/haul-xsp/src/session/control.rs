@@ -28,21 +28,37 @@ pub fn negotiate(offers: &[ProtoOffer], have: &[ProtoOffer]) -> Option<ProtoOffe
 }
 
 impl Session {
-    /// The ends know each other: the opener says what it wants.
-    pub(super) fn authenticated(&mut self, _now: Time) {
-        let Some(link) = self.link.as_mut().filter(|link| link.handshake.is_done()) else {
+    /// A step of authentication has been taken. When the ends know each other the opener says what it wants, if not before.
+    pub(super) fn authenticated(&mut self) {
+        let Some(link) = &mut self.link else {
             return;
         };
-        link.clear();
-        if !self.is_opener {
-            self.id = link.session.unwrap_or(self.id);
-            return;
+        if link.handshake.is_done() {
+            link.clear();
+            if !self.is_opener {
+                self.id = link.session.unwrap_or(self.id);
+                return;
+            }
+            self.state = State::Opening;
         }
-        self.state = State::Opening;
+        self.ask();
+    }
+
+    /// The opener says what it wants, as soon as it may.
+    pub(super) fn ask(&mut self) {
+        let Some(link) = self.link.as_mut().filter(|link| !link.has_asked) else {
+            return;
+        };
+        let is_done = link.handshake.is_done();
         let pdu = match &self.asked {
-            Asked::Nothing => return,
-            Asked::Open(open) => Pdu::SessOpen(open.clone()),
-            Asked::Resume(ticket) => {
+            Asked::Open(open) if is_done => Pdu::SessOpen(open.clone()),
+            // A ticket is for nobody but who has proved to be its issuer's peer.
+            Asked::Open(open)
+                if open.ticket.is_none() && link.handshake.may_ask(&self.config.auth) =>
+            {
+                Pdu::SessOpen(open.clone())
+            }
+            Asked::Resume(ticket) if is_done => {
                 let (next, ticket, conns) = (self.consumer.next_slab(), *ticket, self.states());
                 Pdu::Resume {
                     next,
@@ -50,9 +66,10 @@ impl Session {
                     conns,
                 }
             }
+            _ => return,
         };
         if let Some(link) = &mut self.link {
-            link.send(&pdu);
+            link.ask(&pdu);
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) struct Link {
     last_in: Time,
     last_ping: Time,
     pub(super) keepalive_ns: u64,
+    /// What the opener wants has been said.
+    pub(super) has_asked: bool,
     /// The peer's clock in its last PING, to be echoed.
     pub(super) pong_due: Option<u64>,
     pub(super) began: Time,
@@ -50,6 +52,7 @@ impl Link {
             last_in: now,
             last_ping: now,
             keepalive_ns,
+            has_asked: false,
             pong_due: None,
             began: now,
         }
@@ -66,12 +69,24 @@ impl Link {
         self.out.push_back(octets);
     }
 
+    /// Says what the opener wants. No proof covers it, though the last may be still to come.
+    pub(super) fn ask(&mut self, pdu: &Pdu) {
+        let octets = self.number(pdu);
+        self.out.push_back(octets);
+        self.has_asked = true;
+    }
+
     pub(super) fn encode(&mut self, pdu: &Pdu) -> Vec<u8> {
-        let octets = pdu.emit(self.session.unwrap_or(SessionId([0; 16])), 0, self.seq_out);
-        self.seq_out = self.seq_out.wrapping_add(1);
+        let octets = self.number(pdu);
         if !self.handshake.is_done() {
             self.handshake.hear(true, &octets);
         }
+        octets
+    }
+
+    fn number(&mut self, pdu: &Pdu) -> Vec<u8> {
+        let octets = pdu.emit(self.session.unwrap_or(SessionId([0; 16])), 0, self.seq_out);
+        self.seq_out = self.seq_out.wrapping_add(1);
         octets
     }
 

@@ -229,6 +229,7 @@ impl Session {
         let mut link = self.new_link(now, Some(self.id), nonce);
         link.begin(&self.config.auth);
         self.link = Some(link);
+        self.ask();
     }
 
     // Inputs.
@@ -256,7 +257,7 @@ impl Session {
                 self.on_pdu(now, pdu)
             } else {
                 let result = link.authenticate(&self.config.auth, &pdu);
-                result.map(|()| self.authenticated(now))
+                result.map(|()| self.authenticated())
             };
             if let Err(error) = result {
                 return Err(self.fail(error));

@@ -111,6 +111,11 @@ impl Rx {
         self.end.is_none() && !self.discarded
     }
 
+    /// Nothing has been promised yet.
+    pub(super) const fn is_new(&self) -> bool {
+        self.credit == self.base
+    }
+
     /// Octets promised to the peer or occupied by it.
     pub(super) const fn promised(&self) -> u64 {
         self.credit - self.base - self.released

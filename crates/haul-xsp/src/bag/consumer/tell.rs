@@ -218,11 +218,8 @@ impl Consumer {
 
     /// Octets of the arena that are promised or occupied, and all.
     #[must_use]
-    pub const fn occupancy(&self) -> (u64, u64) {
-        (
-            self.arena.bytes() - self.arena.free_bytes(),
-            self.arena.bytes(),
-        )
+    pub fn occupancy(&self) -> (u64, u64) {
+        (self.arena.used_bytes(), self.arena.bytes())
     }
 
     pub(crate) fn is_idle(&self) -> bool {

@@ -8,6 +8,9 @@ use crate::{ConnId, RegionId};
 
 /// Least octets of a partition.
 const PARTITION_MIN: u64 = 4 << 10;
+/// But the first one of a connection whose first octets are so few is no longer than this, so that connections that have little to
+/// say share pages.
+const PARTITION_FIRST: u64 = 1 << 10;
 
 /// Memory to be filled now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +40,8 @@ struct Partition {
     /// `reserved <= left`
     left: u64,
     reserved: u64,
+    /// The first of its connection of late, and nothing is in it.
+    is_first: bool,
 }
 
 #[derive(Debug)]
@@ -106,7 +111,7 @@ impl Ring {
 
     fn cut(&mut self, conn: ConnId) -> Option<()> {
         let region = &self.regions[self.filling];
-        if region.held == 0 && region.open == 0 {
+        if region.cut > 0 && region.held == 0 && region.open == 0 {
             self.begin(self.filling);
         } else if self.room() == 0 {
             let n = self.regions.len();
@@ -117,6 +122,7 @@ impl Ring {
             self.close_region(self.filling);
             self.begin(next);
         }
+        let is_first = !self.users.contains_key(&conn);
         self.users.entry(conn).or_default().1 = self.generation;
         let share = self.region_bytes / self.users.len() as u64;
         let len = share.max(PARTITION_MIN).min(self.room());
@@ -129,6 +135,7 @@ impl Ring {
             at,
             left: len,
             reserved: 0,
+            is_first,
         };
         self.partitions.insert(conn, partition);
         Some(())
@@ -167,6 +174,10 @@ impl Ring {
     pub(super) fn commit(&mut self, conn: ConnId, len: u64) -> Option<Place> {
         let partition = self.partitions.get_mut(&conn)?;
         let len = len.min(std::mem::take(&mut partition.reserved));
+        if std::mem::take(&mut partition.is_first) {
+            self.shorten(conn, len);
+        }
+        let partition = self.partitions.get_mut(&conn)?;
         let place = Place {
             memory: Memory::Region(region_id(partition.region)),
             at: partition.at,
@@ -183,6 +194,28 @@ impl Ring {
             self.partitions.remove(&conn);
         }
         (len > 0).then_some(place)
+    }
+
+    /// The first `len` octets for a connection are about to be put into its partition: what they are too few for goes to others.
+    fn shorten(&mut self, conn: ConnId, len: u64) {
+        let Some(partition) = self.partitions.get_mut(&conn) else {
+            return;
+        };
+        let region = &mut self.regions[partition.region];
+        let is_last =
+            partition.region == self.filling && partition.at + partition.left == region.cut;
+        if !is_last || len > PARTITION_FIRST || partition.left <= PARTITION_FIRST {
+            return;
+        }
+        if len > 0 {
+            region.cut = partition.at + PARTITION_FIRST;
+            partition.left = PARTITION_FIRST;
+        } else {
+            region.cut = partition.at;
+            region.open -= 1;
+            self.partitions.remove(&conn);
+            self.users.remove(&conn);
+        }
     }
 
     /// The connection is gone. What was being filled for it is forgotten: the engine has stopped.
@@ -247,6 +280,42 @@ mod tests {
             ring.free(ConnId(4), place);
         }
         assert_eq!(lens.last(), Some(&32), "the others have gone quiet");
+    }
+
+    #[test]
+    fn connections_with_little_to_say_lie_side_by_side() {
+        let mut ring = Ring::new(3, 64 * KIB);
+        let mut say = |conn, len| {
+            ring.reserve(ConnId(conn), u64::MAX).unwrap();
+            ring.commit(ConnId(conn), len)
+                .map(|place| (place.at, place.len))
+        };
+        // Who says nothing has nothing.
+        assert_eq!(say(9, 0), None);
+        for conn in 0..4 {
+            assert_eq!(say(conn, 1), Some((u64::from(conn) * KIB, 1)));
+        }
+        assert_eq!(say(2, 10), Some((2 * KIB + 1, 10)));
+        // Who begins with more has its share.
+        assert_eq!(say(5, 2 * KIB), Some((4 * KIB, 2 * KIB)));
+        assert_eq!(say(5, 1), Some((6 * KIB, 1)));
+        // And so has who goes on.
+        assert_eq!(say(0, KIB - 1), Some((1, KIB - 1)));
+        let next = say(0, 4 * KIB).unwrap();
+        assert_eq!(next.1, 4 * KIB);
+        assert!(next.0 >= 4 * KIB + 64 * KIB / 5, "{next:?}");
+    }
+
+    #[test]
+    fn asking_for_nothing_again_and_again_forgets_nobody() {
+        let mut ring = Ring::new(3, 8 * KIB);
+        let place = fill(&mut ring, 1, u64::MAX).unwrap();
+        for _ in 0..20 {
+            ring.reserve(ConnId(2), u64::MAX).unwrap();
+            assert_eq!(ring.commit(ConnId(2), 0), None);
+        }
+        assert_eq!((ring.generation, ring.users.len()), (1, 1));
+        ring.free(ConnId(1), place);
     }
 
     #[test]
