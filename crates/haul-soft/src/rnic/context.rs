@@ -134,6 +134,11 @@ impl Rnic {
         self.engines.iter().any(|engine| engine.shard().is_due())
     }
 
+    /// Whether what arrives ends a [`Rnic::sleep`].
+    pub(super) fn has_one_shard(&self) -> bool {
+        self.engines.len() == 1
+    }
+
     /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has passed. With several shards
     /// their engines drive while this thread sleeps.
     pub(super) fn sleep(&self, signal: &Signal, timeout_ns: Option<u64>) -> io::Result<()> {
