@@ -134,9 +134,12 @@ impl Rnic {
         self.engines.iter().any(|engine| engine.shard().is_due())
     }
 
-    /// Whether what arrives ends a [`Rnic::sleep`].
-    pub(super) fn has_one_shard(&self) -> bool {
-        self.engines.len() == 1
+    /// Whether arrivals, which end a [`Rnic::sleep`], are all there is to wait for: driving first would find nothing else.
+    pub(super) fn only_listens(&self) -> bool {
+        match &self.engines[..] {
+            [engine] => engine.shard().only_listens(),
+            _ => false,
+        }
     }
 
     /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has passed. With several shards

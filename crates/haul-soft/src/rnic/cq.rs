@@ -300,7 +300,7 @@ impl CqOps for Cq {
             self.rnic.drive();
             return Ok(count + self.queue.pop(&mut out[count..]));
         }
-        if self.rnic.has_one_shard() {
+        if self.rnic.only_listens() {
             return self.doze_and_drive(out);
         }
         let (more, drive) = self.drive_and_poll(out)?;

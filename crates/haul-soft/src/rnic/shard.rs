@@ -351,6 +351,11 @@ impl Shard {
         result.map(|_| ())
     }
 
+    /// Whether there is one connection, with nothing to send.
+    pub(super) fn only_listens(&self) -> bool {
+        self.until_due() != Some(0) && lock(&self.only).is_some()
+    }
+
     /// Counts a thread that sleeps: on the only socket if there is one, or else on the poller.
     fn begin_sleep(&self) -> Option<Arc<Watched>> {
         let only = lock(&self.only);
