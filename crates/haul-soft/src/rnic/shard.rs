@@ -409,9 +409,10 @@ impl Shard {
                     self.stand_by();
                 }
                 self.stands_by.store(false, Ordering::SeqCst);
-                // What is due by somebody's post may be unknown to the one who sleeps.
-                let neglected =
-                    self.drives.load(Ordering::Relaxed) == seen && self.until_due() == Some(0);
+                // Who sleeps may not know what is due since another thread's post.
+                let neglected = self.drives.load(Ordering::Relaxed) == seen
+                    && self.until_due() == Some(0)
+                    && self.has_sleepers();
                 if self.armed.load(Ordering::SeqCst) == 0 && !neglected {
                     continue;
                 }
