@@ -56,9 +56,7 @@ fn main() {
         rate(&near, remote);
     }
     if wanted("lat") {
-        let ours = latency(&near);
-        let plain = plain_latency();
-        println!("latency, half round trip of 64 bytes: {ours:.2} us, TCP {plain:.2} us");
+        latency(&near);
     }
     near.qp.disconnect().expect("disconnect");
     peer.join().expect("the peer");
@@ -159,8 +157,15 @@ fn ping(end: &End) {
 }
 
 fn pong(end: &End) {
+    pong_by(end, Cq::poll);
+}
+
+/// How an end learns that the answer is there.
+type Look = fn(&Cq, &mut [WorkCompletion]) -> haul_verbs::Result<usize>;
+
+fn pong_by(end: &End, look: Look) {
     let mut out = [WorkCompletion::default()];
-    while end.cq.poll(&mut out).expect("completions") == 0 {}
+    while look(&end.cq, &mut out).expect("completions") == 0 {}
     assert_eq!(out[0].status, WcStatus::Success, "{:?}", end.qp.failure());
     let slot = out[0].wr_id;
     end.qp
@@ -174,41 +179,75 @@ fn barrier(end: &End) {
     pong(end);
 }
 
-const PINGS: usize = 100_000;
+/// Series of each kind, and round trips of each series: they take turns, so that all meet the same machine.
+const SERIES: usize = 20;
+const PINGS: usize = 2_000;
+/// Round trips before each series.
+const WARM_UP: usize = 200;
 
-fn latency(end: &End) -> f64 {
-    for _ in 0..1_000 {
-        barrier(end);
+/// Polling, waiting, and plain TCP that waits in its calls: half of the median round trip of each.
+fn latency(end: &End) {
+    let mut trips: [Vec<Duration>; 3] = std::array::from_fn(|_| Vec::new());
+    let mut plain = Plain::new();
+    for _ in 0..SERIES {
+        let [polled, waited, tcp] = &mut trips;
+        series(polled, || {
+            ping(end);
+            pong(end);
+        });
+        series(waited, || {
+            ping(end);
+            pong_by(end, |cq, out| cq.wait(out, None));
+        });
+        series(tcp, || plain.trip());
     }
-    let start = Instant::now();
-    for _ in 0..PINGS {
-        barrier(end);
-    }
-    start.elapsed().as_secs_f64() * 1e6 / (2 * PINGS) as f64
+    let [polled, waited, tcp] = trips.map(|mut trips| {
+        trips.sort_unstable();
+        trips[trips.len() / 2].as_secs_f64() * 1e6 / 2.0
+    });
+    println!(
+        "half of the median round trip of 64 bytes: polling {polled:.2} us, waiting {waited:.2} us, TCP {tcp:.2} us; \
+         {:.2} and {:.2} times TCP",
+        polled / tcp,
+        waited / tcp
+    );
 }
 
-fn plain_latency() -> f64 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listen");
-    let mut near = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
-    let (mut far, _) = listener.accept().expect("accept");
-    near.set_nodelay(true).expect("nodelay");
-    far.set_nodelay(true).expect("nodelay");
-    let peer = std::thread::spawn(move || {
-        let mut bytes = [0; 64];
-        while far.read_exact(&mut bytes).is_ok() {
-            far.write_all(&bytes).expect("write");
-        }
-    });
-    let mut bytes = [0; 64];
-    let start = Instant::now();
-    for _ in 0..PINGS {
-        near.write_all(&bytes).expect("write");
-        near.read_exact(&mut bytes).expect("read");
+fn series(trips: &mut Vec<Duration>, mut trip: impl FnMut()) {
+    for _ in 0..WARM_UP {
+        trip();
     }
-    let time = start.elapsed().as_secs_f64() * 1e6 / (2 * PINGS) as f64;
-    drop(near);
-    peer.join().expect("the peer");
-    time
+    for _ in 0..PINGS {
+        let start = Instant::now();
+        trip();
+        trips.push(start.elapsed());
+    }
+}
+
+/// A connection of plain TCP to a thread that answers.
+struct Plain(TcpStream);
+
+impl Plain {
+    fn new() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listen");
+        let near = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        let (mut far, _) = listener.accept().expect("accept");
+        near.set_nodelay(true).expect("nodelay");
+        far.set_nodelay(true).expect("nodelay");
+        std::thread::spawn(move || {
+            let mut bytes = [0; 64];
+            while far.read_exact(&mut bytes).is_ok() {
+                far.write_all(&bytes).expect("write");
+            }
+        });
+        Self(near)
+    }
+
+    fn trip(&mut self) {
+        let mut bytes = [0; 64];
+        self.0.write_all(&bytes).expect("write");
+        self.0.read_exact(&mut bytes).expect("read");
+    }
 }
 
 fn bandwidth(end: &End, remote: Remote) {

@@ -134,6 +134,14 @@ impl Rnic {
         self.engines.iter().any(|engine| engine.shard().is_due())
     }
 
+    /// Whether arrivals, which end a [`Rnic::sleep`], are all there is to wait for: driving first would find nothing else.
+    pub(super) fn only_listens(&self) -> bool {
+        match &self.engines[..] {
+            [engine] => engine.shard().only_listens(),
+            _ => false,
+        }
+    }
+
     /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has passed. With several shards
     /// their engines drive while this thread sleeps.
     pub(super) fn sleep(&self, signal: &Signal, timeout_ns: Option<u64>) -> io::Result<()> {

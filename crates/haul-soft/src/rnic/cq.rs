@@ -170,11 +170,18 @@ pub(super) struct Cq {
     idle_since_ns: AtomicU64,
     /// Whether this time they look before they sleep.
     idle_looks: AtomicBool,
+    /// Waits in a row that no nap was too short for.
+    whole_naps: AtomicU32,
     patience: Patience,
 }
 
-/// How long a poll that has found nothing for some time sleeps at most, ns. What arrives ends it.
-const DOZE_NS: u64 = 50_000;
+/// How long a poll that finds nothing sleeps at most, ns: what arrives ends it, but the application may look for something
+/// else between its polls.
+const NAP_NS: u64 = 50_000;
+/// The same for an application that finds something after every nap: a timer that is due soon costs more than the nap.
+const LONG_NAP_NS: u64 = 1_000_000;
+/// Waits in a row that show such an application.
+const WHOLE_NAPS: u32 = 16;
 
 impl Cq {
     pub(super) fn new(
@@ -190,6 +197,7 @@ impl Cq {
             rnic,
             idle_since_ns: AtomicU64::new(0),
             idle_looks: AtomicBool::new(false),
+            whole_naps: AtomicU32::new(0),
             patience: Patience::new(),
         })
     }
@@ -202,8 +210,8 @@ impl Cq {
         Ok(count)
     }
 
-    /// After a poll that found nothing: lets others run if that goes on.
-    fn doze(&self) -> Result<()> {
+    /// In a poll that finds nothing: lets others run if that goes on. Whether it slept.
+    fn doze(&self, nap_ns: u64) -> Result<bool> {
         let now = Clock::new().now_ns();
         let since = self.idle_since_ns.load(Ordering::Relaxed);
         let wait = if since == 0 {
@@ -217,10 +225,31 @@ impl Cq {
                 looks: self.idle_looks.load(Ordering::Relaxed),
             }
         };
-        if wait.is_asleep(now) {
-            self.sleep(Some(DOZE_NS))?;
+        let sleeps = wait.is_asleep(now);
+        if sleeps {
+            self.sleep(Some(nap_ns))?;
         }
-        Ok(())
+        Ok(sleeps)
+    }
+
+    /// Sleeps before it drives, if this poll is to sleep: driving first would be one system call more.
+    fn doze_and_drive(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        let whole_naps = self.whole_naps.load(Ordering::Relaxed);
+        let nap_ns = if whole_naps >= WHOLE_NAPS {
+            LONG_NAP_NS
+        } else {
+            NAP_NS
+        };
+        let slept = self.doze(nap_ns)?;
+        let (count, drive) = self.drive_and_poll(out)?;
+        if count > 0 || drive == Drive::Moved {
+            self.note_found();
+            let more = whole_naps.saturating_add(1);
+            self.whole_naps.store(more, Ordering::Relaxed);
+        } else if slept {
+            self.whole_naps.store(0, Ordering::Relaxed);
+        }
+        Ok(count)
     }
 
     /// After a poll that found something, or moved something.
@@ -271,9 +300,12 @@ impl CqOps for Cq {
             self.rnic.drive();
             return Ok(count + self.queue.pop(&mut out[count..]));
         }
+        if self.rnic.only_listens() {
+            return self.doze_and_drive(out);
+        }
         let (more, drive) = self.drive_and_poll(out)?;
         if more == 0 && drive != Drive::Moved {
-            self.doze()?;
+            self.doze(NAP_NS)?;
         } else {
             self.note_found();
         }

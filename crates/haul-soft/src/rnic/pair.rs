@@ -21,7 +21,7 @@ use super::buffers::{Buffers, Outgoing, OutgoingData};
 use super::cq::{Pushed, Queue};
 use super::events::CmEvents;
 use super::lock;
-use super::tcp::Env;
+use super::tcp::{Env, Watched};
 use super::udt::{Lower, UdtLink};
 use super::wire::Wire;
 
@@ -171,11 +171,12 @@ pub(super) enum Opening {
 }
 
 impl Opening {
-    pub(super) fn unregister(&self, poller: &Poller) {
+    /// `doors` watches TCP's attempts, `poller` UDT's.
+    pub(super) fn unregister(&self, poller: &Poller, doors: &Poller) {
         match self {
             Self::Tcp(socket) => {
                 // It fails only for a socket that is not watched.
-                let _ = poller.remove(socket);
+                let _ = doors.remove(socket);
             }
             Self::Udt(lower) => lower.unregister(poller),
         }
@@ -514,6 +515,14 @@ impl Pair {
     /// There is more to send than there was time for.
     pub(super) fn has_more(&self) -> bool {
         matches!(&self.link, Link::Up(link) if link.has_more())
+    }
+
+    /// Its socket, while arrivals there are all that it waits for.
+    pub(super) fn watched(&self) -> Option<&Arc<Watched>> {
+        match &self.link {
+            Link::Up(Wire::Tcp(link)) => link.watched(),
+            _ => None,
+        }
     }
 
     /// When packets want to leave, or to be asked for.

@@ -18,8 +18,7 @@ use std::thread::JoinHandle;
 
 use haul_io::clock::Clock;
 use haul_io::notify::{Signal, wait_readable};
-use haul_io::poller::{Event, Events, Poller, set_timer_slack_ns};
-use haul_io::stream::Stream;
+use haul_io::poller::{Event, Events, Interest, Poller, set_timer_slack_ns};
 use haul_iwarp::wire::mpa::RtrKinds;
 use haul_iwarp::{SECOND_NS, StreamConfig, Time};
 use haul_slab::Registry;
@@ -31,8 +30,7 @@ use super::events::CmEvents;
 use super::pair::{Link, Opening, Pair, Tools};
 use super::slots::Slots;
 use super::tap::Tap;
-use super::tcp::Scratch;
-use super::wire::Wire;
+use super::tcp::{Scratch, Watched};
 use super::{Options, lock};
 
 /// Queue pairs of a shard.
@@ -75,11 +73,14 @@ pub(super) struct Shard {
     inner: Mutex<Inner>,
     /// The poller's file descriptor, for those who wait without the baton: readable while a connection has something to do.
     ready: OwnedFd,
-    /// The socket of the only connection, if there is one: to be woken by it directly is quicker than by way of the poller.
-    only: Arc<Mutex<Weak<Stream>>>,
+    /// The doors' file descriptor.
+    knocking: OwnedFd,
+    /// The socket of the only connection, while it waits for arrivals only: to be woken by it directly is quicker than by way
+    /// of the poller.
+    only: Arc<Mutex<Option<Arc<Watched>>>>,
     /// Threads that want the baton to post.
     posters: AtomicU32,
-    /// Threads that sleep until they can drive.
+    /// Threads that sleep on the poller until they can drive; those on the only socket are counted there.
     sleepers: AtomicU32,
     /// Drives by applications, so that the engine sees that there are any.
     drives: AtomicU64,
@@ -101,6 +102,9 @@ pub(super) struct Inner {
     me: Weak<Shard>,
     registry: Registry,
     poller: Poller,
+    /// Listeners, and connections that are being made: apart, and watched by the poller as one, so that the engine sees to
+    /// them while an application sleeps on the only socket.
+    doors: Poller,
     events: Events,
     clock: Clock,
     pub(super) now: Time,
@@ -111,7 +115,7 @@ pub(super) struct Inner {
     services: Slots<Box<Service>>,
     /// Services with a socket.
     bound: Vec<u32>,
-    only: Arc<Mutex<Weak<Stream>>>,
+    only: Arc<Mutex<Option<Arc<Watched>>>>,
     /// Those that have more to do than they were given time for.
     again: Vec<Subject>,
     pub(super) embryos: Slots<Embryo>,
@@ -144,6 +148,7 @@ enum Subject {
     Embryo(u32),
     Listener(u32),
     Service(u32),
+    Doors,
 }
 
 impl Subject {
@@ -153,6 +158,7 @@ impl Subject {
             Self::Embryo(number) => (1, number),
             Self::Listener(number) => (2, number),
             Self::Service(number) => (3, number),
+            Self::Doors => (4, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -163,7 +169,8 @@ impl Subject {
             0 => Self::Pair(number),
             1 => Self::Embryo(number),
             2 => Self::Listener(number),
-            _ => Self::Service(number),
+            3 => Self::Service(number),
+            _ => Self::Doors,
         }
     }
 }
@@ -185,16 +192,20 @@ impl Engine {
         armed: Arc<AtomicU32>,
     ) -> io::Result<Self> {
         let poller = Poller::new()?;
+        let doors = Poller::new()?;
+        poller.add(&doors, Subject::Doors.token(), Interest::READ)?;
         let ready = poller.as_fd().try_clone_to_owned()?;
+        let knocking = doors.as_fd().try_clone_to_owned()?;
         let signal = Signal::new()?;
         let clock = Clock::new();
         let config = stream_config(options);
-        let only = Arc::new(Mutex::new(Weak::new()));
+        let only = Arc::default();
         let shard = Arc::new_cyclic(|me| Shard {
             inner: Mutex::new(Inner {
                 me: Weak::clone(me),
                 registry,
                 poller,
+                doors,
                 events: Events::with_capacity(64),
                 clock,
                 now: Time::from_ns(clock.now_ns()),
@@ -219,6 +230,7 @@ impl Engine {
                 tap,
             }),
             ready,
+            knocking,
             only,
             posters: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
@@ -317,20 +329,50 @@ impl Shard {
 
     /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has passed.
     pub(super) fn sleep(&self, signal: &Signal, timeout_ns: Option<u64>) -> io::Result<()> {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        // Counted before the time is read: either it is seen here, or the engine sees to it.
+        let only = self.begin_sleep();
         let due = self.until_due();
         let timeout = match (timeout_ns, due) {
             (Some(timeout), Some(due)) => Some(timeout.min(due)),
             (timeout, due) => timeout.or(due),
         };
-        let only = lock(&self.only).upgrade();
-        let (ready, signal) = (self.ready.as_fd(), signal.as_fd());
         let result = match only {
-            Some(socket) => wait_readable([socket.as_fd(), ready, signal], timeout),
-            None => wait_readable([ready, signal], timeout),
+            Some(watched) => {
+                let result = wait_readable([watched.stream.as_fd(), signal.as_fd()], timeout);
+                watched.sleepers.fetch_sub(1, Ordering::SeqCst);
+                result
+            }
+            None => {
+                let result = wait_readable([self.ready.as_fd(), signal.as_fd()], timeout);
+                self.sleepers.fetch_sub(1, Ordering::SeqCst);
+                result
+            }
         };
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
         result.map(|_| ())
+    }
+
+    /// Whether there is one connection, with nothing to send.
+    pub(super) fn only_listens(&self) -> bool {
+        self.until_due() != Some(0) && lock(&self.only).is_some()
+    }
+
+    /// Counts a thread that sleeps: on the only socket if there is one, or else on the poller.
+    fn begin_sleep(&self) -> Option<Arc<Watched>> {
+        let only = lock(&self.only);
+        let sleepers = match &*only {
+            Some(watched) => &watched.sleepers,
+            None => &self.sleepers,
+        };
+        sleepers.fetch_add(1, Ordering::SeqCst);
+        only.clone()
+    }
+
+    /// Whether somebody sleeps who sees all that arrives. Who sleeps on a socket that is no longer the only one does not.
+    fn has_sleepers(&self) -> bool {
+        let only = lock(&self.only);
+        let on_it = only.as_ref().map(|only| &only.sleepers);
+        let asleep = |sleepers: &AtomicU32| sleepers.load(Ordering::SeqCst) > 0;
+        asleep(&self.sleepers) || on_it.is_some_and(asleep)
     }
 
     /// A completion queue has been armed.
@@ -350,20 +392,28 @@ impl Shard {
         // Without the right to set it, timers are 50 µs late; nothing else.
         let _ = set_timer_slack_ns(1);
         let mut seen = 0;
-        while !self.stop.load(Ordering::Acquire) {
-            let drives = self.drives.load(Ordering::Relaxed);
-            let attended = drives != seen || self.sleepers.load(Ordering::SeqCst) > 0;
-            seen = drives;
+        loop {
+            // Before anything is looked at: what is signalled from here on is seen the next time.
             self.signal.clear();
+            if self.stop.load(Ordering::Acquire) {
+                break;
+            }
+            let drives = self.drives.load(Ordering::Relaxed);
+            let attended = drives != seen || self.has_sleepers();
+            seen = drives;
             // Neither wait fails but for a lack of memory; then this looks again at once.
             if attended {
                 // SeqCst here and in `attend`: either this thread sees the armed queue, or the signal comes.
                 self.stands_by.store(true, Ordering::SeqCst);
                 if self.armed.load(Ordering::SeqCst) == 0 {
-                    let _ = wait_readable([self.signal.as_fd()], Some(STANDBY_NS));
+                    self.stand_by();
                 }
                 self.stands_by.store(false, Ordering::SeqCst);
-                if self.armed.load(Ordering::SeqCst) == 0 {
+                // Who sleeps may not know what is due since another thread's post.
+                let neglected = self.drives.load(Ordering::Relaxed) == seen
+                    && self.until_due() == Some(0)
+                    && self.has_sleepers();
+                if self.armed.load(Ordering::SeqCst) == 0 && !neglected {
                     continue;
                 }
             }
@@ -385,6 +435,18 @@ impl Shard {
             }
         }
         self.linger();
+    }
+
+    /// Leaves the driving to others, and opens doors that they do not look at.
+    fn stand_by(&self) {
+        if lock(&self.only).is_none() {
+            let _ = wait_readable([self.signal.as_fd()], Some(STANDBY_NS));
+            return;
+        }
+        let (knocking, signal) = (self.knocking.as_fd(), self.signal.as_fd());
+        if wait_readable([knocking, signal], Some(STANDBY_NS)).unwrap_or(false) {
+            self.with(Inner::ask_doors);
+        }
     }
 
     /// Lets connections that nobody holds end in order.
@@ -452,7 +514,7 @@ impl Inner {
         match subject {
             Subject::Pair(number) => self.pairs.get(number)?.due(self.now),
             Subject::Embryo(number) => self.embryos.get(number)?.link.due(self.now),
-            Subject::Listener(_) => None,
+            Subject::Listener(_) | Subject::Doors => None,
             Subject::Service(number) => self.services.get(number)?.due(),
         }
     }
@@ -466,7 +528,7 @@ impl Inner {
         self.clocked.retain(|subject| match *subject {
             Subject::Pair(number) => pairs.get(number).is_some_and(Pair::is_clocked),
             Subject::Embryo(number) => embryos.get(number).is_some(),
-            Subject::Listener(_) => false,
+            Subject::Listener(_) | Subject::Doors => false,
             Subject::Service(number) => services
                 .get(number)
                 .is_some_and(|service| service.due().is_some()),
@@ -481,6 +543,15 @@ impl Inner {
     fn ask_poller(&mut self) -> bool {
         // Its deadline has passed: it does not wait. An error shows again where it matters, with the sockets.
         let _ = self.poller.wait(&mut self.events, Some(0), self.clock);
+        self.look_at_events()
+    }
+
+    fn ask_doors(&mut self) -> bool {
+        let _ = self.doors.wait(&mut self.events, Some(0), self.clock);
+        self.look_at_events()
+    }
+
+    fn look_at_events(&mut self) -> bool {
         let ready: arrayvec::ArrayVec<Event, 64> = self.events.iter().take(64).collect();
         let mut moved = false;
         for event in ready {
@@ -495,6 +566,7 @@ impl Inner {
             Subject::Embryo(number) => self.embryo_turn(number),
             Subject::Listener(number) => self.accept(number),
             Subject::Service(number) => self.turn_service(number),
+            Subject::Doors => self.ask_doors(),
         }
     }
 
@@ -575,14 +647,19 @@ impl Inner {
 
     /// Notes which socket is the only one, after the connections have changed.
     fn note_only(&self) {
-        let socket = match self.up[..] {
-            [number] => match self.pairs.get(number).map(|pair| &pair.link) {
-                Some(Link::Up(Wire::Tcp(link))) => link.open_socket(),
-                _ => None,
-            },
+        let watched = match self.up[..] {
+            [number] => self.pairs.get(number).and_then(Pair::watched).cloned(),
             _ => None,
         };
-        *lock(&self.only) = socket.map_or_else(Weak::new, Arc::downgrade);
+        let mut only = lock(&self.only);
+        let before = std::mem::replace(&mut *only, watched);
+        drop(only);
+        // Who sleeps there may miss what arrives elsewhere, or that there is room to send: the engine is to see to it.
+        if before.is_some_and(|before| before.sleepers.load(Ordering::SeqCst) > 0)
+            && let Some(shard) = self.me.upgrade()
+        {
+            shard.signal.set();
+        }
     }
 
     fn with_pair<R>(
@@ -597,6 +674,7 @@ impl Inner {
             scratch: &mut self.scratch,
             poller: &self.poller,
         };
+        let watched = pair.watched().is_some();
         let result = work(pair, &mut tools);
         let subject = Subject::Pair(number);
         if pair.has_more() && !self.again.contains(&subject) {
@@ -604,16 +682,13 @@ impl Inner {
         }
         let times = pair.orphaned.is_some()
             || matches!(&pair.link, Link::Up(link) if link.poll_timeout().is_some());
-        let ended = match &pair.link {
-            Link::Up(Wire::Tcp(link)) => link.open_socket().is_none(),
-            Link::Over | Link::Closing(_) => {
-                self.up.retain(|up| *up != number);
-                true
-            }
-            _ => false,
-        };
-        let gone = pair.orphaned.is_some() && matches!(pair.link, Link::Over);
+        let ended = matches!(pair.link, Link::Over | Link::Closing(_));
         if ended {
+            self.up.retain(|up| *up != number);
+        }
+        let changed = ended || watched != pair.watched().is_some();
+        let gone = pair.orphaned.is_some() && matches!(pair.link, Link::Over);
+        if changed {
             self.note_only();
         }
         if times {
@@ -678,7 +753,9 @@ impl Inner {
             match pair.link {
                 Link::Up(link) => link.unregister(&self.poller),
                 Link::Closing(link) => link.unregister(&self.poller),
-                Link::Connecting(attempt) => attempt.socket.unregister(&self.poller),
+                Link::Connecting(attempt) => {
+                    attempt.socket.unregister(&self.poller, &self.doors);
+                }
                 Link::None | Link::Over => {}
             }
             self.up.retain(|up| *up != number);

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use arrayvec::ArrayVec;
 use haul_io::poller::{Interest, Poller};
@@ -24,10 +25,18 @@ use super::buffers::{Buffers, Source, place};
 use super::datagram::Outbox;
 use super::tap::{Flow, Tap};
 
+/// A connection's socket, and who sleeps until something arrives there.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) stream: Stream,
+    /// Threads that sleep on this socket instead of on the poller.
+    pub(super) sleepers: AtomicU32,
+}
+
 /// A TCP connection and its protocol.
 #[derive(Debug)]
 pub(super) struct TcpLink {
-    socket: Arc<Stream>,
+    socket: Arc<Watched>,
     pub(super) core: StreamConnection,
     token: u64,
     /// What the core wants to be done with the next octets.
@@ -158,7 +167,10 @@ impl TcpLink {
     ) -> Self {
         let flow = tap.and_then(|tap| Flow::new(tap, socket.local_addr()?, socket.peer_addr()?));
         Self {
-            socket: Arc::new(socket),
+            socket: Arc::new(Watched {
+                stream: socket,
+                sleepers: AtomicU32::new(0),
+            }),
             core,
             token,
             next: Next::More { at_least: 1 },
@@ -179,14 +191,14 @@ impl TcpLink {
     pub(super) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
         self.token = token;
         self.blocked = false;
-        poller.add(&*self.socket, token, Interest::READ)
+        poller.add(&self.socket.stream, token, Interest::READ)
     }
 
     /// Watches the socket no longer.
     pub(super) fn unregister(&self, poller: &Poller) {
         if !self.eof {
             // It fails only for a socket that is not watched.
-            let _ = poller.remove(&*self.socket);
+            let _ = poller.remove(&self.socket.stream);
         }
     }
 
@@ -198,7 +210,7 @@ impl TcpLink {
     /// The kernel does not tell segments; of lost ones it tells nothing that is about this layer.
     pub(super) fn statistics(&self) -> QpStatistics {
         QpStatistics {
-            round_trip_ns: self.socket.round_trip_ns().unwrap_or(0),
+            round_trip_ns: self.socket.stream.round_trip_ns().unwrap_or(0),
             ..QpStatistics::default()
         }
     }
@@ -211,13 +223,13 @@ impl TcpLink {
     /// Closes the socket: in order if the connection ended so.
     pub(super) fn close(self: Box<Self>) {
         if self.core.error().is_some() && !self.ended {
-            self.socket.reset_on_drop();
+            self.socket.stream.reset_on_drop();
         }
     }
 
-    /// The socket, as long as something may arrive.
-    pub(super) fn open_socket(&self) -> Option<&Arc<Stream>> {
-        (!self.eof).then_some(&self.socket)
+    /// The socket, while arrivals are all there is to wait for.
+    pub(super) fn watched(&self) -> Option<&Arc<Watched>> {
+        (!self.eof && !self.blocked).then_some(&self.socket)
     }
 
     /// Receives and sends what there is; whether that was anything.
@@ -234,7 +246,7 @@ impl TcpLink {
             match self.receive_once(env) {
                 Ok((0, _)) => {
                     self.eof = true;
-                    let _ = env.poller.remove(&*self.socket);
+                    let _ = env.poller.remove(&self.socket.stream);
                     self.core.handle_eof(env.now);
                     return true;
                 }
@@ -259,7 +271,7 @@ impl TcpLink {
         self.eof = true;
         self.ended = true;
         self.left = None;
-        let _ = env.poller.remove(&*self.socket);
+        let _ = env.poller.remove(&self.socket.stream);
         self.core.handle_lost(env.now);
     }
 
@@ -277,7 +289,10 @@ impl TcpLink {
             BUFFER
         };
         let mut bytes = std::mem::take(&mut env.scratch.bytes);
-        let received = stream::receive(&*self.socket, &mut [Scatter::from(&mut bytes[..room])]);
+        let received = stream::receive(
+            &self.socket.stream,
+            &mut [Scatter::from(&mut bytes[..room])],
+        );
         if let Ok(count) = received {
             if let Some(flow) = &mut self.flow {
                 flow.show(&bytes[..count]);
@@ -310,7 +325,7 @@ impl TcpLink {
             BUFFER
         };
         scatter.push(Scatter::from(&mut bytes[..room]));
-        let received = stream::receive(&*self.socket, &mut scatter);
+        let received = stream::receive(&self.socket.stream, &mut scatter);
         drop(scatter);
         if let Ok(count) = received {
             let direct = count.min(len as usize);
@@ -486,7 +501,7 @@ impl TcpLink {
             } else {
                 Interest::READ
             };
-            let _ = env.poller.modify(&*self.socket, self.token, interest);
+            let _ = env.poller.modify(&self.socket.stream, self.token, interest);
         }
     }
 
@@ -520,7 +535,7 @@ impl TcpLink {
         }
         if self.ending && !self.ended && self.left.is_none() {
             self.ended = true;
-            self.socket.shutdown_send();
+            self.socket.stream.shutdown_send();
         }
         Ok(moved)
     }
@@ -529,7 +544,7 @@ impl TcpLink {
         let moved = self.core.poll_startup(&mut self.frame);
         while self.frame_sent < self.frame.len() {
             let rest = &self.frame[self.frame_sent..];
-            let sent = stream::send(&*self.socket, &[Gather::from(rest)], false)?;
+            let sent = stream::send(&self.socket.stream, &[Gather::from(rest)], false)?;
             if let Some(flow) = &mut self.flow {
                 flow.show(&rest[..sent]);
                 flow.sent();
@@ -572,23 +587,16 @@ impl TcpLink {
     /// Sends the rest of a batch.
     fn send(&mut self, env: &mut Env<'_>, batch: &mut Batch) -> io::Result<()> {
         while batch.sent < batch.len {
-            let mut sources = ArrayVec::<Source<'_>, BATCH_FPDUS>::new();
-            for part in &batch.parts[batch.first..] {
-                if let Part::Payload(payload, len) = *part {
-                    match env.buffers.source(env.registry, payload, len) {
-                        Some(source) => sources.push(source),
-                        // Half an FPDU cannot be taken back.
-                        None => return Err(io::ErrorKind::InvalidData.into()),
+            let sent = match batch.only_flat() {
+                Some(rest) => {
+                    let sent = stream::send(&self.socket.stream, &[Gather::from(rest)], false)?;
+                    if let Some(flow) = &mut self.flow {
+                        batch.show(&[], sent, flow);
                     }
+                    sent
                 }
-            }
-            let ranges = batch.gather(&sources);
-            let sent = stream::send(&*self.socket, &ranges, false)?;
-            drop(ranges);
-            if let Some(flow) = &mut self.flow {
-                batch.show(&sources, sent, flow);
-            }
-            drop(sources);
+                None => self.send_gathered(env, batch)?,
+            };
             batch.advance(sent);
             let whole = batch.ends.partition_point(|(end, _)| *end <= batch.sent);
             if let Some((_, index)) = whole.checked_sub(1).and_then(|last| batch.ends.get(last)) {
@@ -596,6 +604,26 @@ impl TcpLink {
             }
         }
         Ok(())
+    }
+
+    /// One call, with payload from where it lies. Apart, for its lists are some pages of stack that small messages do not need.
+    #[inline(never)]
+    fn send_gathered(&mut self, env: &mut Env<'_>, batch: &Batch) -> io::Result<usize> {
+        let mut sources = ArrayVec::<Source<'_>, BATCH_FPDUS>::new();
+        for part in &batch.parts[batch.first..] {
+            if let Part::Payload(payload, len) = *part {
+                match env.buffers.source(env.registry, payload, len) {
+                    Some(source) => sources.push(source),
+                    // Half an FPDU cannot be taken back.
+                    None => return Err(io::ErrorKind::InvalidData.into()),
+                }
+            }
+        }
+        let sent = stream::send(&self.socket.stream, &batch.gather(&sources), false)?;
+        if let Some(flow) = &mut self.flow {
+            batch.show(&sources, sent, flow);
+        }
+        Ok(sent)
     }
 }
 
@@ -708,6 +736,17 @@ impl Batch {
         match self.parts.last_mut() {
             Some(Part::Flat(before)) => *before += len,
             _ => self.parts.push(Part::Flat(len)),
+        }
+    }
+
+    /// What is not sent yet, if there is no payload in it.
+    fn only_flat(&self) -> Option<&[u8]> {
+        match self.parts[self.first..] {
+            [Part::Flat(len)] => {
+                let from = self.first_flat;
+                self.flat.get(from + self.skip..from + len)
+            }
+            _ => None,
         }
     }
 

@@ -20,3 +20,4 @@ mod misuse;
 mod operations;
 mod random;
 mod support;
+mod waiting;

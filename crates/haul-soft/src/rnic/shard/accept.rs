@@ -33,7 +33,7 @@ impl Inner {
         let number = self.listeners.insert(listening);
         let number = number.map_err(|_| Error::Exhausted("listeners"))?;
         if let Some(listening) = self.listeners.get(number) {
-            self.poller
+            self.doors
                 .add(
                     &listening.door,
                     Subject::Listener(number).token(),
@@ -47,7 +47,7 @@ impl Inner {
     /// Ends a listener, and the connections that were not accepted.
     pub(in crate::rnic) fn unlisten(&mut self, number: u32) {
         if let Some(listening) = self.listeners.remove(number) {
-            let _ = self.poller.remove(&listening.door);
+            let _ = self.doors.remove(&listening.door);
         }
         for embryo in self.embryos.numbers() {
             if self
@@ -123,7 +123,7 @@ impl Inner {
         let registered = self
             .embryos
             .get_mut(number)
-            .map(|embryo| embryo.link.register(&self.poller, subject.token()));
+            .map(|embryo| embryo.link.register(&self.doors, subject.token()));
         if !matches!(registered, Some(Ok(()))) {
             self.remove_embryo(number);
             return;
@@ -145,7 +145,7 @@ impl Inner {
             registry: &self.registry,
             buffers: &mut embryo.buffers,
             scratch: &mut self.scratch,
-            poller: &self.poller,
+            poller: &self.doors,
         };
         let moved = embryo.link.turn(&mut env);
         let mut over = embryo.report(&self.me, number);
@@ -155,7 +155,7 @@ impl Inner {
                 registry: &self.registry,
                 buffers: &mut embryo.buffers,
                 scratch: &mut self.scratch,
-                poller: &self.poller,
+                poller: &self.doors,
             };
             embryo.link.transmit(&mut env);
             over |= embryo.report(&self.me, number);
@@ -168,14 +168,14 @@ impl Inner {
 
     fn remove_embryo(&mut self, number: u32) {
         if let Some(embryo) = self.embryos.remove(number) {
-            embryo.link.unregister(&self.poller);
+            embryo.link.unregister(&self.doors);
         }
     }
 
     /// Takes an accepted connection out, for a queue pair that may be another shard's.
     pub(in crate::rnic) fn take_embryo(&mut self, number: u32) -> Option<Embryo> {
         let embryo = self.embryos.remove(number)?;
-        embryo.link.unregister(&self.poller);
+        embryo.link.unregister(&self.doors);
         Some(embryo)
     }
 

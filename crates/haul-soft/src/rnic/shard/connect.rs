@@ -78,7 +78,7 @@ impl Inner {
             return Ok(Opening::Udt(Box::new(lower)));
         }
         let socket = Stream::start_connect(peer)?;
-        self.poller.add(&socket, token, Interest::WRITE)?;
+        self.doors.add(&socket, token, Interest::WRITE)?;
         Ok(Opening::Tcp(socket))
     }
 
@@ -99,7 +99,7 @@ impl Inner {
         let Some(attempt) = self.take_attempt(number) else {
             return;
         };
-        attempt.socket.unregister(&self.poller);
+        attempt.socket.unregister(&self.poller, &self.doors);
         let Opening::Tcp(socket) = attempt.socket else {
             return;
         };
@@ -147,7 +147,7 @@ impl Inner {
                 }
             }
             Err(why) => {
-                attempt.socket.unregister(&self.poller);
+                attempt.socket.unregister(&self.poller, &self.doors);
                 self.give_up(number, &why);
             }
         }
