@@ -97,6 +97,7 @@ struct Schedule {
     number: u32,
     interval_ns: u64,
     due: Option<Time>,
+    written_at: Time,
     /// Repeats still to send without news, against the loss of feedback.
     repeats: u32,
     /// Where the next rotating report of old gaps begins.
@@ -157,6 +158,7 @@ impl Receiver {
                 number: 0,
                 interval_ns: INTERVAL_NS_INITIAL,
                 due: None,
+                written_at: Time::ZERO,
                 repeats: 0,
                 cursor: first,
                 limit_reported: 0,
@@ -179,6 +181,7 @@ impl Receiver {
         if (ends && !self.params.finish) || len > self.params.payload_len_max {
             return Err(Error::PeerMisbehaved(Misbehaviour::Oversized));
         }
+        let prompt = self.params.placement && data.prompt();
         let number = data.seq.extend(self.holes.next());
         let wire_bytes = u64::from(len) + HEADER_LEN as u64 + self.lower_len;
         self.arrivals.take(arrived, wire_bytes);
@@ -189,7 +192,7 @@ impl Receiver {
             plain.estimator.take(arrived, number, data.seq.get());
         }
         if number < self.holes.next() {
-            return Ok(self.duplicate(now));
+            return Ok(self.duplicate(now, prompt));
         }
         // What has a number below the highest one has its place in a gap, with others behind it.
         let behind_end = match self.end {
@@ -202,12 +205,12 @@ impl Receiver {
         let placement = match self.judge(number, data, len)? {
             Some((offset, len)) => self.holes.take(now, number, offset, len),
             None => {
-                self.note_news(now);
+                self.note_news(now, prompt);
                 return Ok(Received::Discard);
             }
         };
         match placement {
-            Arrival::Duplicate => return Ok(self.duplicate(now)),
+            Arrival::Duplicate => return Ok(self.duplicate(now, prompt)),
             Arrival::Refused => return Ok(Received::Discard),
             Arrival::Contradiction => return Err(Error::PeerMisbehaved(Misbehaviour::Offset)),
             Arrival::Filled(noticed) if self.params.placement && !data.resent() => {
@@ -222,7 +225,7 @@ impl Receiver {
             Arrival::Filled(_) | Arrival::Next => {}
         }
         self.arrivals.echo = (number, now);
-        self.note_news(now);
+        self.note_news(now, prompt);
         if ends {
             self.end = Some(number);
             return Ok(Received::Control);
@@ -278,17 +281,19 @@ impl Receiver {
         }
     }
 
-    fn duplicate(&mut self, now: Time) -> Received {
+    fn duplicate(&mut self, now: Time, prompt: bool) -> Received {
         self.arrivals.duplicates = self.arrivals.duplicates.wrapping_add(1);
-        self.note_news(now);
+        self.note_news(now, prompt);
         Received::Discard
     }
 
-    fn note_news(&mut self, now: Time) {
+    /// `prompt`: the sender waits for feedback; messages to and fro in quick succession do not pay for one each.
+    fn note_news(&mut self, now: Time, prompt: bool) {
         let schedule = &mut self.schedule;
-        let eager = self.arrivals.packets <= 2 * TRAIN_PACKETS;
-        let due = if eager {
+        let due = if self.arrivals.packets <= 2 * TRAIN_PACKETS {
             now
+        } else if prompt {
+            now.max(schedule.written_at.after(INTERVAL_NS_MIN))
         } else {
             now.after(schedule.interval_ns)
         };
@@ -324,7 +329,7 @@ impl Receiver {
                 slots.drop_packet(number);
             }
         }
-        self.note_news(now);
+        self.note_news(now, false);
         Ok(())
     }
 
@@ -420,6 +425,7 @@ impl Receiver {
         let schedule = &mut self.schedule;
         schedule.number = schedule.number.wrapping_add(1);
         schedule.due = None;
+        schedule.written_at = now;
         if schedule.repeats > 0 {
             schedule.repeats -= 1;
             schedule.due = Some(now.after(2 * schedule.interval_ns));

@@ -10,7 +10,7 @@ use haul_cc::Time;
 use crate::config::{Params, WINDOW_BYTES_MIN};
 use crate::error::{Error, Misbehaviour, SendError};
 use crate::seq::Seq;
-use crate::wire::{Data, Feedback, LossRanges, SocketId, SocketKind};
+use crate::wire::{Data, Feedback, LossRanges, MESSAGE_MAX_PLACEMENT, SocketId, SocketKind};
 
 /// The sending half.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ pub(crate) struct Progress {
 }
 
 const MESSAGE_MAX_PLAIN: u32 = 0x1fff_ffff;
-const MESSAGE_MAX_PLACEMENT: u32 = 0x0fff_ffff;
+const THIN_PACKETS: usize = 16;
 const MILLISECOND_NS: u64 = haul_cc::time::MILLISECOND_NS;
 
 impl Sender {
@@ -263,6 +263,11 @@ impl Sender {
 
     pub(crate) fn has_unacknowledged(&self) -> bool {
         !self.packets.is_empty()
+    }
+
+    /// So few packets are unacknowledged that feedback on each costs little.
+    pub(crate) fn is_thin(&self) -> bool {
+        self.packets.len() <= THIN_PACKETS
     }
 
     pub(crate) fn in_flight_bytes(&self) -> u64 {

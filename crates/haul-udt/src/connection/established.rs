@@ -785,10 +785,17 @@ impl Established {
             }
             match self.sender.emit(now) {
                 Some(Emit::Data {
-                    header,
+                    mut header,
                     position,
                     len,
                 }) => {
+                    // What it carries waits for nothing but its acknowledgement.
+                    if self.params.placement
+                        && self.sender.is_thin()
+                        && self.sender.peek_len(now).is_none()
+                    {
+                        header.ask();
+                    }
                     out.headers.push(header.emit());
                     out.payload.push(PayloadRange { position, len });
                     sent += u64::from(len) + self.wire_overhead;

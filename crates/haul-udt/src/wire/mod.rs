@@ -31,8 +31,11 @@ const FIRST_BIT: u32 = 1 << 31;
 const LAST_BIT: u32 = 1 << 30;
 const ORDER_BIT: u32 = 1 << 29;
 const RESENT_BIT: u32 = 1 << 28;
+const PROMPT_BIT: u32 = 1 << 27;
 const MESSAGE_MASK: u32 = ORDER_BIT - 1;
-const MESSAGE_MASK_EXTENDED: u32 = RESENT_BIT - 1;
+const MESSAGE_MASK_EXTENDED: u32 = PROMPT_BIT - 1;
+/// The greatest message number between Longhaul ends.
+pub(crate) const MESSAGE_MAX_PLACEMENT: u32 = MESSAGE_MASK_EXTENDED;
 
 /// A socket's id, unique within its host. Zero addresses a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -91,7 +94,7 @@ pub struct Data {
     pub last: bool,
     /// The message is to be delivered in order.
     pub in_order: bool,
-    /// Message number, 29 bits; the uppermost is [`Data::resent`] between Longhaul ends.
+    /// Message number, 29 bits; between Longhaul ends the uppermost are [`Data::resent`] and [`Data::prompt`].
     pub message: u32,
     /// Plain UDT: microseconds since the sender's socket was made. Between Longhaul ends: the lower 32 bits of the
     /// stream offset, or the offset within the message (docs/protocol/udt.md).
@@ -121,7 +124,13 @@ impl Data {
         self.message & RESENT_BIT != 0
     }
 
-    /// Between Longhaul ends: the message number without the mark of [`Data::resent`], 28 bits.
+    /// Between Longhaul ends: nothing follows for now, and feedback is wanted at once.
+    #[must_use]
+    pub fn prompt(&self) -> bool {
+        self.message & PROMPT_BIT != 0
+    }
+
+    /// Between Longhaul ends: the message number without the marks, 27 bits.
     #[must_use]
     pub fn message_extended(&self) -> u32 {
         self.message & MESSAGE_MASK_EXTENDED
@@ -131,6 +140,11 @@ impl Data {
     #[must_use]
     pub fn mark(message: u32, resent: bool) -> u32 {
         (message & MESSAGE_MASK_EXTENDED) | (u32::from(resent) * RESENT_BIT)
+    }
+
+    /// Between Longhaul ends: asks for feedback at once ([`Data::prompt`]).
+    pub fn ask(&mut self) {
+        self.message |= PROMPT_BIT;
     }
 }
 
