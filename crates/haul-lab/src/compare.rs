@@ -112,8 +112,8 @@ pub(crate) struct Once {
     pub(crate) goodput_bps: f64,
     /// Of the most that the path can give, without the time that the ramp may take.
     pub(crate) ceiling_share: Option<f64>,
-    /// Of both ends.
-    pub(crate) cpu_s_per_gb: f64,
+    /// Of the sending end and of the receiving one.
+    pub(crate) cpu_s_per_gb: [f64; 2],
     pub(crate) ramp_ms: Option<f64>,
     /// As they arrived at the device.
     pub(crate) bits_by_100ms: Vec<f64>,
@@ -200,7 +200,7 @@ pub(crate) fn once(
     Ok(Ok(Once {
         goodput_bps: figures.goodput_bps,
         ceiling_share: figures.after_ramp_share,
-        cpu_s_per_gb: figures.cpu_a_s_per_gb + figures.cpu_b_s_per_gb,
+        cpu_s_per_gb: [figures.cpu_a_s_per_gb, figures.cpu_b_s_per_gb],
         ramp_ms: figures.ramp_ms,
         bits_by_100ms: bits.collect(),
         warnings: run.warnings,

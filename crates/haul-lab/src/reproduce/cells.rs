@@ -318,7 +318,7 @@ impl Cell {
                 }
                 Ok(Some(Found {
                     goodput_bps: found.goodput_bps,
-                    cpu_s_per_gb: Some(found.cpu_s_per_gb),
+                    cpu_s_per_gb: Some(found.cpu_s_per_gb.iter().sum()),
                     ..Found::default()
                 }))
             }

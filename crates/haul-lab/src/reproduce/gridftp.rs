@@ -44,8 +44,9 @@ const RATE_BPS: u64 = 500_000_000;
 const RTTS_MS: [u32; 6] = [1, 20, 50, 80, 120, 200];
 const RTT_MS: u32 = 100;
 /// When the rate of figure 9 is shown, ms.
-const SHOWN_MS: [u32; 16] = [
+const SHOWN_MS: [u32; 19] = [
     100, 200, 300, 400, 500, 600, 700, 800, 900, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 20_000,
+    40_000, 70_000, 100_000,
 ];
 /// Packets lost of a million.
 const LOSSES_PPM: [u32; 3] = [10, 100, 1_000];
@@ -109,20 +110,21 @@ fn distance() -> Experiment {
 fn unshaped() -> Experiment {
     Experiment {
         lasts: |context| lasts(context, &unshaped_cells(context)),
-        run: |context, figure| over_paths(context, figure, &unshaped_cells(context)),
+        run: |context, figure| joined(context, figure, &unshaped_cells(context)),
         about: || Figure {
             number: 4,
             title: "GridFTP throughput and processor time between hosts joined directly",
-            about: "Memory to memory, one stream, over a veth pair: what the processors allow. Processor time is of the servers at \
-                    both ends.",
-            charts: vec![
-                chart("Goodput", "Mbit/s", Along::Nothing),
-                chart(
-                    "Processor time of both ends for 10^9 bytes",
-                    "s",
-                    Along::Nothing,
-                ),
-            ],
+            about: "Memory to memory, one stream, over a veth pair: what the processors allow. Processor time is of the servers.",
+            charts: [
+                "Goodput",
+                "Processor time of both ends for 10^9 bytes",
+                "Of the sending end",
+                "Of the receiving end",
+            ]
+            .into_iter()
+            .zip(["Mbit/s", "s", "s", "s"])
+            .map(|(title, unit)| chart(title, unit, Along::Nothing))
+            .collect(),
             judges: vec![
                 |figure| {
                     ratio_claim(
@@ -307,7 +309,8 @@ fn loss_cells(context: &Context<'_>) -> Vec<Cell> {
 }
 
 fn beginning_cells(context: &Context<'_>) -> Vec<Cell> {
-    cells(context, 2, &SINGLE, [(0, emulated(RTT_MS, 0))])
+    let times = if context.quick { 2 } else { 10 };
+    cells(context, times, &SINGLE, [(0, emulated(RTT_MS, 0))])
 }
 
 fn lasts(context: &Context<'_>, cells: &[Cell]) -> Duration {
@@ -315,35 +318,41 @@ fn lasts(context: &Context<'_>, cells: &[Cell]) -> Duration {
     cells.iter().map(each).sum::<Duration>() * context.repeat.into()
 }
 
-/// Goodput, and the share of the ceiling, or the processor time where there is none.
+/// Goodput, and the share of the ceiling.
 fn over_paths(context: &Context<'_>, figure: &mut Figure, cells: &[Cell]) -> Result<(), Stop> {
     measure(context, figure, cells, |figure, cell, found| {
         let sample = |value| Sample {
             value,
-            cpu_s_per_gb: Some(found.cpu_s_per_gb),
+            cpu_s_per_gb: Some(found.cpu_s_per_gb.iter().sum()),
             messages: None,
         };
         let goodput = sample(found.goodput_bps / 1e6);
         figure.charts[0].add(cell.series, cell.at, goodput);
-        let second = found
-            .ceiling_share
-            .map_or(found.cpu_s_per_gb, |share| 100.0 * share);
-        figure.charts[1].add(cell.series, cell.at, sample(second));
+        if let Some(share) = found.ceiling_share {
+            figure.charts[1].add(cell.series, cell.at, sample(100.0 * share));
+        }
+    })
+}
+
+/// Goodput and processor time.
+fn joined(context: &Context<'_>, figure: &mut Figure, cells: &[Cell]) -> Result<(), Stop> {
+    measure(context, figure, cells, |figure, cell, found| {
+        let [sender, receiver] = found.cpu_s_per_gb;
+        let values = [found.goodput_bps / 1e6, sender + receiver, sender, receiver];
+        for (chart, value) in figure.charts.iter_mut().zip(values) {
+            chart.add(cell.series, cell.at, Sample::of(value));
+        }
     })
 }
 
 fn first_seconds(context: &Context<'_>, figure: &mut Figure, cells: &[Cell]) -> Result<(), Stop> {
     measure(context, figure, cells, |figure, cell, found| {
-        let sample = |value| Sample {
-            value,
-            ..Sample::default()
-        };
         let times = (100..).step_by(100).zip(&found.bits_by_100ms);
         for (at, bits) in times.filter(|(at, _)| SHOWN_MS.contains(at)) {
-            figure.charts[0].add(cell.series, at, sample(bits / 1e5));
+            figure.charts[0].add(cell.series, at, Sample::of(bits / 1e5));
         }
         if let Some(ramp) = found.ramp_ms {
-            figure.charts[1].add(cell.series, cell.at, sample(ramp));
+            figure.charts[1].add(cell.series, cell.at, Sample::of(ramp));
         }
     })
 }
