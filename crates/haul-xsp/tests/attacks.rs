@@ -113,7 +113,20 @@ fn slab(seq: u64, records: Vec<Record>) -> Pdu {
         grant: false,
         t_us: 0,
         records,
+        inline: Vec::new(),
     })
+}
+
+fn inline(seq: u64, records: Vec<Record>) -> SlabAnnounce {
+    let total = records.iter().map(|record| record.len as usize).sum();
+    SlabAnnounce {
+        seq: SlabSeq(seq),
+        last: false,
+        grant: false,
+        t_us: 0,
+        records,
+        inline: vec![7; total],
+    }
 }
 
 fn breach(breach: Breach) -> Error {
@@ -140,6 +153,7 @@ fn slab_cases() -> Vec<(Vec<Pdu>, Breach)> {
         grant: true,
         t_us: 0,
         records: vec![record(0, 1)],
+        inline: Vec::new(),
     });
     let many = (0..65).map(|at| record(at, 1)).collect();
     vec![
@@ -193,8 +207,20 @@ fn slab_cases() -> Vec<(Vec<Pdu>, Breach)> {
                 grant: false,
                 t_us: 0,
                 records: vec![record(0, 1)],
+                inline: Vec::new(),
             })],
             Breach::Push,
+        ),
+        (
+            vec![Pdu::SlabAnnounce(inline(0, vec![record(1, 1)]))],
+            Breach::Gap,
+        ),
+        (
+            vec![
+                slab(0, vec![record(0, 5)]),
+                Pdu::SlabAnnounce(inline(0, vec![record(0, 5)])),
+            ],
+            Breach::Changed,
         ),
         (
             vec![Pdu::ConnFin {
@@ -234,6 +260,39 @@ fn slabs_that_break_a_rule_are_refused_by_name() {
         let kinds: Vec<u8> = told.iter().map(|pdu| pdu[3]).collect();
         assert_eq!(kinds, [48], "the peer learns why");
     }
+}
+
+#[test]
+fn octets_that_come_along_are_placed_once_and_only_as_many_as_are_announced() {
+    let mut victim = Victim::open();
+    let announce = inline(0, vec![record(0, 5), record(5, 3)]);
+    victim.send(&Pdu::SlabAnnounce(announce.clone())).unwrap();
+    let consumer = victim.session.consumer();
+    let placed: Vec<_> = std::iter::from_fn(|| consumer.poll_inline()).collect();
+    assert_eq!(placed.iter().map(|one| one.octets.len()).sum::<usize>(), 8);
+    assert_eq!(consumer.poll_get(NOW), None);
+    assert_eq!(consumer.poll_readable(), Some(ConnId(1)));
+    victim.send(&Pdu::SlabAnnounce(announce.clone())).unwrap();
+    assert_eq!(victim.session.consumer().poll_inline(), None);
+
+    let parse = |slab: SlabAnnounce, spare: usize| {
+        let pdu = Pdu::SlabAnnounce(slab);
+        let octets = pdu.emit(SESSION, 0, 1);
+        Pdu::parse(pdu.kind(), &octets[HEADER_LEN..octets.len() - spare])
+    };
+    let long = SlabAnnounce {
+        inline: vec![7; 4_097],
+        ..inline(1, vec![record(8, 4_097)])
+    };
+    for (slab, spare) in [(announce.clone(), 1), (long, 0)] {
+        assert!(matches!(parse(slab, spare), Err(ParseError::Value(_))));
+    }
+    let grant = SlabAnnounce {
+        grant: true,
+        ..announce.clone()
+    };
+    assert!(matches!(parse(grant, 0), Err(ParseError::Value(_))));
+    assert_eq!(parse(announce.clone(), 0), Ok(Pdu::SlabAnnounce(announce)));
 }
 
 #[test]

@@ -6,6 +6,8 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use common::app::judge;
 use common::random::Random;
 use common::world::{MS, Setup, World};
@@ -107,16 +109,23 @@ fn run(seed: u64, setup: Setup) -> World {
 
 #[test]
 fn streams_arrive_exactly_whatever_the_timing() {
+    let inline = AtomicU64::new(0);
     for_all_seeds(|seed| {
         let setup = setup(&mut Random::new(seed));
         let mut world = run(seed, setup);
         world.drain_all(200 * MS);
+        inline.fetch_add(world.inline, Ordering::Relaxed);
         assert_eq!(
             world.held(),
             0,
             "seed {seed}: somebody holds memory of connections that are gone"
         );
     });
+    let inline = inline.into_inner();
+    assert!(
+        seeds().len() == 1 || inline > 0,
+        "no slab came with its announcement"
+    );
 }
 
 #[test]

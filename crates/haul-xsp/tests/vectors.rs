@@ -109,6 +109,7 @@ fn slabs_of_version_2_are_read_and_written() {
         grant: false,
         t_us: 0,
         records: vec![record],
+        inline: Vec::new(),
     };
     is("SLAB_ANNOUNCE", 9, &Pdu::SlabAnnounce(announce));
     let ack = SlabAck {

@@ -146,6 +146,13 @@ impl Half {
                     return Ok(true);
                 };
                 self.left.start += taken;
+                while let Some(inline) = session.consumer().poll_inline() {
+                    self.octets_in += inline.octets.len() as u64;
+                    let at = usize::try_from(inline.at).unwrap_or(usize::MAX);
+                    self.arena
+                        .write(at, &inline.octets)
+                        .map_err(|error| Lost(error.to_string()))?;
+                }
                 if taken == 0 {
                     return Ok(progress);
                 }
@@ -253,6 +260,7 @@ impl Half {
                     (index, record.crc.is_none() && record.len > 0, place)
                 })
                 .collect();
+            let mut inline = session.producer().is_inline(seq).then(Vec::new);
             let mut keys: Vec<(Place, Key)> = Vec::with_capacity(records.len());
             let mut opened = Vec::with_capacity(records.len());
             for (index, is_bare, place) in &records {
@@ -264,11 +272,20 @@ impl Half {
                         .producer()
                         .set_crc(seq, *index, checksum(region, place.at, place.len));
                 }
+                self.octets_out += place.len;
+                if let Some(inline) = &mut inline {
+                    append(inline, region, place)?;
+                    continue;
+                }
                 let (guard, key) =
                     fabric.open(region, place.at, place.len, AccessFlags::REMOTE_READ)?;
                 opened.push(guard);
                 keys.push((*place, key));
-                self.octets_out += place.len;
+            }
+            progress = true;
+            if let Some(octets) = inline {
+                session.producer().announce_inline(seq, octets);
+                continue;
             }
             let key = |wanted| {
                 let found = keys.iter().find(|(place, _)| *place == wanted);
@@ -276,7 +293,6 @@ impl Half {
             };
             session.producer().announce(seq, key);
             self.slabs.insert(seq, opened);
-            progress = true;
         }
         while let Some(grant) = session.consumer().poll_grant() {
             let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -500,6 +516,17 @@ impl Meter {
 /// The CRC32C of a range of a region; 0 where there is none.
 pub(crate) fn checksum(region: &Region, at: u64, len: u64) -> u32 {
     continued(0, region, at, len)
+}
+
+/// Copies octets of a region.
+fn append(to: &mut Vec<u8>, region: &Region, place: &Place) -> Result<(), Lost> {
+    let outside = || Lost("a range outside its region".to_owned());
+    let (Ok(at), Ok(len)) = (usize::try_from(place.at), usize::try_from(place.len)) else {
+        return Err(outside());
+    };
+    let before = to.len();
+    to.resize(before + len, 0);
+    region.read(at, &mut to[before..]).map_err(|_| outside())
 }
 
 /// The CRC32C of what `before` is of, and of a range of a region behind it.

@@ -1,5 +1,6 @@
 //! The consumer's side: where each stream goes, what is read when, what is acknowledged, what is handed out in order.
 
+mod inline;
 mod rx;
 mod tell;
 
@@ -12,6 +13,7 @@ use crate::time::Time;
 use crate::wire::{Key, Record, SlabAnnounce};
 use crate::{ConnId, SlabSeq};
 
+pub use inline::Inline;
 use rx::Rx;
 pub use rx::{Data, Read};
 
@@ -122,6 +124,8 @@ struct Slab {
     records: Vec<Item>,
     /// Records that are not placed.
     left: usize,
+    /// Its octets come with its announcement.
+    is_inline: bool,
     state: SlabState,
     /// Keys are of before a resumption: not to be used.
     stale: bool,
@@ -168,6 +172,7 @@ pub struct Consumer {
     /// Slab, record, octets, and the announcement that the key is of.
     gets: HashMap<GetId, (SlabSeq, usize, u32, u32)>,
     next_get: u64,
+    inline: VecDeque<Inline>,
     to_verify: VecDeque<Verify>,
     readable: VecDeque<ConnId>,
     /// Told to be readable.
@@ -211,6 +216,7 @@ impl Consumer {
             to_get: VecDeque::new(),
             gets: HashMap::new(),
             next_get: 0,
+            inline: VecDeque::new(),
             to_verify: VecDeque::new(),
             readable: VecDeque::new(),
             unread: BTreeSet::new(),
@@ -411,7 +417,8 @@ impl Consumer {
         slab: &SlabAnnounce,
         is_pushed: bool,
     ) -> Result<(), Breach> {
-        if is_pushed != (self.config.mode == Mode::Push) {
+        let may = is_pushed == (self.config.mode == Mode::Push);
+        if !may || is_pushed && !slab.inline.is_empty() {
             return Err(Breach::Push);
         }
         let next = self.first.0 + self.slabs.len() as u64;
@@ -460,31 +467,38 @@ impl Consumer {
         self.slabs.push_back(Slab {
             records: items,
             left,
+            is_inline: !slab.inline.is_empty(),
             state: SlabState::Open,
             stale: false,
             announcement: 0,
             tries: 0,
         });
+        self.take_inline(slab);
         self.start(now, slab.seq, is_pushed);
         Ok(())
     }
 
     /// What is to be read is queued; what is not is done.
     fn start(&mut self, now: Time, seq: SlabSeq, is_pushed: bool) {
-        let count = self.slab(seq).map_or(0, |slab| slab.records.len());
+        let Some(slab) = self.slab(seq) else {
+            return;
+        };
+        let (count, is_inline) = (slab.records.len(), slab.is_inline);
         for index in 0..count {
             let Some(item) = self.item(seq, index).filter(|item| !item.done) else {
                 continue;
             };
-            if item.record.len > 0 && !is_pushed {
+            if item.record.len > 0 && !is_pushed && !is_inline {
                 self.to_get.push_back((seq, index));
-            } else {
-                item.posted = item.record.len;
-                item.placed = item.record.len;
-                let len = u64::from(item.record.len);
-                self.estimate_arrival(now, len);
-                self.placed(seq, index);
+                continue;
             }
+            item.posted = item.record.len;
+            item.placed = item.record.len;
+            let len = u64::from(item.record.len);
+            if is_pushed {
+                self.estimate_arrival(now, len);
+            }
+            self.placed(seq, index);
         }
     }
 
@@ -500,7 +514,8 @@ impl Consumer {
             return Ok(());
         };
         let known = self.slabs.get_mut(known).ok_or(Breach::Order)?;
-        let is_same = known.records.len() == slab.records.len()
+        let is_same = known.is_inline != slab.inline.is_empty()
+            && known.records.len() == slab.records.len()
             && known
                 .records
                 .iter()
@@ -518,15 +533,17 @@ impl Consumer {
         }
         known.stale = false;
         known.announcement += 1;
+        let comes_along = is_pushed || known.is_inline;
         for (item, record) in known.records.iter_mut().zip(&slab.records) {
             item.record.key = record.key;
         }
         let count = known.records.len();
+        self.take_inline(slab);
         for index in 0..count {
             let Some(item) = self.item(slab.seq, index).filter(|item| !item.done) else {
                 continue;
             };
-            if is_pushed {
+            if comes_along {
                 item.failed = false;
                 (item.posted, item.placed) = (item.record.len, item.record.len);
                 if !self

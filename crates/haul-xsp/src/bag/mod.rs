@@ -9,7 +9,7 @@ mod extent;
 pub mod plan;
 mod producer;
 
-pub use consumer::{Consumer, ConsumerConfig, Data, Get, GetId, Grant, Read, Verify};
+pub use consumer::{Consumer, ConsumerConfig, Data, Get, GetId, Grant, Inline, Read, Verify};
 pub use producer::{Fill, Producer, ProducerConfig, Put, PutId, TooFewRegions};
 
 use crate::RegionId;

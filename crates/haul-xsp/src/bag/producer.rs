@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::plan::{Mode, RingSize};
 use super::{Breach, End, Memory, Place};
 use crate::time::Time;
-use crate::wire::{Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
+use crate::wire::{INLINE_MAX, Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
 use crate::{ConnId, SlabSeq};
 
 pub use ring::Fill;
@@ -402,7 +402,7 @@ impl Producer {
         self.held.or_else(|| self.flush_at()).filter(|_| waits)
     }
 
-    /// A slab that needs keys (pull): give them with [`Self::announce`]. A slab that is announced again comes here again: its
+    /// A slab that needs keys (pull): give them with [`Self::announce`], or its octets where it [is small](Self::is_inline). A slab that is announced again comes here again: its
     /// old keys are not valid any more.
     pub fn poll_sealed(&mut self, now: Time) -> Option<SlabSeq> {
         self.held = self.held.filter(|until| *until > now);
@@ -445,6 +445,7 @@ impl Producer {
         let mut slab = Slab {
             records: Vec::new(),
             bytes: 0,
+            inline: Vec::new(),
             state: SlabState::Sealed,
             tries: 0,
             cursor: (0, 0),
@@ -554,6 +555,27 @@ impl Producer {
         }
         slab.state = SlabState::Announced;
         self.outgoing.push_back(seq);
+    }
+
+    /// Whether a slab is so small that its octets go with its announcement ([`Self::announce_inline`]): then nobody waits for a
+    /// read, and no memory is opened.
+    #[must_use]
+    pub fn is_inline(&self, seq: SlabSeq) -> bool {
+        let is_small = |slab: &Slab| (1..=INLINE_MAX as u64).contains(&slab.bytes);
+        self.config.mode == Mode::Pull && self.slab(seq).is_some_and(is_small)
+    }
+
+    /// Announces a slab with its octets: those of all its [records](Self::records), one behind the other. Again, if it comes
+    /// again: the peer does not take it in another way then.
+    pub fn announce_inline(&mut self, seq: SlabSeq, octets: Vec<u8>) {
+        let slab = self
+            .slab_mut(seq)
+            .filter(|slab| slab.state == SlabState::Sealed && slab.bytes == octets.len() as u64);
+        if let Some(slab) = slab {
+            slab.inline = octets;
+            slab.state = SlabState::Announced;
+            self.outgoing.push_back(seq);
+        }
     }
 
     /// A write of push mode that may be posted. Answer with [`Self::handle_put`] once a message on the same channel would
@@ -684,7 +706,7 @@ impl Producer {
             let seq = self.outgoing.remove(at)?;
             self.untold = self.untold.max(seq.next());
             let Some(slab) = self
-                .slab(seq)
+                .slab_mut(seq)
                 .filter(|slab| slab.state == SlabState::Announced)
             else {
                 continue;
@@ -695,6 +717,7 @@ impl Producer {
                 grant: false,
                 t_us: now.as_ns() / 1_000,
                 records: slab.records.iter().map(|(record, _, _)| *record).collect(),
+                inline: std::mem::take(&mut slab.inline),
             };
             return Some(match self.config.mode {
                 Mode::Pull => Pdu::SlabAnnounce(announce),

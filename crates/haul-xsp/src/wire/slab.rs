@@ -6,6 +6,8 @@ use crate::{ConnId, SlabSeq};
 
 /// Most records of a slab.
 pub const RECORDS_MAX: usize = 4_096;
+/// A slab of no more octets has them in its announcement.
+pub const INLINE_MAX: usize = 4_096;
 /// Most answers about slabs out of order in one PDU.
 const SELECTIVE_MAX: usize = 1_024;
 
@@ -15,6 +17,7 @@ const RECORD_RST: u16 = 4;
 
 const SLAB_LAST: u16 = 1;
 const SLAB_PUSH: u16 = 2;
+const SLAB_INLINE: u16 = 4;
 
 /// What opens memory to the peer: a steering tag, and the tagged offset at which a range begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -119,6 +122,8 @@ pub struct SlabAnnounce {
     pub t_us: u64,
     /// What is in it, at most [`RECORDS_MAX`].
     pub records: Vec<Record>,
+    /// The octets of all records, one behind the other, at most [`INLINE_MAX`]: they need not be read. Empty: they are to be.
+    pub inline: Vec<u8>,
 }
 
 impl SlabAnnounce {
@@ -130,11 +135,14 @@ impl SlabAnnounce {
 
     pub(super) fn emit(&self, out: &mut Writer) {
         let count = u16::try_from(self.records.len()).unwrap_or(u16::MAX);
-        let flags = (u16::from(self.last) * SLAB_LAST) | (u16::from(self.grant) * SLAB_PUSH);
+        let flags = (u16::from(self.last) * SLAB_LAST)
+            | (u16::from(self.grant) * SLAB_PUSH)
+            | (u16::from(!self.inline.is_empty()) * SLAB_INLINE);
         let total = u32::try_from(self.total()).unwrap_or(u32::MAX);
         out.u64(self.seq.0).u16(flags).u16(count);
         out.u32(total).u64(self.t_us);
         self.records.iter().for_each(|record| record.emit(out));
+        out.bytes(&self.inline);
     }
 
     pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
@@ -144,7 +152,12 @@ impl SlabAnnounce {
         if count > RECORDS_MAX {
             return Err(ParseError::TooMany("records"));
         }
-        if reader.remaining() != count * Record::LEN {
+        let is_inline = flags & SLAB_INLINE != 0;
+        let inline = if is_inline { total as usize } else { 0 };
+        if is_inline && (flags & SLAB_PUSH != 0 || !(1..=INLINE_MAX).contains(&inline)) {
+            return Err(ParseError::Value("slab that has its octets with it"));
+        }
+        if reader.remaining() != count * Record::LEN + inline {
             return Err(ParseError::Value("number of records"));
         }
         let records: Result<Vec<_>, _> = (0..count).map(|_| Record::parse(reader)).collect();
@@ -154,6 +167,7 @@ impl SlabAnnounce {
             grant: flags & SLAB_PUSH != 0,
             t_us,
             records: records?,
+            inline: reader.bytes(inline)?.to_vec(),
         };
         if announce.total() != u64::from(total) {
             return Err(ParseError::Value("total of a slab"));

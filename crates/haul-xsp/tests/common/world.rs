@@ -103,6 +103,8 @@ pub struct World {
     setup: Setup,
     fresh: Vec<Option<Session>>,
     pub corrupted: u64,
+    /// Ranges that came with announcements.
+    pub inline: u64,
     pub events: u64,
     gone: bool,
 }
@@ -134,6 +136,7 @@ impl World {
             fresh: (0..segments).map(|_| None).collect(),
             setup,
             corrupted: 0,
+            inline: 0,
             events: 0,
             gone: false,
         };
@@ -404,7 +407,24 @@ impl World {
                 }
                 Err(error) => panic!("seed {}: half {half}: {error}", self.seed),
             }
+            self.place_inline(half);
             self.settle();
+        }
+    }
+
+    /// Octets that have come with announcements.
+    fn place_inline(&mut self, half: usize) {
+        while let Some(mut inline) = self
+            .session(half)
+            .and_then(|session| session.consumer().poll_inline())
+        {
+            if self.setup.corrupt > 0 && self.random.chance(self.setup.corrupt) {
+                inline.octets[0] ^= 0x80;
+                self.corrupted += 1;
+            }
+            let at = inline.at as usize;
+            self.benches[half].arena[at..at + inline.octets.len()].copy_from_slice(&inline.octets);
+            self.inline += 1;
         }
     }
 
@@ -776,6 +796,15 @@ impl World {
                 .map(|(_, place)| place)
                 .collect();
             self.complete_crcs(half, seq);
+            // Some hosts do, some do not.
+            if seq.0.is_multiple_of(2) && self.session(half).unwrap().producer().is_inline(seq) {
+                let filled = places.iter().filter(|place| place.len > 0);
+                let octets = filled.flat_map(|place| self.local(half, *place));
+                let octets = octets.collect();
+                let producer = self.session(half).unwrap().producer();
+                producer.announce_inline(seq, octets);
+                continue;
+            }
             let keys: Vec<(Place, Key)> = places
                 .iter()
                 .map(|place| (*place, self.register(half, seq, *place)))

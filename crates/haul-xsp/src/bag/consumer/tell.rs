@@ -51,6 +51,7 @@ impl Consumer {
             grant: true,
             t_us: 0,
             records,
+            inline: Vec::new(),
         };
         (!announce.records.is_empty()).then_some(Pdu::SlabAnnounce(announce))
     }

@@ -52,6 +52,8 @@ pub(super) struct Slab {
     /// What is announced, and where it lies here.
     pub(super) records: Vec<(Record, Memory, u64)>,
     pub(super) bytes: u64,
+    /// Its octets, until they are sent with the announcement.
+    pub(super) inline: Vec<u8>,
     pub(super) state: SlabState,
     pub(super) tries: u8,
     /// Push: records before this one, and octets of it, have been handed out; writes outstanding.
@@ -146,6 +148,7 @@ impl Slab {
     /// From the beginning, with new keys.
     pub(super) fn begin(&mut self, attempt: u64) {
         self.state = SlabState::Sealed;
+        self.inline.clear();
         (self.cursor, self.writes, self.attempt) = ((0, 0), 0, attempt);
     }
 

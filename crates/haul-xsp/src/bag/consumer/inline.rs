@@ -1,0 +1,50 @@
+//! Slabs that are so small that their octets come with their announcements.
+
+use super::Consumer;
+use crate::wire::SlabAnnounce;
+
+/// Octets that came with an announcement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inline {
+    /// Where in the arena they belong.
+    pub at: u64,
+    /// The octets.
+    pub octets: Vec<u8>,
+}
+
+impl Consumer {
+    /// Says where octets belong that have come with their announcement.
+    pub(super) fn take_inline(&mut self, slab: &SlabAnnounce) {
+        let mut octets = slab.inline.as_slice();
+        for (index, record) in slab.records.iter().enumerate() {
+            let Some((own, rest)) = octets.split_at_checked(record.len as usize) else {
+                return;
+            };
+            octets = rest;
+            let is_done = self.item(slab.seq, index).is_none_or(|item| item.done);
+            if is_done || !self.is_wanted(record.conn) {
+                continue;
+            }
+            let mut own = own;
+            let places: Vec<_> = self
+                .places(record.conn, record.offset, u64::from(record.len))
+                .collect();
+            for (at, len) in places {
+                let Some((part, rest)) = usize::try_from(len)
+                    .ok()
+                    .and_then(|len| own.split_at_checked(len))
+                else {
+                    return;
+                };
+                own = rest;
+                let octets = part.to_vec();
+                self.inline.push_back(Inline { at, octets });
+            }
+        }
+    }
+
+    /// Octets to be copied to the arena before anything else is called: they count as placed.
+    pub fn poll_inline(&mut self) -> Option<Inline> {
+        self.inline.pop_front()
+    }
+}
