@@ -281,8 +281,8 @@ fn octets_that_come_along_are_placed_once_and_only_as_many_as_are_announced() {
         Pdu::parse(pdu.kind(), &octets[HEADER_LEN..octets.len() - spare])
     };
     let long = SlabAnnounce {
-        inline: vec![7; 4_097],
-        ..inline(1, vec![record(8, 4_097)])
+        inline: vec![7; 14_337],
+        ..inline(1, vec![record(8, 14_337)])
     };
     for (slab, spare) in [(announce.clone(), 1), (long, 0)] {
         assert!(matches!(parse(slab, spare), Err(ParseError::Value(_))));

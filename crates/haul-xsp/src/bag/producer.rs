@@ -97,6 +97,8 @@ pub struct Producer {
     slabs: VecDeque<Slab>,
     first: SlabSeq,
     unacked_bytes: u64,
+    /// Of them inline: the control connection is for little.
+    inline_bytes: u64,
     window_bytes: u64,
     window_slabs: u16,
     to_seal: VecDeque<SlabSeq>,
@@ -134,6 +136,7 @@ impl Producer {
             slabs: VecDeque::new(),
             first: SlabSeq(0),
             unacked_bytes: 0,
+            inline_bytes: 0,
             window_bytes: u64::MAX,
             window_slabs: u16::MAX,
             to_seal: VecDeque::new(),
@@ -445,6 +448,7 @@ impl Producer {
         let mut slab = Slab {
             records: Vec::new(),
             bytes: 0,
+            is_inline: false,
             inline: Vec::new(),
             state: SlabState::Sealed,
             tries: 0,
@@ -490,6 +494,10 @@ impl Producer {
                 }
             }
             self.unacked_bytes += slab.bytes;
+            slab.is_inline = self.config.mode == Mode::Pull
+                && slab.bytes > 0
+                && self.inline_bytes + slab.bytes <= INLINE_MAX as u64;
+            self.inline_bytes += slab.inline_bytes();
             self.to_seal.push_back(self.next_seq());
             self.slabs.push_back(slab);
         }
@@ -557,12 +565,11 @@ impl Producer {
         self.outgoing.push_back(seq);
     }
 
-    /// Whether a slab is so small that its octets go with its announcement ([`Self::announce_inline`]): then nobody waits for a
-    /// read, and no memory is opened.
+    /// Whether a slab's octets go with its announcement ([`Self::announce_inline`]), because all that is under way is little: then
+    /// nobody waits for a read, and no memory is opened.
     #[must_use]
     pub fn is_inline(&self, seq: SlabSeq) -> bool {
-        let is_small = |slab: &Slab| (1..=INLINE_MAX as u64).contains(&slab.bytes);
-        self.config.mode == Mode::Pull && self.slab(seq).is_some_and(is_small)
+        self.slab(seq).is_some_and(|slab| slab.is_inline)
     }
 
     /// Announces a slab with its octets: those of all its [records](Self::records), one behind the other. Again, if it comes
@@ -800,7 +807,9 @@ impl Producer {
             _ => slab.state = SlabState::Done,
         }
         let records = std::mem::take(&mut slab.records);
-        self.unacked_bytes -= slab.bytes;
+        let (bytes, inline_bytes) = (slab.bytes, slab.inline_bytes());
+        self.unacked_bytes -= bytes;
+        self.inline_bytes -= inline_bytes;
         self.retired.push_back(seq);
         for (record, memory, at) in records {
             if let Some(tx) = self.conns.get_mut(&record.conn) {

@@ -6,8 +6,8 @@ use crate::{ConnId, SlabSeq};
 
 /// Most records of a slab.
 pub const RECORDS_MAX: usize = 4_096;
-/// A slab of no more octets has them in its announcement.
-pub const INLINE_MAX: usize = 4_096;
+/// Most octets of a slab that has them in its announcement: what a TCP sends at once that has been idle.
+pub const INLINE_MAX: usize = 14 << 10;
 /// Most answers about slabs out of order in one PDU.
 const SELECTIVE_MAX: usize = 1_024;
 

@@ -69,7 +69,7 @@ impl Producer {
         self.slabs.clear();
         (self.first, self.untold) = (SlabSeq(0), SlabSeq(0));
         self.attempts += 1;
-        self.unacked_bytes = 0;
+        (self.unacked_bytes, self.inline_bytes) = (0, 0);
         (self.window_bytes, self.window_slabs) = (u64::MAX, u16::MAX);
         self.to_seal.clear();
         self.outgoing.clear();

@@ -52,6 +52,7 @@ pub(super) struct Slab {
     /// What is announced, and where it lies here.
     pub(super) records: Vec<(Record, Memory, u64)>,
     pub(super) bytes: u64,
+    pub(super) is_inline: bool,
     /// Its octets, until they are sent with the announcement.
     pub(super) inline: Vec<u8>,
     pub(super) state: SlabState,
@@ -145,6 +146,10 @@ pub(super) enum Granted {
 }
 
 impl Slab {
+    pub(super) const fn inline_bytes(&self) -> u64 {
+        if self.is_inline { self.bytes } else { 0 }
+    }
+
     /// From the beginning, with new keys.
     pub(super) fn begin(&mut self, attempt: u64) {
         self.state = SlabState::Sealed;
