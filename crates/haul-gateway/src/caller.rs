@@ -42,6 +42,8 @@ pub struct Refusal {
 pub enum Cause {
     /// A gateway on the way cannot be reached, or ended the session.
     Gateway,
+    /// No data channel can be had.
+    Channel,
     /// Gateways do not believe each other.
     Trust,
     /// A gateway does not allow it.
@@ -59,6 +61,7 @@ impl Refusal {
     pub(crate) fn new(status: u16, session: Option<&str>) -> Self {
         let cause = match NackStatus::from_code(status) {
             NackStatus::NotAuthenticated => Cause::Trust,
+            NackStatus::NoProtocol if session.is_some() => Cause::Channel,
             _ if session.is_some() => Cause::Gateway,
             _ => meaning(status).cause,
         };

@@ -40,6 +40,8 @@ use crate::resolver::Resolver;
 use crate::status::Status;
 use crate::thread::Thread;
 
+/// How often whoever waits for a session is asked whether to go on.
+const LOOK: Duration = Duration::from_millis(20);
 /// Data connections that wait to be taken.
 const BACKLOG: u32 = 64;
 
@@ -204,11 +206,20 @@ impl Gateway {
     }
 
     /// Opens the session of the route that leads to `to`, if it is not there, and waits until octets can go through it, at most
-    /// for `patience`.
+    /// for `patience`, and as long as `goes_on`, which is asked again and again, says so.
     ///
     /// # Errors
     /// Why it cannot be had.
-    pub fn open_session(&self, to: &HostPort, patience: Duration) -> Result<(), Refusal> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a patience of the user's, not a protocol's time"
+    )]
+    pub fn open_session(
+        &self,
+        to: &HostPort,
+        patience: Duration,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Result<(), Refusal> {
         let (sender, result) = bounded(1);
         let opening = lock(&self.house.opening);
         let config = self.house.config();
@@ -223,9 +234,15 @@ impl Gateway {
         let opener = opener.map_err(|(status, why)| Refusal::new(code(status), Some(&why)))?;
         // Where it is over already, the sender is dropped.
         let _ = opener.post(Letter::Await(sender));
-        result
-            .recv_timeout(patience)
-            .unwrap_or_else(|error| Err(self.overdue(to, error)))
+        let until = Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match result.recv_timeout(left.min(LOOK)) {
+                Ok(opened) => return opened,
+                Err(RecvTimeoutError::Timeout) if left > LOOK && goes_on() => {}
+                Err(error) => return Err(self.overdue(to, error)),
+            }
+        }
     }
 
     fn overdue(&self, to: &HostPort, error: RecvTimeoutError) -> Refusal {

@@ -11,7 +11,7 @@ mod common;
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::process::Command;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{connect, echo_server, entry_gateway, exchange, pattern, start};
-use haul_gateway::Gateway;
 use haul_gateway::config::ChannelKind;
+use haul_gateway::{Cause, Gateway};
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 
@@ -57,6 +57,52 @@ fn a_kind_that_cannot_be_had_gives_its_turn_to_the_next() {
         assert_eq!(gave_up.len(), 1, "{said:?}");
         assert!(gave_up[0].ends_with(&format!("; trying {second}")));
         assert!(lines.contain(&format!("data channel {second} (")));
+    }
+}
+
+#[test]
+fn a_kind_that_nobody_answers_gives_its_turn_to_the_next() {
+    // What a firewall swallows looks the same.
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = [
+        ("iwarp/tcp", tcp.local_addr()),
+        ("tcp", tcp.local_addr()),
+        ("iwarp/udt", udp.local_addr()),
+        ("udt", udp.local_addr()),
+        ("udp", udp.local_addr()),
+    ];
+    let last = "iwarp/tcp";
+    std::thread::scope(|scope| {
+        for (kind, at) in silent {
+            scope.spawn(move || {
+                let is_last = kind == last;
+                let next = if is_last { "tcp" } else { last };
+                let (far, _) = exit(&(channel(kind, Some(at.unwrap())) + &channel(next, None)));
+                let route = format!("channels = ['{kind}', '{next}']");
+                let hop = [far.listen_addr().unwrap()];
+                let (near, lines) = entry_gateway(&hop, echo_server(), &route);
+                let sent = pattern(1 << 10, 1);
+                assert!(exchange(connect(near.door_addrs()[0]), sent.clone()) == sent);
+                let said = format!("no data channel {kind}: nobody has answered; trying {next}");
+                assert!(lines.contain(&said), "{:?}", lines.all());
+            });
+        }
+    });
+}
+
+#[test]
+fn where_no_kind_can_be_had_each_is_told_with_its_reason() {
+    let nobody = Some("127.0.0.1:1".parse().unwrap());
+    let (far, _) = exit(&(channel("tcp", nobody) + &channel("iwarp/tcp", nobody)));
+    let route = "channels = ['tcp', 'iwarp/tcp', 'udt']";
+    let (near, _) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), route);
+    let to = "127.0.0.1:9".parse().unwrap();
+    let patience = Duration::from_secs(60);
+    let refusal = near.open_session(&to, patience, || true).unwrap_err();
+    assert_eq!(refusal.cause, Cause::Channel);
+    for kind in ["(tcp: ", "; iwarp/tcp: ", "; udt: "] {
+        assert!(refusal.text.contains(kind), "{refusal}");
     }
 }
 

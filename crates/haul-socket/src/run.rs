@@ -12,6 +12,8 @@ use std::time::Duration;
 use haul_io::netns::child::{self, Caught, Inside};
 use haul_io::process::Process;
 
+use rustix::process::Signal;
+
 use crate::agent::{self, Standing, Status};
 pub use crate::gateway::{Call, Calls, Failure};
 use crate::table::{Options, Protocol, Socket, Table, Why, address, is_alive, now_ms};
@@ -300,6 +302,21 @@ impl Signals {
         child::Signals::block_all().map(Self)
     }
 
+    /// The number of the signal that asks this process to end, if one has come. There is nobody yet, or any more, whom the others
+    /// are for.
+    #[must_use]
+    pub fn taken(&self) -> Option<i32> {
+        // Where they cannot be read none has come.
+        while let Ok(Some(caught)) = self.0.wait(Duration::ZERO) {
+            if let Caught::End(number) = caught
+                && number != Signal::WINCH.as_raw()
+            {
+                return Some(number);
+            }
+        }
+        None
+    }
+
     /// Runs a program to its end. Signals that a process sends go on to it; those of a terminal it has got itself.
     ///
     /// # Errors
@@ -312,7 +329,7 @@ impl Signals {
                 return Ok(ended.status);
             }
             if let Some((Caught::End(number), true)) = self.0.wait_sent(Duration::from_secs(1))?
-                && let Some(signal) = rustix::process::Signal::from_named_raw(number)
+                && let Some(signal) = Signal::from_named_raw(number)
             {
                 process.signal(signal)?;
             }

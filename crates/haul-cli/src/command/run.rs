@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use haul_gateway::{Caller, Cause, Refusal};
 use haul_socket::agent::Standing;
-use haul_socket::run::{Call, Calls, Config, Failure, Run};
+use haul_socket::run::{Call, Calls, Config, Failure, Run, Signals};
 use haul_socket::table::Options;
 
 use super::through::Through;
@@ -26,7 +26,7 @@ const LIBRARY: &str = "libhaul_preload.so";
 /// How long the program's start waits until somebody answers for it.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the program's start waits for the session through the gateways.
-const SESSION_PATIENCE: Duration = Duration::from_secs(30);
+const SESSION_PATIENCE: Duration = Duration::from_secs(20);
 /// How long what programs have left under way may take without moving.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// As env(1): the program cannot be started, is not there, or something here failed.
@@ -60,10 +60,14 @@ fn try_run(args: &args::Run) -> Result<ExitCode> {
         table: None,
     };
     // Before any thread: all of them leave signals to this one.
-    let signals = haul_socket::run::Signals::block().context("cannot take signals")?;
+    let signals = Signals::block().context("cannot take signals")?;
     let run = Run::start(&config).context("cannot join the table of this user's haul runs")?;
     run.wait_ready(PATIENCE);
-    let way = Way::open(args, &run)?;
+    let way = match Way::open(args, &run, &signals) {
+        Ok(way) => way,
+        Err(Unopened::Interrupted(signal)) => return Ok(ExitCode::from(of_signal(signal))),
+        Err(Unopened::Failed(error)) => return Err(error),
+    };
     if run.standing() == Standing::PortTaken {
         eprintln!(
             "haul run: UDP port {} is taken by another user or program, so nothing will be carried (--port)",
@@ -71,14 +75,15 @@ fn try_run(args: &args::Run) -> Result<ExitCode> {
         );
     }
     let status = start(args, &run, &library, &signals);
-    if let Some(way) = way {
-        way.finish();
-    }
+    let interrupted = way.and_then(|way| way.finish(&signals));
     if args.report.is_some() || args.json {
         report(args, &run).context("cannot write the report")?;
     }
     run.end().context("the agent failed")?;
-    status
+    match interrupted {
+        Some(signal) => Ok(ExitCode::from(of_signal(signal))),
+        None => status,
+    }
 }
 
 /// The way through gateways, and the programs' calls that take it.
@@ -87,11 +92,34 @@ struct Way {
     calls: Calls,
 }
 
+/// Why there is no way.
+enum Unopened {
+    /// This signal asked to end.
+    Interrupted(i32),
+    Failed(anyhow::Error),
+}
+
 impl Way {
     /// None where the command line names no gateway.
-    fn open(args: &args::Run, run: &Run) -> Result<Option<Self>> {
+    fn open(args: &args::Run, run: &Run, signals: &Signals) -> Result<Option<Self>, Unopened> {
+        let mut signal = None;
+        let goes_on = || {
+            signal = signals.taken();
+            signal.is_none()
+        };
+        Self::try_open(args, run, goes_on).map_err(|error| match signal {
+            Some(signal) => Unopened::Interrupted(signal),
+            None => Unopened::Failed(error),
+        })
+    }
+
+    fn try_open(
+        args: &args::Run,
+        run: &Run,
+        goes_on: impl FnMut() -> bool,
+    ) -> Result<Option<Self>> {
         let say = |line: &str| eprintln!("haul run: warning: {line}");
-        let through = Through::start(&args.through, SESSION_PATIENCE, say);
+        let through = Through::start(&args.through, SESSION_PATIENCE, goes_on, say);
         let through = through.map_err(|fault| match fault.hint {
             Some(hint) => anyhow!("{} ({hint})", fault.text),
             None => anyhow!("{}", fault.text),
@@ -115,14 +143,23 @@ impl Way {
         Ok(Some(Self { through, calls }))
     }
 
-    /// What programs have sent arrives.
-    fn finish(self) {
+    /// What programs have sent arrives. The signal that asked to end before it had.
+    fn finish(self, signals: &Signals) -> Option<i32> {
         let Self { through, calls } = self;
         drop(calls);
-        let is_done = Arc::into_inner(through).is_none_or(|through| through.finish(LAST_PATIENCE));
+        // What ended the program came to this process, too, and is over.
+        while signals.taken().is_some() {}
+        let mut signal = None;
+        let goes_on = || {
+            signal = signals.taken();
+            signal.is_none()
+        };
+        let is_done =
+            Arc::into_inner(through).is_none_or(|through| through.finish(LAST_PATIENCE, goes_on));
         if !is_done {
             eprintln!("haul run: some connections did not end and are reset");
         }
+        signal
     }
 }
 
@@ -136,7 +173,7 @@ impl Caller for Program {
 
     fn refused(self: Box<Self>, why: &Refusal) {
         self.0.refuse(match why.cause {
-            Cause::Gateway | Cause::Trust => Failure::NoWay,
+            Cause::Gateway | Cause::Channel | Cause::Trust => Failure::NoWay,
             Cause::Forbidden => Failure::Forbidden,
             Cause::Refused => Failure::Refused,
             Cause::Unreachable => Failure::Unreachable,
@@ -145,12 +182,7 @@ impl Caller for Program {
     }
 }
 
-fn start(
-    args: &args::Run,
-    run: &Run,
-    library: &Path,
-    signals: &haul_socket::run::Signals,
-) -> Result<ExitCode> {
+fn start(args: &args::Run, run: &Run, library: &Path, signals: &Signals) -> Result<ExitCode> {
     let Some((program, arguments)) = args.program.split_first() else {
         bail!("no program");
     };
@@ -176,6 +208,11 @@ fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(signal);
     code.and_then(|code| u8::try_from(code).ok())
         .unwrap_or(FAILED)
+}
+
+/// The exit code of who was ended by a signal.
+fn of_signal(number: i32) -> u8 {
+    u8::try_from(128 + number).unwrap_or(FAILED)
 }
 
 /// The library, then what is preloaded already.

@@ -18,6 +18,9 @@ use crate::provider;
 /// How long gateways may take to see the session end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
+/// How often what is under way is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// The session, and what it needs.
 #[derive(Debug)]
 pub(crate) struct Through {
@@ -72,14 +75,15 @@ fn lock(voice: &Mutex<Voice>) -> MutexGuard<'_, Voice> {
 }
 
 impl Through {
-    /// Opens the session that the command line asks for; none, if it names no gateway. `say` gets lines for people about what does
-    /// not work as it should, later on.
+    /// Opens the session that the command line asks for, as long as `goes_on` says so; none, if it names no gateway. `say` gets lines
+    /// for people about what does not work as it should, later on.
     ///
     /// # Errors
     /// In one line, with the hop that is the reason and what to do.
     pub(crate) fn start(
         args: &args::Through,
         patience: Duration,
+        goes_on: impl FnMut() -> bool,
         say: impl Fn(&str) + Send + 'static,
     ) -> Result<Option<Self>, Fault> {
         let Some(first) = args.gateway.first() else {
@@ -106,7 +110,7 @@ impl Through {
             hops,
             voice,
         };
-        let opened = through.gateway.open_session(first, patience);
+        let opened = through.gateway.open_session(first, patience, goes_on);
         opened.map_err(|refusal| through.fault(&refusal, None))?;
         lock(&through.voice).begin();
         Ok(Some(through))
@@ -117,8 +121,9 @@ impl Through {
         self.gateway.call(from, to, caller);
     }
 
-    /// Lets what is under way arrive, as long as it moves and at most so long without moving; whether nothing is left.
-    pub(crate) fn finish(mut self, patience: Duration) -> bool {
+    /// Lets what is under way arrive, as long as it moves and at most so long without moving, and as long as `goes_on` says so;
+    /// whether nothing is left.
+    pub(crate) fn finish(mut self, patience: Duration, mut goes_on: impl FnMut() -> bool) -> bool {
         lock(&self.voice).end();
         self.gateway.begin_drain();
         let moved = |gateway: &Gateway| -> u64 {
@@ -128,10 +133,15 @@ impl Through {
                 .map(|segment| segment.octets_in + segment.octets_out)
                 .sum()
         };
-        let mut before = moved(&self.gateway);
-        while !self.gateway.wait(patience) {
+        let (mut before, mut still) = (moved(&self.gateway), Duration::ZERO);
+        while !self.gateway.wait(LOOK) {
             let now = moved(&self.gateway);
-            if now == before {
+            still = if now == before {
+                still + LOOK
+            } else {
+                Duration::ZERO
+            };
+            if still >= patience || !goes_on() {
                 return false;
             }
             before = now;
@@ -144,13 +154,18 @@ impl Through {
         let hops: Vec<String> = self.hops.iter().map(ToString::to_string).collect();
         let last = hops.last().map_or("", String::as_str);
         let text = match (refusal.cause, to) {
-            (Cause::Gateway | Cause::Trust, _) | (_, None) => refusal.text.clone(),
+            (Cause::Gateway | Cause::Channel | Cause::Trust, _) | (_, None) => refusal.text.clone(),
             (_, Some(to)) => format!("{to} through gateway {}: {}", hops.join(", "), refusal.text),
         };
         let (code, hint) = match refusal.cause {
             Cause::Gateway => (
                 Code::Unreachable,
                 "check that 'haul gateway run' runs there, and the addresses after --gateway".to_owned(),
+            ),
+            Cause::Channel => (
+                Code::Unreachable,
+                "have firewalls let the ports of the gateway's data channels through, or choose what passes with --gateway-channel"
+                    .to_owned(),
             ),
             Cause::Trust => (
                 Code::NotAuthenticated,

@@ -87,7 +87,10 @@ fn config(transfer: &Transfer, remote: &Remote) -> Result<Config, Fault> {
             eprintln!("haul: warning: {line}");
         }
     };
-    let Some(through) = Through::start(&transfer.through, config.connect_timeout, say)? else {
+    // A control connection, then a data channel, of which the first kind may get no answer.
+    let patience = config.connect_timeout * 2;
+    // What interrupts ends this process.
+    let Some(through) = Through::start(&transfer.through, patience, || true, say)? else {
         return Ok(config);
     };
     Ok(Config {

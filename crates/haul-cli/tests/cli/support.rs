@@ -310,6 +310,13 @@ impl Client {
         });
     }
 
+    /// Sends it a signal, by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let (option, pid) = (format!("-{name}"), self.child.id().to_string());
+        let sent = Command::new("kill").args([option, pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

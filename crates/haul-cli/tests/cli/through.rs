@@ -1,8 +1,9 @@
 //! `haul send` and `haul get`, and RDMA connections, through gateways.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
 
 use crate::common::{Gateway, member};
 use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text};
@@ -197,6 +198,47 @@ fn a_key_opens_and_a_wrong_one_is_told_with_the_hop() {
     }
     std::fs::set_permissions(&good, std::fs::Permissions::from_mode(0o644)).unwrap();
     send(&["--gateway-key", &text(&good)]).failed(2, "chmod 600");
+}
+
+/// A gateway that takes control connections and says nothing; it is told of each.
+fn silent() -> (SocketAddr, Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let (sender, taken) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            if sender.send(stream.unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    (at, taken)
+}
+
+#[test]
+fn a_signal_ends_a_command_whose_session_is_still_being_opened() {
+    let place = Place::new();
+    make_file(&place.client("file"), 1000, 8);
+    let file = text(&place.client("file"));
+    let (at, taken) = silent();
+    let at = at.to_string();
+    let send = ["send", "--gateway", &at, &file, "host.example:"];
+    // No library is put before a program that is not started.
+    let run = ["run", "--preload", &file, "--gateway", &at, "--", "true"];
+    for (signal, number) in [("INT", 2), ("TERM", 15)] {
+        let client = start(send);
+        let _control = taken.recv().unwrap();
+        client.signal(signal);
+        // The signal itself, of which a shell makes 128 and its number.
+        assert_eq!(client.end().code, None);
+        let client = start(run);
+        let _control = taken.recv().unwrap();
+        client.signal("WINCH");
+        client.signal(signal);
+        let ended = client.end();
+        assert_eq!(ended.code, Some(128 + number), "{}", ended.stderr);
+        assert_eq!(ended.stderr, "");
+    }
 }
 
 #[test]

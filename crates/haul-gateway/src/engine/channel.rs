@@ -30,6 +30,8 @@ pub(super) struct Attempts {
     lanes: u16,
     /// Rate not to be exceeded, bits per second.
     rate_bps: Option<u64>,
+    /// What became of those before it, for people.
+    given_up: Vec<String>,
     /// Channels that were asked for in the present attempt.
     asked: Vec<ChanId>,
     /// Since when the present kind has been in use.
@@ -57,6 +59,7 @@ impl Attempts {
             at: 0,
             lanes: streams.clamp(1, LANES_MAX),
             rate_bps,
+            given_up: Vec::new(),
             asked: Vec::new(),
             used_since: None,
             losses: 0,
@@ -73,7 +76,10 @@ impl Attempts {
         loop {
             let Some(kind) = self.kinds.get(self.at).copied() else {
                 self.at = 0;
-                return Err(Lost("no kind of data channel can be had".to_owned()));
+                let tried = std::mem::take(&mut self.given_up).join("; ");
+                return Err(Lost(format!(
+                    "no kind of data channel can be had ({tried})"
+                )));
             };
             if let Err(why) = self.ask_for(kind, house, session, half) {
                 self.give_up(house, session, half, &why);
@@ -131,6 +137,7 @@ impl Attempts {
             close(session, chan);
         }
         if let Some(kind) = self.kinds.get(self.at) {
+            self.given_up.push(format!("{kind}: {why}"));
             let next = self.kinds.get(self.at + 1);
             let then = next.map_or_else(
                 || "no other kind is left".to_owned(),

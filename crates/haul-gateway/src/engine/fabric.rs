@@ -49,8 +49,9 @@ pub(crate) fn lane_bytes(kind: ChannelKind) -> u64 {
 /// Reads that an end may have outstanding (ORD), and answers at a time (IRD), unless the device has fewer.
 pub(crate) const READS_MAX: u16 = 64;
 
-/// Time for a data connection to be there and its cookie to be found right, ns.
-const CONNECT_NS: u64 = 10 * SECOND_NS;
+/// Time for a data connection to be there and its cookie to be found right, ns. Where firewalls let nothing through the next kind
+/// waits for it, and programs with it.
+const CONNECT_NS: u64 = 5 * SECOND_NS;
 
 /// What a session wants of its data channels.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,9 @@ use haul_xsp::wire::{ChanParams, Key};
 use haul_xsp::{ChanId, Time};
 
 use super::work::{Lane, Opens, Work};
-use super::{Accepted, Fabric, Guard, Knock, Lost, News, READS_MAX, Wanted, meeting_point};
+use super::{
+    Accepted, CONNECT_NS, Fabric, Guard, Knock, Lost, News, READS_MAX, Wanted, meeting_point,
+};
 use crate::config::ChannelKind;
 
 /// Queue pairs of one kind, and what they share.
@@ -19,6 +21,8 @@ pub(super) struct Connected {
     kind: ChannelKind,
     // Before what they use: dropped in this order, so that nothing is placed when the memory goes.
     lanes: Vec<Lane>,
+    /// Channels that this end connects, until then.
+    connecting: Vec<(ChanId, Time)>,
     has_broken: bool,
     work: Work,
     events: EventChannel,
@@ -48,6 +52,7 @@ impl Connected {
         Ok(Self {
             kind,
             lanes: Vec::new(),
+            connecting: Vec::new(),
             has_broken: false,
             work: Work::new(context, arena, wanted.lanes, opens)?,
             events: context.create_event_channel()?,
@@ -105,10 +110,11 @@ impl Fabric for Connected {
         self.kind
     }
 
-    fn connect(&mut self, _now: Time, params: &ChanParams) -> Result<(), Lost> {
+    fn connect(&mut self, now: Time, params: &ChanParams) -> Result<(), Lost> {
         let (peer, cookie) = meeting_point(params)?;
         let qp = self.qp()?;
         qp.connect(peer, &self.param(&cookie), &self.events)?;
+        self.connecting.push((params.chan, now.after(CONNECT_NS)));
         self.lanes.push(Lane::new(params.chan, qp));
         Ok(())
     }
@@ -141,6 +147,7 @@ impl Fabric for Connected {
         else {
             return;
         };
+        self.connecting.retain(|(chan, _)| *chan != lane.chan);
         match what {
             Accepted::Up => {
                 lane.is_up = true;
@@ -159,10 +166,19 @@ impl Fabric for Connected {
         vec![self.work.descriptor(), self.events.fd()]
     }
 
-    fn poll(&mut self, _now: Time, news: &mut Vec<News>) -> Result<(), Lost> {
+    fn poll_timeout(&self) -> Option<Time> {
+        self.connecting.iter().map(|(_, until)| *until).min()
+    }
+
+    fn poll(&mut self, now: Time, news: &mut Vec<News>) -> Result<(), Lost> {
         self.work.poll(&mut self.lanes, news, |_| {})?;
         while let Some(event) = self.events.poll()? {
             self.on_event(event, news);
+        }
+        // Devices have more patience.
+        let late = |(_, until): &mut (ChanId, Time)| *until <= now;
+        for (chan, _) in self.connecting.extract_if(.., late) {
+            news.push(News::Failed(chan, "nobody has answered".to_owned()));
         }
         Ok(())
     }

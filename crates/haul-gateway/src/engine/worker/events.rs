@@ -183,8 +183,17 @@ impl Worker {
                     format!("{peer}: a data channel failed: {why}"),
                 );
             }
-            News::Down(why) => self.lose(side, &Lost(format!("the data channel is over: {why}"))),
+            News::Down(why) => self.on_channel_down(side, &why),
             News::Failed(..) | News::Shown(..) | News::Got(..) | News::Put(..) => {}
+        }
+    }
+
+    /// A data channel that could be used is over: with the session, perhaps, of which the peer has told before.
+    fn on_channel_down(&mut self, side: usize, why: &str) {
+        self.receive(side);
+        let session = self.body.session(side);
+        if session.is_some_and(|session| session.state() != State::Closed) {
+            self.lose(side, &Lost(format!("the data channel is over: {why}")));
         }
     }
 
