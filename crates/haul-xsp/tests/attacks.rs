@@ -258,7 +258,7 @@ fn slabs_that_break_a_rule_are_refused_by_name() {
         assert_eq!(victim.session.state(), State::Closed);
         let told: Vec<Vec<u8>> = std::iter::from_fn(|| victim.session.poll_transmit(NOW)).collect();
         let kinds: Vec<u8> = told.iter().map(|pdu| pdu[3]).collect();
-        assert_eq!(kinds, [48], "the peer learns why");
+        assert_eq!(kinds.last(), Some(&48), "the peer learns why");
     }
 }
 

@@ -477,7 +477,6 @@ impl Session {
             let status = error.status();
             let text = error.to_string();
             if let Some(link) = &mut self.link {
-                link.out.clear();
                 let asked =
                     matches!(self.state, State::Greeting | State::Opening) && !self.is_opener;
                 link.send(&if asked {
@@ -508,7 +507,6 @@ impl Session {
         }
         let text = text.to_owned();
         if let Some(link) = &mut self.link {
-            link.out.clear();
             link.send(&Pdu::Error {
                 status,
                 severity: 2,
