@@ -16,20 +16,16 @@
 //!   a shallow queue overflows again and again that the flow did not fill, see [`company`].
 //! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
 //!   [`CONGESTION_LOSS_PERCENT`].
-//! * **A policer** drops what exceeds its rate and keeps no queue: what passes it is held where sending less ends the loss, see
-//!   [`policer`].
 //! * **Marks** of a router say that its queue fills, before any delay shows it: congestion where they exceed
 //!   [`CONGESTION_MARK_PERCENT`], so that the marks of a short burst are not.
 
 mod company;
-mod policer;
 
 use crate::controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Snapshot};
 use crate::filter::WindowedMax;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
 use crate::window::{Cubic, Window};
 use company::{Company, Overflow};
-use policer::{Arrivals, Policer};
 
 /// Model-based control. See the module's text.
 #[derive(Debug)]
@@ -43,7 +39,6 @@ pub struct Model {
     round: Round,
     smoothed_rtt_ns: u64,
     company: Company,
-    policer: Policer,
     /// The window among flows that fill the queue, while there are any.
     contest: Option<Window<Cubic>>,
     /// The window with which a contest was left to see whether the queue empties.
@@ -116,9 +111,6 @@ const GROWTH_PERCENT: u64 = 108;
 const PASSED_PERCENT: u64 = 118;
 const CRUISE_RTTS: u64 = 5;
 const CRUISE_NS_MIN: u64 = 60 * MILLISECOND_NS;
-
-/// A flow with this much of what a policer lets pass has all of it.
-const POLICED_PERCENT: u64 = 94;
 
 const WINDOW_GAIN: u64 = 200;
 /// Congestion: this share of a round's packets lost while a queue stands.
@@ -200,7 +192,6 @@ impl Model {
             round: Round::default(),
             smoothed_rtt_ns: INITIAL_RTT_NS,
             company: Company::new(),
-            policer: Policer::new(packet_bytes),
             contest: None,
             left_contest_with: None,
             last_round: Round::default(),
@@ -215,13 +206,8 @@ impl Model {
         self.base.ns.unwrap_or(self.smoothed_rtt_ns)
     }
 
-    /// What the path has shown.
-    fn shown(&self) -> Rate {
-        Rate::from_bytes_per_second(self.bandwidth.value().unwrap_or(0))
-    }
-
     fn rate(&self) -> Rate {
-        self.policer.limit(self.shown())
+        Rate::from_bytes_per_second(self.bandwidth.value().unwrap_or(0))
     }
 
     fn bdp_bytes(&self) -> u64 {
@@ -276,7 +262,7 @@ impl Model {
             State::Climb { .. } => {}
             _ => {
                 let limited = sample.app_limited || sample.late;
-                if !limited || sample.rate > self.shown() {
+                if !limited || sample.rate > self.rate() {
                     self.bandwidth.update(now, sample.rate.bytes_per_second());
                 }
             }
@@ -388,10 +374,7 @@ impl Model {
             }
             // A burst into a queue that stands would only make it overflow.
             State::Cruise { until }
-                if now >= until
-                    && self.contest.is_none()
-                    && !self.queue.stands()
-                    && !self.is_policed() =>
+                if now >= until && self.contest.is_none() && !self.queue.stands() =>
             {
                 self.probe(now);
             }
@@ -494,7 +477,7 @@ impl Model {
         if !matches!(self.state, State::Cruise { .. }) {
             return;
         }
-        if self.contest.is_some() || self.queue.stands() || self.policer.limits() {
+        if self.contest.is_some() || self.queue.stands() {
             self.grown_from = None;
         } else if self.rate() > from.percent(PASSED_PERCENT) {
             let in_flight = self.bdp_bytes();
@@ -530,24 +513,6 @@ impl Model {
         YIELD_GAIN
             .saturating_sub(YIELD_STEP * rounds)
             .max(YIELD_GAIN_MIN)
-    }
-
-    /// A policer takes what a burst would send beyond its rate.
-    fn is_policed(&self) -> bool {
-        self.policer.limits() && self.shown() >= self.policer.most().percent(POLICED_PERCENT)
-    }
-
-    fn watch_for_policer(&mut self, now: Time, ack: &Ack) {
-        let limited = ack.app_limited || ack.arrival.is_some_and(|s| s.app_limited || s.late);
-        let queued = self.recent_queue_ns() > self.queue_threshold_ns() / 2;
-        let arrivals = Arrivals {
-            acked_bytes: ack.acked_bytes,
-            rtt_ns: self.smoothed_rtt_ns,
-            shown: self.shown(),
-            tells: !limited && !self.is_starting(),
-            queued: self.contest.is_some() || queued,
-        };
-        self.policer.handle_ack(now, &arrivals);
     }
 
     /// The model is too high, and nobody else is to blame for the queue.
@@ -624,14 +589,12 @@ impl Controller for Model {
             }
         }
         self.turn_round(now);
-        self.watch_for_policer(now, ack);
         self.follow_contest(now, ack);
         self.advance(now, ack.in_flight_bytes);
     }
 
     fn handle_loss(&mut self, now: Time, loss: &Loss) {
         self.round.lost_bytes += loss.lost_bytes;
-        self.policer.handle_loss(loss.lost_bytes);
         let overflow = self.recent_queue_ns() > self.queue_threshold_ns();
         if let Some(contest) = self.contest.as_mut().filter(|_| overflow) {
             contest.handle_loss(now, loss);
@@ -664,8 +627,7 @@ impl Controller for Model {
             State::Cruise { .. } if self.yields() => self.yield_gain(),
             State::Cruise { .. } | State::Drain { .. } => 100,
         };
-        let rate = self.rate().percent(gain).min(self.policer.most());
-        rate.max(self.floor())
+        self.rate().percent(gain).max(self.floor())
     }
 
     fn window_bytes(&self) -> u64 {
@@ -683,8 +645,7 @@ impl Controller for Model {
                 (self.bdp_bytes() / 2).max(WINDOW_PACKETS_MIN * self.packet_bytes)
             }
             State::Cruise { .. } | State::Up { .. } | State::Down { .. } => {
-                let rate = self.policer.window_rate(self.shown());
-                rate.bytes_in(self.base_ns()) * WINDOW_GAIN / 100 + self.slack_bytes(rate)
+                self.bdp_bytes() * WINDOW_GAIN / 100 + self.slack_bytes(self.rate())
             }
         }
     }
@@ -715,7 +676,6 @@ impl Controller for Model {
             State::Climb { .. } => "model/climb",
             State::Cruise { .. } if self.yields() => "model/yield",
             State::Cruise { .. } if self.contest.is_some() => "model/contest",
-            State::Cruise { .. } if self.policer.limits() => "model/policed",
             State::Cruise { .. } => "model/cruise",
             State::Up { .. } => "model/up",
             State::Down { .. } => "model/down",

@@ -22,9 +22,6 @@ const LAG_MAX_NS_MIN: u64 = 2 * MILLISECOND_NS;
 /// The rate at which lag is made up, in eighths of the paced rate; the module's text says why not more.
 const CATCH_UP_EIGHTHS: u64 = 10;
 
-/// A rate is another one if it is so much more, or the old one was.
-const OTHER_PERCENT: u64 = 175;
-
 /// A schedule of departures at a rate.
 #[derive(Debug, Clone)]
 pub struct Pacer {
@@ -41,8 +38,6 @@ pub struct Pacer {
     left_bytes: u64,
     begun_bytes: u64,
     begun: Time,
-    /// The rate has just become another: what was behind at the old one is not made up for.
-    afresh: bool,
 }
 
 impl Pacer {
@@ -60,15 +55,11 @@ impl Pacer {
             left_bytes: 0,
             begun_bytes: 0,
             begun: Time::ZERO,
-            afresh: false,
         }
     }
 
-    /// Changes the rate from the next batch on. One so different that it begins something new, as a train of a control's start,
-    /// begins without lag: the train's length is to be what the rate makes it.
+    /// Changes the rate from the next batch on.
     pub fn set_rate(&mut self, rate: Rate) {
-        let (less, more) = (self.rate.min(rate), self.rate.max(rate));
-        self.afresh |= more > less.percent(OTHER_PERCENT);
         self.rate = rate;
     }
 
@@ -126,9 +117,6 @@ impl Pacer {
         }
         self.begun_bytes += bytes;
         self.left_bytes = batch_bytes.saturating_sub(bytes);
-        if std::mem::take(&mut self.afresh) {
-            self.due = self.due.max(now);
-        }
         let earliest = now.before(self.lag_max_ns);
         let late = self.due < earliest;
         self.due = self.due.max(earliest).after(self.rate.time_for(bytes));
@@ -222,17 +210,6 @@ mod tests {
         }
         let line = Rate::from_bps(1_250_000_000).bytes_in(now.since(start));
         assert!(sent <= line + 64_000, "{sent} > {line}");
-    }
-
-    #[test]
-    fn another_rate_begins_without_lag() {
-        let mut pacer = pacer(1_000_000_000);
-        let mut now = Time::from_ns(SECOND_NS);
-        pacer.handle_sent(now, 64_000);
-        now = now.after(100 * MILLISECOND_NS);
-        pacer.set_rate(Rate::from_bps(2_000_000_000));
-        pacer.handle_sent(now, 64_000);
-        assert_eq!(pacer.ready_at().since(now), 256_000);
     }
 
     #[test]

@@ -109,42 +109,6 @@ fn a_declared_rate_passes_a_policer() {
     measure(vec![cell]);
 }
 
-/// What exceeds the policed rate is not sent for long, so that little is sent again: mostly what the start overshoots by.
-#[test]
-#[expect(clippy::cast_precision_loss, reason = "rates are far below 2^52")]
-fn a_policer_that_is_not_declared_is_found_out() {
-    let mut cells = Vec::new();
-    let (rtts_ms, bursts_kib): (&[u64], &[u64]) = if cfg!(debug_assertions) {
-        (&[20], &[256])
-    } else {
-        (&[2, 20, 100], &[64, 256, 1024, 4096])
-    };
-    // A short run has more of the start in it.
-    let parts: &[(u64, f64)] = if cfg!(debug_assertions) {
-        &[(2, 0.15)]
-    } else {
-        &[(2, 0.08), (10, 0.25)]
-    };
-    for &(part, resent_max) in parts {
-        for &rtt_ms in rtts_ms {
-            for &burst_kib in bursts_kib {
-                let policed_bps = RATE_BPS / part;
-                let mut cell = lossy(rtt_ms, 0.0);
-                cell.name = format!("{rtt_ms} ms, a policer at 1/{part}, {burst_kib} KiB burst");
-                cell.path.forward.policer = Some(Policer {
-                    rate_bps: policed_bps,
-                    burst_bytes: burst_kib << 10,
-                });
-                cell.ceiling_bps /= part as f64;
-                cell.share_min = 0.95;
-                cell.resent_max = resent_max;
-                cells.push(cell);
-            }
-        }
-    }
-    measure(cells);
-}
-
 #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^52")]
 fn lossy(rtt_ms: u64, loss: f64) -> Cell {
     Cell {
