@@ -54,6 +54,9 @@ pub(crate) trait Engine: Sync {
     /// Has `send` and `receive` end soon, with whatever error.
     fn cancel(&self);
 
+    /// The sender has said that it is done ([`Run::announced`]).
+    fn peer_sent(&self) {}
+
     /// How the path looks to the sender.
     fn sample(&self) -> Sample;
 }

@@ -222,7 +222,10 @@ impl Session<'_> {
                     until: Duration::from_millis(until_ms),
                     bytes,
                 }),
-                Message::Sent { datagrams } => run.announced.set(datagrams),
+                Message::Sent { datagrams } => {
+                    run.announced.set(datagrams);
+                    self.engine.peer_sent();
+                }
                 Message::Account { account } => heard.account = Some(*account),
                 other => return Err(other.misplaced()),
             }
