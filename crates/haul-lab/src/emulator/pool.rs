@@ -3,7 +3,7 @@
 //! Buffers come in a few sizes, so that a path full of acknowledgements does not take a
 //! super-packet's room for each. The one that was given back last is used first: its memory is the
 //! most likely to be in the cache. Memory grows to what the path needs, up to a limit, and is then
-//! kept.
+//! kept, until packets of another size need it.
 
 use haul_io::tun::TUN_PACKET_MAX;
 
@@ -17,6 +17,8 @@ pub(super) struct Pool {
     buffers: Vec<Buffer>,
     /// Indices of buffers that hold nothing, for each size.
     free: [Vec<u32>; SIZES.len()],
+    /// Indices without a buffer.
+    vacant: Vec<u32>,
     /// `allocated <= limit`, in bytes.
     allocated: usize,
     limit: usize,
@@ -51,6 +53,7 @@ impl Pool {
         Self {
             buffers: Vec::with_capacity(4096),
             free: Default::default(),
+            vacant: Vec::new(),
             allocated: 0,
             limit,
             landing: vec![0; TUN_PACKET_MAX],
@@ -74,17 +77,32 @@ impl Pool {
             return Some(Ticket(index));
         }
         let more = SIZES[size];
-        if self.allocated + more > self.limit {
-            return None;
+        while self.allocated + more > self.limit {
+            self.give_back()?;
         }
-        let index = u32::try_from(self.buffers.len()).ok()?;
         self.allocated += more;
-        self.buffers.push(Buffer {
+        let buffer = Buffer {
             bytes: vec![0; more].into(),
             size,
             held: None,
-        });
+        };
+        if let Some(index) = self.vacant.pop() {
+            *self.buffers.get_mut(Ticket(index).index())? = buffer;
+            return Some(Ticket(index));
+        }
+        let index = u32::try_from(self.buffers.len()).ok()?;
+        self.buffers.push(buffer);
         Some(Ticket(index))
+    }
+
+    /// Frees the memory of the largest buffer that holds nothing: super-packets may have taken all that segments need now.
+    fn give_back(&mut self) -> Option<()> {
+        let index = self.free.iter_mut().rev().find_map(Vec::pop)?;
+        let buffer = self.buffers.get_mut(Ticket(index).index())?;
+        self.allocated -= SIZES[buffer.size];
+        buffer.bytes = Box::default();
+        self.vacant.push(index);
+        Some(())
     }
 
     /// Puts the packet that was last read into a reserved buffer, until `runs` runs of it have been released.
@@ -181,6 +199,20 @@ mod tests {
             }
         }
         assert!(pool.allocated < 2_000_000);
+    }
+
+    #[test]
+    fn memory_of_super_packets_becomes_that_of_segments_and_back() {
+        let mut pool = Pool::new(10 * TUN_PACKET_MAX);
+        for (len, at_least) in [(60_000, 10), (1_500, 300), (60_000, 9), (100, 2_000)] {
+            let mut held = Vec::new();
+            while let Some(ticket) = keep(&mut pool, len, 3) {
+                held.push(ticket);
+            }
+            assert!(held.len() >= at_least, "{} of {len}", held.len());
+            assert!(pool.allocated <= pool.limit);
+            held.into_iter().for_each(|ticket| pool.release(ticket));
+        }
     }
 
     #[test]
