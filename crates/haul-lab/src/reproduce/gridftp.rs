@@ -46,7 +46,7 @@ const RTT_MS: u32 = 100;
 /// When the rate of figure 9 is shown, ms.
 const SHOWN_MS: [u32; 19] = [
     100, 200, 300, 400, 500, 600, 700, 800, 900, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 20_000,
-    40_000, 70_000, 100_000,
+    40_000, 70_000, 99_000,
 ];
 /// Packets lost of a million.
 const LOSSES_PPM: [u32; 3] = [10, 100, 1_000];
