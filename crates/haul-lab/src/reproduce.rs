@@ -62,7 +62,7 @@ pub struct ReproduceArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub repeat: Option<u16>,
     /// How long each message size is measured [default: 300ms; with --quick 20ms], each transfer of phoebus [20s; 4s] and of
-    /// gridftp [10s; 4s], whose figure 9 takes ten times that [twice], each run of wan-profiling and efficient-protocols [10s; 2s]
+    /// gridftp [10s; 4s], whose figure 9 takes ten times that (with --quick twice), each run of wan-profiling and efficient-protocols [10s; 2s]
     #[arg(long, value_parser = Span::parse, value_name = "TIME")]
     pub time: Option<Span>,
     /// Wait this long at most for an idle machine before each measurement
