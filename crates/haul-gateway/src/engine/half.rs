@@ -139,20 +139,15 @@ impl Half {
         let mut progress = false;
         loop {
             while !self.left.is_empty() {
+                let result = session.handle_input(now, &self.input[self.left.clone()]);
+                // Whatever came behind it: it counts as placed.
+                self.place_inline(session)?;
                 // The peer is told what it did wrong by what is still sent.
-                let octets = &self.input[self.left.clone()];
-                let Ok(taken) = session.handle_input(now, octets) else {
+                let Ok(taken) = result else {
                     self.left = 0..0;
                     return Ok(true);
                 };
                 self.left.start += taken;
-                while let Some(inline) = session.consumer().poll_inline() {
-                    self.octets_in += inline.octets.len() as u64;
-                    let at = usize::try_from(inline.at).unwrap_or(usize::MAX);
-                    self.arena
-                        .write(at, &inline.octets)
-                        .map_err(|error| Lost(error.to_string()))?;
-                }
                 if taken == 0 {
                     return Ok(progress);
                 }
@@ -168,6 +163,17 @@ impl Half {
                 Err(error) => return Err(Lost(error.to_string())),
             }
         }
+    }
+
+    /// Copies octets that have come with announcements to where they belong.
+    fn place_inline(&mut self, session: &mut Session) -> Result<(), Lost> {
+        while let Some(inline) = session.consumer().poll_inline() {
+            self.octets_in += inline.octets.len() as u64;
+            let at = usize::try_from(inline.at).unwrap_or(usize::MAX);
+            let written = self.arena.write(at, &inline.octets);
+            written.map_err(|error| Lost(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Sends what the session has to say; whether anything is left that waits for room.
