@@ -281,6 +281,13 @@ fn octets_that_come_along_are_placed_once_and_only_as_many_as_are_announced() {
     victim.send(&Pdu::SlabAnnounce(announce.clone())).unwrap();
     assert_eq!(victim.session.consumer().poll_inline(), None);
 
+    let mut octets =
+        Pdu::SlabAnnounce(inline(1, vec![record(8, 4)])).emit(SESSION, 0, victim.seq + 1);
+    octets.extend([0xff; HEADER_LEN]);
+    assert!(victim.session.handle_input(NOW, &octets).is_err());
+    let placed = victim.session.consumer().poll_inline();
+    assert!(placed.is_some(), "though what came behind it was refused");
+
     let parse = |slab: SlabAnnounce, spare: usize| {
         let pdu = Pdu::SlabAnnounce(slab);
         let octets = pdu.emit(SESSION, 0, 1);

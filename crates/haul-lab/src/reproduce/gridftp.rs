@@ -115,16 +115,16 @@ fn unshaped() -> Experiment {
             number: 4,
             title: "GridFTP throughput and processor time between hosts joined directly",
             about: "Memory to memory, one stream, over a veth pair: what the processors allow. Processor time is of the servers.",
-            charts: [
-                "Goodput",
-                "Processor time of both ends for 10^9 bytes",
-                "Of the sending end",
-                "Of the receiving end",
-            ]
-            .into_iter()
-            .zip(["Mbit/s", "s", "s", "s"])
-            .map(|(title, unit)| chart(title, unit, Along::Nothing))
-            .collect(),
+            charts: vec![
+                chart("Goodput", "Mbit/s", Along::Nothing),
+                chart(
+                    "Processor time of both ends for 10^9 bytes",
+                    "s",
+                    Along::Nothing,
+                ),
+                chart("Of the sending end", "s", Along::Nothing),
+                chart("Of the receiving end", "s", Along::Nothing),
+            ],
             judges: vec![
                 |figure| {
                     ratio_claim(

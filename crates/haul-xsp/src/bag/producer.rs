@@ -405,8 +405,8 @@ impl Producer {
         self.held.or_else(|| self.flush_at()).filter(|_| waits)
     }
 
-    /// A slab that needs keys (pull): give them with [`Self::announce`], or its octets where it [is small](Self::is_inline). A slab that is announced again comes here again: its
-    /// old keys are not valid any more.
+    /// A slab that needs keys (pull): give them with [`Self::announce`], or its octets where it [has them inline](Self::is_inline).
+    /// A slab that is announced again comes here again: its old keys are not valid any more.
     pub fn poll_sealed(&mut self, now: Time) -> Option<SlabSeq> {
         self.held = self.held.filter(|until| *until > now);
         if self.should_pack(now) {

@@ -1,4 +1,4 @@
-//! Slabs that are so small that their octets come with their announcements.
+//! Slabs whose octets come with their announcements.
 
 use super::Consumer;
 use crate::wire::SlabAnnounce;
@@ -17,7 +17,7 @@ impl Consumer {
     pub(super) fn take_inline(&mut self, slab: &SlabAnnounce) {
         let mut octets = slab.inline.as_slice();
         for (index, record) in slab.records.iter().enumerate() {
-            let Some((own, rest)) = octets.split_at_checked(record.len as usize) else {
+            let Some((mut own, rest)) = octets.split_at_checked(record.len as usize) else {
                 return;
             };
             octets = rest;
@@ -25,17 +25,12 @@ impl Consumer {
             if is_done || !self.is_wanted(record.conn) {
                 continue;
             }
-            let mut own = own;
             let places: Vec<_> = self
                 .places(record.conn, record.offset, u64::from(record.len))
                 .collect();
             for (at, len) in places {
-                let Some((part, rest)) = usize::try_from(len)
-                    .ok()
-                    .and_then(|len| own.split_at_checked(len))
-                else {
-                    return;
-                };
+                let len = usize::try_from(len).map_or(own.len(), |len| len.min(own.len()));
+                let (part, rest) = own.split_at(len);
                 own = rest;
                 let octets = part.to_vec();
                 self.inline.push_back(Inline { at, octets });
@@ -43,7 +38,8 @@ impl Consumer {
         }
     }
 
-    /// Octets to be copied to the arena before anything else is called: they count as placed.
+    /// Octets to be copied to the arena before anything else is called, whatever the session made of its input: they count as
+    /// placed.
     pub fn poll_inline(&mut self) -> Option<Inline> {
         self.inline.pop_front()
     }
