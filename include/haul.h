@@ -122,6 +122,7 @@ enum haul_transport {
 #define HAUL_CAP_RC (1u << 10)              /* reliable connections */
 #define HAUL_CAP_WRITE_RECORD (1u << 11)    /* RDMA Write-Record */
 #define HAUL_CAP_STREAM (1u << 12)          /* byte streams: haul_stream_connect */
+#define HAUL_CAP_RATE_LIMIT (1u << 13)      /* haul_qp_init.max_rate_bps */
 
 /* A device and its limits. */
 typedef struct haul_device_info {
@@ -492,9 +493,11 @@ typedef struct haul_qp_init {
   const haul_cq *recv_cq; /* where receives complete; may be the same */
   const haul_srq *srq;    /* where receives come from, or NULL */
   const haul_datagram_init *datagram; /* for UD and RD, or NULL: the defaults; read during the call only */
+  uint64_t max_rate_bps;  /* RC: bits per second on the wire, headers from IP up counted, at most; 0: no limit */
+  uint64_t max_burst;     /* no more leaves over any time than the rate brings and so many bytes; 0: as it suits the device */
 } haul_qp_init;
 /* A reliable connection with 128 work requests of one piece each way. */
-#define HAUL_QP_INIT { sizeof(haul_qp_init), HAUL_QPT_RC, 0, 128, 128, 1, 1, 0, NULL, NULL, NULL, NULL }
+#define HAUL_QP_INIT { sizeof(haul_qp_init), HAUL_QPT_RC, 0, 128, 128, 1, 1, 0, NULL, NULL, NULL, NULL, 0, 0 }
 
 /*
  * A queue pair. It keeps the domain and the queues alive.

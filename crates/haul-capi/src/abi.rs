@@ -48,6 +48,7 @@ pub const HAUL_CAP_RD: u64 = 1 << 9;
 pub const HAUL_CAP_RC: u64 = 1 << 10;
 pub const HAUL_CAP_WRITE_RECORD: u64 = 1 << 11;
 pub const HAUL_CAP_STREAM: u64 = 1 << 12;
+pub const HAUL_CAP_RATE_LIMIT: u64 = 1 << 13;
 
 pub const HAUL_STREAM_OPEN: u32 = 1;
 pub const HAUL_STREAM_READABLE: u32 = 1 << 1;
@@ -386,6 +387,8 @@ pub struct haul_qp_init {
     pub recv_cq: *const haul_cq,
     pub srq: *const haul_srq,
     pub datagram: *const haul_datagram_init,
+    pub max_rate_bps: u64,
+    pub max_burst: u64,
 }
 
 #[repr(C)]

@@ -425,6 +425,7 @@ fn caps(caps: DeviceCaps) -> u64 {
         (DeviceCaps::RD, HAUL_CAP_RD),
         (DeviceCaps::RC, HAUL_CAP_RC),
         (DeviceCaps::WRITE_RECORD, HAUL_CAP_WRITE_RECORD),
+        (DeviceCaps::RATE_LIMIT, HAUL_CAP_RATE_LIMIT),
     ];
     let set = table.iter().filter(|(ours, _)| caps.contains(*ours));
     set.fold(0, |all, (_, theirs)| all | theirs)

@@ -4,7 +4,9 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use haul_verbs::{Blame, Endpoint, Failure, Qp, QpCapacity, QpInit, QpState, QpType, Srq, SrqInit};
+use haul_verbs::{
+    Blame, Endpoint, Failure, Qp, QpCapacity, QpInit, QpState, QpType, RateLimit, Srq, SrqInit,
+};
 
 use crate::abi::*;
 use crate::border::{
@@ -44,6 +46,8 @@ const QP_DEFAULTS: haul_qp_init = haul_qp_init {
     recv_cq: std::ptr::null(),
     srq: std::ptr::null(),
     datagram: std::ptr::null(),
+    max_rate_bps: 0,
+    max_burst: 0,
 };
 
 const SRQ_DEFAULTS: haul_srq_init = haul_srq_init {
@@ -92,6 +96,10 @@ pub unsafe extern "C" fn haul_qp_create(
             },
             signal_all: init.flags & HAUL_QP_SIGNAL_ALL != 0,
             remote_placement: init.flags & HAUL_QP_REMOTE_PLACEMENT != 0,
+            rate_limit: (init.max_rate_bps != 0).then_some(RateLimit {
+                bits_per_second: init.max_rate_bps,
+                max_burst_bytes: (init.max_burst != 0).then_some(init.max_burst),
+            }),
             datagram,
         };
         Ok(haul_qp {

@@ -2,9 +2,10 @@
 //!
 //! Kernels without `fq` do not pace, and a timer per packet costs more than the packet. So the pacer keeps a schedule
 //! and lets a *batch* go when its moment has come: the batch is what the rate produces in [`QUANTUM_NS`], never more than
-//! the stated burst. A sender that woke up late may catch up, at most 10/8 of the rate and only for what it
+//! what it was limited to. A sender that woke up late may catch up, at most 10/8 of the rate and only for what it
 //! missed within a bounded lag: forgetting the lag would turn every scheduling hiccup into lost throughput, and repaying
-//! it at once would be the burst that a shallow queue or a policer drops.
+//! it at once would be the burst that a shallow queue or a policer drops. Where the burst is limited ([`Pacer::limit_burst`]),
+//! the lag is too, so that batches and what is made up for stay within it together.
 
 use crate::controller::Rate;
 use crate::time::{MICROSECOND_NS, MILLISECOND_NS, Time};
@@ -28,8 +29,10 @@ pub struct Pacer {
     rate: Rate,
     quantum_ns: u64,
     lag_max_ns: u64,
-    burst_bytes: u64,
+    batch_max_bytes: u64,
     packet_bytes: u64,
+    /// What may leave beyond the rate, batches and repaid lag together.
+    burst_bytes: Option<u64>,
     /// When the next batch is due if the schedule has been kept.
     due: Time,
     /// Earliest departure while lag is being made up.
@@ -41,15 +44,16 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// A pacer whose batches hold at least one packet of `packet_bytes` and at most `burst_bytes` (wire bytes).
+    /// A pacer whose batches hold at least one packet of `packet_bytes` and at most `batch_max_bytes` (wire bytes).
     #[must_use]
-    pub fn new(rate: Rate, packet_bytes: u64, burst_bytes: u64) -> Self {
+    pub fn new(rate: Rate, packet_bytes: u64, batch_max_bytes: u64) -> Self {
         Self {
             rate,
             quantum_ns: QUANTUM_NS,
             lag_max_ns: LAG_MAX_NS,
-            burst_bytes: burst_bytes.max(packet_bytes),
+            batch_max_bytes: batch_max_bytes.max(packet_bytes),
             packet_bytes,
+            burst_bytes: None,
             due: Time::ZERO,
             not_before: Time::ZERO,
             left_bytes: 0,
@@ -67,6 +71,12 @@ impl Pacer {
     pub fn set_base_rtt(&mut self, rtt_ns: u64) {
         self.quantum_ns = (rtt_ns / 4).clamp(QUANTUM_NS_MIN, QUANTUM_NS);
         self.lag_max_ns = (2 * rtt_ns).clamp(LAG_MAX_NS_MIN, LAG_MAX_NS);
+    }
+
+    /// Over any time no more leaves than the rate brings and `burst_bytes` (wire bytes; at least one packet): what a policer's
+    /// bucket of that size lets pass. Half of it is for batches, the other half for lag, which is not made up for beyond it.
+    pub fn limit_burst(&mut self, burst_bytes: Option<u64>) {
+        self.burst_bytes = burst_bytes;
     }
 
     /// The rate in force.
@@ -102,7 +112,14 @@ impl Pacer {
     pub fn batch_bytes(&self) -> u64 {
         let most = self.rate.bytes_in(WAKE_NS).max(BATCH_BYTES);
         let wanted = self.rate.bytes_in(self.quantum_ns).min(most);
-        wanted.clamp(self.packet_bytes, self.burst_bytes)
+        let limit = self.burst_bytes.map_or(u64::MAX, |burst| burst / 2);
+        let limit = limit.clamp(self.packet_bytes, self.batch_max_bytes);
+        wanted.clamp(self.packet_bytes, limit)
+    }
+
+    fn lag_max_ns(&self) -> u64 {
+        let limit = self.burst_bytes.map(|burst| self.rate.time_for(burst / 2));
+        limit.map_or(self.lag_max_ns, |limit| self.lag_max_ns.min(limit))
     }
 
     /// `bytes` left at `now`. True if that was so late that it cannot be made up for.
@@ -117,7 +134,7 @@ impl Pacer {
         }
         self.begun_bytes += bytes;
         self.left_bytes = batch_bytes.saturating_sub(bytes);
-        let earliest = now.before(self.lag_max_ns);
+        let earliest = now.before(self.lag_max_ns());
         let late = self.due < earliest;
         self.due = self.due.max(earliest).after(self.rate.time_for(bytes));
         if self.left_bytes < self.packet_bytes {
@@ -210,6 +227,35 @@ mod tests {
         }
         let line = Rate::from_bps(1_250_000_000).bytes_in(now.since(start));
         assert!(sent <= line + 64_000, "{sent} > {line}");
+    }
+
+    #[test]
+    fn a_limited_burst_passes_a_bucket_of_that_size_however_late_the_wakeups() {
+        const RATE: u64 = 250_000_000;
+        for burst in [4_000, 32 << 10, 1 << 20] {
+            let mut pacer = pacer(RATE);
+            pacer.limit_burst(Some(burst));
+            let (mut now, mut filled) = (Time::from_ns(SECOND_NS), Time::from_ns(SECOND_NS));
+            let rate = Rate::from_bps(RATE);
+            let (mut tokens, mut sent) = (burst, 0);
+            pacer.handle_idle(now);
+            for wakeup in 0_u64..20_000 {
+                tokens = burst.min(tokens + rate.bytes_in(now.since(filled)) + 1);
+                filled = now;
+                let budget = pacer.budget_bytes(now);
+                assert!(budget <= tokens, "{budget} of {tokens}");
+                pacer.handle_sent(now, budget);
+                tokens -= budget;
+                sent += budget;
+                let late_ns = wakeup * 7_919 % 64 * wakeup * 104_729 % 200_000;
+                now = pacer.ready_at().max(now).after(late_ns);
+            }
+            let could = rate.bytes_in(now.since(Time::from_ns(SECOND_NS)));
+            assert!(
+                burst < 32 << 10 || sent > could * 97 / 100,
+                "{sent} of {could}"
+            );
+        }
     }
 
     #[test]

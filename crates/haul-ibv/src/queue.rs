@@ -54,6 +54,9 @@ impl Qp {
         }
         let context = &pd.context;
         let iwarp = context.description.attributes.transport == Transport::Iwarp;
+        if init.rate_limit.is_some() {
+            return Err(Error::Unsupported("a limit of the rate"));
+        }
         if init.remote_placement && iwarp {
             return Err(Error::Unsupported("completion on remote placement"));
         }

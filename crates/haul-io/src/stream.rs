@@ -241,6 +241,14 @@ impl Stream {
         SockRef::from(&self.0).set_tcp_notsent_lowat(octets)
     }
 
+    /// Has the kernel send no faster than this, octets per second (`SO_MAX_PACING_RATE`).
+    ///
+    /// # Errors
+    /// That of `setsockopt(2)`.
+    pub fn limit_rate(&self, octets_per_second: u64) -> io::Result<()> {
+        crate::tcp::set_max_pacing_rate(&self.0, octets_per_second)
+    }
+
     /// Asks the kernel for buffers of this size; as much as the system allows, and nothing is an error.
     pub fn set_buffers(&self, bytes: usize) {
         let socket = SockRef::from(&self.0);

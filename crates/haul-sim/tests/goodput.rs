@@ -27,6 +27,8 @@ struct Cell {
     path: Path,
     rtt_ms: u64,
     control: Algorithm,
+    /// What the sender is told of a policer: its rate, and half of its burst.
+    told: Option<(Rate, u64)>,
     ceiling_bps: f64,
     share_min: f64,
     resent_max: f64,
@@ -109,6 +111,24 @@ fn a_declared_rate_passes_a_policer() {
     measure(vec![cell]);
 }
 
+#[test]
+fn a_limit_of_rate_and_burst_passes_a_policer() {
+    let policed_bps = RATE_BPS / 2;
+    let told = |burst_bytes: u64| {
+        let mut cell = lossy(50, 0.0);
+        cell.name = format!("a policer at half the rate, {burst_bytes} B burst, both told");
+        cell.path.forward.policer = Some(Policer {
+            rate_bps: policed_bps,
+            burst_bytes,
+        });
+        cell.told = Some((Rate::from_bps(policed_bps), burst_bytes / 2));
+        cell.ceiling_bps /= 2.0;
+        cell.share_min = 0.95;
+        cell
+    };
+    measure([16 << 10, 64 << 10, 1 << 20].map(told).into());
+}
+
 #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^52")]
 fn lossy(rtt_ms: u64, loss: f64) -> Cell {
     Cell {
@@ -116,6 +136,7 @@ fn lossy(rtt_ms: u64, loss: f64) -> Cell {
         path: scenario::plain(RATE_BPS, rtt_ms, loss),
         rtt_ms,
         control: Algorithm::Model,
+        told: None,
         ceiling_bps: RATE_BPS as f64 * PAYLOAD / WIRE * (1.0 - loss),
         share_min: if loss > 1e-3 { 0.93 } else { 0.97 },
         resent_max: loss * 1.5 + 0.005,
@@ -151,6 +172,8 @@ fn measure(cells: Vec<Cell>) {
 fn run(cell: &Cell) -> (f64, f64) {
     let config = Config {
         control: cell.control,
+        rate_max: cell.told.map_or(Rate::UNLIMITED, |(rate, _)| rate),
+        burst_bytes: cell.told.map(|(_, burst_bytes)| burst_bytes),
         ..Config::default()
     };
     let mut world = World::new(&cell.path, 7);

@@ -33,8 +33,9 @@ pub struct Config {
     pub offer_placement: bool,
     /// Offer with it to count marks of congestion and to tell of them.
     pub offer_ecn: bool,
-    /// Most that leaves back to back before the pacer pauses, wire octets.
-    pub burst_bytes: u64,
+    /// Over any time no more leaves than the rate brings and this, wire octets: for a policer on the way. `None`: no limit but
+    /// the pacer's own.
+    pub burst_bytes: Option<u64>,
     /// Time to connect, ns.
     pub connect_timeout_ns: u64,
     /// Silence after which the peer counts as gone, ns.
@@ -59,7 +60,7 @@ impl Default for Config {
             rate_max: Rate::UNLIMITED,
             offer_placement: true,
             offer_ecn: true,
-            burst_bytes: 512 << 10,
+            burst_bytes: None,
             connect_timeout_ns: 10 * SECOND_NS,
             idle_timeout_ns: 30 * SECOND_NS,
             linger_ns: 30 * SECOND_NS,

@@ -60,6 +60,8 @@ bitflags::bitflags! {
         const RC = 1 << 10;
         /// RDMA Write-Record.
         const WRITE_RECORD = 1 << 11;
+        /// [`QpInit::rate_limit`](crate::QpInit::rate_limit).
+        const RATE_LIMIT = 1 << 12;
     }
 }
 

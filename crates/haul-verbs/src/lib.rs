@@ -41,7 +41,9 @@ pub use device::{Context, Device, DeviceAttributes, DeviceCaps, Transport};
 pub use error::{Blame, Error, Failure, PostError, Result};
 pub use event::AsyncEvent;
 pub use memory::{Mr, MrAddressing, MrInit, Pd};
-pub use queue::{Endpoint, Qp, QpCapacity, QpInit, QpState, QpStatistics, QpType, Srq, SrqInit};
+pub use queue::{
+    Endpoint, Qp, QpCapacity, QpInit, QpState, QpStatistics, QpType, RateLimit, Srq, SrqInit,
+};
 pub use work::{Data, RecvWr, Remote, SGE_MAX, SendFlags, SendOp, SendWr, Sge, SgeList};
 
 pub use haul_slab::{AccessFlags, Arena, OutOfBounds, Region};

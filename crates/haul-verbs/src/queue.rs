@@ -95,6 +95,9 @@ pub struct QpInit<'a> {
     /// transport. Costs iWARP a round trip per signalled request that is waited for: a zero-length Read goes behind it, and
     /// takes a place of ORD. Other transports have this always.
     pub remote_placement: bool,
+    /// How fast a reliable connection sends at most; a device without [`DeviceCaps::RATE_LIMIT`](crate::DeviceCaps::RATE_LIMIT)
+    /// refuses it.
+    pub rate_limit: Option<RateLimit>,
     /// What only datagram services need.
     pub datagram: DatagramInit,
 }
@@ -111,9 +114,20 @@ impl<'a> QpInit<'a> {
             capacity: QpCapacity::default(),
             signal_all: false,
             remote_placement: false,
+            rate_limit: None,
             datagram: DatagramInit::default(),
         }
     }
+}
+
+/// How fast a queue pair sends at most (`ibv_qp_rate_limit_attr`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Bits per second on the wire, with the headers from IP up; more than none.
+    pub bits_per_second: u64,
+    /// Over any time no more leaves than the rate brings and so many octets, for a policer on the way; none: as it suits the
+    /// device. Where the kernel sends (TCP) the burst is the kernel's.
+    pub max_burst_bytes: Option<u64>,
 }
 
 /// What two programs tell each other to connect queue pairs without the connection manager.

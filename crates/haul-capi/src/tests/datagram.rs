@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use haul_verbs::{
-    DatagramInit, QpType, RecordMode, RecordStatus, Sources, WcOpcode, WcStatus, WorkCompletion,
-    WriteRecord,
+    DatagramInit, QpType, RateLimit, RecordMode, RecordStatus, Sources, WcOpcode, WcStatus,
+    WorkCompletion, WriteRecord,
 };
 use libc::{sockaddr, socklen_t};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -138,6 +138,8 @@ fn a_datagram_service_is_made_as_the_program_says() {
             recv_cq: &raw const *world.cq,
             srq: std::ptr::null(),
             datagram,
+            max_rate_bps: 8_000_000,
+            max_burst: 0,
         };
         let mut out = MaybeUninit::uninit();
         // SAFETY: the structure is whole, its handles live.
@@ -165,9 +167,13 @@ fn a_datagram_service_is_made_as_the_program_says() {
         peer_error_is_fatal: true,
         window: 0,
     };
-    assert_eq!(asked(), (QpType::Ud, wanted));
+    let limit = RateLimit {
+        bits_per_second: 8_000_000,
+        max_burst_bytes: None,
+    };
+    assert_eq!(asked(), (QpType::Ud, wanted, Some(limit)));
     assert_eq!(create(HAUL_QPT_RD, std::ptr::null()), HAUL_OK);
-    assert_eq!(asked(), (QpType::Rd, DatagramInit::default()));
+    assert_eq!(asked(), (QpType::Rd, DatagramInit::default(), Some(limit)));
     for wrong in [
         haul_datagram_init {
             flags: 1 << 9,
@@ -207,6 +213,8 @@ fn a_program_of_the_first_version_makes_queue_pairs_still() {
         srq: std::ptr::null(),
         // Behind what such a program has: must not be read.
         datagram: std::ptr::without_provenance(1),
+        max_rate_bps: 1,
+        max_burst: 1,
     };
     // SAFETY: as long as it says, and its handles live.
     drop(make(|out| unsafe {

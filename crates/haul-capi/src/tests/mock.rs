@@ -13,8 +13,9 @@ use haul_verbs::provider::{
 };
 use haul_verbs::{
     AsyncEvent, Data, DatagramInit, DatagramStatistics, Device, DeviceAttributes, DeviceCaps,
-    Error, Failure, MrInit, Notify, Peer, PostError, QpCapacity, QpInit, QpState, QpType, RecvWr,
-    Result, SendFlags, SendOp, SendWr, Sge, Sources, Transport, WorkCompletion, WriteRecord,
+    Error, Failure, MrInit, Notify, Peer, PostError, QpCapacity, QpInit, QpState, QpType,
+    RateLimit, RecvWr, Result, SendFlags, SendOp, SendWr, Sge, Sources, Transport, WorkCompletion,
+    WriteRecord,
 };
 
 /// What a test says and what it sees.
@@ -32,7 +33,7 @@ pub(super) struct Script {
     /// How many requests there is room for.
     pub(super) room: Mutex<Option<usize>>,
     /// What `haul_qp_create` asked for beyond a connection.
-    pub(super) asked: Mutex<Option<(QpType, DatagramInit)>>,
+    pub(super) asked: Mutex<Option<(QpType, DatagramInit, Option<RateLimit>)>>,
     /// Whom the last region is open to.
     pub(super) sources: Mutex<Option<Sources>>,
     /// Groups that were joined, and left.
@@ -168,7 +169,8 @@ impl PdOps for Mock {
     }
 
     fn create_qp(self: Arc<Self>, init: &QpInit<'_>) -> Result<Arc<dyn QpOps>> {
-        *self.0.asked.lock().unwrap() = Some((init.qp_type, init.datagram.clone()));
+        *self.0.asked.lock().unwrap() =
+            Some((init.qp_type, init.datagram.clone(), init.rate_limit));
         Ok(Arc::new(MockQp(self.0.clone())))
     }
 }

@@ -53,6 +53,8 @@ impl World {
             recv_cq: &raw const *cq,
             srq: std::ptr::null(),
             datagram: std::ptr::null(),
+            max_rate_bps: 0,
+            max_burst: 0,
         };
         // SAFETY: the structure is whole, its handles live.
         let qp = make(|out| unsafe { haul_qp_create(Some(&pd), &init, out) });
@@ -386,7 +388,10 @@ fn limits_are_those_of_the_device_and_of_the_interface() {
     assert_eq!(result, HAUL_OK);
     // SAFETY: names end with a NUL.
     assert_eq!(unsafe { CStr::from_ptr(info.name.as_ptr()) }, c"mock0");
-    assert_eq!(info.caps, (HAUL_CAP_WRITE_RECORD << 1) - 1);
+    assert_eq!(
+        info.caps,
+        ((HAUL_CAP_WRITE_RECORD << 1) - 1) | HAUL_CAP_RATE_LIMIT
+    );
     assert_eq!(
         (info.max_sge, info.max_inline),
         (HAUL_SGE_MAX, HAUL_INLINE_MAX)

@@ -72,7 +72,7 @@ pub(crate) fn all() -> Vec<Layout> {
         }
         haul_qp_init {
             size, r#type, flags, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline, send_cq, recv_cq, srq,
-            datagram,
+            datagram, max_rate_bps, max_burst,
         }
         haul_qp_info {
             size, qp_num, state, blame, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline, reserved, reason,

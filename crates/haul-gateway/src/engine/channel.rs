@@ -6,8 +6,9 @@ use haul_xsp::bag::plan::Mode;
 use haul_xsp::wire::{ChanParams, NackStatus, Params};
 use haul_xsp::{ChanId, SECOND_NS, Session, Time};
 
-use super::fabric::{Knock, Wanted};
+use super::fabric::{Knock, Wanted, limit};
 use super::half::{Half, Lost, kind, proto};
+use super::setup::Shape;
 use crate::config::ChannelKind;
 use crate::host::endpoint;
 use crate::house::{House, Mailbox};
@@ -28,8 +29,9 @@ pub(super) struct Attempts {
     /// The one that is tried or used.
     at: usize,
     lanes: u16,
-    /// Rate not to be exceeded, bits per second.
+    /// What the network lets pass: bits per second, and octets beyond that.
     rate_bps: Option<u64>,
+    burst_bytes: Option<u64>,
     /// What became of those before it, for people.
     given_up: Vec<String>,
     /// Channels that were asked for in the present attempt.
@@ -46,7 +48,7 @@ impl Attempts {
         session: &Session,
         offered: &[ChannelKind],
         streams: u16,
-        rate_bps: Option<u64>,
+        shape: &Shape,
     ) -> Self {
         let agreed = session
             .agreed()
@@ -58,7 +60,8 @@ impl Attempts {
             kinds: agreed.into_iter().chain(others).collect(),
             at: 0,
             lanes: streams.clamp(1, LANES_MAX),
-            rate_bps,
+            rate_bps: shape.rate_bps,
+            burst_bytes: shape.burst_bytes,
             given_up: Vec::new(),
             asked: Vec::new(),
             used_since: None,
@@ -99,7 +102,7 @@ impl Attempts {
         let network = house.network(kind).ok_or("this gateway has none")?;
         let wanted = Wanted {
             lanes: self.lanes,
-            rate_bps: self.rate_bps,
+            limit: limit(self.rate_bps, self.burst_bytes),
             pushes: pushes(session),
         };
         half.replace_fabric(house, network, wanted)
@@ -113,6 +116,7 @@ impl Attempts {
                 params: Params {
                     streams: Some(self.lanes),
                     rate_bps: self.rate_bps,
+                    burst_bytes: self.burst_bytes,
                     ..Params::default()
                 },
                 endpoints: Vec::new(),
@@ -255,10 +259,9 @@ fn accept(
         .is_none_or(|fabric| fabric.kind() != kind)
     {
         let lanes = params.params.streams.unwrap_or(LANES_MAX).min(LANES_MAX);
-        let rate_bps = params.params.rate_bps;
         let wanted = Wanted {
             lanes,
-            rate_bps,
+            limit: limit(params.params.rate_bps, params.params.burst_bytes),
             pushes: pushes(session),
         };
         half.replace_fabric(house, network, wanted)

@@ -26,7 +26,7 @@ use haul_io::stream::Stream;
 use haul_slab::{AccessFlags, Region, Registration};
 use haul_soft::udt::plain;
 use haul_verbs::cm::ConnectRequest;
-use haul_verbs::{Mr, Peer};
+use haul_verbs::{Mr, Peer, RateLimit};
 use haul_xsp::bag::{Get, GetId, Put, PutId};
 use haul_xsp::wire::{ChanParams, Key};
 use haul_xsp::{ChanId, SECOND_NS, Time};
@@ -58,10 +58,30 @@ const CONNECT_NS: u64 = 5 * SECOND_NS;
 pub(crate) struct Wanted {
     /// Channels.
     pub(crate) lanes: u16,
-    /// Rate not to be exceeded, bits per second.
-    pub(crate) rate_bps: Option<u64>,
+    /// What all of them together may send.
+    pub(crate) limit: Option<RateLimit>,
     /// Octets are moved by writes.
     pub(crate) pushes: bool,
+}
+
+impl Wanted {
+    /// What each channel may send.
+    fn lane_limit(&self) -> Option<RateLimit> {
+        let lanes = u64::from(self.lanes.max(1));
+        self.limit.map(|limit| RateLimit {
+            bits_per_second: (limit.bits_per_second / lanes).max(8),
+            max_burst_bytes: limit.max_burst_bytes.map(|burst| burst / lanes),
+        })
+    }
+}
+
+/// What may be sent where the network lets `rate_bps` pass and `burst_bytes` beyond it, as one end has told the other: of the
+/// burst half, since packets come to a policer closer together than they left.
+pub(crate) fn limit(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<RateLimit> {
+    rate_bps.map(|bits_per_second| RateLimit {
+        bits_per_second,
+        max_burst_bytes: burst_bytes.map(|burst| burst / 2),
+    })
 }
 
 /// A data channel, or the control connection, is over.
@@ -229,11 +249,11 @@ pub(crate) fn weave(
     let kind = network.kind;
     match &network.means {
         Means::Tcp => {
-            let streams = streams::Streams::<Stream>::new(kind, arena, wanted.lanes)?;
+            let streams = streams::Streams::<Stream>::new(kind, arena, wanted)?;
             Ok(Box::new(streams))
         }
         Means::Udt => {
-            let streams = streams::Streams::<plain::Stream>::new(kind, arena, wanted.lanes)?;
+            let streams = streams::Streams::<plain::Stream>::new(kind, arena, wanted)?;
             Ok(Box::new(streams))
         }
         Means::Datagram { context } => Ok(Box::new(datagram::Datagram::new(

@@ -23,6 +23,8 @@ pub(crate) struct Shape {
     pub(crate) ring: u64,
     pub(crate) rate_bps: Option<u64>,
     pub(crate) burst_bytes: Option<u64>,
+    /// Answers to reads may leave at line rate, each in one burst: that of devices which do not pace.
+    bursts: bool,
     pub(crate) verifies: bool,
     keepalive_ns: u64,
 }
@@ -35,6 +37,7 @@ impl Shape {
             ring: route.ring.0,
             rate_bps: route.rate.map(|rate| rate.0),
             burst_bytes: route.burst.map(|burst| burst.0),
+            bursts: route.channels.contains(&ChannelKind::Verbs),
             verifies: route.checksum,
             keepalive_ns: config.keepalive_ns(),
         }
@@ -47,6 +50,7 @@ impl Shape {
             ring: config.ring.0,
             rate_bps: None,
             burst_bytes: None,
+            bursts: false,
             verifies: true,
             keepalive_ns: config.keepalive_ns(),
         }
@@ -104,7 +108,7 @@ impl Shape {
                 message_max: GET_BYTES_MAX,
                 reads_max: READS_MAX,
                 rate_bps: self.rate_bps,
-                burst_bytes: self.burst_bytes,
+                burst_bytes: self.burst_bytes.filter(|_| self.bursts),
                 ..ConsumerConfig::default()
             },
             ..SessionConfig::default()

@@ -156,6 +156,7 @@ fn attributes(transport: Transport) -> DeviceAttributes {
         | DeviceCaps::WRITE_WITH_IMM
         | DeviceCaps::SEND_WITH_IMM
         | DeviceCaps::REMOTE_PLACEMENT
+        | DeviceCaps::RATE_LIMIT
         | DeviceCaps::ENDPOINTS;
     let datagrams = DeviceCaps::UD
         | DeviceCaps::RD

@@ -13,8 +13,8 @@ use haul_iwarp::{Completion, CompletionKind, Event, Params, QpConfig, Stag, Stat
 use haul_slab::Registry;
 use haul_verbs::cm::{CmEvent, Established};
 use haul_verbs::{
-    Blame, Data, Error, Failure, PostError, QpCapacity, QpState, RecvWr, Remote, Result, SendFlags,
-    SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus, WorkCompletion,
+    Blame, Data, Error, Failure, PostError, QpCapacity, QpState, RateLimit, RecvWr, Remote, Result,
+    SendFlags, SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus, WorkCompletion,
 };
 
 use super::buffers::{Buffers, Outgoing, OutgoingData};
@@ -86,6 +86,7 @@ pub(super) struct Shape {
     pub(super) capacity: QpCapacity,
     pub(super) signal_all: bool,
     pub(super) remote_placement: bool,
+    pub(super) rate_limit: Option<RateLimit>,
 }
 
 impl Shape {
@@ -238,6 +239,9 @@ impl Pair {
             let _ = link.post_receive(wr);
         }
         self.early = VecDeque::new();
+        if let Some(limit) = self.shape.rate_limit {
+            link.limit_rate(limit);
+        }
         // The peer has gone meanwhile; the core says so itself.
         let _ = answer(&mut link);
         self.link = Link::Up(link);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{CqOps, EventChannelOps, QpOps};
 use haul_verbs::{
-    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, RecvWr, Result,
-    SGE_MAX, SendWr,
+    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, QpType, RecvWr,
+    Result, SGE_MAX, SendWr,
 };
 
 use super::buffers::Buffers;
@@ -80,6 +80,15 @@ pub(super) type Shared = (Arc<super::srq::Shared>, u32);
 /// What every queue pair has, with a number of its own; and where its receives come from, if they are shared.
 pub(super) fn shape(pd: &Pd, init: &QpInit<'_>) -> Result<(Shape, Option<Shared>)> {
     check_capacity(&init.capacity)?;
+    match init.rate_limit {
+        Some(limit) if limit.bits_per_second == 0 => {
+            return Err(Error::Invalid("nothing is sent at a rate of 0"));
+        }
+        Some(_) if init.qp_type != QpType::Rc => {
+            return Err(Error::Unsupported("a limit of the rate of datagrams"));
+        }
+        _ => {}
+    }
     let (send_cq, recv_cq) = (
         queue(pd, init.send_cq.ops())?,
         queue(pd, init.recv_cq.ops())?,
@@ -98,6 +107,7 @@ pub(super) fn shape(pd: &Pd, init: &QpInit<'_>) -> Result<(Shape, Option<Shared>
         capacity: init.capacity,
         signal_all: init.signal_all,
         remote_placement: init.remote_placement,
+        rate_limit: init.rate_limit,
     };
     Ok((shape, srq))
 }

@@ -19,7 +19,7 @@ use haul_iwarp::{
     Fpdu, HEADER_MAX, Next, Payload, Piece, Placement, StreamConnection, Target, Time,
 };
 use haul_slab::{Gather, Registry, Scatter};
-use haul_verbs::{QpStatistics, SGE_MAX};
+use haul_verbs::{QpStatistics, RateLimit, SGE_MAX};
 
 use super::buffers::{Buffers, Source, place};
 use super::datagram::Outbox;
@@ -200,6 +200,11 @@ impl TcpLink {
             // It fails only for a socket that is not watched.
             let _ = poller.remove(&self.socket.stream);
         }
+    }
+
+    /// The kernel paces; without that the rate is the peer's affair and the path's.
+    pub(super) fn limit_rate(&self, limit: RateLimit) {
+        let _ = self.socket.stream.limit_rate(limit.bits_per_second / 8);
     }
 
     /// No more is sent once all is.

@@ -20,7 +20,7 @@ use haul_iwarp::{
 };
 use haul_udt::wire::{HEADER_LEN, SocketKind};
 use haul_udt::{Connection, Event, Received, Seq, Transmit};
-use haul_verbs::QpStatistics;
+use haul_verbs::{QpStatistics, RateLimit};
 
 use super::buffers::place;
 use super::tap::Tap;
@@ -313,6 +313,11 @@ impl UdtLink {
             fresh_end: false,
             control: Vec::new(),
         }
+    }
+
+    pub(super) fn limit_rate(&mut self, limit: RateLimit) {
+        let rate = Rate::from_bps(limit.bits_per_second);
+        self.lower.udt.limit_rate(rate, limit.max_burst_bytes);
     }
 
     pub(super) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {

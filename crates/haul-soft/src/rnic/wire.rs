@@ -4,7 +4,7 @@ use std::io;
 
 use haul_io::poller::Poller;
 use haul_iwarp::{Error, Event, Params, PostError, QpConfig, RecvWr, SendWr, Time};
-use haul_verbs::QpStatistics;
+use haul_verbs::{QpStatistics, RateLimit};
 
 use super::tcp::{Env, TcpLink};
 use super::udt::UdtLink;
@@ -53,6 +53,11 @@ impl Wire {
     /// No more is sent once all is.
     pub(super) fn end(&mut self) {
         each!(self, link => link.end());
+    }
+
+    /// Sends no faster from now on.
+    pub(super) fn limit_rate(&mut self, limit: RateLimit) {
+        each!(self, link => link.limit_rate(limit));
     }
 
     pub(super) fn statistics(&self) -> QpStatistics {

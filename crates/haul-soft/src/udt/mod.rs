@@ -18,6 +18,7 @@ pub mod stream;
 use std::io;
 use std::net::SocketAddr;
 
+pub use haul_cc::Rate;
 pub use haul_udt::{Config, Error, Identity, Seq, Stats};
 pub use link::{Link, Remote};
 pub(crate) use listener::Acceptor;

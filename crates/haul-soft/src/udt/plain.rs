@@ -8,8 +8,8 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use haul_cc::Time;
 use haul_cc::time::SECOND_NS;
+use haul_cc::{Rate, Time};
 use haul_udt::wire::{SocketId, SocketKind};
 use haul_udt::{Config, Message, Seq, WINDOW_BYTES_MIN};
 
@@ -101,6 +101,11 @@ impl Stream {
     pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
         let link = connecting(peer, options)?;
         Ok(Self::new(link, options.config.receive_window_bytes, true))
+    }
+
+    /// Sends no faster from now on; see [`haul_udt::Connection::limit_rate`].
+    pub fn limit_rate(&mut self, rate_max: Rate, burst_bytes: Option<u64>) {
+        self.link.connection.limit_rate(rate_max, burst_bytes);
     }
 
     fn new(link: Link, window: u64, is_admitted: bool) -> Self {

@@ -2,7 +2,8 @@
 
 use haul_verbs::cm::CmEvent;
 use haul_verbs::{
-    AccessFlags, Blame, Error, Mr, QpState, RecvWr, Remote, SendOp, SendWr, Sge, WcStatus,
+    AccessFlags, Blame, Error, Mr, QpInit, QpState, RateLimit, RecvWr, Remote, SendOp, SendWr, Sge,
+    WcStatus,
 };
 
 use crate::support::{End, Wish, connected, connected_with, over_both};
@@ -219,6 +220,18 @@ fn local_mistakes_are_the_local_users(wish: &Wish) {
     assert_eq!(far.completion().status, WcStatus::WrFlushErr);
 }
 
+fn a_queue_pair_that_may_send_nothing_is_not_made(wish: &Wish) {
+    let (near, _far) = connected(wish);
+    let init = QpInit {
+        rate_limit: Some(RateLimit {
+            bits_per_second: 0,
+            max_burst_bytes: None,
+        }),
+        ..QpInit::new(&near.cq)
+    };
+    assert!(matches!(near.pd.create_qp(&init), Err(Error::Invalid(_))));
+}
+
 fn only_regions_of_the_queue_pairs_domain_can_be_invalidated(wish: &Wish) {
     let (near, far) = connected(wish);
     let other = near.context.alloc_pd().unwrap();
@@ -288,6 +301,7 @@ fn more_reads_than_agreed_wait_for_their_turn(wish: &Wish) {
 }
 
 over_both!(
+    a_queue_pair_that_may_send_nothing_is_not_made,
     a_key_that_nobody_gave_out_is_refused,
     a_region_of_another_protection_domain_is_refused,
     nothing_is_reached_outside_a_region,

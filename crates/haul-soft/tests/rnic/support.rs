@@ -6,8 +6,8 @@ use std::time::Duration;
 use haul_soft::rnic::{Options, provider};
 use haul_verbs::cm::{CmEvent, ConnParam, Established, EventChannel};
 use haul_verbs::{
-    AccessFlags, Context, Cq, Mr, Pd, Qp, QpCapacity, QpInit, RecvWr, Region, SendOp, SendWr,
-    WcStatus, WorkCompletion,
+    AccessFlags, Context, Cq, Mr, Pd, Qp, QpCapacity, QpInit, RateLimit, RecvWr, Region, SendOp,
+    SendWr, WcStatus, WorkCompletion,
 };
 
 /// Longer than anything takes on a loaded machine.
@@ -60,6 +60,7 @@ pub(crate) struct Wish {
     pub(crate) device: usize,
     pub(crate) depth: u32,
     pub(crate) remote_placement: bool,
+    pub(crate) rate_limit: Option<RateLimit>,
     pub(crate) signal_all: bool,
     pub(crate) ird: u16,
     pub(crate) ord: u16,
@@ -71,6 +72,7 @@ impl Default for Wish {
             device: TCP,
             depth: 256,
             remote_placement: false,
+            rate_limit: None,
             signal_all: false,
             ird: 16,
             ord: 16,
@@ -172,6 +174,7 @@ pub(crate) fn make_qp(pd: &Pd, cq: &Cq, wish: &Wish) -> Qp {
     let init = QpInit {
         capacity: capacity(wish),
         remote_placement: wish.remote_placement,
+        rate_limit: wish.rate_limit,
         signal_all: wish.signal_all,
         ..QpInit::new(cq)
     };

@@ -92,6 +92,8 @@ struct Pending {
 const BATCH_PACKETS_MAX: usize = 64;
 /// A super-packet is an IP packet to the kernel: 64 KiB.
 const BATCH_BYTES_MAX: u64 = 65_000;
+/// Most that leaves before the pacer pauses, in as many batches as it takes.
+const PACED_BYTES_MAX: u64 = 512 << 10;
 const ARRIVALS_KEPT: usize = 128;
 /// The first flight goes out in batches this large, so that the receiver can time the gaps between them.
 const TRAIN_PACKETS: u64 = 64;
@@ -126,6 +128,8 @@ impl Established {
             config.control_plain
         };
         let controller = algorithm.build(packet_bytes, seed);
+        let mut pacer = Pacer::new(controller.pacing_rate(), packet_bytes, PACED_BYTES_MAX);
+        pacer.limit_burst(config.burst_bytes);
         let mut rtt = RttEstimator::default();
         if let Some(sample_ns) = agreed.rtt_ns {
             rtt.update(now, sample_ns);
@@ -144,7 +148,7 @@ impl Established {
                 first(initial),
             ),
             receiver: Receiver::new(config, params, first(agreed.peer_initial)),
-            pacer: Pacer::new(controller.pacing_rate(), packet_bytes, config.burst_bytes),
+            pacer,
             controller,
             rtt,
             rate_max: config.rate_max,
@@ -170,6 +174,11 @@ impl Established {
             closing: None,
             misbehaviour: 0,
         }
+    }
+
+    pub(super) fn limit_rate(&mut self, rate_max: Rate, burst_bytes: Option<u64>) {
+        self.rate_max = rate_max;
+        self.pacer.limit_burst(burst_bytes);
     }
 
     pub(super) fn params(&self) -> Params {

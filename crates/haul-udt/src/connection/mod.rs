@@ -5,7 +5,7 @@ mod transmit;
 
 use std::collections::VecDeque;
 
-use haul_cc::{Snapshot, Time};
+use haul_cc::{Rate, Snapshot, Time};
 
 pub use transmit::{PayloadRange, Transmit};
 
@@ -363,6 +363,16 @@ impl Connection {
     fn note_room(&mut self) {
         if let Phase::Open(open) = &mut self.phase {
             open.receiver.note_room();
+        }
+    }
+
+    /// Sends no faster than `rate_max`, and over any time no more than that brings and `burst_bytes` (wire octets), from now on:
+    /// [`Config::rate_max`] and [`Config::burst_bytes`], where they are known only when the connection is there.
+    pub fn limit_rate(&mut self, rate_max: Rate, burst_bytes: Option<u64>) {
+        self.config.rate_max = rate_max;
+        self.config.burst_bytes = burst_bytes;
+        if let Phase::Open(open) = &mut self.phase {
+            open.limit_rate(rate_max, burst_bytes);
         }
     }
 

@@ -4,7 +4,9 @@ use std::os::fd::BorrowedFd;
 
 use haul_slab::{AccessFlags, Region};
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel};
-use haul_verbs::{Context, DeviceCaps, Error, Qp, QpCapacity, QpInit, Sources, Transport};
+use haul_verbs::{
+    Context, DeviceCaps, Error, Qp, QpCapacity, QpInit, RateLimit, Sources, Transport,
+};
 use haul_xsp::bag::{Get, Put};
 use haul_xsp::wire::{ChanParams, Key};
 use haul_xsp::{ChanId, Time};
@@ -30,6 +32,7 @@ pub(super) struct Connected {
     reads: (u16, u16),
     /// Writes are to be in place when they are complete.
     remote_placement: bool,
+    rate_limit: Option<RateLimit>,
 }
 
 impl Connected {
@@ -62,6 +65,10 @@ impl Connected {
             ),
             // Push: what is announced as pushed, on another connection, must be there.
             remote_placement: wanted.pushes,
+            // Of a device that cannot, reads are small: see `Shape::session`.
+            rate_limit: wanted
+                .lane_limit()
+                .filter(|_| attributes.caps.contains(DeviceCaps::RATE_LIMIT)),
         })
     }
 
@@ -83,6 +90,7 @@ impl Connected {
                 ..QpCapacity::default()
             },
             remote_placement: self.remote_placement,
+            rate_limit: self.rate_limit,
             ..QpInit::new(&self.work.cq)
         })
     }

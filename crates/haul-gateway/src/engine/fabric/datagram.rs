@@ -73,7 +73,7 @@ impl Datagram {
     }
 
     fn qp(&self) -> Result<Qp, Error> {
-        let lanes = u64::from(self.wanted.lanes);
+        let limit = self.wanted.lane_limit();
         self.work.pd.create_qp(&QpInit {
             qp_type: QpType::Rd,
             capacity: QpCapacity {
@@ -82,7 +82,7 @@ impl Datagram {
                 ..QpCapacity::default()
             },
             datagram: DatagramInit {
-                max_rate: self.wanted.rate_bps.map(|rate| (rate / 8 / lanes).max(1)),
+                max_rate: limit.map(|limit| limit.bits_per_second / 8),
                 window: WINDOW_PACKETS,
                 ..DatagramInit::default()
             },
@@ -325,7 +325,7 @@ mod tests {
         let context = device.unwrap().open().unwrap();
         let wanted = Wanted {
             lanes: 2,
-            rate_bps: None,
+            limit: None,
             pushes: false,
         };
         let arena = Region::map(4096).unwrap();

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use haul_io::stream::{self, Stream};
 use haul_slab::{Gather, OutOfBounds, Scatter};
-use haul_soft::udt::{LinkError, Options, plain};
+use haul_soft::udt::{LinkError, Options, Rate, plain};
+use haul_verbs::RateLimit;
 use haul_xsp::Time;
 
 use super::Knock;
@@ -21,6 +22,9 @@ pub(crate) trait Pipe: Debug + Send + Sized {
 
     /// What a peer has connected; none if that is of another kind.
     fn admit(knock: Knock) -> Option<Self>;
+
+    /// Sends no faster from now on.
+    fn limit(&mut self, limit: RateLimit) -> io::Result<()>;
 
     /// Whether it is connected, once it is writable; the error if it will not be.
     fn is_connected(&mut self) -> io::Result<bool>;
@@ -81,6 +85,10 @@ impl Pipe for Stream {
             Knock::Tcp(stream) => Some(stream),
             _ => None,
         }
+    }
+
+    fn limit(&mut self, limit: RateLimit) -> io::Result<()> {
+        self.limit_rate(limit.bits_per_second / 8)
     }
 
     fn is_connected(&mut self) -> io::Result<bool> {
@@ -146,6 +154,12 @@ impl Pipe for plain::Stream {
             }
             _ => None,
         }
+    }
+
+    fn limit(&mut self, limit: RateLimit) -> io::Result<()> {
+        let rate_max = Rate::from_bps(limit.bits_per_second);
+        self.limit_rate(rate_max, limit.max_burst_bytes);
+        Ok(())
     }
 
     fn is_connected(&mut self) -> io::Result<bool> {

@@ -13,7 +13,7 @@ use super::flow::{Inlet, Outlet, Sent};
 use super::frame::{Frame, PIECE_BYTES};
 use super::ledger::Ledger;
 use super::pipe::Pipe;
-use super::{CONNECT_NS, Fabric, Guard, Knock, Lost, News, meeting_point};
+use super::{CONNECT_NS, Fabric, Guard, Knock, Lost, News, Wanted, meeting_point};
 use crate::config::ChannelKind;
 
 /// Octets that a stream may bring, and that all may send, before others have their turn.
@@ -60,8 +60,8 @@ pub(super) struct Streams<P> {
     kind: ChannelKind,
     // Before what they place into.
     lanes: Vec<Lane<P>>,
-    /// For more than so many there is no memory.
-    lanes_max: usize,
+    /// For more channels there is no memory.
+    wanted: Wanted,
     ledger: Ledger,
     poller: Poller,
     events: Events,
@@ -72,15 +72,15 @@ pub(super) struct Streams<P> {
 }
 
 impl<P: Pipe> Streams<P> {
-    /// No stream yet, and never more than `lanes`. What is read goes to `arena`.
-    pub(super) fn new(kind: ChannelKind, arena: &Region, lanes: u16) -> std::io::Result<Self> {
+    /// No stream yet, and never more than are `wanted`. What is read goes to `arena`.
+    pub(super) fn new(kind: ChannelKind, arena: &Region, wanted: Wanted) -> std::io::Result<Self> {
         let seed = haul_io::random::bytes::<16>()?;
         let (words, _) = seed.as_chunks::<8>();
         let seed = [0, 1].map(|at: usize| words.get(at).copied().map_or(0, u64::from_ne_bytes));
         Ok(Self {
             kind,
             lanes: Vec::new(),
-            lanes_max: lanes.into(),
+            wanted,
             ledger: Ledger::new(arena, seed),
             poller: Poller::new()?,
             events: Events::with_capacity(16),
@@ -90,9 +90,12 @@ impl<P: Pipe> Streams<P> {
         })
     }
 
-    fn add(&mut self, lane: Lane<P>) -> Result<(), Lost> {
-        if self.lanes.len() == self.lanes_max {
+    fn add(&mut self, mut lane: Lane<P>) -> Result<(), Lost> {
+        if self.lanes.len() == usize::from(self.wanted.lanes) {
             return Err(Lost("more channels than were asked for".to_owned()));
+        }
+        if let Some(limit) = self.wanted.lane_limit() {
+            lane.pipe.limit(limit)?;
         }
         self.poller
             .add(lane.pipe.fd(), lane.number, lane.interest)?;
@@ -406,7 +409,12 @@ mod tests {
     const NOW: Time = Time::from_ns(7);
 
     fn fabric() -> Streams<Stream> {
-        Streams::new(ChannelKind::Tcp, &Region::map(4096).unwrap(), 2).unwrap()
+        let wanted = Wanted {
+            lanes: 2,
+            limit: None,
+            pushes: false,
+        };
+        Streams::new(ChannelKind::Tcp, &Region::map(4096).unwrap(), wanted).unwrap()
     }
 
     fn params(acceptor: &Acceptor) -> ChanParams {

@@ -226,8 +226,7 @@ impl Worker {
         let Some(session) = self.body.session(side) else {
             return;
         };
-        let rate = self.shape.rate_bps;
-        *attempts = Attempts::new(session, &dialled.offered, dialled.streams, rate);
+        *attempts = Attempts::new(session, &dialled.offered, dialled.streams, &self.shape);
         self.house.say(
             Level::Info,
             format!("{}: session {} is open", dialled.hop, hex(&session.id().0)),
