@@ -12,8 +12,8 @@ use crate::disk::Disk;
 use crate::end::End;
 use crate::plan::{Connect, Plan, Service, Test};
 use crate::report::{
-    self, Cpu, Figure, Observer, Row, Spent, Summary, bandwidth, cpu, datagram, delivered, latency,
-    same_file, warnings,
+    self, Cpu, Figure, Observer, PathSeen, Row, Spent, Summary, bandwidth, cpu, datagram,
+    delivered, latency, same_file, warnings,
 };
 use crate::session::{Measured, Session};
 
@@ -180,6 +180,10 @@ fn row(plan: &Plan, bytes: u32, measured: Measured) -> Result<Row, Fault> {
     } = measured;
     let file_blake3 = same_file(&client, &server)?;
     let datagram = datagram(plan, &client, &server);
+    let path = PathSeen::of(match plan.op {
+        crate::Op::Read => &server,
+        _ => &client,
+    });
     let (client, server) = delivered(plan, client, server);
     let figure = match plan.test {
         Test::Lat if samples.is_empty() => {
@@ -206,6 +210,7 @@ fn row(plan: &Plan, bytes: u32, measured: Measured) -> Result<Row, Fault> {
         verified_messages: client.verified + server.verified,
         file_blake3,
         datagram,
+        path,
         warnings: warnings(&figure, plan),
         figure,
         steps,

@@ -8,8 +8,8 @@ use haul_slab::Region;
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel, Listener};
 use haul_verbs::{
     AccessFlags, Blame, CompletionChannel, Context, Cq, DatagramInit, Device, DeviceAttributes,
-    DeviceCaps, Endpoint, Error, Mr, Notify, Pd, Peer, Qp, QpCapacity, QpInit, QpType, RecvWr,
-    SendWr, Sge, Transport, WcStatus, WorkCompletion,
+    DeviceCaps, Endpoint, Error, Mr, Notify, Pd, Peer, Qp, QpCapacity, QpInit, QpType, RateLimit,
+    RecvWr, SendWr, Sge, Transport, WcStatus, WorkCompletion,
 };
 
 use crate::control::{Control, Place};
@@ -108,18 +108,25 @@ impl End {
             max_inline: self.plan.inline,
             ..QpCapacity::default()
         };
+        let (service, max_rate) = (self.plan.service, self.plan.max_rate);
         for index in 0..u64::from(self.plan.qps) {
             let init = QpInit {
                 capacity,
                 remote_placement: self.plan.remote_placement,
-                qp_type: match self.plan.service {
+                qp_type: match service {
                     Service::Rc => QpType::Rc,
                     Service::Ud => QpType::Ud,
                     Service::Rd => QpType::Rd,
                 },
+                rate_limit: max_rate
+                    .filter(|_| service == Service::Rc)
+                    .map(|bytes| RateLimit {
+                        bits_per_second: bytes.saturating_mul(8),
+                        max_burst_bytes: None,
+                    }),
                 datagram: DatagramInit {
                     path_mtu: self.plan.path_mtu.unwrap_or(0),
-                    max_rate: self.plan.max_rate,
+                    max_rate: max_rate.filter(|_| service == Service::Ud),
                     ..DatagramInit::default()
                 },
                 ..QpInit::new(&self.cq)
@@ -511,6 +518,15 @@ fn check_limits(plan: &Plan, device: &DeviceAttributes) -> Result<(), Fault> {
     }
     if plan.op == Op::WriteRecord && !device.caps.contains(DeviceCaps::WRITE_RECORD) {
         return Err(Fault::new(Code::Usage, "the device has no Write-Record"));
+    }
+    if plan.service == Service::Rc
+        && plan.max_rate.is_some()
+        && !device.caps.contains(DeviceCaps::RATE_LIMIT)
+    {
+        return Err(Fault::new(
+            Code::Usage,
+            "the device cannot limit the rate of a connection",
+        ));
     }
     if plan.connect == Connect::Exchange && !device.caps.contains(DeviceCaps::ENDPOINTS) {
         return Err(Fault::new(

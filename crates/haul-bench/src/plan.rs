@@ -9,6 +9,8 @@ pub const SIZE_MAX: u32 = 1 << 23;
 pub const QPS_MAX: u32 = 16_384;
 /// Work requests in a queue.
 pub const DEPTH_MAX: u32 = 16_384;
+/// Most reads that a queue pair may have outstanding (14 bits of RFC 6581, less the value for "not negotiated").
+pub const OUTS_MAX: u16 = 0x3ffe;
 /// Work requests posted in one call.
 pub const POST_LIST_MAX: u32 = 64;
 /// Memory that one end registers, bytes.
@@ -159,7 +161,8 @@ pub struct Plan {
     pub wire: Wire,
     /// Bytes of an IP packet of a datagram service; what the route has where there is none.
     pub path_mtu: Option<u16>,
-    /// The most payload that an end sends over each queue pair of unreliable datagrams, bytes per second.
+    /// The most that an end sends over each queue pair, bytes per second: payload of unreliable datagrams, of connections what is
+    /// on the wire.
     pub max_rate: Option<u64>,
     /// It runs beside another measurement, as traffic that that one is to meet.
     #[serde(default)]
@@ -199,7 +202,11 @@ impl Plan {
         range("the receive depth", self.rx_depth, DEPTH_MAX)?;
         range("the post list", self.post_list, POST_LIST_MAX)?;
         range("the completion moderation", self.cq_mod, self.depth)?;
-        range("the number of outstanding reads", self.outs.into(), 0x3ffe)?;
+        range(
+            "the number of outstanding reads",
+            self.outs.into(),
+            OUTS_MAX.into(),
+        )?;
         match self.limit {
             Limit::TimeMs(1..=3_600_000) => {}
             Limit::TimeMs(_) => return Err(usage("a time between 1 ms and 1 h is possible")),
@@ -241,8 +248,9 @@ impl Plan {
             _ if connected && self.path_mtu.is_some() => {
                 Some("a path MTU is told to datagram services only")
             }
-            _ if !unreliable && self.max_rate.is_some() => {
-                Some("only unreliable datagrams have no congestion control, and take a rate")
+            _ if self.max_rate == Some(0) => Some("nothing is sent at a rate of 0"),
+            _ if self.service == Service::Rd && self.max_rate.is_some() => {
+                Some("reliable datagrams find their rate by themselves, and take none")
             }
             _ if connected => None,
             _ if unreliable && op == Op::Write => {
@@ -261,7 +269,6 @@ impl Plan {
             _ if unreliable && op == Op::Send && self.size_max() > UD_SEND_MAX => {
                 Some("a Send by unreliable datagrams has 1 MiB at most")
             }
-            _ if self.max_rate == Some(0) => Some("nothing is sent at a rate of 0"),
             _ => None,
         };
         wrong.map_or(Ok(()), |text| Err(usage(text)))
@@ -466,7 +473,7 @@ pub(crate) mod tests {
             ("path MTU", Service::Rc, Op::Send, |plan| {
                 plan.path_mtu = Some(1500);
             }),
-            ("take a rate", Service::Rd, Op::Send, |plan| {
+            ("and take none", Service::Rd, Op::Send, |plan| {
                 plan.max_rate = Some(1);
             }),
             ("rate of 0", Service::Ud, Op::Send, |plan| {

@@ -29,6 +29,10 @@ pub struct Spent {
     pub verified: u64,
     /// BLAKE3 of the file, where one was moved and is to be verified.
     pub file_hash: Option<[u8; 32]>,
+    /// Bytes that this end's connections have sent more than once.
+    pub resent_bytes: u64,
+    /// The longest of their smoothed round trips, nanoseconds; zero where none is known.
+    pub round_trip_ns: u64,
     /// What came of what the other end sent, or of what this end read, by unreliable datagrams.
     pub arrived: Arrived,
 }
@@ -162,12 +166,34 @@ pub struct Row {
     pub file_blake3: Option<String>,
     /// What became of messages that may be lost; of unreliable datagrams.
     pub datagram: Option<Datagram>,
+    /// How the path looked to the end that sent, where its connections know.
+    #[serde(skip)]
+    pub path: Option<PathSeen>,
     /// Why a figure is not to be trusted.
     pub warnings: Vec<String>,
     /// Bytes that were complete at the client in each tenth of a second since the first post; of a bandwidth without unreliable datagrams
     /// and Write-Record.
     #[serde(skip)]
     pub steps: Vec<u64>,
+}
+
+/// A path as the connections of one end saw it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PathSeen {
+    /// The longest smoothed round trip, ms.
+    pub rtt_ms: f64,
+    /// Bytes sent more than once.
+    pub resent_bytes: u64,
+}
+
+impl PathSeen {
+    #[expect(clippy::cast_precision_loss, reason = "a time for people")]
+    pub(crate) fn of(spent: &Spent) -> Option<Self> {
+        (spent.round_trip_ns > 0).then(|| Self {
+            rtt_ms: spent.round_trip_ns as f64 / 1e6,
+            resent_bytes: spent.resent_bytes,
+        })
+    }
 }
 
 /// Memory of one end before and after its queue pairs were connected and used once.

@@ -30,6 +30,8 @@ pub(crate) struct Session<'a> {
     pub(crate) disk: &'a Disk,
     pub(crate) dead_after: Duration,
     accounts: Vec<Account>,
+    /// What its queue pairs had sent more than once before the present size.
+    resent_before: u64,
 }
 
 /// What the client has of one size.
@@ -77,6 +79,7 @@ impl<'a> Session<'a> {
             control,
             disk,
             dead_after,
+            resent_before: 0,
         }
     }
 
@@ -114,6 +117,7 @@ impl<'a> Session<'a> {
 
     fn begin(&mut self, size: u32, iterations: Option<u64>) -> Result<Measured, Fault> {
         let begin = Message::Begin { size, iterations };
+        self.resent_before = self.path_seen().1;
         let (client, samples, steps) = if self.end.plan.test == Test::Lat {
             let pingpong = self.pingpong(size)?;
             self.control.send(&begin)?;
@@ -147,6 +151,7 @@ impl<'a> Session<'a> {
         if !self.end.plan.sizes.contains(&size) {
             return Err(Fault::protocol("the client begins what was not planned"));
         }
+        self.resent_before = self.path_seen().1;
         let spent = if self.end.plan.test == Test::Lat {
             let pingpong = self.pingpong(size)?;
             self.control.send(&Message::Ready)?;
@@ -199,11 +204,22 @@ impl<'a> Session<'a> {
         if self.end.plan.file.is_some() && self.end.plan.verify {
             own.file_hash = self.disk.hash()?;
         }
+        let (round_trip_ns, resent_bytes) = self.path_seen();
+        own.round_trip_ns = round_trip_ns;
+        own.resent_bytes = resent_bytes.saturating_sub(self.resent_before);
         self.control.send(&Message::Spent { spent: own })?;
         match self.control.receive()? {
             Message::Spent { spent } => Ok((own, spent)),
             other => Err(other.misplaced()),
         }
+    }
+
+    /// The longest round trip of its connections, nanoseconds, and the bytes that they have sent more than once.
+    fn path_seen(&self) -> (u64, u64) {
+        let seen = self.end.qps.iter().filter_map(|qp| qp.statistics().ok());
+        seen.fold((0, 0), |(longest, resent), one| {
+            (longest.max(one.round_trip_ns), resent + one.resent_bytes)
+        })
     }
 
     fn time(&self) -> Duration {

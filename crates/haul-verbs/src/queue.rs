@@ -159,6 +159,8 @@ impl Endpoint {
 pub struct QpStatistics {
     /// Segments sent more than once.
     pub resent_segments: u64,
+    /// Octets sent more than once.
+    pub resent_bytes: u64,
     /// Segments that were placed before one that had been sent before them.
     pub early_segments: u64,
     /// Segments that arrived once more.

@@ -14,7 +14,8 @@ use super::session::{Progress, Role, Session};
 use super::store::Files;
 use super::{tcp, udp, udt};
 use crate::control::{self, Control, Message, PATH_PROTOCOL, PATH_VERSION};
-use crate::plan::{Service, Wire};
+use crate::end::verb;
+use crate::plan::{Op, Service, Wire};
 use crate::report::{Observer as VerbsObserver, Row, Summary};
 
 /// Makes a device that speaks as a plan asks.
@@ -189,10 +190,16 @@ fn connect(
 
 /// Measures by the benches of the verbs, and tells it in the same words.
 fn verbs(config: &Config<'_>, plan: &Plan) -> Result<Found, Fault> {
-    let verbs = plan
-        .to_verbs()
-        .ok_or_else(|| Fault::new(Code::Usage, "RDMA is measured for a time"))?;
-    let device = (config.devices)(verbs.service, &verbs.wire)?;
+    let for_a_time = || Fault::new(Code::Usage, "RDMA is measured for a time");
+    let mut plan = plan.clone();
+    let asked = plan.to_verbs().ok_or_else(for_a_time)?;
+    let device = (config.devices)(asked.service, &asked.wire)?;
+    if plan.op == Op::Read {
+        // As many as the device can have outstanding.
+        let most = device.attributes().map_err(verb)?.max_init_rd_atomic;
+        plan.depth = plan.depth.min(most).max(1);
+    }
+    let verbs = plan.to_verbs().ok_or_else(for_a_time)?;
     let config = crate::client::Config {
         host: config.host.clone(),
         port: config.port,
@@ -207,7 +214,7 @@ fn verbs(config: &Config<'_>, plan: &Plan) -> Result<Found, Fault> {
     let row = row.ok_or_else(|| Fault::new(Code::Other, "nothing was measured"))?;
     let peer = summary.peer.parse();
     Ok(Found {
-        run: Run::of_verbs(plan, row)?,
+        run: Run::of_verbs(&plan, row)?,
         peer: peer.map_err(|_| Fault::new(Code::Other, "the server has no address"))?,
         server: None,
     })

@@ -330,8 +330,8 @@ impl Plan {
             {
                 Some("only RDMA over connections has a connection manager: leave --connect out")
             }
-            _ if verbs && self.engine != Engine::Ud && self.rate_bps.is_some() => {
-                Some("RDMA over connections has no rate: leave --rate out")
+            Engine::Rd if self.rate_bps.is_some() => {
+                Some("reliable datagrams find their rate by themselves: leave --rate out")
             }
             _ => None,
         }
@@ -376,7 +376,12 @@ impl Plan {
                 .min(COMPLETION_BYTES / self.message.max(1))
                 .max(1),
             inline: 0,
-            outs: 16,
+            outs: match self.op {
+                verbs::Op::Read => u16::try_from(depth)
+                    .unwrap_or(u16::MAX)
+                    .min(verbs::OUTS_MAX),
+                _ => 16,
+            },
             verify: false,
             waiting: verbs::Waiting::Adaptive,
             connect: self.connect,
@@ -491,7 +496,7 @@ mod tests {
                 "leave --bytes out",
             ),
             (Engine::IwarpUdt, |p| p.reverse = true, "--op read"),
-            (Engine::IwarpTcp, |p| p.rate_bps = Some(9), "no rate"),
+            (Engine::Rd, |p| p.rate_bps = Some(9), "leave --rate out"),
             (
                 Engine::Rd,
                 |p| p.connect = verbs::Connect::Exchange,

@@ -258,7 +258,11 @@ impl Run {
             stream_bytes: Vec::new(),
             fairness: None,
             messages_per_s: Some(bandwidth.message_rate_mps * 1e6),
-            path: PathView::default(),
+            path: PathView {
+                rtt_ms: row.path.map(|seen| seen.rtt_ms),
+                retransmitted_bytes: row.path.map(|seen| seen.resent_bytes),
+                ..PathView::default()
+            },
             datagrams: row.datagram.as_ref().map(|datagram| Lost {
                 sent: datagram.sent_messages,
                 received: datagram.complete_messages + datagram.partial_messages,

@@ -1,6 +1,6 @@
 //! What limits a run, and what to change.
 
-use haul_report::axis::{number, rate};
+use haul_report::axis::{bytes, number, rate};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Engine, PathLimit};
@@ -18,6 +18,12 @@ const WAITED: f64 = 30.0;
 const RATE_REACHED: f64 = 0.95;
 /// A round trip is this much longer than its least where a queue stands.
 const QUEUE_FACTOR: f64 = 1.25;
+/// Less of the payload sent again is nothing, percent.
+const REPAIRED: f64 = 0.001;
+/// What RDMA must have outstanding to fill a path, times what the path holds; more where something is repaired, for requests
+/// complete in order, those behind a lost segment with it.
+const DEPTH_STEADY: f64 = 1.1;
+const DEPTH_REPAIRING: f64 = 3.0;
 
 /// The stages that bytes go through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -70,7 +76,7 @@ pub struct Verdict {
 /// Judges a run by what its ends have counted. The order is that of certainty: what was measured to be full or waited for comes
 /// before the path, which is left when nothing else was.
 pub(crate) fn judge(run: &Run) -> Verdict {
-    [asked_rate, disks, processors, windows]
+    [asked_rate, disks, processors, windows, depth]
         .iter()
         .find_map(|judge| judge(run))
         .unwrap_or_else(|| path(run))
@@ -219,6 +225,35 @@ fn windows(run: &Run) -> Option<Verdict> {
     })
 }
 
+/// What RDMA may have outstanding, where a round trip holds no less at this rate.
+fn depth(run: &Run) -> Option<Verdict> {
+    run.plan.engine.verbs()?;
+    let [streams, depth, message] = [run.plan.streams.into(), run.plan.depth, run.plan.message];
+    let outstanding = f64::from(streams) * f64::from(depth) * f64::from(message);
+    let rtt_ms = run.path.rtt_ms?;
+    let held = run.goodput_bps / 8.0 * rtt_ms / 1e3;
+    let repaired = run.retransmitted_percent().unwrap_or(0.0) >= REPAIRED;
+    let needed = held
+        * if repaired {
+            DEPTH_REPAIRING
+        } else {
+            DEPTH_STEADY
+        };
+    (outstanding <= needed).then(|| {
+        let why = format!(
+            "{} may be outstanding, and the round trip of {} ms held {}",
+            bytes(outstanding),
+            number(rtt_ms),
+            bytes(held)
+        );
+        verdict(
+            Stage::Window,
+            why,
+            "larger messages (--message 1MiB) or more of them at a time (--depth): a path that loses needs a multiple of what it holds",
+        )
+    })
+}
+
 /// Nothing at the ends was full.
 fn path(run: &Run) -> Verdict {
     if let Some(lost) = run.datagrams.filter(|lost| lost.lost_percent >= 0.1) {
@@ -230,7 +265,7 @@ fn path(run: &Run) -> Verdict {
     }
     let again = run
         .retransmitted_percent()
-        .filter(|percent| *percent >= 0.001);
+        .filter(|percent| *percent >= REPAIRED);
     if let Some(percent) = again {
         let why = format!(
             "nothing at the ends was full, and {} % were sent again",
@@ -357,6 +392,23 @@ mod tests {
         lost.kernel_drops = 0;
         run.datagrams = Some(lost);
         assert_eq!(judge(&run).stage, Stage::Path);
+    }
+
+    #[test]
+    fn few_outstanding_requests_are_a_window() {
+        let mut run = run(Engine::IwarpUdt);
+        // 12.5 MB in a round trip, and 8 MiB outstanding.
+        run.path.rtt_ms = Some(100.0);
+        assert_eq!(judge(&run).stage, Stage::Window);
+        run.plan.message = 1 << 20;
+        assert_eq!(judge(&run).stage, Stage::Path);
+        run.plan.depth = 16;
+        assert_eq!(judge(&run).stage, Stage::Path);
+        // Behind a loss they wait for its repair.
+        run.path.retransmitted_bytes = Some(run.bytes / 100);
+        let verdict = judge(&run);
+        assert_eq!(verdict.stage, Stage::Window);
+        assert!(verdict.advice.contains("--depth"));
     }
 
     #[test]

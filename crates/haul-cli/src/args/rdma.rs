@@ -103,7 +103,8 @@ pub(crate) struct Rdma {
     /// Bytes of an IP packet of a datagram service [default: what the route has, at most 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub(crate) path_mtu: Option<u16>,
-    /// The most payload that is sent over each queue pair of unreliable datagrams, bits per second: 1Gbit
+    /// The most that is sent over each queue pair, bits per second: 1Gbit; payload of unreliable datagrams, of connections what is on
+    /// the wire
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) max_rate: Option<u64>,
     /// Connect by the connection manager (the default)

@@ -239,6 +239,7 @@ mod tests {
             verified_messages: 0,
             file_blake3: None,
             datagram: None,
+            path: None,
             warnings: Vec::new(),
             steps: Vec::new(),
         }

@@ -336,7 +336,7 @@ fn what_makes_no_sense_is_refused_with_one_line() {
         ("--qp ud --fpdu 1024", 2, "--path-mtu"),
         ("--qp rd --file /etc/hostname", 2, "over connections"),
         ("--qp rd --exchange", 2, "--exchange"),
-        ("--qp rd --max-rate 1Gbit", 2, "take a rate"),
+        ("--qp rd --max-rate 1Gbit", 2, "and take none"),
         ("--qp ud --idle-qps 10", 2, "idle"),
         ("--qp ud --channel udt", 2, "neither over UDT"),
         ("--path-mtu 1500", 2, "datagram services only"),

@@ -212,10 +212,12 @@ impl TcpLink {
         self.ending = true;
     }
 
-    /// The kernel does not tell segments; of lost ones it tells nothing that is about this layer.
+    /// What the kernel tells: its segments are not those of this layer.
     pub(super) fn statistics(&self) -> QpStatistics {
+        let stream = &self.socket.stream;
         QpStatistics {
-            round_trip_ns: self.socket.stream.round_trip_ns().unwrap_or(0),
+            resent_bytes: stream.resent_octets().unwrap_or(0),
+            round_trip_ns: stream.round_trip_ns().unwrap_or(0),
             ..QpStatistics::default()
         }
     }

@@ -340,6 +340,7 @@ impl UdtLink {
         let stats = self.lower.udt.stats();
         QpStatistics {
             resent_segments: stats.map_or(0, |stats| stats.sent.resent_packets),
+            resent_bytes: stats.map_or(0, |stats| stats.sent.resent_bytes),
             early_segments: self.early,
             duplicate_segments: stats.map_or(0, |stats| stats.duplicates.into()),
             round_trip_ns: stats.map_or(0, |stats| stats.rtt_ns),
