@@ -20,6 +20,13 @@ const BYTES: [(&str, f64); 9] = [
     ("gib", 1_073_741_824.0),
     ("tib", 1_099_511_627_776.0),
 ];
+/// Of sizes, as iperf3 and dd mean them; a rate could be of bits or of bytes.
+const LETTERS: [(&str, f64); 4] = [
+    ("k", 1024.0),
+    ("m", 1_048_576.0),
+    ("g", 1_073_741_824.0),
+    ("t", 1_099_511_627_776.0),
+];
 const TIMES: [(&str, f64); 5] = [
     ("", 1.0),
     ("ms", 1e-3),
@@ -45,13 +52,13 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
     Ok(rate)
 }
 
-/// A size in bytes: `1GiB`, `500MB`, or a plain number.
+/// A size in bytes: `1GiB` or `1G`, `500MB`, or a plain number.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let factor = if unit.is_empty() {
         Some(1.0)
     } else {
-        find(&BYTES, unit)
+        find(&BYTES, unit).or_else(|| find(&LETTERS, unit))
     };
     factor
         .and_then(|factor| whole(number * factor))
@@ -109,7 +116,7 @@ mod tests {
         assert_eq!(rate("1.5mbit/s"), Ok(1_500_000));
         assert_eq!(rate("100MB"), Ok(800_000_000));
         assert_eq!(rate("1GiB"), Ok(8_589_934_592));
-        for bad in ["", "10", "10Gb", "fast", "0bit", "1kbit", "-1bit", "1e9bit"] {
+        for bad in ["", "10", "10Gb", "10G", "fast", "0bit", "1kbit", "-1bit", "1e9bit"] {
             assert!(rate(bad).is_err(), "{bad}");
         }
     }
@@ -117,6 +124,8 @@ mod tests {
     #[test]
     fn sizes_and_times_are_read() {
         assert_eq!(bytes("1GiB"), Ok(1 << 30));
+        assert_eq!(bytes("64k"), Ok(64 << 10));
+        assert_eq!(bytes("1M"), bytes("1MiB"));
         assert_eq!(bytes("4096"), Ok(4096));
         assert!(bytes("99999999999TiB").is_err() && bytes("0").is_err());
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
