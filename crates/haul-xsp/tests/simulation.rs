@@ -74,7 +74,7 @@ fn setup(random: &mut Random) -> Setup {
 fn seeds() -> Vec<u64> {
     let one = option("HAUL_SEED");
     one.map_or_else(
-        || (1..=option("HAUL_SIM_SEEDS").unwrap_or(40).min(2_000)).collect(),
+        || (1..=option("HAUL_SIM_SEEDS").unwrap_or(40).min(100_000)).collect(),
         |seed| vec![seed],
     )
 }

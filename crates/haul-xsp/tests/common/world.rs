@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use haul_xsp::bag::plan::Mode;
 use haul_xsp::bag::{Get, Memory, Place, Put, Read};
-use haul_xsp::wire::{Key, SessOpen};
+use haul_xsp::wire::{Key, NackStatus, SessOpen};
 use haul_xsp::{
     ConnId, Event, Relay, RelayEvent, Session, SessionConfig, SessionId, Side, SlabSeq, State,
     Time, crc32c,
@@ -440,14 +440,35 @@ impl World {
                 let mut fresh = self.fresh[segment].take().unwrap();
                 if let (Node::End(old), true) = (&mut self.nodes[node], open.ticket.is_some()) {
                     assert_eq!(open.ticket, Some(TICKET));
-                    old.adopt_anew(now, &mut fresh, &open).unwrap();
+                    if old.adopt_anew(now, &mut fresh, &open).is_err() {
+                        assert!(!old.is_superseded_by(&open), "seed {}", self.seed);
+                        fresh
+                            .refuse_session(NackStatus::Loop, open.hop_index, "older")
+                            .unwrap();
+                        self.fresh[segment] = Some(fresh);
+                    }
                 } else {
                     fresh.accept_session(now, None, Some(TICKET)).unwrap();
                     self.nodes[node] = Node::End(Box::new(fresh));
                 }
             }
             Event::OpenRequest(open) => {
-                let near = self.fresh[segment].take().unwrap();
+                let mut near = self.fresh[segment].take().unwrap();
+                if let Node::Gateway(old) = &mut self.nodes[node]
+                    && old.side(Side::Near).state() != State::Closed
+                {
+                    let status = match old.side(Side::Near).is_superseded_by(&open) {
+                        true => NackStatus::Closing,
+                        false => NackStatus::Loop,
+                    };
+                    if status == NackStatus::Closing {
+                        old.supersede();
+                    }
+                    near.refuse_session(status, open.hop_index, "here already")
+                        .unwrap();
+                    self.fresh[segment] = Some(near);
+                    return;
+                }
                 let next = SessOpen {
                     hop_index: open.hop_index + 1,
                     ..open
@@ -459,22 +480,19 @@ impl World {
             }
             Event::ResumeRequest(request) => {
                 let mut fresh = self.fresh[segment].take().unwrap();
-                match self.session(segment * 2 + 1) {
-                    Some(old) if old.holds(&request.ticket) && old.state() != State::Closed => {
-                        old.adopt(now, &mut fresh, &request).unwrap()
-                    }
-                    _ => {
-                        fresh
-                            .refuse_session(
-                                haul_xsp::wire::NackStatus::UnknownSession,
-                                segment as u16,
-                                "forgotten",
-                            )
-                            .unwrap();
-                        self.fresh[segment] = Some(fresh);
-                    }
+                let own = self
+                    .session(segment * 2 + 1)
+                    .filter(|old| old.holds(&request.ticket));
+                if own.is_none_or(|own| own.adopt(now, &mut fresh, &request).is_err()) {
+                    let status = NackStatus::UnknownSession;
+                    fresh
+                        .refuse_session(status, segment as u16, "forgotten")
+                        .unwrap();
+                    self.fresh[segment] = Some(fresh);
                 }
             }
+            // It has been refused, and told so.
+            Event::Closed(_) => self.fresh[segment] = None,
             event => panic!("seed {}: {event:?}", self.seed),
         }
     }
