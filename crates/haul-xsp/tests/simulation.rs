@@ -148,8 +148,8 @@ fn gateways_that_crash_lose_nothing_that_is_acknowledged_from_end_to_end() {
         let setup = Setup {
             end_to_end: true,
             segments: 2 + random.below(2) as usize,
-            crashes: 1 + random.below(2),
-            breaks: random.below(2),
+            crashes: 1 + random.below(3),
+            breaks: random.below(5),
             ..base
         };
         run(seed, setup);

@@ -5,7 +5,9 @@ use super::{Asked, Event, Session, State, halves, millis};
 use crate::bag::plan::Mode;
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::Time;
-use crate::wire::{Claim, ConnState, NackStatus, Pdu, Proto, ProtoOffer, SessAck, SessOpen, TICKET_LEN};
+use crate::wire::{
+    Claim, ConnState, NackStatus, Pdu, Proto, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
+};
 
 /// What this end takes of what is offered for the segment to it: the offer's favourite among those it has, with parameters
 /// that suit both (part B2). Nothing offered leaves the choice to this end.

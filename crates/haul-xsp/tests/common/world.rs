@@ -347,7 +347,10 @@ impl World {
             }
             Happening::Crash if !self.was_open() => {}
             Happening::Crash => {
-                for node in 1..self.setup.segments {
+                let gateways = self.setup.segments - 1;
+                let first = 1 + self.random.below(gateways as u64) as usize;
+                let last = first + self.random.below((gateways - first + 1) as u64) as usize;
+                for node in first..=last {
                     self.nodes[node] = Node::Gone;
                     for half in [node * 2 - 1, node * 2] {
                         let way = self.benches[half].way;
@@ -355,7 +358,7 @@ impl World {
                         self.benches[half].way = way + 1;
                     }
                 }
-                (0..self.setup.segments).for_each(|segment| self.lose(segment));
+                (first - 1..=last).for_each(|segment| self.lose(segment));
             }
         }
     }

@@ -66,10 +66,7 @@ impl Worker {
         }
         self.become_member(Role::Terminus, id);
         // Good as long as the session is here.
-        let ticket = self
-            .house
-            .directory()
-            .ticket(id, Time::from_ns(u64::MAX));
+        let ticket = self.house.directory().ticket(id, Time::from_ns(u64::MAX));
         if let Some(session) = self.body.session(0)
             && session.accept_session(now, None, Some(ticket)).is_err()
         {
