@@ -363,8 +363,8 @@ impl World {
         }
     }
 
-    /// The control connection of a segment breaks, for both ends.
-    pub fn lose(&mut self, segment: usize) {
+    /// The control connection of a segment is gone, for both ends.
+    fn cut(&mut self, segment: usize) {
         self.epochs[segment] += 1;
         self.fresh[segment] = None;
         let now = self.now;
@@ -373,6 +373,11 @@ impl World {
                 session.handle_lost(now);
             }
         }
+    }
+
+    /// The control connection of a segment breaks, and its opener tries again.
+    pub fn lose(&mut self, segment: usize) {
+        self.cut(segment);
         let after = MS + self.random.below(50 * MS);
         self.at(after, Happening::Reconnect { segment });
     }
@@ -477,8 +482,9 @@ impl World {
                     ..open
                 };
                 let far = Session::open(self.config(node), now, SESSION, next, [40; 32]).unwrap();
+                // The one of a session that was there before ended with it.
+                self.cut(node);
                 self.nodes[node] = Node::Gateway(Box::new(Relay::new(near, far)));
-                self.epochs[node] += 1;
                 self.accept(node);
             }
             Event::ResumeRequest(request) => {
