@@ -7,14 +7,15 @@
 
 mod common;
 
-use common::{open, tcp};
+use common::{endpoint, open, tcp};
 use haul_xsp::bag::ConsumerConfig;
 use haul_xsp::wire::{
-    AuthMethod, Claim, HEADER_LEN, NackStatus, Pdu, SessAck, SessOpen, TICKET_LEN,
+    AuthMethod, Claim, ConnState, HEADER_LEN, Key, NackStatus, Pdu, Record, SessAck, SessOpen,
+    TICKET_LEN,
 };
 use haul_xsp::{
-    AuthConfig, Error, Event, Misuse, Relay, RelayEvent, Session, SessionConfig, SessionId, Side,
-    SlabSeq, State, Time,
+    AuthConfig, ConnId, Error, Event, Misuse, Relay, RelayEvent, Session, SessionConfig, SessionId,
+    Side, SlabSeq, State, Time,
 };
 
 const SESSION: SessionId = SessionId([7; 16]);
@@ -106,6 +107,56 @@ fn a_gateway_of_an_older_way_cannot_have_the_session_back() {
     assert_eq!(session.state(), State::Open);
     resume(&mut session, 2, 1).unwrap();
     come_anew(&mut session, 3).unwrap();
+}
+
+/// The records that it announces.
+fn announces(session: &mut Session) -> Vec<Record> {
+    while let Some(seq) = session.producer().poll_sealed(NOW) {
+        session.producer().announce(seq, |_| Key::default());
+    }
+    let said = std::iter::from_fn(|| session.poll_transmit(NOW));
+    let slabs = said.filter_map(|octets| {
+        let kind = u16::from_be_bytes([octets[2], octets[3]]);
+        match Pdu::parse(kind, &octets[HEADER_LEN..]).unwrap() {
+            Pdu::SlabAnnounce(slab) => Some(slab.records),
+            _ => None,
+        }
+    });
+    slabs.flatten().collect()
+}
+
+#[test]
+fn a_reset_on_a_way_that_nobody_heard_of_is_told_on_the_next() {
+    let conn = ConnId(1);
+    let mut session = terminus();
+    let to = endpoint("server", 1);
+    let credit = 100;
+    // After the method and the opening.
+    let asked = Pdu::ConnOpen { conn, credit, to };
+    session
+        .handle_input(NOW, &asked.emit(SESSION, 0, 3))
+        .unwrap();
+    session.accept_conn(conn).unwrap();
+    session.producer().reserve(NOW, conn, 30).unwrap();
+    session.producer().commit(NOW, conn, 30, None);
+    assert_eq!(announces(&mut session).len(), 1);
+    session.reset_conn(conn, 104);
+    for (way, delivered) in [(1, 10), (2, 20)] {
+        let conns = vec![ConnState {
+            conn,
+            delivered,
+            finished: false,
+        }];
+        let open = SessOpen {
+            conns,
+            ..opening(1, way)
+        };
+        let mut fresh = heard(Pdu::SessOpen(open.clone()));
+        session.adopt_anew(NOW, &mut fresh, &open).unwrap();
+        let told = announces(&mut session);
+        let ends: Vec<_> = told.iter().map(|end| (end.offset, end.reset)).collect();
+        assert_eq!(ends, [(delivered, Some(104))], "way {way}");
+    }
 }
 
 #[test]

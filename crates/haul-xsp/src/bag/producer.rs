@@ -891,6 +891,15 @@ impl Producer {
 
     /// The far end has all before `delivered`, which counts the end of the stream as one octet.
     pub(crate) fn on_delivered(&mut self, conn: ConnId, delivered: u64) -> Result<(), Breach> {
+        self.on_arrived(conn, delivered)?;
+        if let Some(tx) = self.conns.get_mut(&conn) {
+            tx.end_told |= tx.end.is_some() && delivered > tx.next;
+        }
+        Ok(())
+    }
+
+    /// The same without the end of the stream. What was reset may have arrived further than to where it ends here.
+    pub(crate) fn on_arrived(&mut self, conn: ConnId, delivered: u64) -> Result<(), Breach> {
         let Some(tx) = self.conns.get_mut(&conn) else {
             return Ok(());
         };
@@ -899,7 +908,6 @@ impl Producer {
             return Err(Breach::Delivered);
         }
         tx.delivered = tx.delivered.max(delivered);
-        tx.end_told |= tx.end.is_some() && delivered > tx.next;
         let freed = trim(&mut tx.retained, delivered);
         for range in freed {
             self.free(conn, range.offset, range.place);
