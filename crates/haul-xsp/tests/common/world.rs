@@ -346,21 +346,24 @@ impl World {
                 }
             }
             Happening::Crash if !self.was_open() => {}
-            Happening::Crash => {
-                let gateways = self.setup.segments - 1;
-                let first = 1 + self.random.below(gateways as u64) as usize;
-                let last = first + self.random.below((gateways - first + 1) as u64) as usize;
-                for node in first..=last {
-                    self.nodes[node] = Node::Gone;
-                    for half in [node * 2 - 1, node * 2] {
-                        let way = self.benches[half].way;
-                        self.benches[half] = self.bench();
-                        self.benches[half].way = way + 1;
-                    }
-                }
-                (first - 1..=last).for_each(|segment| self.lose(segment));
+            Happening::Crash => self.crash(),
+        }
+    }
+
+    /// A gateway crashes, or some that are neighbours.
+    fn crash(&mut self) {
+        let gateways = self.setup.segments - 1;
+        let first = 1 + self.random.below(gateways as u64) as usize;
+        let last = first + self.random.below((gateways - first + 1) as u64) as usize;
+        for node in first..=last {
+            self.nodes[node] = Node::Gone;
+            for half in [node * 2 - 1, node * 2] {
+                let way = self.benches[half].way;
+                self.benches[half] = self.bench();
+                self.benches[half].way = way + 1;
             }
         }
+        (first - 1..=last).for_each(|segment| self.lose(segment));
     }
 
     /// The control connection of a segment is gone, for both ends.
