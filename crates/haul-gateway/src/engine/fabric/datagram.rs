@@ -84,6 +84,8 @@ impl Datagram {
             datagram: DatagramInit {
                 max_rate: self.wanted.rate_bps.map(|rate| (rate / 8 / lanes).max(1)),
                 window: WINDOW_PACKETS,
+                // Strangers' cookies come as single packets; what they leave out holds nothing.
+                receives_in_order: true,
                 ..DatagramInit::default()
             },
             ..QpInit::new(&self.work.cq)
