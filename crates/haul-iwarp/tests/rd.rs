@@ -7,6 +7,9 @@
 
 mod common;
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
 use common::pattern;
 use common::rd::{MS, Packet, SECOND, World, address, send, succeeded};
 use haul_iwarp::datagram::rd::{Down, RdCompletion, RdEvent, RdOp, RdStatus, Remote};
@@ -458,6 +461,64 @@ fn a_message_waits_for_a_receive() {
         assert_eq!(world.ends[1].ram.receives[&slot], pattern(2_000, n));
     }
     assert_eq!(downs(&world, 0), []);
+}
+
+/// Seven that leave out the first of two messages, and eight whose messages are whole: how many of these arrive.
+fn arrive_beside_halves(receives_in_order: bool) -> usize {
+    let mut world = World::with(16, wire(1), 15, |index, config| {
+        config.receives_in_order = index == 0 && receives_in_order;
+    });
+    for slot in 0..8 {
+        world.post_receive(0, slot, 16);
+    }
+    let strangers: Vec<SocketAddr> = (1..8).map(|index| world.ends[index].at).collect();
+    // The first message of each is lost, however often it is sent: an acquaintance's first packet is the lowest.
+    let mut lowest = HashMap::new();
+    world.drop = Box::new(move |packet| {
+        let psn = u32::from_be_bytes(packet.bytes[16..20].try_into().unwrap());
+        kind(packet) == DATA
+            && strangers.contains(&packet.from)
+            && *lowest.entry(packet.from).or_insert(psn) == psn
+    });
+    for stranger in 1..8 {
+        world.post(stranger, 0, send(), pattern(16, 0));
+        world.post(stranger, 0, send(), pattern(16, 1));
+    }
+    world.run_for(SECOND / 2);
+    for honest in 8..16 {
+        world.post(honest, 0, send(), pattern(16, 2));
+    }
+    world.run_for(SECOND / 2);
+    assert!(world.ends[0].completions().len() <= 8);
+    (8..16)
+        .map(|honest| succeeded(&world.ends[honest].completions()))
+        .sum()
+}
+
+#[test]
+fn halves_of_strangers_hold_no_receives_where_those_are_given_in_order() {
+    assert_eq!(arrive_beside_halves(false), 1);
+    assert_eq!(arrive_beside_halves(true), 8);
+}
+
+#[test]
+fn what_comes_early_where_receives_are_given_in_order_is_sent_again() {
+    let mut world = World::with(2, lossy(5, 0.2), 16, |_, config| {
+        config.receives_in_order = true;
+    });
+    for slot in 0..100 {
+        world.post_receive(1, slot, 5_000);
+        world.post(0, 1, send(), pattern(3_000, slot as u8));
+    }
+    world.run_for(60 * SECOND);
+    assert!(world.ends[1].qp.stats().early > 0);
+    assert_eq!(succeeded(&world.ends[0].completions()), 100);
+    let received = world.ends[1].completions();
+    for (n, done) in received.iter().enumerate() {
+        let buffer = &world.ends[1].ram.receives[&done.slot];
+        assert_eq!(buffer[..3_000], pattern(3_000, n as u8)[..], "{n}");
+    }
+    assert_eq!(received.len(), 100);
 }
 
 #[test]

@@ -139,6 +139,9 @@ pub struct DatagramInit {
     pub window: u32,
     /// RD: an unreachable peer ends the queue pair, not only the work requests to that peer.
     pub peer_error_is_fatal: bool,
+    /// RD: a receive is given only to a message of which nothing before it is missing; others are sent again. Where anybody may be
+    /// a peer, nobody holds receives by leaving out what comes before.
+    pub receives_in_order: bool,
 }
 
 impl Default for DatagramInit {
@@ -155,6 +158,7 @@ impl Default for DatagramInit {
             retries: 8,
             window: 0,
             peer_error_is_fatal: false,
+            receives_in_order: false,
         }
     }
 }

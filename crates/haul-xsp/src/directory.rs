@@ -58,7 +58,9 @@ pub enum Admission {
     Terminus,
     /// The next hop, by its index.
     Next(u16),
-    /// The session with this name is here and its owner is back: `adopt_anew`.
+    /// A session of this name is here, and its owner may be back on a new way. At the terminus the ticket is good: `adopt_anew`.
+    /// At a gateway the session is to say whether it [is superseded](crate::Session::is_superseded_by); if it is, it ends, and
+    /// its owner is admitted when it asks again.
     Back(SessionId),
     /// No: for this reason, and because of this hop.
     Refused(NackStatus, u16),
@@ -97,7 +99,11 @@ impl Directory {
             .and_then(|ticket| self.ticketer.check(now, &ticket));
         let is_last = usize::from(open.hop_index) + 1 == open.hops.len();
         if self.sessions.contains(&session) {
-            return if is_last && known == Some(session) {
+            let may_be_back = match is_last {
+                true => known == Some(session),
+                false => open.ticket.is_some(),
+            };
+            return if may_be_back {
                 Admission::Back(session)
             } else {
                 Admission::Refused(NackStatus::Loop, open.hop_index)

@@ -97,6 +97,12 @@ impl Relay {
         self.far = far;
     }
 
+    /// The session's owner opens it on a newer way: both segments end without a word, and the far end keeps the session.
+    pub fn supersede(&mut self) {
+        self.near.drop_silently();
+        self.far.drop_silently();
+    }
+
     /// No next hop is left: the opener learns which hop failed.
     pub fn give_up(&mut self, status: NackStatus, hop_index: u16, text: &str) {
         // Fails only if the opener is gone, and then nobody needs to know.
@@ -187,6 +193,11 @@ impl Relay {
                 Error::Closed => other.close(NackStatus::Done, false),
                 // The far end keeps the session, and its owner may come over another way.
                 Error::Lost | Error::TimedOut if other.is_end_to_end() => other.drop_silently(),
+                // The next hop has forgotten it: if more than that is lost, its owner learns it when it comes again.
+                Error::Ended {
+                    status: NackStatus::UnknownSession,
+                    ..
+                } if side == Side::Far && other.is_end_to_end() => other.drop_silently(),
                 Error::Ended {
                     status: NackStatus::Done,
                     ..

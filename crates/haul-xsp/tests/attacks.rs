@@ -519,6 +519,15 @@ fn a_directory_goes_only_where_it_may_and_never_in_circles() {
         directory.admit(NOW, SESSION, &asked),
         Admission::Refused(NackStatus::Loop, 0)
     );
+    let again = haul_xsp::wire::SessOpen {
+        ticket: Some([1; 56]),
+        ..asked.clone()
+    };
+    // Whether that is its owner, the session itself is asked.
+    assert_eq!(
+        directory.admit(NOW, SESSION, &again),
+        Admission::Back(SESSION)
+    );
     let beyond = haul_xsp::wire::SessOpen {
         hop_index: 1,
         ..open(3, true)

@@ -74,7 +74,7 @@ fn setup(random: &mut Random) -> Setup {
 fn seeds() -> Vec<u64> {
     let one = option("HAUL_SEED");
     one.map_or_else(
-        || (1..=option("HAUL_SIM_SEEDS").unwrap_or(40).min(2_000)).collect(),
+        || (1..=option("HAUL_SIM_SEEDS").unwrap_or(40).min(100_000)).collect(),
         |seed| vec![seed],
     )
 }
@@ -148,8 +148,8 @@ fn gateways_that_crash_lose_nothing_that_is_acknowledged_from_end_to_end() {
         let setup = Setup {
             end_to_end: true,
             segments: 2 + random.below(2) as usize,
-            crashes: 1 + random.below(2),
-            breaks: random.below(2),
+            crashes: 1 + random.below(3),
+            breaks: random.below(5),
             ..base
         };
         run(seed, setup);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use haul_slab::{AccessFlags, Region};
-use haul_xsp::bag::{Memory, Place};
+use haul_xsp::bag::{Memory, Place, Producer};
 use haul_xsp::wire::{Address, Endpoint, Key, Proto};
 use haul_xsp::{ChanId, SECOND_NS, Session, SlabSeq, Time};
 
@@ -219,9 +219,8 @@ impl Half {
             .is_some_and(|fabric| fabric.lanes_up() > 0)
         {
             progress |= self.move_octets(session, foreign, now)?;
-        } else if session.producer().is_due(now) {
-            // Nothing goes before there is a channel, and that is told when it comes.
-            session.producer().hold(now.after(NO_CHANNEL_NS));
+        } else {
+            progress |= self.announce_little(session, foreign, now)?;
         }
         while let Some(verify) = session.consumer().poll_verify() {
             let mut crc = 0;
@@ -240,66 +239,97 @@ impl Half {
         Ok(progress)
     }
 
+    /// Announces what needs no data channel before there is one: a first request does not wait for it.
+    fn announce_little(
+        &mut self,
+        session: &mut Session,
+        foreign: Option<&Region>,
+        now: Time,
+    ) -> Result<bool, Lost> {
+        let mut progress = false;
+        if let Some(meter) = &self.meter {
+            meter.pack(session, now, Producer::inline_room);
+        }
+        while let Some(seq) = session.producer().poll_keyless(now) {
+            self.announce(session, foreign, seq)?;
+            progress = true;
+        }
+        if session.producer().is_due(now) {
+            // The rest waits for a channel, and that is told when it comes.
+            session.producer().hold(now.after(NO_CHANNEL_NS));
+        }
+        Ok(progress)
+    }
+
+    /// Opens a slab's memory to the peer, or takes its octets along, and announces it.
+    fn announce(
+        &mut self,
+        session: &mut Session,
+        foreign: Option<&Region>,
+        seq: SlabSeq,
+    ) -> Result<(), Lost> {
+        // Announced again: its old keys are not valid any more.
+        self.slabs.remove(&seq);
+        let records = session.producer().records(seq).enumerate();
+        let records: Vec<_> = records
+            .map(|(index, (record, place))| (index, record.crc.is_none() && record.len > 0, place))
+            .collect();
+        let mut inline = session.producer().is_inline(seq).then(Vec::new);
+        let mut keys: Vec<(Place, Key)> = Vec::with_capacity(records.len());
+        let mut opened = Vec::with_capacity(records.len());
+        for (index, is_bare, place) in &records {
+            let region = local(&self.ring, foreign, place);
+            let Some(region) = region.filter(|_| place.len > 0) else {
+                continue;
+            };
+            if *is_bare && self.verifies {
+                session
+                    .producer()
+                    .set_crc(seq, *index, checksum(region, place.at, place.len));
+            }
+            self.octets_out += place.len;
+            if let Some(inline) = &mut inline {
+                append(inline, region, place)?;
+                continue;
+            }
+            let fabric = self.fabric.as_mut();
+            let fabric = fabric.ok_or_else(|| Lost("there is no data channel".to_owned()))?;
+            let (guard, key) =
+                fabric.open(region, place.at, place.len, AccessFlags::REMOTE_READ)?;
+            opened.push(guard);
+            keys.push((*place, key));
+        }
+        if let Some(octets) = inline {
+            session.producer().announce_inline(seq, octets);
+            return Ok(());
+        }
+        let key = |wanted| {
+            let found = keys.iter().find(|(place, _)| *place == wanted);
+            found.map_or_else(Key::default, |(_, key)| *key)
+        };
+        session.producer().announce(seq, key);
+        self.slabs.insert(seq, opened);
+        Ok(())
+    }
+
     fn move_octets(
         &mut self,
         session: &mut Session,
         foreign: Option<&Region>,
         now: Time,
     ) -> Result<bool, Lost> {
-        let Some(fabric) = &mut self.fabric else {
-            return Ok(false);
-        };
         let mut progress = false;
         if let Some(meter) = &self.meter {
-            meter.pack(session, now);
+            meter.pack(session, now, |_| u64::MAX);
         }
-        let memory = |place: &Place| match place.memory {
-            Memory::Region(region) => self.ring.get(usize::from(region.0)),
-            Memory::Foreign => foreign,
-        };
         while let Some(seq) = session.producer().poll_sealed(now) {
-            // Announced again: its old keys are not valid any more.
-            self.slabs.remove(&seq);
-            let records = session.producer().records(seq).enumerate();
-            let records: Vec<_> = records
-                .map(|(index, (record, place))| {
-                    (index, record.crc.is_none() && record.len > 0, place)
-                })
-                .collect();
-            let mut inline = session.producer().is_inline(seq).then(Vec::new);
-            let mut keys: Vec<(Place, Key)> = Vec::with_capacity(records.len());
-            let mut opened = Vec::with_capacity(records.len());
-            for (index, is_bare, place) in &records {
-                let Some(region) = memory(place).filter(|_| place.len > 0) else {
-                    continue;
-                };
-                if *is_bare && self.verifies {
-                    session
-                        .producer()
-                        .set_crc(seq, *index, checksum(region, place.at, place.len));
-                }
-                self.octets_out += place.len;
-                if let Some(inline) = &mut inline {
-                    append(inline, region, place)?;
-                    continue;
-                }
-                let (guard, key) =
-                    fabric.open(region, place.at, place.len, AccessFlags::REMOTE_READ)?;
-                opened.push(guard);
-                keys.push((*place, key));
-            }
+            self.announce(session, foreign, seq)?;
             progress = true;
-            if let Some(octets) = inline {
-                session.producer().announce_inline(seq, octets);
-                continue;
-            }
-            let key = |wanted| {
-                let found = keys.iter().find(|(place, _)| *place == wanted);
-                found.map_or_else(Key::default, |(_, key)| *key)
-            };
-            session.producer().announce(seq, key);
-            self.slabs.insert(seq, opened);
         }
+        let Some(fabric) = &mut self.fabric else {
+            return Ok(progress);
+        };
+        let memory = |place: &Place| local(&self.ring, foreign, place);
         while let Some(grant) = session.consumer().poll_grant() {
             let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
             let (guard, key) = fabric.open(&self.arena, grant.at, grant.len, access)?;
@@ -504,18 +534,26 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Has slabs packed, as many as may be.
-    fn pack(&self, session: &mut Session, now: Time) {
+    /// Has slabs packed, as many as may be, each of no more than there is `room` for.
+    fn pack(&self, session: &mut Session, now: Time, room: impl Fn(&Producer) -> u64) {
         let producer = session.producer();
-        while producer.is_due(now) {
+        while producer.is_due(now) && room(producer) > 0 {
             match self.rates.ask(self.class, now) {
                 Ok(most) => {
-                    let bytes = producer.pack(now, most);
+                    let bytes = producer.pack(now, most.min(room(producer)));
                     self.rates.take(self.class, now, bytes);
                 }
                 Err(until) => return producer.hold(until),
             }
         }
+    }
+}
+
+/// The memory that a place is in, of those that this end announces from.
+fn local<'a>(ring: &'a [Region], foreign: Option<&'a Region>, place: &Place) -> Option<&'a Region> {
+    match place.memory {
+        Memory::Region(region) => ring.get(usize::from(region.0)),
+        Memory::Foreign => foreign,
     }
 }
 

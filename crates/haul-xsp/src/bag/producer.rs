@@ -426,6 +426,39 @@ impl Producer {
         None
     }
 
+    /// As [`Self::poll_sealed`] while there is no data channel: slabs that need none, because they have their octets inline or have
+    /// none, up to the first that does need one. Nothing is packed here but what fits.
+    pub fn poll_keyless(&mut self, now: Time) -> Option<SlabSeq> {
+        while let Some(seq) = self.to_seal.front().copied() {
+            let sealed = self
+                .slab(seq)
+                .filter(|slab| slab.state == SlabState::Sealed);
+            if sealed.is_some_and(|slab| !slab.is_inline && slab.bytes > 0) {
+                return None;
+            }
+            let is_sealed = sealed.is_some();
+            self.to_seal.pop_front();
+            if is_sealed {
+                return Some(seq);
+            }
+        }
+        let room = self.inline_room();
+        if room == 0 || !self.should_pack(now) {
+            return None;
+        }
+        self.pack(now, room);
+        self.to_seal.pop_front()
+    }
+
+    /// Octets that may yet go with announcements: none where they are pushed.
+    #[must_use]
+    pub const fn inline_room(&self) -> u64 {
+        match self.config.mode {
+            Mode::Pull => (INLINE_MAX as u64).saturating_sub(self.inline_bytes),
+            Mode::Push => 0,
+        }
+    }
+
     /// Packs a slab of at most `most` octets, if one [is due](Self::is_due): how many it has.
     pub fn pack(&mut self, now: Time, most: u64) -> u64 {
         self.held = None;
@@ -494,9 +527,7 @@ impl Producer {
                 }
             }
             self.unacked_bytes += slab.bytes;
-            slab.is_inline = self.config.mode == Mode::Pull
-                && slab.bytes > 0
-                && self.inline_bytes + slab.bytes <= INLINE_MAX as u64;
+            slab.is_inline = slab.bytes > 0 && slab.bytes <= self.inline_room();
             self.inline_bytes += slab.inline_bytes();
             self.to_seal.push_back(self.next_seq());
             self.slabs.push_back(slab);
@@ -891,6 +922,15 @@ impl Producer {
 
     /// The far end has all before `delivered`, which counts the end of the stream as one octet.
     pub(crate) fn on_delivered(&mut self, conn: ConnId, delivered: u64) -> Result<(), Breach> {
+        self.on_arrived(conn, delivered)?;
+        if let Some(tx) = self.conns.get_mut(&conn) {
+            tx.end_told |= tx.end.is_some() && delivered > tx.next;
+        }
+        Ok(())
+    }
+
+    /// The same without the end of the stream. What was reset may have arrived further than to where it ends here.
+    pub(crate) fn on_arrived(&mut self, conn: ConnId, delivered: u64) -> Result<(), Breach> {
         let Some(tx) = self.conns.get_mut(&conn) else {
             return Ok(());
         };
@@ -899,7 +939,6 @@ impl Producer {
             return Err(Breach::Delivered);
         }
         tx.delivered = tx.delivered.max(delivered);
-        tx.end_told |= tx.end.is_some() && delivered > tx.next;
         let freed = trim(&mut tx.retained, delivered);
         for range in freed {
             self.free(conn, range.offset, range.place);

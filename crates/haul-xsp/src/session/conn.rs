@@ -515,7 +515,7 @@ impl Session {
                 // Between, what a gateway has passed on says nothing about the far end.
                 Some(state) if self.ack.end_to_end && is_anew => {
                     self.producer
-                        .on_delivered(conn, state.delivered)
+                        .on_arrived(conn, state.delivered)
                         .map_err(Misbehaviour::Slab)?;
                     if state.finished {
                         self.producer.on_finished(conn);

@@ -5,7 +5,9 @@ use super::{Asked, Event, Session, State, halves, millis};
 use crate::bag::plan::Mode;
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::Time;
-use crate::wire::{ConnState, NackStatus, Pdu, Proto, ProtoOffer, SessAck, SessOpen, TICKET_LEN};
+use crate::wire::{
+    Claim, ConnState, NackStatus, Pdu, Proto, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
+};
 
 /// What this end takes of what is offered for the segment to it: the offer's favourite among those it has, with parameters
 /// that suit both (part B2). Nothing offered leaves the choice to this end.
@@ -64,6 +66,7 @@ impl Session {
                     next,
                     ticket,
                     conns,
+                    claim: self.claim,
                 }
             }
             _ => return,
@@ -118,6 +121,7 @@ impl Session {
                     next,
                     ticket,
                     conns,
+                    claim,
                 },
             ) if !self.is_opener => {
                 self.state = State::Opening;
@@ -126,6 +130,7 @@ impl Session {
                     ticket,
                     next,
                     conns,
+                    claim,
                 }));
                 Ok(())
             }
@@ -181,6 +186,7 @@ impl Session {
 
     fn on_open(&mut self, open: SessOpen) {
         self.state = State::Opening;
+        self.claim = open.claim;
         self.open = open.clone();
         self.events.push_back(Event::OpenRequest(open));
     }
@@ -300,6 +306,7 @@ impl Session {
         self.measure(now);
         self.deadline = None;
         self.asked = Asked::Nothing;
+        self.way = self.claim.way;
         if let Some(link) = self.link.as_mut().filter(|_| ack.keepalive_ms > 0) {
             let theirs = u64::from(ack.keepalive_ms).saturating_mul(1_000_000);
             link.keepalive_ns = link.keepalive_ns.min(theirs);
@@ -334,16 +341,11 @@ impl Session {
         let may_reopen =
             matches!(self.asked, Asked::Resume(_)) && self.ack.end_to_end && self.config.is_end;
         if may_reopen && status == NackStatus::UnknownSession {
-            // The hop has forgotten the session, the far end has not: on a new way.
-            let open = SessOpen {
-                ticket: self.ack.ticket,
-                conns: self.states(),
-                ..self.open.clone()
-            };
+            // The hop has forgotten the session, the far end has not.
+            let open = self.claim_anew();
             if let Some(link) = &mut self.link {
-                link.send(&Pdu::SessOpen(open.clone()));
+                link.send(&Pdu::SessOpen(open));
             }
-            self.asked = Asked::Open(open);
             return;
         }
         // What is wrong beyond the next hop may pass while the session lives.
@@ -368,6 +370,23 @@ impl Session {
         });
     }
 
+    /// The next thing asked for is the session on a new way. Until that is answered no way can be resumed: slabs count from 0
+    /// at the hops that have heard of it, and not here.
+    fn claim_anew(&mut self) -> SessOpen {
+        self.claim = Claim {
+            way: self.claim.way.saturating_add(1),
+            turn: 0,
+        };
+        let open = SessOpen {
+            ticket: self.ack.ticket,
+            conns: self.states(),
+            claim: self.claim,
+            ..self.open.clone()
+        };
+        self.asked = Asked::Open(open.clone());
+        open
+    }
+
     fn on_close(&mut self, reason: NackStatus, abort: bool) {
         if abort {
             self.end(Error::Ended {
@@ -384,7 +403,8 @@ impl Session {
         }
     }
 
-    /// A new control connection to the peer, for a session that is suspended: it is resumed there. From here to the next
+    /// A new control connection to the peer, for a session that is suspended: it is resumed there, or, if it was being opened on a
+    /// new way, opened on another. From here to the next
     /// [`Event::Resumed`] or [`Event::Suspended`] nothing is handed out and nothing can be released: release before what has
     /// been used, and use nothing more until then.
     ///
@@ -400,8 +420,13 @@ impl Session {
             return Err(Misuse::NotOpen);
         };
         self.state = State::Greeting;
-        self.asked = Asked::Resume(ticket);
         self.consumer.freeze();
+        if self.claim.way == self.way {
+            self.claim.turn = self.claim.turn.saturating_add(1);
+            self.asked = Asked::Resume(ticket);
+        } else {
+            let _ = self.claim_anew();
+        }
         self.connect(now);
         Ok(())
     }
@@ -419,19 +444,14 @@ impl Session {
         }
         self.reattach(now)?;
         (self.open.hops, self.open.hop_index) = (hops, 0);
-        let open = SessOpen {
-            ticket: self.ack.ticket,
-            conns: self.states(),
-            ..self.open.clone()
-        };
-        self.asked = Asked::Open(open);
+        let _ = self.claim_anew();
         Ok(())
     }
 
     /// Goes on with the control connection of `fresh`, whose peer has asked to resume this session and has its ticket.
     ///
     /// # Errors
-    /// `fresh` has not been asked for that.
+    /// `fresh` has not been asked for that, or the claim is of another way or an old one that the network has held back.
     pub fn adopt(
         &mut self,
         now: Time,
@@ -441,10 +461,12 @@ impl Session {
         if fresh.state != State::Opening
             || fresh.is_opener
             || !matches!(fresh.asked, Asked::Resume(_))
+            || request.claim.way != self.claim.way
+            || request.claim.turn <= self.claim.turn
         {
             return Err(Misuse::NoRequest);
         }
-        self.take_over(now, fresh)?;
+        self.take_over(now, fresh, request.claim)?;
         let (next, conns) = (self.consumer.next_slab(), self.states());
         if let Some(link) = &mut self.link {
             link.send(&Pdu::ResumeAck { next, conns });
@@ -463,18 +485,19 @@ impl Session {
     /// this session's ticket.
     ///
     /// # Errors
-    /// `fresh` has not been asked for that, or the session is not acknowledged from end to end.
+    /// `fresh` has not been asked for that, or the session is not acknowledged from end to end, or has come over a newer way.
     pub fn adopt_anew(
         &mut self,
         now: Time,
         fresh: &mut Self,
         open: &SessOpen,
     ) -> Result<(), Misuse> {
-        let asked = fresh.state == State::Opening && !fresh.is_opener && open.ticket.is_some();
-        if !asked || !self.ack.end_to_end || !self.config.is_end {
+        let asked = fresh.state == State::Opening && !fresh.is_opener;
+        let may = self.ack.end_to_end && self.config.is_end && self.is_superseded_by(open);
+        if !asked || !may {
             return Err(Misuse::NoRequest);
         }
-        self.take_over(now, fresh)?;
+        self.take_over(now, fresh, open.claim)?;
         self.open.hop_index = open.hop_index;
         self.ack.resumed = true;
         self.ack.conns = self.states();
@@ -487,8 +510,8 @@ impl Session {
         Ok(())
     }
 
-    fn take_over(&mut self, now: Time, fresh: &mut Self) -> Result<(), Misuse> {
-        if self.state == State::Closed {
+    fn take_over(&mut self, now: Time, fresh: &mut Self, claim: Claim) -> Result<(), Misuse> {
+        if self.state == State::Closed || self.is_opener {
             return Err(Misuse::NotOpen);
         }
         // The old control connection may not be known to be gone yet.
@@ -502,6 +525,7 @@ impl Session {
             link.keepalive_ns = u64::from(keepalive_ns).saturating_mul(1_000_000);
         }
         fresh.state = State::Closed;
+        self.claim = claim;
         self.deadline = None;
         self.state = if self.closing.is_some() || self.peer_closing {
             State::Draining

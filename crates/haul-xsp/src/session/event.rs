@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::wire::{
-    ChanParams, ConnState, Endpoint, NackStatus, PathAction, PathState, SessAck, SessOpen,
+    ChanParams, Claim, ConnState, Endpoint, NackStatus, PathAction, PathState, SessAck, SessOpen,
     TICKET_LEN,
 };
 use crate::{ChanId, ConnId, SlabSeq};
@@ -121,4 +121,6 @@ pub struct ResumeRequest {
     pub next: SlabSeq,
     /// How far its connections are.
     pub conns: Vec<ConnState>,
+    /// Which of its claims to the session this is.
+    pub claim: Claim,
 }

@@ -16,7 +16,7 @@ use crate::bag::{Breach, Consumer, ConsumerConfig, Producer, ProducerConfig};
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::{SECOND_NS, Time};
 use crate::wire::{
-    BODY_MAX, HOPS_MAX, Hop, NackStatus, Pdu, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
+    BODY_MAX, Claim, HOPS_MAX, Hop, NackStatus, Pdu, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
 };
 use crate::{ChanId, ConnId, SessionId};
 
@@ -116,6 +116,10 @@ pub struct Session {
     /// The session as it was opened; for opening it again on another way.
     open: SessOpen,
     ack: SessAck,
+    /// The last claim to it: that an opener has made, that an acceptor has taken.
+    claim: Claim,
+    /// Opener: the newest way that the peer has answered for. Slabs are counted of that one.
+    way: u32,
     conns: BTreeMap<ConnId, Conn>,
     /// Connections that may be done with.
     ending: BTreeSet<ConnId>,
@@ -156,6 +160,7 @@ impl Session {
         open.keepalive_ms = millis(config.keepalive_ns);
         let mut session = Self::new(config, true, seed, open.end_to_end)?;
         session.id = id;
+        session.claim = open.claim;
         session.open = open.clone();
         session.asked = Asked::Open(open);
         session.connect(now);
@@ -197,6 +202,8 @@ impl Session {
             asked: Asked::Nothing,
             open: SessOpen::default(),
             ack: SessAck::default(),
+            claim: Claim::default(),
+            way: 0,
             conns: BTreeMap::new(),
             ending: BTreeSet::new(),
             next_conn: 1,
@@ -420,10 +427,15 @@ impl Session {
     /// Whether this is the ticket of this session.
     #[must_use]
     pub fn holds(&self, ticket: &[u8; TICKET_LEN]) -> bool {
-        self.ack
-            .ticket
-            .as_ref()
-            .is_some_and(|own| same(own, ticket))
+        let own = self.ack.ticket.or(self.open.ticket);
+        own.is_some_and(|own| same(&own, ticket))
+    }
+
+    /// Whether the session's owner opens it on a newer way than this gateway's, of which then nothing is needed any more.
+    #[must_use]
+    pub fn is_superseded_by(&self, open: &SessOpen) -> bool {
+        let is_own = open.ticket.is_some_and(|ticket| self.holds(&ticket));
+        !self.is_opener && is_own && open.claim.way > self.claim.way
     }
 
     /// Connections, whatever their state.

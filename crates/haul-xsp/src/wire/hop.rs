@@ -116,7 +116,7 @@ params! {
     rcvbuf: u64 = 0x23, "Receive buffer, octets.";
     streams: u16 = 0x24, "Parallel streams.";
     rate_bps: u64 = 0x25, "Rate not to be exceeded, bits per second.";
-    burst_bytes: u64 = 0x33, "Octets that a policer on the way lets pass beyond the rate.";
+    burst_bytes: u64 = 0x34, "Octets that a policer on the way lets pass beyond the rate.";
     slab_bytes: u64 = 0x27, "Most octets of a slab.";
     slab_regions: u16 = 0x28, "Regions of the producer's ring.";
     ord: u16 = 0x29, "Reads that the consumer may have outstanding.";

@@ -12,7 +12,7 @@ mod slab;
 
 pub use code::{AuthMethod, NackStatus, PathAction, PathState};
 pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Params, Proto, ProtoOffer};
-pub use pdu::{ChanParams, ConnState, Pdu, SessAck, SessOpen, TEXT_MAX, TICKET_LEN};
+pub use pdu::{ChanParams, Claim, ConnState, Pdu, SessAck, SessOpen, TEXT_MAX, TICKET_LEN};
 pub use slab::{INLINE_MAX, Key, RECORDS_MAX, Record, SlabAck, SlabAnnounce, SlabStatus};
 
 pub(crate) use hop::cut;

@@ -25,6 +25,7 @@ const TLV_TICKET: u16 = 7;
 const TLV_COOKIE: u16 = 8;
 const TLV_PATH_RULE: u16 = 9;
 const TLV_CONNS: u16 = 0x30;
+const TLV_CLAIM: u16 = 0x33;
 const TLV_COUNTERS: u16 = 0x31;
 const TLV_HOP_INDEX: u16 = 0x32;
 
@@ -49,6 +50,17 @@ pub struct SessOpen {
     pub ticket: Option<[u8; TICKET_LEN]>,
     /// With a ticket: what of each connection has been delivered at the asker's end.
     pub conns: Vec<ConnState>,
+    /// With a ticket: which of its owner's claims to the session this is.
+    pub claim: Claim,
+}
+
+/// Counts how often the owner of a session has asked for it, so that what the network has held back is told from what is new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Claim {
+    /// Openings of the session on a new way; 0 is the first.
+    pub way: u32,
+    /// Resumptions on this way, each segment's own.
+    pub turn: u32,
 }
 
 /// SESS_ACK: the session is open.
@@ -202,6 +214,7 @@ pub enum Pdu {
         next: SlabSeq,
         ticket: [u8; TICKET_LEN],
         conns: Vec<ConnState>,
+        claim: Claim,
     },
     ResumeAck {
         next: SlabSeq,
@@ -319,17 +332,19 @@ impl Pdu {
             },
             40 => {
                 let (next, _count) = (SlabSeq(r.u64()?), r.u32()?);
-                let (ticket, conns) = parse_ticket(r)?;
+                let (ticket, claim, conns) = parse_states(r)?;
                 let ticket = ticket.ok_or(ParseError::Short("ticket"))?;
+                let claim = claim.ok_or(ParseError::Short("claim"))?;
                 Self::Resume {
                     next,
                     ticket,
                     conns,
+                    claim,
                 }
             }
             41 => {
                 let (next, _count) = (SlabSeq(r.u64()?), r.u32()?);
-                let (_, conns) = parse_ticket(r)?;
+                let (_, _, conns) = parse_states(r)?;
                 Self::ResumeAck { next, conns }
             }
             _ => {
@@ -484,11 +499,13 @@ impl Pdu {
                 next,
                 ticket,
                 conns,
+                claim,
             } => {
                 out.u64(next.0).u32(count32(conns));
                 out.tlv(CRITICAL | TLV_TICKET, |out| {
                     out.bytes(ticket);
                 });
+                emit_claim(out, claim);
                 emit_conns(out, conns);
             }
             Self::ResumeAck { next, conns } => {
@@ -598,21 +615,34 @@ fn parse_conns(value: &mut Reader<'_>, conns: &mut Vec<ConnState>) -> Result<(),
     Ok(())
 }
 
-fn parse_ticket(
-    r: &mut Reader<'_>,
-) -> Result<(Option<[u8; TICKET_LEN]>, Vec<ConnState>), ParseError> {
-    let (mut ticket, mut conns) = (None, Vec::new());
+fn emit_claim(out: &mut Writer, claim: &Claim) {
+    out.tlv(CRITICAL | TLV_CLAIM, |out| {
+        out.u32(claim.way).u32(claim.turn);
+    });
+}
+
+fn parse_claim(value: &mut Reader<'_>) -> Result<Claim, ParseError> {
+    let (way, turn) = (value.u32()?, value.u32()?);
+    value.end()?;
+    Ok(Claim { way, turn })
+}
+
+type States = (Option<[u8; TICKET_LEN]>, Option<Claim>, Vec<ConnState>);
+
+fn parse_states(r: &mut Reader<'_>) -> Result<States, ParseError> {
+    let (mut ticket, mut claim, mut conns) = (None, None, Vec::new());
     while let Some(mut tlv) = r.tlv()? {
         match tlv.kind {
             TLV_TICKET => {
                 ticket = Some(tlv.value.array()?);
                 tlv.value.end()?;
             }
+            TLV_CLAIM => claim = Some(parse_claim(&mut tlv.value)?),
             TLV_CONNS => parse_conns(&mut tlv.value, &mut conns)?,
             _ => tlv.unknown()?,
         }
     }
-    Ok((ticket, conns))
+    Ok((ticket, claim, conns))
 }
 
 fn emit_open(out: &mut Writer, open: &SessOpen) {
@@ -628,6 +658,7 @@ fn emit_open(out: &mut Writer, open: &SessOpen) {
         out.tlv(CRITICAL | TLV_TICKET, |out| {
             out.bytes(ticket);
         });
+        emit_claim(out, &open.claim);
     }
     emit_conns(out, &open.conns);
 }
@@ -654,12 +685,16 @@ fn parse_open(r: &mut Reader<'_>) -> Result<SessOpen, ParseError> {
                 open.ticket = Some(tlv.value.array()?);
                 tlv.value.end()?;
             }
+            TLV_CLAIM => open.claim = parse_claim(&mut tlv.value)?,
             TLV_CONNS => parse_conns(&mut tlv.value, &mut open.conns)?,
             _ => tlv.unknown()?,
         }
     }
     if open.hops.len() != usize::from(count) || hop_index >= count {
         return Err(ParseError::Value("number of hops"));
+    }
+    if open.ticket.is_none() && open.claim != Claim::default() {
+        return Err(ParseError::Value("claim"));
     }
     Ok(open)
 }

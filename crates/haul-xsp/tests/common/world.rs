@@ -1,12 +1,14 @@
 //! A chain of hosts: an opener, gateways, a terminus. Control connections deliver in order after any time, and break; reads and
 //! writes take any time, fail where the key is not valid, and sometimes bring wrong octets.
 
+mod reception;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use haul_xsp::bag::plan::Mode;
 use haul_xsp::bag::{Get, Memory, Place, Put, Read};
-use haul_xsp::wire::{Key, SessOpen};
+use haul_xsp::wire::Key;
 use haul_xsp::{
     ConnId, Event, Relay, RelayEvent, Session, SessionConfig, SessionId, Side, SlabSeq, State,
     Time, crc32c,
@@ -346,22 +348,28 @@ impl World {
                 }
             }
             Happening::Crash if !self.was_open() => {}
-            Happening::Crash => {
-                for node in 1..self.setup.segments {
-                    self.nodes[node] = Node::Gone;
-                    for half in [node * 2 - 1, node * 2] {
-                        let way = self.benches[half].way;
-                        self.benches[half] = self.bench();
-                        self.benches[half].way = way + 1;
-                    }
-                }
-                (0..self.setup.segments).for_each(|segment| self.lose(segment));
-            }
+            Happening::Crash => self.crash(),
         }
     }
 
-    /// The control connection of a segment breaks, for both ends.
-    pub fn lose(&mut self, segment: usize) {
+    /// A gateway crashes, or some that are neighbours.
+    fn crash(&mut self) {
+        let gateways = self.setup.segments - 1;
+        let first = 1 + self.random.below(gateways as u64) as usize;
+        let last = first + self.random.below((gateways - first + 1) as u64) as usize;
+        for node in first..=last {
+            self.nodes[node] = Node::Gone;
+            for half in [node * 2 - 1, node * 2] {
+                let way = self.benches[half].way;
+                self.benches[half] = self.bench();
+                self.benches[half].way = way + 1;
+            }
+        }
+        (first - 1..=last).for_each(|segment| self.lose(segment));
+    }
+
+    /// The control connection of a segment is gone, for both ends.
+    fn cut(&mut self, segment: usize) {
         self.epochs[segment] += 1;
         self.fresh[segment] = None;
         let now = self.now;
@@ -370,6 +378,11 @@ impl World {
                 session.handle_lost(now);
             }
         }
+    }
+
+    /// The control connection of a segment breaks, and its opener tries again.
+    pub fn lose(&mut self, segment: usize) {
+        self.cut(segment);
         let after = MS + self.random.below(50 * MS);
         self.at(after, Happening::Reconnect { segment });
     }
@@ -425,57 +438,6 @@ impl World {
             let at = inline.at as usize;
             self.benches[half].arena[at..at + inline.octets.len()].copy_from_slice(&inline.octets);
             self.inline += 1;
-        }
-    }
-
-    /// A session that was asked for on a new control connection goes where it belongs.
-    fn place_fresh(&mut self, segment: usize) {
-        let now = self.now;
-        let Some(event) = self.fresh[segment].as_mut().and_then(Session::poll_event) else {
-            return;
-        };
-        let node = segment + 1;
-        match event {
-            Event::OpenRequest(open) if node == self.setup.segments => {
-                let mut fresh = self.fresh[segment].take().unwrap();
-                if let (Node::End(old), true) = (&mut self.nodes[node], open.ticket.is_some()) {
-                    assert_eq!(open.ticket, Some(TICKET));
-                    old.adopt_anew(now, &mut fresh, &open).unwrap();
-                } else {
-                    fresh.accept_session(now, None, Some(TICKET)).unwrap();
-                    self.nodes[node] = Node::End(Box::new(fresh));
-                }
-            }
-            Event::OpenRequest(open) => {
-                let near = self.fresh[segment].take().unwrap();
-                let next = SessOpen {
-                    hop_index: open.hop_index + 1,
-                    ..open
-                };
-                let far = Session::open(self.config(node), now, SESSION, next, [40; 32]).unwrap();
-                self.nodes[node] = Node::Gateway(Box::new(Relay::new(near, far)));
-                self.epochs[node] += 1;
-                self.accept(node);
-            }
-            Event::ResumeRequest(request) => {
-                let mut fresh = self.fresh[segment].take().unwrap();
-                match self.session(segment * 2 + 1) {
-                    Some(old) if old.holds(&request.ticket) && old.state() != State::Closed => {
-                        old.adopt(now, &mut fresh, &request).unwrap()
-                    }
-                    _ => {
-                        fresh
-                            .refuse_session(
-                                haul_xsp::wire::NackStatus::UnknownSession,
-                                segment as u16,
-                                "forgotten",
-                            )
-                            .unwrap();
-                        self.fresh[segment] = Some(fresh);
-                    }
-                }
-            }
-            event => panic!("seed {}: {event:?}", self.seed),
         }
     }
 

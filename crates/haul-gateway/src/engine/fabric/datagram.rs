@@ -84,6 +84,8 @@ impl Datagram {
             datagram: DatagramInit {
                 max_rate: limit.map(|limit| limit.bits_per_second / 8),
                 window: WINDOW_PACKETS,
+                // Strangers' cookies come as single packets; what they leave out holds nothing.
+                receives_in_order: true,
                 ..DatagramInit::default()
             },
             ..QpInit::new(&self.work.cq)

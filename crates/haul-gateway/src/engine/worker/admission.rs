@@ -1,7 +1,7 @@
 //! What a control connection that came in wants: a session that ends here or passes through, or one that is here already.
 
 use haul_xsp::wire::{NackStatus, SessOpen};
-use haul_xsp::{Admission, ResumeRequest, Session, SessionConfig, SessionId, Time};
+use haul_xsp::{Admission, ResumeRequest, Session, SessionId, Time};
 
 use super::super::half::kind;
 use super::{Body, Dial, Worker};
@@ -33,11 +33,14 @@ impl Worker {
             }
             Admission::Terminus => self.accept_terminus(id, &open, now),
             Admission::Next(hop) => self.accept_relay(id, open, hop),
-            Admission::Back(id) => self.hand_over(id, |fresh, control| Letter::Anew {
-                fresh,
-                control,
-                open: Box::new(open),
-            }),
+            // If the session there has just ended, it is not refused for good.
+            Admission::Back(id) => {
+                self.hand_over(id, NackStatus::Closing, |fresh, control| Letter::Anew {
+                    fresh,
+                    control,
+                    open: Box::new(open),
+                });
+            }
         }
     }
 
@@ -62,8 +65,8 @@ impl Worker {
             return self.refuse_session(NackStatus::Busy, open.hop_index, &why);
         }
         self.become_member(Role::Terminus, id);
-        let lifetime = SessionConfig::default().lifetime_ns;
-        let ticket = self.house.directory().ticket(id, now.after(lifetime));
+        // Good as long as the session is here.
+        let ticket = self.house.directory().ticket(id, Time::from_ns(u64::MAX));
         if let Some(session) = self.body.session(0)
             && session.accept_session(now, None, Some(ticket)).is_err()
         {
@@ -116,26 +119,25 @@ impl Worker {
         let Some(id) = self.body.session(0).map(|session| session.id()) else {
             return;
         };
-        self.hand_over(id, |fresh, control| Letter::Resume {
-            fresh,
-            control,
-            request,
+        self.hand_over(id, NackStatus::UnknownSession, |fresh, control| {
+            Letter::Resume {
+                fresh,
+                control,
+                request,
+            }
         });
     }
 
-    /// The session is another thread's; this one was only its porter.
+    /// The session is another thread's; this one was only its porter. Without that thread the answer is `otherwise`.
     fn hand_over(
         &mut self,
         id: SessionId,
+        otherwise: NackStatus,
         letter: impl FnOnce(Box<Session>, Box<Control>) -> Letter,
     ) {
         let owner = self.house.registers().sessions.get(&id).cloned();
         let Some(owner) = owner else {
-            return self.refuse_session(
-                NackStatus::UnknownSession,
-                0,
-                "no such session here (any more)",
-            );
+            return self.refuse_session(otherwise, 0, "no such session here (any more)");
         };
         let Some(half) = &mut self.halves[0] else {
             return;

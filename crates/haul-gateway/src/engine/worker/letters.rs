@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crossbeam_channel::Sender;
 use haul_xsp::wire::NackStatus;
-use haul_xsp::{ConnId, State};
+use haul_xsp::{ConnId, Session, State, Time};
 
 use super::super::channel;
 use super::super::fabric::Knock;
@@ -14,6 +14,7 @@ use crate::caller::{Call, Refusal};
 use crate::config::ChannelKind;
 use crate::control::Control;
 use crate::house::{Letter, code};
+use crate::status::Role;
 
 /// Connections that wait for their session to be open.
 const WAITING_MAX: usize = 1_024;
@@ -52,15 +53,11 @@ impl Worker {
                 control,
                 request,
             } => {
-                let is_own = self
-                    .body
-                    .session(0)
-                    .is_some_and(|session| session.holds(&request.ticket));
-                let adopted = self.body.session(0).filter(|_| is_own);
-                if let Some(Ok(())) =
-                    adopted.map(|session| session.adopt(now, &mut fresh, &request))
-                {
-                    self.take_control(*control);
+                let session = self.body.session(0);
+                let own = session.filter(|session| session.holds(&request.ticket));
+                match own.map(|session| session.adopt(now, &mut fresh, &request)) {
+                    Some(Ok(())) => self.take_control(*control),
+                    _ => turn_back(now, *fresh, *control, NackStatus::UnknownSession),
                 }
             }
             Letter::Anew {
@@ -68,11 +65,22 @@ impl Worker {
                 control,
                 open,
             } => {
-                let adopted = self.body.session(0);
-                if let Some(Ok(())) =
-                    adopted.map(|session| session.adopt_anew(now, &mut fresh, &open))
-                {
-                    self.take_control(*control);
+                let session = self.body.session(0);
+                let is_newer = session.is_some_and(|session| session.is_superseded_by(&open));
+                match (self.role, self.body.session(0)) {
+                    (Role::Terminus, Some(session)) if is_newer => {
+                        if session.adopt_anew(now, &mut fresh, &open).is_ok() {
+                            self.take_control(*control);
+                        }
+                    }
+                    (Role::Relay, _) if is_newer => {
+                        if let Body::Two(relay) = &mut self.body {
+                            relay.supersede();
+                        }
+                        self.is_over = true;
+                        turn_back(now, *fresh, *control, NackStatus::Closing);
+                    }
+                    _ => turn_back(now, *fresh, *control, NackStatus::Loop),
                 }
             }
             Letter::Path(number, state, text) => self.on_path_news(number, state, &text),
@@ -202,4 +210,20 @@ impl Worker {
             }
         }
     }
+}
+
+/// Refuses what a control connection asks of a session that is here, and closes it. Whoever does not hear it sees that it is closed,
+/// and asks again.
+fn turn_back(now: Time, mut fresh: Session, mut control: Control, status: NackStatus) {
+    let text = match status {
+        NackStatus::Loop => "the session is here already, and not on an older way",
+        NackStatus::Closing => "the session of before is given up: it may be asked for again",
+        _ => "the session is not to be resumed with this ticket, or not on this way",
+    };
+    // Fails only where nothing was asked for.
+    let _ = fresh.refuse_session(status, 0, text);
+    while let Some(octets) = fresh.poll_transmit(now) {
+        control.push(octets);
+    }
+    let _ = control.flush();
 }

@@ -37,6 +37,8 @@ struct Admitted {
 enum Refused {
     /// No receive: it may be sent again.
     NoReceive,
+    /// No receive yet, for something before it is missing: as if it had been lost.
+    Early,
     /// It breaks a rule.
     Because(NoticeCode),
 }
@@ -110,6 +112,14 @@ impl RdQp {
             }
             Err(Refused::NoReceive) => {
                 self.refuse_for_now(now, id, psn, shim);
+                None
+            }
+            Err(Refused::Early) => {
+                self.stats.early += 1;
+                if let Some(peer) = self.peers[id as usize].as_deref_mut() {
+                    peer.want_ack(now, true, &self.config);
+                }
+                self.schedule(now, id);
                 None
             }
             Err(Refused::Because(code)) => {
@@ -399,9 +409,7 @@ impl RdQp {
             Rdmap::Immediate | Rdmap::ImmediateSolicited => {
                 let whole = whole_payload(shim, segment)?;
                 let data = parse_immediate(whole).map_err(|_| UNSUPPORTED)?;
-                let receive = self
-                    .take_receive(memory, id, psn)
-                    .ok_or(Refused::NoReceive)?;
+                let receive = self.take_receive(memory, id, psn)?;
                 let effect = Effect::Immediate {
                     receive,
                     data,
@@ -458,8 +466,7 @@ impl RdQp {
         {
             return Ok(receive);
         }
-        let taken = self.take_receive(memory, id, part.first);
-        let receive = taken.ok_or(Refused::NoReceive)?;
+        let receive = self.take_receive(memory, id, part.first)?;
         let window = self.config.window;
         if let Some(peer) = self.peers[id as usize].as_deref_mut()
             && part.total > 1
@@ -473,18 +480,27 @@ impl RdQp {
     }
 
     /// A receive for the message that begins at `first`. The last one is for a message of which nothing before it is
-    /// missing: one that waits for others may not take from them what they need to complete.
-    fn take_receive(&mut self, memory: &mut impl Memory, id: PeerId, first: u64) -> Option<RecvWr> {
-        let peer = self.peers[id as usize].as_deref()?;
-        let needed = if first <= peer.expected.cum { 1 } else { 2 };
+    /// missing: one that waits for others may not take from them what they need to complete. So may be all of them.
+    fn take_receive(
+        &mut self,
+        memory: &mut impl Memory,
+        id: PeerId,
+        first: u64,
+    ) -> Result<RecvWr, Refused> {
+        let peer = self.peers[id as usize].as_deref();
+        let needed = match peer.is_some_and(|peer| first <= peer.expected.cum) {
+            true => 1,
+            false if self.config.receives_in_order => return Err(Refused::Early),
+            false => 2,
+        };
         while self.config.qp.shared_receive && self.receives.len() < needed {
-            let receive = memory.take_receive()?;
+            let receive = memory.take_receive().ok_or(Refused::NoReceive)?;
             self.receives.push_back(receive);
         }
         if self.receives.len() < needed {
-            return None;
+            return Err(Refused::NoReceive);
         }
-        self.receives.pop_front()
+        self.receives.pop_front().ok_or(Refused::NoReceive)
     }
 
     // ---- effects

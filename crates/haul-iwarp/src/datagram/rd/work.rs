@@ -48,6 +48,9 @@ pub struct RdConfig {
     pub fail_whole: bool,
     /// Time-outs without an answer before a peer counts as dead.
     pub tries: u32,
+    /// A receive is given only to a message of which nothing before it is missing; one that came too early is sent again. So nobody
+    /// holds receives by leaving out what comes before, where anybody may be a peer.
+    pub receives_in_order: bool,
     /// How long a message may find no receive before its sender is told to give up, ns; `u64::MAX` is for ever.
     pub receiver_not_ready_ns: u64,
     /// An ACK waits no longer than this for more to acknowledge, ns.
@@ -72,6 +75,7 @@ impl Default for RdConfig {
             peers_max: 65_536,
             control: Algorithm::default(),
             fail_whole: false,
+            receives_in_order: false,
             tries: 8,
             receiver_not_ready_ns: SECOND_NS,
             ack_delay_ns: MILLISECOND_NS,
@@ -315,6 +319,8 @@ pub struct RdStats {
     pub duplicate: u64,
     /// Packets of data refused for want of a receive.
     pub no_receive: u64,
+    /// Packets of data that came before what they wait for, where receives are given in order.
+    pub early: u64,
     /// Datagrams that are none of this protocol, damaged, or contradict themselves.
     pub malformed: u64,
     /// Datagrams from a peer, or an epoch of it, that is not known.

@@ -139,6 +139,7 @@ impl Service {
         let mut core = if self.qp_type == QpType::Rd {
             let rest = RdConfig {
                 fail_whole: self.init.peer_error_is_fatal,
+                receives_in_order: self.init.receives_in_order,
                 tries: self.init.retries.into(),
                 window: match self.init.window {
                     0 => RdConfig::default().window,

@@ -306,7 +306,7 @@ pub(super) fn reliable_statistics(core: &RdQp) -> DatagramStatistics {
     statistics.received = stats.received;
     statistics.malformed = stats.malformed + stats.bad_cookie;
     statistics.unknown_qp = stats.stranger;
-    statistics.no_receive = stats.no_receive;
+    statistics.no_receive = stats.no_receive + stats.early;
     statistics.duplicates = stats.duplicate;
     statistics.refused = stats.refused;
     statistics.evicted = stats.evicted;

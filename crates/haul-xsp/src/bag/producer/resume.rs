@@ -62,7 +62,7 @@ impl Producer {
     }
 
     /// The way is new: slabs count from 0 again, and what the far end does not have is packed again from memory that was
-    /// kept. [`Self::on_delivered`] has been told of each connection.
+    /// kept. [`Self::on_arrived`] has been told of each connection.
     pub(crate) fn restart(&mut self) {
         let open = self.first.0..self.next_seq().0;
         self.retired.extend(open.map(SlabSeq));
@@ -90,7 +90,11 @@ impl Producer {
             );
             tx.packed = tx.ready.front().map_or(tx.next, |range| range.offset);
             if matches!(tx.end, Some(End::Reset(_))) {
-                // A reset drops what is in no slab, and there is none any more.
+                // A reset drops what is in no slab, and there is none any more. On a way that nobody heard of it may have
+                // dropped what has arrived on the one before.
+                if !tx.end_told {
+                    tx.packed = tx.packed.max(tx.delivered);
+                }
                 tx.next = tx.packed;
                 used_up.extend(tx.ready.drain(..).map(|range| (*conn, range)));
             }

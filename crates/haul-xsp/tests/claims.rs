@@ -1,0 +1,324 @@
+//! Who a session belongs to when its owner has asked for it more than once: the newest claim, whatever the network held back.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "what is not there where it must be fails the test"
+)]
+
+mod common;
+
+use common::{endpoint, open, tcp};
+use haul_xsp::bag::ConsumerConfig;
+use haul_xsp::wire::{
+    AuthMethod, Claim, ConnState, HEADER_LEN, Key, NackStatus, Pdu, Record, SessAck, SessOpen,
+    TICKET_LEN,
+};
+use haul_xsp::{
+    AuthConfig, ConnId, Error, Event, Misuse, Relay, RelayEvent, Session, SessionConfig, SessionId,
+    Side, SlabSeq, State, Time,
+};
+
+const SESSION: SessionId = SessionId([7; 16]);
+const NOW: Time = Time::from_ns(1_000_000);
+const TICKET: [u8; TICKET_LEN] = [1; TICKET_LEN];
+
+fn config() -> SessionConfig {
+    SessionConfig {
+        protocols: vec![tcp()],
+        auth: AuthConfig {
+            methods: vec![AuthMethod::Anonymous],
+            ..AuthConfig::default()
+        },
+        consumer: ConsumerConfig {
+            arena_bytes: 1 << 20,
+            ..ConsumerConfig::default()
+        },
+        conns_max: 4,
+        ..SessionConfig::default()
+    }
+}
+
+/// A control connection that has come in, on which this has been said.
+fn heard(pdu: Pdu) -> Session {
+    let mut session = Session::accept(config(), NOW, [3; 32]).unwrap();
+    let methods = vec![AuthMethod::Anonymous];
+    for (seq, pdu) in (1..).zip([Pdu::AuthType { methods }, pdu]) {
+        session
+            .handle_input(NOW, &pdu.emit(SESSION, 0, seq))
+            .unwrap();
+    }
+    session
+}
+
+fn opening(hops: usize, way: u32) -> SessOpen {
+    SessOpen {
+        ticket: (way > 0).then_some(TICKET),
+        claim: Claim { way, turn: 0 },
+        ..open(hops, true)
+    }
+}
+
+/// A terminus whose session was opened.
+fn terminus() -> Session {
+    let mut session = heard(Pdu::SessOpen(opening(1, 0)));
+    session.accept_session(NOW, None, Some(TICKET)).unwrap();
+    session
+}
+
+fn resume(session: &mut Session, way: u32, turn: u32) -> Result<(), Misuse> {
+    let mut fresh = heard(Pdu::Resume {
+        next: SlabSeq(0),
+        ticket: TICKET,
+        conns: Vec::new(),
+        claim: Claim { way, turn },
+    });
+    let Some(Event::ResumeRequest(request)) = fresh.poll_event() else {
+        panic!("nobody wants to resume");
+    };
+    session.adopt(NOW, &mut fresh, &request)
+}
+
+fn come_anew(session: &mut Session, way: u32) -> Result<(), Misuse> {
+    let open = opening(1, way);
+    let mut fresh = heard(Pdu::SessOpen(open.clone()));
+    session.adopt_anew(NOW, &mut fresh, &open)
+}
+
+#[test]
+fn a_resumption_that_the_network_held_back_disturbs_nobody() {
+    let mut session = terminus();
+    resume(&mut session, 0, 2).unwrap();
+    for turn in [0, 1, 2] {
+        assert_eq!(resume(&mut session, 0, turn), Err(Misuse::NoRequest));
+    }
+    assert_eq!(session.state(), State::Open);
+    resume(&mut session, 0, 3).unwrap();
+}
+
+#[test]
+fn a_gateway_of_an_older_way_cannot_have_the_session_back() {
+    let mut session = terminus();
+    come_anew(&mut session, 2).unwrap();
+    assert_eq!(resume(&mut session, 0, 9), Err(Misuse::NoRequest));
+    assert_eq!(resume(&mut session, 3, 1), Err(Misuse::NoRequest));
+    for way in [0, 1, 2] {
+        assert_eq!(come_anew(&mut session, way), Err(Misuse::NoRequest));
+    }
+    assert_eq!(session.state(), State::Open);
+    resume(&mut session, 2, 1).unwrap();
+    come_anew(&mut session, 3).unwrap();
+}
+
+/// The records that it announces.
+fn announces(session: &mut Session) -> Vec<Record> {
+    while let Some(seq) = session.producer().poll_sealed(NOW) {
+        session.producer().announce(seq, |_| Key::default());
+    }
+    let said = std::iter::from_fn(|| session.poll_transmit(NOW));
+    let slabs = said.filter_map(|octets| {
+        let kind = u16::from_be_bytes([octets[2], octets[3]]);
+        match Pdu::parse(kind, &octets[HEADER_LEN..]).unwrap() {
+            Pdu::SlabAnnounce(slab) => Some(slab.records),
+            _ => None,
+        }
+    });
+    slabs.flatten().collect()
+}
+
+#[test]
+fn a_reset_on_a_way_that_nobody_heard_of_is_told_on_the_next() {
+    let conn = ConnId(1);
+    let mut session = terminus();
+    let to = endpoint("server", 1);
+    let credit = 100;
+    // After the method and the opening.
+    let asked = Pdu::ConnOpen { conn, credit, to };
+    session
+        .handle_input(NOW, &asked.emit(SESSION, 0, 3))
+        .unwrap();
+    session.accept_conn(conn).unwrap();
+    session.producer().reserve(NOW, conn, 30).unwrap();
+    session.producer().commit(NOW, conn, 30, None);
+    assert_eq!(announces(&mut session).len(), 1);
+    session.reset_conn(conn, 104);
+    for (way, delivered) in [(1, 10), (2, 20)] {
+        let conns = vec![ConnState {
+            conn,
+            delivered,
+            finished: false,
+        }];
+        let open = SessOpen {
+            conns,
+            ..opening(1, way)
+        };
+        let mut fresh = heard(Pdu::SessOpen(open.clone()));
+        session.adopt_anew(NOW, &mut fresh, &open).unwrap();
+        let told = announces(&mut session);
+        let ends: Vec<_> = told.iter().map(|end| (end.offset, end.reset)).collect();
+        assert_eq!(ends, [(delivered, Some(104))], "way {way}");
+    }
+}
+
+#[test]
+fn an_opener_is_nobody_elses_to_take() {
+    let mut opener = Session::open(config(), NOW, SESSION, open(1, true), [1; 32]).unwrap();
+    answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
+    opener.handle_lost(NOW);
+    assert_eq!(resume(&mut opener, 0, 1), Err(Misuse::NotOpen));
+    assert!(!opener.is_superseded_by(&opening(1, 1)));
+    assert!(matches!(opener.state(), State::Suspended(_)));
+}
+
+fn accepted(resumed: bool) -> SessAck {
+    SessAck {
+        resumable: true,
+        end_to_end: true,
+        resumed,
+        segments: vec![tcp()],
+        ticket: Some(TICKET),
+        ..SessAck::default()
+    }
+}
+
+/// What the peer says, after its choice of a method where that comes first.
+fn answer(opener: &mut Session, seq: &mut u32, pdu: &Pdu) {
+    let methods = vec![AuthMethod::Anonymous];
+    let greeting = (*seq == 0).then_some(Pdu::AuthType { methods });
+    for pdu in greeting.iter().chain([pdu]) {
+        *seq += 1;
+        opener
+            .handle_input(NOW, &pdu.emit(SESSION, 0, *seq))
+            .unwrap();
+    }
+}
+
+/// What the opener asks for.
+fn asks(opener: &mut Session) -> Claim {
+    let said = std::iter::from_fn(|| opener.poll_transmit(NOW));
+    let asked = said.filter_map(|octets| {
+        let kind = u16::from_be_bytes([octets[2], octets[3]]);
+        match Pdu::parse(kind, &octets[HEADER_LEN..]).unwrap() {
+            Pdu::SessOpen(SessOpen { claim, .. }) | Pdu::Resume { claim, .. } => Some(claim),
+            _ => None,
+        }
+    });
+    asked.last().unwrap()
+}
+
+#[test]
+fn an_opener_that_never_heard_whether_the_new_way_was_taken_goes_yet_another() {
+    let mut opener = Session::open(config(), NOW, SESSION, open(1, true), [1; 32]).unwrap();
+    answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
+    assert_eq!(asks(&mut opener), Claim::default());
+    let mut seq = 0;
+    opener.handle_lost(NOW);
+    opener.reattach(NOW).unwrap();
+    let forgotten = Pdu::SessNack {
+        status: NackStatus::UnknownSession,
+        hop_index: 0,
+        text: String::new(),
+    };
+    answer(&mut opener, &mut seq, &forgotten);
+    assert_eq!(asks(&mut opener), Claim { way: 1, turn: 0 });
+    // The answer to that is lost with the control connection.
+    opener.handle_lost(NOW);
+    opener.reattach(NOW).unwrap();
+    let mut seq = 0;
+    let greeting = Pdu::Ping {
+        t_us: 0,
+        echo_us: 0,
+    };
+    answer(&mut opener, &mut seq, &greeting);
+    assert_eq!(asks(&mut opener), Claim { way: 2, turn: 0 });
+    answer(&mut opener, &mut seq, &Pdu::SessAck(accepted(true)));
+    assert_eq!(opener.state(), State::Open);
+    // From here on that way is resumed.
+    opener.handle_lost(NOW);
+    opener.reattach(NOW).unwrap();
+    answer(&mut opener, &mut 0, &greeting);
+    assert_eq!(asks(&mut opener), Claim { way: 2, turn: 1 });
+}
+
+#[test]
+fn a_gateway_gives_up_an_older_way_without_a_word_to_the_ends() {
+    let near = heard(Pdu::SessOpen(opening(2, 1)));
+    let next = SessOpen {
+        hop_index: 1,
+        ..opening(2, 1)
+    };
+    let far = Session::open(config(), NOW, SESSION, next, [4; 32]).unwrap();
+    let mut relay = Relay::new(near, far);
+    while relay.poll(NOW).is_some() {}
+    for side in [Side::Near, Side::Far] {
+        while relay.side(side).poll_transmit(NOW).is_some() {}
+    }
+    let near = relay.side(Side::Near);
+    assert!(!near.is_superseded_by(&opening(2, 1)), "its own opening");
+    let stranger = SessOpen {
+        ticket: Some([2; TICKET_LEN]),
+        ..opening(2, 2)
+    };
+    assert!(!near.is_superseded_by(&stranger), "another ticket");
+    assert!(near.is_superseded_by(&opening(2, 2)));
+    relay.supersede();
+    let events: Vec<RelayEvent> = std::iter::from_fn(|| relay.poll(NOW)).collect();
+    assert!(events.contains(&RelayEvent::Closed(Error::Closed)));
+    for side in [Side::Near, Side::Far] {
+        assert_eq!(relay.side(side).poll_transmit(NOW), None);
+    }
+}
+
+#[test]
+fn where_the_next_hop_has_forgotten_the_session_its_owner_comes_anew() {
+    let mut near = heard(Pdu::SessOpen(opening(2, 0)));
+    near.set_relay();
+    let next = SessOpen {
+        hop_index: 1,
+        ..opening(2, 0)
+    };
+    let is_end = false;
+    let between = SessionConfig { is_end, ..config() };
+    let far = Session::open(between, NOW, SESSION, next, [4; 32]).unwrap();
+    let mut relay = Relay::new(near, far);
+    answer(
+        relay.side(Side::Far),
+        &mut 0,
+        &Pdu::SessAck(accepted(false)),
+    );
+    while relay.poll(NOW).is_some() {}
+    relay.side(Side::Far).handle_lost(NOW);
+    relay.side(Side::Far).reattach(NOW).unwrap();
+    while relay.side(Side::Near).poll_transmit(NOW).is_some() {}
+    let forgotten = Pdu::SessNack {
+        status: NackStatus::UnknownSession,
+        hop_index: 1,
+        text: String::new(),
+    };
+    answer(relay.side(Side::Far), &mut 0, &forgotten);
+    while relay.poll(NOW).is_some() {}
+    let near = relay.side(Side::Near);
+    assert_eq!(near.state(), State::Closed);
+    assert_eq!(near.poll_transmit(NOW), None, "an error would end it");
+}
+
+#[test]
+fn a_claim_without_a_ticket_is_no_claim() {
+    let pdu = Pdu::Resume {
+        next: SlabSeq(3),
+        ticket: TICKET,
+        conns: Vec::new(),
+        claim: Claim { way: 5, turn: 6 },
+    };
+    let octets = pdu.emit(SESSION, 0, 1);
+    assert_eq!(Pdu::parse(40, &octets[HEADER_LEN..]), Ok(pdu));
+    // An element that is not there: the fixed part and the ticket are.
+    let without = &octets[HEADER_LEN..HEADER_LEN + 12 + 4 + TICKET_LEN];
+    assert!(Pdu::parse(40, without).is_err());
+    let mut open = Pdu::SessOpen(opening(1, 4)).emit(SESSION, 0, 1);
+    let ticket = open
+        .windows(4)
+        .position(|octets| octets == [0x80, 7, 0, 56])
+        .unwrap();
+    open.drain(ticket..ticket + 4 + TICKET_LEN);
+    assert!(Pdu::parse(1, &open[HEADER_LEN..]).is_err());
+}

@@ -1,0 +1,78 @@
+//! Who comes to a host on a new control connection, and what it is told.
+
+use haul_xsp::wire::{NackStatus, SessOpen};
+use haul_xsp::{Event, Relay, Session, Side, State};
+
+use super::{Node, SESSION, TICKET, World};
+
+impl World {
+    /// A session that was asked for on a new control connection goes where it belongs.
+    pub(super) fn place_fresh(&mut self, segment: usize) {
+        let now = self.now;
+        let Some(event) = self.fresh[segment].as_mut().and_then(Session::poll_event) else {
+            return;
+        };
+        let node = segment + 1;
+        match event {
+            Event::OpenRequest(open) if node == self.setup.segments => {
+                let mut fresh = self.fresh[segment].take().unwrap();
+                if let (Node::End(old), true) = (&mut self.nodes[node], open.ticket.is_some()) {
+                    assert_eq!(open.ticket, Some(TICKET));
+                    if old.adopt_anew(now, &mut fresh, &open).is_err() {
+                        assert!(!old.is_superseded_by(&open), "seed {}", self.seed);
+                        fresh
+                            .refuse_session(NackStatus::Loop, open.hop_index, "older")
+                            .unwrap();
+                        self.fresh[segment] = Some(fresh);
+                    }
+                } else {
+                    fresh.accept_session(now, None, Some(TICKET)).unwrap();
+                    self.nodes[node] = Node::End(Box::new(fresh));
+                }
+            }
+            Event::OpenRequest(open) => {
+                let mut near = self.fresh[segment].take().unwrap();
+                if let Node::Gateway(old) = &mut self.nodes[node]
+                    && old.side(Side::Near).state() != State::Closed
+                {
+                    let status = match old.side(Side::Near).is_superseded_by(&open) {
+                        true => NackStatus::Closing,
+                        false => NackStatus::Loop,
+                    };
+                    if status == NackStatus::Closing {
+                        old.supersede();
+                    }
+                    near.refuse_session(status, open.hop_index, "here already")
+                        .unwrap();
+                    self.fresh[segment] = Some(near);
+                    return;
+                }
+                let next = SessOpen {
+                    hop_index: open.hop_index + 1,
+                    ..open
+                };
+                let far = Session::open(self.config(node), now, SESSION, next, [40; 32]).unwrap();
+                // The one of a session that was there before ended with it.
+                self.cut(node);
+                self.nodes[node] = Node::Gateway(Box::new(Relay::new(near, far)));
+                self.accept(node);
+            }
+            Event::ResumeRequest(request) => {
+                let mut fresh = self.fresh[segment].take().unwrap();
+                let own = self
+                    .session(segment * 2 + 1)
+                    .filter(|old| old.holds(&request.ticket));
+                if own.is_none_or(|own| own.adopt(now, &mut fresh, &request).is_err()) {
+                    let status = NackStatus::UnknownSession;
+                    fresh
+                        .refuse_session(status, segment as u16, "forgotten")
+                        .unwrap();
+                    self.fresh[segment] = Some(fresh);
+                }
+            }
+            // It has been refused, and told so.
+            Event::Closed(_) => self.fresh[segment] = None,
+            event => panic!("seed {}: {event:?}", self.seed),
+        }
+    }
+}
