@@ -464,6 +464,7 @@ enum haul_record_mode {
 #define HAUL_DATAGRAM_MULTICAST_LOOP (1u << 0)   /* members on this host hear what this queue pair sends to a group */
 #define HAUL_DATAGRAM_GROUP_WRITES (1u << 1)     /* Write-Records may come from groups */
 #define HAUL_DATAGRAM_PEER_ERROR_FATAL (1u << 2) /* RD: an unreachable peer ends the queue pair, not only the work for that peer */
+#define HAUL_DATAGRAM_RECEIVES_IN_ORDER (1u << 3) /* RD: only messages of which nothing before is missing are given receives */
 
 /* What only datagram services need. */
 typedef struct haul_datagram_init {

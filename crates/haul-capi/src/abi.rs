@@ -90,6 +90,7 @@ pub const HAUL_RECORDS_QUERY: u32 = 2;
 pub const HAUL_DATAGRAM_MULTICAST_LOOP: u32 = 1;
 pub const HAUL_DATAGRAM_GROUP_WRITES: u32 = 1 << 1;
 pub const HAUL_DATAGRAM_PEER_ERROR_FATAL: u32 = 1 << 2;
+pub const HAUL_DATAGRAM_RECEIVES_IN_ORDER: u32 = 1 << 3;
 
 pub const HAUL_RECORD_OPEN: u32 = 0;
 pub const HAUL_RECORD_FULL: u32 = 1;

@@ -140,8 +140,10 @@ pub(crate) unsafe fn datagram_init(init: *const haul_datagram_init) -> Result<Da
     let Some(init) = (unsafe { read_growing(init, defaults)? }) else {
         return Ok(default);
     };
-    let known =
-        HAUL_DATAGRAM_MULTICAST_LOOP | HAUL_DATAGRAM_GROUP_WRITES | HAUL_DATAGRAM_PEER_ERROR_FATAL;
+    let known = HAUL_DATAGRAM_MULTICAST_LOOP
+        | HAUL_DATAGRAM_GROUP_WRITES
+        | HAUL_DATAGRAM_PEER_ERROR_FATAL
+        | HAUL_DATAGRAM_RECEIVES_IN_ORDER;
     if init.flags & !known != 0 || init.reserved != [0; 7] {
         return Err(Error::Argument(
             "haul_datagram_init has unknown flags, or its reserved field is not 0",
@@ -163,6 +165,7 @@ pub(crate) unsafe fn datagram_init(init: *const haul_datagram_init) -> Result<Da
         read_timeout: Duration::from_nanos(init.read_timeout_ns),
         retries: init.retries,
         peer_error_is_fatal: init.flags & HAUL_DATAGRAM_PEER_ERROR_FATAL != 0,
+        receives_in_order: init.flags & HAUL_DATAGRAM_RECEIVES_IN_ORDER != 0,
         ..DatagramInit::default()
     })
 }

@@ -116,7 +116,9 @@ mod tests {
         assert_eq!(rate("1.5mbit/s"), Ok(1_500_000));
         assert_eq!(rate("100MB"), Ok(800_000_000));
         assert_eq!(rate("1GiB"), Ok(8_589_934_592));
-        for bad in ["", "10", "10Gb", "10G", "fast", "0bit", "1kbit", "-1bit", "1e9bit"] {
+        for bad in [
+            "", "10", "10Gb", "10G", "fast", "0bit", "1kbit", "-1bit", "1e9bit",
+        ] {
             assert!(rate(bad).is_err(), "{bad}");
         }
     }

@@ -114,7 +114,9 @@ fn a_datagram_service_is_made_as_the_program_says() {
     let world = World::new();
     let datagram = haul_datagram_init {
         size: size_of_u32::<haul_datagram_init>(),
-        flags: HAUL_DATAGRAM_GROUP_WRITES | HAUL_DATAGRAM_PEER_ERROR_FATAL,
+        flags: HAUL_DATAGRAM_GROUP_WRITES
+            | HAUL_DATAGRAM_PEER_ERROR_FATAL
+            | HAUL_DATAGRAM_RECEIVES_IN_ORDER,
         records: HAUL_RECORDS_QUERY,
         path_mtu: 1400,
         multicast_ttl: 4,
@@ -165,6 +167,7 @@ fn a_datagram_service_is_made_as_the_program_says() {
         read_timeout: Duration::from_millis(5),
         retries: 3,
         peer_error_is_fatal: true,
+        receives_in_order: true,
         window: 0,
     };
     let limit = RateLimit {
