@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::account::{Account, Received, Sent};
 use super::meter::{Hardware, Spent};
-use super::plan::{Engine, Plan};
+use super::plan::{Engine, PathLimit, Plan};
 use super::tally::STEP;
 use super::verdict::{Verdict, judge, others_busy};
 use crate::plan::Op;
@@ -32,7 +32,8 @@ pub struct Run {
     pub beside: Option<Beside>,
     /// What was asked for.
     pub plan: Plan,
-    /// From the first arrival to the last, without what was left out.
+    /// From the first arrival to the last, or for as long as was asked for, without what was left out. Of TCP, where something was,
+    /// it is the sender's time.
     pub seconds: f64,
     /// Payload that arrived in that time.
     pub bytes: u64,
@@ -187,7 +188,7 @@ impl Run {
         let (Some(sent), Some(received)) = (&sender.sent, &receiver.received) else {
             return Err(Fault::protocol("the server has no account of its part"));
         };
-        let counted = Counted::of(plan, received);
+        let counted = Counted::of(plan, sent, received);
         let streams = if received.streams.len() > 1 {
             received.streams.clone()
         } else {
@@ -277,11 +278,13 @@ impl Run {
         Ok(run)
     }
 
-    /// Payload sent again, percent of what arrived.
+    /// Payload sent again, percent of what arrived; both over all the time.
     #[must_use]
     pub fn retransmitted_percent(&self) -> Option<f64> {
         let again = self.path.retransmitted_bytes?;
-        Some(100.0 * to_f64(again) / to_f64(self.bytes.max(1)))
+        let all = self.intervals.iter().map(|one| one.bytes);
+        let all = all.fold(0, u64::saturating_add).max(self.bytes);
+        Some(100.0 * to_f64(again) / to_f64(all.max(1)))
     }
 }
 
@@ -341,7 +344,7 @@ impl End {
     }
 }
 
-/// What counts, once the beginning is left out.
+/// What counts: without the beginning that is left out, and what comes after the time that was asked for.
 struct Counted {
     bytes: u64,
     seconds: f64,
@@ -350,23 +353,38 @@ struct Counted {
 }
 
 impl Counted {
-    fn of(plan: &Plan, received: &Received) -> Self {
-        let step_ms = u64::try_from(STEP.as_millis()).unwrap_or(1).max(1);
-        let skip = usize::try_from(plan.omit_ms / step_ms).unwrap_or(usize::MAX);
-        let all = to_f64(received.ns) / 1e9;
-        let omitted = to_f64(plan.omit_ms / step_ms * step_ms) / 1e3;
-        if skip == 0 || omitted >= all {
-            return Self {
-                bytes: received.bytes,
-                seconds: all,
-                nothing_left: skip > 0,
-            };
+    fn of(plan: &Plan, sent: &Sent, received: &Received) -> Self {
+        match &sent.acknowledged {
+            Some(acknowledged) if plan.omit_ms > 0 && plan.engine == Engine::Tcp => Self {
+                bytes: acknowledged.bytes.min(sent.bytes),
+                seconds: to_f64(acknowledged.ns.get()) / 1e9,
+                nothing_left: false,
+            },
+            _ => Self::received(plan, received),
         }
-        let before = sum(&received.steps[..skip.min(received.steps.len())]);
+    }
+
+    /// As the receiver counts.
+    fn received(plan: &Plan, received: &Received) -> Self {
+        let step_ms = u64::try_from(STEP.as_millis()).unwrap_or(1).max(1);
+        let steps = |ms: u64| usize::try_from(ms / step_ms).unwrap_or(usize::MAX);
+        let seconds = |steps: usize| to_f64(steps as u64 * step_ms) / 1e3;
+        let all = to_f64(received.ns) / 1e9;
+        let skip = steps(plan.omit_ms);
+        let nothing_left = skip > 0 && seconds(skip) >= all;
+        let skip = if nothing_left { 0 } else { skip };
+        // What comes when the sender has stopped is what was queued on the way, of some streams and not of others.
+        let end = match plan.limit {
+            PathLimit::TimeMs(ms) => Some(steps(ms)),
+            PathLimit::Bytes(_) => None,
+        };
+        let end = end.filter(|end| *end > skip && seconds(*end) < all);
+        let before = |step: usize| sum(&received.steps[..step.min(received.steps.len())]);
+        let until = end.map_or(received.bytes, before);
         Self {
-            bytes: received.bytes.saturating_sub(before),
-            seconds: all - omitted,
-            nothing_left: false,
+            bytes: until.saturating_sub(before(skip)),
+            seconds: end.map_or(all, seconds) - seconds(skip),
+            nothing_left,
         }
     }
 }
@@ -485,7 +503,6 @@ pub(crate) fn to_f64(number: u64) -> f64 {
 pub(crate) mod tests {
     use super::*;
     use crate::path::account::Datagrams;
-    use crate::path::plan::PathLimit;
 
     /// A run of a second at a gigabit, limited by nothing that shows.
     pub(crate) fn run(engine: Engine) -> Run {
@@ -551,6 +568,9 @@ pub(crate) mod tests {
             (run.bytes, run.seconds, run.goodput_bps),
             (125_000_000, 0.5, 2e9)
         );
+        plan.limit = PathLimit::TimeMs(900);
+        let run = Run::of(&plan, &sender, &receiver).unwrap();
+        assert_eq!((run.bytes, run.goodput_bps), (100_000_000, 2e9));
         plan.limit = PathLimit::TimeMs(60_000);
         plan.omit_ms = 5_000;
         let run = Run::of(&plan, &sender, &receiver).unwrap();

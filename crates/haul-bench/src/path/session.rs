@@ -1,13 +1,14 @@
 //! What both ends do once their streams are connected: send or receive, tell how far it is, and account for it.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul::fault::{Code, Fault};
 
-use super::account::{Account, Received, Sample, Sent};
+use super::account::{Account, Acknowledged, Received, Sample, Sent};
 use super::engine::{Announced, Engine, Run, Streams};
 use super::meter::Meter;
 use super::plan::{Medium, PathLimit, Plan};
@@ -122,7 +123,9 @@ impl Session<'_> {
                         return Err(self.cancelled(Fault::new(Code::Other, "a thread has failed")));
                     }
                 }
-                let told = ticker.tick().and_then(|()| self.hear(run, &mut heard));
+                let told = ticker
+                    .working(run.budget)
+                    .and_then(|()| self.hear(run, &mut heard));
                 told.map_err(|fault| self.cancelled(fault))?;
             };
             let done = done.map_err(|error| self.control.account_of(self.failed(&error)))?;
@@ -153,6 +156,7 @@ impl Session<'_> {
                 let last = self.engine.sample();
                 sent.retransmitted = sent.retransmitted.max(last.retransmitted);
                 sent.samples = ticker.samples;
+                sent.acknowledged = ticker.marks.acknowledged();
                 if let Role::Sender(source) = self.role {
                     sent.source_ns = source.waited_ns();
                 }
@@ -272,6 +276,7 @@ struct Ticker<'a> {
     due: Duration,
     told: u64,
     samples: Vec<Sample>,
+    marks: Marks,
 }
 
 impl<'a> Ticker<'a> {
@@ -283,7 +288,21 @@ impl<'a> Ticker<'a> {
             due: Duration::from_millis(session.plan.interval_ms),
             told: 0,
             samples: Vec::new(),
+            marks: Marks::default(),
         }
+    }
+
+    /// While the sender sends, or the receiver receives.
+    fn working(&mut self, budget: &Budget) -> Result<(), Fault> {
+        let omit = Duration::from_millis(self.session.plan.omit_ms);
+        let counts = !omit.is_zero() && self.begun.elapsed() >= omit && !budget.is_over();
+        if let Role::Sender(_) = self.session.role
+            && counts
+            && let Some(bytes) = self.session.engine.acknowledged()
+        {
+            self.marks.add(self.begun.elapsed(), bytes);
+        }
+        self.tick()
     }
 
     fn tick(&mut self) -> Result<(), Fault> {
@@ -326,6 +345,30 @@ impl<'a> Ticker<'a> {
         self.session.control.send(&Message::Interval {
             until_ms: milliseconds(elapsed),
             bytes,
+        })
+    }
+}
+
+/// What was acknowledged when counting began, and last.
+#[derive(Debug, Default)]
+struct Marks {
+    first: Option<(Duration, u64)>,
+    last: Option<(Duration, u64)>,
+}
+
+impl Marks {
+    fn add(&mut self, at: Duration, bytes: u64) {
+        self.last = Some((at, bytes));
+        self.first = self.first.or(self.last);
+    }
+
+    /// In between.
+    fn acknowledged(&self) -> Option<Acknowledged> {
+        let ((from, before), (until, after)) = self.first.zip(self.last)?;
+        let ns = u64::try_from(until.saturating_sub(from).as_nanos()).ok()?;
+        Some(Acknowledged {
+            bytes: after.saturating_sub(before),
+            ns: NonZeroU64::new(ns)?,
         })
     }
 }

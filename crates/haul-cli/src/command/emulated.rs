@@ -10,6 +10,7 @@ use haul::fault::{Code, Fault};
 use haul_bench::path::document::Document;
 use haul_bench::path::record::{Beside, Run};
 use haul_bench::profile::findings;
+use haul_bench::profile::schedule::omitted;
 use haul_lab::{Lab, Scenario};
 use haul_report::axis::{bytes, number, rate};
 
@@ -299,7 +300,11 @@ fn measure(args: &Profile, cell: &Cell, time: Duration) -> Result<Run, Fault> {
         cell.engine,
         Engine::IwarpTcp | Engine::IwarpUdt | Engine::Ud | Engine::Rd
     );
-    let omit = if verbs { Duration::ZERO } else { time / 4 };
+    let omit = if verbs {
+        Duration::ZERO
+    } else {
+        omitted(time, Some(cell.rtt))
+    };
     let mut words: Vec<OsString> = [
         "bench",
         "run",
