@@ -25,6 +25,8 @@ const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(12);
 /// Making a lab and connecting takes about so long.
 const OVERHEAD: Duration = Duration::from_millis(1500);
+/// There is no time for anything in less.
+pub(super) const LEAST: Duration = SHORTEST.saturating_add(OVERHEAD);
 
 /// A whole profile of one scenario.
 pub(super) fn scenario(args: &Profile, which: &str, document: &mut Document) -> Result<(), Fault> {
@@ -172,7 +174,7 @@ pub(super) fn sweep(
     let (begun, mut skipped) = (Instant::now(), 0);
     for (index, cell) in cells.iter().enumerate() {
         let left = cost(&cells[index..]).min(args.max_time.saturating_sub(begun.elapsed()));
-        if begun.elapsed() + cell.time(most) + OVERHEAD > args.max_time {
+        if index > 0 && begun.elapsed() + cell.time(most) + OVERHEAD > args.max_time {
             skipped += 1;
             continue;
         }
