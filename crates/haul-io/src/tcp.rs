@@ -201,7 +201,11 @@ pub fn info(stream: &TcpStream) -> io::Result<Info> {
         rtt_us: u32_at(RTT),
         bytes_sent,
         bytes_retransmitted: u64_at(BYTES_RETRANS),
-        bytes_acknowledged: u64_at(BYTES_ACKED) + bytes_of(u32_at(SACKED), bytes_sent, segments),
+        bytes_acknowledged: u64_at(BYTES_ACKED).saturating_add(bytes_of(
+            u32_at(SACKED),
+            bytes_sent,
+            segments,
+        )),
         rtt_us_min: u32_at(RTT_MIN),
         window_bytes: u64::from(u32_at(WINDOW)) * u64::from(u32_at(MSS)),
         busy_us: u64_at(BUSY),
@@ -254,4 +258,41 @@ pub fn send_file(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn what_is_acknowledged_selectively_counts_by_the_mean_segment() {
+        assert_eq!(bytes_of(3, 10_000, 10), 3_000);
+        assert_eq!(bytes_of(0, 10_000, 10), 0);
+        assert_eq!(bytes_of(1, 0, 0), 0);
+        assert_eq!(bytes_of(u32::MAX, u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn all_that_the_peer_has_is_acknowledged() {
+        const LEN: usize = 1 << 20;
+        let (mut one, mut other) = pair().unwrap();
+        let before = info(&one).unwrap().bytes_acknowledged;
+        let reader = std::thread::spawn(move || {
+            other.read_exact(&mut vec![0; LEN]).unwrap();
+            other
+        });
+        one.write_all(&vec![1; LEN]).unwrap();
+        let _other = reader.join().unwrap();
+        let acknowledged = || info(&one).unwrap().bytes_acknowledged - before;
+        // An acknowledgement may be delayed.
+        for _ in 0..100 {
+            if acknowledged() == LEN as u64 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(acknowledged(), LEN as u64);
+    }
 }

@@ -501,8 +501,10 @@ pub(crate) fn to_f64(number: u64) -> f64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::num::NonZeroU64;
+
     use super::*;
-    use crate::path::account::Datagrams;
+    use crate::path::account::{Acknowledged, Datagrams};
 
     /// A run of a second at a gigabit, limited by nothing that shows.
     pub(crate) fn run(engine: Engine) -> Run {
@@ -576,6 +578,33 @@ pub(crate) mod tests {
         let run = Run::of(&plan, &sender, &receiver).unwrap();
         assert_eq!(run.bytes, 125_000_000);
         assert!(run.warnings[0].contains("--omit"), "{:?}", run.warnings);
+    }
+
+    #[test]
+    fn tcp_without_its_beginning_is_what_was_acknowledged() {
+        let (mut sender, receiver) = accounts();
+        let acknowledged = |bytes| {
+            Some(Acknowledged {
+                bytes,
+                ns: NonZeroU64::new(500_000_000).unwrap(),
+            })
+        };
+        let figure = |plan: &Plan, sender: &Account| {
+            let run = Run::of(plan, sender, &receiver).unwrap();
+            (run.bytes, run.seconds)
+        };
+        let mut plan = Plan::new(Engine::Tcp);
+        sender.sent.as_mut().unwrap().acknowledged = acknowledged(50_000_000);
+        assert_eq!(figure(&plan, &sender), (125_000_000, 1.0));
+        plan.omit_ms = 500;
+        assert_eq!(figure(&plan, &sender), (50_000_000, 0.5));
+        // Where arrivals are counted in any order, the receiver knows best.
+        plan.engine = Engine::Udt;
+        assert_eq!(figure(&plan, &sender), (62_500_000, 0.5));
+        // No more than was sent.
+        plan.engine = Engine::Tcp;
+        sender.sent.as_mut().unwrap().acknowledged = acknowledged(u64::MAX);
+        assert_eq!(figure(&plan, &sender), (125_000_000, 0.5));
     }
 
     #[test]

@@ -323,8 +323,14 @@ fn a_profile_refuses_what_would_have_no_effect_and_writes_nothing() {
         ("--emulate --repetitions 3", "--repetitions says nothing"),
         ("--emulate --connect-timeout 1s", "--connect-timeout says"),
         ("--emulate --sweep loss --streams 4", "with one stream"),
-        ("--emulate --sweep loss --reorder-delay 1ms", "--reorder-delay says"),
-        ("--emulate --sweep reorder --losses 1%", "--losses says nothing"),
+        (
+            "--emulate --sweep loss --reorder-delay 1ms",
+            "--reorder-delay says",
+        ),
+        (
+            "--emulate --sweep reorder --losses 1%",
+            "--losses says nothing",
+        ),
         ("host --only stages", "nothing to measure"),
         ("host --max-time 2s", "give it 3s at least"),
         ("--emulate --max-time 2s", "give it 4s at least"),
