@@ -108,7 +108,7 @@ fn limit(runs: &[Run]) -> Option<Finding> {
         .collect();
     let advice = if stage == Stage::Path && !others.is_empty() {
         text += &format!(" As much by {}.", others.join(", "));
-        "the path is full: no setting at the ends makes it faster".into()
+        "only a faster path gets more".into()
     } else {
         advice
     };
@@ -603,7 +603,7 @@ pub(crate) mod tests {
         let other = of(Engine::Udt, 1, 481e6, Stage::Path);
         let found = limit(&[one, many.clone(), other]).unwrap();
         assert!(found.text.ends_with("As much by udt."), "{}", found.text);
-        assert!(found.advice.unwrap().contains("the path is full"));
+        assert!(found.advice.unwrap().contains("a faster path"));
         // One that gets less says nothing about what the others run into.
         let less = of(Engine::Tcp, 1, 240e6, Stage::Window);
         let found = limit(&[less, many]).unwrap();
