@@ -248,8 +248,9 @@ impl Engine for Tcp {
     }
 
     fn acknowledged(&self) -> Option<u64> {
-        let infos = self.infos();
-        Some(infos.iter().map(|info| info.bytes_acknowledged).sum())
+        let infos = self.streams.iter().map(tcp::info);
+        let bytes = infos.map(|info| info.map(|info| info.bytes_acknowledged));
+        bytes.sum::<io::Result<u64>>().ok()
     }
 
     fn sample(&self) -> Sample {

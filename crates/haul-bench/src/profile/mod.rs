@@ -28,7 +28,7 @@ const LEAD: Duration = Duration::from_millis(500);
 /// A first run, which tells the round trip and what connecting takes, and does not count.
 const PROBE: Duration = Duration::from_millis(600);
 
-/// A profile has no time for anything in less: the first run, and one that counts, on a path without delay.
+/// The least time in which a profile measures anything: a first run, and one that counts, on a path without delay.
 pub const LEAST: Duration = Duration::from_secs(3);
 
 /// What a profile is to have.

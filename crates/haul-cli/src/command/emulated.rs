@@ -25,7 +25,7 @@ const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(12);
 /// Making a lab and connecting takes about so long.
 const OVERHEAD: Duration = Duration::from_millis(1500);
-/// There is no time for anything in less.
+/// The least time in which anything is measured.
 pub(super) const LEAST: Duration = SHORTEST.saturating_add(OVERHEAD);
 
 /// A whole profile of one scenario.
