@@ -224,12 +224,15 @@ impl Run {
             plan: plan.clone(),
         };
         run.verdict = judge(&run);
-        for (end, name) in [(&run.sender, "sender"), (&run.receiver, "receiver")] {
-            if others_busy(end) {
-                run.warnings.push(format!(
-                    "others kept the processors of the {name}'s machine busy"
-                ));
-            }
+        let whose = match (others_busy(&run.sender), others_busy(&run.receiver)) {
+            (true, true) => Some("both ends' machines"),
+            (true, false) => Some("the sender's machine"),
+            (false, true) => Some("the receiver's machine"),
+            (false, false) => None,
+        };
+        if let Some(whose) = whose {
+            let text = format!("others kept the processors of {whose} busy");
+            run.warnings.push(text);
         }
         Ok(run)
     }

@@ -524,7 +524,7 @@ fn cross(page: &mut Page, document: &Document) {
     );
     page.note(
         "Beside datagrams, what they leave of the best goodput would be fair; beside flows that heed congestion, an equal share of it \
-         for each.",
+         for each. The others' goodput is over all their time, which begins before and ends after the flow's.",
     );
 }
 
