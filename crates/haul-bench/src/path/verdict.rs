@@ -339,6 +339,17 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_that_others_fill_is_not_the_limit_of_an_end() {
+        let mut run = run(Engine::Tcp);
+        run.sender.machine_percent = Some(99.0);
+        run.sender.machine_own_percent = Some(2.0);
+        assert!(others_busy(&run.sender));
+        assert_eq!(judge(&run).stage, Stage::Path);
+        run.sender.machine_own_percent = Some(60.0);
+        assert_eq!(judge(&run).stage, Stage::SenderCpu);
+    }
+
+    #[test]
     fn datagrams_are_lost_by_the_receiver_or_by_the_path() {
         let mut run = run(Engine::Udp);
         let mut lost = Lost {
@@ -355,17 +366,6 @@ mod tests {
         lost.kernel_drops = 0;
         run.datagrams = Some(lost);
         assert_eq!(judge(&run).stage, Stage::Path);
-    }
-
-    #[test]
-    fn a_machine_that_others_fill_is_not_the_limit_of_an_end() {
-        let mut run = run(Engine::Tcp);
-        run.sender.machine_percent = Some(99.0);
-        run.sender.machine_own_percent = Some(2.0);
-        assert!(others_busy(&run.sender));
-        assert_eq!(judge(&run).stage, Stage::Path);
-        run.sender.machine_own_percent = Some(60.0);
-        assert_eq!(judge(&run).stage, Stage::SenderCpu);
     }
 
     #[test]
