@@ -25,6 +25,9 @@ pub struct Info {
     pub bytes_sent: u64,
     /// Bytes of payload sent again.
     pub bytes_retransmitted: u64,
+    /// Bytes of payload that the peer has acknowledged: in order, and selectively behind a hole (SACK). The kernel counts the latter
+    /// in segments; they are taken for as long as those sent are on average.
+    pub bytes_acknowledged: u64,
     /// The smallest round-trip time that was seen, microseconds.
     pub rtt_us_min: u32,
     /// The congestion window, bytes.
@@ -154,9 +157,12 @@ pub fn info(stream: &TcpStream) -> io::Result<Info> {
     // Offsets of struct tcp_info in the kernel's uapi/linux/tcp.h, which only ever grows at its end.
     const CONGESTION_STATE: usize = 1;
     const MSS: usize = 16;
+    const SACKED: usize = 28;
     const RTT: usize = 68;
     const WINDOW: usize = 80;
+    const BYTES_ACKED: usize = 120;
     const RTT_MIN: usize = 148;
+    const DATA_SEGMENTS_SENT: usize = 156;
     const BUSY: usize = 168;
     const RECEIVER_LIMITED: usize = 176;
     const BUFFER_LIMITED: usize = 184;
@@ -189,10 +195,17 @@ pub fn info(stream: &TcpStream) -> io::Result<Info> {
         bytes.copy_from_slice(&raw[at..at + 8]);
         u64::from_ne_bytes(bytes)
     };
+    let bytes_sent = u64_at(BYTES_SENT);
+    let segments = u32_at(DATA_SEGMENTS_SENT);
     Ok(Info {
         rtt_us: u32_at(RTT),
-        bytes_sent: u64_at(BYTES_SENT),
+        bytes_sent,
         bytes_retransmitted: u64_at(BYTES_RETRANS),
+        bytes_acknowledged: u64_at(BYTES_ACKED).saturating_add(bytes_of(
+            u32_at(SACKED),
+            bytes_sent,
+            segments,
+        )),
         rtt_us_min: u32_at(RTT_MIN),
         window_bytes: u64::from(u32_at(WINDOW)) * u64::from(u32_at(MSS)),
         busy_us: u64_at(BUSY),
@@ -201,6 +214,12 @@ pub fn info(stream: &TcpStream) -> io::Result<Info> {
         window_packets: u32_at(WINDOW),
         recovering: raw[CONGESTION_STATE] >= CWR,
     })
+}
+
+/// Bytes of some segments, where so many bytes were sent in `sent_segments`.
+fn bytes_of(segments: u32, bytes_sent: u64, sent_segments: u32) -> u64 {
+    let bytes = u128::from(segments) * u128::from(bytes_sent) / u128::from(sent_segments.max(1));
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Sends all of `bytes`, telling the kernel that more follows at once.
@@ -239,4 +258,37 @@ pub fn send_file(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn what_is_acknowledged_selectively_counts_by_the_mean_segment() {
+        assert_eq!(bytes_of(3, 10_000, 10), 3_000);
+        assert_eq!(bytes_of(0, 10_000, 10), 0);
+        assert_eq!(bytes_of(1, 0, 0), 0);
+        assert_eq!(bytes_of(u32::MAX, u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn all_that_the_peer_has_is_acknowledged() {
+        const LEN: usize = 1 << 20;
+        let (mut one, mut other) = pair().unwrap();
+        let before = info(&one).unwrap().bytes_acknowledged;
+        let peer = std::thread::spawn(move || {
+            other.read_exact(&mut vec![0; LEN]).unwrap();
+            other.write_all(&[1]).unwrap();
+            other
+        });
+        one.write_all(&vec![1; LEN]).unwrap();
+        // What the peer says acknowledges all that it has.
+        one.read_exact(&mut [0]).unwrap();
+        let acknowledged = info(&one).unwrap().bytes_acknowledged - before;
+        assert_eq!(acknowledged, LEN as u64);
+        peer.join().unwrap();
+    }
 }

@@ -1,5 +1,7 @@
 //! What the ends tell each other when a measurement is over.
 
+use std::num::NonZeroU64;
+
 use serde::{Deserialize, Serialize};
 
 use super::meter::Spent;
@@ -36,6 +38,19 @@ pub struct Sent {
     pub source_ns: u64,
     /// How the path looked, once an interval.
     pub samples: Vec<Sample>,
+    /// What arrived since the end of what is left out, where the receiver cannot tell: it gets TCP's bytes in order, and so those that
+    /// waited behind a lost packet long after they arrived.
+    #[serde(default)]
+    pub acknowledged: Option<Acknowledged>,
+}
+
+/// What the receiver acknowledged within a span of the sender's time, in order or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// Payload, bytes.
+    pub bytes: u64,
+    /// In so many nanoseconds.
+    pub ns: NonZeroU64,
 }
 
 /// How the path looks to a sender.

@@ -57,6 +57,11 @@ pub(crate) trait Engine: Sync {
     /// The sender has said that it is done ([`Run::announced`]).
     fn peer_sent(&self) {}
 
+    /// Payload that the peer has acknowledged so far, in order or not, bytes; none where the receiver itself counts it as it comes.
+    fn acknowledged(&self) -> Option<u64> {
+        None
+    }
+
     /// How the path looks to the sender.
     fn sample(&self) -> Sample;
 }
@@ -74,6 +79,28 @@ impl fmt::Debug for Run<'_> {
             .field("plan", &self.plan)
             .finish_non_exhaustive()
     }
+}
+
+/// Opens all streams at once: one after another, each would take its round trips. The first error is that of the first stream that
+/// has one.
+pub(crate) fn open_all<S: Send, E: Send>(
+    count: u16,
+    open: impl Fn(u16) -> Result<S, E> + Sync,
+    no_thread: fn(io::Error) -> E,
+) -> Result<Vec<S>, E> {
+    std::thread::scope(|scope| {
+        let start = |index| {
+            let open = &open;
+            let builder = std::thread::Builder::new().name("haul-bench".into());
+            builder.spawn_scoped(scope, move || open(index))
+        };
+        let threads: Vec<_> = (0..count).map(start).collect();
+        let join = |thread: io::Result<std::thread::ScopedJoinHandle<'_, _>>| {
+            let panicked = |_| Err(no_thread(io::Error::other("a thread has failed")));
+            thread.map_err(no_thread)?.join().unwrap_or_else(panicked)
+        };
+        threads.into_iter().map(join).collect()
+    })
 }
 
 /// Works on every stream on a thread of its own. The first error has `cancel` end the others, and is the error.
@@ -121,6 +148,22 @@ pub(crate) fn each<S: Sync, T: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn streams_are_opened_in_their_order_or_none_is() {
+        let all = open_all(5, Ok, |error| error).unwrap();
+        assert_eq!(all, [0, 1, 2, 3, 4]);
+        let open = |index: u16| {
+            if index < 3 {
+                return Ok(index);
+            }
+            Err(io::Error::other(index.to_string()))
+        };
+        assert_eq!(
+            open_all(5, open, |error| error).unwrap_err().to_string(),
+            "3"
+        );
+    }
 
     #[test]
     fn the_first_error_ends_the_others_and_is_the_error() {

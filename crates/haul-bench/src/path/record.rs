@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::account::{Account, Received, Sent};
 use super::meter::{Hardware, Spent};
-use super::plan::{Engine, Plan};
+use super::plan::{Engine, PathLimit, Plan};
 use super::tally::STEP;
 use super::verdict::{Verdict, judge, others_busy};
 use crate::plan::Op;
@@ -32,7 +32,8 @@ pub struct Run {
     pub beside: Option<Beside>,
     /// What was asked for.
     pub plan: Plan,
-    /// From the first arrival to the last, without what was left out.
+    /// From the first arrival to the last, or for as long as was asked for, without what was left out. Of TCP, where something was,
+    /// it is the sender's time.
     pub seconds: f64,
     /// Payload that arrived in that time.
     pub bytes: u64,
@@ -187,7 +188,7 @@ impl Run {
         let (Some(sent), Some(received)) = (&sender.sent, &receiver.received) else {
             return Err(Fault::protocol("the server has no account of its part"));
         };
-        let counted = Counted::of(plan, received);
+        let counted = Counted::of(plan, sent, received);
         let streams = if received.streams.len() > 1 {
             received.streams.clone()
         } else {
@@ -223,12 +224,15 @@ impl Run {
             plan: plan.clone(),
         };
         run.verdict = judge(&run);
-        for (end, name) in [(&run.sender, "sender"), (&run.receiver, "receiver")] {
-            if others_busy(end) {
-                run.warnings.push(format!(
-                    "others kept the processors of the {name}'s machine busy"
-                ));
-            }
+        let whose = match (others_busy(&run.sender), others_busy(&run.receiver)) {
+            (true, true) => Some("both ends' machines"),
+            (true, false) => Some("the sender's machine"),
+            (false, true) => Some("the receiver's machine"),
+            (false, false) => None,
+        };
+        if let Some(whose) = whose {
+            let text = format!("others kept the processors of {whose} busy");
+            run.warnings.push(text);
         }
         Ok(run)
     }
@@ -281,11 +285,13 @@ impl Run {
         Ok(run)
     }
 
-    /// Payload sent again, percent of what arrived.
+    /// Payload sent again, percent of what arrived; both over all the time.
     #[must_use]
     pub fn retransmitted_percent(&self) -> Option<f64> {
         let again = self.path.retransmitted_bytes?;
-        Some(100.0 * to_f64(again) / to_f64(self.bytes.max(1)))
+        let all = self.intervals.iter().map(|one| one.bytes);
+        let all = all.fold(0, u64::saturating_add).max(self.bytes);
+        Some(100.0 * to_f64(again) / to_f64(all.max(1)))
     }
 }
 
@@ -345,7 +351,7 @@ impl End {
     }
 }
 
-/// What counts, once the beginning is left out.
+/// What counts: without the beginning that is left out, and what comes after the time that was asked for.
 struct Counted {
     bytes: u64,
     seconds: f64,
@@ -354,23 +360,38 @@ struct Counted {
 }
 
 impl Counted {
-    fn of(plan: &Plan, received: &Received) -> Self {
-        let step_ms = u64::try_from(STEP.as_millis()).unwrap_or(1).max(1);
-        let skip = usize::try_from(plan.omit_ms / step_ms).unwrap_or(usize::MAX);
-        let all = to_f64(received.ns) / 1e9;
-        let omitted = to_f64(plan.omit_ms / step_ms * step_ms) / 1e3;
-        if skip == 0 || omitted >= all {
-            return Self {
-                bytes: received.bytes,
-                seconds: all,
-                nothing_left: skip > 0,
-            };
+    fn of(plan: &Plan, sent: &Sent, received: &Received) -> Self {
+        match &sent.acknowledged {
+            Some(acknowledged) if plan.omit_ms > 0 && plan.engine == Engine::Tcp => Self {
+                bytes: acknowledged.bytes.min(sent.bytes),
+                seconds: to_f64(acknowledged.ns.get()) / 1e9,
+                nothing_left: false,
+            },
+            _ => Self::received(plan, received),
         }
-        let before = sum(&received.steps[..skip.min(received.steps.len())]);
+    }
+
+    /// As the receiver counts.
+    fn received(plan: &Plan, received: &Received) -> Self {
+        let step_ms = u64::try_from(STEP.as_millis()).unwrap_or(1).max(1);
+        let steps = |ms: u64| usize::try_from(ms / step_ms).unwrap_or(usize::MAX);
+        let seconds = |steps: usize| to_f64(steps as u64 * step_ms) / 1e3;
+        let all = to_f64(received.ns) / 1e9;
+        let skip = steps(plan.omit_ms);
+        let nothing_left = skip > 0 && seconds(skip) >= all;
+        let skip = if nothing_left { 0 } else { skip };
+        // What comes when the sender has stopped is what was queued on the way, of some streams and not of others.
+        let end = match plan.limit {
+            PathLimit::TimeMs(ms) => Some(steps(ms)),
+            PathLimit::Bytes(_) => None,
+        };
+        let end = end.filter(|end| *end > skip && seconds(*end) < all);
+        let before = |step: usize| sum(&received.steps[..step.min(received.steps.len())]);
+        let until = end.map_or(received.bytes, before);
         Self {
-            bytes: received.bytes.saturating_sub(before),
-            seconds: all - omitted,
-            nothing_left: false,
+            bytes: until.saturating_sub(before(skip)),
+            seconds: end.map_or(all, seconds) - seconds(skip),
+            nothing_left,
         }
     }
 }
@@ -487,9 +508,10 @@ pub(crate) fn to_f64(number: u64) -> f64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::num::NonZeroU64;
+
     use super::*;
-    use crate::path::account::Datagrams;
-    use crate::path::plan::PathLimit;
+    use crate::path::account::{Acknowledged, Datagrams};
 
     /// A run of a second at a gigabit, limited by nothing that shows.
     pub(crate) fn run(engine: Engine) -> Run {
@@ -555,11 +577,41 @@ pub(crate) mod tests {
             (run.bytes, run.seconds, run.goodput_bps),
             (125_000_000, 0.5, 2e9)
         );
+        plan.limit = PathLimit::TimeMs(900);
+        let run = Run::of(&plan, &sender, &receiver).unwrap();
+        assert_eq!((run.bytes, run.goodput_bps), (100_000_000, 2e9));
         plan.limit = PathLimit::TimeMs(60_000);
         plan.omit_ms = 5_000;
         let run = Run::of(&plan, &sender, &receiver).unwrap();
         assert_eq!(run.bytes, 125_000_000);
         assert!(run.warnings[0].contains("--omit"), "{:?}", run.warnings);
+    }
+
+    #[test]
+    fn tcp_without_its_beginning_is_what_was_acknowledged() {
+        let (mut sender, receiver) = accounts();
+        let acknowledged = |bytes| {
+            Some(Acknowledged {
+                bytes,
+                ns: NonZeroU64::new(500_000_000).unwrap(),
+            })
+        };
+        let figure = |plan: &Plan, sender: &Account| {
+            let run = Run::of(plan, sender, &receiver).unwrap();
+            (run.bytes, run.seconds)
+        };
+        let mut plan = Plan::new(Engine::Tcp);
+        sender.sent.as_mut().unwrap().acknowledged = acknowledged(50_000_000);
+        assert_eq!(figure(&plan, &sender), (125_000_000, 1.0));
+        plan.omit_ms = 500;
+        assert_eq!(figure(&plan, &sender), (50_000_000, 0.5));
+        // Where arrivals are counted in any order, the receiver knows best.
+        plan.engine = Engine::Udt;
+        assert_eq!(figure(&plan, &sender), (62_500_000, 0.5));
+        // No more than was sent.
+        plan.engine = Engine::Tcp;
+        sender.sent.as_mut().unwrap().acknowledged = acknowledged(u64::MAX);
+        assert_eq!(figure(&plan, &sender), (125_000_000, 0.5));
     }
 
     #[test]

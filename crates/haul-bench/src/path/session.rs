@@ -1,13 +1,14 @@
 //! What both ends do once their streams are connected: send or receive, tell how far it is, and account for it.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul::fault::{Code, Fault};
 
-use super::account::{Account, Received, Sample, Sent};
+use super::account::{Account, Acknowledged, Received, Sample, Sent};
 use super::engine::{Announced, Engine, Run, Streams};
 use super::meter::Meter;
 use super::plan::{Medium, PathLimit, Plan};
@@ -122,7 +123,9 @@ impl Session<'_> {
                         return Err(self.cancelled(Fault::new(Code::Other, "a thread has failed")));
                     }
                 }
-                let told = ticker.tick().and_then(|()| self.hear(run, &mut heard));
+                let told = ticker
+                    .working(run.budget)
+                    .and_then(|()| self.hear(run, &mut heard));
                 told.map_err(|fault| self.cancelled(fault))?;
             };
             let done = done.map_err(|error| self.control.account_of(self.failed(&error)))?;
@@ -153,6 +156,7 @@ impl Session<'_> {
                 let last = self.engine.sample();
                 sent.retransmitted = sent.retransmitted.max(last.retransmitted);
                 sent.samples = ticker.samples;
+                sent.acknowledged = ticker.marks.acknowledged();
                 if let Role::Sender(source) = self.role {
                     sent.source_ns = source.waited_ns();
                 }
@@ -272,6 +276,7 @@ struct Ticker<'a> {
     due: Duration,
     told: u64,
     samples: Vec<Sample>,
+    marks: Marks,
 }
 
 impl<'a> Ticker<'a> {
@@ -283,7 +288,21 @@ impl<'a> Ticker<'a> {
             due: Duration::from_millis(session.plan.interval_ms),
             told: 0,
             samples: Vec::new(),
+            marks: Marks::default(),
         }
+    }
+
+    /// While the sender sends, or the receiver receives.
+    fn working(&mut self, budget: &Budget) -> Result<(), Fault> {
+        let omit = Duration::from_millis(self.session.plan.omit_ms);
+        let counts = !omit.is_zero() && self.begun.elapsed() >= omit && !budget.is_over();
+        if let Role::Sender(_) = self.session.role
+            && counts
+            && let Some(bytes) = self.session.engine.acknowledged()
+        {
+            self.marks.add(self.begun.elapsed(), bytes);
+        }
+        self.tick()
     }
 
     fn tick(&mut self) -> Result<(), Fault> {
@@ -330,6 +349,151 @@ impl<'a> Ticker<'a> {
     }
 }
 
+/// What was acknowledged when counting began, and last.
+#[derive(Debug, Default)]
+struct Marks {
+    first: Option<(Duration, u64)>,
+    last: Option<(Duration, u64)>,
+}
+
+impl Marks {
+    fn add(&mut self, at: Duration, bytes: u64) {
+        self.last = Some((at, bytes));
+        self.first = self.first.or(self.last);
+    }
+
+    /// In between.
+    fn acknowledged(&self) -> Option<Acknowledged> {
+        let ((from, before), (until, after)) = self.first.zip(self.last)?;
+        let ns = u64::try_from(until.saturating_sub(from).as_nanos()).ok()?;
+        Some(Acknowledged {
+            bytes: after.saturating_sub(before),
+            ns: NonZeroU64::new(ns)?,
+        })
+    }
+}
+
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan;
+    use super::super::record;
+    use super::super::store::Files;
+    use super::*;
+
+    /// Bytes of a millisecond.
+    const RATE: u64 = 10_000;
+    /// What arrives before waits behind a lost packet.
+    const REPAIRED: Duration = Duration::from_millis(300);
+
+    /// A stream on which bytes arrive evenly, and of which the receiver gets none until a lost packet is repaired.
+    struct Held {
+        begun: Instant,
+    }
+
+    impl Held {
+        fn arrived(&self) -> u64 {
+            RATE * milliseconds(self.begun.elapsed())
+        }
+    }
+
+    fn all<T>(part: T) -> io::Result<Streams<T>> {
+        Ok(Streams {
+            parts: vec![part],
+            thread_ns: 0,
+        })
+    }
+
+    impl Engine for Held {
+        fn send(&self, run: &Run<'_>, _: &SourceStore) -> io::Result<Streams<Sent>> {
+            while !run.budget.is_over() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            all(Sent {
+                bytes: self.arrived(),
+                ..Sent::default()
+            })
+        }
+
+        fn receive(&self, run: &Run<'_>, _: &SinkStore) -> io::Result<Streams<()>> {
+            // The first byte is in order.
+            run.tally.add(0, 1);
+            std::thread::sleep(REPAIRED);
+            while run.announced.datagrams().is_none() {
+                run.tally.add(0, self.arrived() - run.tally.bytes());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            all(())
+        }
+
+        fn cancel(&self) {}
+
+        fn acknowledged(&self) -> Option<u64> {
+            Some(self.arrived())
+        }
+
+        fn sample(&self) -> Sample {
+            Sample::default()
+        }
+    }
+
+    /// The goodput of a stream, as the two ends tell, bits per second.
+    fn goodput_bps(omit_ms: u64) -> f64 {
+        let plan = Plan {
+            limit: PathLimit::TimeMs(700),
+            omit_ms,
+            ..Plan::new(plan::Engine::Tcp)
+        };
+        let (one, other) = haul_io::tcp::pair().unwrap();
+        let engine = Held {
+            begun: Instant::now(),
+        };
+        let end = |stream, is_client| {
+            let role = Role::of(&plan, is_client, &Files::default()).unwrap();
+            let session = Session {
+                plan: &plan,
+                control: &Control::start(stream, Duration::from_secs(5)).unwrap(),
+                engine: &engine,
+                role: &role,
+                progress: &|_| {},
+                is_client,
+            };
+            session.run().unwrap()
+        };
+        let (sender, receiver) = std::thread::scope(|scope| {
+            let server = scope.spawn(|| end(other, false));
+            let accounts = end(one, true);
+            server.join().unwrap();
+            accounts
+        });
+        let run = record::Run::of(&plan, &sender, &receiver).unwrap();
+        run.goodput_bps
+    }
+
+    #[test]
+    fn what_waited_behind_a_lost_packet_counts_when_it_arrived() {
+        let even = record::to_f64(RATE) * 8e3;
+        // The receiver alone would count 700 ms in 500.
+        let share = goodput_bps(200) / even;
+        assert!((0.8..1.2).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn what_is_acknowledged_is_counted_between_two_moments() {
+        let ms = Duration::from_millis;
+        let mut marks = Marks::default();
+        assert_eq!(marks.acknowledged(), None);
+        marks.add(ms(200), 1_000);
+        assert_eq!(marks.acknowledged(), None);
+        marks.add(ms(220), 1_500);
+        marks.add(ms(240), 3_000);
+        let acknowledged = marks.acknowledged().unwrap();
+        assert_eq!(
+            (acknowledged.bytes, acknowledged.ns.get()),
+            (2_000, 40_000_000)
+        );
+    }
 }

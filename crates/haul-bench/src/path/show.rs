@@ -578,8 +578,8 @@ pub(crate) fn machines(page: &mut Page, document: &Document) {
     }
     page.words(&["end", "machine"], &rows);
     page.note(
-        "Goodput is payload that arrived, over the time from the first arrival to the last. The JSON and the CSV beside \
-         this page have every figure.",
+        "Goodput is payload that arrived, from the first arrival, or the end of what was left out, to the last, or to the end of \
+         the time that was asked for. The JSON and the CSV beside this page have every figure.",
     );
 }
 

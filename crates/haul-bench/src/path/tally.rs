@@ -43,6 +43,11 @@ impl Tally {
         }
     }
 
+    /// Since the first arrival; none where nothing has arrived.
+    pub(crate) fn elapsed(&self) -> Option<Duration> {
+        self.first.get().map(Instant::elapsed)
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.streams().iter().sum()
     }
@@ -89,9 +94,14 @@ impl Budget {
         }
     }
 
+    /// Its time, if it has one, is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
     /// The length of the next message of at most `len` bytes; none when all is sent.
     pub(crate) fn take(&self, len: u32) -> Option<u32> {
-        if self.until.is_some_and(|until| Instant::now() >= until) {
+        if self.is_over() {
             return None;
         }
         let Some(left) = &self.left else {

@@ -11,9 +11,10 @@ use haul_io::zero_copy::{Pipe, ZeroCopy};
 use socket2::SockRef;
 
 use super::account::{Sample, Sent, per_mille};
-use super::engine::{Engine, Run, Streams, each};
-use super::plan::{Plan, ReceiveBy, SendBy};
+use super::engine::{Engine, Run, Streams, each, open_all};
+use super::plan::{PathLimit, Plan, ReceiveBy, SendBy};
 use super::store::{SinkStore, SourceStore};
+use super::tally::Budget;
 
 /// Token and number of the stream, in front of everything else.
 const HEADER: usize = 10;
@@ -21,6 +22,8 @@ const HEADER: usize = 10;
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// A client says at once which stream a connection is; who does not is a stranger.
 const INTRODUCTION: Duration = Duration::from_secs(2);
+/// How often a receiver to whom nothing comes looks whether its time is over.
+const LOOK: Duration = Duration::from_millis(50);
 /// What a stream that is received by splice asks for at once, bytes.
 const SPLICE_BYTES: usize = 1 << 20;
 
@@ -50,10 +53,7 @@ impl Tcp {
             (&stream).write_all(&header)?;
             Ok(stream)
         };
-        let streams = (0..plan.streams)
-            .map(connect)
-            .collect::<io::Result<Vec<_>>>();
-        let streams = streams.map_err(|error| {
+        let streams = open_all(plan.streams, connect, |error| error).map_err(|error| {
             let text = format!("cannot open a data connection to {server}: {error}");
             Fault::new(Code::Unreachable, text)
                 .hint("is that port let through? 'haul bench serve --data-port' fixes it")
@@ -109,6 +109,11 @@ impl Tcp {
             })?;
         }
         Ok(Self { streams })
+    }
+
+    fn infos(&self) -> Vec<tcp::Info> {
+        let infos = self.streams.iter().map(tcp::info);
+        infos.filter_map(Result::ok).collect()
     }
 }
 
@@ -173,18 +178,14 @@ impl Engine for Tcp {
             |index, stream| {
                 let offset = index as u64 * run.plan.round();
                 let sent = send(stream, run, source, offset);
-                // Also after a failure: the receiver is not to wait for more.
-                let shut = stream.shutdown(Shutdown::Write);
+                // Also after a failure: the receiver is not to wait for more. It may have gone already.
+                let shut = forgive(run.budget, stream.shutdown(Shutdown::Write));
                 let (bytes, copied) = sent?;
                 shut?;
                 Ok((bytes, copied))
             },
         )?;
-        let infos: Vec<_> = self
-            .streams
-            .iter()
-            .filter_map(|one| tcp::info(one).ok())
-            .collect();
+        let infos = self.infos();
         let sum = |of: fn(&tcp::Info) -> u64| infos.iter().map(of).sum::<u64>();
         let busy = sum(|info| info.busy_us);
         let calls: u64 = sent
@@ -217,14 +218,24 @@ impl Engine for Tcp {
         each(
             &self.streams,
             || self.cancel(),
-            |index, stream| match run.plan.receive_by {
-                ReceiveBy::Read => {
-                    let chunk = usize::try_from(run.plan.message).unwrap_or(usize::MAX);
-                    sink.with_memory(index, |memory| {
-                        read(stream, run, sink, index, chunk, memory)
-                    })
+            |index, stream| {
+                if time(run.plan).is_some() {
+                    stream.set_read_timeout(Some(LOOK))?;
                 }
-                ReceiveBy::Splice => splice(stream, run, sink, index),
+                let received = match run.plan.receive_by {
+                    ReceiveBy::Read => {
+                        let chunk = usize::try_from(run.plan.message).unwrap_or(usize::MAX);
+                        sink.with_memory(index, |memory| {
+                            read(stream, run, sink, index, chunk, memory)
+                        })
+                    }
+                    ReceiveBy::Splice => splice(stream, run, sink, index),
+                };
+                if is_over(run) {
+                    // What the sender has queued is not waited for. An error means that it is down already.
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+                received
             },
         )
     }
@@ -236,12 +247,14 @@ impl Engine for Tcp {
         }
     }
 
+    fn acknowledged(&self) -> Option<u64> {
+        let infos = self.streams.iter().map(tcp::info);
+        let bytes = infos.map(|info| info.map(|info| info.bytes_acknowledged));
+        bytes.sum::<io::Result<u64>>().ok()
+    }
+
     fn sample(&self) -> Sample {
-        let infos: Vec<_> = self
-            .streams
-            .iter()
-            .filter_map(|one| tcp::info(one).ok())
-            .collect();
+        let infos = self.infos();
         Sample {
             at_ms: 0,
             rtt_us: infos.iter().map(|info| info.rtt_us).max().unwrap_or(0),
@@ -249,6 +262,37 @@ impl Engine for Tcp {
             window: infos.iter().map(|info| info.window_bytes).sum(),
             retransmitted: infos.iter().map(|info| info.bytes_retransmitted).sum(),
         }
+    }
+}
+
+/// How long a run is.
+fn time(plan: &Plan) -> Option<Duration> {
+    match plan.limit {
+        PathLimit::TimeMs(ms) => Some(Duration::from_millis(ms)),
+        PathLimit::Bytes(_) => None,
+    }
+}
+
+/// What arrives from now on does not count.
+fn is_over(run: &Run<'_>) -> bool {
+    time(run.plan).is_some_and(|time| run.tally.elapsed().is_some_and(|elapsed| elapsed >= time))
+}
+
+/// A receiver whose time is over has gone, and that is no failure.
+fn forgive(budget: &Budget, result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error)
+            if budget.is_over()
+                && matches!(
+                    error.kind(),
+                    io::ErrorKind::BrokenPipe
+                        | io::ErrorKind::ConnectionReset
+                        | io::ErrorKind::NotConnected
+                ) =>
+        {
+            Ok(())
+        }
+        result => result,
     }
 }
 
@@ -276,27 +320,28 @@ fn send(
         // A message does not go over the end of the source, so the last one of a round may be shorter.
         let len = u64::from(len).min(source.round - at);
         let piece = usize::try_from(len).unwrap_or(0);
-        match (&source.memory, &source.file) {
+        let done = match (&source.memory, &source.file) {
             (Some(memory), _) => {
                 let begin = usize::try_from(at).unwrap_or(0);
                 let bytes = &memory[begin..begin + piece];
                 match (&mut zero_copy, &pipe) {
-                    (Some(sender), _) => sender.send_all(bytes, run.plan.depth)?,
-                    (None, Some(pipe)) => pipe.send_memory(stream, bytes)?,
-                    (None, None) => write(stream, bytes)?,
+                    (Some(sender), _) => sender.send_all(bytes, run.plan.depth),
+                    (None, Some(pipe)) => pipe.send_memory(stream, bytes),
+                    (None, None) => write(stream, bytes),
                 }
             }
             (None, Some(file)) => match (run.plan.send_by, &pipe) {
-                (SendBy::Sendfile, _) => tcp::send_file(stream, file.as_fd(), at, len)?,
-                (_, Some(pipe)) => pipe.send_file(stream, file.as_fd(), at, len)?,
+                (SendBy::Sendfile, _) => tcp::send_file(stream, file.as_fd(), at, len),
+                (_, Some(pipe)) => pipe.send_file(stream, file.as_fd(), at, len),
                 _ => {
                     buffer.resize(piece, 0);
                     source.read(file, &mut buffer, at)?;
-                    write(stream, &buffer)?;
+                    write(stream, &buffer)
                 }
             },
             (None, None) => return Err(io::ErrorKind::InvalidInput.into()),
-        }
+        };
+        forgive(budget, done)?;
         sent += len;
         at = (at + len) % source.round;
     }
@@ -317,7 +362,7 @@ fn read(
     memory: &mut [u8],
 ) -> io::Result<()> {
     let (mut at, mut offset) = (0, 0);
-    loop {
+    while !is_over(run) {
         let end = (at + chunk).min(memory.len());
         match stream.read(&mut memory[at..end]) {
             Ok(0) => return Ok(()),
@@ -331,29 +376,43 @@ fn read(
                     at + got
                 };
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_nothing(&error) => {}
             Err(error) => return Err(error),
         }
     }
+    Ok(())
+}
+
+/// Nothing has come for a while.
+fn is_nothing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+    )
 }
 
 fn splice(stream: &TcpStream, run: &Run<'_>, sink: &SinkStore, index: usize) -> io::Result<()> {
     let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
     let pipe = Pipe::new()?;
     let mut offset = 0;
-    loop {
+    while !is_over(run) {
         let (place, room) = sink.place(index, offset);
         let room = usize::try_from(room)
             .unwrap_or(usize::MAX)
             .min(SPLICE_BYTES);
         let got = match &sink.file {
-            Some(file) => pipe.receive(stream, file.as_fd(), Some(place), room)?,
-            None => pipe.receive(stream, nowhere.as_fd(), None, SPLICE_BYTES)?,
+            Some(file) => pipe.receive(stream, file.as_fd(), Some(place), room),
+            None => pipe.receive(stream, nowhere.as_fd(), None, SPLICE_BYTES),
         };
-        if got == 0 {
-            return Ok(());
+        match got {
+            Ok(0) => return Ok(()),
+            Ok(got) => {
+                run.tally.add(index, got as u64);
+                offset += got as u64;
+            }
+            Err(error) if is_nothing(&error) => {}
+            Err(error) => return Err(error),
         }
-        run.tally.add(index, got as u64);
-        offset += got as u64;
     }
+    Ok(())
 }

@@ -16,7 +16,7 @@ use haul_soft::udt::{
 use haul_udt::wire::SocketId;
 
 use super::account::{Sample, Sent};
-use super::engine::{Engine, Run, Streams, each};
+use super::engine::{Engine, Run, Streams, each, open_all};
 use super::plan::{PathLimit, Plan};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Tally;
@@ -49,10 +49,7 @@ impl Udt {
             let own = identity(token, index);
             Connecting::begin(SocketAddr::new(any, 0), server, own, &options)?.finish()
         };
-        let links = (0..plan.streams)
-            .map(connect)
-            .collect::<Result<Vec<_>, LinkError>>();
-        let links = links.map_err(|error| {
+        let links = open_all(plan.streams, connect, LinkError::Network).map_err(|error| {
             Fault::new(
                 Code::Unreachable,
                 format!("cannot open a UDT connection to {server}: {error}"),

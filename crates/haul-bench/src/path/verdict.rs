@@ -149,11 +149,9 @@ fn processors(run: &Run) -> Option<Verdict> {
     };
     let (of_sender, of_receiver) = (busiest(sender), busiest(receiver));
     let by_thread = of_sender.max(of_receiver) >= THREAD_FULL;
-    let full = |end: &End| {
-        end.machine_percent
-            .is_some_and(|percent| percent >= MACHINE_FULL)
-    };
-    let by_machine = full(sender) || full(receiver);
+    let by_machine = [sender, receiver]
+        .iter()
+        .any(|end| is_full(end) && !others_busy(end));
     if !by_thread && !by_machine {
         return None;
     }
@@ -373,6 +371,17 @@ mod tests {
         ] {
             assert_eq!(stage(engine, change), expected);
         }
+    }
+
+    #[test]
+    fn a_machine_that_others_fill_is_not_the_limit_of_an_end() {
+        let mut run = run(Engine::Tcp);
+        run.sender.machine_percent = Some(99.0);
+        run.sender.machine_own_percent = Some(2.0);
+        assert!(others_busy(&run.sender));
+        assert_eq!(judge(&run).stage, Stage::Path);
+        run.sender.machine_own_percent = Some(60.0);
+        assert_eq!(judge(&run).stage, Stage::SenderCpu);
     }
 
     #[test]

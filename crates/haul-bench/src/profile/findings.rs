@@ -10,11 +10,13 @@ use super::steps::{equal_share, residual};
 use crate::path::document::{Document, Finding, Ratio};
 use crate::path::plan::{Engine, Medium, Plan};
 use crate::path::record::{Run, to_f64};
-use crate::path::verdict::Stage;
+use crate::path::verdict::{Stage, Verdict};
 use crate::plan::Connect;
 
 /// A part of the best goodput that is as good.
 const NEARLY: f64 = 0.9;
+/// A part of the best goodput that differs by chance.
+const SAME: f64 = 0.98;
 /// A change over all distances by less than this part is none.
 const HARDLY: f64 = 0.05;
 /// Runs that differ more than this, the deviation by the mean, are not stable.
@@ -45,10 +47,13 @@ pub fn best_goodput(runs: &[Run]) -> f64 {
 }
 
 fn best(runs: &[Run]) -> Option<&Run> {
-    let alone = runs
-        .iter()
-        .filter(|run| run.beside.is_none() && run.plan.engine != Engine::Udp);
-    alone.max_by(|a, b| a.goodput_bps.total_cmp(&b.goodput_bps))
+    alone(runs).max_by(|a, b| a.goodput_bps.total_cmp(&b.goodput_bps))
+}
+
+/// The runs that had the path to themselves, by engines that heed congestion.
+fn alone(runs: &[Run]) -> impl Iterator<Item = &Run> {
+    runs.iter()
+        .filter(|run| run.beside.is_none() && run.plan.engine != Engine::Udp)
 }
 
 /// All findings.
@@ -79,23 +84,38 @@ fn finding(about: &str, text: String, advice: Option<String>) -> Finding {
 
 fn limit(runs: &[Run]) -> Option<Finding> {
     let best = best(runs)?;
-    let plan = &best.plan;
-    let streams = if plan.streams == 1 {
-        "one stream".to_owned()
-    } else {
-        format!("{} streams", plan.streams)
+    // What many streams get more by a hair is chance, and what limits them is not what limits the path.
+    let alike = || alone(runs).filter(|run| run.goodput_bps >= best.goodput_bps * SAME);
+    let plainest = alike().min_by_key(|run| run.plan.streams)?;
+    let who = |run: &Run| {
+        let name = run.plan.engine.name();
+        match run.plan.streams {
+            1 => format!("{name} with one stream"),
+            streams => format!("{name} with {streams} streams"),
+        }
     };
-    let text = format!(
-        "{} at best, by {} with {streams}. The limit is then the {}: {}.",
-        rate(best.goodput_bps),
-        plan.engine.name(),
-        best.verdict.stage.name(),
-        best.verdict.why
-    );
-    let doubts = best.warnings.iter();
-    let doubts: String = doubts.map(|warning| format!(" But {warning}.")).collect();
-    let advice = best.verdict.advice.clone();
-    Some(finding("the limiting stage", text + &doubts, Some(advice)))
+    let mut text = format!("{} at best, by {}", rate(best.goodput_bps), who(best));
+    if who(plainest) != who(best) {
+        let plain = rate(plainest.goodput_bps);
+        text += &format!(", and {plain} by {}", who(plainest));
+    }
+    let Verdict { stage, why, advice } = plainest.verdict.clone();
+    text += &format!(". The limit is then the {}: {why}.", stage.name());
+    let others: Vec<&str> = engines(alike())
+        .into_iter()
+        .filter(|engine| *engine != plainest.plan.engine)
+        .map(Engine::name)
+        .collect();
+    let advice = if stage == Stage::Path && !others.is_empty() {
+        text += &format!(" As much by {}.", others.join(", "));
+        "only a faster path gets more".into()
+    } else {
+        advice
+    };
+    for doubt in &plainest.warnings {
+        text += &format!(" But {doubt}.");
+    }
+    Some(finding("the limiting stage", text, Some(advice)))
 }
 
 fn streams(runs: &[Run]) -> Vec<Finding> {
@@ -560,6 +580,34 @@ pub(crate) mod tests {
             "{}",
             text("connection manager")
         );
+    }
+
+    #[test]
+    fn what_limits_the_path_is_told_by_the_fewest_streams_that_fill_it() {
+        let of = |engine: Engine, streams: u16, bps: f64, stage: Stage| {
+            let mut run = run(engine);
+            (run.plan.streams, run.goodput_bps) = (streams, bps);
+            run.verdict.stage = stage;
+            run
+        };
+        let one = of(Engine::Tcp, 1, 482e6, Stage::Path);
+        let many = of(Engine::Tcp, 20, 483e6, Stage::SenderCpu);
+        let found = limit(&[one.clone(), many.clone()]).unwrap();
+        assert!(
+            found.text.starts_with(
+                "483 Mbit/s at best, by tcp with 20 streams, and 482 Mbit/s by tcp with one stream. The limit is then the path"
+            ),
+            "{}",
+            found.text
+        );
+        let other = of(Engine::Udt, 1, 481e6, Stage::Path);
+        let found = limit(&[one, many.clone(), other]).unwrap();
+        assert!(found.text.ends_with("As much by udt."), "{}", found.text);
+        assert!(found.advice.unwrap().contains("a faster path"));
+        // One that gets less says nothing about what the others run into.
+        let less = of(Engine::Tcp, 1, 240e6, Stage::Window);
+        let found = limit(&[less, many]).unwrap();
+        assert!(found.text.contains("sender CPU"), "{}", found.text);
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! The whole picture of a path: throughput over streams and message sizes, its stability, what other traffic does to it, and
 //! which stage is its limit. What papers call distance, stability and cross-traffic profiles (docs/bench.md).
 //!
-//! It is a list of steps that is made before the first one, so that it is known how long it takes; a step that the time is up
-//! for is left out, and said to be.
+//! It is a list of steps that is made before the first one. A short run tells the round trip and what connecting takes, and so how
+//! many of them there is time for: those that tell the least are left out, and said to be.
 //!
-//! Map: [`Options`] what is asked for · [`mod@steps`] the list · [`run`] the work · [`findings`] what a reader is to take home ·
-//! [`page`] the pictures.
+//! Map: [`Options`] what is asked for · [`mod@steps`] the list · [`schedule`] the time of each · [`run`] the work · [`findings`] what
+//! a reader is to take home · [`page`] the pictures.
 
 pub mod findings;
 pub(crate) mod page;
+pub mod schedule;
 mod steps;
 
 use std::time::{Duration, Instant};
@@ -16,21 +17,19 @@ use std::time::{Duration, Instant};
 use haul::fault::{Code, Fault};
 
 use crate::path::document::Document;
-use crate::path::plan::{Engine, Plan};
+use crate::path::plan::{Engine, PathLimit, Plan};
 use crate::path::record::{Beside, Run};
 use crate::path::{Config, measure};
+use schedule::{ALL_RAMP, Schedule, omitted};
 pub use steps::{Cross, Section, Step, steps};
 
-/// A run takes so much longer than it sends: connecting, and what is on its way at the end.
-const OVERHEAD: Duration = Duration::from_millis(400);
 /// Other traffic begins so much earlier, and ends so much later.
 const LEAD: Duration = Duration::from_millis(500);
-/// So many round trips, and so long at least, say as much as more would.
-const ROUND_TRIPS: f64 = 60.0;
-const ENOUGH: Duration = Duration::from_secs(2);
-/// The shortest run, and the longest.
-const SHORTEST: Duration = Duration::from_millis(800);
-const LONGEST: Duration = Duration::from_secs(10);
+/// A first run, which tells the round trip and what connecting takes, and does not count.
+const PROBE: Duration = Duration::from_millis(600);
+
+/// The least time in which a profile measures anything: a first run, and one that counts, on a path without delay.
+pub const LEAST: Duration = Duration::from_secs(3);
 
 /// What a profile is to have.
 #[derive(Debug, Clone)]
@@ -72,23 +71,28 @@ pub fn run(
     observer: &dyn Observer,
 ) -> Result<(), Fault> {
     let steps = steps(options);
-    let mut schedule = Schedule::new(options.budget, steps.len());
     let begun = Instant::now();
+    let rtt = probe(config, &steps)?;
+    let mut schedule = Schedule::new(options.budget, rtt, begun.elapsed().saturating_sub(PROBE));
+    let (steps, without) = schedule.choose(steps, begun.elapsed());
+    if let Some(why) = without {
+        observer.left_out(&why);
+        document.left_out.push(why);
+    }
     let mut skipped = 0;
     for (index, step) in steps.iter().enumerate() {
         let spent = begun.elapsed();
-        let Some(time) = schedule.time(spent, steps.len() - index) else {
+        let Some(time) = schedule.time(spent, &steps[index..]) else {
             skipped += 1;
             continue;
         };
-        let left = schedule.left(spent, steps.len() - index);
+        let left = schedule.left(spent, &steps[index..]);
         observer.step(index + 1, steps.len(), left, step);
-        let result = take(config, step, time, document);
-        schedule.took(time, begun.elapsed().saturating_sub(spent));
+        let result = take(config, step, (time, rtt), document);
+        schedule.took(step, time, begun.elapsed().saturating_sub(spent));
         match result {
             Ok(run) => {
                 observer.run(&run);
-                schedule.enough(run.path.rtt_min_ms);
                 document.runs.push(run);
             }
             Err(fault) if document.runs.is_empty() => return Err(fault),
@@ -108,91 +112,31 @@ pub fn run(
     Ok(())
 }
 
-/// How long runs send, so that all fit into the budget.
-#[derive(Debug)]
-struct Schedule {
-    budget: Duration,
-    /// No run need send longer.
-    most: Duration,
-    /// What a run takes beyond what it sends, of late.
-    overhead: Duration,
-    /// The part of the next step that there is time for; it is taken once it is whole.
-    credit: f64,
-    /// What the latest run was to send.
-    latest: Duration,
-}
-
-impl Schedule {
-    fn new(budget: Duration, count: usize) -> Self {
-        let count = u32::try_from(count).unwrap_or(u32::MAX).max(1);
-        let mut schedule = Self {
-            budget,
-            most: LONGEST,
-            overhead: OVERHEAD,
-            // The first step is always taken.
-            credit: 1.0,
-            latest: SHORTEST,
-        };
-        schedule.latest = schedule.share(budget / count);
-        schedule
-    }
-
-    /// How long the next of `remaining` steps is to send; none where there is no time for it. Where not all fit even if they are
-    /// short, some of every part are left out rather than the last parts.
-    fn time(&mut self, spent: Duration, remaining: usize) -> Option<Duration> {
-        let left = self.budget.saturating_sub(spent);
-        let shortest = SHORTEST + self.overhead;
-        if left < shortest && !spent.is_zero() {
-            return None;
-        }
-        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX).max(1);
-        let fit = left.as_secs_f64() / (shortest.as_secs_f64() * f64::from(remaining));
-        self.credit += fit.min(1.0);
-        if self.credit < 1.0 {
-            return None;
-        }
-        self.credit = (self.credit - 1.0).min(1.0);
-        self.latest = self.share(left / remaining);
-        Some(self.latest)
-    }
-
-    fn share(&self, each: Duration) -> Duration {
-        let sends = each.mul_f64(0.97).saturating_sub(self.overhead);
-        sends.min(self.most).max(SHORTEST)
-    }
-
-    /// What the rest takes, about.
-    fn left(&self, spent: Duration, remaining: usize) -> Duration {
-        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
-        let all = (self.latest + self.overhead).saturating_mul(remaining);
-        all.min(self.budget.saturating_sub(spent))
-    }
-
-    /// A step that was to send for `time` took so long.
-    fn took(&mut self, time: Duration, all: Duration) {
-        self.overhead = (self.overhead * 3 + all.saturating_sub(time)) / 4;
-    }
-
-    /// The round trip is known.
-    fn enough(&mut self, rtt_ms: Option<f64>) {
-        self.most = self.most.min(enough(rtt_ms));
-    }
-}
-
-/// How long a run on a path of this round trip need send.
-fn enough(rtt_ms: Option<f64>) -> Duration {
-    let needed = rtt_ms.and_then(|ms| Duration::try_from_secs_f64(ms * ROUND_TRIPS / 1e3).ok());
-    needed.map_or(LONGEST, |needed| needed.max(ENOUGH))
+/// The round trip, as the engine of the first step that can tell sees it.
+fn probe(config: &Config<'_>, steps: &[Step]) -> Result<Option<Duration>, Fault> {
+    let engines = steps.iter().map(|step| step.plan.engine);
+    let Some(engine) = { engines }.find(|engine| matches!(engine, Engine::Tcp | Engine::Udt))
+    else {
+        return Ok(None);
+    };
+    let plan = Plan {
+        limit: PathLimit::TimeMs(milliseconds(PROBE)),
+        interval_ms: 100,
+        ..Plan::new(engine)
+    };
+    let found = measure(config, &plan, &|_| {})?;
+    let ms = found.run.path.rtt_min_ms;
+    Ok(ms.and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok()))
 }
 
 /// Takes a step.
 fn take(
     config: &Config<'_>,
     step: &Step,
-    time: Duration,
+    (time, rtt): (Duration, Option<Duration>),
     document: &mut Document,
 ) -> Result<Run, Fault> {
-    let plan = timed(&step.plan, time);
+    let plan = timed(&step.plan, time, rtt);
     let (found, beside) = match &step.cross {
         None => (measure(config, &plan, &|_| {})?, None),
         Some(cross) => {
@@ -212,23 +156,33 @@ fn take(
     run.setting = step.plan.engine.name().into();
     run.repetition = step.repetition;
     run.beside = beside;
+    if plan.engine.verbs().is_none() && rtt.is_some_and(|rtt| time < rtt * ALL_RAMP) {
+        let text =
+            format!("of fewer than {ALL_RAMP} round trips: a ramp, not what the path carries");
+        run.warnings.push(text);
+    }
     Ok(run)
 }
 
-/// The plan for so long, without its first quarter.
-fn timed(plan: &Plan, time: Duration) -> Plan {
-    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+/// The plan for so long, without its ramp.
+fn timed(plan: &Plan, time: Duration, rtt: Option<Duration>) -> Plan {
+    // What arrives is counted by tenths of a second.
+    let tenths = |time: Duration| milliseconds(time) / 100 * 100;
     let omit = if plan.engine.verbs().is_some() {
         0
     } else {
-        ms(time / 4) / 100 * 100
+        tenths(omitted(time, rtt))
     };
     Plan {
-        limit: crate::path::plan::PathLimit::TimeMs(ms(time)),
+        limit: PathLimit::TimeMs(tenths(time)),
         omit_ms: omit,
         interval_ms: 200,
         ..plan.clone()
     }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Measures while other traffic goes.
@@ -287,63 +241,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_path_takes_less_time_than_a_long_one() {
-        assert_eq!(enough(Some(0.1)), ENOUGH);
-        assert_eq!(enough(Some(100.0)), Duration::from_secs(6));
-        assert_eq!(enough(None), LONGEST);
-    }
-
-    #[test]
-    fn where_not_all_fit_some_of_every_part_are_left_out() {
-        let mut schedule = Schedule::new(Duration::from_secs(60), 100);
-        let (mut spent, mut taken) = (Duration::ZERO, Vec::new());
-        for index in 0..100 {
-            if let Some(time) = schedule.time(spent, 100 - index) {
-                spent += time + OVERHEAD;
-                schedule.took(time, time + OVERHEAD);
-                taken.push(index);
-            }
-        }
-        assert!(spent <= Duration::from_secs(60), "{spent:?}");
-        assert!((45..=50).contains(&taken.len()), "{taken:?}");
-        assert!(
-            taken.iter().filter(|index| **index >= 50).count() > 20,
-            "{taken:?}"
-        );
-    }
-
-    #[test]
-    fn a_default_profile_fits_its_budget() {
+    fn every_step_is_a_plan_that_makes_sense() {
         for full in [false, true] {
             let options = Options {
-                sections: Section::ALL.to_vec(),
-                engines: vec![Engine::Tcp, Engine::Udt],
-                budget: Duration::from_secs(600),
-                repetitions: 10,
-                source_file: false,
-                sink_file: false,
                 full,
+                ..steps::tests::options()
             };
-            let steps = steps(&options);
-            let mut schedule = Schedule::new(options.budget, steps.len());
-            let mut spent = Duration::ZERO;
-            for index in 0..steps.len() {
-                let time = schedule.time(spent, steps.len() - index).unwrap();
-                assert!(time >= SHORTEST, "{time:?}");
-                // On a path of 100 ms.
-                let all = time + Duration::from_millis(1500);
-                schedule.took(time, all);
-                spent += all;
-            }
-            assert!(spent <= options.budget, "{spent:?}");
-            let time = Duration::from_secs(2);
-            for step in &steps {
-                assert_eq!(
-                    timed(&step.plan, time).validate(),
-                    Ok(()),
-                    "{}",
-                    step.words()
-                );
+            for rtt in [0, 1, 100, 300].map(Duration::from_millis) {
+                for step in &steps(&options) {
+                    let plan = timed(&step.plan, schedule::SHORTEST, Some(rtt));
+                    assert_eq!(plan.validate(), Ok(()), "{}", step.words());
+                }
             }
         }
     }

@@ -167,56 +167,62 @@ fn reference(name: &str, points: Vec<Point>) -> Series {
     }
 }
 
-fn by_streams(page: &mut Page, document: &Document) {
-    let runs = || section(&document.runs, Section::Streams);
+/// A line for each engine, over what one section varies.
+fn by_engine(
+    page: &mut Page,
+    document: &Document,
+    which: Section,
+    (title, chart): (&str, &str),
+    axes: (Dimension, Dimension),
+    at: fn(&Run) -> f64,
+) -> bool {
+    let runs = || section(&document.runs, which);
     if runs().next().is_none() {
-        return;
+        return false;
     }
-    page.section("Parallel streams");
+    page.section(title);
     let series = engines(runs()).into_iter().map(|engine| {
         let of_engine = runs().filter(|run| run.plan.engine == engine);
-        line(
-            engine.name(),
-            points(of_engine, |run| run.plan.streams.into()),
-        )
+        line(engine.name(), points(of_engine, at))
     });
     let chart = Lines {
-        title: "Goodput by number of streams".into(),
-        x: Dimension::linear("streams", Kind::Number),
-        y: Dimension::linear("", Kind::Rate),
+        title: chart.into(),
+        x: axes.0,
+        y: axes.1,
         series: series.collect(),
     };
     page.picture(&chart.svg());
+    true
+}
+
+fn by_streams(page: &mut Page, document: &Document) {
+    let axes = (
+        Dimension::linear("streams", Kind::Number),
+        Dimension::linear("", Kind::Rate),
+    );
+    let titles = ("Parallel streams", "Goodput by number of streams");
+    by_engine(page, document, Section::Streams, titles, axes, |run| {
+        run.plan.streams.into()
+    });
 }
 
 fn by_message(page: &mut Page, document: &Document) {
-    let runs = || section(&document.runs, Section::Messages);
-    if runs().next().is_none() {
-        return;
-    }
-    page.section("Message size");
-    let series = engines(runs()).into_iter().map(|engine| {
-        let of_engine = runs().filter(|run| run.plan.engine == engine);
-        line(
-            engine.name(),
-            points(of_engine, |run| run.plan.message.into()),
-        )
-    });
-    let chart = Lines {
-        title: "Goodput by message size, one stream".into(),
-        x: Dimension {
-            name: "bytes of a message".into(),
-            scale: Scale::PowersOfTwo,
-            kind: Kind::Bytes,
-        },
-        y: Dimension {
-            name: String::new(),
-            scale: Scale::PowersOfTen,
-            kind: Kind::Rate,
-        },
-        series: series.collect(),
+    let powers = |name: &str, scale, kind| Dimension {
+        name: name.into(),
+        scale,
+        kind,
     };
-    page.picture(&chart.svg());
+    let axes = (
+        powers("bytes of a message", Scale::PowersOfTwo, Kind::Bytes),
+        powers("", Scale::PowersOfTen, Kind::Rate),
+    );
+    let titles = ("Message size", "Goodput by message size, one stream");
+    let at = |run: &Run| run.plan.message.into();
+    if by_engine(page, document, Section::Messages, titles, axes, at) {
+        page.note(
+            "TCP without its ramp; RDMA from its first message to the answer behind its last, so its ramp and a round trip are in the figure.",
+        );
+    }
 }
 
 /// Places on an axis of a heat map: where a run lies, and what a place is called.
@@ -518,7 +524,7 @@ fn cross(page: &mut Page, document: &Document) {
     );
     page.note(
         "Beside datagrams, what they leave of the best goodput would be fair; beside flows that heed congestion, an equal share of it \
-         for each.",
+         for each. The others' goodput is over all their time, which begins before and ends after the flow's.",
     );
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use haul_report::axis::{bytes, rate};
 
-use super::Options;
+use super::{LEAD, Options};
 use crate::path::plan::{Engine, Medium, PathLimit, Plan};
 use crate::plan::SIZE_MAX;
 
@@ -61,6 +61,19 @@ pub struct Step {
     pub cross: Option<Cross>,
     /// Which repetition, from 0.
     pub repetition: u32,
+    /// Where not all of a profile fits its time, what has a higher rank is left out first.
+    pub rank: u8,
+}
+
+/// What is left out last, in part, and then in this order, last first.
+mod rank {
+    pub(super) const FIRST: u8 = 0;
+    pub(super) const SECOND: u8 = 1;
+    pub(super) const THIRD: u8 = 2;
+    /// Both streams and message sizes: each by itself says most of it.
+    pub(super) const GRID: u8 = 3;
+    /// What only a full profile has.
+    pub(super) const FULL: u8 = 4;
 }
 
 impl Step {
@@ -70,7 +83,24 @@ impl Step {
             plan,
             cross: None,
             repetition: 0,
+            rank: rank::FIRST,
         }
+    }
+
+    fn ranked(self, rank: u8) -> Self {
+        Self { rank, ..self }
+    }
+
+    /// How many times it takes what making a run takes, and how much longer: of queue pairs to connect, to warm up and to flush, of
+    /// other traffic to begin and to end.
+    pub(super) fn overheads(&self) -> (u32, Duration) {
+        let verbs = self.plan.engine.verbs().is_some();
+        let lead = if self.cross.is_some() {
+            2 * LEAD
+        } else {
+            Duration::ZERO
+        };
+        (1 + u32::from(verbs) + u32::from(self.cross.is_some()), lead)
     }
 
     /// In few words.
@@ -184,9 +214,15 @@ pub fn steps(options: &Options) -> Vec<Step> {
     if wanted(Section::Stability) {
         // In turns, so that what changes slowly changes all alike.
         for repetition in 0..options.repetitions {
+            let rank = match repetition {
+                0..4 => rank::FIRST,
+                4..6 => rank::SECOND,
+                6..10 => rank::THIRD,
+                _ => rank::FULL,
+            };
             steps.extend(options.engines.iter().map(|engine| Step {
                 repetition,
-                ..Step::new(Section::Stability, Plan::new(*engine))
+                ..Step::new(Section::Stability, Plan::new(*engine)).ranked(rank)
             }));
         }
     }
@@ -209,7 +245,12 @@ fn by_streams(options: &Options) -> Vec<Step> {
             streams,
             ..Plan::new(*engine)
         };
-        Step::new(Section::Streams, plan)
+        Step::new(Section::Streams, plan).ranked(match streams {
+            1 | 4 | 16 => rank::FIRST,
+            2 | 8 => rank::SECOND,
+            _ if some.contains(&streams) => rank::THIRD,
+            _ => rank::FULL,
+        })
     };
     engines
         .flat_map(|engine| counts.iter().map(move |streams| step(engine, *streams)))
@@ -234,7 +275,12 @@ fn by_message(options: &Options) -> Vec<Step> {
             memory: u64::from(message).max(512 << 10),
             ..Plan::new(engine)
         };
-        Step::new(Section::Messages, plan)
+        Step::new(Section::Messages, plan).ranked(match message.ilog2() {
+            6 | 12 | 18 => rank::FIRST,
+            9 | 15 | 21 => rank::SECOND,
+            0 | 3 | 23 => rank::THIRD,
+            _ => rank::FULL,
+        })
     };
     let engines = [Engine::Tcp, Engine::IwarpTcp, Engine::IwarpUdt];
     engines
@@ -256,7 +302,7 @@ fn grid(options: &Options) -> Vec<Step> {
             memory: 1 << power.max(19),
             ..Plan::new(Engine::Tcp)
         };
-        Step::new(Section::Grid, plan)
+        Step::new(Section::Grid, plan).ranked(rank::GRID)
     };
     let rows = messages.iter();
     rows.flat_map(|power| streams.iter().map(move |streams| step(*streams, *power)))
@@ -293,7 +339,12 @@ fn cross(options: &Options) -> Vec<Step> {
     let alone = |engine: Engine| Step::new(Section::Cross, Plan::new(engine));
     let step = |engine: Engine, level: Cross| Step {
         cross: Some(level),
-        ..alone(engine)
+        ..alone(engine).ranked(match level {
+            Cross::Udp(0.5) | Cross::Tcp(1 | 8) => rank::FIRST,
+            Cross::Udp(0.25 | 0.75) | Cross::Tcp(32) => rank::SECOND,
+            Cross::Rdma => rank::THIRD,
+            _ => rank::FULL,
+        })
     };
     // What the path carries is known first.
     let engines = || options.engines.iter();
@@ -340,4 +391,38 @@ pub(crate) fn equal_share(capacity: f64, flows: f64) -> f64 {
 /// What heedless datagrams leave.
 pub(crate) fn residual(capacity: f64, offered: f64) -> f64 {
     (capacity - offered).max(0.0)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// What a profile has that nobody asks more of.
+    pub(in crate::profile) fn options() -> Options {
+        Options {
+            sections: Section::ALL.to_vec(),
+            engines: vec![Engine::Tcp, Engine::Udt],
+            budget: Duration::from_secs(600),
+            repetitions: 10,
+            source_file: false,
+            sink_file: false,
+            full: false,
+        }
+    }
+
+    #[test]
+    fn the_first_ranks_have_something_of_every_part() {
+        let first = |step: &&Step| step.rank == rank::FIRST;
+        let all = steps(&options());
+        for section in [
+            Section::Streams,
+            Section::Messages,
+            Section::Stability,
+            Section::Cross,
+        ] {
+            let of = all.iter().filter(|step| step.section == section);
+            assert!(of.filter(first).count() >= 6, "{section:?}");
+        }
+        assert!(all.iter().all(|step| step.rank < rank::FULL));
+    }
 }

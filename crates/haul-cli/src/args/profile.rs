@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args as ClapArgs, Command, FromArgMatches, ValueEnum};
 use haul_bench::plan::DEPTH_MAX;
 
 use super::Output;
@@ -14,6 +15,9 @@ use crate::quantity::{duration, rate};
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Profile {
+    // First: those that follow take their values away.
+    #[command(flatten)]
+    given: Given,
     /// A host where 'haul bench serve' runs: HOST, HOST:PORT or [ADDRESS]:PORT
     #[arg(required_unless_present_any = ["scenario", "emulate"], conflicts_with_all = ["scenario", "emulate"])]
     pub(crate) host: Option<String>,
@@ -59,6 +63,74 @@ pub(crate) struct Profile {
     pub(crate) inside: bool,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+/// The options that were given: the others have their defaults.
+#[derive(Debug, Default)]
+pub(crate) struct Given(Vec<String>);
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let ids = matches.ids().map(clap::Id::as_str);
+        let given = ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine));
+        Ok(Self(given.map(str::to_owned).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl ClapArgs for Given {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl Profile {
+    /// An option that was given though it has no meaning for what is profiled, and what to do about it.
+    pub(crate) fn misplaced(&self) -> Option<(String, &'static str)> {
+        let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let mut refused: Vec<(Vec<String>, &str)> = Vec::new();
+        if self.emulate {
+            let hint = "leave it out: --distances, --streams, --losses and --sweep say what is measured over emulated paths";
+            refused.push((own(&["only", "full", "repetitions"]), hint));
+        } else {
+            let hint = "it is about paths that this machine emulates: leave it out, or give --emulate in place of a host or scenario";
+            refused.push((options_of::<Emulated>(), hint));
+        }
+        if self.host.is_none() {
+            let hint = "leave it out: the server of an emulated path starts by itself, and has no files or devices";
+            refused.push((options_of::<ServerArgs>(), hint));
+            refused.push((own(&["sink"]), hint));
+        }
+        if !self.emulated.sweep.is_empty() {
+            let hint = "leave it out, or sweep that too: --sweep loss is over --losses, --sweep reorder over --reorders, both with one stream";
+            refused.push((own(&["streams"]), hint));
+            if !self.emulated.sweep.contains(&Sweep::Loss) {
+                refused.push((own(&["losses"]), hint));
+            }
+            if !self.emulated.sweep.contains(&Sweep::Reorder) {
+                refused.push((own(&["reorders", "reorder_delay"]), hint));
+            }
+        }
+        refused.into_iter().find_map(|(names, hint)| {
+            let name = names.into_iter().find(|name| self.given.0.contains(name))?;
+            Some((format!("--{}", name.replace('_', "-")), hint))
+        })
+    }
+}
+
+/// The options of a part of a command line.
+fn options_of<T: ClapArgs>() -> Vec<String> {
+    let command = T::augment_args(Command::new(""));
+    let options = command.get_arguments();
+    options.map(|option| option.get_id().to_string()).collect()
 }
 
 /// The paths of `--emulate`.

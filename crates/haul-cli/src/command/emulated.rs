@@ -10,6 +10,7 @@ use haul::fault::{Code, Fault};
 use haul_bench::path::document::Document;
 use haul_bench::path::record::{Beside, Run};
 use haul_bench::profile::findings;
+use haul_bench::profile::schedule::omitted;
 use haul_lab::{Lab, Scenario};
 use haul_report::axis::{bytes, number, rate};
 
@@ -24,6 +25,8 @@ const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(12);
 /// Making a lab and connecting takes about so long.
 const OVERHEAD: Duration = Duration::from_millis(1500);
+/// The least time in which anything is measured.
+pub(super) const LEAST: Duration = SHORTEST.saturating_add(OVERHEAD);
 
 /// A whole profile of one scenario.
 pub(super) fn scenario(args: &Profile, which: &str, document: &mut Document) -> Result<(), Fault> {
@@ -171,7 +174,7 @@ pub(super) fn sweep(
     let (begun, mut skipped) = (Instant::now(), 0);
     for (index, cell) in cells.iter().enumerate() {
         let left = cost(&cells[index..]).min(args.max_time.saturating_sub(begun.elapsed()));
-        if begun.elapsed() + cell.time(most) + OVERHEAD > args.max_time {
+        if index > 0 && begun.elapsed() + cell.time(most) + OVERHEAD > args.max_time {
             skipped += 1;
             continue;
         }
@@ -299,7 +302,11 @@ fn measure(args: &Profile, cell: &Cell, time: Duration) -> Result<Run, Fault> {
         cell.engine,
         Engine::IwarpTcp | Engine::IwarpUdt | Engine::Ud | Engine::Rd
     );
-    let omit = if verbs { Duration::ZERO } else { time / 4 };
+    let omit = if verbs {
+        Duration::ZERO
+    } else {
+        omitted(time, Some(cell.rtt))
+    };
     let mut words: Vec<OsString> = [
         "bench",
         "run",

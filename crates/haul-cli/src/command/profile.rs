@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use haul::fault::Fault;
+use haul::fault::{Code, Fault};
 use haul_bench::path::document::{Document, Kind};
 use haul_bench::path::record::Run;
 use haul_bench::path::show;
-use haul_bench::profile::{Observer, Options, Section, Step};
+use haul_bench::profile::{LEAST, Observer, Options, Section, Step, steps};
 use haul_report::axis::rate;
 use serde_json::json;
 
@@ -35,6 +35,7 @@ pub(crate) fn run(args: &Profile) -> ExitCode {
 }
 
 fn profile(args: &Profile, output: &PathOutput) -> Result<Document, Fault> {
+    check(args)?;
     if !args.inside {
         make_directory(&args.out)?;
     }
@@ -53,6 +54,28 @@ fn profile(args: &Profile, output: &PathOutput) -> Result<Document, Fault> {
         write_report(&args.out, &document, output)?;
     }
     Ok(document)
+}
+
+/// Whether there is something to measure, and time for some of it.
+fn check(args: &Profile) -> Result<(), Fault> {
+    if let Some((option, hint)) = args.misplaced() {
+        let text = format!("{option} says nothing about this profile");
+        return Err(Fault::new(Code::Usage, text).hint(hint));
+    }
+    if !args.emulate && steps(&options(args)).is_empty() {
+        let text = "there is nothing to measure: disks are, if --source-file or --sink says that there are some";
+        return Err(Fault::new(Code::Usage, text));
+    }
+    let least = if args.emulate { emulated::LEAST } else { LEAST };
+    if args.max_time < least {
+        let text = "--max-time is too short for a single run";
+        let hint = format!(
+            "give it {}s at least; what there is no time for is left out",
+            least.as_millis().div_ceil(1000)
+        );
+        return Err(Fault::new(Code::Usage, text).hint(hint));
+    }
+    Ok(())
 }
 
 fn options(args: &Profile) -> Options {

@@ -309,6 +309,42 @@ fn a_profile_ends_in_its_time_and_names_the_limit() {
 }
 
 #[test]
+fn a_profile_refuses_what_would_have_no_effect_and_writes_nothing() {
+    let place = Place::new();
+    let out = place.client("profile");
+    for (flags, said) in [
+        ("host --sweep loss", "--emulate in place of a host"),
+        ("host --rate 1Gbit", "--rate says nothing"),
+        ("--scenario wan-100ms --losses 1%", "--losses says nothing"),
+        ("--scenario wan-100ms --port 4000", "starts by itself"),
+        ("--scenario wan-100ms --sink", "--sink says nothing"),
+        ("--emulate --only streams", "--distances, --streams"),
+        ("--emulate --full", "--full says nothing"),
+        ("--emulate --repetitions 3", "--repetitions says nothing"),
+        ("--emulate --connect-timeout 1s", "--connect-timeout says"),
+        ("--emulate --sweep loss --streams 4", "with one stream"),
+        (
+            "--emulate --sweep loss --reorder-delay 1ms",
+            "--reorder-delay says",
+        ),
+        (
+            "--emulate --sweep reorder --losses 1%",
+            "--losses says nothing",
+        ),
+        ("host --only stages", "nothing to measure"),
+        ("host --max-time 2s", "give it 3s at least"),
+        ("--emulate --max-time 2s", "give it 4s at least"),
+    ] {
+        let words = flags.split_whitespace();
+        let args = ["profile", "--out", out.to_str().unwrap()];
+        let ended = haul(args.into_iter().chain(words));
+        assert_eq!(ended.code, Some(2), "{flags}: {}", ended.stderr);
+        assert!(ended.stderr.contains(said), "{flags}: {}", ended.stderr);
+        assert!(!out.exists(), "{flags}");
+    }
+}
+
+#[test]
 fn the_doctor_says_what_is_wrong_and_how_to_mend_it() {
     let ended = haul(["doctor", "--json"]);
     let json = ended.json();
