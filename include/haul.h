@@ -494,7 +494,7 @@ typedef struct haul_qp_init {
   const haul_cq *recv_cq; /* where receives complete; may be the same */
   const haul_srq *srq;    /* where receives come from, or NULL */
   const haul_datagram_init *datagram; /* for UD and RD, or NULL: the defaults; read during the call only */
-  uint64_t max_rate_bps;  /* RC: bits per second on the wire, headers from IP up counted, at most; 0: no limit */
+  uint64_t max_rate_bps;  /* RC, RD: bits per second on the wire, headers from IP up counted, at most; 0: no limit */
   uint64_t max_burst;     /* no more leaves over any time than the rate brings and so many bytes; 0: as it suits the device */
 } haul_qp_init;
 /* A reliable connection with 128 work requests of one piece each way. */

@@ -17,12 +17,12 @@ use crate::plan::Plan;
 use crate::report::{DeviceInfo, Memory, Spent};
 
 /// Both ends must speak the same.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// What the first message says that it is.
 pub(crate) const PROTOCOL: &str = "haul-bench-rdma";
 /// The same of a client that measures the path, and its version.
 pub(crate) const PATH_PROTOCOL: &str = "haul-bench";
-pub(crate) const PATH_VERSION: u32 = 1;
+pub(crate) const PATH_VERSION: u32 = 2;
 /// The longest message of a stranger, bytes.
 const GREETING_MAX: usize = 64 << 10;
 /// The longest message, bytes: the endpoints of all queue pairs.

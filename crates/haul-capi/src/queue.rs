@@ -82,6 +82,9 @@ pub unsafe extern "C" fn haul_qp_create(
         let srq = unsafe { init.srq.as_ref() };
         // SAFETY: the caller's structure, or NULL.
         let datagram = unsafe { datagram_init(init.datagram)? };
+        if init.max_rate_bps == 0 && init.max_burst != 0 {
+            return Err(Error::Argument("max_burst without max_rate_bps"));
+        }
         let init = QpInit {
             qp_type: qp_type(init.r#type)?,
             send_cq: &send_cq.cq,

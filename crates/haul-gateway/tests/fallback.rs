@@ -84,6 +84,9 @@ fn a_kind_that_nobody_answers_gives_its_turn_to_the_next_and_a_small_request_doe
                 let (near, lines) = entry_gateway(&hop, echo_server(), &route);
                 let sent = pattern(1 << 10, 1);
                 assert!(exchange(connect(near.door_addrs()[0]), sent.clone()) == sent);
+                // More than goes with announcements at a time.
+                let sent = pattern(60 << 10, 2);
+                assert!(exchange(connect(near.door_addrs()[0]), sent.clone()) == sent);
                 assert!(!lines.contain("no data channel"), "{:?}", lines.all());
                 // iWARP has patience of its own.
                 let said = ["nobody has answered", "the peer did not answer in time"]

@@ -241,12 +241,21 @@ impl Stream {
         SockRef::from(&self.0).set_tcp_notsent_lowat(octets)
     }
 
-    /// Has the kernel send no faster than this, octets per second (`SO_MAX_PACING_RATE`).
+    /// Has the kernel send no faster than this, octets per second, headers from IP up counted (`SO_MAX_PACING_RATE`, which counts
+    /// payload). Before it is connected, segments are taken for short.
     ///
     /// # Errors
     /// That of `setsockopt(2)`.
     pub fn limit_rate(&self, octets_per_second: u64) -> io::Result<()> {
-        crate::tcp::set_max_pacing_rate(&self.0, octets_per_second)
+        // IPv6, TCP and its timestamps; of IPv4 less.
+        const HEADERS: u64 = 72;
+        const SEGMENT_MIN: u64 = 1_200;
+        let segment = u64::from(self.segment_len()?).max(SEGMENT_MIN);
+        let payload =
+            u128::from(octets_per_second) * u128::from(segment) / u128::from(segment + HEADERS);
+        // To the kernel 0 is no limit.
+        let payload = u64::try_from(payload).unwrap_or(u64::MAX).max(1);
+        crate::tcp::set_max_pacing_rate(&self.0, payload)
     }
 
     /// Asks the kernel for buffers of this size; as much as the system allows, and nothing is an error.

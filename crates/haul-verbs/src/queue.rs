@@ -95,7 +95,7 @@ pub struct QpInit<'a> {
     /// transport. Costs iWARP a round trip per signalled request that is waited for: a zero-length Read goes behind it, and
     /// takes a place of ORD. Other transports have this always.
     pub remote_placement: bool,
-    /// How fast a reliable connection sends at most; a device without [`DeviceCaps::RATE_LIMIT`](crate::DeviceCaps::RATE_LIMIT)
+    /// How fast it sends at most (RC, RD; of UD see [`DatagramInit::max_rate`]); a device without [`DeviceCaps::RATE_LIMIT`](crate::DeviceCaps::RATE_LIMIT)
     /// refuses it.
     pub rate_limit: Option<RateLimit>,
     /// What only datagram services need.
@@ -125,8 +125,8 @@ impl<'a> QpInit<'a> {
 pub struct RateLimit {
     /// Bits per second on the wire, with the headers from IP up; more than none.
     pub bits_per_second: u64,
-    /// Over any time no more leaves than the rate brings and so many octets, for a policer on the way; none: as it suits the
-    /// device. Where the kernel sends (TCP) the burst is the kernel's.
+    /// Over any time no more data leaves than the rate brings and so many octets, and a packet, for a policer on the way; none: as it
+    /// suits the device. Acknowledgements are not counted. Where the kernel sends (TCP) the burst is the kernel's.
     pub max_burst_bytes: Option<u64>,
 }
 

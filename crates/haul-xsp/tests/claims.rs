@@ -96,6 +96,15 @@ fn a_resumption_that_the_network_held_back_disturbs_nobody() {
 }
 
 #[test]
+fn a_session_that_nobody_has_accepted_is_not_resumed() {
+    let mut session = heard(Pdu::SessOpen(opening(1, 1)));
+    assert_eq!(session.state(), State::Opening);
+    assert_eq!(resume(&mut session, 1, 1), Err(Misuse::NotOpen));
+    assert_eq!(session.state(), State::Opening);
+    session.accept_session(NOW, None, Some(TICKET)).unwrap();
+}
+
+#[test]
 fn a_gateway_of_an_older_way_cannot_have_the_session_back() {
     let mut session = terminus();
     come_anew(&mut session, 2).unwrap();

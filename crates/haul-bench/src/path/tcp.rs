@@ -341,7 +341,11 @@ fn send(
             },
             (None, None) => return Err(io::ErrorKind::InvalidInput.into()),
         };
+        let is_sent = done.is_ok();
         forgive(budget, done)?;
+        if !is_sent {
+            break;
+        }
         sent += len;
         at = (at + len) % source.round;
     }

@@ -17,6 +17,8 @@ use crate::tls::{self, TlsError};
 const REGIONS_MIN: u16 = 3;
 /// Least octets of a region: below, slabs cost more than they carry.
 const REGION_BYTES_MIN: u64 = 1 << 20;
+/// What a stream sends at least at a time.
+const PACKET_BYTES: u64 = 1_500;
 /// Most octets of a name (part B3 of the protocol's limits).
 const NAME_MAX: usize = 255;
 
@@ -487,6 +489,20 @@ impl Check<'_> {
                 place("burst"),
                 "nothing could be sent",
                 "leave it out unless there is a policer",
+            );
+        }
+        let least = u64::from(route.streams) * 2 * PACKET_BYTES;
+        if route
+            .burst
+            .is_some_and(|burst| (1..least).contains(&burst.0))
+        {
+            self.warn(
+                place("burst"),
+                format!(
+                    "its {} streams send a packet at a time, together more than half of it",
+                    route.streams
+                ),
+                "fewer streams",
             );
         }
         if route.streams == 0 {

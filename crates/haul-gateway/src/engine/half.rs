@@ -62,6 +62,8 @@ pub(crate) struct Half {
     verifies: bool,
     /// What it may send, if that is not all that there is.
     pub(crate) meter: Option<Meter>,
+    /// The producer is held because what is due needs a data channel.
+    awaits_channel: bool,
     news: Vec<News>,
     input: Vec<u8>,
     /// Octets of `input` that the session has not taken.
@@ -98,6 +100,7 @@ impl Half {
             grants: BTreeMap::new(),
             verifies,
             meter: None,
+            awaits_channel: false,
             news: Vec::new(),
             input,
             left: 0..0,
@@ -213,6 +216,10 @@ impl Half {
             closed.iter().for_each(|at| drop(self.grants.remove(at)));
             progress = true;
         }
+        if std::mem::take(&mut self.awaits_channel) {
+            // A channel may be there, or room in the announcements.
+            session.producer().release();
+        }
         if self
             .fabric
             .as_ref()
@@ -254,9 +261,10 @@ impl Half {
             self.announce(session, foreign, seq)?;
             progress = true;
         }
-        if session.producer().is_due(now) {
-            // The rest waits for a channel, and that is told when it comes.
-            session.producer().hold(now.after(NO_CHANNEL_NS));
+        let producer = session.producer();
+        if producer.is_due(now) && !producer.is_held() {
+            producer.hold(now.after(NO_CHANNEL_NS));
+            self.awaits_channel = true;
         }
         Ok(progress)
     }

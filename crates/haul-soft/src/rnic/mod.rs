@@ -160,6 +160,7 @@ fn attributes(transport: Transport) -> DeviceAttributes {
         | DeviceCaps::ENDPOINTS;
     let datagrams = DeviceCaps::UD
         | DeviceCaps::RD
+        | DeviceCaps::RATE_LIMIT
         | DeviceCaps::WRITE_RECORD
         | DeviceCaps::WRITE_WITH_IMM
         | DeviceCaps::ATOMIC

@@ -84,8 +84,10 @@ pub(super) fn shape(pd: &Pd, init: &QpInit<'_>) -> Result<(Shape, Option<Shared>
         Some(limit) if limit.bits_per_second == 0 => {
             return Err(Error::Invalid("nothing is sent at a rate of 0"));
         }
-        Some(_) if init.qp_type != QpType::Rc => {
-            return Err(Error::Unsupported("a limit of the rate of datagrams"));
+        Some(_) if init.qp_type == QpType::Ud => {
+            return Err(Error::Unsupported(
+                "a limit of unreliable datagrams on the wire: max_rate is of payload",
+            ));
         }
         _ => {}
     }

@@ -372,6 +372,11 @@ impl Producer {
         self.held = Some(until);
     }
 
+    /// What was held may go.
+    pub fn release(&mut self) {
+        self.held = None;
+    }
+
     /// Whether something is due and held.
     #[must_use]
     pub const fn is_held(&self) -> bool {
@@ -429,6 +434,7 @@ impl Producer {
     /// As [`Self::poll_sealed`] while there is no data channel: slabs that need none, because they have their octets inline or have
     /// none, up to the first that does need one. Nothing is packed here but what fits.
     pub fn poll_keyless(&mut self, now: Time) -> Option<SlabSeq> {
+        self.held = self.held.filter(|until| *until > now);
         while let Some(seq) = self.to_seal.front().copied() {
             let sealed = self
                 .slab(seq)

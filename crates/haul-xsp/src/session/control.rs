@@ -511,7 +511,9 @@ impl Session {
     }
 
     fn take_over(&mut self, now: Time, fresh: &mut Self, claim: Claim) -> Result<(), Misuse> {
-        if self.state == State::Closed || self.is_opener {
+        // One that nobody has accepted yet is not to be taken: its ticket is what the peer has said.
+        let is_there = !matches!(self.state, State::Closed | State::Greeting | State::Opening);
+        if !is_there || self.is_opener {
             return Err(Misuse::NotOpen);
         }
         // The old control connection may not be known to be gone yet.

@@ -224,6 +224,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "rate = '2.5Gb/s'",
+        "burst = '16KiB'\nstreams = 16",
+        "line 23: warning: [[route]] 1: burst: its 16 streams send a packet at a time",
+    ),
+    (
+        "rate = '2.5Gb/s'",
         "streams = 0",
         "line 23: error: [[route]] 1: streams: ",
     ),

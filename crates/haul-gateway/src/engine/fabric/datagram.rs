@@ -73,7 +73,6 @@ impl Datagram {
     }
 
     fn qp(&self) -> Result<Qp, Error> {
-        let limit = self.wanted.lane_limit();
         self.work.pd.create_qp(&QpInit {
             qp_type: QpType::Rd,
             capacity: QpCapacity {
@@ -81,8 +80,8 @@ impl Datagram {
                 max_recv_wr: RECEIVES,
                 ..QpCapacity::default()
             },
+            rate_limit: self.wanted.lane_limit(),
             datagram: DatagramInit {
-                max_rate: limit.map(|limit| limit.bits_per_second / 8),
                 window: WINDOW_PACKETS,
                 // Strangers' cookies come as single packets; what they leave out holds nothing.
                 receives_in_order: true,

@@ -14,6 +14,7 @@ use crate::caller::{Call, Refusal};
 use crate::config::ChannelKind;
 use crate::control::Control;
 use crate::house::{Letter, code};
+use crate::log::Level;
 use crate::status::Role;
 
 /// Connections that wait for their session to be open.
@@ -57,7 +58,7 @@ impl Worker {
                 let own = session.filter(|session| session.holds(&request.ticket));
                 match own.map(|session| session.adopt(now, &mut fresh, &request)) {
                     Some(Ok(())) => self.take_control(*control),
-                    _ => turn_back(now, *fresh, *control, NackStatus::UnknownSession),
+                    _ => turn_back(now, *fresh, *control, (NackStatus::UnknownSession, 0)),
                 }
             }
             Letter::Anew {
@@ -65,6 +66,7 @@ impl Worker {
                 control,
                 open,
             } => {
+                let hop_index = open.hop_index;
                 let session = self.body.session(0);
                 let is_newer = session.is_some_and(|session| session.is_superseded_by(&open));
                 match (self.role, self.body.session(0)) {
@@ -77,10 +79,12 @@ impl Worker {
                         if let Body::Two(relay) = &mut self.body {
                             relay.supersede();
                         }
+                        let text = "its owner opens the session on a newer way";
+                        self.house.say(Level::Info, text);
                         self.is_over = true;
-                        turn_back(now, *fresh, *control, NackStatus::Closing);
+                        turn_back(now, *fresh, *control, (NackStatus::Closing, hop_index));
                     }
-                    _ => turn_back(now, *fresh, *control, NackStatus::Loop),
+                    _ => turn_back(now, *fresh, *control, (NackStatus::Loop, hop_index)),
                 }
             }
             Letter::Path(number, state, text) => self.on_path_news(number, state, &text),
@@ -213,15 +217,20 @@ impl Worker {
 }
 
 /// Refuses what a control connection asks of a session that is here, and closes it. Whoever does not hear it sees that it is closed,
-/// and asks again.
-fn turn_back(now: Time, mut fresh: Session, mut control: Control, status: NackStatus) {
+/// and asks again. The hop is this one, as the asker counts.
+fn turn_back(
+    now: Time,
+    mut fresh: Session,
+    mut control: Control,
+    (status, hop_index): (NackStatus, u16),
+) {
     let text = match status {
         NackStatus::Loop => "the session is here already, and not on an older way",
         NackStatus::Closing => "the session of before is given up: it may be asked for again",
         _ => "the session is not to be resumed with this ticket, or not on this way",
     };
     // Fails only where nothing was asked for.
-    let _ = fresh.refuse_session(status, 0, text);
+    let _ = fresh.refuse_session(status, hop_index, text);
     while let Some(octets) = fresh.poll_transmit(now) {
         control.push(octets);
     }

@@ -1,25 +1,42 @@
 //! A token bucket: how much may leave now, and when more may.
 
 use haul_iwarp::{SECOND_NS, Time};
+use haul_verbs::RateLimit;
 
-/// Octets that may leave back to back after a rest.
+/// Octets that may leave back to back after a rest, where nothing else is said.
 const BURST_BYTES: u64 = 64 << 10;
 
 /// Octets per second, and a burst.
 #[derive(Debug)]
 pub(super) struct Bucket {
     rate: u64,
+    full: i64,
+    /// What each datagram costs beyond its payload.
+    overhead: usize,
     /// In octets; below zero after a datagram that was let through on credit.
     tokens: i64,
     filled: Time,
 }
 
 impl Bucket {
-    /// A full one. A rate of zero is taken for one octet a second.
-    pub(super) fn new(rate: u64, now: Time) -> Self {
+    /// A full one, of payload. A rate of zero is taken for one octet a second.
+    pub(super) fn of_payload(rate: u64, now: Time) -> Self {
+        Self::new(rate, BURST_BYTES, 0, now)
+    }
+
+    /// A full one, of all that is on the wire, where headers and checksum of a datagram are `overhead`.
+    pub(super) fn of_wire(limit: RateLimit, overhead: usize, now: Time) -> Self {
+        let burst = limit.max_burst_bytes.unwrap_or(BURST_BYTES);
+        Self::new(limit.bits_per_second / 8, burst, overhead, now)
+    }
+
+    fn new(rate: u64, burst: u64, overhead: usize, now: Time) -> Self {
+        let full = i64::try_from(burst).unwrap_or(i64::MAX).max(1);
         Self {
             rate: rate.max(1),
-            tokens: i64::try_from(BURST_BYTES).unwrap_or(i64::MAX),
+            full,
+            overhead,
+            tokens: full,
             filled: now,
         }
     }
@@ -43,16 +60,15 @@ impl Bucket {
             // What is not a whole octet yet stays in the clock.
             let spent = u128::from(gained) * u128::from(SECOND_NS) / u128::from(self.rate);
             self.filled = self.filled.after(u64::try_from(spent).unwrap_or(u64::MAX));
-            let full = i64::try_from(BURST_BYTES).unwrap_or(i64::MAX);
             let gained = i64::try_from(gained).unwrap_or(i64::MAX);
-            self.tokens = self.tokens.saturating_add(gained).min(full);
+            self.tokens = self.tokens.saturating_add(gained).min(self.full);
         }
         self.tokens > 0
     }
 
     /// A datagram with so many octets of payload has left.
     pub(super) fn take(&mut self, bytes: usize) {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let bytes = i64::try_from(bytes + self.overhead).unwrap_or(i64::MAX);
         self.tokens = self.tokens.saturating_sub(bytes);
     }
 }
@@ -64,7 +80,7 @@ mod tests {
     #[test]
     fn in_the_long_run_no_more_leaves_than_the_rate_and_a_burst() {
         for rate in [1, 999, 125_000, 10_000_000_000] {
-            let mut bucket = Bucket::new(rate, Time::from_ns(5));
+            let mut bucket = Bucket::of_payload(rate, Time::from_ns(5));
             let (mut now, mut sent) = (Time::from_ns(5), 0_u128);
             for _ in 0..10_000 {
                 if bucket.is_open(now) {
@@ -84,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_rest_earns_no_more_than_a_burst() {
-        let mut bucket = Bucket::new(1_000_000, Time::default());
+        let mut bucket = Bucket::of_payload(1_000_000, Time::default());
         let later = Time::from_ns(100 * SECOND_NS);
         let mut count = 0;
         while bucket.is_open(later) {
@@ -92,5 +108,21 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 64);
+    }
+
+    #[test]
+    fn a_limit_of_the_wire_counts_what_is_around_the_payload() {
+        let limit = RateLimit {
+            bits_per_second: 8_000_000,
+            max_burst_bytes: Some(15_000),
+        };
+        let mut bucket = Bucket::of_wire(limit, 100, Time::default());
+        let mut count = 0;
+        while bucket.is_open(Time::default()) {
+            bucket.take(1_400);
+            count += 1;
+        }
+        assert_eq!(count, 10);
+        assert_eq!(bucket.due().map(|due| due.as_ns().div_ceil(1_000)), Some(1));
     }
 }

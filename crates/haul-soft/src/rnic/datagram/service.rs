@@ -12,7 +12,7 @@ use haul_iwarp::datagram::wire::{ANY_QPN, NoticeCode};
 use haul_iwarp::datagram::{
     Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdOp, UdStatus,
 };
-use haul_iwarp::{CompletionKind, Time};
+use haul_iwarp::{CRC_LEN, CompletionKind, Time};
 use haul_slab::{Registry, Stag};
 use haul_verbs::{
     AsyncEvent, Data, DatagramInit, DatagramStatistics, Error, Peer, PostError, QpInit, QpState,
@@ -21,7 +21,7 @@ use haul_verbs::{
 };
 
 use super::bucket::Bucket;
-use super::core::{Core, Op, Request, Said};
+use super::core::{Core, HEADER_MAX, Op, Request, Said};
 use super::link::{Link, Unsent};
 use super::outbox::Flushed;
 use super::records::Records;
@@ -157,12 +157,21 @@ impl Service {
         }
         let watched = tools.poller.add(&socket, token, Interest::READ);
         watched.map_err(Error::os("watching a socket"))?;
-        let rate = self.init.max_rate;
+        let bucket = match self.shape.rate_limit {
+            Some(limit) => {
+                let around = headers(local) as usize + HEADER_MAX + CRC_LEN;
+                Some(Bucket::of_wire(limit, around, tools.now))
+            }
+            None => {
+                let rate = self.init.max_rate;
+                rate.map(|rate| Bucket::of_payload(rate, tools.now))
+            }
+        };
         self.link = Some(Box::new(Link {
             socket,
             token,
             core,
-            bucket: rate.map(|rate| Bucket::new(rate, tools.now)),
+            bucket,
             paced: false,
             routes: Routes::default(),
             anywhere: local.ip().is_unspecified(),
