@@ -138,20 +138,20 @@ impl Bench<'_> {
         Ok((found?, spans.map(|(at, bits)| (at, bits * 10.0)).collect()))
     }
 
-    /// The same, which sends for `time`, beside other traffic, which lasts twice as long and more, because connecting and what
-    /// is on its way at the end take time; a measurement that outlasts it fails. What both say. Each has a server of its own, because a server
+    /// The same, which sends for the first of `times`, beside other traffic, which lasts twice as long and more, because connecting and
+    /// what is on its way at the end take time, and some round trips, which are the second; a measurement that outlasts it fails. What both say. Each has a server of its own, because a server
     /// serves one at a time.
     pub(super) fn run_beside(
         &mut self,
         (flags, other): (&str, &str),
-        time: Duration,
+        (time, rtt): (Duration, Duration),
         path: &str,
         figure: &mut Figure,
     ) -> Result<(Value, Value), Stop> {
         let plan = self.context.plan(BESIDE_PORT, "");
         let server = self.context.session.serve(&self.lab, &plan)?;
         self.beside = Some((plan, server));
-        let ms = (2 * time + 3 * LEAD).as_millis();
+        let ms = (2 * time + 3 * LEAD + 20 * rtt).as_millis();
         let other = format!("run b:{BESIDE_PORT} {other} --time {ms}ms");
         figure.command(format!("{path}: haul bench {other}, beside the next one"));
         let mut traffic = self.client(&other)?;

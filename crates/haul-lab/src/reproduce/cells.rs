@@ -273,7 +273,9 @@ impl Cell {
             How::Beside([(engine, options), (other, others)]) => {
                 let own = flags(engine, options, time);
                 let theirs = format!("--engine {other} {others}");
-                let (json, theirs) = bench.run_beside((&own, &theirs), time, &path, figure)?;
+                let rtt = Duration::from_micros(self.net.map_or(0, |net| net.rtt_us.into()));
+                let (json, theirs) =
+                    bench.run_beside((&own, &theirs), (time, rtt), &path, figure)?;
                 Found {
                     beside_bps: Some(Found::of_run(&theirs, figure)?.goodput_bps),
                     ..Found::of_run(&json, figure)?
