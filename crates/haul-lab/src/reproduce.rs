@@ -61,7 +61,7 @@ pub struct ReproduceArgs {
     /// How often each series is measured [default: 3; with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub repeat: Option<u16>,
-    /// How long each message size is measured [default: 300ms; with --quick 20ms], each transfer of phoebus [20s; 3.5s] and of
+    /// How long each message size is measured [default: 300ms; with --quick 20ms], each transfer of phoebus [20s; 3s] and of
     /// gridftp [10s; 4s], whose figure 9 takes ten times that (with --quick twice), each run of wan-profiling and efficient-protocols [10s; 2s]
     #[arg(long, value_parser = Span::parse, value_name = "TIME")]
     pub time: Option<Span>,
@@ -106,7 +106,7 @@ impl Paper {
     /// How long a measurement takes unless something else is asked for, ms.
     fn time_ms(self, quick: bool) -> u64 {
         match (self, quick) {
-            (Self::Phoebus, true) => 3_500,
+            (Self::Phoebus, true) => 3_000,
             (Self::Gridftp, true) => 4_000,
             (Self::Phoebus, false) => 20_000,
             (Self::WanProfiling | Self::EfficientProtocols, true) => 2_000,
