@@ -344,6 +344,15 @@ impl Plan {
         (self.memory / message).max(1) * message
     }
 
+    /// How long it sends, milliseconds; none where it sends so many bytes.
+    #[must_use]
+    pub fn time_ms(&self) -> Option<u64> {
+        match self.limit {
+            PathLimit::TimeMs(ms) => Some(ms),
+            PathLimit::Bytes(_) => None,
+        }
+    }
+
     /// The rate of one stream, bits per second.
     #[must_use]
     pub fn stream_rate_bps(&self) -> Option<u64> {
@@ -356,9 +365,7 @@ impl Plan {
     pub fn to_verbs(&self) -> Option<verbs::Plan> {
         let (service, over) = self.engine.verbs()?;
         let depth = self.depth.clamp(1, verbs::DEPTH_MAX);
-        let PathLimit::TimeMs(time_ms) = self.limit else {
-            return None;
-        };
+        let time_ms = self.time_ms()?;
         // Receives take 256 MiB at most, as those of `haul bench rdma`.
         let receives = ((256 << 20) / self.message.max(1)).max(depth.min(16));
         Some(verbs::Plan {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::account::{Account, Received, Sent};
 use super::meter::{Hardware, Spent};
-use super::plan::{Engine, PathLimit, Plan};
+use super::plan::{Engine, Plan};
 use super::tally::STEP;
 use super::verdict::{Verdict, judge, others_busy};
 use crate::plan::Op;
@@ -381,10 +381,7 @@ impl Counted {
         let nothing_left = skip > 0 && seconds(skip) >= all;
         let skip = if nothing_left { 0 } else { skip };
         // What comes when the sender has stopped is what was queued on the way, of some streams and not of others.
-        let end = match plan.limit {
-            PathLimit::TimeMs(ms) => Some(steps(ms)),
-            PathLimit::Bytes(_) => None,
-        };
+        let end = plan.time_ms().map(steps);
         let end = end.filter(|end| *end > skip && seconds(*end) < all);
         let before = |step: usize| sum(&received.steps[..step.min(received.steps.len())]);
         let until = end.map_or(received.bytes, before);

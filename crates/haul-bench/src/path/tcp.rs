@@ -12,7 +12,7 @@ use socket2::SockRef;
 
 use super::account::{Sample, Sent, per_mille};
 use super::engine::{Engine, Run, Streams, each, open_all};
-use super::plan::{PathLimit, Plan, ReceiveBy, SendBy};
+use super::plan::{Plan, ReceiveBy, SendBy};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Budget;
 
@@ -219,7 +219,7 @@ impl Engine for Tcp {
             &self.streams,
             || self.cancel(),
             |index, stream| {
-                if time(run.plan).is_some() {
+                if run.plan.time_ms().is_some() {
                     stream.set_read_timeout(Some(LOOK))?;
                 }
                 let received = match run.plan.receive_by {
@@ -265,17 +265,13 @@ impl Engine for Tcp {
     }
 }
 
-/// How long a run is.
-fn time(plan: &Plan) -> Option<Duration> {
-    match plan.limit {
-        PathLimit::TimeMs(ms) => Some(Duration::from_millis(ms)),
-        PathLimit::Bytes(_) => None,
-    }
-}
-
 /// What arrives from now on does not count.
 fn is_over(run: &Run<'_>) -> bool {
-    time(run.plan).is_some_and(|time| run.tally.elapsed().is_some_and(|elapsed| elapsed >= time))
+    run.plan
+        .time_ms()
+        .map(Duration::from_millis)
+        .zip(run.tally.elapsed())
+        .is_some_and(|(time, elapsed)| elapsed >= time)
 }
 
 /// A receiver whose time is over has gone, and that is no failure.

@@ -149,18 +149,16 @@ pub(super) const RD_ATOMIC_MAX: u16 = 0x3ffe;
 pub(super) const PRIVATE_DATA_MAX: usize = 512 - 4 - 8;
 
 fn attributes(transport: Transport) -> DeviceAttributes {
-    let both = DeviceCaps::SRQ | DeviceCaps::ZERO_BASED;
+    let both = DeviceCaps::SRQ | DeviceCaps::ZERO_BASED | DeviceCaps::RATE_LIMIT;
     let connections = DeviceCaps::RC
         | DeviceCaps::ATOMIC
         | DeviceCaps::SEND_WITH_INVALIDATE
         | DeviceCaps::WRITE_WITH_IMM
         | DeviceCaps::SEND_WITH_IMM
         | DeviceCaps::REMOTE_PLACEMENT
-        | DeviceCaps::RATE_LIMIT
         | DeviceCaps::ENDPOINTS;
     let datagrams = DeviceCaps::UD
         | DeviceCaps::RD
-        | DeviceCaps::RATE_LIMIT
         | DeviceCaps::WRITE_RECORD
         | DeviceCaps::WRITE_WITH_IMM
         | DeviceCaps::ATOMIC

@@ -35,7 +35,8 @@ impl Worker {
             Admission::Next(hop) => self.accept_relay(id, open, hop),
             // If the session there has just ended, it is not refused for good.
             Admission::Back(id) => {
-                self.hand_over(id, NackStatus::Closing, |fresh, control| Letter::Anew {
+                let otherwise = (NackStatus::Closing, open.hop_index);
+                self.hand_over(id, otherwise, |fresh, control| Letter::Anew {
                     fresh,
                     control,
                     open: Box::new(open),
@@ -119,7 +120,7 @@ impl Worker {
         let Some(id) = self.body.session(0).map(|session| session.id()) else {
             return;
         };
-        self.hand_over(id, NackStatus::UnknownSession, |fresh, control| {
+        self.hand_over(id, (NackStatus::UnknownSession, 0), |fresh, control| {
             Letter::Resume {
                 fresh,
                 control,
@@ -128,16 +129,16 @@ impl Worker {
         });
     }
 
-    /// The session is another thread's; this one was only its porter. Without that thread the answer is `otherwise`.
+    /// The session is another thread's; this one was only its porter. Without that thread the answer is `otherwise`, and which hop this is.
     fn hand_over(
         &mut self,
         id: SessionId,
-        otherwise: NackStatus,
+        (otherwise, hop_index): (NackStatus, u16),
         letter: impl FnOnce(Box<Session>, Box<Control>) -> Letter,
     ) {
         let owner = self.house.registers().sessions.get(&id).cloned();
         let Some(owner) = owner else {
-            return self.refuse_session(otherwise, 0, "no such session here (any more)");
+            return self.refuse_session(otherwise, hop_index, "no such session here (any more)");
         };
         let Some(half) = &mut self.halves[0] else {
             return;
