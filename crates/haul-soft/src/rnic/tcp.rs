@@ -120,8 +120,8 @@ const TAIL: usize = 32;
 const RECEIVE_BYTES: usize = 512 << 10;
 /// FPDUs, and octets, of one batch; and batches before other connections have their turn.
 const BATCH_FPDUS: usize = 64;
-const BATCH_BYTES: usize = 256 << 10;
-const BATCHES: usize = 4;
+const BATCH_BYTES: usize = 512 << 10;
+const BATCHES: usize = 2;
 /// A payload no longer than this is copied behind its header: one range for the kernel instead of three.
 const FLAT_MAX: u32 = 512;
 /// Octets of the longest payload of an FPDU.
