@@ -47,7 +47,7 @@ const SKIPS_MAX: u32 = 8;
 /// How long somebody else may have driven before the engine looks again whether it still does, ns.
 const STANDBY_NS: u64 = 1_000_000;
 /// How long the engine leaves the baton to who has it, ns: a long piece of work takes some milliseconds, a usual one a few
-/// microseconds.
+/// microseconds. It doubles, to [`STANDBY_NS`], while that one has it whenever the engine looks.
 const BUSY_NS: u64 = 100_000;
 /// How often time-outs are looked at, ns: they are seconds long.
 const TIMERS_NS: u64 = 20_000_000;
@@ -392,6 +392,7 @@ impl Shard {
         // Without the right to set it, timers are 50 µs late; nothing else.
         let _ = set_timer_slack_ns(1);
         let mut seen = 0;
+        let mut busy_ns = BUSY_NS;
         loop {
             // Before anything is looked at: what is signalled from here on is seen the next time.
             self.signal.clear();
@@ -428,7 +429,10 @@ impl Shard {
             if found == Drive::Busy {
                 // What it was woken by is still there, and the one who has the baton sees to it: looking again at once would
                 // take the processor from that one, or from the peer.
-                let _ = wait_readable([self.signal.as_fd()], Some(BUSY_NS));
+                let _ = wait_readable([self.signal.as_fd()], Some(busy_ns));
+                busy_ns = (2 * busy_ns).min(STANDBY_NS);
+            } else {
+                busy_ns = BUSY_NS;
             }
             if self.posters.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
