@@ -79,8 +79,7 @@ impl<'r> Held<'r> {
                 let place = stag.zip(usize::try_from(offset).ok());
                 let done = place.and_then(|(stag, offset)| {
                     self.with(stag, |entry| {
-                        let (next, len) = (offset.saturating_add(payload.len()), payload.len());
-                        entry.region.prefetch(next, len, true);
+                        ask_ahead(entry, offset, payload.len(), true);
                         entry.region.write(offset, payload).is_ok()
                     })
                 });
@@ -99,7 +98,7 @@ impl<'r> Held<'r> {
                 self.each_part(list.as_slice(), (offset, len), allowed, |entry, at, len| {
                     let (now, later) = rest.split_at(len.min(rest.len()));
                     rest = later;
-                    entry.region.prefetch(at.saturating_add(len), len, true);
+                    ask_ahead(entry, at, len, true);
                     entry.region.write(at, now).is_ok()
                 })
             }
@@ -115,8 +114,7 @@ impl<'r> Held<'r> {
                 let place = stag.zip(usize::try_from(offset).ok());
                 let done = place.and_then(|(stag, offset)| {
                     self.with(stag, |entry| {
-                        let next = offset.saturating_add(to.len());
-                        entry.region.prefetch(next, to.len(), false);
+                        ask_ahead(entry, offset, to.len(), false);
                         entry.region.read(offset, to).is_ok()
                     })
                 });
@@ -136,12 +134,20 @@ impl<'r> Held<'r> {
                 self.each_part(list.as_slice(), (offset, len), allowed, |entry, at, len| {
                     let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
                     rest = later;
-                    entry.region.prefetch(at.saturating_add(len), len, false);
+                    ask_ahead(entry, at, len, false);
                     entry.region.read(at, now).is_ok()
                 })
             }
         }
     }
+}
+
+/// Segments ahead of the one that is copied that are asked for.
+const AHEAD: usize = 3;
+
+fn ask_ahead(entry: &Entry, offset: usize, len: usize, to_write: bool) {
+    let next = offset.saturating_add(AHEAD.saturating_mul(len));
+    entry.region.prefetch(next, len, to_write);
 }
 
 /// A service's memory, as its core sees it.

@@ -14,8 +14,12 @@ use crate::rnic::tap::Tap;
 const RUNS_MAX: usize = 32;
 /// Errors in a row that may be those of earlier datagrams.
 const PARDONS: u32 = 4;
-/// Octets of all datagrams: two super-packets.
-const ROOM: usize = 2 * (SUPER_PACKET_BYTES_MAX + 1);
+/// Octets of one system call, where there are as many: it ends with the super-packet that reaches them, so that none has to leave
+/// before it is whole.
+const ENOUGH: usize = SUPER_PACKET_BYTES_MAX + 1;
+/// Octets of all datagrams: whatever is there, one more of the longest fits until the super-packet that reaches [`ENOUGH`] is
+/// whole.
+const ROOM: usize = 3 * (SUPER_PACKET_BYTES_MAX + 1);
 
 /// Datagrams that were made and not yet taken by the kernel. A shard has one; a queue pair keeps it as long as its socket is
 /// full.
@@ -72,7 +76,10 @@ impl Default for Outbox {
 impl Outbox {
     /// No more is to be added before some has left.
     pub(super) fn is_full(&self) -> bool {
-        ROOM - self.len < SUPER_PACKET_BYTES_MAX || self.runs.len() >= RUNS_MAX
+        let is_whole = self.runs.last().is_none_or(Run::is_whole);
+        ROOM - self.len < SUPER_PACKET_BYTES_MAX
+            || self.runs.len() >= RUNS_MAX
+            || self.len >= ENOUGH && is_whole
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -226,6 +233,11 @@ impl Run {
             && self.len + len <= SUPER_PACKET_BYTES_MAX
     }
 
+    /// It takes no more datagrams of its length.
+    fn is_whole(&self) -> bool {
+        self.closed || self.count >= SEGMENTS_MAX || self.len + self.each > SUPER_PACKET_BYTES_MAX
+    }
+
     fn outgoing<'a>(&self, slices: &'a [IoSlice<'a>]) -> Outgoing<'a> {
         Outgoing {
             to: self.to,
@@ -263,6 +275,44 @@ mod tests {
             put(&mut outbox, a, 5);
         }
         assert_eq!(shape(&outbox)[4..], [(SEGMENTS_MAX, 320), (1, 5)]);
+    }
+
+    #[test]
+    fn no_super_packet_leaves_before_it_is_whole_while_there_is_more() {
+        let to = ([127, 0, 0, 1], 1).into();
+        for (len, runs) in [(1_472, 2), (8_972, 2), (30_000, 2), (65_507, 2), (100, 11)] {
+            let mut outbox = Outbox::default();
+            while !outbox.is_full() {
+                put(&mut outbox, to, len);
+            }
+            let most = (SUPER_PACKET_BYTES_MAX / len).min(SEGMENTS_MAX);
+            assert_eq!(shape(&outbox), vec![(most, most * len); runs], "{len}");
+        }
+    }
+
+    #[test]
+    fn the_longest_datagram_fits_until_it_is_full() {
+        let to = ([127, 0, 0, 1], 1).into();
+        let mut state = 5_usize;
+        for _ in 0..200 {
+            let mut outbox = Outbox::default();
+            while !outbox.is_full() {
+                assert!(outbox.room(SUPER_PACKET_BYTES_MAX).is_some());
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let len = 1 + (state >> 33) % SUPER_PACKET_BYTES_MAX;
+                put(
+                    &mut outbox,
+                    to,
+                    if state >> 60 < 3 {
+                        len
+                    } else {
+                        1 + len % 2_000
+                    },
+                );
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is known of the way to a peer: which of this machine's addresses it asked, and whether the host was asked how long
 //! packets may be.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,6 +19,9 @@ pub(super) struct Routes {
     places: Vec<Option<Route>>,
     asked: Vec<Option<(IpAddr, Time)>>,
     keys: RandomState,
+    /// The peer that was looked up last, as long as nothing was noted since: in a train of datagrams that is all of them but the
+    /// first.
+    recent: Cell<Option<(SocketAddr, Option<SocketAddr>)>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +58,21 @@ impl Routes {
         }
         let place = self.place(peer);
         self.places[place] = Some(Route { peer, source });
+        self.recent.set(None);
     }
 
     /// Which of this machine's addresses `peer` has sent to, if that is known.
     pub(super) fn source(&self, peer: &SocketAddr) -> Option<SocketAddr> {
-        let route = (*self.places.get(self.place(peer))?)?;
-        (route.peer == *peer).then_some(route.source)
+        if let Some((recent, source)) = self.recent.get()
+            && recent == *peer
+        {
+            return source;
+        }
+        let route = self.places.get(self.place(peer)).copied().flatten();
+        let source = route.filter(|route| route.peer == *peer);
+        let source = source.map(|route| route.source);
+        self.recent.set(Some((*peer, source)));
+        source
     }
 }
 
@@ -86,6 +99,7 @@ mod tests {
         let mut routes = Routes::default();
         assert_eq!(routes.source(&peer(1)), None);
         routes.note(peer(1), own(1));
+        assert_eq!(routes.source(&peer(1)), Some(own(1)));
         routes.note(peer(2), own(2));
         routes.note(peer(1), own(3));
         assert_eq!(routes.source(&peer(1)), Some(own(3)));
