@@ -8,6 +8,7 @@
 set -euo pipefail
 
 readonly HERE=10.77.0.1 THERE=10.77.0.2 PORT=5060 GAP_MS=5
+declare -rA NAME=([u]=UDP [t]=TCP)
 # Seconds that one measurement may take; it takes a second or two.
 readonly PATIENCE=60
 
@@ -60,11 +61,19 @@ measure() {
     >"$work/server" 2>&1 </dev/null &
   server_pid=$!
   until "${there[@]}" ss -H "-ln$2" "sport = :$PORT" | grep -q .; do
-    ((SECONDS < end)) && kill -0 "$server_pid" 2>/dev/null || { cat "$work/server" >&2 && echo 'the server does not listen' >&2 && return 1; }
+    if ((SECONDS >= end)) || ! kill -0 "$server_pid" 2>/dev/null; then
+      cat "$work/server" >&2
+      echo 'the server does not listen' >&2
+      return 1
+    fi
     sleep 0.05
   done
-  timeout "$PATIENCE" "${before[@]}" /usr/bin/python3 "$folder/sip_calls.py" "$2" "$HERE" "$THERE" "$PORT" "$calls" "$GAP_MS" 2>"$work/client" |
-    tee "$work/found" || { cat "$work/client" >&2 && return 1; }
+  if ! timeout "$PATIENCE" "${before[@]}" /usr/bin/python3 "$folder/sip_calls.py" "$2" "$HERE" "$THERE" "$PORT" "$calls" "$GAP_MS" \
+    >"$work/found" 2>"$work/client"; then
+    cat "$work/client" >&2
+    return 1
+  fi
+  cat "$work/found"
   sed -n 's/.*median \([0-9]*\) us.*/\1/p' "$work/found" >>"$work/$1.$2"
   kill "$server_pid" 2>/dev/null || true
   wait "$server_pid" 2>/dev/null || true
@@ -79,7 +88,7 @@ make_hosts
 for ((round = 1; round <= rounds; round++)); do
   for mode in native haul; do
     for kind in u t; do
-      echo -n "round $round, $mode, ${kind/u/UDP}: " | sed 's/, t:/, TCP:/'
+      echo -n "round $round, $mode, ${NAME[$kind]}: "
       measure "$mode" "$kind"
     done
   done
