@@ -301,16 +301,13 @@ mod tests {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
-                let len = 1 + (state >> 33) % SUPER_PACKET_BYTES_MAX;
-                put(
-                    &mut outbox,
-                    to,
-                    if state >> 60 < 3 {
-                        len
-                    } else {
-                        1 + len % 2_000
-                    },
-                );
+                let is_long = state >> 60 < 3;
+                let most = if is_long {
+                    SUPER_PACKET_BYTES_MAX
+                } else {
+                    2_000
+                };
+                put(&mut outbox, to, 1 + (state >> 33) % most);
             }
         }
     }
