@@ -13,6 +13,8 @@ source ./rxe.sh
 readonly SIW_A=10.9.0.1 SIW_B=10.9.0.2
 # In the namespace at the other end of siw's veth pair.
 readonly THERE=(ip netns exec there)
+# Where gateways take applications' RDMA connections, and where those lead.
+readonly DOOR=18600 REACHED=18601
 # Every command is stopped after so many seconds.
 readonly LIMIT=150
 
@@ -25,6 +27,9 @@ group_rxe() {
     ./verbs-peer check --provider ibv --device rxe1 --at $RXE_A:7471
   check rxe_carries_sessions_of_gateways timeout $LIMIT ./verbs-peer gateways --device rxe0 --at $RXE_A \
     --peer rxe1 --from $RXE_B
+  check rxe_bridges_connections_at_the_edges timeout $LIMIT ./verbs-peer edges --device rxe0 --at $RXE_A --peer rxe1
+  check rxe_bridges_rdma_cm_applications extended pair ucmatose -b $RXE_A -p $REACHED -C 20 -S 60000 -- \
+    ucmatose -s $RXE_A -b $RXE_B -p $DOOR -C 20 -S 60000
   check rxe_carried_it_over_the_wire received rxe-a 10000000
 }
 
@@ -112,6 +117,17 @@ pair() {
   # A server that nobody has come to waits no longer.
   ((status == 0)) || kill "$process" 2>/dev/null
   wait "$process" && ((status == 0))
+}
+
+# extended COMMAND…: it succeeds while two gateways lead from one port to the other.
+extended() {
+  local process status=0
+  ./verbs-peer edges --device rxe0 --at $RXE_A --peer rxe1 --door $DOOR --to $REACHED &
+  process=$!
+  "$@" || status=$?
+  kill "$process"
+  wait "$process" 2>/dev/null
+  return "$status"
 }
 
 # verbs NAME SERVER… -- CLIENT…: verbs-peer at both ends, whose checks count one by one.

@@ -27,6 +27,9 @@ pub struct MemoryPlan {
     pub memory: u64,
     /// What each session takes.
     pub sessions: Vec<Budget>,
+    /// What each RDMA connection of an application takes of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rdma_connection: Option<u64>,
     /// Beside it, for connections of others that have not shown who they are.
     pub strangers: u64,
     /// Beside it, for clients at all doors that have not said where they want to go.
@@ -59,7 +62,7 @@ impl Config {
             let kinds = self.channels.iter().map(|channel| channel.kind);
             // How many streams is the peer's choice.
             let near = most_bytes(kinds, LANES_MAX);
-            if !self.exit.is_empty() {
+            if self.has_exit() {
                 sessions.push(budget(
                     "that ends here".to_owned(),
                     guests.bytes(true),
@@ -77,6 +80,7 @@ impl Config {
         MemoryPlan {
             memory,
             sessions,
+            rdma_connection: self.rdma.as_ref().map(|rdma| rdma.plan().bytes() as u64),
             strangers: strangers_bytes(self),
             clients: doors.count() as u64 * CLIENT_MEMORY,
         }
@@ -113,6 +117,12 @@ impl MemoryPlan {
             let (what, bytes) = (&budget.what, mib(budget.bytes));
             lines.push(format!(
                 "a session {what} takes {bytes} MiB of them{channel}; {fit} fit"
+            ));
+        }
+        if let Some(bytes) = self.rdma_connection {
+            let (mib, fit) = (mib(bytes), self.memory / bytes.max(1));
+            lines.push(format!(
+                "an RDMA connection of an application takes {mib} MiB of them; {fit} fit"
             ));
         }
         let beside = [

@@ -76,6 +76,8 @@ pub(crate) struct Call {
     /// Whoever wants it, for people.
     pub(crate) from: String,
     pub(crate) to: Endpoint,
+    /// What the session calls it, where that is something else.
+    pub(crate) named: Option<Endpoint>,
 }
 
 /// Who is told what becomes of it.
@@ -119,6 +121,7 @@ impl From<Arrival> for Call {
             party: Party::Client(arrival.stream, arrival.answer),
             from: arrival.client.to_string(),
             to: arrival.to,
+            named: None,
         }
     }
 }

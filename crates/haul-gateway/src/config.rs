@@ -18,6 +18,7 @@ use haul_xsp::wire::Endpoint;
 use haul_xsp::{Allowed, SECOND_NS};
 use serde::{Deserialize, Deserializer, de};
 
+use crate::extender::Plan;
 use parse::Lines;
 
 pub use crate::host::{HostPort, NoHostPort};
@@ -77,6 +78,9 @@ pub struct Config {
     /// Destinations that sessions which end here may connect to. Nothing else.
     #[serde(default)]
     pub exit: Vec<AddressRule>,
+    /// The device for RDMA connections of applications, at either end.
+    #[serde(default)]
+    pub rdma: Option<Rdma>,
     /// Next hops that sessions which pass through may go to. Nothing else.
     #[serde(default)]
     pub next: Vec<HopRule>,
@@ -139,6 +143,7 @@ impl Config {
             tls: means.tls,
             keys: means.key.into_iter().collect(),
             exit: Vec::new(),
+            rdma: None,
             next: Vec::new(),
             doors: Vec::new(),
             routes: vec![route],
@@ -157,6 +162,20 @@ impl Config {
     #[must_use]
     pub fn may_exit(&self, to: SocketAddr) -> bool {
         self.exit.iter().any(|rule| rule.allows(to))
+    }
+
+    /// Whether sessions may end here.
+    pub(crate) fn has_exit(&self) -> bool {
+        !self.exit.is_empty() || self.rdma.iter().any(|rdma| !rdma.exit.is_empty())
+    }
+
+    /// The same for a connection by RDMA, or by TCP.
+    pub(crate) fn lets_out(&self, to: SocketAddr, by_rdma: bool) -> bool {
+        let rules = self.rdma.iter().flat_map(|rdma| &rdma.exit);
+        match by_rdma {
+            true => rules.into_iter().any(|rule| rule.allows(to)),
+            false => self.may_exit(to),
+        }
     }
 
     /// Next hops that sessions which pass through may go to, for the directory of sessions.
@@ -323,7 +342,7 @@ pub struct Door {
     pub kind: DoorKind,
     /// Where it listens.
     pub listen: SocketAddr,
-    /// For `forward`: where all its connections go.
+    /// For `forward` and `rdma`: where all its connections go.
     #[serde(default)]
     pub to: Option<HostPort>,
     /// Who may come: where nothing is said, whoever reaches it.
@@ -362,6 +381,43 @@ pub enum DoorKind {
     Http,
     /// Nothing: all connections go to one destination.
     Forward,
+    /// Reliable connections of an RDMA device: all go to one destination.
+    Rdma,
+}
+
+/// RDMA connections of applications at the edges, ended here and taken on from there.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rdma {
+    /// The device.
+    pub device: String,
+    /// Octets of the longest message.
+    #[serde(default = "default_message")]
+    pub message: ByteCount,
+    /// Messages that each connection may have here, each way.
+    #[serde(default = "default_depth")]
+    pub depth: u16,
+    /// Destinations that sessions which end here may reach by RDMA. Nothing else.
+    #[serde(default)]
+    pub exit: Vec<AddressRule>,
+}
+
+impl Rdma {
+    /// What each connection may take.
+    pub(crate) fn plan(&self) -> Plan {
+        Plan {
+            message: usize::try_from(self.message.0).unwrap_or(usize::MAX),
+            depth: self.depth,
+        }
+    }
+}
+
+fn default_message() -> ByteCount {
+    ByteCount(64 << 10)
+}
+
+const fn default_depth() -> u16 {
+    32
 }
 
 /// Where connections go.

@@ -71,7 +71,7 @@ pub(crate) struct Door {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     /// It has nowhere to lead to.
-    #[error("the door at {0} is of kind forward and needs `to`")]
+    #[error("the door at {0} leads nowhere: it needs `to`")]
     NoDestination(SocketAddr),
     /// The system does not let it.
     #[error("cannot open the door at {address}: {source}")]
@@ -108,8 +108,12 @@ impl Door {
             (DoorKind::Transparent, _) => Greeting::Diverted,
             (DoorKind::Socks5, _) => Greeting::Socks5,
             (DoorKind::Http, _) => Greeting::Http,
-            (DoorKind::Forward, Some(to)) => Greeting::Known(to.endpoint().clone()),
-            (DoorKind::Forward, None) => return Err(OpenError::NoDestination(listen)),
+            (DoorKind::Forward | DoorKind::Rdma, Some(to)) => {
+                Greeting::Known(to.endpoint().clone())
+            }
+            (DoorKind::Forward | DoorKind::Rdma, None) => {
+                return Err(OpenError::NoDestination(listen));
+            }
         };
         let open = || {
             let (acceptor, takes_tproxy) = bind(config)?;

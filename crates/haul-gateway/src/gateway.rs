@@ -30,6 +30,7 @@ use crate::caller::{Call, Caller, Party, Refusal};
 use crate::config::{self, ChannelKind, Config, DoorKind, Listen, Route};
 use crate::door::{Arrival, Door, OpenError};
 use crate::engine::{Worker, udt_options};
+use crate::extender::{self, Extender, RdmaDoor};
 use crate::host::{HostPort, Shown};
 use crate::house::{House, Letter, Mailbox, Means, Network, Secrets, code, lock};
 use crate::keeper;
@@ -45,6 +46,22 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Data connections that wait to be taken.
 const BACKLOG: u32 = 64;
 
+/// A door of any kind, open until it is dropped.
+#[derive(Debug)]
+enum OpenDoor {
+    Tcp(Door),
+    Rdma(RdmaDoor),
+}
+
+impl OpenDoor {
+    fn local_addr(&self) -> SocketAddr {
+        match self {
+            Self::Tcp(door) => door.local_addr(),
+            Self::Rdma(door) => door.local_addr(),
+        }
+    }
+}
+
 /// Why a gateway cannot start, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -55,7 +72,9 @@ pub struct StartError(String);
 pub struct Gateway {
     house: Arc<House>,
     /// Each with what the operator wrote.
-    doors: Vec<(config::Door, Door)>,
+    doors: Vec<(config::Door, OpenDoor)>,
+    /// Bridges RDMA connections of applications.
+    extender: Option<Thread>,
     reception: Option<Thread>,
     /// Opens the sessions of routes that are `ready`.
     keeper: Option<Thread>,
@@ -79,7 +98,17 @@ impl Gateway {
         let resolver = Resolver::start().map_err(|error| StartError(error.to_string()))?;
         let seed = haul_io::random::bytes().map_err(|error| StartError(error.to_string()))?;
         let directory = Directory::new(config.sessions, config.allowed(), seed);
-        let (networks, entrances) = networks(&config, device)?;
+        let (networks, entrances) = networks(&config, &device)?;
+        let (extender, means) = config
+            .rdma
+            .as_ref()
+            .map(|rdma| {
+                device(ChannelKind::Verbs, Some(&rdma.device))
+                    .and_then(|device| Extender::open(&device, rdma.plan()))
+                    .map_err(|why| StartError(format!("rdma: {why}")))
+            })
+            .transpose()?
+            .unzip();
         let acceptor = config
             .listen
             .map(|listen| {
@@ -92,19 +121,30 @@ impl Gateway {
             .and_then(|acceptor| acceptor.local_addr().ok());
         let (doors, admin) = (config.doors.clone(), config.admin.clone());
         let house = Arc::new(House::new(
-            config, secrets, resolver, directory, networks, path, log,
+            config,
+            secrets,
+            resolver,
+            directory,
+            (networks, extender),
+            path,
+            log,
         ));
         let reception = reception::open(&house, acceptor, entrances)
             .map_err(|error| StartError(error.to_string()))?;
         let mut gateway = Self {
             house,
             doors: Vec::new(),
+            extender: None,
             reception: Some(reception),
             keeper: None,
             listen,
             admin: None,
             stopped: AtomicBool::new(false),
         };
+        if let Some(means) = means {
+            let thread = extender::start(&gateway.house, means);
+            gateway.extender = Some(thread.map_err(|error| StartError(error.to_string()))?);
+        }
         if let Some(admin) = admin {
             gateway.admin = Some(Admin::open(&gateway.house, &admin).map_err(StartError)?);
         }
@@ -173,6 +213,7 @@ impl Gateway {
             .reception
             .iter()
             .chain(&self.keeper)
+            .chain(&self.extender)
             .chain(self.admin.iter().map(Admin::thread));
         threads.all(Thread::is_running)
     }
@@ -184,6 +225,7 @@ impl Gateway {
             party: Party::Own(caller),
             from: from.to_owned(),
             to: to.endpoint().clone(),
+            named: None,
         };
         dispatch(&self.house, call);
     }
@@ -349,12 +391,16 @@ impl Drop for Gateway {
         self.tell_all(|| Letter::Abort);
         let _ = self.wait(Duration::from_secs(2));
         self.reception = None;
+        self.extender = None;
         self.admin = None;
     }
 }
 
 /// Opens a door through which connections come to their sessions.
-fn open(house: &Arc<House>, door: &config::Door) -> Result<Door, OpenError> {
+fn open(house: &Arc<House>, door: &config::Door) -> Result<OpenDoor, OpenError> {
+    if door.kind == DoorKind::Rdma {
+        return open_rdma(house, door).map(OpenDoor::Rdma);
+    }
     let own = Arc::clone(house);
     let teller = Arc::clone(house);
     let deliver = move |arrival: Arrival| dispatch(&own, arrival.into());
@@ -364,7 +410,19 @@ fn open(house: &Arc<House>, door: &config::Door) -> Result<Door, OpenError> {
             "this door takes what REDIRECT diverts, but not TPROXY: that needs CAP_NET_ADMIN";
         house.say(Level::Warning, format!("{}: {text}", opened.local_addr()));
     }
-    Ok(opened)
+    Ok(OpenDoor::Tcp(opened))
+}
+
+fn open_rdma(house: &House, door: &config::Door) -> Result<RdmaDoor, OpenError> {
+    let address = door.listen;
+    let to = door.to.as_ref().ok_or(OpenError::NoDestination(address))?;
+    let none = || io::Error::other("there was no [rdma] when the gateway was started");
+    house
+        .extender
+        .as_ref()
+        .ok_or_else(none)
+        .and_then(|extender| extender.listen(door, to.endpoint().clone()))
+        .map_err(|source| OpenError::System { address, source })
 }
 
 fn networks(
@@ -472,7 +530,7 @@ fn text(error: impl std::error::Error) -> String {
 }
 
 /// A connection goes to the session of its route, which is opened if it is not there.
-fn dispatch(house: &Arc<House>, call: Call) {
+pub(crate) fn dispatch(house: &Arc<House>, call: Call) {
     let Some(call) = hand_in(house, call) else {
         return;
     };

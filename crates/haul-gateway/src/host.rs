@@ -130,6 +130,33 @@ fn is_label(label: &str) -> bool {
     (1..=LABEL_MAX).contains(&label.len()) && label.bytes().all(is_known)
 }
 
+/// What sessions call a destination that is reached by RDMA: a host and a port of TCP may be another program's.
+const RDMA: &str = "urn:haul:rdma:";
+/// Most octets of what a session calls a destination.
+const URN_MAX: usize = 255;
+
+/// The same host and port, of RDMA. None for a name that is too long for it.
+pub(crate) fn by_rdma(to: &Endpoint) -> Option<Endpoint> {
+    let shown = Shown(to).to_string();
+    let (host, _) = shown.rsplit_once(':')?;
+    let name = format!("{RDMA}{host}");
+    (name.len() <= URN_MAX).then_some(Endpoint {
+        address: Address::Urn(name),
+        port: to.port,
+    })
+}
+
+/// Which host and port of RDMA are meant, if it is that.
+pub(crate) fn of_rdma(to: &Endpoint) -> Option<Endpoint> {
+    let Address::Urn(name) = &to.address else {
+        return None;
+    };
+    Some(Endpoint {
+        address: bracketed(name.strip_prefix(RDMA)?)?,
+        port: to.port,
+    })
+}
+
 /// As sessions name it.
 pub(crate) const fn address(ip: IpAddr) -> Address {
     match ip {
@@ -208,6 +235,23 @@ mod tests {
         ] {
             assert!(text.parse::<HostPort>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn hosts_of_rdma_are_told_from_others() {
+        for text in ["192.0.2.1:80", "[2001:db8::1]:443", "host.example:1"] {
+            let to = text.parse::<HostPort>().unwrap().endpoint().clone();
+            let meant = by_rdma(&to).unwrap();
+            assert_eq!(Shown(&meant).to_string(), format!("{RDMA}{text}"));
+            assert_eq!(of_rdma(&meant), Some(to.clone()));
+            assert_eq!(of_rdma(&to), None);
+        }
+        for name in ["urn:haul:udp:host", "urn:haul:rdma:", "urn:haul:rdma:127.1"] {
+            let address = Address::Urn(name.to_owned());
+            assert_eq!(of_rdma(&Endpoint { address, port: 1 }), None, "{name}");
+        }
+        let address = Address::Name("a.".repeat(125));
+        assert_eq!(by_rdma(&Endpoint { address, port: 1 }), None);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::caller::{Call, Refusal};
 use crate::config::{ChannelKind, Config, Route};
 use crate::control::Control;
 use crate::engine::{Accepted, Knock, Meter};
+use crate::extender::Extender;
 use crate::log::{Level, Log, Tail};
 use crate::path::Backend;
 use crate::rates::Rates;
@@ -226,6 +227,8 @@ pub(crate) struct House {
     directory: Mutex<Directory>,
     registers: Mutex<Registers>,
     pub(crate) networks: Vec<Network>,
+    /// The device for RDMA connections of applications.
+    pub(crate) extender: Option<Extender>,
     /// Octets that slabs may still take.
     memory: AtomicU64,
     /// Octets that they might take at the start.
@@ -253,7 +256,7 @@ impl House {
         secrets: Secrets,
         resolver: Resolver,
         directory: Directory,
-        networks: Vec<Network>,
+        (networks, extender): (Vec<Network>, Option<Extender>),
         path: Backend,
         log: Log,
     ) -> Self {
@@ -272,6 +275,7 @@ impl House {
             circuits: AtomicUsize::new(0),
             opening: Mutex::default(),
             networks,
+            extender,
             log,
             short_until_ns: AtomicU64::new(0),
             tail: Tail::default(),

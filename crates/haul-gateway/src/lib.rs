@@ -5,7 +5,8 @@
 //!
 //! Map: [`config`] what the operator wrote · `door` how connections come in: transparently, by SOCKS5, by HTTP CONNECT, forwarded ·
 //! `control` control connections, plain or within TLS · `engine` sessions on threads of their own: sockets, memory, data channels ·
-//! `house` what all sessions of a gateway share · `keeper` sessions that are there before anybody asks · `budget` what memory it may
+//! `house` what all sessions of a gateway share · `extender` RDMA connections of applications ·
+//! `keeper` sessions that are there before anybody asks · `budget` what memory it may
 //! take · `admin` what operators see of it ·
 //! `path` what sessions ask of the network.
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ mod caller;
 mod control;
 mod door;
 mod engine;
+mod extender;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -205,7 +205,7 @@ fn transport(context: Raw<verbs::Context>, port: &PortAttr) -> Result<Transport>
 }
 
 fn caps(device: &DeviceAttr, iwarp: bool) -> DeviceCaps {
-    let mut caps = DeviceCaps::empty();
+    let mut caps = DeviceCaps::RC;
     caps.set(DeviceCaps::ATOMIC, device.atomic_cap != verbs::ATOMIC_NONE);
     caps.set(DeviceCaps::SRQ, device.max_srq > 0);
     caps.set(

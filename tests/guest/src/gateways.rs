@@ -83,7 +83,7 @@ impl Ends {
     }
 }
 
-fn start(text: &str) -> Result<(Gateway, Arc<Mutex<Vec<String>>>)> {
+pub(crate) fn start(text: &str) -> Result<(Gateway, Arc<Mutex<Vec<String>>>)> {
     let config = Config::parse(text).map_err(|problems| anyhow!("{problems:?}"))?;
     let lines = Arc::new(Mutex::new(Vec::new()));
     let said = Arc::clone(&lines);
@@ -97,6 +97,10 @@ fn start(text: &str) -> Result<(Gateway, Arc<Mutex<Vec<String>>>)> {
 }
 
 fn device(_: ChannelKind, name: Option<&str>) -> Result<Device, String> {
+    device_of(name)
+}
+
+pub(crate) fn device_of(name: Option<&str>) -> Result<Device, String> {
     let devices = haul_ibv::Ibv::load().devices();
     let devices = devices.map_err(|error| error.to_string())?;
     let found = devices

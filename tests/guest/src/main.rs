@@ -5,7 +5,7 @@
 //!
 //! Map: `device` opening and queue pairs · `message` what the ends say to each other · `pattern` bytes to compare · `serve`
 //! the answering end · `client` the asking end's tools · `check` the checks ·
-//! `gateways` sessions over two devices.
+//! `gateways` sessions over two devices · `edges` applications with RDMA at their edges.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,
@@ -23,6 +23,7 @@ use clap::{Args, Parser};
 mod check;
 mod client;
 mod device;
+mod edges;
 mod gateways;
 mod message;
 mod pattern;
@@ -45,6 +46,8 @@ enum Command {
     },
     /// Send a program's octets through two gateways
     Gateways(gateways::Ends),
+    /// Send an application's messages through two gateways that end its RDMA connection
+    Edges(edges::Edges),
 }
 
 #[derive(Debug, Args)]
@@ -94,6 +97,10 @@ fn main() -> Result<ExitCode> {
         }
         Command::Gateways(ends) => {
             ends.run()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Edges(edges) => {
+            edges.run()?;
             Ok(ExitCode::SUCCESS)
         }
     }

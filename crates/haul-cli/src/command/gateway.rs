@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use haul::fault::{Code, Fault};
-use haul_gateway::config::Problem;
+use haul_gateway::config::{ChannelKind, Problem};
 use haul_gateway::{Config, Gateway, Level, Log};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -33,7 +33,14 @@ pub(crate) fn run(gateway: args::Gateway) -> ExitCode {
 
 fn check(args: &args::GatewayCheck) -> ExitCode {
     let (problems, plan) = match Config::load(&args.file) {
-        Ok(config) => (config.check(), Some(config.memory_plan())),
+        Ok(config) => {
+            let mut problems = config.check();
+            problems.extend(config.check_devices(|name| {
+                provider::of_channel(ChannelKind::Verbs, Some(name)).map(drop)
+            }));
+            problems.sort_by_key(|problem| problem.line);
+            (problems, Some(config.memory_plan()))
+        }
         Err(problems) => (problems, None),
     };
     output::gateway_check(&args.file, &problems, plan.as_ref(), args.json);

@@ -6,7 +6,7 @@ use std::path::Path;
 use haul_xsp::wire::HOPS_MAX;
 
 use super::parse::{CHANNEL, CLASS, DOOR, KEY, ROUTE};
-use super::{ChannelKind, Config, Door, DoorKind, Listen, Problem, Route, Severity};
+use super::{ByteCount, ChannelKind, Config, Door, DoorKind, Listen, Problem, Route, Severity};
 use crate::budget::channel_bytes;
 use crate::host;
 use crate::path::Backend;
@@ -19,6 +19,9 @@ const REGIONS_MIN: u16 = 3;
 const REGION_BYTES_MIN: u64 = 1 << 20;
 /// What a stream sends at least at a time.
 const PACKET_BYTES: u64 = 1_500;
+/// Most octets of an application's message, and most messages each way, that are kept memory for.
+const MESSAGE_MAX: ByteCount = ByteCount(16 << 20);
+const DEPTH_MAX: u16 = 1024;
 /// Most octets of a name (part B3 of the protocol's limits).
 const NAME_MAX: usize = 255;
 
@@ -52,6 +55,7 @@ impl Config {
         check.admin();
         check.signalling();
         check.classes();
+        check.rdma();
         for number in 0..self.channels.len() {
             check.channel(number);
         }
@@ -66,6 +70,26 @@ impl Config {
         }
         check.memory();
         check.problems.sort_by_key(|problem| problem.line);
+        check.problems
+    }
+}
+
+impl Config {
+    /// The RDMA devices that it names and that `find` does not.
+    #[must_use]
+    pub fn check_devices(&self, find: impl Fn(&str) -> Result<(), String>) -> Vec<Problem> {
+        let mut check = Check {
+            config: self,
+            problems: Vec::new(),
+        };
+        for (number, channel) in self.channels.iter().enumerate() {
+            if let (ChannelKind::Verbs, Some(name)) = (channel.kind, &channel.device) {
+                check.device(Place::Table(CHANNEL, number, "device"), name, &find);
+            }
+        }
+        if let Some(rdma) = &self.rdma {
+            check.device(Place::Setting("rdma"), &rdma.device, &find);
+        }
         check.problems
     }
 }
@@ -163,6 +187,7 @@ impl Check<'_> {
             for (place, is_set) in [
                 ("channel", !config.channels.is_empty()),
                 ("exit", !config.exit.is_empty()),
+                ("rdma", config.rdma.iter().any(|rdma| !rdma.exit.is_empty())),
                 ("next", !config.next.is_empty()),
             ] {
                 if is_set {
@@ -197,7 +222,7 @@ impl Check<'_> {
                 "add a [[channel]]",
             );
         }
-        if config.exit.is_empty() && config.next.is_empty() {
+        if !config.has_exit() && config.next.is_empty() {
             self.error(
                 place,
                 "sessions that come in may go nowhere",
@@ -244,11 +269,11 @@ impl Check<'_> {
             )
         });
         let doors = config.doors.iter().enumerate().map(|(number, door)| {
-            (
-                Place::Table(DOOR, number, "listen"),
-                Protocol::Tcp,
-                door.listen,
-            )
+            let protocol = match door.kind {
+                DoorKind::Rdma => Protocol::Verbs,
+                _ => Protocol::Tcp,
+            };
+            (Place::Table(DOOR, number, "listen"), protocol, door.listen)
         });
         for (place, protocol, address) in listens
             .into_iter()
@@ -346,6 +371,49 @@ impl Check<'_> {
         }
     }
 
+    /// RDMA connections of applications.
+    fn rdma(&mut self) {
+        let config = self.config;
+        let Some(rdma) = &config.rdma else {
+            return;
+        };
+        let place = Place::Setting("rdma");
+        if rdma.message.0 == 0 || rdma.message.0 > MESSAGE_MAX.0 {
+            self.error(
+                place,
+                format!(
+                    "messages may be of 1 octet to {MESSAGE_MAX}, not {}",
+                    rdma.message
+                ),
+                "set message to what the applications send at most",
+            );
+        }
+        if rdma.depth == 0 || rdma.depth > DEPTH_MAX {
+            self.error(
+                place,
+                format!(
+                    "a depth may be of 1 to {DEPTH_MAX} messages, not {}",
+                    rdma.depth
+                ),
+                "leave it out for 32",
+            );
+        }
+        let is_door = |door: &Door| door.kind == DoorKind::Rdma;
+        if rdma.exit.is_empty() && !config.doors.iter().any(is_door) {
+            self.warn(
+                place,
+                "nobody uses it",
+                "add a [[door]] of kind rdma, or set its exit",
+            );
+        }
+    }
+
+    fn device(&mut self, place: Place, name: &str, find: &dyn Fn(&str) -> Result<(), String>) {
+        if let Err(why) = find(name) {
+            self.error(place, why, "haul devices lists those of this machine");
+        }
+    }
+
     fn key(&mut self, number: usize) {
         let key = &self.config.keys[number];
         if self.config.keys[..number]
@@ -371,26 +439,37 @@ impl Check<'_> {
         let door = &self.config.doors[number];
         let place = |setting| Place::Table(DOOR, number, setting);
         match (door.kind, &door.to) {
-            (DoorKind::Forward, None) => self.error(
+            (DoorKind::Forward | DoorKind::Rdma, None) => self.error(
                 place("to"),
                 "it is missing",
-                "forward needs HOST:PORT, where all connections go",
+                "forward and rdma need HOST:PORT, where all connections go",
             ),
-            (DoorKind::Forward, Some(to)) if self.config.route_number(to.endpoint()).is_none() => {
+            (DoorKind::Forward | DoorKind::Rdma, Some(to))
+                if self.config.route_number(to.endpoint()).is_none() =>
+            {
                 self.error(
                     place("to"),
                     format!("no route leads to {to}"),
                     "add a [[route]] for it",
                 );
             }
-            (DoorKind::Forward, Some(_)) => {}
-            (_, Some(_)) => {
-                self.error(place("to"), "only forward has one destination", "remove it")
-            }
+            (DoorKind::Forward | DoorKind::Rdma, Some(_)) => {}
+            (_, Some(_)) => self.error(
+                place("to"),
+                "only forward and rdma have one destination",
+                "remove it",
+            ),
             (_, None) if self.config.routes.is_empty() => {
                 self.error(place("kind"), "no route leads anywhere", "add a [[route]]")
             }
             (_, None) => {}
+        }
+        if door.kind == DoorKind::Rdma && self.config.rdma.is_none() {
+            self.error(
+                place("kind"),
+                "no device is named for it",
+                "add [rdma] with the device; haul devices lists them",
+            );
         }
         if is_open(door) {
             self.error(
@@ -599,7 +678,7 @@ impl Check<'_> {
     }
 
     fn ring(&mut self, ring: u64, regions: u16, place: Place) {
-        let size = super::ByteCount(ring);
+        let size = ByteCount(ring);
         if regions < REGIONS_MIN {
             self.error(
                 place,
@@ -636,7 +715,7 @@ impl Check<'_> {
             if own > config.memory.0 && *kinds == [ChannelKind::Udt] {
                 let text = format!(
                     "over udt its session takes {}, which is more than {}",
-                    super::ByteCount(own),
+                    ByteCount(own),
                     config.memory
                 );
                 let hint = "raise memory, make streams fewer, or name another kind too";
@@ -647,7 +726,7 @@ impl Check<'_> {
         if all > config.memory.0 {
             let text = format!(
                 "with channels of kind udt sessions of all routes take {}, which is more than {}: those that find no room try the next kind",
-                super::ByteCount(all),
+                ByteCount(all),
                 config.memory
             );
             let hint = "raise it, or make rings smaller or streams fewer";
@@ -665,7 +744,7 @@ impl Check<'_> {
             .map(|route| session_bytes(route.ring.0));
         let routes = routes.fold(0, u64::saturating_add);
         if routes > memory.0 {
-            let needed = super::ByteCount(routes);
+            let needed = ByteCount(routes);
             self.error(
                 place,
                 format!("sessions of all routes take {needed}, which is more than {memory}"),

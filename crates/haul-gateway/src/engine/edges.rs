@@ -34,7 +34,9 @@ enum Phase {
     /// The far end has not answered.
     Asked(Party),
     /// Addresses are being looked for.
-    Resolving,
+    Resolving {
+        by_rdma: bool,
+    },
     /// This end connects; these addresses are left to try.
     Connecting {
         left: Vec<SocketAddr>,
@@ -117,14 +119,20 @@ impl Edges {
     }
 
     /// A connection that the far end wants, to a name that is being looked for.
-    pub(crate) fn resolve(&mut self, conn: ConnId, to: &Endpoint) {
+    pub(crate) fn resolve(&mut self, conn: ConnId, to: &Endpoint, by_rdma: bool) {
         let to = Shown(to).to_string();
-        let edge = Edge::new(Phase::Resolving, "session".to_owned(), to);
+        let edge = Edge::new(Phase::Resolving { by_rdma }, "session".to_owned(), to);
         self.edges.insert(conn, edge);
         self.counts.begun += 1;
     }
 
-    /// Connects to the first of `addresses` that answers.
+    /// Whether it leads to an application with RDMA.
+    pub(crate) fn is_by_rdma(&self, conn: ConnId) -> bool {
+        let edge = self.edges.get(&conn);
+        edge.is_some_and(|edge| matches!(edge.phase, Phase::Resolving { by_rdma: true }))
+    }
+
+    /// Connects to the first of `addresses` that answers. RDMA has only the first: its answer goes through the connection.
     pub(crate) fn connect(
         &mut self,
         tools: &mut Tools<'_>,
@@ -132,6 +140,9 @@ impl Edges {
         addresses: Vec<SocketAddr>,
     ) {
         let until = tools.now.after(CONNECT_NS);
+        if let (true, Some(to)) = (self.is_by_rdma(conn), addresses.first()) {
+            return self.extend(tools, conn, *to);
+        }
         let Some(edge) = self.edges.get_mut(&conn) else {
             return;
         };
@@ -141,6 +152,28 @@ impl Edges {
             status: code(NackStatus::CannotConnect),
         };
         self.connect_next(tools, conn);
+    }
+
+    /// Bridges it to an application with RDMA. What that one says goes the way that octets do.
+    fn extend(&mut self, tools: &mut Tools<'_>, conn: ConnId, to: SocketAddr) {
+        let extender = tools.house.extender.as_ref();
+        let stream = extender.and_then(|extender| extender.reach(to).ok());
+        let (Some(edge), Some(stream)) = (self.edges.get_mut(&conn), stream) else {
+            let text = format!("{to}: it cannot be reached by RDMA; it is refused");
+            tools.house.say_short(text);
+            self.refused(tools.poller, conn, code(NackStatus::CannotConnect));
+            // Fails only where the far end does not wait any more.
+            let _ = tools
+                .session
+                .refuse_conn(conn, code(NackStatus::CannotConnect));
+            return;
+        };
+        edge.stream = Some(stream);
+        if tools.session.accept_conn(conn).is_err() {
+            return self.closed(tools.poller, conn);
+        }
+        edge.phase = Phase::Open;
+        self.serve(tools, conn);
     }
 
     fn connect_next(&mut self, tools: &mut Tools<'_>, conn: ConnId) {
@@ -251,7 +284,7 @@ impl Edges {
             return;
         };
         match edge.phase {
-            Phase::Asked(_) | Phase::Resolving => return,
+            Phase::Asked(_) | Phase::Resolving { .. } => return,
             Phase::Connecting { ref mut status, .. } => {
                 let connected = edge.stream.as_ref().map(Stream::connected);
                 match connected {

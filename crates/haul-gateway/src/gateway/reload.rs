@@ -3,9 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use super::{Gateway, StartError, open};
+use super::{Gateway, OpenDoor, StartError, open};
 use crate::config::{self, Config, Problem};
-use crate::door::{Door, OpenError};
+use crate::door::OpenError;
 use crate::house::{Letter, Secrets, lock};
 use crate::log::Level;
 use crate::path::Backend;
@@ -144,7 +144,8 @@ impl Gateway {
     }
 
     fn sort_doors(&mut self, order: &[config::Door]) {
-        let place = |(door, _): &(config::Door, Door)| order.iter().position(|other| other == door);
+        let place =
+            |(door, _): &(config::Door, OpenDoor)| order.iter().position(|other| other == door);
         self.doors.sort_by_key(place);
     }
 }
@@ -174,6 +175,12 @@ impl std::fmt::Display for Change {
     }
 }
 
+/// What of `[rdma]` is taken at the start.
+fn device(config: &Config) -> Option<(&str, usize)> {
+    let rdma = config.rdma.as_ref()?;
+    Some((&rdma.device, rdma.plan().bytes()))
+}
+
 /// What has changed and needs a new start.
 fn too_late(before: &Config, after: &Config) -> Vec<String> {
     let changed = [
@@ -181,6 +188,7 @@ fn too_late(before: &Config, after: &Config) -> Vec<String> {
         ("memory", before.memory != after.memory),
         ("channel", before.channels != after.channels),
         ("admin", before.admin != after.admin),
+        ("rdma", device(before) != device(after)),
     ];
     let changed = changed.into_iter().filter(|(_, has_changed)| *has_changed);
     let text = |(name, _)| {

@@ -54,6 +54,32 @@ fn lines(problems: &[Problem]) -> Vec<String> {
 }
 
 #[test]
+fn devices_that_are_not_there_are_told_with_their_lines() {
+    let config = changed(
+        "[[channel]]",
+        "[rdma]\ndevice = 'rxe0'\nexit = ['192.0.2.1:7']\n[[channel]]\nkind = 'verbs'\nlisten = '127.0.0.1:7009'\n\
+         device = 'rxe1'\n[[channel]]",
+    );
+    assert_eq!(lines(&config.check()), [""; 0]);
+    let none = |name: &str| Err(format!("no device is called '{name}'"));
+    assert_eq!(
+        lines(&config.check_devices(none)),
+        [
+            "line 13: error: [[channel]] 1: device: no device is called 'rxe1'; haul devices lists those of this machine",
+            "line 10: error: rdma: no device is called 'rxe0'; haul devices lists those of this machine",
+        ]
+    );
+    assert_eq!(config.check_devices(|_| Ok(())), []);
+    // A host that is reached by TCP is not reached by RDMA for that, nor the other way round.
+    let (tcp, rdma) = (
+        "192.0.2.9:443".parse().unwrap(),
+        "192.0.2.1:7".parse().unwrap(),
+    );
+    assert!(config.lets_out(tcp, false) && !config.lets_out(tcp, true));
+    assert!(config.lets_out(rdma, true) && !config.lets_out(rdma, false));
+}
+
+#[test]
 fn a_good_configuration_has_no_problems() {
     assert_eq!(lines(&parse(GOOD).check()), [""; 0]);
 }
@@ -64,6 +90,26 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "[[channel]]",
         "[admin]\nlisten = '192.0.2.1:80'\n[[channel]]",
         "line 10: error: admin: whoever reaches 192.0.2.1:80 would see",
+    ),
+    (
+        "[[channel]]",
+        "[rdma]\ndevice = 'rxe0'\nmessage = '32MiB'\n[[channel]]",
+        "line 10: error: rdma: messages may be of 1 octet to 16MiB, not 32MiB",
+    ),
+    (
+        "[[channel]]",
+        "[rdma]\ndevice = 'rxe0'\ndepth = 0\n[[channel]]",
+        "line 10: error: rdma: a depth may be of 1 to 1024 messages, not 0",
+    ),
+    (
+        "[[channel]]",
+        "[rdma]\ndevice = 'rxe0'\n[[channel]]",
+        "line 10: warning: rdma: nobody uses it",
+    ),
+    (
+        "kind = 'forward'",
+        "kind = 'rdma'",
+        "line 18: error: [[door]] 2: kind: no device is named for it",
     ),
     (
         "[[channel]]",
@@ -190,7 +236,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "kind = 'forward'",
         "kind = 'http'",
-        "line 18: error: [[door]] 2: to: only forward",
+        "line 18: error: [[door]] 2: to: only forward and rdma",
     ),
     (
         "listen = '127.0.0.1:1080'",

@@ -11,7 +11,7 @@ use super::super::half::{Lost, kind, socket_addr};
 use super::{Body, Worker, drop_control};
 use crate::caller::Refusal;
 use crate::door::meaning;
-use crate::host::hex;
+use crate::host::{hex, of_rdma};
 use crate::house::{code, lock};
 use crate::log::Level;
 use crate::status::Role;
@@ -341,23 +341,29 @@ impl Worker {
 
     fn on_conn_request(&mut self, conn: ConnId, to: &Endpoint) {
         let rules = self.house.config();
-        if let Some(address) = socket_addr(to) {
-            let allowed = rules.may_exit(address);
-            let Some((mut tools, edges)) = self.edges_tools() else {
-                return;
-            };
-            if allowed {
-                edges.resolve(conn, to);
-                edges.connect(&mut tools, conn, vec![address]);
-            } else {
-                let _ = tools.session.refuse_conn(conn, code(NackStatus::Forbidden));
-                self.house.count(|totals| totals.connections_refused += 1);
+        let of_rdma = of_rdma(to);
+        let by_rdma = of_rdma.is_some();
+        let to = of_rdma.as_ref().unwrap_or(to);
+        let address = socket_addr(to);
+        let allowed = address.is_none_or(|address| rules.lets_out(address, by_rdma));
+        match (address, &to.address) {
+            (Some(address), _) if allowed => {
+                if let Some((mut tools, edges)) = self.edges_tools() {
+                    edges.resolve(conn, to, by_rdma);
+                    edges.connect(&mut tools, conn, vec![address]);
+                }
             }
-            return;
-        }
-        self.edges.resolve(conn, to);
-        if let Address::Name(name) = &to.address {
-            resolve(&self.house, conn, name, to.port, &self.mailbox);
+            (None, Address::Name(name)) => {
+                self.edges.resolve(conn, to, by_rdma);
+                resolve(&self.house, conn, name, to.port, &self.mailbox);
+            }
+            // Not on the list, or nothing that this gateway could look for.
+            _ => {
+                if let Some((tools, _)) = self.edges_tools() {
+                    let _ = tools.session.refuse_conn(conn, code(NackStatus::Forbidden));
+                    self.house.count(|totals| totals.connections_refused += 1);
+                }
+            }
         }
     }
 }

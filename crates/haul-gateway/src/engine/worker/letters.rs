@@ -139,7 +139,8 @@ impl Worker {
         let Some(session) = self.body.session(0) else {
             return;
         };
-        match session.open_conn(call.to.clone()) {
+        let to = call.named.as_ref().unwrap_or(&call.to);
+        match session.open_conn(to.clone()) {
             Ok(conn) => self.edges.ask(conn, call),
             Err(_) => self.turn_away(call, NackStatus::Busy),
         }
@@ -191,10 +192,11 @@ impl Worker {
 
     fn on_resolved(&mut self, conn: ConnId, result: Result<Vec<SocketAddr>, String>) {
         let rules = self.house.config();
+        let by_rdma = self.edges.is_by_rdma(conn);
         let allowed = result.map(|addresses| {
             let allowed = addresses
                 .into_iter()
-                .filter(|address| rules.may_exit(*address));
+                .filter(|address| rules.lets_out(*address, by_rdma));
             allowed.collect::<Vec<_>>()
         });
         let Some((mut tools, edges)) = self.edges_tools() else {

@@ -1,0 +1,219 @@
+//! A queue pair of the device, with memory for the messages that come and go.
+
+use std::collections::VecDeque;
+
+use haul_slab::{AccessFlags, Region};
+use haul_verbs::{
+    CompletionChannel, Context, Cq, Error, Mr, Notify, Pd, Qp, QpCapacity, QpInit, RecvWr,
+    SendFlags, SendOp, SendWr, SgeList, WcData, WcOpcode, WcStatus, WorkCompletion,
+};
+
+/// Completions that are taken at a time.
+const BATCH: usize = 64;
+const PAGE: usize = 4096;
+/// Marks the work requests that are sends.
+const IS_SEND: u64 = 1 << 32;
+
+/// What a connection may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    /// Octets of the longest message.
+    pub(crate) message: usize,
+    /// Messages each way.
+    pub(crate) depth: u16,
+}
+
+impl Plan {
+    const fn slot(&self) -> usize {
+        self.message.next_multiple_of(PAGE)
+    }
+
+    /// Octets of a connection.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.slot() * self.depth as usize * 2
+    }
+}
+
+/// A message that has come, where it lies.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrived {
+    pub(super) slot: u16,
+    pub(super) len: u32,
+    pub(super) immediate: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    // Before the memory: nothing is placed when that goes.
+    pub(super) qp: Qp,
+    cq: Cq,
+    plan: Plan,
+    memory: Mr,
+    /// In order.
+    pub(super) arrived: VecDeque<Arrived>,
+    /// Places for messages to be sent.
+    free: Vec<u16>,
+    _pd: Pd,
+}
+
+impl Link {
+    /// A new queue pair, with its receives posted; events of its completions appear on `completions` as `token`.
+    pub(super) fn new(
+        context: &Context,
+        completions: &CompletionChannel,
+        token: u64,
+        plan: Plan,
+    ) -> Result<Self, Error> {
+        let exhausted = |_| Error::Exhausted("memory");
+        let pd = context.alloc_pd()?;
+        let depth = u32::from(plan.depth);
+        let cq = context.create_cq(depth * 2, Some(completions), token)?;
+        cq.arm(Notify::Any)?;
+        let memory = Region::map(plan.bytes()).map_err(exhausted)?;
+        let memory = pd.reg_mr(&memory, AccessFlags::LOCAL_WRITE)?;
+        let qp = pd.create_qp(&QpInit {
+            capacity: QpCapacity {
+                max_send_wr: depth,
+                max_recv_wr: depth,
+                ..QpCapacity::default()
+            },
+            ..QpInit::new(&cq)
+        })?;
+        let mut link = Self {
+            qp,
+            cq,
+            plan,
+            memory,
+            arrived: VecDeque::new(),
+            free: (0..plan.depth).collect(),
+            _pd: pd,
+        };
+        for slot in 0..plan.depth {
+            link.receive(slot)?;
+        }
+        Ok(link)
+    }
+
+    /// What arrives lies in its first half, what is sent in the second.
+    pub(super) fn region(&self) -> &Region {
+        self.memory.region()
+    }
+
+    /// Where a message that has come lies.
+    pub(super) const fn at_arrived(&self, slot: u16) -> usize {
+        slot as usize * self.plan.slot()
+    }
+
+    /// Where a message to be sent is put together.
+    pub(super) const fn at_send(&self, slot: u16) -> usize {
+        (self.plan.depth as usize + slot as usize) * self.plan.slot()
+    }
+
+    pub(super) const fn message_max(&self) -> usize {
+        self.plan.message
+    }
+
+    /// A place for a message to be sent, if there is one.
+    pub(super) fn take_slot(&mut self) -> Option<u16> {
+        self.free.pop()
+    }
+
+    pub(super) const fn has_slot(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether all that was posted is sent, and acknowledged where the transport says so.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.free.len() == self.plan.depth as usize
+    }
+
+    /// Gives the place of a message that has come back to the device.
+    pub(super) fn receive(&mut self, slot: u16) -> Result<(), Error> {
+        let len = u32::try_from(self.plan.message).unwrap_or(u32::MAX);
+        let place = self.memory.sge(self.at_arrived(slot) as u64, len);
+        let posted = self.qp.post_recv(&[RecvWr::new(slot.into(), place)]);
+        posted.map_err(|failed| failed.error)
+    }
+
+    /// Sends what lies in `slot`. Which of the application's messages were to wake their receiver a receiver is not told, so all do.
+    pub(super) fn send(
+        &mut self,
+        slot: u16,
+        len: u32,
+        immediate: Option<u32>,
+    ) -> Result<(), Error> {
+        let op = immediate.map_or(SendOp::Send, SendOp::SendWithImm);
+        let place = match len {
+            0 => SgeList::EMPTY,
+            len => self.memory.sge(self.at_send(slot) as u64, len).into(),
+        };
+        let request = SendWr::new(u64::from(slot) | IS_SEND, op, place)
+            .with_flags(SendFlags::SIGNALED | SendFlags::SOLICITED);
+        let posted = self.qp.post_send(&[request]);
+        posted.map_err(|failed| failed.error)
+    }
+
+    /// Has completions put an event on the channel again; those that are there already are taken after that.
+    pub(super) fn arm(&self) -> Result<(), Error> {
+        self.cq.arm(Notify::Any)
+    }
+
+    /// Takes what is complete.
+    ///
+    /// # Errors
+    /// What the application or the device did that cannot be bridged.
+    pub(super) fn poll(&mut self) -> Result<(), String> {
+        let mut batch = [WorkCompletion::default(); BATCH];
+        loop {
+            let count = self
+                .cq
+                .poll(&mut batch)
+                .map_err(|error| error.to_string())?;
+            for done in &batch[..count] {
+                self.on_done(done)?;
+            }
+            if count < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    fn on_done(&mut self, done: &WorkCompletion) -> Result<(), String> {
+        let slot = u16::try_from(done.wr_id & 0xffff).unwrap_or_default();
+        match done.status {
+            WcStatus::Success => {}
+            // The connection is over, which is told by its event.
+            WcStatus::WrFlushErr => {
+                if done.wr_id & IS_SEND != 0 {
+                    self.free.push(slot);
+                }
+                return Ok(());
+            }
+            WcStatus::LocLenErr => {
+                let most = self.plan.message;
+                return Err(format!(
+                    "a message is longer than {most} octets (`message`)"
+                ));
+            }
+            status => return Err(format!("{status:?}")),
+        }
+        if done.wr_id & IS_SEND != 0 {
+            self.free.push(slot);
+            return Ok(());
+        }
+        let immediate = match done.data {
+            WcData::None => None,
+            WcData::Imm(immediate) => Some(immediate),
+            _ => return Err("messages that invalidate memory cannot be bridged".to_owned()),
+        };
+        if done.opcode != WcOpcode::Recv {
+            return Err("writes with immediate data cannot be bridged".to_owned());
+        }
+        self.arrived.push_back(Arrived {
+            slot,
+            len: done.byte_len,
+            immediate,
+        });
+        Ok(())
+    }
+}
