@@ -509,6 +509,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::path::account::{Acknowledged, Datagrams};
+    use crate::path::plan::PathLimit;
 
     /// A run of a second at a gigabit, limited by nothing that shows.
     pub(crate) fn run(engine: Engine) -> Run {
