@@ -36,6 +36,49 @@ fn a_send_arrives_with_its_source_and_is_copied_nowhere_else() {
 }
 
 #[test]
+fn messages_in_a_row_have_segments_of_one_length_where_a_few_more_make_them_so() {
+    let room = SEND_SEG;
+    for (len, alone, in_a_row) in [
+        // Two, three and three for two; more than a third more do not pay.
+        (
+            room + 2,
+            [room, 2, 0, 0],
+            [room / 2 + 1, room / 2 + 1, 0, 0],
+        ),
+        (
+            3 * (room - 8),
+            [room, room, room - 24, 0],
+            [room - 8, room - 8, room - 8, 0],
+        ),
+        (
+            4 * (room - 10),
+            [room, room, room, room - 40],
+            [room - 10; 4],
+        ),
+        (room + 3, [room, 3, 0, 0], [room, 3, 0, 0]),
+    ] {
+        let (mut a, b) = two();
+        for _ in 0..2 {
+            a.post(b.destination(), SEND, vec![7; len as usize]);
+        }
+        let lengths: Vec<u32> = a
+            .transmit(at(0))
+            .iter()
+            .map(|(_, bytes)| payload_len(bytes))
+            .collect();
+        let of = |each: [u32; 4]| each.into_iter().filter(|len| *len > 0);
+        assert_eq!(lengths, of(in_a_row).chain(of(alone)).collect::<Vec<_>>());
+    }
+}
+
+fn payload_len(bytes: &[u8]) -> u32 {
+    match Datagram::open(bytes).unwrap().body {
+        Body::Data(data) => data.payload.len() as u32,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_message_of_one_datagram_that_was_doubled_is_delivered_once() {
     let (mut a, mut b) = two();
     for _ in 0..4 {

@@ -24,6 +24,8 @@ use crate::wire::rdmap;
 
 /// Segments of one message or answer before others have their turn: about what one call with segmentation offload takes.
 const TURN: u32 = 64;
+/// Messages of more segments fill batches by themselves.
+const EVEN_MAX: u32 = 32;
 
 /// The message that is being sent.
 #[derive(Debug, Clone, Copy)]
@@ -210,15 +212,17 @@ impl Sender {
             Some(_) => ddp::UNTAGGED_LEN,
             None => ddp::TAGGED_LEN,
         };
-        // It may become less in the middle of a message, and then stays so.
-        current.max = current
-            .max
-            .min(self.room(now, wr.to.addr, words_len, ddp_len));
         let immediate = match wr.op {
             UdOp::Immediate { data, .. } => Some(data),
             _ => None,
         };
         let len = if immediate.is_some() { 8 } else { wr.len };
+        let room = self.room(now, wr.to.addr, words_len, ddp_len);
+        if current.done == 0 && !self.queue.is_empty() {
+            current.max = current.max.min(even(len, room));
+        }
+        // It may become less in the middle of a message, and then stays so.
+        current.max = current.max.min(room);
         let copy = !current.copied && is_copy_due(config, &current);
         let (start, part) = if copy {
             let left = len - current.done;
@@ -370,6 +374,17 @@ impl Sender {
         let current = self.current.take().map(|current| current.wr);
         current.or_else(|| self.queue.pop_front())
     }
+}
+
+/// Payload of a segment, where `room` octets fit and more messages follow: what divides this one into segments of one length, with a
+/// third more of them at most. A shorter segment would end its batch.
+fn even(len: u32, room: u32) -> u32 {
+    let least = len.div_ceil(room);
+    if !(2..=EVEN_MAX).contains(&least) {
+        return room;
+    }
+    let count = (least..=least + least / 3).find(|count| len.is_multiple_of(*count));
+    count.map_or(room, |count| len / count)
 }
 
 fn is_copy_due(config: &UdConfig, current: &Current) -> bool {
