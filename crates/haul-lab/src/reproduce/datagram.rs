@@ -295,7 +295,7 @@ fn sipp_memory() -> Experiment {
                 let less = less(figure, 0, (Carrier::Ud, Carrier::Rc), 10_000);
                 Claim::new(
                     "paper: memory with 10,000 clients, UD against RC: 24.1 % less",
-                    less.map(|less| (format!("{less:.1} % less"), less >= 24.1)),
+                    less.map(|less| (in_words(less), less >= 24.1)),
                 )
             }],
             ..Figure::default()
@@ -324,6 +324,15 @@ fn less(figure: &Figure, chart: usize, pair: (Carrier, Carrier), at: u32) -> Opt
     Some(100.0 * (1.0 - ours / theirs))
 }
 
+/// So many percent less, for people.
+fn in_words(percent: f64) -> String {
+    if percent < 0.0 {
+        format!("{:.1} % more", -percent)
+    } else {
+        format!("{percent:.1} % less")
+    }
+}
+
 fn less_claim(
     figure: &Figure,
     chart: usize,
@@ -334,7 +343,7 @@ fn less_claim(
     let less = less(figure, chart, pair, 0);
     Claim::new(
         format!("paper: {words}: {percent} % less"),
-        less.map(|less| (format!("{less:.1} % less"), less >= percent)),
+        less.map(|less| (in_words(less), less >= percent)),
     )
 }
 
@@ -503,7 +512,7 @@ fn latency_claim(figure: &Figure, ours: &str, theirs: &str, percent: f64, words:
     let mean = (!lower.is_empty()).then(|| lower.iter().sum::<f64>() / lower.len() as f64);
     Claim::new(
         format!("paper: {words}, up to 2 KiB: {percent} % less latency"),
-        mean.map(|mean| (format!("{mean:.1} % less"), mean >= percent)),
+        mean.map(|mean| (in_words(mean), mean >= percent)),
     )
 }
 
@@ -572,6 +581,7 @@ mod tests {
     fn claims_are_computed_from_what_was_measured() {
         let claim = latency_claim(&figure(), UD_RECORD, RC_WRITE, 24.4, "one");
         assert_eq!(claim.here.as_deref(), Some("25.0 % less"));
+        assert_eq!(in_words(-18.44), "18.4 % more");
         assert_eq!(claim.holds, Some(true));
         let claim = bandwidth_claim(&figure(), RC_WRITE, UD_RECORD, 1, 50.0);
         assert_eq!(claim.here.as_deref(), Some("+33.3 %"));
