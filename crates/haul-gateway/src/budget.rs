@@ -30,6 +30,9 @@ pub struct MemoryPlan {
     /// What each RDMA connection of an application takes of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_connection: Option<u64>,
+    /// How many of them there may be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rdma_connections: Option<u16>,
     /// Beside it, for connections of others that have not shown who they are.
     pub strangers: u64,
     /// Beside it, for clients at all doors that have not said where they want to go.
@@ -80,6 +83,7 @@ impl Config {
         MemoryPlan {
             memory,
             sessions,
+            rdma_connections: self.rdma.as_ref().map(|rdma| rdma.connections),
             rdma_connection: self.rdma.as_ref().map(|rdma| rdma.plan().bytes() as u64),
             strangers: strangers_bytes(self),
             clients: doors.count() as u64 * CLIENT_MEMORY,
@@ -119,10 +123,10 @@ impl MemoryPlan {
                 "a session {what} takes {bytes} MiB of them{channel}; {fit} fit"
             ));
         }
-        if let Some(bytes) = self.rdma_connection {
-            let (mib, fit) = (mib(bytes), self.memory / bytes.max(1));
+        if let Some((bytes, most)) = self.rdma_connection.zip(self.rdma_connections) {
+            let mib = mib(bytes);
             lines.push(format!(
-                "an RDMA connection of an application takes {mib} MiB of them; {fit} fit"
+                "an RDMA connection of an application takes {mib} MiB of them; there are {most} at most"
             ));
         }
         let beside = [

@@ -397,12 +397,20 @@ pub struct Rdma {
     /// Messages that each connection may have here, each way.
     #[serde(default = "default_depth")]
     pub depth: u16,
+    /// Connections at a time, of those that come to doors and those that go out.
+    #[serde(default = "default_connections")]
+    pub connections: u16,
     /// Destinations that sessions which end here may reach by RDMA. Nothing else.
     #[serde(default)]
     pub exit: Vec<AddressRule>,
 }
 
 impl Rdma {
+    /// Octets of all connections.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.plan().bytes() as u64).saturating_mul(self.connections.into())
+    }
+
     /// What each connection may take.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
@@ -418,6 +426,10 @@ fn default_message() -> ByteCount {
 
 const fn default_depth() -> u16 {
     32
+}
+
+const fn default_connections() -> u16 {
+    64
 }
 
 /// Where connections go.

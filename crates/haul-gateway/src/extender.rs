@@ -37,7 +37,7 @@ use crate::caller::{Call, Caller, Party, Refusal};
 use crate::config;
 use crate::gateway::dispatch;
 use crate::host::{Shown, by_rdma};
-use crate::house::House;
+use crate::house::{House, Share};
 use crate::log::Level;
 use crate::thread::{Stop, Thread};
 use bridge::{ANSWER_NS, Bridge, Tools, Turn};
@@ -45,6 +45,10 @@ pub(crate) use link::Plan;
 
 /// Applications that wait for an answer at a door; further ones are turned away.
 const BACKLOG: u32 = 64;
+
+/// Lines about single connections, in so many ns.
+const LINES_MAX: u32 = 16;
+const LINES_NS: u64 = 10_000_000_000;
 
 /// Token of the device's completions.
 const COMPLETIONS: u64 = 1 << 40;
@@ -97,6 +101,7 @@ impl Mailbox {
 pub(crate) struct Means {
     context: Context,
     plan: Plan,
+    connections: usize,
     poller: Poller,
     letters: Receiver<Letter>,
     mailbox: Mailbox,
@@ -130,7 +135,8 @@ impl Extender {
     ///
     /// # Errors
     /// Why it cannot serve.
-    pub(crate) fn open(device: &Device, plan: Plan) -> Result<(Self, Means), String> {
+    pub(crate) fn open(device: &Device, rdma: &config::Rdma) -> Result<(Self, Means), String> {
+        let plan = rdma.plan();
         let words = |error: Error| error.to_string();
         let context = device.open().map_err(words)?;
         let attributes = context.attributes().map_err(words)?;
@@ -158,6 +164,7 @@ impl Extender {
             events: context.create_event_channel().map_err(words)?,
             context: context.clone(),
             plan,
+            connections: rdma.connections.into(),
             poller,
             letters,
             mailbox: mailbox.clone(),
@@ -218,6 +225,7 @@ pub(crate) fn start(house: &Arc<House>, means: Means) -> io::Result<Thread> {
     let Means {
         context,
         plan,
+        connections,
         poller,
         letters,
         mailbox,
@@ -231,6 +239,7 @@ pub(crate) fn start(house: &Arc<House>, means: Means) -> io::Result<Thread> {
             house,
             context,
             plan,
+            connections,
             poller,
             letters,
             mailbox,
@@ -240,6 +249,9 @@ pub(crate) fn start(house: &Arc<House>, means: Means) -> io::Result<Thread> {
             bridges: BTreeMap::new(),
             ready: BTreeSet::new(),
             next: 0,
+            lines_left: LINES_MAX,
+            lines_anew: Time::default(),
+            untold: 0,
         };
         worker.run(&stop);
     })
@@ -268,6 +280,7 @@ struct Worker {
     house: Arc<House>,
     context: Context,
     plan: Plan,
+    connections: usize,
     poller: Poller,
     letters: Receiver<Letter>,
     mailbox: Mailbox,
@@ -280,10 +293,24 @@ struct Worker {
     /// Bridges with something to do.
     ready: BTreeSet<u64>,
     next: u64,
+    /// Lines about single connections that may be said until then, and those that were not.
+    lines_left: u32,
+    lines_anew: Time,
+    untold: u64,
 }
 
 impl Worker {
     fn run(mut self, stop: &Stop) {
+        if let Err(error) = self.serve(stop) {
+            let text = format!("RDMA connections are not bridged any more: {error}");
+            self.house.say(Level::Error, text);
+        }
+        for (bridge, _) in std::mem::take(&mut self.bridges).into_values() {
+            bridge.close(&self.poller);
+        }
+    }
+
+    fn serve(&mut self, stop: &Stop) -> Result<(), String> {
         let mut events = Events::with_capacity(256);
         while !stop.is_set() {
             let until = match self.ready.is_empty() {
@@ -297,14 +324,8 @@ impl Worker {
             let waited = self
                 .poller
                 .wait(&mut events, until.map(Time::as_ns), self.house.clock);
-            if let Err(error) = waited {
-                let text = format!("RDMA connections are not bridged any more: {error}");
-                return self.house.say(Level::Error, text);
-            }
-            if let Err(error) = self.heed(&events) {
-                let text = format!("RDMA connections are not bridged any more: {error}");
-                return self.house.say(Level::Error, text);
-            }
+            waited.map_err(|error| error.to_string())?;
+            self.heed(&events).map_err(|error| error.to_string())?;
             while let Ok(letter) = self.letters.try_recv() {
                 self.on_letter(letter);
             }
@@ -313,6 +334,7 @@ impl Worker {
                 self.turn(token);
             }
         }
+        Ok(())
     }
 
     /// Finds out whom events are for.
@@ -360,10 +382,15 @@ impl Worker {
             }
             _ => return,
         };
-        let is_meant = |(bridge, _): &&mut (Bridge, u64)| bridge.qp_num() == Some(qp_num);
+        let is_meant =
+            |(bridge, of): &&mut (Bridge, u64)| *of == channel && bridge.qp_num() == Some(qp_num);
         if let Some((bridge, _)) = self.bridges.values_mut().find(is_meant) {
-            bridge.on_event(event);
+            let failure = bridge.on_event(event);
             self.ready.insert(bridge.token());
+            let text = failure.map(|failure| format!("{}: {failure}", bridge.name));
+            if let Some(text) = text {
+                self.warn(&text);
+            }
         }
     }
 
@@ -380,8 +407,8 @@ impl Worker {
             format!("rdma {}", request.peer),
             format!("RDMA connection of {} to {}", request.peer, Shown(&to)),
         );
-        let Some(share) = self.house.take_memory(self.plan.bytes() as u64) else {
-            return self.say_full(&name);
+        let Some(share) = self.admit(&name) else {
+            return;
         };
         let token = self.token();
         let until = self.house.now().after(ANSWER_NS);
@@ -403,13 +430,15 @@ impl Worker {
     fn on_letter(&mut self, letter: Letter) {
         match letter {
             Letter::Door(token, entrance) => {
-                if self
-                    .poller
-                    .add(entrance.events.fd(), token, Interest::READ)
-                    .is_ok()
-                {
-                    self.entrances.insert(token, entrance);
+                let watched = self.poller.add(entrance.events.fd(), token, Interest::READ);
+                if let Err(error) = watched {
+                    let text = format!(
+                        "the door for RDMA at {} does not answer: {error}",
+                        entrance.door.listen
+                    );
+                    self.house.say(Level::Error, text);
                 }
+                self.entrances.insert(token, entrance);
             }
             Letter::Closed(token) => {
                 if let Some(entrance) = self.entrances.get_mut(&token) {
@@ -418,13 +447,14 @@ impl Worker {
                 self.forget_entrance(token);
             }
             Letter::Called(token, result) => {
+                let stream = result
+                    .map_err(|refusal| refusal.text)
+                    .and_then(|stream| Stream::adopt(stream).map_err(|error| error.to_string()));
                 let Some((bridge, _)) = self.bridges.get_mut(&token) else {
+                    stream.iter().for_each(Stream::reset_on_drop);
                     return;
                 };
-                let stream = result.map_err(|refusal| refusal.text);
-                match stream
-                    .and_then(|stream| Stream::adopt(stream).map_err(|error| error.to_string()))
-                {
+                match stream {
                     Ok(stream) => {
                         bridge.called(stream);
                         self.ready.insert(token);
@@ -434,9 +464,8 @@ impl Worker {
             }
             Letter::Reach(to, stream) => {
                 let name = format!("RDMA connection to {to}");
-                let Some(share) = self.house.take_memory(self.plan.bytes() as u64) else {
-                    stream.reset_on_drop();
-                    return self.say_full(&name);
+                let Some(share) = self.admit(&name) else {
+                    return stream.reset_on_drop();
                 };
                 let token = self.token();
                 let until = self.house.now().after(ANSWER_NS);
@@ -447,10 +476,24 @@ impl Worker {
         }
     }
 
-    fn say_full(&self, name: &str) {
-        let (takes, left) = (self.plan.bytes() >> 10, self.house.memory_left() >> 10);
-        let text = format!("{name}: it takes {takes} KiB and {left} KiB are left; it is refused");
-        self.house.say_short(text);
+    /// What one more connection takes, where there is room.
+    fn admit(&self, name: &str) -> Option<Share> {
+        if self.bridges.len() >= self.connections {
+            let text = format!(
+                "{name}: there are {} already (`connections`); it is refused",
+                self.connections
+            );
+            self.house.say_short(text);
+            return None;
+        }
+        let share = self.house.take_memory(self.plan.bytes() as u64);
+        if share.is_none() {
+            let (takes, left) = (self.plan.bytes() >> 10, self.house.memory_left() >> 10);
+            let text =
+                format!("{name}: it takes {takes} KiB and {left} KiB are left; it is refused");
+            self.house.say_short(text);
+        }
+        share
     }
 
     const fn token(&mut self) -> u64 {
@@ -468,6 +511,7 @@ impl Worker {
             events: &self.events,
             poller: &self.poller,
             plan: self.plan,
+            now: self.house.now(),
         };
         match bridge.turn(&tools) {
             Ok(Turn::Waits) => {}
@@ -475,6 +519,24 @@ impl Worker {
             Ok(Turn::Over) => self.remove(token),
             Err(why) => self.abandon(token, &why),
         }
+    }
+
+    /// Says what strangers can bring about as often as they like.
+    fn warn(&mut self, text: &str) {
+        let now = self.house.now();
+        if now >= self.lines_anew {
+            (self.lines_anew, self.lines_left) = (now.after(LINES_NS), LINES_MAX);
+        }
+        match (self.lines_left, self.untold) {
+            (0, _) => self.untold += 1,
+            (_, 0) => self.house.say(Level::Warning, text),
+            (_, untold) => {
+                self.untold = 0;
+                let text = format!("{text}; {untold} lines like this were left out before it");
+                self.house.say(Level::Warning, text);
+            }
+        }
+        self.lines_left = self.lines_left.saturating_sub(1);
     }
 
     fn give_up_late(&mut self) {
@@ -487,14 +549,18 @@ impl Worker {
             .map(|(token, _)| *token)
             .collect();
         for token in late {
-            self.abandon(token, "no answer came in time");
+            let why = self
+                .bridges
+                .get(&token)
+                .map(|(bridge, _)| bridge.lateness());
+            self.abandon(token, why.unwrap_or_default());
         }
     }
 
     fn abandon(&mut self, token: u64, why: &str) {
         if let Some((bridge, _)) = self.bridges.get(&token) {
             let text = format!("{}: {why}", bridge.name);
-            self.house.say(Level::Warning, text);
+            self.warn(&text);
         }
         self.remove(token);
     }

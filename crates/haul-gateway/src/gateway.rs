@@ -104,7 +104,7 @@ impl Gateway {
             .as_ref()
             .map(|rdma| {
                 device(ChannelKind::Verbs, Some(&rdma.device))
-                    .and_then(|device| Extender::open(&device, rdma.plan()))
+                    .and_then(|device| Extender::open(&device, rdma))
                     .map_err(|why| StartError(format!("rdma: {why}")))
             })
             .transpose()?

@@ -26,6 +26,8 @@ use haul_verbs::{
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 /// Octets of the longest message that the gateways take.
 const MESSAGE: usize = 64 << 10;
+/// Memory that is left when connections have ended: the session itself stays, with its ring and its arena.
+const LEFT: u64 = (1 << 30) - (8 << 20);
 /// Receives that an application posts.
 const POSTED: usize = 16;
 
@@ -235,9 +237,7 @@ fn what_was_sent_before_the_end_arrives_and_memory_comes_back() {
         }
         assert!(matches!(server.event(), CmEvent::Disconnected { .. }));
         drop((client, served));
-        // The session itself stays, with its ring and its arena.
-        let left = (1 << 30) - (8 << 20);
-        wait_until("memory", || path.memory_left() == (left, left));
+        wait_until("memory", || path.memory_left() == (LEFT, LEFT));
     }
 }
 
@@ -272,6 +272,34 @@ fn an_application_that_counts_may_have_as_many_messages_under_way_as_it_counts()
 }
 
 #[test]
+fn what_was_sent_before_the_end_arrives_though_the_other_end_is_sending() {
+    let server = Server::new();
+    let path = Path::to(&server);
+    let client = connect(path.door(), b"");
+    let (served, _) = server.accept(b"");
+    assert!(matches!(client.event(), CmEvent::Established { .. }));
+    // More than the client has receives for: some of it is on its way for good.
+    for number in 0..2 * POSTED as u64 {
+        assert_eq!(
+            served.send(&pattern(MESSAGE, number), None),
+            WcStatus::Success
+        );
+    }
+    let sent: Vec<_> = (0..POSTED as u64)
+        .map(|seed| pattern(60_000, seed))
+        .collect();
+    for message in &sent {
+        assert_eq!(client.send(message, None), WcStatus::Success);
+    }
+    client.qp.disconnect().unwrap();
+    for message in &sent {
+        assert!(served.take().0 == *message);
+    }
+    assert!(matches!(server.event(), CmEvent::Disconnected { .. }));
+    wait_until("memory", || path.memory_left() == (LEFT, LEFT));
+}
+
+#[test]
 fn who_is_not_wanted_is_told() {
     let server = Server::new();
     let path = Path::to(&server);
@@ -303,12 +331,11 @@ fn what_cannot_be_reached_is_rejected() {
         let event = client.event();
         assert!(matches!(event, CmEvent::Rejected { .. }), "{to}: {event:?}");
     }
-    // A gateway without room for it.
-    let path = Path::new(
-        to,
-        "message = '16MiB'\ndepth = 1024",
-        "exit = ['127.0.0.0/8']",
-    );
+    // A gateway that has as many as it may have.
+    let path = Path::new(to, "connections = 1", "exit = ['127.0.0.0/8']");
+    let first = connect(path.door(), b"");
+    let (_served, _) = server.accept(b"");
+    assert!(matches!(first.event(), CmEvent::Established { .. }));
     let event = connect(path.door(), b"").event();
     assert!(matches!(event, CmEvent::Rejected { .. }), "{event:?}");
     assert!(

@@ -6,7 +6,9 @@ use std::path::Path;
 use haul_xsp::wire::HOPS_MAX;
 
 use super::parse::{CHANNEL, CLASS, DOOR, KEY, ROUTE};
-use super::{ByteCount, ChannelKind, Config, Door, DoorKind, Listen, Problem, Route, Severity};
+use super::{
+    ByteCount, ChannelKind, Config, Door, DoorKind, Listen, Problem, Rdma, Route, Severity,
+};
 use crate::budget::channel_bytes;
 use crate::host;
 use crate::path::Backend;
@@ -398,6 +400,9 @@ impl Check<'_> {
                 "leave it out for 32",
             );
         }
+        if rdma.connections == 0 {
+            self.error(place, "it lets nobody in", "leave connections out for 64");
+        }
         let is_door = |door: &Door| door.kind == DoorKind::Rdma;
         if rdma.exit.is_empty() && !config.doors.iter().any(is_door) {
             self.warn(
@@ -734,7 +739,7 @@ impl Check<'_> {
         }
     }
 
-    /// Each route has a session, and those that come in have what is left.
+    /// Each route has a session, RDMA connections of applications have what they may take, and sessions that come in have what is left.
     fn memory(&mut self) {
         let config = self.config;
         let (place, memory) = (Place::Setting("memory"), config.memory);
@@ -752,11 +757,24 @@ impl Check<'_> {
             );
             return;
         }
+        let rdma = config.rdma.as_ref();
+        // Of longer ones it is said elsewhere.
+        let rdma = rdma.filter(|rdma| rdma.message.0 <= MESSAGE_MAX.0);
+        let rdma = rdma.map_or(0, Rdma::bytes);
+        if rdma > memory.0 - routes {
+            let needed = ByteCount(rdma);
+            self.error(
+                Place::Setting("rdma"),
+                format!("its connections may take {needed}, and {memory} have room for less beside sessions of all routes"),
+                "raise memory, or make connections, depth or message less",
+            );
+            return;
+        }
         self.channel_memory(routes);
         if config.listen.is_none() {
             return;
         }
-        let fit = (memory.0 - routes) / session_bytes(config.ring.0).max(1);
+        let fit = (memory.0 - routes - rdma) / session_bytes(config.ring.0).max(1);
         let expected = config.sessions.saturating_sub(config.routes.len());
         if fit == 0 && expected > 0 {
             self.error(

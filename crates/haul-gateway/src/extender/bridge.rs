@@ -18,7 +18,8 @@ use crate::house::Share;
 const TURN_BYTES: usize = 1 << 20;
 /// Octets that are thrown away at a time, once nobody wants them.
 const SINK_BYTES: usize = 16 << 10;
-/// Time for the far end, and its application, to answer, ns.
+/// Time for the far end, and its application, to answer, ns; and for one side to take what is left and to end, once the other has: from
+/// the last octet or message that it took.
 pub(super) const ANSWER_NS: u64 = 30_000_000_000;
 
 /// What bridges work with.
@@ -30,6 +31,7 @@ pub(super) struct Tools<'a> {
     pub(super) events: &'a EventChannel,
     pub(super) poller: &'a Poller,
     pub(super) plan: Plan,
+    pub(super) now: Time,
 }
 
 #[derive(Debug)]
@@ -92,8 +94,12 @@ pub(super) struct Bridge {
     /// For people.
     pub(super) name: String,
     phase: Phase,
-    /// Until it is open.
+    /// Until it is open, and from the end of one side on.
     pub(super) until: Option<Time>,
+    /// Octets that were moved to or from the stream, and requests that were done, when that was last set.
+    moved_before: u64,
+    /// Octets that were moved to or from the stream.
+    moved: u64,
     stream: Option<Stream>,
     interest: Option<Interest>,
     link: Option<Link>,
@@ -153,6 +159,8 @@ impl Bridge {
             name,
             phase,
             until: Some(until),
+            moved_before: 0,
+            moved: 0,
             stream,
             interest: None,
             link: None,
@@ -200,8 +208,8 @@ impl Bridge {
         }
     }
 
-    /// What has become of the device's connection.
-    pub(super) fn on_event(&mut self, event: CmEvent) {
+    /// What has become of the device's connection. Returns why it could not be made.
+    pub(super) fn on_event(&mut self, event: CmEvent) -> Option<Failure> {
         match (&self.phase, event) {
             (Phase::Connecting { is_near }, CmEvent::Established { established, .. }) => {
                 if !is_near {
@@ -209,19 +217,38 @@ impl Bridge {
                 }
                 (self.phase, self.until) = (Phase::Open, None);
             }
-            (Phase::Connecting { is_near: true }, _) => {
+            (Phase::Connecting { is_near: true }, event) => {
                 // The application has not waited. The far end's may be there already.
                 (self.phase, self.until, self.is_ended) = (Phase::Open, None, true);
+                if let CmEvent::Unreachable { failure, .. } = event {
+                    return Some(failure);
+                }
             }
             (Phase::Connecting { is_near: false }, CmEvent::Rejected { private_data, .. }) => {
                 self.leave(&private_data);
             }
-            (Phase::Connecting { is_near: false }, _) => self.leave(&[]),
+            (Phase::Connecting { is_near: false }, event) => {
+                self.leave(&[]);
+                if let CmEvent::Unreachable { failure, .. } = event {
+                    return Some(failure);
+                }
+            }
             (_, CmEvent::Disconnected { failure, .. }) => {
                 self.is_ended = true;
                 self.failure = failure;
             }
             _ => {}
+        }
+        None
+    }
+
+    /// What it waits for in vain once its time has passed.
+    pub(super) const fn lateness(&self) -> &'static str {
+        match self.phase {
+            Phase::Open | Phase::Leaving => {
+                "one side has ended, and the other one neither takes what is left nor ends"
+            }
+            _ => "no answer came in time",
         }
     }
 
@@ -239,12 +266,14 @@ impl Bridge {
         if let Some(link) = &mut self.link {
             link.poll()?;
         }
-        if let Some(failure) = &self.failure {
+        let is_cut = self.write().map_err(text)?;
+        // What had come before is handed on first.
+        if let Some(failure) = self.failure.as_ref().filter(|_| !self.has_rest()) {
             return Err(failure.to_string());
         }
-        let is_cut = self.write().map_err(text)?;
         let has_more = self.read(tools)?;
         self.end();
+        self.watch_end(tools.now);
         if self.is_written && self.is_read {
             return Ok(Turn::Over);
         }
@@ -265,24 +294,44 @@ impl Bridge {
         }
     }
 
-    /// Hands on that one side has ended.
-    fn end(&mut self) {
-        let is_over = match self.phase {
-            Phase::Open => self.is_ended,
+    /// Whether messages have come that the stream does not have yet.
+    fn has_rest(&self) -> bool {
+        let link = self.link.as_ref();
+        matches!(self.phase, Phase::Open) && link.is_some_and(|link| !link.arrived.is_empty())
+    }
+
+    /// Once one side has ended, the other one has only so long without taking anything.
+    fn watch_end(&mut self, now: Time) {
+        let has_ended = match self.phase {
+            Phase::Open => self.is_ended || self.is_read,
             Phase::Leaving => true,
             _ => false,
         };
-        let link = self.link.as_mut();
-        let has_rest = link
-            .as_ref()
-            .is_some_and(|link| matches!(self.phase, Phase::Open) && !link.arrived.is_empty());
-        if is_over && !self.is_written && self.prologue.is_empty() && !has_rest {
+        let moved = self.moved + self.link.as_ref().map_or(0, |link| link.done);
+        if has_ended && (self.until.is_none() || moved != self.moved_before) {
+            self.moved_before = moved;
+            self.until = Some(now.after(ANSWER_NS));
+        }
+    }
+
+    /// Hands on that one side has ended.
+    fn end(&mut self) {
+        let is_over = match self.phase {
+            Phase::Open => self.is_ended && self.failure.is_none(),
+            Phase::Leaving => true,
+            _ => false,
+        };
+        if is_over && !self.is_written && self.prologue.is_empty() && !self.has_rest() {
             self.stream.iter().for_each(Stream::shutdown_send);
             self.is_written = true;
         }
         let is_ending =
             matches!(self.phase, Phase::Open) && self.is_read && !self.is_ended && !self.is_ending;
-        if let Some(link) = link.filter(|link| is_ending && link.is_idle()) {
+        if let Some(link) = self
+            .link
+            .as_mut()
+            .filter(|link| is_ending && link.is_idle())
+        {
             self.is_ending = true;
             // It fails where the application was faster.
             if link.qp.disconnect().is_err() {
@@ -305,7 +354,10 @@ impl Bridge {
         };
         while !self.prologue.is_empty() {
             match stream.write(&self.prologue) {
-                Ok(count) => drop(self.prologue.drain(..count)),
+                Ok(count) => {
+                    self.prologue.drain(..count);
+                    self.moved += count as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(error) => return Err(error),
             }
@@ -336,7 +388,10 @@ impl Bridge {
                 None => stream::send(stream, &[payload], false),
             };
             match sent {
-                Ok(count) => self.written += count,
+                Ok(count) => {
+                    self.written += count;
+                    self.moved += count as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(error) => return Err(error),
             }
@@ -411,6 +466,7 @@ impl Bridge {
                 Err(error) => return Err(text(error)),
             };
             taken += count;
+            self.moved += count as u64;
             if !is_over {
                 self.input.advance(count);
                 self.finish(tools)?;
@@ -461,7 +517,7 @@ impl Bridge {
                     have: 0,
                 };
             }
-            _ => return Err("the other end broke the rules".to_owned()),
+            (kind, _) => return Err(format!("the other end sent {kind:?} out of turn")),
         }
         self.input.have = 0;
         Ok(())
@@ -512,7 +568,7 @@ impl Bridge {
                 // Whether the application hears why is not for this end to say.
                 let _ = request.reject(fitting(octets, tools)?);
             }
-            _ => return Err("the other end broke the rules".to_owned()),
+            (_, kind) => return Err(format!("the other end sent {kind:?} out of turn")),
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 const IS_SEND: u64 = 1 << 32;
 
 /// What a connection may take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Octets of the longest message.
     pub(crate) message: usize,
@@ -25,12 +25,15 @@ pub(crate) struct Plan {
 
 impl Plan {
     const fn slot(&self) -> usize {
-        self.message.next_multiple_of(PAGE)
+        match self.message.checked_next_multiple_of(PAGE) {
+            Some(octets) => octets,
+            None => usize::MAX,
+        }
     }
 
     /// Octets of a connection.
     pub(crate) const fn bytes(&self) -> usize {
-        self.slot() * self.depth as usize * 2
+        self.slot().saturating_mul(self.depth as usize * 2)
     }
 }
 
@@ -53,6 +56,8 @@ pub(super) struct Link {
     pub(super) arrived: VecDeque<Arrived>,
     /// Places for messages to be sent.
     free: Vec<u16>,
+    /// Requests that are done, ever.
+    pub(super) done: u64,
     _pd: Pd,
 }
 
@@ -86,6 +91,7 @@ impl Link {
             memory,
             arrived: VecDeque::new(),
             free: (0..plan.depth).collect(),
+            done: 0,
             _pd: pd,
         };
         for slot in 0..plan.depth {
@@ -132,7 +138,11 @@ impl Link {
         let len = u32::try_from(self.plan.message).unwrap_or(u32::MAX);
         let place = self.memory.sge(self.at_arrived(slot) as u64, len);
         let posted = self.qp.post_recv(&[RecvWr::new(slot.into(), place)]);
-        posted.map_err(|failed| failed.error)
+        match posted.map_err(|failed| failed.error) {
+            // It is over, which an event tells: that may come after.
+            Err(Error::State(_)) => Ok(()),
+            posted => posted,
+        }
     }
 
     /// Sends what lies in `slot`. Which of the application's messages were to wake their receiver a receiver is not told, so all do.
@@ -150,7 +160,14 @@ impl Link {
         let request = SendWr::new(u64::from(slot) | IS_SEND, op, place)
             .with_flags(SendFlags::SIGNALED | SendFlags::SOLICITED);
         let posted = self.qp.post_send(&[request]);
-        posted.map_err(|failed| failed.error)
+        match posted.map_err(|failed| failed.error) {
+            // As for receives.
+            Err(Error::State(_)) => {
+                self.free.push(slot);
+                Ok(())
+            }
+            posted => posted,
+        }
     }
 
     /// Has completions put an event on the channel again; those that are there already are taken after that.
@@ -180,6 +197,7 @@ impl Link {
 
     fn on_done(&mut self, done: &WorkCompletion) -> Result<(), String> {
         let slot = u16::try_from(done.wr_id & 0xffff).unwrap_or_default();
+        self.done += 1;
         match done.status {
             WcStatus::Success => {}
             // The connection is over, which is told by its event.

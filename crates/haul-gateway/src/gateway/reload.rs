@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{Gateway, OpenDoor, StartError, open};
 use crate::config::{self, Config, Problem};
 use crate::door::OpenError;
+use crate::extender::Plan;
 use crate::house::{Letter, Secrets, lock};
 use crate::log::Level;
 use crate::path::Backend;
@@ -176,9 +177,9 @@ impl std::fmt::Display for Change {
 }
 
 /// What of `[rdma]` is taken at the start.
-fn device(config: &Config) -> Option<(&str, usize)> {
+fn device(config: &Config) -> Option<(&str, Plan, u16)> {
     let rdma = config.rdma.as_ref()?;
-    Some((&rdma.device, rdma.plan().bytes()))
+    Some((&rdma.device, rdma.plan(), rdma.connections))
 }
 
 /// What has changed and needs a new start.

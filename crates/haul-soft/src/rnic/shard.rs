@@ -430,7 +430,13 @@ impl Shard {
                 // What it was woken by is still there, and the one who has the baton sees to it: looking again at once would
                 // take the processor from that one, or from the peer.
                 let _ = wait_readable([self.signal.as_fd()], Some(busy_ns));
-                busy_ns = (2 * busy_ns).min(STANDBY_NS);
+                // Who waits for an event of an armed queue has nobody else.
+                let is_awaited = self.armed.load(Ordering::SeqCst) > 0;
+                busy_ns = if is_awaited {
+                    BUSY_NS
+                } else {
+                    (2 * busy_ns).min(STANDBY_NS)
+                };
             } else {
                 busy_ns = BUSY_NS;
             }

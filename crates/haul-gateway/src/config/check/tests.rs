@@ -103,6 +103,16 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "[[channel]]",
+        "[rdma]\ndevice = 'rxe0'\nconnections = 0\n[[channel]]",
+        "line 10: error: rdma: it lets nobody in",
+    ),
+    (
+        "[[channel]]",
+        "[rdma]\ndevice = 'rxe0'\nexit = ['192.0.2.0/24']\nmessage = '16MiB'\n[[channel]]",
+        "line 10: error: rdma: its connections may take 64GiB, and ",
+    ),
+    (
+        "[[channel]]",
         "[rdma]\ndevice = 'rxe0'\n[[channel]]",
         "line 10: warning: rdma: nobody uses it",
     ),
