@@ -72,8 +72,8 @@ fn messages_in_a_row_have_segments_of_one_length_where_a_few_more_make_them_so()
 }
 
 fn payload_len(bytes: &[u8]) -> u32 {
-    match Datagram::open(bytes).unwrap().body {
-        Body::Data(data) => data.payload.len() as u32,
+    match Datagram::open(bytes).map(|datagram| datagram.body) {
+        Ok(Body::Data(data)) => data.payload.len() as u32,
         other => panic!("{other:?}"),
     }
 }
