@@ -74,6 +74,8 @@ pub(crate) struct PingPong<'a> {
     moderation: u64,
     verified: u64,
     lost: u64,
+    /// The receive that the last message took: it is posted again once there is an answer on its way.
+    taken: Option<u64>,
     /// The service may lose messages.
     may_lose: bool,
     finished: bool,
@@ -118,6 +120,7 @@ impl<'a> PingPong<'a> {
             moderation: u64::from(plan.depth / 2).max(1),
             verified: 0,
             lost: 0,
+            taken: None,
             may_lose: plan.service == Service::Ud,
             finished: false,
             heard: Instant::now(),
@@ -185,6 +188,7 @@ impl<'a> PingPong<'a> {
             }
             last = now;
         }
+        self.refill()?;
         Ok(samples)
     }
 
@@ -226,8 +230,13 @@ impl<'a> PingPong<'a> {
         }
     }
 
-    /// Posts a message.
+    /// Posts a message, then the receive for the one after its answer.
     fn post(&mut self, number: u64) -> Result<(), Fault> {
+        self.send(number)?;
+        self.refill()
+    }
+
+    fn send(&mut self, number: u64) -> Result<(), Fault> {
         self.make(number)?;
         if !self.inline.is_empty() {
             let from = place(self.end.layout.from(0, 0));
@@ -279,6 +288,14 @@ impl<'a> PingPong<'a> {
                 |failure| Fault::new(Code::PeerGone, format!("queue pair 0: {failure}")),
             )
         })
+    }
+
+    /// Posts the receive again that the last message took.
+    fn refill(&mut self) -> Result<(), Fault> {
+        let Some(slot) = self.taken.take() else {
+            return Ok(());
+        };
+        self.end.post_recv(&self.end.qps[0], 0, slot)
     }
 
     /// Makes the bytes of a message: where somebody looks at its last byte, that differs from the one before.
@@ -375,7 +392,8 @@ impl<'a> PingPong<'a> {
                 self.end.check(completion)?;
                 let tag = Tag::from(completion.wr_id);
                 if tag.kind() == Kind::Recv {
-                    self.end.post_recv(&self.end.qps[0], 0, tag.number())?;
+                    self.refill()?;
+                    self.taken = Some(tag.number());
                     if self.may_lose && completion.byte_len != self.size {
                         // Late, from an earlier measurement.
                         continue;

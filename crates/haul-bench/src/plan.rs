@@ -303,6 +303,8 @@ impl Plan {
     /// Room for work requests in the receive queue.
     pub(crate) fn receive_queue(&self) -> u32 {
         match self.test {
+            // One is posted again only when the answer is on its way.
+            Test::Lat if self.service == Service::Ud => self.rx_depth + 1,
             _ if self.service == Service::Ud => self.rx_depth,
             Test::Bw if !self.is_notified() => 1,
             Test::Idle => self.rx_depth,

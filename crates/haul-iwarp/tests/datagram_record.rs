@@ -5,9 +5,10 @@ mod common;
 
 use common::datagrams::{
     BASE, MS, Node, SEG, SEND, TAG, at, at_offset, config, forged, ranges, received, record_op,
-    records, region, settle, target, two,
+    records, region, resealed, settle, target, two,
 };
 use common::pattern;
+use common::random::Random;
 use haul_iwarp::Rights;
 use haul_iwarp::datagram::wire::{DataHeader, Datagram, Flags, MsgId, Opcode, Psn};
 use haul_iwarp::datagram::{
@@ -618,4 +619,110 @@ fn an_empty_message_is_a_message() {
     }
     assert_eq!(records(&b)[0].status, Some(RecordStatus::Full));
     assert_eq!(received(&b)[0].len, 0);
+}
+
+/// Two of each end, one of which knows no shorter way for neighbours.
+fn pairs() -> [(Node, Node); 2] {
+    [false, true].map(|one_by_one| {
+        let (mut a, mut b) = two();
+        (a.one_by_one, b.one_by_one) = (one_by_one, one_by_one);
+        (a, b)
+    })
+}
+
+#[test]
+fn neighbours_leave_as_what_they_would_have_been_alone() {
+    let [(mut short, b), (mut long, _)] = pairs();
+    let immediate = UdOp::WriteRecord {
+        stag: TAG,
+        to: BASE,
+        immediate: Some(7),
+    };
+    let write = UdOp::Write {
+        stag: TAG,
+        to: BASE,
+    };
+    let ops = [record_op(), SEND, immediate, write, record_op()];
+    for (n, op) in ops.into_iter().enumerate() {
+        for count in [1, 2, 3, 9, 10, 11, 80, 200] {
+            for octets in [count * SEG - 3, count * SEG, count * SEG + 1] {
+                let bytes = pattern(octets as usize, n as u8);
+                short.post(b.destination(), op, bytes.clone());
+                long.post(b.destination(), op, bytes);
+            }
+        }
+        // The path becomes narrower in the middle of a message.
+        for _ in 0..50 {
+            assert_eq!(short.next(at(0)), long.next(at(0)));
+        }
+        for node in [&mut short, &mut long] {
+            let octets = 548 - 20 * n as u32;
+            node.ud.handle_path(at(0), b.addr.ip(), octets);
+        }
+        assert_eq!(short.transmit(at(0)), long.transmit(at(0)));
+        assert_eq!(short.events, long.events);
+    }
+    assert_eq!(short.ud.counters(), long.ud.counters());
+    assert!(short.alike.1 > 1_000 && long.alike.1 == 0);
+}
+
+#[test]
+fn neighbours_are_taken_as_they_would_have_been_alone() {
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let [(mut a, mut short), (_, mut long)] = pairs();
+        let mut sent = Vec::new();
+        for n in 0..4_u64 {
+            let op = UdOp::WriteRecord {
+                stag: TAG,
+                to: BASE + n * 40_000,
+                immediate: (n == 2).then_some(n),
+            };
+            let octets = 1 + random.below(40_000) as usize;
+            sent.extend(a.segments(short.destination(), op, pattern(octets, n as u8)));
+        }
+        let (mut now, mut at_segment) = (at(0), 0);
+        while at_segment < sent.len() {
+            let mut bytes = sent[at_segment].clone();
+            at_segment += 1;
+            match random.below(60) {
+                0 => continue,
+                1 => at_segment = at_segment.saturating_sub(3),
+                2 => {
+                    let octet = random.below(bytes.len() as u64) as usize;
+                    bytes[octet] ^= 1 << random.below(8);
+                }
+                // What is right by its CRC and says something else.
+                3 => {
+                    bytes = resealed(&bytes, |octets| {
+                        octets[random.below(50) as usize] ^= 1 << random.below(8);
+                    });
+                }
+                4 => bytes = resealed(&bytes[..bytes.len() - 1], |_| {}),
+                5 => now = now.after(random.below(400) * MS),
+                _ => {}
+            }
+            let gone = random.below(2_000) == 0;
+            let from = if random.below(100) == 0 {
+                ([192, 0, 2, 77], 4_791).into()
+            } else {
+                a.addr
+            };
+            let actions = [&mut short, &mut long].map(|node| {
+                if gone {
+                    node.ram.open.clear();
+                }
+                node.pass(now);
+                node.take(now, from, &bytes)
+            });
+            assert_eq!(actions[0], actions[1], "seed {seed}, segment {at_segment}");
+        }
+        settle(&mut short, now);
+        settle(&mut long, now);
+        assert_eq!(short.events, long.events, "seed {seed}");
+        assert_eq!(short.placed, long.placed);
+        assert_eq!(short.ud.counters(), long.ud.counters());
+        assert_eq!(region(&short), region(&long));
+        assert!(short.alike.0 > 0 && long.alike.0 == 0, "seed {seed}");
+    }
 }

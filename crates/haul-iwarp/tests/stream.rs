@@ -5,8 +5,8 @@ mod common;
 use common::{config, everything, pair, pattern, settle, settle_in};
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{
-    CompletionKind, Error, Event, PostError, RecvWr, Rights, SendOp, SendWr, Stag, State, Status,
-    StreamConfig,
+    CompletionKind, Error, Event, HEADER_MAX, PostError, RecvWr, Rights, SendOp, SendWr, Stag,
+    State, Status, StreamConfig,
 };
 
 const SEND: SendOp = SendOp::Send {
@@ -202,7 +202,7 @@ fn a_write_completes_only_when_its_octets_are_not_needed_any_more() {
     let (mut a, mut b) = pair(config(), config());
     b.ram.register(0x100, 0, vec![0; 64], everything());
     a.post_send(1, write(Stag(0x100), 0), vec![9; 64]);
-    let mut header = [0; haul_iwarp::HEADER_MAX];
+    let mut header = [0; HEADER_MAX];
     let fpdu = a
         .connection
         .poll_transmit(a.now, &mut a.ram, &mut header)
@@ -324,6 +324,33 @@ fn closing_finishes_what_is_posted_and_flushes_receives() {
     assert_eq!(a.connection.error(), None);
     let done: Vec<_> = a.completions.iter().map(|c| (c.id, c.status)).collect();
     assert_eq!(done, [(1, Status::Success), (2, Status::Flushed)]);
+}
+
+#[test]
+fn what_a_peer_that_closes_did_not_wait_for_is_flushed_and_no_fault() {
+    let (mut a, mut b) = pair(config(), config());
+    b.post_receive(1, 8);
+    b.connection.close(b.now);
+    b.drain();
+    assert_eq!(b.connection.state(), State::Finished);
+    // Sent in part, and not at all.
+    a.try_post_send(1, SEND, vec![1; 64], false).unwrap();
+    let mut header = [0; HEADER_MAX];
+    let fpdu = a.connection.poll_transmit(a.now, &mut a.ram, &mut header);
+    assert!(fpdu.is_some());
+    a.try_post_send(2, SEND, vec![2; 64], false).unwrap();
+    a.connection.handle_eof(a.now);
+    a.drain();
+    assert!(a.has(Event::Disconnect));
+    assert_eq!(a.connection.error(), None);
+    let done: Vec<_> = a.completions.iter().map(|c| (c.id, c.status)).collect();
+    assert_eq!(done, [(1, Status::Flushed), (2, Status::Flushed)]);
+    // What the one that closed sees of it.
+    b.feed(&header[..8]);
+    b.connection.handle_eof(b.now);
+    b.drain();
+    assert!(b.has(Event::Disconnect));
+    assert_eq!(b.connection.error(), None);
 }
 
 #[test]
@@ -453,7 +480,7 @@ fn an_answer_whose_memory_is_gone_ends_the_connection() {
     a.drain();
     let wire = std::mem::take(&mut a.wire);
     b.connection.handle_bytes(b.now, &mut b.ram, &wire);
-    let mut header = [0; haul_iwarp::HEADER_MAX];
+    let mut header = [0; HEADER_MAX];
     assert!(
         b.connection
             .poll_transmit(b.now, &mut b.ram, &mut header)

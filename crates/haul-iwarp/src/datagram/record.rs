@@ -69,6 +69,13 @@ struct Open {
     saw_last: bool,
 }
 
+impl Open {
+    fn is_of(&self, from: &Source, id: MsgId) -> bool {
+        let message = self.message.as_ref();
+        message.is_some_and(|message| message.id == id && message.from == *from)
+    }
+}
+
 /// Records, open and closed.
 #[derive(Debug)]
 pub(super) struct Records {
@@ -110,10 +117,7 @@ impl Records {
     }
 
     fn find(&mut self, writer: Option<usize>, from: &Source, id: MsgId) -> Option<usize> {
-        let is_it = |open: &Open| {
-            open.message
-                .is_some_and(|message| message.id == id && message.from == *from)
-        };
+        let is_it = |open: &Open| open.is_of(from, id);
         if self.open.get(self.recent).is_some_and(is_it) {
             return Some(self.recent);
         }
@@ -297,17 +301,44 @@ impl Records {
                 self.report(config, record, events);
                 writer
             }
-            Plan::Piece(at) => {
-                self.note(now, at, piece);
-                self.expect(config, at);
-                let writer = self.open[at].writer;
-                if self.open[at].ranges.covered() >= message.len {
-                    self.close(config, at, RecordStatus::Full, events);
-                }
-                writer
-            }
+            Plan::Piece(at) => return self.grow(now, config, at, piece, events),
         };
         self.advance(config, writer, piece.psn, events);
+    }
+
+    /// A record has a segment more.
+    pub(super) fn grow(
+        &mut self,
+        now: Time,
+        config: &UdConfig,
+        at: usize,
+        piece: &Piece,
+        events: &mut VecDeque<Event>,
+    ) {
+        self.note(now, at, piece);
+        self.expect(config, at);
+        let open = &self.open[at];
+        let writer = open.writer;
+        if open
+            .message
+            .is_some_and(|message| open.ranges.covered() >= message.len)
+        {
+            self.close(config, at, RecordStatus::Full, events);
+        }
+        self.advance(config, writer, piece.psn, events);
+    }
+
+    /// The record `at` is this message's, and what lies in `start..end` of it is new.
+    pub(super) fn wants(&self, at: usize, from: &Source, id: MsgId, start: u32, end: u32) -> bool {
+        let is_it = |open: &Open| {
+            open.is_of(from, id) && open.ranges.judge(start, end, RANGES) == Verdict::New
+        };
+        self.open.get(at).is_some_and(is_it)
+    }
+
+    /// The memory of the record `at` is gone.
+    pub(super) fn revoke_at(&mut self, config: &UdConfig, at: usize, events: &mut VecDeque<Event>) {
+        self.close(config, at, RecordStatus::Revoked, events);
     }
 
     fn note(&mut self, now: Time, at: usize, piece: &Piece) {

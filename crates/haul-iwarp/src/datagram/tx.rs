@@ -5,7 +5,7 @@
 //! not take both, and nothing has to wait for a timer.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::access::{local_entry, place};
 use super::config::{DATAGRAM_MIN, UdConfig};
@@ -47,8 +47,10 @@ pub(super) struct Sender {
     current: Option<Current>,
     pub(super) lanes: Lanes,
     pub(super) jobs: Jobs,
-    pub(super) paths: Paths,
+    paths: Paths,
     datagram_max: u32,
+    /// Segments that come next and differ from the last one in their numbers only.
+    alike: u32,
     /// Segments in a row of one kind, and whether it is answers.
     turn: u32,
     answering: bool,
@@ -72,6 +74,7 @@ impl Sender {
             jobs: Jobs::default(),
             paths: Paths::new(config.key),
             datagram_max: 0,
+            alike: 0,
             turn: 0,
             answering: false,
         };
@@ -80,8 +83,14 @@ impl Sender {
     }
 
     pub(super) fn set_datagram_max(&mut self, octets: u32) {
+        self.alike = 0;
         let most = u32::try_from(DATAGRAM_MAX).unwrap_or(u32::MAX);
         self.datagram_max = octets.clamp(DATAGRAM_MIN, most);
+    }
+
+    pub(super) fn note_path(&mut self, now: Time, host: IpAddr, octets: u32) {
+        self.alike = 0;
+        self.paths.note(now, host, octets);
     }
 
     /// Octets of payload in a segment to `to`: what is left of a datagram by `words` of EXT and a DDP header.
@@ -129,6 +138,7 @@ impl Sender {
         reads: bool,
         out: &mut [u8],
     ) -> Option<Next> {
+        self.alike = 0;
         loop {
             let can_send = self.current.is_some() || self.can_begin(reads);
             let can_answer = !self.jobs.is_empty();
@@ -150,6 +160,22 @@ impl Sender {
                 return Some(next);
             }
         }
+    }
+
+    /// The datagram after the last one, if it differs in its numbers only: they are changed in `header`, where that one's
+    /// header still is. Gives where in the message its payload starts.
+    pub(super) fn poll_alike(&mut self, header: &mut [u8]) -> Option<u32> {
+        let current = self.current.as_mut()?;
+        if self.alike == 0 || self.turn >= TURN {
+            return None;
+        }
+        self.alike -= 1;
+        self.turn += 1;
+        let start = current.done;
+        current.done += current.max;
+        let psn = self.lanes.lane(&current.wr.to).next_psn();
+        DataHeader::advance(header, psn, current.max);
+        Some(start)
     }
 
     fn can_begin(&self, reads: bool) -> bool {
@@ -223,7 +249,8 @@ impl Sender {
         }
         // It may become less in the middle of a message, and then stays so.
         current.max = current.max.min(room);
-        let copy = !current.copied && is_copy_due(config, &current);
+        let left = (len - current.done).div_ceil(current.max);
+        let copy = copy_ahead(config, &current) == Some(left);
         let (start, part) = if copy {
             let left = len - current.done;
             let start = current.done + (left - 1) / current.max * current.max;
@@ -285,6 +312,9 @@ impl Sender {
             current.copied = true;
         } else {
             current.done += part;
+            let others = copy_ahead(config, &current).unwrap_or(1);
+            let left = (len - current.done).div_ceil(current.max);
+            self.alike = left.saturating_sub(others);
         }
         let is_done = !copy && current.done == len;
         (transmit, (!is_done).then_some(current))
@@ -335,6 +365,7 @@ impl Sender {
 
     /// The datagram of a Read Request.
     pub(super) fn request(&mut self, config: &UdConfig, asked: &Asked, out: &mut [u8]) -> Transmit {
+        self.alike = 0;
         let parts = asked.parts.as_slice();
         let mut words = [0; 2 * super::read::RANGES_MAX];
         for (pair, part) in words.chunks_exact_mut(2).zip(parts) {
@@ -387,15 +418,14 @@ fn even(len: u32, room: u32) -> u32 {
     count.map_or(room, |count| len / count)
 }
 
-fn is_copy_due(config: &UdConfig, current: &Current) -> bool {
+/// Before how many segments at the end the copy of the last one goes, if it is still to go.
+fn copy_ahead(config: &UdConfig, current: &Current) -> Option<u32> {
     let is_record = matches!(current.wr.op, UdOp::WriteRecord { .. });
-    if !is_record || config.tail_copy == 0 {
-        return false;
+    if !is_record || current.copied || config.tail_copy == 0 {
+        return None;
     }
-    let left = (current.wr.len - current.done).div_ceil(current.max);
-    let all = current.wr.len.div_ceil(current.max);
     let wanted = config.tail_copy.saturating_add(1);
-    left == wanted && all >= wanted
+    (current.wr.len.div_ceil(current.max) >= wanted).then_some(wanted)
 }
 
 fn shim(

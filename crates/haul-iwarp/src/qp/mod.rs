@@ -317,11 +317,15 @@ impl Qp {
         self.state = State::Finished;
     }
 
-    /// The peer has ended the connection in good order.
+    /// The peer has ended the connection in good order. What it did not wait for is flushed, which is no fault of the connection;
+    /// an answer that it owes, or wants, is, and a message of its own that it has not finished before this end did.
     pub(crate) fn peer_finished(&mut self) {
+        let is_whole = self.reads.is_empty()
+            && self.responses_sent == self.responses.len()
+            && self.receives.iter().all(|receive| receive.got == 0);
         if matches!(self.state, State::Terminating | State::Closed) {
             self.state = State::Closed;
-        } else if self.is_idle() && self.receives.iter().all(|receive| receive.got == 0) {
+        } else if is_whole || self.state == State::Finished {
             self.state = State::Closed;
             self.flush();
         } else {

@@ -135,4 +135,13 @@ impl Header {
         }
         self.wire_len()
     }
+
+    /// Moves the header at the start of `octets` on in its message.
+    pub(crate) fn advance(octets: &mut [u8], by: u32) {
+        if octets[0] & TAGGED != 0 {
+            put64(octets, 6, be64(octets, 6).wrapping_add(by.into()));
+        } else {
+            put32(octets, 14, be32(octets, 14).wrapping_add(by));
+        }
+    }
 }

@@ -7,11 +7,11 @@ use haul_iwarp::datagram::wire::{
     Body, CONTROL_MAX, DATA_HEADER_MAX, DataHeader, Datagram, Flags, Kind, MsgId, Opcode, Psn, Shim,
 };
 use haul_iwarp::datagram::{
-    Action, Completion, Destination, Event, Received, Record, Source, Ud, UdConfig, UdOp, UdSendWr,
-    ValidityMap,
+    Action, Completion, Destination, Event, Received, Record, Source, Transmit, Ud, UdConfig, UdOp,
+    UdSendWr, ValidityMap,
 };
 use haul_iwarp::wire::ddp::Model;
-use haul_iwarp::{Crc32c, Pd, RecvWr, Rights, SECOND_NS, Stag, Target, Time};
+use haul_iwarp::{Crc32c, Payload, Pd, Placement, RecvWr, Rights, SECOND_NS, Stag, Target, Time};
 
 use super::random::Random;
 use super::{Ram, pattern};
@@ -28,7 +28,12 @@ pub struct Node {
     /// Where something was placed, in regions: region, offset, octets.
     pub placed: Vec<(u64, u64, u32)>,
     pub octets_sent: usize,
+    /// What has neighbours is looked at like everything else, as if nobody knew a shorter way.
+    pub one_by_one: bool,
+    /// Datagrams that came the shorter way, and that left it.
+    pub alike: (usize, usize),
     next_slot: u32,
+    last: Option<(Transmit, [u8; DATA_HEADER_MAX])>,
 }
 
 pub fn config(n: u8) -> UdConfig {
@@ -58,7 +63,10 @@ impl Node {
             events: Vec::new(),
             placed: Vec::new(),
             octets_sent: 0,
+            one_by_one: false,
+            alike: (0, 0),
             next_slot: 0,
+            last: None,
         }
     }
 
@@ -120,8 +128,16 @@ impl Node {
 
     /// The next datagram of a message.
     pub fn next(&mut self, now: Time) -> Option<(SocketAddr, Vec<u8>)> {
-        let mut header = [0; DATA_HEADER_MAX];
-        let transmit = self.ud.poll_transmit(now, &self.ram, &mut header)?;
+        let alike = self.last.take().and_then(|last| self.neighbour(last));
+        let (transmit, header) = match alike {
+            Some(alike) => alike,
+            None => {
+                let mut header = [0; DATA_HEADER_MAX];
+                let transmit = self.ud.poll_transmit(now, &self.ram, &mut header)?;
+                (transmit, header)
+            }
+        };
+        self.last = Some((transmit, header));
         let mut bytes = header[..transmit.header_len].to_vec();
         bytes.extend(self.ram.payload(transmit.payload, transmit.payload_len));
         let mut crc = Crc32c::new();
@@ -130,6 +146,23 @@ impl Node {
         assert_eq!(bytes.len(), transmit.wire_len());
         assert!(bytes.len() <= transmit.full_len);
         Some((transmit.to, bytes))
+    }
+
+    /// The datagram after the last one, if it differs in its numbers only.
+    fn neighbour(
+        &mut self,
+        (mut transmit, mut header): (Transmit, [u8; DATA_HEADER_MAX]),
+    ) -> Option<(Transmit, [u8; DATA_HEADER_MAX])> {
+        if self.one_by_one {
+            return None;
+        }
+        let start = self.ud.poll_alike(&mut header)?;
+        let Payload::Request { offset, .. } = &mut transmit.payload else {
+            panic!("a neighbour of what is no part of a request");
+        };
+        *offset = start;
+        self.alike.1 += 1;
+        Some((transmit, header))
     }
 
     /// All that is to be sent now.
@@ -155,6 +188,16 @@ impl Node {
 
     /// A datagram arrives, and what it asks for is done.
     pub fn take(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) -> Action {
+        if let (false, Ok(covered)) = (self.one_by_one, Datagram::check(bytes))
+            && let Some((target, payload)) = self.ud.handle_alike(&self.ram, from, covered)
+        {
+            self.alike.0 += 1;
+            let len = u32::try_from(payload.len()).unwrap();
+            let placement = Placement { target, len };
+            self.place(now, &placement, payload);
+            self.poll();
+            return Action::Place(placement);
+        }
         let datagram = match Datagram::open(bytes) {
             Ok(datagram) => datagram,
             Err(reject) => {
@@ -169,14 +212,18 @@ impl Node {
                 panic!("a placement of no data");
             };
             assert_eq!(placement.len as usize, segment.payload.len());
-            if let Target::Region { region, offset } = placement.target {
-                self.placed.push((region.0, offset, placement.len));
-            }
-            self.ram.place(&placement, segment.payload);
-            self.ud.handle_placed(now, true);
+            self.place(now, &placement, segment.payload);
         }
         self.poll();
         action
+    }
+
+    fn place(&mut self, now: Time, placement: &Placement, payload: &[u8]) {
+        if let Target::Region { region, offset } = placement.target {
+            self.placed.push((region.0, offset, placement.len));
+        }
+        self.ram.place(placement, payload);
+        self.ud.handle_placed(now, true);
     }
 
     pub fn poll(&mut self) {

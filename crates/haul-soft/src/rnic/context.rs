@@ -111,9 +111,10 @@ impl Rnic {
         self.engines[0].shard()
     }
 
-    /// Makes what progress there is to make; does not wait.
-    pub(super) fn drive(&self) -> Drive {
-        let drives = self.engines.iter().map(|engine| engine.shard().try_drive());
+    /// Makes what progress there is to make at `now_ns`; does not wait.
+    pub(super) fn drive(&self, now_ns: u64) -> Drive {
+        let shards = self.engines.iter().map(Engine::shard);
+        let drives = shards.map(|shard| shard.try_drive(now_ns));
         drives.max().unwrap_or(Drive::Still)
     }
 

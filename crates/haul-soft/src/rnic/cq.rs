@@ -211,8 +211,7 @@ impl Cq {
     }
 
     /// In a poll that finds nothing: lets others run if that goes on. Whether it slept.
-    fn doze(&self, nap_ns: u64) -> Result<bool> {
-        let now = Clock::new().now_ns();
+    fn doze(&self, now: u64, nap_ns: u64) -> Result<bool> {
         let since = self.idle_since_ns.load(Ordering::Relaxed);
         let wait = if since == 0 {
             let wait = self.patience.begin(now);
@@ -240,8 +239,9 @@ impl Cq {
         } else {
             NAP_NS
         };
-        let slept = self.doze(nap_ns)?;
-        let (count, drive) = self.drive_and_poll(out)?;
+        let clock = Clock::new();
+        let slept = self.doze(clock.now_ns(), nap_ns)?;
+        let (count, drive) = self.drive_and_poll(out, clock.now_ns())?;
         if count > 0 || drive == Drive::Moved {
             self.note_found();
             let more = whole_naps.saturating_add(1);
@@ -265,8 +265,8 @@ impl Cq {
     }
 
     /// Makes progress, then looks again.
-    fn drive_and_poll(&self, out: &mut [WorkCompletion]) -> Result<(usize, Drive)> {
-        let drive = self.rnic.drive();
+    fn drive_and_poll(&self, out: &mut [WorkCompletion], now: u64) -> Result<(usize, Drive)> {
+        let drive = self.rnic.drive(now);
         Ok((self.poll_once(out)?, drive))
     }
 
@@ -297,15 +297,16 @@ impl CqOps for Cq {
         }
         if count > 0 {
             self.note_found();
-            self.rnic.drive();
+            self.rnic.drive(Clock::new().now_ns());
             return Ok(count + self.queue.pop(&mut out[count..]));
         }
         if self.rnic.only_listens() {
             return self.doze_and_drive(out);
         }
-        let (more, drive) = self.drive_and_poll(out)?;
+        let now = Clock::new().now_ns();
+        let (more, drive) = self.drive_and_poll(out, now)?;
         if more == 0 && drive != Drive::Moved {
-            self.doze(NAP_NS)?;
+            self.doze(now, NAP_NS)?;
         } else {
             self.note_found();
         }
@@ -319,18 +320,20 @@ impl CqOps for Cq {
         if count > 0 {
             return Ok(count);
         }
-        let mut waiting = self.patience.begin(clock.now_ns());
+        let mut now = clock.now_ns();
+        let mut waiting = self.patience.begin(now);
         if !waiting.looks {
             // What has arrived ends it at once: looking first would be one system call more.
-            self.sleep(remaining(end, waiting.since_ns))?;
+            self.sleep(remaining(end, now))?;
+            now = clock.now_ns();
         }
         loop {
-            let (count, drive) = self.drive_and_poll(out)?;
-            let now = clock.now_ns();
+            let (count, drive) = self.drive_and_poll(out, now)?;
             if count > 0 {
                 self.patience.end(waiting, now);
                 return Ok(count);
             }
+            now = clock.now_ns();
             if end.is_some_and(|end| now >= end) {
                 return Ok(0);
             }
@@ -341,6 +344,7 @@ impl CqOps for Cq {
                 }
                 Drive::Busy | Drive::Still if waiting.is_asleep(now) => {
                     self.sleep(remaining(end, now))?;
+                    now = clock.now_ns();
                 }
                 Drive::Busy | Drive::Still => std::hint::spin_loop(),
             }
@@ -429,7 +433,7 @@ impl CompletionChannelOps for CompletionChannel {
                 .sleep(&self.channel.signal, remaining(end, now))
                 .map_err(Error::os("waiting for an event"))?;
             if lock(&self.channel.tokens).is_empty() {
-                self.rnic.drive();
+                self.rnic.drive(clock.now_ns());
             }
         }
     }

@@ -300,11 +300,11 @@ impl Shard {
         result
     }
 
-    /// Moves what there is to move, on an application's thread.
-    pub(super) fn try_drive(&self) -> Drive {
+    /// Moves what there is to move, on an application's thread, which has just looked at the clock.
+    pub(super) fn try_drive(&self, now_ns: u64) -> Drive {
         self.drives.fetch_add(1, Ordering::Relaxed);
         self.skips.store(0, Ordering::Relaxed);
-        self.drive()
+        self.drive(now_ns)
     }
 
     /// Whether it was not driven for some looks; counts this one.
@@ -312,7 +312,7 @@ impl Shard {
         self.skips.fetch_add(1, Ordering::Relaxed) >= SKIPS_MAX
     }
 
-    fn drive(&self) -> Drive {
+    fn drive(&self, now_ns: u64) -> Drive {
         if self.posters.load(Ordering::Relaxed) > 0 {
             return Drive::Busy;
         }
@@ -321,7 +321,7 @@ impl Shard {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Drive::Busy,
         };
-        let moved = inner.drive();
+        let moved = inner.drive(now_ns);
         let due = inner.due().map_or(u64::MAX, Time::as_ns);
         self.due_ns.store(due, Ordering::Relaxed);
         if moved { Drive::Moved } else { Drive::Still }
@@ -391,6 +391,7 @@ impl Shard {
     fn run(&self) {
         // Without the right to set it, timers are 50 µs late; nothing else.
         let _ = set_timer_slack_ns(1);
+        let clock = Clock::new();
         let mut seen = 0;
         let mut busy_ns = BUSY_NS;
         loop {
@@ -424,7 +425,7 @@ impl Shard {
                 && !self.stop.load(Ordering::Acquire)
                 && found == Drive::Moved
             {
-                found = self.drive();
+                found = self.drive(clock.now_ns());
             }
             if found == Drive::Busy {
                 // What it was woken by is still there, and the one who has the baton sees to it: looking again at once would
@@ -464,7 +465,7 @@ impl Shard {
         let clock = Clock::new();
         let end = clock.now_ns() + LINGER_NS;
         while clock.now_ns() < end && self.with(|inner| inner.has_orphans()) {
-            self.drive();
+            self.drive(clock.now_ns());
             let _ = wait_readable([self.ready.as_fd()], Some(TIMERS_NS));
         }
     }
@@ -475,8 +476,9 @@ impl Inner {
         self.now = Time::from_ns(self.clock.now_ns());
     }
 
-    fn drive(&mut self) -> bool {
-        self.look_at_clock();
+    fn drive(&mut self, now_ns: u64) -> bool {
+        // Another thread may have looked later, and driven sooner.
+        self.now = self.now.max(Time::from_ns(now_ns));
         self.rounds = self.rounds.wrapping_add(1);
         let mut moved = false;
         for _ in 0..self.again.len() {

@@ -43,6 +43,8 @@ pub(super) struct TcpLink {
     next: Next,
     /// The latest FPDU was large, so the next one probably is.
     bulk: bool,
+    /// Nothing more has arrived, while FPDUs were large: the next look is not before then.
+    look_at: Time,
     /// A start-up frame on its way, and how much of it is sent.
     frame: Vec<u8>,
     frame_sent: usize,
@@ -64,7 +66,8 @@ pub(super) struct TcpLink {
 #[derive(Debug)]
 pub(super) struct Scratch {
     bytes: Box<[u8]>,
-    batch: Box<Batch>,
+    /// None while it is filled and sent.
+    batch: Option<Box<Batch>>,
     /// For payload that is verified before it is placed; only where that was asked for.
     stage: Option<Box<[u8]>>,
     /// For arrivals over UDP, once there are any.
@@ -116,6 +119,9 @@ const BULK_MIN: u32 = 16 << 10;
 /// Octets received behind direct payload: the longest trailer, and a header without the longest ones, which a tagged segment
 /// does not have.
 const TAIL: usize = 32;
+/// Between two looks for the rest of a series of large FPDUs, ns: each takes the socket from the one who brings it, and what
+/// comes meanwhile is taken with one call.
+const LOOK_EVERY_NS: u64 = 5_000;
 /// Octets received of one connection before others have their turn.
 const RECEIVE_BYTES: usize = 512 << 10;
 /// FPDUs, and octets, of one batch; and batches before other connections have their turn.
@@ -131,7 +137,7 @@ impl Scratch {
     pub(super) fn new(strict: bool) -> Self {
         Self {
             bytes: vec![0; BUFFER].into(),
-            batch: Box::default(),
+            batch: None,
             stage: strict.then(|| vec![0; STAGE].into()),
             datagrams: None,
             outbox: None,
@@ -175,6 +181,7 @@ impl TcpLink {
             token,
             next: Next::More { at_least: 1 },
             bulk: false,
+            look_at: Time::default(),
             frame: Vec::new(),
             frame_sent: 0,
             left: None,
@@ -241,7 +248,8 @@ impl TcpLink {
 
     /// Receives and sends what there is; whether that was anything.
     pub(super) fn turn(&mut self, env: &mut Env<'_>) -> bool {
-        let received = self.receive(env);
+        let looks = !self.bulk || env.now >= self.look_at;
+        let received = looks && self.receive(env);
         self.transmit(env) | received
     }
 
@@ -264,7 +272,10 @@ impl TcpLink {
                         break;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.look_at = env.now.after(LOOK_EVERY_NS);
+                    break;
+                }
                 Err(_) => {
                     self.lose(env);
                     return true;
@@ -306,6 +317,8 @@ impl TcpLink {
                 flow.received();
             }
             self.take(env, &bytes[..count]);
+            // It was no header of a large FPDU.
+            self.bulk &= room == BUFFER || count < TAIL || matches!(self.next, Next::Place(_));
         }
         env.scratch.bytes = bytes;
         received.map(|count| (count, room))
@@ -520,13 +533,13 @@ impl TcpLink {
             let mut batch = match self.left.take() {
                 Some(batch) => batch,
                 None => {
-                    let mut batch = std::mem::take(&mut env.scratch.batch);
+                    let mut batch = env.scratch.batch.take().unwrap_or_default();
                     self.fill(env, &mut batch);
                     batch
                 }
             };
             if batch.len == 0 {
-                env.scratch.batch = batch;
+                env.scratch.batch = Some(batch);
                 self.more = false;
                 break;
             }
@@ -535,7 +548,7 @@ impl TcpLink {
                 self.left = Some(batch);
             } else {
                 batch.clear();
-                env.scratch.batch = batch;
+                env.scratch.batch = Some(batch);
             }
             sent?;
             moved = true;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
-    AsyncEvent, Blame, Error, Notify, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, SrqInit,
-    WcStatus, WorkCompletion,
+    AsyncEvent, Blame, Error, Notify, QpInit, QpState, RecvWr, Remote, SendFlags, SendOp, SendWr,
+    SrqInit, WcStatus, WorkCompletion,
 };
 
 use crate::support::{
@@ -151,6 +151,32 @@ fn a_disconnect_in_order_delivers_what_was_sent_and_tells_both(wish: &Wish) {
         assert_eq!(end.qp.state(), QpState::Err);
     }
     near.success(1);
+}
+
+fn a_disconnect_in_order_flushes_what_the_other_end_is_sending(wish: &Wish) {
+    let (near, far) = connected(wish);
+    let remote = Remote {
+        addr: near.mr.addr(),
+        rkey: near.mr.rkey(),
+    };
+    for number in 0..32 {
+        far.post(number, SendOp::RdmaWrite(remote), 0, 2_000_000);
+    }
+    near.qp.disconnect().unwrap();
+    for end in [&far, &near] {
+        match end.event() {
+            CmEvent::Disconnected { failure, .. } => assert_eq!(failure, None),
+            other => panic!("{other:?}"),
+        }
+    }
+    let statuses: Vec<_> = (0..32).map(|_| far.completion().status).collect();
+    let written = statuses
+        .iter()
+        .filter(|status| **status == WcStatus::Success);
+    let count = written.count();
+    assert!(count < 32, "all was written before the end");
+    let flushed = |status: &WcStatus| *status == WcStatus::WrFlushErr;
+    assert!(statuses[count..].iter().all(flushed), "{statuses:?}");
 }
 
 fn a_dropped_queue_pair_ends_the_connection_in_order(wish: &Wish) {
@@ -370,6 +396,7 @@ over_both!(
     a_request_that_is_dropped_is_rejected,
     nobody_listening_is_told,
     a_disconnect_in_order_delivers_what_was_sent_and_tells_both,
+    a_disconnect_in_order_flushes_what_the_other_end_is_sending,
     a_dropped_queue_pair_ends_the_connection_in_order,
     in_error_everything_posted_is_flushed,
     an_armed_queue_puts_one_event_on_its_channel,

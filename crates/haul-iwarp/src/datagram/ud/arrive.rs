@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 
+use super::row::Row;
 use super::{Pending, Ud};
 use crate::datagram::access::{Access, local_entry, place};
 use crate::datagram::control::Control;
 use crate::datagram::read::{Answer, Job, Parts};
 use crate::datagram::reassembly::{Message, Unknown};
-use crate::datagram::record::{self, Piece};
+use crate::datagram::record::{self, Piece, Plan};
 use crate::datagram::wire::{Body, Datagram, Flags, Hello, Opcode, Segment, Shim};
-use crate::datagram::work::{Action, Event, Reason, Source, UdStatus};
+use crate::datagram::work::{Action, Event, Reason, RecordMode, Source, UdStatus};
 use crate::qp::RecvWr;
 use crate::stag::{Memory, Rights, Stag, StagEntry, Target};
 use crate::time::Time;
@@ -200,7 +201,7 @@ impl Ud {
         self.receives.push_front(wr);
     }
 
-    fn access(&mut self, source: &Source, group: bool) -> Access<'_> {
+    pub(super) fn access(&mut self, source: &Source, group: bool) -> Access<'_> {
         Access {
             from: *source,
             is_validated: self.validated.contains(source),
@@ -275,6 +276,11 @@ impl Ud {
         if len == 0 {
             self.placed(now, Pending::Record(message, piece, plan));
             return Ok(Action::Done);
+        }
+        if let (Plan::Piece(at), RecordMode::Aggregate | RecordMode::Query) =
+            (plan, self.config.record_mode)
+        {
+            self.row = Row::after(source, shim, segment, at);
         }
         Ok(self.place(Pending::Record(message, piece, plan), target, len))
     }

@@ -1,10 +1,13 @@
 //! A datagram queue pair: what arrives goes to the part that it is for, what is posted to the sender.
 
 mod arrive;
+mod row;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
+use self::row::Row;
+use super::access::place;
 use super::config::{DATAGRAM_MIN, UdConfig};
 use super::control::{Control, Controls};
 use super::heard::Heard;
@@ -20,7 +23,7 @@ use super::work::{
 };
 use crate::error::PostError;
 use crate::qp::RecvWr;
-use crate::stag::{Memory, Placement, Stag, Target};
+use crate::stag::{Memory, Placement, Rights, Stag, Target};
 use crate::time::{SECOND_NS, Time};
 
 /// A placement that was handed out.
@@ -32,6 +35,8 @@ enum Pending {
     Part(usize, u32, u32),
     Write,
     Record(record::Message, Piece, Plan),
+    /// Of a row, to this record.
+    Next(usize, Piece),
     Answer(Answer),
 }
 
@@ -50,6 +55,8 @@ pub struct Ud {
     asks: Asks,
     controls: Controls,
     pending: Option<(Pending, u32)>,
+    /// What comes next, if the last datagram is followed by its neighbour.
+    row: Option<Row>,
     events: VecDeque<Event>,
     counters: Counters,
     /// Before this, no further [`Event::Dropped`].
@@ -75,6 +82,7 @@ impl Ud {
             asks: Asks::new(&config),
             controls: Controls::new(&config),
             pending: None,
+            row: None,
             events: VecDeque::new(),
             counters: Counters::default(),
             quiet_until: Time::default(),
@@ -106,6 +114,7 @@ impl Ud {
     ) -> Action {
         debug_assert!(self.pending.is_none(), "say handle_placed first");
         self.counters.received += 1;
+        self.row = None;
         match self.judge(now, memory, from, datagram) {
             Ok(action) => action,
             Err(reason) => {
@@ -113,6 +122,35 @@ impl Ud {
                 self.drop(now, from, reason)
             }
         }
+    }
+
+    /// A datagram without its CRC, which was right, if it is the neighbour of the last one: a segment of a Write-Record that begins
+    /// where that ended, in the next packet, as long, and not the last. Nothing needs to be looked at then but the memory and the
+    /// record. Gives where its payload belongs; none where [`Self::handle_datagram`] has to look.
+    pub fn handle_alike<'a, M: Memory + ?Sized>(
+        &mut self,
+        memory: &M,
+        from: SocketAddr,
+        covered: &'a [u8],
+    ) -> Option<(Target, &'a [u8])> {
+        debug_assert!(self.pending.is_none(), "say handle_placed first");
+        let row = self.row.as_ref()?;
+        let (piece, payload) = row.next(from, covered)?;
+        let (at, source, id) = (row.at, row.from, row.id);
+        let (stag, to, group) = (row.stag, row.base + u64::from(piece.start), row.group);
+        let entry = self
+            .access(&source, group)
+            .entry(memory, stag, Rights::REMOTE_WRITE)
+            .ok()?;
+        let len = piece.end - piece.start;
+        let target = place(&entry, to, len).ok()?;
+        if !self.records.wants(at, &source, id, piece.start, piece.end) {
+            return None;
+        }
+        self.row.as_mut()?.advance();
+        self.counters.received += 1;
+        self.pending = Some((Pending::Next(at, piece), len));
+        Some((target, payload))
     }
 
     /// The placement that was handed out last is done; or not, because the memory was gone.
@@ -136,8 +174,7 @@ impl Ud {
 
     /// The path to a host carries no more than this many octets of UDP payload. That is remembered for ten minutes.
     pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
-        let paths = &mut self.sender.paths;
-        paths.note(now, host, octets.max(DATAGRAM_MIN));
+        self.sender.note_path(now, host, octets.max(DATAGRAM_MIN));
     }
 
     /// Time has passed; call when [`Self::poll_timeout`] says so, or more often.
@@ -233,6 +270,7 @@ impl Ud {
     /// can still be asked for.
     pub fn close(&mut self) {
         self.closed = true;
+        self.row = None;
         while let Some(wr) = self.reassembly.abandon() {
             self.give_back(wr);
         }
@@ -286,6 +324,15 @@ impl Ud {
                 Next::Read(wr) => self.begin_read(now, wr),
             }
         }
+    }
+
+    /// The datagram after the one that [`Self::poll_transmit`] or this gave last, if it differs from that in its numbers only, as
+    /// most of a long message do: they are changed in `out`. Gives where in the message its payload starts; the rest is as it was.
+    /// Else [`Self::poll_transmit`] knows.
+    pub fn poll_alike(&mut self, out: &mut [u8]) -> Option<u32> {
+        let start = self.sender.poll_alike(out)?;
+        self.counters.sent += 1;
+        Some(start)
     }
 
     /// The next datagram that is not DATA, whole, CRC included, in `out`; [`super::wire::CONTROL_MAX`] octets are enough
@@ -373,6 +420,10 @@ impl Ud {
                 self.records
                     .placed(now, &self.config, &message, &piece, plan, &mut self.events)
             }
+            Pending::Next(at, piece) => {
+                self.records
+                    .grow(now, &self.config, at, &piece, &mut self.events);
+            }
             Pending::Answer(answer) => {
                 if let Some(rtt_us) = self.reads.placed(now, &answer, &mut self.events) {
                     self.sender.lanes.lane(&answer.from.destination()).rtt_us = rtt_us;
@@ -400,6 +451,7 @@ impl Ud {
                 message.stag,
                 &mut self.events,
             ),
+            Pending::Next(at, _) => self.records.revoke_at(&self.config, at, &mut self.events),
             Pending::Answer(answer) => self.reads.fail(&answer, &mut self.events),
         }
     }

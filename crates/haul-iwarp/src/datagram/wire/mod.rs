@@ -62,6 +62,14 @@ impl<'a> Datagram<'a> {
     /// # Errors
     /// See [`Reject`].
     pub fn open(datagram: &'a [u8]) -> Result<Self, Reject> {
+        Self::check(datagram).and_then(Self::parse)
+    }
+
+    /// Checks protocol and CRC. What it returns, the datagram without its CRC, is for [`Self::parse`].
+    ///
+    /// # Errors
+    /// [`Reject::Foreign`], [`Reject::Crc`].
+    pub fn check(datagram: &'a [u8]) -> Result<&'a [u8], Reject> {
         if datagram.first() != Some(&shim::PROTOCOL) {
             return Err(Reject::Foreign);
         }
@@ -73,10 +81,10 @@ impl<'a> Datagram<'a> {
         if *crc != wanted.to_wire() {
             return Err(Reject::Crc);
         }
-        Self::parse(covered)
+        Ok(covered)
     }
 
-    /// Reads a datagram without its CRC, which was checked by whoever copied it.
+    /// Reads a datagram without its CRC, which was checked.
     ///
     /// # Errors
     /// See [`Reject`]; all but [`Reject::Crc`].

@@ -4,7 +4,7 @@
 //! two words of immediate data (Write-Record with immediate), or pairs of offset and length (Read Request: the ranges that
 //! are wanted; none is all).
 
-use super::{EXT_WORDS_MAX, Ext, Flags, Kind, Reject, SHIM_LEN, Shim};
+use super::{EXT_WORDS_MAX, Ext, Flags, Kind, Psn, Reject, SHIM_LEN, Shim};
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::{put32, rdmap};
 
@@ -198,5 +198,13 @@ impl DataHeader<'_> {
             model: self.model,
         };
         at + header.emit(&mut out[at..])
+    }
+
+    /// Makes the header in `octets`, which is no longer than it, that of the segment which comes `by` octets later in the same
+    /// message.
+    pub(crate) fn advance(octets: &mut [u8], psn: Psn, by: u32) {
+        Shim::advance(octets, psn, by);
+        let at = Shim::len_with_ext(octets);
+        Header::advance(&mut octets[at..], by);
     }
 }

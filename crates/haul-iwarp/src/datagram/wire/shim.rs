@@ -234,6 +234,17 @@ impl Shim {
         put32(out, 24, self.msg_len);
         put32(out, 28, self.seg_off);
     }
+
+    /// Gives the shim in `octets` this packet number, and the place `by` octets further in its message.
+    pub(super) fn advance(octets: &mut [u8], psn: Psn, by: u32) {
+        put32(octets, 16, psn.0);
+        put32(octets, 28, be32(octets, 28).wrapping_add(by));
+    }
+
+    /// Octets of the shim in `octets` and of the EXT words behind it.
+    pub(super) fn len_with_ext(octets: &[u8]) -> usize {
+        SHIM_LEN + 4 * usize::from(be16(octets, 2) & EXT_MASK)
+    }
 }
 
 /// The words between shim and body.

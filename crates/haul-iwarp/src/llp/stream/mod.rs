@@ -426,7 +426,9 @@ impl StreamConnection {
             } else {
                 Error::Lost
             });
-        } else if self.rx.is_between() && self.unstaging.is_none() {
+        } else if self.qp.state() == State::Finished
+            || (self.rx.is_between() && self.unstaging.is_none())
+        {
             self.qp.peer_finished();
         } else {
             self.qp.fail(Error::Lost);

@@ -168,14 +168,13 @@ impl Rx {
             self.have += more;
         } else {
             let pad = self.trailer_len - CRC_LEN;
-            for &octet in new {
-                if self.trailer_have < pad {
-                    self.digest.update(&[octet]);
-                } else {
-                    self.crc[self.trailer_have - pad] = octet;
-                }
-                self.trailer_have += 1;
+            let (pads, crc) = new.split_at(more.min(pad.saturating_sub(self.trailer_have)));
+            if !pads.is_empty() {
+                self.digest.update(pads);
             }
+            self.trailer_have += more;
+            let end = self.trailer_have.saturating_sub(pad);
+            self.crc[end - crc.len()..end].copy_from_slice(crc);
         }
         *at += more;
         self.position += more as u64;

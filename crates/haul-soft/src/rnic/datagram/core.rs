@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdOp, RdQp, RdWr, Remote};
 use haul_iwarp::datagram::wire::{CONTROL_MAX, DATA_HEADER_MAX, Datagram};
 use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdOp, UdSendWr};
-use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Stag, Time};
+use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Stag, Target, Time};
 use haul_verbs::DatagramStatistics;
 
 use super::memory::Memory;
@@ -159,6 +159,19 @@ impl Core {
         }
     }
 
+    /// A datagram whose checksum is right, if it goes on where the one before ended: where its payload belongs.
+    pub(super) fn handle_alike<'a>(
+        &mut self,
+        memory: &Memory<'_, '_>,
+        from: SocketAddr,
+        covered: &'a [u8],
+    ) -> Option<(Target, &'a [u8])> {
+        match self {
+            Self::Ud(core) => core.handle_alike(memory, from, covered),
+            Self::Rd(_) => None,
+        }
+    }
+
     /// What was to be placed is, or its memory was gone.
     pub(super) fn handle_placed(
         &mut self,
@@ -242,6 +255,16 @@ impl Core {
                 })
             }
         }
+    }
+
+    /// Makes `leaving` and its header those of the datagram after it, if that differs in its numbers only.
+    pub(super) fn poll_alike(&mut self, leaving: &mut Leaving, header: &mut [u8]) -> bool {
+        let (Self::Ud(core), Payload::Request { offset, .. }) = (self, &mut leaving.payload) else {
+            return false;
+        };
+        let next = core.poll_alike(header);
+        *offset = next.unwrap_or(*offset);
+        next.is_some()
     }
 
     pub(super) fn poll_event(&mut self) -> Option<Said> {

@@ -6,7 +6,7 @@ use haul_io::poller::{Interest, Poller};
 use haul_io::udp::{Received as Arrival, UdpSocket, Undelivered, route_mtu};
 use haul_iwarp::datagram::DATAGRAM_MIN;
 use haul_iwarp::datagram::wire::{Body, CONTROL_MAX, Datagram, Reject, SENDER_LEN, sender};
-use haul_iwarp::{CRC_LEN, Crc32c, Payload, SECOND_NS, Time};
+use haul_iwarp::{CRC_LEN, Payload, SECOND_NS, Time};
 
 use super::bucket::Bucket;
 use super::core::{Core, HEADER_MAX, Leaving};
@@ -85,27 +85,47 @@ impl Link {
             sender: None,
         };
         for octets in arrival.datagrams() {
-            let datagram = match Datagram::open(octets) {
-                Ok(datagram) => datagram,
-                Err(reject) => {
-                    self.reject(tools.now, arrival.from, reject);
-                    continue;
-                }
-            };
-            let (wanted, taken) =
-                self.core
-                    .handle_datagram(tools.now, &mut memory, arrival.from, &datagram);
-            ours |= taken;
-            let Some(wanted) = wanted else { continue };
-            let placed = match &datagram.body {
-                Body::Data(segment) => held.place(memory.buffers, wanted.target, segment.payload),
-                _ => false,
-            };
-            self.core.handle_placed(tools.now, &mut memory, placed);
+            ours |= self.take_one(tools.now, &mut memory, arrival.from, octets);
         }
         if let (true, true, Some(to)) = (self.anywhere, ours, arrival.to) {
             self.routes.note(arrival.from, to);
         }
+    }
+
+    /// One datagram; whether the core took it.
+    fn take_one(
+        &mut self,
+        now: Time,
+        memory: &mut Memory<'_, '_>,
+        from: SocketAddr,
+        octets: &[u8],
+    ) -> bool {
+        let checked = Datagram::check(octets);
+        if let Ok(covered) = checked
+            && let Some((target, payload)) = self.core.handle_alike(memory, from, covered)
+        {
+            let placed = memory.held.place(memory.buffers, target, payload);
+            self.core.handle_placed(now, memory, placed);
+            return true;
+        }
+        let datagram = match checked.and_then(Datagram::parse) {
+            Ok(datagram) => datagram,
+            Err(reject) => {
+                self.reject(now, from, reject);
+                return false;
+            }
+        };
+        let (wanted, taken) = self.core.handle_datagram(now, memory, from, &datagram);
+        let Some(wanted) = wanted else { return taken };
+        let placed = match &datagram.body {
+            Body::Data(segment) => {
+                let held = memory.held;
+                held.place(memory.buffers, wanted.target, segment.payload)
+            }
+            _ => false,
+        };
+        self.core.handle_placed(now, memory, placed);
+        taken
     }
 
     /// Something that is no datagram of this protocol, or not whole.
@@ -141,6 +161,7 @@ impl Link {
         {
             outbox.commit(len, to, self.source(&to), None);
         }
+        let mut last = None;
         while !outbox.is_full() {
             if let Some(bucket) = &mut self.bucket
                 && !bucket.is_open(tools.now)
@@ -148,8 +169,9 @@ impl Link {
                 self.paced = self.core.has_outstanding();
                 return;
             }
-            let transmit = self.core.poll_transmit(tools.now, &memory, &mut header);
-            let Some(transmit) = transmit else { return };
+            let alike = last.take_if(|last| self.core.poll_alike(last, &mut header));
+            let next = alike.or_else(|| self.core.poll_transmit(tools.now, &memory, &mut header));
+            let Some(transmit) = next else { return };
             if let Some(bucket) = &mut self.bucket {
                 bucket.take(transmit.payload_len as usize);
             }
@@ -157,10 +179,11 @@ impl Link {
             if let (false, Payload::Request { slot, .. }) = (is_put, transmit.payload) {
                 unsent.push((slot, Unsent::Memory));
             }
+            last = Some(transmit);
         }
     }
 
-    /// Puts header, payload and checksum into the outbox; none of it where the payload's memory is gone.
+    /// Puts header and payload into the outbox; none of it where the payload's memory is gone.
     fn put(
         &self,
         memory: &Memory<'_, '_>,
@@ -173,17 +196,15 @@ impl Link {
         let Some(room) = outbox.room(len) else {
             return false;
         };
-        let (covered, crc) = room.split_at_mut(len - crc_len);
-        let (head, payload) = covered.split_at_mut(transmit.header_len);
+        let (head, rest) = room.split_at_mut(transmit.header_len);
+        let payload = &mut rest[..transmit.payload_len as usize];
         head.copy_from_slice(&header[..transmit.header_len]);
         let (held, wanted) = (memory.held, transmit.payload);
         if !held.fetch(memory.buffers, wanted, payload) {
             return false;
         }
         if !transmit.is_whole {
-            let mut digest = Crc32c::new();
-            digest.update(covered);
-            crc.copy_from_slice(&digest.to_wire());
+            outbox.seal_later(len);
         }
         let from = self.source(&transmit.to);
         outbox.commit(len, transmit.to, from, transmit.slot);

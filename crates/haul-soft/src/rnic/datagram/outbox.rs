@@ -1,12 +1,14 @@
 //! Datagrams on their way to the kernel: gathered into super-packets, as many of one size to one peer as follow each other.
 //!
 //! Header, payload and checksum go behind each other into one buffer. The checksum reads every octet anyway, and to the kernel
-//! gathered pieces cost about as much as that copy.
+//! gathered pieces cost about as much as that copy. Checksums are computed when all has been gathered: each is a chain of
+//! instructions that wait for each other, and the processor overlaps those of neighbours if nothing comes between.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 
 use haul_io::udp::{Outgoing, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket, may_be_late};
+use haul_iwarp::{CRC_LEN, Crc32c};
 
 use crate::rnic::tap::Tap;
 
@@ -29,6 +31,8 @@ pub(in crate::rnic) struct Outbox {
     /// len <= ROOM
     len: usize,
     runs: Vec<Run>,
+    /// Where datagrams start whose checksum is not written yet, and where they end.
+    unsealed: Vec<(usize, usize)>,
     /// Requests with datagrams in a run, by the run's index and their slots, in order.
     slots: Vec<(usize, u32)>,
     /// Runs, and datagrams of the first run after them, that the kernel has taken.
@@ -66,6 +70,7 @@ impl Default for Outbox {
             bytes: vec![0; ROOM].into(),
             len: 0,
             runs: Vec::new(),
+            unsealed: Vec::new(),
             slots: Vec::new(),
             done: 0,
             taken: 0,
@@ -125,6 +130,21 @@ impl Outbox {
         }
     }
 
+    /// The last [`CRC_LEN`] octets of the datagram that comes next, of `len`, are to be its checksum.
+    pub(super) fn seal_later(&mut self, len: usize) {
+        self.unsealed.push((self.len, self.len + len));
+    }
+
+    fn seal(&mut self) {
+        for (start, end) in self.unsealed.drain(..) {
+            if let Some((covered, sum)) = self.bytes[start..end].split_last_chunk_mut::<CRC_LEN>() {
+                let mut crc = Crc32c::new();
+                crc.update(covered);
+                *sum = crc.to_wire();
+            }
+        }
+    }
+
     /// Hands datagrams to the kernel. What cannot be sent is dropped, as if the network had lost it; `failed` is told of each
     /// error, with the requests that are to blame, if they are.
     pub(super) fn flush(
@@ -133,6 +153,7 @@ impl Outbox {
         tap: Option<&Tap>,
         mut failed: impl FnMut(Option<u32>, &io::Error),
     ) -> Flushed {
+        self.seal();
         let mut pardons = PARDONS;
         while self.done < self.runs.len() {
             match self.send(socket) {
