@@ -121,9 +121,13 @@ pair() {
 
 # extended COMMAND…: it succeeds while two gateways lead from one port to the other.
 extended() {
-  local process status=0
-  ./verbs-peer edges --device rxe0 --at $RXE_A --peer rxe1 --door $DOOR --to $REACHED &
+  local process tries status=0
+  ./verbs-peer edges --device rxe0 --at $RXE_A --peer rxe1 --door $DOOR --to $REACHED >edges.log &
   process=$!
+  for ((tries = 0; tries < 150; tries++)); do
+    ! grep -qsx 'gateways are there' edges.log || break
+    sleep 0.2
+  done
   "$@" || status=$?
   kill "$process"
   wait "$process" 2>/dev/null

@@ -20,6 +20,15 @@ pub struct Budget {
     pub fit: [u64; 2],
 }
 
+/// What RDMA connections of applications take of the configured memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RdmaBudget {
+    /// Octets that each takes.
+    pub bytes: u64,
+    /// So many there may be.
+    pub connections: u16,
+}
+
 /// What a gateway may take, octets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryPlan {
@@ -27,12 +36,9 @@ pub struct MemoryPlan {
     pub memory: u64,
     /// What each session takes.
     pub sessions: Vec<Budget>,
-    /// What each RDMA connection of an application takes of it.
+    /// What RDMA connections of applications take of it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rdma_connection: Option<u64>,
-    /// How many of them there may be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rdma_connections: Option<u16>,
+    pub rdma: Option<RdmaBudget>,
     /// Beside it, for connections of others that have not shown who they are.
     pub strangers: u64,
     /// Beside it, for clients at all doors that have not said where they want to go.
@@ -83,8 +89,10 @@ impl Config {
         MemoryPlan {
             memory,
             sessions,
-            rdma_connections: self.rdma.as_ref().map(|rdma| rdma.connections),
-            rdma_connection: self.rdma.as_ref().map(|rdma| rdma.plan().bytes() as u64),
+            rdma: self.rdma.as_ref().map(|rdma| RdmaBudget {
+                bytes: rdma.plan().bytes() as u64,
+                connections: rdma.connections,
+            }),
             strangers: strangers_bytes(self),
             clients: doors.count() as u64 * CLIENT_MEMORY,
         }
@@ -123,10 +131,10 @@ impl MemoryPlan {
                 "a session {what} takes {bytes} MiB of them{channel}; {fit} fit"
             ));
         }
-        if let Some((bytes, most)) = self.rdma_connection.zip(self.rdma_connections) {
+        if let Some(RdmaBudget { bytes, connections }) = self.rdma {
             let mib = mib(bytes);
             lines.push(format!(
-                "an RDMA connection of an application takes {mib} MiB of them; there are {most} at most"
+                "an RDMA connection of an application takes {mib} MiB of them; there are {connections} at most"
             ));
         }
         let beside = [

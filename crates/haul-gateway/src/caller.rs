@@ -25,6 +25,11 @@ pub trait Caller: Send {
 
     /// Nothing comes of it. Must not wait.
     fn refused(self: Box<Self>, why: &Refusal);
+
+    /// Whether the connection is wanted still.
+    fn is_wanted(&self) -> bool {
+        true
+    }
 }
 
 /// Why a connection, or a session, is not to be had.
@@ -89,6 +94,14 @@ pub(crate) enum Party {
 }
 
 impl Party {
+    /// Whether the connection is wanted still, as far as is known: clients of doors are not watched.
+    pub(crate) fn is_wanted(&self) -> bool {
+        match self {
+            Self::Client(..) => true,
+            Self::Own(caller) => caller.is_wanted(),
+        }
+    }
+
     /// They learn that nothing comes of it, as in [`Refusal::new`].
     pub(crate) fn refuse(self, status: u16, session: Option<&str>) {
         match self {
@@ -110,6 +123,11 @@ fn refuse_client(stream: &Stream, answer: Answer, status: u16) {
 }
 
 impl Call {
+    /// Where it goes, as the session calls that.
+    pub(crate) fn meant(&self) -> &Endpoint {
+        self.named.as_ref().unwrap_or(&self.to)
+    }
+
     pub(crate) fn refuse(self, status: NackStatus, session: Option<&str>) {
         self.party.refuse(code(status), session);
     }

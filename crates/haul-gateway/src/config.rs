@@ -171,11 +171,11 @@ impl Config {
 
     /// The same for a connection by RDMA, or by TCP.
     pub(crate) fn lets_out(&self, to: SocketAddr, by_rdma: bool) -> bool {
-        let rules = self.rdma.iter().flat_map(|rdma| &rdma.exit);
-        match by_rdma {
-            true => rules.into_iter().any(|rule| rule.allows(to)),
-            false => self.may_exit(to),
+        if !by_rdma {
+            return self.may_exit(to);
         }
+        let mut rules = self.rdma.iter().flat_map(|rdma| &rdma.exit);
+        rules.any(|rule| rule.allows(to))
     }
 
     /// Next hops that sessions which pass through may go to, for the directory of sessions.
@@ -400,6 +400,10 @@ pub struct Rdma {
     /// Connections at a time, of those that come to doors and those that go out.
     #[serde(default = "default_connections")]
     pub connections: u16,
+    /// Seconds for the far end and its application to answer; and, when one side has ended, for the other to take more of what is left, or
+    /// to end.
+    #[serde(default = "default_answer")]
+    pub answer: u32,
     /// Destinations that sessions which end here may reach by RDMA. Nothing else.
     #[serde(default)]
     pub exit: Vec<AddressRule>,
@@ -416,6 +420,7 @@ impl Rdma {
         Plan {
             message: usize::try_from(self.message.0).unwrap_or(usize::MAX),
             depth: self.depth,
+            answer_ns: u64::from(self.answer) * SECOND_NS,
         }
     }
 }
@@ -426,6 +431,10 @@ fn default_message() -> ByteCount {
 
 const fn default_depth() -> u16 {
     32
+}
+
+const fn default_answer() -> u32 {
+    30
 }
 
 const fn default_connections() -> u16 {

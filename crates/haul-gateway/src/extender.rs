@@ -17,12 +17,14 @@
 mod bridge;
 mod frame;
 mod link;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use haul_io::poller::{Events, Interest, Poller, Waker};
@@ -37,10 +39,12 @@ use crate::caller::{Call, Caller, Party, Refusal};
 use crate::config;
 use crate::gateway::dispatch;
 use crate::host::{Shown, by_rdma};
-use crate::house::{House, Share};
+use crate::house::{self, House, Share};
 use crate::log::Level;
 use crate::thread::{Stop, Thread};
-use bridge::{ANSWER_NS, Bridge, Tools, Turn};
+use bridge::{Bridge, Tools, Turn};
+#[cfg(fuzzing)]
+pub(crate) use frame::Head;
 pub(crate) use link::Plan;
 
 /// Applications that wait for an answer at a door; further ones are turned away.
@@ -64,8 +68,8 @@ enum Letter {
     Closed(u64),
     /// A connection that an application wants is there, or comes to nothing.
     Called(u64, Result<TcpStream, Refusal>),
-    /// A session wants to reach an application.
-    Reach(SocketAddr, Stream),
+    /// A session wants to reach an application, at one of these addresses.
+    Reach(Vec<SocketAddr>, Stream),
 }
 
 struct Entrance {
@@ -201,11 +205,11 @@ impl Extender {
         })
     }
 
-    /// A connection of a session to the application at `to`.
+    /// A connection of a session to the application at the first address of `to` that can be connected to.
     ///
     /// # Errors
     /// Out of descriptors.
-    pub(crate) fn reach(&self, to: SocketAddr) -> io::Result<Stream> {
+    pub(crate) fn reach(&self, to: Vec<SocketAddr>) -> io::Result<Stream> {
         let (own, theirs) = tcp::pair()?;
         self.mailbox.post(Letter::Reach(to, Stream::adopt(theirs)?));
         Stream::adopt(own)
@@ -247,7 +251,7 @@ pub(crate) fn start(house: &Arc<House>, means: Means) -> io::Result<Thread> {
             events,
             entrances: BTreeMap::new(),
             bridges: BTreeMap::new(),
-            ready: BTreeSet::new(),
+            ready: Vec::new(),
             next: 0,
             lines_left: LINES_MAX,
             lines_anew: Time::default(),
@@ -260,6 +264,8 @@ pub(crate) fn start(house: &Arc<House>, means: Means) -> io::Result<Thread> {
 /// An application, while the session connects.
 struct Asker {
     number: u64,
+    /// There as long as the bridge wants the connection.
+    wanted: Weak<()>,
     mailbox: Mailbox,
 }
 
@@ -268,6 +274,10 @@ impl Caller for Asker {
         let (own, theirs) = tcp::pair()?;
         self.mailbox.post(Letter::Called(self.number, Ok(theirs)));
         Ok(own)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.wanted.strong_count() > 0
     }
 
     fn refused(self: Box<Self>, why: &Refusal) {
@@ -291,7 +301,7 @@ struct Worker {
     /// By token. Those that this end makes have no door.
     bridges: BTreeMap<u64, (Bridge, u64)>,
     /// Bridges with something to do.
-    ready: BTreeSet<u64>,
+    ready: Vec<u64>,
     next: u64,
     /// Lines about single connections that may be said until then, and those that were not.
     lines_left: u32,
@@ -317,7 +327,7 @@ impl Worker {
                 true => self
                     .bridges
                     .values()
-                    .filter_map(|(bridge, _)| bridge.until)
+                    .filter_map(|(bridge, _)| bridge.deadline())
                     .min(),
                 false => Some(self.house.now()),
             };
@@ -330,11 +340,22 @@ impl Worker {
                 self.on_letter(letter);
             }
             self.give_up_late();
-            for token in std::mem::take(&mut self.ready) {
-                self.turn(token);
+            let count = self.ready.len();
+            for at in 0..count {
+                self.turn(self.ready[at]);
             }
+            self.ready.drain(..count);
         }
         Ok(())
+    }
+
+    /// A bridge is to have its turn.
+    fn make_ready(&mut self, token: u64) {
+        if let Some((bridge, _)) = self.bridges.get_mut(&token)
+            && !std::mem::replace(&mut bridge.is_ready, true)
+        {
+            self.ready.push(token);
+        }
     }
 
     /// Finds out whom events are for.
@@ -343,7 +364,7 @@ impl Worker {
             match event.token {
                 COMPLETIONS => {
                     while let Some(token) = self.completions.poll_event()? {
-                        self.ready.insert(token);
+                        self.make_ready(token);
                         let armed = self.bridges.get(&token).map(|(bridge, _)| bridge.arm());
                         if let Some(Err(why)) = armed {
                             self.abandon(token, &why);
@@ -362,7 +383,7 @@ impl Worker {
                         self.on_cm(channel, event);
                     }
                 }
-                token => drop(self.ready.insert(token)),
+                token => self.make_ready(token),
             }
         }
         Ok(())
@@ -386,8 +407,9 @@ impl Worker {
             |(bridge, of): &&mut (Bridge, u64)| *of == channel && bridge.qp_num() == Some(qp_num);
         if let Some((bridge, _)) = self.bridges.values_mut().find(is_meant) {
             let failure = bridge.on_event(event);
-            self.ready.insert(bridge.token());
             let text = failure.map(|failure| format!("{}: {failure}", bridge.name));
+            let token = bridge.token();
+            self.make_ready(token);
             if let Some(text) = text {
                 self.warn(&text);
             }
@@ -411,13 +433,15 @@ impl Worker {
             return;
         };
         let token = self.token();
-        let until = self.house.now().after(ANSWER_NS);
-        let bridge = Bridge::near(token, name, request, until, share);
-        self.bridges.insert(token, (bridge, channel));
+        let until = self.house.now().after(self.plan.answer_ns);
+        let wanted = Arc::new(());
         let asker = Asker {
             number: token,
+            wanted: Arc::downgrade(&wanted),
             mailbox: self.mailbox.clone(),
         };
+        let bridge = Bridge::near(token, name, (request, wanted), until, share);
+        self.bridges.insert(token, (bridge, channel));
         let call = Call {
             party: Party::Own(Box::new(asker)),
             from,
@@ -457,21 +481,25 @@ impl Worker {
                 match stream {
                     Ok(stream) => {
                         bridge.called(stream);
-                        self.ready.insert(token);
+                        self.make_ready(token);
                     }
-                    Err(why) => self.abandon(token, &why),
+                    Err(why) => {
+                        bridge.refused();
+                        self.abandon(token, &why);
+                    }
                 }
             }
             Letter::Reach(to, stream) => {
-                let name = format!("RDMA connection to {to}");
+                let names: Vec<String> = to.iter().map(SocketAddr::to_string).collect();
+                let name = format!("RDMA connection to {}", names.join(" or "));
                 let Some(share) = self.admit(&name) else {
                     return stream.reset_on_drop();
                 };
                 let token = self.token();
-                let until = self.house.now().after(ANSWER_NS);
-                let bridge = Bridge::far(token, name, to, stream, until, share);
+                let until = self.house.now().after(self.plan.answer_ns);
+                let bridge = Bridge::far(token, name, to.into(), stream, until, share);
                 self.bridges.insert(token, (bridge, OWN_CHANNEL));
-                self.ready.insert(token);
+                self.make_ready(token);
             }
         }
     }
@@ -505,6 +533,7 @@ impl Worker {
         let Some((bridge, _)) = self.bridges.get_mut(&token) else {
             return;
         };
+        bridge.is_ready = false;
         let tools = Tools {
             context: &self.context,
             completions: &self.completions,
@@ -513,9 +542,14 @@ impl Worker {
             plan: self.plan,
             now: self.house.now(),
         };
-        match bridge.turn(&tools) {
+        let turn = bridge.turn(&tools);
+        if let Some(why) = bridge.passed_over.take() {
+            let text = format!("{}: {why}", bridge.name);
+            self.warn(&text);
+        }
+        match turn {
             Ok(Turn::Waits) => {}
-            Ok(Turn::More) => drop(self.ready.insert(token)),
+            Ok(Turn::More) => self.make_ready(token),
             Ok(Turn::Over) => self.remove(token),
             Err(why) => self.abandon(token, &why),
         }
@@ -541,7 +575,7 @@ impl Worker {
 
     fn give_up_late(&mut self) {
         let now = self.house.now();
-        let is_late = |bridge: &Bridge| bridge.until.is_some_and(|until| until <= now);
+        let is_late = |bridge: &Bridge| bridge.deadline().is_some_and(|until| until <= now);
         let late: Vec<u64> = self
             .bridges
             .iter()
@@ -549,11 +583,15 @@ impl Worker {
             .map(|(token, _)| *token)
             .collect();
         for token in late {
-            let why = self
-                .bridges
-                .get(&token)
-                .map(|(bridge, _)| bridge.lateness());
-            self.abandon(token, why.unwrap_or_default());
+            let Some((bridge, _)) = self.bridges.get_mut(&token) else {
+                continue;
+            };
+            if bridge.pass_over(now) {
+                self.make_ready(token);
+            } else {
+                let why = bridge.lateness();
+                self.abandon(token, why);
+            }
         }
     }
 
@@ -567,7 +605,11 @@ impl Worker {
 
     fn remove(&mut self, token: u64) {
         if let Some((bridge, channel)) = self.bridges.remove(&token) {
+            let is_calling = bridge.is_calling();
             bridge.close(&self.poller);
+            if is_calling {
+                self.house.tell_all(|| house::Letter::Withdrawn);
+            }
             self.forget_entrance(channel);
         }
     }

@@ -3,6 +3,7 @@
 use crate::config::PathRule;
 use crate::door::{Connect, Handshake, Socks, listen};
 use crate::engine::fabric::fuzzing::hear;
+use crate::extender::Head;
 
 /// A client's octets at a door of either kind: what it is told, what is taken and where it ends do not depend on the pieces that
 /// the octets come in.
@@ -30,6 +31,19 @@ pub fn tcp_channel(octets: &[u8], piece: usize) {
         hear(octets, piece.max(1)),
         hear(octets, octets.len().max(1))
     );
+}
+
+/// What the other end of bridged RDMA connections says: a frame's beginning that is taken is written the same.
+///
+/// # Panics
+/// If it is not.
+pub fn rdma_frame(octets: &[u8]) {
+    let (heads, _) = octets.as_chunks();
+    for octets in heads {
+        if let Some(head) = Head::decode(*octets) {
+            assert_eq!(head.encode(), *octets);
+        }
+    }
 }
 
 /// A request for the page or the metrics, and the same octets as rules of a path from another gateway: a rule that is taken is

@@ -305,7 +305,7 @@ impl Gateway {
         self.house.drain();
         self.doors.clear();
         self.keeper = None;
-        self.tell_all(|| Letter::Drain);
+        self.house.tell_all(|| Letter::Drain);
     }
 
     /// Takes nothing new, lets what there is finish, and waits until all sessions are over or `patience` has passed; whether
@@ -313,21 +313,6 @@ impl Gateway {
     pub fn drain(&mut self, patience: Duration) -> bool {
         self.begin_drain();
         self.wait(patience)
-    }
-
-    fn tell_all(&self, letter: impl Fn() -> Letter) {
-        let registers = self.house.registers();
-        let mailboxes: Vec<_> = registers
-            .sessions
-            .values()
-            .chain(registers.openers.iter().map(|(_, opener)| opener))
-            .cloned()
-            .collect();
-        drop(registers);
-        for mailbox in mailboxes {
-            // Who is gone needs no letter.
-            let _ = mailbox.post(letter());
-        }
     }
 
     /// Waits until all sessions are over and all that they asked of the network is taken down, or `patience` has passed; whether
@@ -388,7 +373,7 @@ impl Drop for Gateway {
         self.doors.clear();
         self.house.drain();
         self.keeper = None;
-        self.tell_all(|| Letter::Abort);
+        self.house.tell_all(|| Letter::Abort);
         let _ = self.wait(Duration::from_secs(2));
         self.reception = None;
         self.extender = None;

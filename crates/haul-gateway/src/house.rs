@@ -60,6 +60,8 @@ pub(crate) enum Means {
 pub(crate) enum Letter {
     /// A program's connection.
     Call(Call),
+    /// A connection is wanted no more that the far end may not have answered for: its caller says so when asked.
+    Withdrawn,
     /// Somebody waits until octets can go through the session, or it cannot be had.
     Await(Sender<Result<(), Refusal>>),
     /// A control connection to the next hop, or why there is none.
@@ -282,6 +284,22 @@ impl House {
             clock: Clock::new(),
             since_ns: Clock::new().now_ns(),
             draining: AtomicBool::new(false),
+        }
+    }
+
+    /// A letter for every session, twice for those that this gateway has opened.
+    pub(crate) fn tell_all(&self, letter: impl Fn() -> Letter) {
+        let registers = self.registers();
+        let mailboxes: Vec<_> = registers
+            .sessions
+            .values()
+            .chain(registers.openers.iter().map(|(_, opener)| opener))
+            .cloned()
+            .collect();
+        drop(registers);
+        for mailbox in mailboxes {
+            // Who is gone needs no letter.
+            let _ = mailbox.post(letter());
         }
     }
 

@@ -38,7 +38,7 @@ mod thread;
 mod tls;
 mod watch;
 
-pub use budget::{Budget, MemoryPlan};
+pub use budget::{Budget, MemoryPlan, RdmaBudget};
 pub use caller::{Caller, Cause, Refusal};
 pub use config::Config;
 pub use gateway::{Gateway, StartError, raise_open_files};

@@ -216,6 +216,47 @@ fn a_path_that_is_gone_for_longer_than_a_peer_may_be_silent_is_taken_up_again() 
     }
 }
 
+/// Each of the programs is the first of its session, and asks for it along with that.
+#[test]
+fn sessions_that_are_being_opened_when_the_path_goes_are_open_when_it_is_back() {
+    let Some(path) = Path::new() else {
+        println!("SKIPPED: no right to make network namespaces, or no ip(8)");
+        return;
+    };
+    let far = path.far.run(|| (exit_gateway(10), echo_server()));
+    let ((far, lines), server) = far.unwrap();
+    let via = far.listen_addr().unwrap();
+    let ask = || {
+        let entries = KINDS.repeat(3).into_iter();
+        let entries: Vec<_> = entries
+            .map(|kind| entry_gateway(kind, via, server))
+            .collect();
+        let mut streams = Vec::new();
+        for (number, (near, _)) in entries.iter().enumerate() {
+            // Some are open by then, some have just begun, some begin while nothing passes.
+            if number == entries.len() * 2 / 3 {
+                path.pass(false).unwrap();
+            }
+            let mut stream = TcpStream::connect(near.door_addrs()[0]).unwrap();
+            stream.write_all(b"ping").unwrap();
+            streams.push(stream);
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        (entries, streams)
+    };
+    let (_entries, streams) = path.near.run(ask).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    path.pass(true).unwrap();
+    for mut stream in streams {
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let mut got = [0; 4];
+        assert!(stream.read_exact(&mut got).is_ok(), "{:?}", lines.all());
+        assert_eq!(got, *b"ping");
+    }
+}
+
 #[test]
 #[ignore = "takes more than a minute; the same with shorter times is above"]
 fn a_minute_without_a_path_is_waited_for() {

@@ -9,45 +9,12 @@ mod common;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::PathBuf;
 
-use common::{
-    Lines, assert_reset, connect, echo_server, exchange, exit_gateway, pattern, wait_until,
-};
 use haul_gateway::Gateway;
 
-/// A gateway whose configuration is a file.
-struct Filed {
-    gateway: Gateway,
-    lines: Lines,
-    path: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Filed {
-    fn start(text: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("gateway.toml");
-        std::fs::write(&path, text).unwrap();
-        let (gateway, lines) = common::start(text);
-        Self {
-            gateway,
-            lines,
-            path,
-            _dir: dir,
-        }
-    }
-
-    fn reload(&mut self, text: &str) -> Result<(), String> {
-        std::fs::write(&self.path, text).unwrap();
-        let taken = self.gateway.reload(&self.path);
-        taken.map_err(|error| error.to_string())
-    }
-
-    fn door(&self, at: usize) -> SocketAddr {
-        self.gateway.door_addrs()[at]
-    }
-}
+use common::{
+    Filed, assert_reset, connect, echo_server, exchange, exit_gateway, pattern, wait_until,
+};
 
 /// A forwarding door to `to`, at `listen`.
 fn door(listen: &str, to: SocketAddr) -> String {

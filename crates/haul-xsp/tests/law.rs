@@ -42,6 +42,10 @@ struct Path {
     stag: u32,
     waiting: u64,
     delivered: u64,
+    /// What the consumer hears of the path once the session is open: a rate, and a burst.
+    limit: Option<(u64, u64)>,
+    /// Octets of the longest read.
+    longest: u64,
 }
 
 impl Path {
@@ -87,6 +91,8 @@ impl Path {
             stag: 0,
             waiting: 0,
             delivered: 0,
+            limit: None,
+            longest: 0,
         }
     }
 
@@ -106,7 +112,7 @@ impl Path {
     }
 
     /// Goodput between one and two seconds, as a share of the path's rate in percent.
-    fn run(mut self) -> u64 {
+    fn run(&mut self) -> u64 {
         self.settle();
         let (from, until) = (Time::from_ns(1_000_000_000), Time::from_ns(2_000_000_000));
         let mut before = 0;
@@ -175,6 +181,7 @@ impl Path {
                 self.at(at, What::Put(put.id));
             }
             while let Some(get) = self.ends[1].consumer().poll_get(now) {
+                self.longest = self.longest.max(get.len.into());
                 self.at(now.after(half), What::Asked(get.id, u64::from(get.len)));
             }
             let consumer = self.ends[1].consumer();
@@ -197,7 +204,13 @@ impl Path {
 
     fn on_event(&mut self, end: usize, event: Event) {
         match event {
-            Event::OpenRequest(_) => self.ends[end].accept_session(self.now, None, None).unwrap(),
+            Event::OpenRequest(_) => {
+                self.ends[end].accept_session(self.now, None, None).unwrap();
+                if let Some((rate, burst)) = self.limit {
+                    let consumer = self.ends[end].consumer();
+                    consumer.set_limit(self.now, Some(rate), Some(burst));
+                }
+            }
             Event::Opened(_) => {
                 self.ends[end].open_conn(endpoint("sink", 9)).unwrap();
             }
@@ -257,4 +270,15 @@ fn rings_of_the_size_that_the_law_asks_for_give_the_full_rate_and_a_third_of_it_
             );
         }
     }
+}
+
+#[test]
+fn a_limit_that_is_heard_of_when_the_session_is_open_is_kept_by_what_reads() {
+    let ring = ring_bytes(RATE_BPS, RTT_NS, 8, Mode::Pull);
+    let mut path = Path::new(Mode::Pull, 8, ring / 8);
+    let burst = 64 << 10;
+    path.limit = Some((RATE_BPS / 2, burst));
+    let share = path.run();
+    assert!((45..=50).contains(&share), "{share} %");
+    assert!((1..=burst / 2).contains(&path.longest), "{}", path.longest);
 }

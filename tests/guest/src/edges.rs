@@ -47,6 +47,7 @@ impl Edges {
     pub(crate) fn run(&self) -> Result<()> {
         if let Some(to) = self.to {
             let _gateways = self.gateways(SocketAddr::new(self.at, to))?;
+            println!("gateways are there");
             loop {
                 std::thread::park();
             }

@@ -74,9 +74,7 @@ impl Config {
         check.problems.sort_by_key(|problem| problem.line);
         check.problems
     }
-}
 
-impl Config {
     /// The RDMA devices that it names and that `find` does not.
     #[must_use]
     pub fn check_devices(&self, find: impl Fn(&str) -> Result<(), String>) -> Vec<Problem> {
@@ -402,6 +400,13 @@ impl Check<'_> {
         }
         if rdma.connections == 0 {
             self.error(place, "it lets nobody in", "leave connections out for 64");
+        }
+        if rdma.answer == 0 {
+            self.error(
+                place,
+                "there is no time to answer",
+                "leave answer out for 30 s",
+            );
         }
         let is_door = |door: &Door| door.kind == DoorKind::Rdma;
         if rdma.exit.is_empty() && !config.doors.iter().any(is_door) {

@@ -21,6 +21,8 @@ pub(crate) const LANES_MAX: u16 = 16;
 const LOSSES_MAX: u32 = 3;
 /// But one that has lasted so long before is not, ns.
 const LASTING_NS: u64 = 60 * SECOND_NS;
+/// The least burst of a path that a peer is believed, octets: reads are of half of it.
+const BURST_MIN: u64 = 4 << 10;
 
 /// What the end that opened a segment tries, the best first.
 #[derive(Debug, Default)]
@@ -266,6 +268,17 @@ fn accept(
         };
         half.replace_fabric(house, network, wanted)
             .map_err(|Lost(why)| why)?;
+        // As the end with the route does: answers to reads leave devices at line rate.
+        let (rate_bps, burst_bytes) = match kind {
+            ChannelKind::Verbs => (
+                params.params.rate_bps,
+                params.params.burst_bytes.map(|burst| burst.max(BURST_MIN)),
+            ),
+            _ => (None, None),
+        };
+        session
+            .consumer()
+            .set_limit(house.now(), rate_bps, burst_bytes);
     }
     let mut params = ChanParams {
         endpoints: Vec::new(),

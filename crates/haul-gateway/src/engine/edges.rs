@@ -132,7 +132,16 @@ impl Edges {
         edge.is_some_and(|edge| matches!(edge.phase, Phase::Resolving { by_rdma: true }))
     }
 
-    /// Connects to the first of `addresses` that answers. RDMA has only the first: its answer goes through the connection.
+    /// Connections that their callers want no more, and for which the far end has not answered: when it does, they are reset.
+    pub(crate) fn withdraw(&mut self, session: &mut Session) {
+        let is_unwanted = |_: &ConnId, edge: &mut Edge| matches!(&edge.phase, Phase::Asked(party) if !party.is_wanted());
+        for (conn, _) in self.edges.extract_if(is_unwanted) {
+            self.counts.refused += 1;
+            session.reset_conn(conn, RESET);
+        }
+    }
+
+    /// Connects to the first of `addresses` that answers. Whether an application with RDMA does, it says through the connection.
     pub(crate) fn connect(
         &mut self,
         tools: &mut Tools<'_>,
@@ -140,8 +149,8 @@ impl Edges {
         addresses: Vec<SocketAddr>,
     ) {
         let until = tools.now.after(CONNECT_NS);
-        if let (true, Some(to)) = (self.is_by_rdma(conn), addresses.first()) {
-            return self.extend(tools, conn, *to);
+        if self.is_by_rdma(conn) {
+            return self.extend(tools, conn, addresses);
         }
         let Some(edge) = self.edges.get_mut(&conn) else {
             return;
@@ -155,11 +164,14 @@ impl Edges {
     }
 
     /// Bridges it to an application with RDMA. What that one says goes the way that octets do.
-    fn extend(&mut self, tools: &mut Tools<'_>, conn: ConnId, to: SocketAddr) {
+    fn extend(&mut self, tools: &mut Tools<'_>, conn: ConnId, to: Vec<SocketAddr>) {
         let extender = tools.house.extender.as_ref();
         let stream = extender.and_then(|extender| extender.reach(to).ok());
-        let (Some(edge), Some(stream)) = (self.edges.get_mut(&conn), stream) else {
-            let text = format!("{to}: it cannot be reached by RDMA; it is refused");
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        let Some(stream) = stream else {
+            let text = format!("{}: it cannot be reached by RDMA; it is refused", edge.to);
             tools.house.say_short(text);
             self.refused(tools.poller, conn, code(NackStatus::CannotConnect));
             // Fails only where the far end does not wait any more.
@@ -272,6 +284,7 @@ impl Edges {
                 stream.reset_on_drop();
             }
             if let Phase::Asked(party) = edge.phase {
+                self.counts.refused += 1;
                 party.refuse(status, why);
             }
         }

@@ -141,6 +141,11 @@ pub(crate) enum Guard {
 pub(crate) trait Fabric: Debug + Send {
     fn kind(&self) -> ChannelKind;
 
+    /// Whether it keeps to the limit that was wanted, if there is one.
+    fn paces(&self) -> bool {
+        true
+    }
+
     /// The peer wants a channel, to which this end is about to agree: what it needs to know goes into `params`. The port to be
     /// found at, if it is not the network's.
     fn prepare(&mut self, _params: &mut ChanParams) -> Result<Option<u16>, Lost> {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{Receiver, Sender};
 use haul_io::poller::{Events, Interest, Poller};
-use haul_xsp::wire::{NackStatus, SessOpen};
+use haul_xsp::wire::{Endpoint, FIRSTS_MAX, NackStatus, SessOpen};
 use haul_xsp::{ConnId, Relay, SECOND_NS, Session, SessionId, Side, Time};
 
 use super::channel::{self, Attempts};
@@ -605,8 +605,18 @@ impl Worker {
     ) -> Result<(), String> {
         let seed = haul_io::random::bytes().map_err(|error| error.to_string())?;
         let config = self.shape.session(side == 0, Vec::new(), auth);
-        let session =
-            Session::open(config, self.now(), id, open, seed).map_err(|error| error.to_string())?;
+        // Of an opener what waits for the session is asked for along with it; gateways have nothing that waits.
+        let firsts: Vec<Endpoint> = self
+            .calls
+            .iter()
+            .take(FIRSTS_MAX)
+            .map(|call| call.meant().clone())
+            .collect();
+        let opened = Session::open_with(config, self.now(), id, open, &firsts, seed);
+        let (session, conns) = opened.map_err(|error| error.to_string())?;
+        for (conn, call) in conns.iter().zip(self.calls.drain(..conns.len())) {
+            self.edges.ask(*conn, call);
+        }
         self.body = match std::mem::replace(&mut self.body, Body::None) {
             Body::One(near) if side == 1 => Body::Two(Box::new(Relay::new(*near, session))),
             _ => Body::One(Box::new(session)),

@@ -1,7 +1,9 @@
 //! A reliable connection of the device, and the connection of a session that carries its messages.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use haul_io::poller::{Interest, Poller};
 use haul_io::stream::{self, Stream};
@@ -18,10 +20,6 @@ use crate::house::Share;
 const TURN_BYTES: usize = 1 << 20;
 /// Octets that are thrown away at a time, once nobody wants them.
 const SINK_BYTES: usize = 16 << 10;
-/// Time for the far end, and its application, to answer, ns; and for one side to take what is left and to end, once the other has: from
-/// the last octet or message that it took.
-pub(super) const ANSWER_NS: u64 = 30_000_000_000;
-
 /// What bridges work with.
 #[derive(Debug)]
 pub(super) struct Tools<'a> {
@@ -34,17 +32,38 @@ pub(super) struct Tools<'a> {
     pub(super) now: Time,
 }
 
+impl Tools<'_> {
+    fn link(&self, token: u64) -> Result<Link, String> {
+        Link::new(self.context, self.completions, token, self.plan).map_err(text)
+    }
+
+    fn connect(&self, token: u64, to: SocketAddr, private_data: &[u8]) -> Result<Link, String> {
+        let link = self.link(token)?;
+        let connected = link.qp.connect(to, &param(private_data), self.events);
+        connected.map_err(|error| format!("{to}: {error}"))?;
+        Ok(link)
+    }
+}
+
 #[derive(Debug)]
 enum Phase {
-    /// Near end: the session has not connected yet.
-    Calling(ConnectRequest),
+    /// Near end: the session has not connected yet, which is wanted as long as `wanted` is there.
+    Calling {
+        request: ConnectRequest,
+        _wanted: Arc<()>,
+    },
     /// Near end: the far one has not answered.
     Asking(ConnectRequest),
+    /// Near end: the application has not heard the answer.
+    Answering,
     /// Far end: the near one has not said what its application wants.
-    Listening(SocketAddr),
-    /// Far end: its application has not answered. Near end: the application has not heard the answer.
-    Connecting {
-        is_near: bool,
+    Listening(VecDeque<SocketAddr>),
+    /// Far end: its application has not answered. Without a link, the next of the addresses that are left is to be tried.
+    Trying {
+        left: VecDeque<SocketAddr>,
+        private_data: Vec<u8>,
+        /// The last one has all the time that there is.
+        attempt_until: Option<Time>,
     },
     Open,
     /// Nothing came of it. The far end tells the near one.
@@ -93,9 +112,13 @@ pub(super) struct Bridge {
     token: u64,
     /// For people.
     pub(super) name: String,
+    /// Its turn is to come.
+    pub(super) is_ready: bool,
     phase: Phase,
     /// Until it is open, and from the end of one side on.
-    pub(super) until: Option<Time>,
+    until: Option<Time>,
+    /// Why an address was passed over, to be said.
+    pub(super) passed_over: Option<String>,
     /// Octets that were moved to or from the stream, and requests that were done, when that was last set.
     moved_before: u64,
     /// Octets that were moved to or from the stream.
@@ -122,22 +145,26 @@ pub(super) struct Bridge {
 }
 
 impl Bridge {
-    /// Of an application that wants to connect here.
-    pub(super) const fn near(
+    /// Of an application that wants to connect here; `wanted` goes when it is given up.
+    pub(super) fn near(
         token: u64,
         name: String,
-        request: ConnectRequest,
+        (request, wanted): (ConnectRequest, Arc<()>),
         until: Time,
         share: Share,
     ) -> Self {
-        Self::new(token, name, Phase::Calling(request), None, until, share)
+        let phase = Phase::Calling {
+            request,
+            _wanted: wanted,
+        };
+        Self::new(token, name, phase, None, until, share)
     }
 
-    /// Of a connection of a session that wants to reach an application at `to`.
-    pub(super) const fn far(
+    /// Of a connection of a session that wants to reach an application, at the first of these addresses that can be connected to.
+    pub(super) fn far(
         token: u64,
         name: String,
-        to: SocketAddr,
+        to: VecDeque<SocketAddr>,
         stream: Stream,
         until: Time,
         share: Share,
@@ -146,7 +173,7 @@ impl Bridge {
         Self::new(token, name, phase, Some(stream), until, share)
     }
 
-    const fn new(
+    fn new(
         token: u64,
         name: String,
         phase: Phase,
@@ -157,8 +184,10 @@ impl Bridge {
         Self {
             token,
             name,
+            is_ready: false,
             phase,
             until: Some(until),
+            passed_over: None,
             moved_before: 0,
             moved: 0,
             stream,
@@ -166,11 +195,7 @@ impl Bridge {
             link: None,
             prologue: Vec::new(),
             written: 0,
-            input: Input {
-                head: [0; HEAD_BYTES],
-                have: 0,
-                body: Body::None,
-            },
+            input: Input::default(),
             is_read: false,
             is_written: false,
             is_ending: false,
@@ -188,6 +213,11 @@ impl Bridge {
         self.link.as_ref().map(|link| link.qp.qp_num())
     }
 
+    /// Whether the session has not connected yet.
+    pub(super) const fn is_calling(&self) -> bool {
+        matches!(self.phase, Phase::Calling { .. })
+    }
+
     /// Completions are announced again.
     pub(super) fn arm(&self) -> Result<(), String> {
         self.link
@@ -200,7 +230,7 @@ impl Bridge {
     pub(super) fn called(&mut self, stream: Stream) {
         self.stream = Some(stream);
         match std::mem::replace(&mut self.phase, Phase::Leaving) {
-            Phase::Calling(request) => {
+            Phase::Calling { request, .. } => {
                 self.say(Kind::Connect, &request.private_data);
                 self.phase = Phase::Asking(request);
             }
@@ -211,24 +241,24 @@ impl Bridge {
     /// What has become of the device's connection. Returns why it could not be made.
     pub(super) fn on_event(&mut self, event: CmEvent) -> Option<Failure> {
         match (&self.phase, event) {
-            (Phase::Connecting { is_near }, CmEvent::Established { established, .. }) => {
-                if !is_near {
+            (Phase::Answering | Phase::Trying { .. }, CmEvent::Established { established, .. }) => {
+                if matches!(self.phase, Phase::Trying { .. }) {
                     self.say(Kind::Accept, &established.private_data);
                 }
                 (self.phase, self.until) = (Phase::Open, None);
             }
-            (Phase::Connecting { is_near: true }, event) => {
+            (Phase::Answering, event) => {
                 // The application has not waited. The far end's may be there already.
                 (self.phase, self.until, self.is_ended) = (Phase::Open, None, true);
                 if let CmEvent::Unreachable { failure, .. } = event {
                     return Some(failure);
                 }
             }
-            (Phase::Connecting { is_near: false }, CmEvent::Rejected { private_data, .. }) => {
+            (Phase::Trying { .. }, CmEvent::Rejected { private_data, .. }) => {
                 self.leave(&private_data);
             }
-            (Phase::Connecting { is_near: false }, event) => {
-                self.leave(&[]);
+            (Phase::Trying { .. }, event) => {
+                self.link = None;
                 if let CmEvent::Unreachable { failure, .. } = event {
                     return Some(failure);
                 }
@@ -240,6 +270,33 @@ impl Bridge {
             _ => {}
         }
         None
+    }
+
+    /// Near end: the session does not connect.
+    pub(super) fn refused(&mut self) {
+        self.phase = Phase::Leaving;
+    }
+
+    /// When it, or an attempt, has had its time.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Trying {
+                attempt_until: Some(attempt),
+                ..
+            } => Some(self.until.map_or(attempt, |until| until.min(attempt))),
+            _ => self.until,
+        }
+    }
+
+    /// Far end: whether the address that does not answer is given up for the next.
+    pub(super) fn pass_over(&mut self, now: Time) -> bool {
+        let has_time = self.until.is_some_and(|until| until > now);
+        let is_trying = matches!(self.phase, Phase::Trying { .. });
+        if has_time && is_trying {
+            self.link = None;
+            self.passed_over = Some("an address does not answer; the next is tried".into());
+        }
+        has_time && is_trying
     }
 
     /// What it waits for in vain once its time has passed.
@@ -263,6 +320,7 @@ impl Bridge {
     /// # Errors
     /// Why it cannot go on.
     pub(super) fn turn(&mut self, tools: &Tools<'_>) -> Result<Turn, String> {
+        self.try_next(tools);
         if let Some(link) = &mut self.link {
             link.poll()?;
         }
@@ -273,7 +331,7 @@ impl Bridge {
         }
         let has_more = self.read(tools)?;
         self.end();
-        self.watch_end(tools.now);
+        self.watch_end(tools);
         if self.is_written && self.is_read {
             return Ok(Turn::Over);
         }
@@ -301,7 +359,7 @@ impl Bridge {
     }
 
     /// Once one side has ended, the other one has only so long without taking anything.
-    fn watch_end(&mut self, now: Time) {
+    fn watch_end(&mut self, tools: &Tools<'_>) {
         let has_ended = match self.phase {
             Phase::Open => self.is_ended || self.is_read,
             Phase::Leaving => true,
@@ -310,7 +368,7 @@ impl Bridge {
         let moved = self.moved + self.link.as_ref().map_or(0, |link| link.done);
         if has_ended && (self.until.is_none() || moved != self.moved_before) {
             self.moved_before = moved;
-            self.until = Some(now.after(ANSWER_NS));
+            self.until = Some(tools.now.after(tools.plan.answer_ns));
         }
     }
 
@@ -413,7 +471,7 @@ impl Bridge {
         }
         let awaits_slot = self.input.have == HEAD_BYTES && matches!(self.input.body, Body::None);
         match self.phase {
-            Phase::Calling(_) | Phase::Connecting { .. } => false,
+            Phase::Calling { .. } | Phase::Answering | Phase::Trying { .. } => false,
             Phase::Asking(_) | Phase::Listening(_) | Phase::Leaving => true,
             Phase::Open => {
                 self.is_ended || !awaits_slot || self.link.as_ref().is_some_and(Link::has_slot)
@@ -549,20 +607,22 @@ impl Bridge {
     fn on_private(&mut self, kind: Kind, octets: &[u8], tools: &Tools<'_>) -> Result<(), String> {
         let phase = std::mem::replace(&mut self.phase, Phase::Leaving);
         match (phase, kind) {
-            (Phase::Listening(to), Kind::Connect) => {
-                let link = self.link(tools)?;
-                let private_data = fitting(octets, tools)?;
-                let connected = link.qp.connect(to, &param(private_data), tools.events);
-                connected.map_err(text)?;
-                self.phase = Phase::Connecting { is_near: false };
+            (Phase::Listening(left), Kind::Connect) => {
+                let private_data = fitting(octets, tools)?.to_vec();
+                self.phase = Phase::Trying {
+                    left,
+                    private_data,
+                    attempt_until: None,
+                };
+                self.try_next(tools);
             }
             (Phase::Asking(request), Kind::Accept) => {
-                let link = self.link(tools)?;
+                let link = self.link.insert(tools.link(self.token)?);
                 let private_data = fitting(octets, tools)?;
                 request
                     .accept(&link.qp, &param(private_data))
                     .map_err(text)?;
-                self.phase = Phase::Connecting { is_near: true };
+                self.phase = Phase::Answering;
             }
             (Phase::Asking(request), Kind::Reject) => {
                 // Whether the application hears why is not for this end to say.
@@ -573,15 +633,31 @@ impl Bridge {
         Ok(())
     }
 
-    fn link(&mut self, tools: &Tools<'_>) -> Result<&Link, String> {
-        let Tools {
-            context,
-            completions,
-            plan,
-            ..
-        } = tools;
-        let link = Link::new(context, completions, self.token, *plan).map_err(text)?;
-        Ok(self.link.insert(link))
+    /// Far end: connects to the next address, or tells the near end that none is left.
+    fn try_next(&mut self, tools: &Tools<'_>) {
+        while let (
+            Phase::Trying {
+                left,
+                private_data,
+                attempt_until,
+            },
+            None,
+        ) = (&mut self.phase, &self.link)
+        {
+            let Some(to) = left.pop_front() else {
+                return self.leave(&[]);
+            };
+            // Each has an equal part of what is left.
+            let others = left.len() as u64;
+            *attempt_until = self.until.filter(|_| others > 0).map(|until| {
+                let left_ns = until.as_ns().saturating_sub(tools.now.as_ns());
+                tools.now.after(left_ns / (others + 1))
+            });
+            match tools.connect(self.token, to, private_data) {
+                Ok(link) => self.link = Some(link),
+                Err(why) => self.passed_over = Some(why),
+            }
+        }
     }
 
     fn watch(&mut self, poller: &Poller, is_cut: bool) -> io::Result<()> {

@@ -25,14 +25,14 @@ pub(super) enum Kind {
 
 /// The beginning of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(crate) struct Head {
     pub(super) kind: Kind,
     /// Octets that follow.
     pub(super) len: u32,
 }
 
 impl Head {
-    pub(super) fn encode(self) -> [u8; HEAD_BYTES] {
+    pub(crate) fn encode(self) -> [u8; HEAD_BYTES] {
         let (code, immediate) = match self.kind {
             Kind::Connect => (1, None),
             Kind::Accept => (2, None),
@@ -53,7 +53,7 @@ impl Head {
     }
 
     /// None for what is no frame: the peer is no extender, or one of another version.
-    pub(super) fn decode(octets: [u8; HEAD_BYTES]) -> Option<Self> {
+    pub(crate) fn decode(octets: [u8; HEAD_BYTES]) -> Option<Self> {
         let [
             code,
             flags,

@@ -21,6 +21,9 @@ pub(crate) struct Plan {
     pub(crate) message: usize,
     /// Messages each way.
     pub(crate) depth: u16,
+    /// Time for the far end, and its application, to answer, ns; and for one side to take what is left and to end, once the other has:
+    /// from the last octet or message that it took.
+    pub(crate) answer_ns: u64,
 }
 
 impl Plan {

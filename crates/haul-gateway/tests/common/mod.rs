@@ -11,6 +11,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,39 @@ pub fn start(text: &str) -> (Gateway, Lines) {
     let config = Config::parse(text).unwrap();
     let lines = Lines::default();
     (Gateway::start(config, device, lines.log()).unwrap(), lines)
+}
+
+/// A gateway whose configuration is a file.
+pub struct Filed {
+    pub gateway: Gateway,
+    pub lines: Lines,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Filed {
+    pub fn start(text: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gateway.toml");
+        std::fs::write(&path, text).unwrap();
+        let (gateway, lines) = start(text);
+        Self {
+            gateway,
+            lines,
+            path,
+            _dir: dir,
+        }
+    }
+
+    pub fn reload(&mut self, text: &str) -> Result<(), String> {
+        std::fs::write(&self.path, text).unwrap();
+        let taken = self.gateway.reload(&self.path);
+        taken.map_err(|error| error.to_string())
+    }
+
+    pub fn door(&self, at: usize) -> SocketAddr {
+        self.gateway.door_addrs()[at]
+    }
 }
 
 /// A gateway at which sessions end.

@@ -229,13 +229,7 @@ impl Consumer {
             ack_due: false,
             pacer: Pacer::new(),
             paced_until: None,
-            // Before anything is measured: as many reads as there may be.
-            plan: Plan {
-                chunk: config.message_max.min(super::plan::CHUNK_MIN),
-                depth: config.reads_max.max(1),
-                bucket_bytes: u64::MAX,
-                starved: false,
-            },
+            plan: first_plan(&config),
             estimate: Estimate::default(),
             acknowledge,
             frozen: false,
@@ -243,6 +237,13 @@ impl Consumer {
         };
         consumer.replan(Time::default());
         consumer
+    }
+
+    /// What the path lets pass, octets that leave back to back among it, where this end keeps to that by what it asks for.
+    pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {
+        (self.config.rate_bps, self.config.burst_bytes) = (rate_bps, burst_bytes);
+        self.plan = first_plan(&self.config);
+        self.replan(now);
     }
 
     // Connections.
@@ -977,5 +978,15 @@ impl Item {
             blamed: false,
             done: false,
         }
+    }
+}
+
+/// Before anything is measured: as many reads as there may be.
+fn first_plan(config: &ConsumerConfig) -> Plan {
+    Plan {
+        chunk: config.message_max.min(super::plan::CHUNK_MIN),
+        depth: config.reads_max.max(1),
+        bucket_bytes: u64::MAX,
+        starved: false,
     }
 }

@@ -5,7 +5,7 @@ use crate::ConnId;
 use crate::bag::End;
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::Time;
-use crate::wire::{BODY_MAX, ConnState, Endpoint, PathAction, PathState, Pdu, SlabAnnounce};
+use crate::wire::{BODY_MAX, ConnState, Endpoint, First, PathAction, PathState, Pdu, SlabAnnounce};
 
 /// A connection.
 #[derive(Debug)]
@@ -39,15 +39,55 @@ impl Session {
     /// # Errors
     /// The session is not open, or has too many connections.
     pub fn open_conn(&mut self, to: Endpoint) -> Result<ConnId, Misuse> {
+        let conn = self.next_own();
+        self.open_conn_as(conn, to)?;
+        self.pass_number();
+        Ok(conn)
+    }
+
+    const fn next_own(&self) -> ConnId {
         let side = if self.is_opener {
             0
         } else {
             ConnId::BY_TERMINUS
         };
-        let conn = ConnId(self.next_conn | side);
-        self.open_conn_as(conn, to)?;
+        ConnId(self.next_conn | side)
+    }
+
+    const fn pass_number(&mut self) {
         self.next_conn = (self.next_conn + 1) & !ConnId::BY_TERMINUS;
-        Ok(conn)
+    }
+
+    /// A connection that is asked for along with the session.
+    pub(super) fn first(&mut self, to: Endpoint) -> First {
+        let conn = self.next_own();
+        self.begin_conn(conn, to.clone());
+        self.pass_number();
+        let credit = self.consumer.credit(conn);
+        First { conn, credit, to }
+    }
+
+    /// What was asked for along with the session, which is open. The peer that has not `taken` it is asked again.
+    pub(super) fn on_firsts(&mut self, taken: bool) {
+        let firsts: Vec<ConnId> = self.conns.keys().copied().collect();
+        for conn in firsts {
+            // In the order of before, for what was promised of memory that was as free.
+            self.producer.open(conn, 0);
+            self.consumer.open(conn, 0);
+            if taken {
+                // The peer has heard it.
+                self.consumer.credit(conn);
+            } else {
+                self.send_conn_open(conn);
+            }
+        }
+    }
+
+    /// Takes what the peer has asked for along with the session.
+    pub(super) fn take_firsts(&mut self, firsts: Vec<First>) -> Result<(), Error> {
+        firsts
+            .into_iter()
+            .try_for_each(|First { conn, credit, to }| self.on_conn_open(conn, credit, to))
     }
 
     /// As [`Self::open_conn`], with the number that the connection has on the other segment of a gateway.
@@ -64,6 +104,12 @@ impl Session {
         if conn.is_by_terminus() == self.is_opener || self.conns.contains_key(&conn) {
             return Err(Misuse::NoConnection);
         }
+        self.begin_conn(conn, to);
+        self.send_conn_open(conn);
+        Ok(())
+    }
+
+    fn begin_conn(&mut self, conn: ConnId, to: Endpoint) {
         self.producer.open(conn, 0);
         self.consumer.open(conn, 0);
         let state = ConnPhase::Opening;
@@ -78,8 +124,6 @@ impl Session {
                 passed: 0,
             },
         );
-        self.send_conn_open(conn);
-        Ok(())
     }
 
     fn send_conn_open(&mut self, conn: ConnId) {

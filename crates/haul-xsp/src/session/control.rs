@@ -221,10 +221,12 @@ impl Session {
         segments.extend(beyond.iter().flat_map(|ack| ack.segments.iter().cloned()));
         let end_to_end = self.open.end_to_end && beyond.is_none_or(|ack| ack.end_to_end);
         self.agree_keepalive();
+        let firsts = std::mem::take(&mut self.open.firsts);
         self.ack = SessAck {
             resumable: self.open.resumable,
             end_to_end,
             resumed: beyond.is_some_and(|ack| ack.resumed),
+            firsts: false,
             keepalive_ms: millis(self.link.as_ref().map_or(0, |link| link.keepalive_ns)),
             lifetime_s: self.config.lifetime_ns / crate::time::SECOND_NS,
             segments,
@@ -234,9 +236,15 @@ impl Session {
         (self.config.producer.mode, self.config.consumer.mode) = (mode, mode);
         (self.producer, self.consumer) = halves(&self.config, end_to_end)?;
         if let Some(link) = &mut self.link {
-            link.send(&Pdu::SessAck(self.ack.clone()));
+            link.send(&Pdu::SessAck(SessAck {
+                firsts: !firsts.is_empty(),
+                ..self.ack.clone()
+            }));
         }
         self.opened(now);
+        if let Err(error) = self.take_firsts(firsts) {
+            let _ = self.fail(error);
+        }
         if self.ack.resumed {
             // From the peer comes what the far end lacks; to it goes what it lacks.
             let (theirs, far) = (self.open.conns.clone(), self.ack.conns.clone());
@@ -321,6 +329,7 @@ impl Session {
             if let Ok(halves) = halves(&self.config, end_to_end) {
                 (self.producer, self.consumer) = halves;
             }
+            self.on_firsts(ack.firsts);
             if ack.resumed {
                 let (own, far) = (self.open.conns.clone(), ack.conns.clone());
                 self.install(&own, &far);

@@ -16,7 +16,8 @@ use crate::bag::{Breach, Consumer, ConsumerConfig, Producer, ProducerConfig};
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::{SECOND_NS, Time};
 use crate::wire::{
-    BODY_MAX, Claim, HOPS_MAX, Hop, NackStatus, Pdu, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
+    BODY_MAX, Claim, Endpoint, FIRSTS_MAX, HOPS_MAX, Hop, NackStatus, Pdu, ProtoOffer, SessAck,
+    SessOpen, TICKET_LEN,
 };
 use crate::{ChanId, ConnId, SessionId};
 
@@ -147,9 +148,25 @@ impl Session {
         config: SessionConfig,
         now: Time,
         id: SessionId,
-        mut open: SessOpen,
+        open: SessOpen,
         seed: [u8; 32],
     ) -> Result<Self, Misuse> {
+        Self::open_with(config, now, id, open, &[], seed).map(|(session, _)| session)
+    }
+
+    /// As [`Self::open`], with connections that are asked for along with it: their numbers, in the order of `firsts`. No more than
+    /// [`FIRSTS_MAX`] are taken, and none with a ticket. What becomes of them is told when the session is open; if it never is, nothing.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(
+        config: SessionConfig,
+        now: Time,
+        id: SessionId,
+        mut open: SessOpen,
+        firsts: &[Endpoint],
+        seed: [u8; 32],
+    ) -> Result<(Self, Vec<ConnId>), Misuse> {
         if open.hops.is_empty()
             || open.hops.len() > HOPS_MAX
             || usize::from(open.hop_index) >= open.hops.len()
@@ -161,10 +178,16 @@ impl Session {
         let mut session = Self::new(config, true, seed, open.end_to_end)?;
         session.id = id;
         session.claim = open.claim;
+        open.firsts = Vec::new();
         session.open = open.clone();
+        let most = if open.ticket.is_none() { FIRSTS_MAX } else { 0 };
+        for to in firsts.iter().take(most.min(session.config.conns_max)) {
+            open.firsts.push(session.first(to.clone()));
+        }
+        let conns = open.firsts.iter().map(|first| first.conn).collect();
         session.asked = Asked::Open(open);
         session.connect(now);
-        Ok(session)
+        Ok((session, conns))
     }
 
     /// Takes a control connection that came in.

@@ -1,6 +1,7 @@
 //! All PDUs as one enumeration: the body of each is read and written here.
 
 use super::code::{AuthMethod, NackStatus, PathAction, PathState};
+use super::first::{FIRSTS_MAX, First, parse_wish};
 use super::hop::{TLV_ENDPOINT, TLV_HOP, TLV_PROTO, cut};
 use super::octets::{CRITICAL, Reader, Writer};
 use super::slab::{SlabAck, SlabAnnounce};
@@ -26,6 +27,7 @@ const TLV_COOKIE: u16 = 8;
 const TLV_PATH_RULE: u16 = 9;
 const TLV_CONNS: u16 = 0x30;
 const TLV_CLAIM: u16 = 0x33;
+const TLV_FIRST: u16 = 0x35;
 const TLV_COUNTERS: u16 = 0x31;
 const TLV_HOP_INDEX: u16 = 0x32;
 
@@ -52,6 +54,8 @@ pub struct SessOpen {
     pub conns: Vec<ConnState>,
     /// With a ticket: which of its owner's claims to the session this is.
     pub claim: Claim,
+    /// Without one: connections that are wanted as soon as the session is open, each segment's own.
+    pub firsts: Vec<First>,
 }
 
 /// Counts how often the owner of a session has asked for it, so that what the network has held back is told from what is new.
@@ -72,6 +76,8 @@ pub struct SessAck {
     pub end_to_end: bool,
     /// It was open before, and goes on.
     pub resumed: bool,
+    /// Connections that were asked for along with it are answered without being asked for again.
+    pub firsts: bool,
     /// Time between signs of life, ms.
     pub keepalive_ms: u32,
     /// How long it outlives a control connection, s.
@@ -661,6 +667,10 @@ fn emit_open(out: &mut Writer, open: &SessOpen) {
         emit_claim(out, &open.claim);
     }
     emit_conns(out, &open.conns);
+    for first in open.firsts.iter().take(FIRSTS_MAX) {
+        // Who does not know it is asked again.
+        out.tlv(TLV_FIRST, |out| first.emit(out));
+    }
 }
 
 fn parse_open(r: &mut Reader<'_>) -> Result<SessOpen, ParseError> {
@@ -687,8 +697,15 @@ fn parse_open(r: &mut Reader<'_>) -> Result<SessOpen, ParseError> {
             }
             TLV_CLAIM => open.claim = parse_claim(&mut tlv.value)?,
             TLV_CONNS => parse_conns(&mut tlv.value, &mut open.conns)?,
+            TLV_FIRST if open.firsts.len() == FIRSTS_MAX => {
+                return Err(ParseError::TooMany("connections along with a session"));
+            }
+            TLV_FIRST => open.firsts.push(First::parse(&mut tlv.value)?),
             _ => tlv.unknown()?,
         }
+    }
+    if open.ticket.is_some() && !open.firsts.is_empty() {
+        return Err(ParseError::Value("connections along with a ticket"));
     }
     if open.hops.len() != usize::from(count) || hop_index >= count {
         return Err(ParseError::Value("number of hops"));
@@ -700,8 +717,10 @@ fn parse_open(r: &mut Reader<'_>) -> Result<SessOpen, ParseError> {
 }
 
 fn emit_ack(out: &mut Writer, ack: &SessAck) {
-    let flags =
-        u32::from(ack.resumable) | u32::from(ack.end_to_end) << 1 | u32::from(ack.resumed) << 3;
+    let flags = u32::from(ack.resumable)
+        | u32::from(ack.end_to_end) << 1
+        | u32::from(ack.resumed) << 3
+        | u32::from(ack.firsts) << 4;
     out.u32(flags).u32(ack.keepalive_ms).u64(ack.lifetime_s);
     ack.segments
         .iter()
@@ -721,6 +740,7 @@ fn parse_ack(r: &mut Reader<'_>) -> Result<SessAck, ParseError> {
         resumable: flags & 1 != 0,
         end_to_end: flags & 2 != 0,
         resumed: flags & 8 != 0,
+        firsts: flags & 16 != 0,
         keepalive_ms: r.u32()?,
         lifetime_s: r.u64()?,
         ..SessAck::default()
@@ -916,15 +936,7 @@ fn parse_conn(kind: u16, r: &mut Reader<'_>) -> Result<Pdu, ParseError> {
     let conn = ConnId(r.u32()?);
     Ok(match kind {
         20 => {
-            let (_, credit) = (r.u32()?, r.u64()?);
-            let mut to = None;
-            while let Some(mut tlv) = r.tlv()? {
-                match tlv.kind {
-                    TLV_ENDPOINT => to = Some(Endpoint::parse(&mut tlv.value)?),
-                    _ => tlv.unknown()?,
-                }
-            }
-            let to = to.ok_or(ParseError::Short("endpoint"))?;
+            let (credit, to) = parse_wish(r)?;
             Pdu::ConnOpen { conn, credit, to }
         }
         21 => {

@@ -148,8 +148,16 @@ impl World {
             // Whether that is what happens is the other end's to say.
             offer.params.push = Some(1);
         }
-        let session = Session::open(world.config(0), world.now, SESSION, open, [1; 32]).unwrap();
+        let eager = world.random.below(world.apps[0].to_open + 1);
+        let firsts = vec![endpoint("server", 80); eager as usize];
+        let (config, now) = (world.config(0), world.now);
+        let opened = Session::open_with(config, now, SESSION, open, &firsts, [1; 32]);
+        let (session, conns) = opened.unwrap();
         world.nodes[0] = Node::End(Box::new(session));
+        world.apps[0].to_open -= eager;
+        for conn in conns {
+            world.apps[0].stream(&mut world.random, conn);
+        }
         world.accept(0);
         for node in [0, segments] {
             world.at(0, Happening::Tick { node });

@@ -108,6 +108,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "[[channel]]",
+        "[rdma]\ndevice = 'rxe0'\nanswer = 0\n[[channel]]",
+        "line 10: error: rdma: there is no time to answer",
+    ),
+    (
+        "[[channel]]",
         "[rdma]\ndevice = 'rxe0'\nexit = ['192.0.2.0/24']\nmessage = '16MiB'\n[[channel]]",
         "line 10: error: rdma: its connections may take 64GiB, and ",
     ),

@@ -33,6 +33,7 @@ pub(super) struct Connected {
     /// Writes are to be in place when they are complete.
     remote_placement: bool,
     rate_limit: Option<RateLimit>,
+    paces: bool,
 }
 
 impl Connected {
@@ -47,6 +48,7 @@ impl Connected {
         if wanted.pushes && !can_choose && attributes.transport == Transport::Iwarp {
             return Err(Error::Unsupported("push by an iWARP device"));
         }
+        let can_pace = attributes.caps.contains(DeviceCaps::RATE_LIMIT);
         let opens = match kind {
             ChannelKind::Verbs => Opens::Wholes,
             _ => Opens::Parts,
@@ -65,10 +67,9 @@ impl Connected {
             ),
             // Push: what is announced as pushed, on another connection, must be there.
             remote_placement: wanted.pushes,
-            // Of a device that cannot, reads are small: see `Shape::session`.
-            rate_limit: wanted
-                .lane_limit()
-                .filter(|_| attributes.caps.contains(DeviceCaps::RATE_LIMIT)),
+            // Of a device that cannot, whoever reads keeps the rate, by small reads: `Shape::session`, `channel::accept`.
+            rate_limit: wanted.lane_limit().filter(|_| can_pace),
+            paces: can_pace || wanted.limit.is_none(),
         })
     }
 
@@ -116,6 +117,10 @@ impl Connected {
 impl Fabric for Connected {
     fn kind(&self) -> ChannelKind {
         self.kind
+    }
+
+    fn paces(&self) -> bool {
+        self.paces
     }
 
     fn connect(&mut self, now: Time, params: &ChanParams) -> Result<(), Lost> {

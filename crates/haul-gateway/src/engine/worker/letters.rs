@@ -31,6 +31,13 @@ impl Worker {
         let now = self.now();
         match letter {
             Letter::Call(call) => self.on_call(call),
+            Letter::Withdrawn => {
+                self.calls.retain(|call| call.party.is_wanted());
+                if let Some(session) = self.body.session(0) {
+                    self.edges.withdraw(session);
+                }
+                self.drain();
+            }
             Letter::Await(waiter) => self.on_await(waiter),
             Letter::Dialled(result) => self.on_dialled(result),
             Letter::Resolved(conn, result) => self.on_resolved(conn, result),
@@ -101,9 +108,13 @@ impl Worker {
         }
     }
 
-    /// Ends when what there is is finished; what waits for the session to be open belongs to it.
+    /// Ends when what there is is finished; what waits for the session to be open, or was asked for along with it, belongs to it.
     pub(super) fn drain(&mut self) {
-        if !self.is_draining || !self.calls.is_empty() {
+        let session = self.body.session(0);
+        let is_opening = session
+            .is_some_and(|session| matches!(session.state(), State::Greeting | State::Opening));
+        let waits = !self.calls.is_empty() || (is_opening && self.edges.len() > 0);
+        if !self.is_draining || waits {
             return;
         }
         if let Some(session) = self.body.session(0) {
@@ -139,8 +150,7 @@ impl Worker {
         let Some(session) = self.body.session(0) else {
             return;
         };
-        let to = call.named.as_ref().unwrap_or(&call.to);
-        match session.open_conn(to.clone()) {
+        match session.open_conn(call.meant().clone()) {
             Ok(conn) => self.edges.ask(conn, call),
             Err(_) => self.turn_away(call, NackStatus::Busy),
         }
