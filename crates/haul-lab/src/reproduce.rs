@@ -215,6 +215,7 @@ pub fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
             Ok(()) => figure.judge(),
             Err(Stop::Interrupted(signal)) => {
                 results.interrupted = Some(signal);
+                figure.judge();
                 results.figures.push(figure);
                 break;
             }

@@ -294,13 +294,13 @@ fn finish(entry: &Entry) {
     if entry.kind == Kind::Stream as u32 {
         stream::flush(entry, libc::MSG_DONTWAIT);
     } else if socket.protocol() == Some(Protocol::Tcp)
-        && let Some((acknowledged, received)) = sys::tcp_octets(entry.fd)
+        && let Some((written, received)) = sys::tcp_octets(entry.fd)
     {
         let (out, back) = match socket.gateway.load(Ordering::Relaxed) {
             0 => (&socket.plain_out, &socket.plain_in),
             _ => (&socket.carried_out, &socket.carried_in),
         };
-        out.store(acknowledged, Ordering::Relaxed);
+        out.store(written, Ordering::Relaxed);
         back.store(received, Ordering::Relaxed);
     }
 }

@@ -563,16 +563,27 @@ unsafe fn numbers<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
     (done == 0).then_some(value)
 }
 
+/// CLOSE_WAIT, LAST_ACK, CLOSING: the states of connections whose peer has said that it is done.
+const FIN_CAME: [u8; 3] = [8, 9, 11];
+/// The state of one that both have ended (TIME_WAIT is not the socket's), or that was reset.
+const CLOSED: u8 = 7;
+
 /// Octets of a TCP connection that the program has written, and that have come.
 pub(crate) fn tcp_octets(fd: c_int) -> Option<(u64, u64)> {
     let info = tcp_info(fd)?;
-    // What is not acknowledged yet is in the queue.
-    let mut queued: c_int = 0;
-    // SAFETY: the kernel writes one number.
-    let asked = unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut queued) };
-    let queued = if asked == 0 { queued } else { 0 };
-    let written = info.tcpi_bytes_acked + u64::try_from(queued).unwrap_or(0);
-    Some((written, info.tcpi_bytes_received))
+    // Not what is acknowledged and what waits for it: there the kernel counts SYN and FIN.
+    let sent = info.tcpi_bytes_sent.saturating_sub(info.tcpi_bytes_retrans);
+    let written = sent + u64::from(info.tcpi_notsent_bytes);
+    // Of what has come the kernel counts the FIN.
+    let is_reset = || {
+        // SAFETY: it is a number.
+        let error: Option<c_int> = unsafe { numbers(fd, libc::SOL_SOCKET, libc::SO_ERROR) };
+        error.is_some_and(|error| error != 0)
+    };
+    let state = info.tcpi_state;
+    let has_ended = FIN_CAME.contains(&state) || (state == CLOSED && !is_reset());
+    let received = info.tcpi_bytes_received.saturating_sub(has_ended.into());
+    Some((written, received))
 }
 
 fn tcp_info(fd: c_int) -> Option<libc::tcp_info> {
@@ -610,4 +621,31 @@ pub(crate) fn thread_id() -> u32 {
 /// This process.
 pub(crate) fn process_id() -> u32 {
     u32::try_from(rustix::process::getpid().as_raw_pid()).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_types, reason = "sockets as a program makes them")]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn octets_of_a_connection_are_those_of_the_program() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(tcp_octets(near.as_raw_fd()), Some((0, 0)), "no SYN");
+        let (mut far, _) = listener.accept().unwrap();
+        near.write_all(b"0123456789").unwrap();
+        near.shutdown(Shutdown::Write).unwrap();
+        far.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(tcp_octets(near.as_raw_fd()), Some((10, 0)), "no FIN");
+        assert_eq!(tcp_octets(far.as_raw_fd()), Some((0, 10)), "no FIN");
+        far.write_all(b"01234").unwrap();
+        drop(far);
+        near.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(tcp_octets(near.as_raw_fd()), Some((10, 5)), "both ended");
+    }
 }

@@ -41,6 +41,11 @@ pub(crate) fn table(report: &Report) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{}", padded.join("  ").trim_end());
     }
+    if report.rows.is_empty() {
+        text.push_str(
+            "no socket was seen: the program made none, or it is static or set-user-ID, and such run plain\n",
+        );
+    }
     if report.left_out > 0 {
         let _ = writeln!(
             text,

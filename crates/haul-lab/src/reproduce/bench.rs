@@ -138,9 +138,9 @@ impl Bench<'_> {
         Ok((found?, spans.map(|(at, bits)| (at, bits * 10.0)).collect()))
     }
 
-    /// The same, which sends for the first of `times`, beside other traffic, which lasts twice as long and more, because connecting and
-    /// what is on its way at the end take time, and some round trips, which are the second; a measurement that outlasts it fails. What both say. Each has a server of its own, because a server
-    /// serves one at a time.
+    /// The same, which sends for `time`, beside other traffic. That lasts twice as long and some round trips more, because connecting
+    /// and what is on its way at the end take time; a measurement that outlasts it fails. What both say. Each has a server of its own,
+    /// because a server serves one at a time.
     pub(super) fn run_beside(
         &mut self,
         (flags, other): (&str, &str),

@@ -333,6 +333,9 @@ fn in_words(percent: f64) -> String {
     }
 }
 
+/// How many percentage points less than the paper's count as the paper's: medians of three runs differ by as many.
+const NEAR: f64 = 1.0;
+
 fn less_claim(
     figure: &Figure,
     chart: usize,
@@ -342,8 +345,8 @@ fn less_claim(
 ) -> Claim {
     let less = less(figure, chart, pair, 0);
     Claim::new(
-        format!("paper: {words}: {percent} % less"),
-        less.map(|less| (in_words(less), less >= percent)),
+        format!("paper: {words}: {percent} % less, or {NEAR} point short of that"),
+        less.map(|less| (in_words(less), less >= percent - NEAR)),
     )
 }
 

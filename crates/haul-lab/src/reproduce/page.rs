@@ -53,6 +53,9 @@ fn overview(results: &Results) -> String {
             );
         }
     }
+    if rows.is_empty() {
+        return rows;
+    }
     format!(
         "<table class=\"words\"><tr><th></th><th>claim</th><th>here</th><th></th></tr>\n{rows}</table>\n"
     )
