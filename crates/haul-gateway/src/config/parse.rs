@@ -2,7 +2,9 @@
 //!
 //! Each setting that does not parse is told and taken out, so that the next one is found as well.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use serde::de::{DeserializeOwned, IntoDeserializer};
@@ -165,33 +167,23 @@ impl<'a> Parser<'a> {
                 Err(error) => error,
             };
             let at = error.span().unwrap_or_else(|| table.span());
-            let holds = |(key, value): &(&Spanned<_>, &Spanned<_>)| {
-                key.span().start.min(value.span().start) <= at.start && at.end <= value.span().end
-            };
-            // What is missing is told of the table as a whole.
-            let culprit = table
-                .get_ref()
-                .iter()
-                .find(holds)
-                .filter(|_| at != table.span());
-            let culprit = culprit.map(|(key, _)| key.clone());
-            let Some(key) = culprit else {
-                // What was taken out is not missing.
-                let is_told = |key: &String| error.message().contains(&format!("`{key}`"));
-                if !removed.iter().any(is_told) {
-                    self.tell(at.start, place, error.message());
+            // What is missing from the table is told of the table as a whole.
+            let culprit = Some(&table)
+                .filter(|table| at != table.span())
+                .and_then(|table| culprit(table.get_ref(), &at));
+            // What was taken out is not missing.
+            let is_missing = error.message().starts_with("missing field");
+            let is_told =
+                |key: &String| is_missing && error.message().contains(&format!("`{key}`"));
+            if !removed.iter().any(is_told) {
+                let mut place = place.to_owned();
+                for key in culprit.iter().flatten() {
+                    place = join(&place, key.get_ref());
                 }
-                return None;
-            };
-            let name = key.get_ref().clone().into_owned();
-            let inner = if place.is_empty() {
-                name.clone()
-            } else {
-                format!("{place}: {name}")
-            };
-            self.tell(at.start, &inner, error.message());
-            table.get_mut().remove(&key);
-            removed.push(name);
+                self.tell(at.start, &place, error.message());
+            }
+            let culprit = culprit?;
+            removed.extend(remove(table.get_mut(), &culprit));
         }
     }
 
@@ -199,6 +191,48 @@ impl<'a> Parser<'a> {
         let text = text.lines().collect::<Vec<_>>().join(", ");
         self.problems
             .push(problem(Some(line_of(self.text, at)), place, text));
+    }
+}
+
+/// A key and the tables that it is in, outermost first.
+type KeyPath<'a> = Vec<Spanned<Cow<'a, str>>>;
+
+/// The innermost setting that `at` is in. The span of a table with a header of its own ends with the header, so that its settings are asked.
+fn culprit<'a>(table: &DeTable<'a>, at: &Range<usize>) -> Option<KeyPath<'a>> {
+    table.iter().find_map(|(key, value)| {
+        let inner = match value.get_ref() {
+            DeValue::Table(inner) => culprit(inner, at),
+            _ => None,
+        };
+        if let Some(mut path) = inner {
+            path.insert(0, key.clone());
+            return Some(path);
+        }
+        let holds =
+            key.span().start.min(value.span().start) <= at.start && at.end <= value.span().end;
+        holds.then(|| vec![key.clone()])
+    })
+}
+
+/// Takes a setting out. Its name.
+fn remove<'a>(table: &mut DeTable<'a>, path: &[Spanned<Cow<'a, str>>]) -> Option<String> {
+    let (key, inner) = path.split_first()?;
+    if inner.is_empty() {
+        return table
+            .remove(key)
+            .map(|_| key.get_ref().clone().into_owned());
+    }
+    match table.get_mut(key)?.get_mut() {
+        DeValue::Table(table) => remove(table, inner),
+        _ => None,
+    }
+}
+
+fn join(place: &str, name: &str) -> String {
+    if place.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{place}: {name}")
     }
 }
 
@@ -212,7 +246,7 @@ fn problem(line: Option<usize>, place: &str, text: String) -> Problem {
     }
 }
 
-fn line(text: &str, span: Option<std::ops::Range<usize>>) -> Option<usize> {
+fn line(text: &str, span: Option<Range<usize>>) -> Option<usize> {
     span.map(|span| line_of(text, span.start))
 }
 

@@ -388,6 +388,13 @@ via = ['host', { gateway = 'a:1' }]
 [[key]]
 name = 'peer'
 file = 'peer.key'
+
+[admin]
+listen = 5
+
+[rdma]
+connections = -3
+answer = 'soon'
 ";
     let told = lines(&Config::parse(text).unwrap_err());
     let places = [
@@ -401,6 +408,10 @@ file = 'peer.key'
         "line 12: error: [[route]] 1: missing field `via`",
         "line 16: error: [[route]] 2: to: '**' is not",
         "line 17: error: [[route]] 2: via: 'host' is no HOST:PORT",
+        "line 24: error: admin: listen: ",
+        "line 26: error: rdma: missing field `device`",
+        "line 27: error: rdma: connections: ",
+        "line 28: error: rdma: answer: ",
     ];
     assert_eq!(told.len(), places.len(), "{told:#?}");
     for (line, place) in told.iter().zip(places) {
