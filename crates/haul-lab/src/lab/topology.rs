@@ -249,6 +249,20 @@ mod tests {
     }
 
     #[test]
+    fn gateways_have_an_address_towards_each_host() {
+        let plan = planned("topology = \"gateways\"\nhosts_per_side = 2\n[path]\nrtt = \"1ms\"");
+        let links = |host: usize| -> Vec<String> {
+            let links = plan.hosts[host].links.iter();
+            links
+                .map(|(device, addresses)| format!("{device} {}", addresses.v4))
+                .collect()
+        };
+        assert_eq!(links(2), ["lan1 10.77.1.1", "lan2 10.77.3.1"]);
+        assert_eq!(links(3), ["lan1 10.77.2.1", "lan2 10.77.4.1"]);
+        assert!(links(0).is_empty());
+    }
+
+    #[test]
     fn every_host_has_an_address_and_a_cable_of_its_own() {
         let plan = planned("topology = \"gateways\"\nhosts_per_side = 100\n[path]\nrtt = \"1ms\"");
         assert_eq!(plan.hosts.len(), 202);

@@ -126,7 +126,7 @@ impl<'a> Gateways<'a> {
         let told = match (route, door) {
             (Some(route), Door::Forward(_)) => format!("{told}: {}", route.told()),
             (Some(route), Door::Transparent) => {
-                format!("{told}: {}, a transparent door", route.told())
+                format!("{told}: a transparent door, {}", route.told())
             }
             (None, _) => told,
         };
@@ -183,7 +183,16 @@ impl<'a> Gateways<'a> {
         );
         let file = self.lab.dir().hosts_file().with_file_name("ga.nft");
         std::fs::write(&file, rules).with_context(|| format!("cannot write {}", file.display()))?;
-        tried(self.lab.command("ga", "nft")?.arg("-f").arg(&file))
+        let mut command = self.lab.command("ga", "nft")?;
+        let output = command.arg("-f").arg(&file).output()?;
+        // Its first line has the reason, those after it the rule.
+        let said = String::from_utf8_lossy(&output.stderr);
+        let why = said.lines().next().unwrap_or("failed");
+        ensure!(
+            output.status.success(),
+            "nft cannot divert connections: {why}"
+        );
+        Ok(())
     }
 
     /// Where `a` connects to, to reach `b`.
@@ -267,7 +276,8 @@ impl<'a> Gateways<'a> {
         // Its programs have no option for it, and not every kernel lets a host of a lab have another default than the machine's.
         let route = "ip route replace $(ip route show default) congctl \"$0\"";
         let mut command = self.lab.command("a", "sh")?;
-        tried(command.args(["-c", route, flow.congestion]))?;
+        tried(command.args(["-c", route, flow.congestion]))
+            .with_context(|| format!("cannot let host a send by {}", flow.congestion))?;
         let Flow {
             congestion,
             streams,
