@@ -366,8 +366,8 @@ impl Door {
 }
 
 impl Program {
-    /// How often a run that fails is tried again. Globus' server takes one in ten for a failure whose client breaks it off when its
-    /// time is over, more with many streams, and does not count it.
+    /// How often a run that fails is tried again. Globus' server takes one in ten and more, which its client breaks off when the time is
+    /// over, for a failure, and does not count it.
     pub(super) fn again(self) -> u16 {
         match self {
             Self::Iperf => 0,
