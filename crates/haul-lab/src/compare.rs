@@ -35,6 +35,7 @@ use session::{Outcome, Session};
 use tool::{Load, Tool};
 
 use crate::lab::privilege;
+use crate::lab::topology::WAN;
 use crate::out::{self, Out};
 use crate::scenario::unit::{Probability, Rate, Span};
 
@@ -142,7 +143,7 @@ pub(crate) fn arriving<T>(netns: &NetNs, rtt_s: f64, work: impl FnOnce() -> T) -
     const SPAN_S: f64 = 0.1;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let sampler = scope.spawn(|| Arrivals::sample(netns, Arrivals::step(rtt_s), &stop));
+        let sampler = scope.spawn(|| Arrivals::sample(netns, WAN, Arrivals::step(rtt_s), &stop));
         let done = work();
         stop.store(true, Ordering::Relaxed);
         let arrivals = sampler.join().unwrap_or_default();

@@ -7,7 +7,7 @@
 //!
 //! Each host is a network namespace held by a file descriptor of this process, so nothing has a
 //! name that could be left behind. Hosts know each other's names: a process started inside sees an
-//! `/etc/hosts` with them (`b`, and `b6` for IPv6).
+//! `/etc/hosts` with them (`b`, and `b6` for IPv6; `gb-lan1` for a gateway's address behind it).
 //!
 //! Map: `topology` which hosts, devices and addresses · `setup` making them with `ip` · `process`
 //! who runs inside, and ending them · [`privilege`] the right to do all this · `kernel` the path
@@ -73,6 +73,8 @@ struct Emulators {
 pub struct Host {
     name: String,
     addresses: Addresses,
+    /// A gateway's devices towards its hosts.
+    links: Vec<(String, Addresses)>,
     netns: NetNs,
     /// Its devices behind which something is emulated.
     emulated: Vec<String>,
@@ -143,6 +145,7 @@ impl Lab {
             lab.hosts.push(Host {
                 name: host.name.clone(),
                 addresses: host.addresses,
+                links: host.links.clone(),
                 netns,
                 emulated: host.emulated.clone(),
             });
@@ -289,15 +292,19 @@ impl Lab {
 
     fn write_hosts_file(&self) -> Result<()> {
         let mut text = String::from("127.0.0.1 localhost\n::1 localhost\n");
-        for Host {
-            name, addresses, ..
-        } in &self.hosts
-        {
-            text += &format!("{} {name}\n", addresses.v4);
+        let mut add = |name: &str, end: &str, addresses: Addresses| {
+            text += &format!("{} {name}{end}\n", addresses.v4);
             if self.scenario.mtu >= topology::IPV6_MTU_MIN {
                 // Under a name of its own: programs prefer IPv6, whose headers are larger, and a
                 // path's ceiling would change.
-                text += &format!("{} {name}6\n", addresses.v6);
+                text += &format!("{} {name}6{end}\n", addresses.v6);
+            }
+        };
+        for host in &self.hosts {
+            add(&host.name, "", host.addresses);
+            // What connects from there has a name, too: a server that looks for it would wait for DNS.
+            for (device, addresses) in &host.links {
+                add(&host.name, &format!("-{device}"), *addresses);
             }
         }
         let path = self.dir.hosts_file();

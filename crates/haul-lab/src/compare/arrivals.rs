@@ -5,8 +5,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use haul_io::netns::NetNs;
 
-use crate::lab::topology::WAN;
-
 /// A control conversation sends less than this in a round trip; whoever sends more has begun.
 const BEGUN_BYTES: u64 = 12_000;
 /// "A round trip" is at least this long, s: samples are no closer than 1 ms.
@@ -41,14 +39,14 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Reads the counter every `step` until `stop` is set.
-    pub(super) fn sample(netns: &NetNs, step: Duration, stop: &AtomicBool) -> Self {
+    /// Reads the counter of a device every `step` until `stop` is set.
+    pub(super) fn sample(netns: &NetNs, device: &str, step: Duration, stop: &AtomicBool) -> Self {
         let begin = Instant::now();
         let clock_s = seconds_of_day();
         let work = || {
             let mut samples = Vec::new();
             while !stop.load(Ordering::Relaxed) {
-                if let Some(bytes) = received_bytes() {
+                if let Some(bytes) = received_bytes(device) {
                     samples.push((begin.elapsed().as_secs_f64(), bytes));
                 }
                 std::thread::sleep(step);
@@ -88,6 +86,28 @@ impl Arrivals {
             seconds,
             window_s: rtt_s.max(WINDOW_S_MIN),
         })
+    }
+
+    /// Payload by time, `bytes` of them from a time of the machine's clock (seconds since midnight, UTC) on for `seconds`: as many
+    /// for each counted byte, in spans of `step` seconds, the length of each and its bytes.
+    pub(super) fn spans(
+        &self,
+        begin_clock_s: f64,
+        seconds: f64,
+        step: f64,
+        bytes: f64,
+    ) -> Vec<(f64, f64)> {
+        let begin_s = (begin_clock_s - self.clock_s).rem_euclid(DAY_S);
+        let counted = |from: f64, to: f64| self.at(begin_s + to) - self.at(begin_s + from);
+        let all = counted(0.0, seconds).max(1.0);
+        let mut spans = Vec::new();
+        let mut from = 0.0;
+        while from < seconds {
+            let to = seconds.min(from + step);
+            spans.push((to - from, bytes * counted(from, to) / all));
+            from = to;
+        }
+        spans
     }
 
     /// The count at a time, between samples in proportion.
@@ -178,10 +198,10 @@ fn has_payload(pair: &[(f64, u64)]) -> bool {
     pair[1].1 - pair[0].1 > SMALL_BYTES
 }
 
-fn received_bytes() -> Option<u64> {
+fn received_bytes(device: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
     text.lines().find_map(|line| {
-        let columns = line.trim_start().strip_prefix(WAN)?.strip_prefix(':')?;
+        let columns = line.trim_start().strip_prefix(device)?.strip_prefix(':')?;
         columns.split_whitespace().next()?.parse().ok()
     })
 }
@@ -258,6 +278,17 @@ mod tests {
         let transfer = ends(1.0).unwrap();
         assert!((transfer.seconds() - 1.7).abs() < 0.011);
         assert!(ends(DAY_S - 0.9).is_none(), "before its first byte");
+    }
+
+    #[test]
+    fn payload_is_spread_as_it_was_counted() {
+        let arrivals = ramping(0, 2.0);
+        // Half of it came before midnight and a tenth.
+        let spans = arrivals.spans(DAY_S - 0.7, 1.6, 0.8, 1600.0);
+        assert_eq!(spans.len(), 2);
+        for (length, bytes) in spans {
+            assert!((length - 0.8).abs() < 1e-9 && (bytes - 800.0).abs() < 20.0);
+        }
     }
 
     #[test]

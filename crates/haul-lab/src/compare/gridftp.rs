@@ -3,12 +3,16 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::arrivals::{DAY_S, Ends};
+use super::session::{Session, Stop};
 use super::tool::{Load, Plan, Told, in_path};
+use crate::lab::Lab;
+use crate::lab::topology::LAN;
 
 /// What carries the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,13 @@ pub(super) enum Stack {
 
 /// The driver of Longhaul.
 const DRIVER: &str = "libglobus_xio_haul_driver.so";
+/// What a client takes at most until the transfer begins: s, and round trips of its conversation with the servers.
+const START_S: f64 = 0.5;
+const START_RTTS: f64 = 15.0;
+/// What a transfer may take beyond its time: its log is waited for.
+const SLACK: Duration = Duration::from_secs(30);
+/// Spans of [`transfer`], s.
+const SPAN_S: f64 = 0.1;
 /// Where a host's buffers of TCP are set, and what Linux sets there on a machine with memory.
 const UNTUNED: &str = r#"
 if test -n "$UNTUNED"; then
@@ -55,8 +66,8 @@ trap finish TERM
 wait $server
 "#;
 /// The client on host `a`, with a server of its own: it asks the two servers to send to each other. Debian's UDT driver notices the
-/// end of a transfer at the next of its looks, one every 10 s: so the client waits for the log of host `b`'s server, and says itself
-/// when it ended.
+/// end of a transfer at the next of its looks, one every 10 s: so the client waits for the log of host `b`'s server, which does not
+/// count a transfer whose breaking-off it takes for a failure, and says itself when it ended.
 const CLIENT: &str = r#"
 dir=$1 seconds=$2 streams=$3
 shift 3
@@ -71,7 +82,7 @@ globus-url-copy -t "$seconds" -p "$streams" "ftp://$LAB_A:2812/dev/zero" "ftp://
 status=$?
 date -u +END=%Y%m%d%H%M%S.%N >"$dir/end"
 tries=0
-until grep -q 'Transfer stats:.*TYPE=STOR' "$dir/b.log" || test $status != 0 || test $tries -gt 300; do
+until grep -q 'Transfer stats:.*TYPE=STOR\|Failure attempting to transfer' "$dir/b.log" || test $status != 0 || test $tries -gt 300; do
   sleep 0.05
   tries=$((tries + 1))
 done
@@ -110,9 +121,8 @@ impl Stack {
 
     /// Why it cannot run here, if so. `drivers` is where the driver of Longhaul is, if not where the system looks.
     pub(super) fn missing(self, drivers: Option<&Path>, load: Load) -> Option<String> {
-        let programs = ["globus-gridftp-server", "globus-url-copy"];
-        if let Some(name) = programs.iter().find(|name| in_path(name).is_none()) {
-            return Some(format!("{name} is not installed"));
+        if let Some(why) = missing() {
+            return Some(why);
         }
         if matches!(load, Load::Bytes(_)) {
             return Some("it sends for a time only, and --bytes was asked for".into());
@@ -192,17 +202,7 @@ impl Stack {
     /// The client breaks the transfer off when its time is over. Host `b` hears of it half a round trip later, and counts what has
     /// come by then; if it logs the end before, the transfer has come to its end by itself.
     pub(super) fn told(self, server: &str, rtt_s: f64) -> Result<Told> {
-        let stored = server
-            .lines()
-            .rfind(|line| line.contains("Transfer stats:") && line.contains("TYPE=STOR"));
-        let stored = stored.context("the server did not log a transfer")?;
-        let word = |key: &str| {
-            let mut words = stored.split_whitespace();
-            words.find_map(|word| word.strip_prefix(key))
-        };
-        let bytes: u64 = word("NBYTES=").context("no NBYTES")?.parse()?;
-        let end = moment(word("DATE=").context("no DATE")?)?;
-        let begin = moment(word("START=").context("no START")?)?;
+        let Stored { bytes, begin, end } = stored(server)?;
         let since = |moment: f64| (moment - begin).rem_euclid(DAY_S);
         let broken_off = server.lines().rfind(|line| line.starts_with("END="));
         let seconds = match broken_off {
@@ -224,6 +224,63 @@ impl Stack {
             spans: Vec::new(),
         })
     }
+}
+
+/// Why GridFTP cannot run here at all, if so.
+pub(crate) fn missing() -> Option<String> {
+    let programs = ["globus-gridftp-server", "globus-url-copy"];
+    let name = programs.iter().find(|name| in_path(name).is_none())?;
+    Some(format!("{name} is not installed"))
+}
+
+/// A transfer by Globus' TCP from host `a` of a lab with gateways to host `b`, which lasts for `seconds` at least unless its
+/// client took long to begin it. What the server on `b` took by time, from when it was asked to: each span's seconds and bytes.
+pub(crate) fn transfer(
+    session: &Session<'_>,
+    lab: &Lab,
+    streams: u16,
+    seconds: u32,
+) -> Result<Vec<(f64, f64)>, Stop> {
+    let dir = lab.dir().hosts_file();
+    let dir = dir.parent().context("the lab has no directory")?;
+    #[expect(clippy::cast_precision_loss, reason = "round trips far below 2^53 ns")]
+    let rtt_s = lab.scenario().rtt_ns() as f64 / 1e9;
+    // Its client counts the time from its own start on.
+    let begins = Duration::from_secs_f64((START_S + START_RTTS * rtt_s).ceil());
+    let asked = seconds + u32::try_from(begins.as_secs())?;
+    let plan = Stack::Tcp.plan(None, Load::Seconds(asked), streams, dir)?;
+    let limit = Duration::from_secs(asked.into()) + SLACK;
+    let watched = session.watch(lab, &plan, LAN, rtt_s, limit)?;
+    let Stored { bytes, begin, end } = stored(&watched.server.stdout())?;
+    let lasted = (end - begin).rem_euclid(DAY_S);
+    #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+    let bytes = bytes as f64;
+    Ok(watched.arrivals.spans(begin, lasted, SPAN_S, bytes))
+}
+
+/// A transfer as the server that took it logged it; times are seconds of the day.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    bytes: u64,
+    /// When it was asked to.
+    begin: f64,
+    end: f64,
+}
+
+fn stored(server: &str) -> Result<Stored> {
+    let stored = server
+        .lines()
+        .rfind(|line| line.contains("Transfer stats:") && line.contains("TYPE=STOR"));
+    let stored = stored.context("the server did not log a transfer")?;
+    let word = |key: &str| {
+        let mut words = stored.split_whitespace();
+        words.find_map(|word| word.strip_prefix(key))
+    };
+    Ok(Stored {
+        bytes: word("NBYTES=").context("no NBYTES")?.parse()?,
+        begin: moment(word("START=").context("no START")?)?,
+        end: moment(word("DATE=").context("no DATE")?)?,
+    })
 }
 
 /// Bytes that came in by the driver.

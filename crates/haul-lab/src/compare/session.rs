@@ -18,6 +18,7 @@ use super::arrivals::Arrivals;
 use super::cell::Cell;
 use super::record::{Figures, Measured, PathCounts, Run, Skipped};
 use super::tool::{Load, Plan, Resolved, Told, Tool};
+use crate::lab::topology::WAN;
 use crate::lab::{Engine, Lab};
 use crate::report::Report;
 
@@ -57,6 +58,17 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
+}
+
+/// A server and a client that have ended, and what was counted meanwhile.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) server: Running,
+    client: Running,
+    pub(super) arrivals: Arrivals,
+    a: Ended,
+    b: Ended,
+    machine_s: f64,
 }
 
 /// A process in the lab and where its output goes.
@@ -125,31 +137,52 @@ impl Session<'_> {
         let dir = lab.dir().hosts_file();
         let dir = dir.parent().context("the lab has no directory")?;
         let plan = tool.plan(&self.programs, cell, self.load, dir, 0)?;
-        let mut server = self.serve(lab, &plan)?;
+        let watched = self.watch(lab, &plan, WAN, cell.rtt_s(), self.limit(cell))?;
+        let (server, client) = (watched.server.stdout(), watched.client.stdout());
+        let told = tool.told(&server, &client, cell)?;
+        Ok(Measured {
+            told,
+            arrivals: watched.arrivals,
+            a: watched.a,
+            b: watched.b,
+            machine_s: watched.machine_s,
+            sends_s: match self.load {
+                Load::Seconds(seconds) => Some(seconds.into()),
+                Load::Bytes(_) => None,
+            },
+        })
+    }
+
+    /// Runs a plan's server and client, the client for at most `limit`, and counts what arrives at a device of host `b` meanwhile.
+    pub(super) fn watch(
+        &self,
+        lab: &Lab,
+        plan: &Plan,
+        device: &str,
+        rtt_s: f64,
+        limit: Duration,
+    ) -> Result<Watched, Stop> {
+        let mut server = self.serve(lab, plan)?;
         let stop = AtomicBool::new(false);
         let netns = lab.host("b")?.netns();
-        let step = Arrivals::step(cell.rtt_s());
+        let step = Arrivals::step(rtt_s);
         std::thread::scope(|scope| {
-            let sampler = scope.spawn(|| Arrivals::sample(netns, step, &stop));
+            let sampler = scope.spawn(|| Arrivals::sample(netns, device, step, &stop));
             let meter = machine::Meter::start();
-            let ends = self.client_and_server(lab, cell, &plan, &mut server);
+            let ends = self.client_and_server(lab, plan, limit, &mut server);
             let machine_s = meter.busy_s();
             stop.store(true, Ordering::Relaxed);
             let arrivals = sampler
                 .join()
                 .map_err(|_| anyhow!("counting arrivals failed"))?;
             let (client, a, b) = ends?;
-            let told = tool.told(&server.stdout(), &client.stdout(), cell)?;
-            Ok(Measured {
-                told,
+            Ok(Watched {
+                server,
+                client,
                 arrivals,
                 a,
                 b,
                 machine_s,
-                sends_s: match self.load {
-                    Load::Seconds(seconds) => Some(seconds.into()),
-                    Load::Bytes(_) => None,
-                },
             })
         })
     }
@@ -157,12 +190,12 @@ impl Session<'_> {
     fn client_and_server(
         &self,
         lab: &Lab,
-        cell: &Cell,
         plan: &Plan,
+        limit: Duration,
         server: &mut Running,
     ) -> Result<(Running, Ended, Ended), Stop> {
         let mut client = spawn(lab, "a", &plan.client)?;
-        let a = self.wait(&mut client, self.limit(cell))?;
+        let a = self.wait(&mut client, limit)?;
         if !a.status.success() {
             return Err(Stop::Failed(client.failure("the client", &a)));
         }

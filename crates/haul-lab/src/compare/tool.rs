@@ -584,7 +584,8 @@ fn words(program: &std::ffi::OsStr, rest: &[&str]) -> Vec<OsString> {
         .collect()
 }
 
-pub(super) fn in_path(program: &str) -> Option<PathBuf> {
+/// Where a program is, if it is in one of the folders of `PATH`.
+pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|dir| dir.join(program))

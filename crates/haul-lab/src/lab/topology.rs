@@ -12,7 +12,7 @@ pub(crate) const IPV6_MTU_MIN: u16 = 1280;
 pub(crate) const WAN: &str = "wan";
 
 /// A host's device towards its gateway.
-const LAN: &str = "lan";
+pub(crate) const LAN: &str = "lan";
 
 /// Packets that may wait for the emulator: 3 ms of single packets at 16 Gb/s. Were they all
 /// super-packets, they would take 256 MiB.
@@ -40,6 +40,8 @@ pub(crate) struct HostPlan {
     /// Devices that join arriving packets, so that a gateway forwards super-packets.
     pub(crate) gro_devices: Vec<String>,
     pub(crate) forwards: bool,
+    /// A gateway's devices towards its hosts, with addresses of their own.
+    pub(crate) links: Vec<(String, Addresses)>,
 }
 
 /// A veth pair between two hosts.
@@ -124,6 +126,7 @@ impl Plan {
         let (near, end) = (subnet.address(1), subnet.address(2));
         let device = format!("lan{}", index + 1);
         self.hosts[host].addresses = end;
+        self.hosts[gateway].links.push((device.clone(), near));
         for (index, device, own) in [(gateway, device.as_str(), near), (host, LAN, end)] {
             let end = &mut self.hosts[index];
             if scenario.edge.is_some() {
@@ -153,6 +156,7 @@ impl HostPlan {
             emulated: Vec::new(),
             gro_devices: Vec::new(),
             forwards,
+            links: Vec::new(),
         }
     }
 
@@ -242,6 +246,20 @@ mod tests {
             vec!["lan"],
         ];
         assert_eq!(devices(&format!("{text}[edge]\nrtt = \"2ms\"")), edges);
+    }
+
+    #[test]
+    fn gateways_have_an_address_towards_each_host() {
+        let plan = planned("topology = \"gateways\"\nhosts_per_side = 2\n[path]\nrtt = \"1ms\"");
+        let links = |host: usize| -> Vec<String> {
+            let links = plan.hosts[host].links.iter();
+            links
+                .map(|(device, addresses)| format!("{device} {}", addresses.v4))
+                .collect()
+        };
+        assert_eq!(links(2), ["lan1 10.77.1.1", "lan2 10.77.3.1"]);
+        assert_eq!(links(3), ["lan1 10.77.2.1", "lan2 10.77.4.1"]);
+        assert!(links(0).is_empty());
     }
 
     #[test]

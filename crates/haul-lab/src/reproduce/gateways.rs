@@ -17,7 +17,9 @@ use haul_report::machine;
 use serde_json::Value;
 
 use super::bench::Context;
+use super::programs::tried;
 use super::record::Figure;
+use crate::compare::gridftp;
 use crate::compare::session::{Running, Stop, spawn};
 use crate::compare::tool::{IPERF_PORT, Load, iperf_spans, plan_iperf};
 use crate::lab::{Engine, Lab};
@@ -28,6 +30,8 @@ use crate::scenario::Scenario;
 const SESSIONS_PORT: u16 = 4790;
 /// Where `gb` takes data channels; it names the port to its peer.
 const CHANNELS_PORT: u16 = 4791;
+/// Where a transparent door listens.
+const TRANSPARENT_PORT: u16 = 7410;
 /// Where the server of [`Gateways::round_trips`] listens.
 pub(super) const ECHO_PORT: u16 = 5202;
 /// What a run may take beyond the time that it sends.
@@ -57,9 +61,27 @@ pub(super) struct Route {
     pub(super) more: String,
 }
 
+/// How programs on `a` come to the near gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Door {
+    /// They connect to `ga`, which forwards this port to `b`.
+    Forward(u16),
+    /// They connect to `b`, and the kernel of `ga` diverts them.
+    Transparent,
+}
+
+/// What transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    Iperf,
+    /// Debian's GridFTP.
+    Gridftp,
+}
+
 /// The programs at the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
+    pub(super) program: Program,
     /// TCP's congestion control.
     pub(super) congestion: &'static str,
     pub(super) streams: u16,
@@ -82,40 +104,48 @@ pub(super) struct Gateways<'a> {
     lab: Lab,
     /// `ga` and `gb`.
     running: Option<[Running; 2]>,
+    door: Door,
     busy: bool,
     /// The scenario, and the route.
     told: String,
 }
 
 impl<'a> Gateways<'a> {
-    /// A fresh lab, and gateways that listen. `port`: what is forwarded to `b`.
+    /// A fresh lab, and gateways that listen.
     pub(super) fn start(
         context: &'a Context<'a>,
         way: &Way,
         route: Option<&Route>,
-        port: u16,
+        door: Door,
         seed: u64,
     ) -> Result<Self, Stop> {
         let busy = machine::settle(context.session.settle) > machine::IDLE_SHARE;
         let mut scenario = Scenario::parse("reproduce", &way.scenario())?;
         scenario.seed = scenario.seed.wrapping_add(seed);
         let told = way.scenario().trim_end().replace('\n', "; ");
-        let told = match route {
-            Some(route) => format!("{told}: {}", route.told()),
-            None => told,
+        let told = match (route, door) {
+            (Some(route), Door::Forward(_)) => format!("{told}: {}", route.told()),
+            (Some(route), Door::Transparent) => {
+                format!("{told}: a transparent door, {}", route.told())
+            }
+            (None, _) => told,
         };
         let engine = way.path.as_ref().map_or(Engine::None, |_| Engine::Tun);
         let mut started = Self {
             context,
             lab: Lab::start_with(&scenario, engine)?,
             running: None,
+            door,
             busy,
             told,
         };
         if let Some(route) = route {
             let far = started.gateway("gb", &far(route, started.address("b")?), SESSIONS_PORT)?;
-            let near = near(route, port, started.address("gb")?, started.address("b")?);
-            let near = started.gateway("ga", &near, port)?;
+            let near = near(route, door, started.address("gb")?, started.address("b")?);
+            let near = started.gateway("ga", &near, door.port())?;
+            if door == Door::Transparent {
+                started.divert()?;
+            }
             started.running = Some([near, far]);
         }
         Ok(started)
@@ -144,12 +174,36 @@ impl<'a> Gateways<'a> {
         Ok(running)
     }
 
-    /// Where `a` connects to, to reach `b`.
-    fn target(&self) -> &'static str {
-        if self.running.is_some() { "ga" } else { "b" }
+    /// Lets the kernel of `ga` divert all TCP of `a` to `b` (docs/gateway.md).
+    fn divert(&self) -> Result<()> {
+        let (a, b) = (self.address("a")?, self.address("b")?);
+        let rules = format!(
+            "table ip haul {{\n  chain prerouting {{\n    type nat hook prerouting priority dstnat; policy accept;\n    \
+             ip saddr {a} ip daddr {b} meta l4proto tcp redirect to :{TRANSPARENT_PORT}\n  }}\n}}\n"
+        );
+        let file = self.lab.dir().hosts_file().with_file_name("ga.nft");
+        std::fs::write(&file, rules).with_context(|| format!("cannot write {}", file.display()))?;
+        let mut command = self.lab.command("ga", "nft")?;
+        let output = command.arg("-f").arg(&file).output()?;
+        // Its first line has the reason, those after it the rule.
+        let said = String::from_utf8_lossy(&output.stderr);
+        let why = said.lines().next().unwrap_or("failed");
+        ensure!(
+            output.status.success(),
+            "nft cannot divert connections: {why}"
+        );
+        Ok(())
     }
 
-    /// `iperf3` from `a` to `b` for `seconds`; [`Found::later_bps`] leaves the first `ramp_s` out.
+    /// Where `a` connects to, to reach `b`.
+    fn target(&self) -> &'static str {
+        match self.door {
+            Door::Forward(_) if self.running.is_some() => "ga",
+            _ => "b",
+        }
+    }
+
+    /// From `a` to `b` for `seconds`; [`Found::later_bps`] leaves the first `ramp_s` out.
     pub(super) fn transfer(
         mut self,
         flow: Flow,
@@ -157,6 +211,31 @@ impl<'a> Gateways<'a> {
         ramp_s: f64,
         figure: &mut Figure,
     ) -> Result<Found, Stop> {
+        let spans = match flow.program {
+            Program::Iperf => self.iperf(flow, seconds, figure)?,
+            Program::Gridftp => self.gridftp(flow, seconds, figure)?,
+        };
+        let bytes: f64 = spans.iter().map(|(_, bytes)| bytes).sum();
+        if bytes <= 0.0 {
+            return Err(Stop::Failed(anyhow!("nothing arrived")));
+        }
+        let seconds = f64::from(seconds);
+        let rate = |from: f64, to: f64| bytes_between(&spans, from, to) * 8.0 / (to - from);
+        let cpu = self.end(figure)?;
+        Ok(Found {
+            whole_bps: rate(0.0, seconds),
+            later_bps: rate(ramp_s, seconds),
+            cpu_s_per_gb: cpu.map(|ends| ends.map(|end| cpu_s(&end) / (bytes / 1e9))),
+        })
+    }
+
+    /// What `iperf3` on `b` took, by time.
+    fn iperf(
+        &self,
+        flow: Flow,
+        seconds: u32,
+        figure: &mut Figure,
+    ) -> Result<Vec<(f64, f64)>, Stop> {
         let session = self.context.session;
         let options = ["-C", flow.congestion].map(Into::into);
         let load = Load::Seconds(seconds);
@@ -184,19 +263,38 @@ impl<'a> Gateways<'a> {
         session.end_server(&plan, &mut server)?;
         let told: Value =
             serde_json::from_str(&client.stdout()).context("cannot understand iperf3")?;
-        let spans = iperf_spans(&told)?;
-        let bytes: f64 = spans.iter().map(|(_, bytes)| bytes).sum();
-        if bytes <= 0.0 {
-            return Err(Stop::Failed(anyhow!("nothing arrived")));
+        Ok(iperf_spans(&told)?)
+    }
+
+    /// What the server of GridFTP on `b` took, by time, for `seconds` at least.
+    fn gridftp(
+        &self,
+        flow: Flow,
+        seconds: u32,
+        figure: &mut Figure,
+    ) -> Result<Vec<(f64, f64)>, Stop> {
+        // Its programs have no option for it, and not every kernel lets a host of a lab have another default than the machine's.
+        let route = "ip route replace $(ip route show default) congctl \"$0\"";
+        let mut command = self.lab.command("a", "sh")?;
+        tried(command.args(["-c", route, flow.congestion]))
+            .with_context(|| format!("cannot let host a send by {}", flow.congestion))?;
+        let Flow {
+            congestion,
+            streams,
+            ..
+        } = flow;
+        figure.command(format!(
+            "{}: a, which sends by {congestion}: globus-url-copy -p {streams} from a server on a to one on b, /dev/zero to /dev/null",
+            self.told
+        ));
+        let spans = gridftp::transfer(self.context.session, &self.lab, streams, seconds)?;
+        let lasted: f64 = spans.iter().map(|(length, _)| length).sum();
+        if lasted < f64::from(seconds) {
+            return Err(Stop::Failed(anyhow!(
+                "the transfer lasted for {lasted:.1} s instead of {seconds}: its client took long to begin it"
+            )));
         }
-        let seconds = f64::from(seconds);
-        let rate = |from: f64, to: f64| bytes_between(&spans, from, to) * 8.0 / (to - from);
-        let cpu = self.end(figure)?;
-        Ok(Found {
-            whole_bps: rate(0.0, seconds),
-            later_bps: rate(ramp_s, seconds),
-            cpu_s_per_gb: cpu.map(|ends| ends.map(|end| cpu_s(&end) / (bytes / 1e9))),
-        })
+        Ok(spans)
     }
 
     /// One byte there and back, again and again, for so long: each round trip in µs. A connection that is warm: its first tenth is left out.
@@ -257,6 +355,35 @@ impl Way {
     }
 }
 
+impl Door {
+    /// Where it listens.
+    fn port(self) -> u16 {
+        match self {
+            Self::Forward(port) => port,
+            Self::Transparent => TRANSPARENT_PORT,
+        }
+    }
+}
+
+impl Program {
+    /// How often a run that fails is tried again. Globus' server takes one in ten and more, which its client breaks off when the time is
+    /// over, for a failure, and does not count it.
+    pub(super) fn again(self) -> u16 {
+        match self {
+            Self::Iperf => 0,
+            Self::Gridftp => 2,
+        }
+    }
+
+    /// The door that carries all its connections.
+    pub(super) fn door(self) -> Door {
+        match self {
+            Self::Iperf => Door::Forward(IPERF_PORT),
+            Self::Gridftp => Door::Transparent,
+        }
+    }
+}
+
 impl Route {
     /// What is particular about it, on one line.
     fn told(&self) -> String {
@@ -269,14 +396,19 @@ impl Route {
 }
 
 /// The configuration of `ga`.
-fn near(route: &Route, port: u16, far: Ipv4Addr, b: Ipv4Addr) -> String {
+fn near(route: &Route, door: Door, far: Ipv4Addr, b: Ipv4Addr) -> String {
     let Route {
         channel,
         ring_bytes,
         more,
     } = route;
+    let kind = match door {
+        Door::Forward(port) => format!("kind = \"forward\"\nto = \"{b}:{port}\"\n"),
+        Door::Transparent => "kind = \"transparent\"\n".into(),
+    };
+    let port = door.port();
     format!(
-        "name = \"ga\"\nanonymous = true\n[[door]]\nkind = \"forward\"\nlisten = \"0.0.0.0:{port}\"\nto = \"{b}:{port}\"\n\
+        "name = \"ga\"\nanonymous = true\n[[door]]\nlisten = \"0.0.0.0:{port}\"\n{kind}\
          [[route]]\nto = [\"*\"]\nvia = [\"{far}:{SESSIONS_PORT}\"]\nchannels = [\"{channel}\"]\nring = {ring_bytes}\n{more}"
     )
 }

@@ -13,7 +13,7 @@ svg{width:100%;height:auto;display:block;margin:.6em 0}svg .onDark{fill:#fff}svg
 table{border-collapse:collapse;margin:.6em 0;font-variant-numeric:tabular-nums}\
 td,th{padding:.2em .8em .2em 0;text-align:right;vertical-align:top}th{border-bottom:1px solid var(--line)}\
 td:first-child,th:first-child,.words td,.words th{text-align:left}\
-.words td:first-child,.words td:nth-child(n+3){white-space:nowrap}.yes{color:var(--good)}.no{color:var(--bad)}.quiet{color:var(--quiet)}\
+.words td:first-child,.words td:nth-child(4){white-space:nowrap}.yes{color:var(--good)}.no{color:var(--bad)}.quiet{color:var(--quiet)}\
 code,pre{font-size:.85em}pre{overflow-x:auto}summary{cursor:pointer;color:var(--quiet)}\
 .scroll{overflow-x:auto}</style>";
 

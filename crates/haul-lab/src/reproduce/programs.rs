@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::bench::Context;
 use super::record::Figure;
 use crate::compare::session::{Running, Stop, spawn};
+use crate::compare::tool::in_path;
 use crate::lab::topology::WAN;
 use crate::lab::{Engine, Lab};
 use crate::scenario::Scenario;
@@ -270,7 +271,7 @@ impl Context<'_> {
         programs: &[&str],
         before: &[OsString],
     ) -> Result<Option<String>, Stop> {
-        if let Some(name) = programs.iter().find(|name| !in_path(name)) {
+        if let Some(name) = programs.iter().find(|name| in_path(name).is_none()) {
             return Ok(Some(format!(
                 "not run: the program {name} is not installed"
             )));
@@ -301,11 +302,6 @@ pub(super) fn tried(command: &mut Command) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     let last = said.lines().rev().find(|line| !line.trim().is_empty());
     Err(anyhow!("{} ({})", last.unwrap_or("failed"), output.status))
-}
-
-fn in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir: PathBuf| dir.join(program).is_file())
 }
 
 #[cfg(test)]
