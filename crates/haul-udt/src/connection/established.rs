@@ -67,6 +67,8 @@ struct Train {
     spoiled: bool,
     /// There is enough for another one.
     due: bool,
+    /// What was in flight when it began, wire bytes: it has a window of its own beside that.
+    behind_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -686,15 +688,15 @@ impl Established {
         let window = self.window_bytes();
         let in_flight = self.sender.in_flight_bytes();
         let sendable = self.sender.has_lost() || self.sender.has_sendable();
+        if sendable && self.begins_train() {
+            return self.begin_train(now, &mut out.control);
+        }
         if !sendable || in_flight >= window {
             if !sendable {
                 self.note_app_limited(in_flight);
             }
             self.pacer.handle_idle(now);
             return false;
-        }
-        if self.begins_train() {
-            return self.begin_train(now, &mut out.control);
         }
         self.pacer
             .set_rate(self.controller.pacing_rate().min(self.rate_max));
@@ -738,14 +740,13 @@ impl Established {
         train.spoiled |= !train.taken && (train.from + 1..train_ends).contains(&next);
     }
 
-    /// What may be in flight; before another train, little, so that there is room for it.
+    /// What may be in flight. Another train does not wait for what went before it: of a path that nothing is known of a round trip
+    /// would be lost for some packets.
     fn window_bytes(&self) -> u64 {
-        let window = self.controller.window_bytes();
-        if self.begins_train() {
-            window / 4
-        } else {
-            window
-        }
+        let train = &self.feedback.train;
+        let under_way = !train.taken && self.sender.next_packet() < train.from + TRAIN_PACKETS;
+        let behind = if under_way { train.behind_bytes } else { 0 };
+        self.controller.window_bytes() + behind
     }
 
     /// What is lost goes first.
@@ -768,6 +769,7 @@ impl Established {
     fn begin_train(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
         self.feedback.train = Train {
             from: self.sender.next_packet(),
+            behind_bytes: self.sender.in_flight_bytes(),
             ..Train::default()
         };
         self.feedback.interval_told = None;
