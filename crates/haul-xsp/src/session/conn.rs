@@ -568,7 +568,9 @@ impl Session {
                 Some(_) => {}
                 None if phase == ConnPhase::Opening => self.send_conn_open(conn),
                 None if phase == ConnPhase::Open && is_anew => {
-                    let whole = self.consumer.is_done(conn) && self.producer.has_ended(conn);
+                    // What this end itself wanted no more of counts as whole.
+                    let heard = stopped.is_some() || self.consumer.is_done(conn);
+                    let whole = heard && self.producer.has_ended(conn);
                     self.forget(conn);
                     self.events.push_back(if whole {
                         Event::ConnClosed(conn)
