@@ -8,8 +8,11 @@ pub const REGION_BYTES_MIN: u64 = 1 << 20;
 pub const REGION_BYTES_MAX: u64 = 64 << 20;
 /// Least octets of a read where no policer asks for less (part B3, read depth).
 pub const CHUNK_MIN: u32 = 64 << 10;
-/// Octets that may be asked for while little is known of the path.
+/// Octets that may be asked for where round trips are short.
 const FLIGHT_MIN: u64 = 4 << 20;
+/// What a path is taken to carry until it has shown more, bits per second: who begins with less over a long round trip has it
+/// waiting while reads and ring grow, a round trip or two for each doubling.
+pub(crate) const RATE_START_BPS: u64 = 500_000_000;
 
 /// Who moves the octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,6 +183,8 @@ const SHRINK_NS: u64 = 30 * SECOND_NS;
 /// when a third was idle for 30 s (part B3, sizing).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingSize {
+    start: u64,
+    /// `start <= least <= target <= most`
     least: u64,
     most: u64,
     target: u64,
@@ -190,11 +195,13 @@ pub(crate) struct RingSize {
 }
 
 impl RingSize {
-    pub(crate) fn new(least: u64, most: u64, start: u64) -> Self {
+    pub(crate) fn new(start: u64, most: u64) -> Self {
+        let start = start.min(most);
         Self {
-            least: least.min(most),
+            start,
+            least: start,
             most,
-            target: start.clamp(least.min(most), most),
+            target: start,
             limited: 0,
             round_from: Time::default(),
             was_limited: false,
@@ -204,6 +211,15 @@ impl RingSize {
 
     pub(crate) const fn target(&self) -> u64 {
         self.target
+    }
+
+    /// No less than [`RATE_START_BPS`] needs over this round trip. Whether the target changed.
+    pub(crate) fn on_rtt(&mut self, rtt_ns: u64, regions: u16, mode: Mode) -> bool {
+        let before = self.target;
+        let needed = ring_bytes(RATE_START_BPS, rtt_ns, regions, mode);
+        self.least = needed.clamp(self.start, self.most);
+        self.target = self.target.max(self.least);
+        self.target != before
     }
 
     /// The producer had octets and no room.
@@ -368,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_ring_grows_when_it_limits_and_shrinks_when_idle() {
-        let mut size = RingSize::new(1 << 20, 10 << 20, 1 << 20);
+        let mut size = RingSize::new(1 << 20, 10 << 20);
         let mut now = Time::from_ns(0);
         for _ in 0..40 {
             now = now.after(100 * MS);
@@ -381,6 +397,24 @@ mod tests {
             size.on_time(now, 100 * MS, 0);
         }
         assert_eq!(size.target(), 1 << 20);
+    }
+
+    #[test]
+    fn a_ring_over_a_long_round_trip_begins_with_what_the_path_may_carry() {
+        let of = |rtt_ms| {
+            let mut size = RingSize::new(8 << 20, 64 << 20);
+            let changed = size.on_rtt(rtt_ms * MS, 8, Mode::Pull);
+            assert_eq!(changed, size.target() > 8 << 20);
+            size
+        };
+        assert_eq!(of(20).target(), 8 << 20);
+        assert_eq!(of(120).target(), 20_000_000);
+        assert_eq!(of(1_000).target(), 64 << 20);
+        // An idle one keeps that; one whose round trip turned out to be short does not.
+        let (mut idle, now) = (of(120), Time::from_ns(30 * SECOND_NS));
+        assert!(!idle.on_time(now, 120 * MS, 0));
+        assert!(!idle.on_rtt(20 * MS, 8, Mode::Pull));
+        assert!(idle.on_time(now.after(30 * SECOND_NS), 20 * MS, 0));
     }
 
     #[test]

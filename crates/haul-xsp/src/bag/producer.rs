@@ -126,7 +126,7 @@ impl Producer {
         let start = config.region_bytes_start.clamp(1, most);
         Ok(Self {
             ring: Ring::new(config.regions, start),
-            size: RingSize::new(start * n, most * n, start * n),
+            size: RingSize::new(start * n, most * n),
             conns: BTreeMap::new(),
             round: VecDeque::new(),
             ready_bytes: 0,
@@ -815,10 +815,14 @@ impl Producer {
         }
         self.pop_done();
         if self.size.on_time(now, self.rtt_ns, self.ring.used()) {
-            let regions = u64::from(self.config.regions);
-            self.ring.set_region_bytes(self.size.target() / regions);
+            self.resize();
         }
         Ok(())
+    }
+
+    fn resize(&mut self) {
+        let regions = u64::from(self.config.regions);
+        self.ring.set_region_bytes(self.size.target() / regions);
     }
 
     fn pop_done(&mut self) {
@@ -956,6 +960,10 @@ impl Producer {
 
     pub(crate) fn set_rtt(&mut self, rtt_ns: u64) {
         self.rtt_ns = rtt_ns;
+        let (regions, mode) = (self.config.regions, self.config.mode);
+        if self.size.on_rtt(rtt_ns, regions, mode) {
+            self.resize();
+        }
     }
 
     /// Octets of the ring that are occupied, and octets of it that are in use at present.

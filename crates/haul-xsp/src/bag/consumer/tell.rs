@@ -2,7 +2,7 @@
 
 use super::{Consumer, Grant, Mode, Path, Plan, SlabState};
 use crate::SlabSeq;
-use crate::bag::plan::Estimate;
+use crate::bag::plan::{Estimate, RATE_START_BPS};
 use crate::time::Time;
 use crate::wire::{Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
 
@@ -161,7 +161,11 @@ impl Consumer {
     // Measures.
 
     pub(crate) fn on_rtt(&mut self, now: Time, rtt_ns: u64) {
+        let is_first = self.estimate.rtt_ns().is_none();
         self.estimate.on_rtt(now, rtt_ns);
+        if is_first {
+            self.replan(now);
+        }
     }
 
     pub(super) fn estimate_arrival(&mut self, now: Time, octets: u64) {
@@ -171,12 +175,12 @@ impl Consumer {
     }
 
     /// Reads as large and as many as the path asks for: what is declared, else twice what is measured, for
-    /// what is measured is at most what was asked for.
+    /// what is measured is at most what was asked for, and no less than [`RATE_START_BPS`].
     pub(super) fn replan(&mut self, now: Time) {
         let measured = self.estimate.rate_bps();
         let declared = self.config.rate_bps;
-        let rate = declared.unwrap_or_else(|| measured.saturating_mul(2));
-        if let (Some(rtt_ns), true) = (self.estimate.rtt_ns(), rate > 0) {
+        let rate = declared.unwrap_or_else(|| measured.saturating_mul(2).max(RATE_START_BPS));
+        if let Some(rtt_ns) = self.estimate.rtt_ns() {
             let wanted = Plan::for_path(&Path {
                 rate_bps: rate,
                 rtt_ns,
