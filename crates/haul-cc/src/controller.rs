@@ -90,6 +90,8 @@ pub struct RateSample {
     pub app_limited: bool,
     /// The sender's machine could not keep the pace during a part of it, so the path may carry more.
     pub late: bool,
+    /// The dispersion of a whole train of packets that left back to back: more of it there will not be.
+    pub whole_train: bool,
 }
 
 /// News of data that arrived.

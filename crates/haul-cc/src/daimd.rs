@@ -225,6 +225,7 @@ mod tests {
                 bytes: 1_500,
                 app_limited: false,
                 late: false,
+                whole_train: false,
             }),
             link_capacity_pps: Some(capacity),
             ..Ack::default()

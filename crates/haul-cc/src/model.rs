@@ -59,8 +59,8 @@ enum State {
     Train {
         answered_at: Option<Time>,
         best: Rate,
-        /// The most octets whose dispersion was told.
-        told_bytes: u64,
+        /// All of the train has been told of.
+        told: bool,
     },
     /// A paced train of bounded size, longer each time, until arrivals fall behind departures.
     Climb {
@@ -80,8 +80,6 @@ enum State {
 }
 
 const INITIAL_WINDOW_PACKETS: u64 = 64;
-/// Most of a train: what arrived first, together, has no dispersion to tell.
-const TRAIN_TOLD_PACKETS: u64 = 40;
 const WINDOW_PACKETS_MIN: u64 = 32;
 const FLOOR_NS: u64 = 100 * MILLISECOND_NS;
 const BANDWIDTH_WINDOW_RTTS: u64 = 10;
@@ -186,7 +184,7 @@ impl Model {
             state: State::Train {
                 answered_at: None,
                 best: Rate::default(),
-                told_bytes: 0,
+                told: false,
             },
             bandwidth: WindowedMax::new(SECOND_NS),
             base: BaseRtt {
@@ -256,11 +254,11 @@ impl Model {
             State::Train {
                 answered_at,
                 best,
-                told_bytes,
+                told,
             } => {
                 answered_at.get_or_insert(now);
                 *best = sample.rate.max(*best);
-                *told_bytes = sample.bytes.max(*told_bytes);
+                *told |= sample.whole_train;
             }
             // What arrives within the first round trip left before the climb began.
             // What the application held up says nothing of the path.
@@ -349,11 +347,11 @@ impl Model {
             State::Train {
                 answered_at: Some(at),
                 best,
-                told_bytes,
+                told,
             } => {
                 // What follows the train within its window is answered a round trip later.
-                let answered = told_bytes >= TRAIN_TOLD_PACKETS * self.packet_bytes
-                    || in_flight_bytes < INITIAL_WINDOW_PACKETS / 4 * self.packet_bytes;
+                let answered =
+                    told || in_flight_bytes < INITIAL_WINDOW_PACKETS / 4 * self.packet_bytes;
                 if best > Rate::default() && (answered || now.since(at) > self.smoothed_rtt_ns / 4)
                 {
                     self.climb(

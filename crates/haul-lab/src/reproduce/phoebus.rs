@@ -357,7 +357,7 @@ fn over_channels(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop>
         .into_iter()
         .map(|channel| Route {
             channel,
-            ..route(0)
+            ..route(0, 0)
         })
         .collect();
     let mut there = Vec::new();
@@ -412,7 +412,7 @@ fn over_rings(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
             for &mib in rings {
                 let route = Route {
                     ring_bytes: mib << 20,
-                    ..route(rtt_ms)
+                    ..route(rtt_ms, 0)
                 };
                 let name = ring_name(mib);
                 let told = format!("a ring of {name}, {rtt_ms} ms");
@@ -449,7 +449,7 @@ fn over_bursts(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
         };
         let route = Route {
             more: format!("rate = \"{POLICED_BPS}bit\"\nburst = \"{kib}KiB\"\n"),
-            ..route(POLICED_RTT_MS)
+            ..route(POLICED_RTT_MS, 0)
         };
         for repetition in 0..context.repeat {
             for line in lines() {
@@ -469,7 +469,7 @@ fn over_bursts(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
 
 fn request_and_response(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
     let time = Duration::from_millis(context.time_ms.min(2000));
-    let through = route(0);
+    let through = route(0, 0);
     for repetition in 0..context.repeat {
         for (name, route) in [(DIRECTLY, None), (THROUGH, Some(&through))] {
             let lab = Gateways::start(
@@ -498,9 +498,10 @@ fn path(rtt_ms: u32, loss_ppm: u32) -> String {
 }
 
 /// A route whose ring suits the round trip: twice what is in flight, since a queue may hold as much again, and the regions
-/// that are being filled and drained.
-fn route(rtt_ms: u32) -> Route {
-    let bytes = 2 * bdp_bytes(rtt_ms) * REGIONS / (REGIONS - 2);
+/// that are being filled and drained. What is lost on the path takes another round trip to be sent again.
+fn route(rtt_ms: u32, loss_ppm: u32) -> Route {
+    let round_trips = if loss_ppm > 0 { 3 } else { 2 };
+    let bytes = round_trips * bdp_bytes(rtt_ms) * REGIONS / (REGIONS - 2);
     Route {
         channel: CHANNEL,
         ring_bytes: bytes.next_power_of_two().max(REGIONS * REGION_BYTES_MIN),
@@ -649,10 +650,11 @@ mod tests {
 
     #[test]
     fn a_ring_suits_its_path() {
-        assert_eq!(route(0).ring_bytes, 8 << 20);
-        assert_eq!(route(20).ring_bytes, 8 << 20);
-        assert_eq!(route(120).ring_bytes, 32 << 20);
-        assert_eq!(route(300).ring_bytes, 64 << 20);
+        assert_eq!(route(0, 0).ring_bytes, 8 << 20);
+        assert_eq!(route(20, 0).ring_bytes, 8 << 20);
+        assert_eq!(route(120, 0).ring_bytes, 32 << 20);
+        assert_eq!(route(300, 0).ring_bytes, 64 << 20);
+        assert_eq!(route(300, 1000).ring_bytes, 128 << 20);
         assert_eq!(ring_bytes(&ring_name(16)), Some(16 << 20));
     }
 

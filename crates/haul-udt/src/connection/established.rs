@@ -451,6 +451,7 @@ impl Established {
             bytes,
             app_limited: false,
             late: false,
+            whole_train: train.taken,
         })
     }
 
@@ -478,6 +479,7 @@ impl Established {
             bytes,
             app_limited: self.app_limited(start_bytes),
             late: start_bytes < self.feedback.late_until,
+            whole_train: false,
         })
     }
 
@@ -514,6 +516,7 @@ impl Established {
                 bytes: progress.acked_bytes,
                 app_limited: false,
                 late: false,
+                whole_train: false,
             });
         self.controller.handle_ack(
             now,

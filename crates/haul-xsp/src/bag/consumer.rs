@@ -19,7 +19,7 @@ pub use rx::{Data, Read};
 
 /// The window of a connection begins with this share of what is free of the arena, and no more than so many octets: so that
 /// connections that only exist take little from those that move something.
-const WINDOW_START_SHARE: u64 = 1_024;
+const WINDOW_START_SHARE: u64 = 2_048;
 const WINDOW_START_MAX: u64 = 256 << 10;
 /// A connection may have so many times what is free: alone four fifths of the arena, two of them four ninths each.
 const FREE_GAIN: u64 = 4;

@@ -57,6 +57,7 @@ impl Samples {
             bytes,
             app_limited: start_octets < self.app_limited_until,
             late: start_octets < self.late_until,
+            whole_train: false,
         })
     }
 

@@ -185,7 +185,7 @@ fn no_gridftp(context: &Context<'_>) -> Result<Option<String>, Stop> {
         ));
     }
     let door = Program::Gridftp.door();
-    match Gateways::start(context, &Way::default(), Some(&route(0)), door, 0) {
+    match Gateways::start(context, &Way::default(), Some(&route(0, 0)), door, 0) {
         Ok(_) => Ok(None),
         Err(Stop::Failed(why)) => Ok(Some(format!("{why:#}"))),
         Err(stop) => Err(stop),
@@ -201,7 +201,7 @@ fn over_path(
     (loss, rtt_ms): (Loss, u32),
 ) -> Result<(), Stop> {
     let way = loss.way(rtt_ms);
-    let route = route(rtt_ms);
+    let route = route(rtt_ms, loss.wan_ppm);
     for repetition in 0..context.repeat {
         for line in lines {
             let by = prefix(program);
