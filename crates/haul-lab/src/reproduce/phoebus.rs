@@ -498,10 +498,11 @@ fn path(rtt_ms: u32, loss_ppm: u32) -> String {
 }
 
 /// A route whose ring suits the round trip: twice what is in flight, since a queue may hold as much again, and the regions
-/// that are being filled and drained. What is lost on the path takes another round trip to be sent again.
+/// that are being filled and drained. What is lost on the path takes another round trip to be sent again. One connection may have
+/// four fifths of what the far end has for it.
 fn route(rtt_ms: u32, loss_ppm: u32) -> Route {
     let round_trips = if loss_ppm > 0 { 3 } else { 2 };
-    let bytes = round_trips * bdp_bytes(rtt_ms) * REGIONS / (REGIONS - 2);
+    let bytes = round_trips * bdp_bytes(rtt_ms) * REGIONS / (REGIONS - 2) * 5 / 4;
     Route {
         channel: CHANNEL,
         ring_bytes: bytes.next_power_of_two().max(REGIONS * REGION_BYTES_MIN),
@@ -654,6 +655,7 @@ mod tests {
         assert_eq!(route(20, 0).ring_bytes, 8 << 20);
         assert_eq!(route(120, 0).ring_bytes, 32 << 20);
         assert_eq!(route(300, 0).ring_bytes, 64 << 20);
+        assert_eq!(route(120, 1000).ring_bytes, 64 << 20);
         assert_eq!(route(300, 1000).ring_bytes, 128 << 20);
         assert_eq!(ring_bytes(&ring_name(16)), Some(16 << 20));
     }
