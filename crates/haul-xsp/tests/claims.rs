@@ -134,9 +134,8 @@ fn announces(session: &mut Session) -> Vec<Record> {
     slabs.flatten().collect()
 }
 
-#[test]
-fn a_reset_on_a_way_that_nobody_heard_of_is_told_on_the_next() {
-    let conn = ConnId(1);
+/// A terminus with a connection.
+fn terminus_with(conn: ConnId) -> Session {
     let mut session = terminus();
     let to = endpoint("server", 1);
     let credit = 100;
@@ -146,6 +145,31 @@ fn a_reset_on_a_way_that_nobody_heard_of_is_told_on_the_next() {
         .handle_input(NOW, &asked.emit(SESSION, 0, 3))
         .unwrap();
     session.accept_conn(conn).unwrap();
+    session
+}
+
+#[test]
+fn a_connection_that_the_opener_no_longer_has_is_lost_unless_it_was_reset_here() {
+    let conn = ConnId(1);
+    for (was_reset, told) in [
+        (false, Event::ConnLost(conn)),
+        (true, Event::ConnClosed(conn)),
+    ] {
+        let mut session = terminus_with(conn);
+        if was_reset {
+            session.reset_conn(conn, 104);
+        }
+        come_anew(&mut session, 1).unwrap();
+        let mut events = std::iter::from_fn(|| session.poll_event());
+        let ends = |event: &Event| matches!(event, Event::ConnLost(_) | Event::ConnClosed(_));
+        assert_eq!(events.find(ends), Some(told));
+    }
+}
+
+#[test]
+fn a_reset_on_a_way_that_nobody_heard_of_is_told_on_the_next() {
+    let conn = ConnId(1);
+    let mut session = terminus_with(conn);
     session.producer().reserve(NOW, conn, 30).unwrap();
     session.producer().commit(NOW, conn, 30, None);
     assert_eq!(announces(&mut session).len(), 1);

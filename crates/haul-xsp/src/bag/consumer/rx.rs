@@ -379,3 +379,39 @@ impl Rx {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ConnId;
+    use crate::wire::Key;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_window_grows_once_in_each_round_trip_in_which_it_is_used() {
+        let mut rx = Rx::new(0, 8 << 10);
+        rx.push_extent(0, 4 << 20);
+        let mut now = Time::from_ns(1_000 * MS);
+        // The round trip was measured a little longer than it is.
+        let mut announce = |after_ms: u64, len: u32| {
+            now = now.after(after_ms * MS);
+            let record = Record {
+                conn: ConnId(1),
+                offset: rx.announced,
+                len,
+                crc: None,
+                fin: false,
+                reset: None,
+                key: Key::default(),
+            };
+            rx.on_announce(&record, now, 64 * MS).unwrap();
+            rx.window
+        };
+        assert_eq!(announce(0, 8 << 10), 128 << 10);
+        assert_eq!(announce(61, 64 << 10), 2 << 20);
+        assert_eq!(announce(10, 1 << 20), 2 << 20);
+        assert_eq!(announce(51, 1 << 20), 8 << 20);
+        assert_eq!(announce(61, 4 << 10), 8 << 20);
+    }
+}
