@@ -1,6 +1,7 @@
 //! What the command line may say. Nothing is looked up or opened here.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,6 +56,9 @@ pub(crate) enum Gateway {
     Run(GatewayRun),
     /// Tell everything that is wrong with a configuration; exit 0 if it can be used, 2 if not
     Check(GatewayCheck),
+    /// Measure how fast slabs can merely be filled here: takes connections, fills slabs with what they bring, and drops it, which no
+    /// data channel can be faster than. Tells the rate each second; Ctrl-C ends it
+    Fill(GatewayFill),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -246,6 +250,16 @@ pub(crate) struct GatewayCheck {
 }
 
 #[derive(Debug, ClapArgs)]
+pub(crate) struct GatewayFill {
+    /// Where it takes connections: 192.0.2.1:7410, [::]:7410
+    #[arg(value_name = "ADDR:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// The ring that slabs are of
+    #[arg(long, value_name = "SIZE", value_parser = ring, default_value = "64MiB")]
+    pub(crate) ring: u64,
+}
+
+#[derive(Debug, ClapArgs)]
 pub(crate) struct Devices {
     /// Print one JSON object on stdout instead
     #[arg(long)]
@@ -283,6 +297,15 @@ pub(crate) struct Through {
 
 fn hop(text: &str) -> Result<HostPort, NoHostPort> {
     HostPort::parse_or(text, haul_gateway::config::DEFAULT_PORT)
+}
+
+/// Octets of a ring, as routes have them.
+fn ring(text: &str) -> Result<u64, String> {
+    let ring = bytes(text)?;
+    if ring.is_power_of_two() && haul_gateway::Filler::RINGS.contains(&ring) {
+        return Ok(ring);
+    }
+    Err("give a power of two from 8MiB to 64GiB".into())
 }
 
 /// `NAME=FILE`, or `FILE` with a name like the file's.

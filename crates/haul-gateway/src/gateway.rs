@@ -65,7 +65,7 @@ impl OpenDoor {
 /// Why a gateway cannot start, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct StartError(String);
+pub struct StartError(pub(crate) String);
 
 /// A running gateway. Dropping it ends all its sessions.
 #[derive(Debug)]

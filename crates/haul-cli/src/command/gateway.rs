@@ -28,6 +28,7 @@ pub(crate) fn run(gateway: args::Gateway) -> ExitCode {
             Err(fault) => super::fail(&fault),
         },
         args::Gateway::Check(args) => check(&args),
+        args::Gateway::Fill(args) => super::fill::run(&args),
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod bench;
 pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod emulated;
+pub(crate) mod fill;
 pub(crate) mod gateway;
 pub(crate) mod lab;
 pub(crate) mod path;

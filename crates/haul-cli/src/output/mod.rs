@@ -1,6 +1,7 @@
 //! What a command prints: progress and errors for people on stderr, JSON on stdout.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -216,6 +217,26 @@ pub(crate) fn devices(found: &[Found], as_json: bool) {
             .lock()
             .write_all(human::devices(found).as_bytes());
     }
+}
+
+/// Where slabs are filled.
+pub(crate) fn fill_started(address: SocketAddr, ring_bytes: u64) {
+    let ring = binary(ring_bytes);
+    eprintln!(
+        "haul gateway: takes connections at {address}, fills slabs of a ring of {ring}, drops them"
+    );
+}
+
+/// What went through slabs in a while, and what it took.
+pub(crate) fn filled(octets: u64, elapsed: Duration, cpu: Duration) {
+    let rate = human::rate(human::rate_bps(octets, elapsed));
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a figure for people, not a count"
+    )]
+    let gigabytes = octets as f64 / 1e9;
+    let cpu = cpu.as_secs_f64() / gigabytes;
+    eprintln!("haul gateway: {rate}, {cpu:.2} s of processor time for 10^9 bytes");
 }
 
 /// What is wrong with a gateway's configuration: the result of the check, so it goes to stdout.
