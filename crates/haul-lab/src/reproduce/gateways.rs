@@ -9,10 +9,12 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use haul_io::process::Ended;
+use haul_io::tcp::set_congestion;
 use haul_report::machine;
 use serde_json::Value;
 
@@ -34,6 +36,10 @@ const CHANNELS_PORT: u16 = 4791;
 const TRANSPARENT_PORT: u16 = 7410;
 /// Where the server of [`Gateways::round_trips`] listens.
 pub(super) const ECHO_PORT: u16 = 5202;
+/// Where `haul gateway fill` listens.
+const FILL_PORT: u16 = 5203;
+/// Octets of a call of [`pour`]: those of `iperf3`.
+const POUR_BYTES: usize = 128 << 10;
 /// What a run may take beyond the time that it sends.
 const SLACK: Duration = Duration::from_secs(30);
 /// Who hears nothing for so long gives up.
@@ -297,6 +303,51 @@ impl<'a> Gateways<'a> {
         Ok(spans)
     }
 
+    /// What `ga` takes into slabs from so many connections of `a`, and drops, for `seconds` (`haul gateway fill`). No gateways run.
+    pub(super) fn fill(
+        self,
+        ring_bytes: u64,
+        streams: u16,
+        seconds: u32,
+        ramp_s: f64,
+        figure: &mut Figure,
+    ) -> Result<Found, Stop> {
+        let session = self.context.session;
+        let ring = ring_bytes.to_string();
+        let listen = format!("0.0.0.0:{FILL_PORT}");
+        let mut line = vec![session.programs.haul.clone().into_os_string()];
+        line.extend(["gateway", "fill", "--ring", &ring, &listen].map(Into::into));
+        let mut filler = spawn(&self.lab, "ga", &line)?;
+        session.listening_at(&self.lab, "ga", FILL_PORT, false, &mut filler)?;
+        figure.command(format!(
+            "ga: haul gateway fill --ring {ring} {listen}; a: {streams} connections that send by cubic"
+        ));
+        let target = SocketAddr::from((self.address("ga")?, FILL_PORT));
+        let (seconds, a) = (f64::from(seconds), self.lab.host("a")?);
+        let sent = AtomicU64::new(0);
+        let begin = Instant::now();
+        let until = |at: f64| begin + Duration::from_secs_f64(at);
+        let (early, all) = std::thread::scope(|scope| {
+            let senders: Vec<_> = (0..streams)
+                .map(|_| scope.spawn(|| a.netns().run(|| pour(target, until(seconds), &sent))?))
+                .collect();
+            std::thread::sleep(Duration::from_secs_f64(ramp_s));
+            let early = sent.load(Ordering::Relaxed);
+            for sender in senders {
+                sender.join().map_err(|_| anyhow!("a sender panicked"))??;
+            }
+            anyhow::Ok((early, sent.load(Ordering::Relaxed)))
+        })?;
+        let ended = session.end(&mut filler, SLACK)?;
+        #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+        let [early, all] = [early, all].map(|octets| octets as f64);
+        Ok(Found {
+            whole_bps: all * 8.0 / seconds,
+            later_bps: (all - early) * 8.0 / (seconds - ramp_s),
+            cpu_s_per_gb: Some([cpu_s(&ended) / (all / 1e9), 0.0]),
+        })
+    }
+
     /// One byte there and back, again and again, for so long: each round trip in µs. A connection that is warm: its first tenth is left out.
     pub(super) fn round_trips(
         mut self,
@@ -443,6 +494,19 @@ fn bytes_between(spans: &[(f64, f64)], from: f64, to: f64) -> f64 {
 
 fn cpu_s(ended: &Ended) -> f64 {
     (ended.user + ended.system).as_secs_f64()
+}
+
+/// Sends as much as goes until then, as `iperf3` does, and counts it.
+fn pour(target: SocketAddr, until: Instant, sent: &AtomicU64) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+    set_congestion(&stream, "cubic")?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let octets = vec![0; POUR_BYTES];
+    while Instant::now() < until {
+        stream.write_all(&octets)?;
+        sent.fetch_add(POUR_BYTES as u64, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 /// Sends every byte back that a client sends, until it closes.
