@@ -44,8 +44,9 @@ struct Path {
     delivered: u64,
     /// What the consumer hears of the path once the session is open: a rate, and a burst.
     limit: Option<(u64, u64)>,
-    /// Octets of the longest read.
+    /// Octets of the longest read or write, and the most that a write may have.
     longest: u64,
+    put_bytes: u32,
 }
 
 impl Path {
@@ -93,6 +94,7 @@ impl Path {
             delivered: 0,
             limit: None,
             longest: 0,
+            put_bytes: 10_000,
         }
     }
 
@@ -176,7 +178,8 @@ impl Path {
             while let Some(seq) = producer.poll_sealed(now) {
                 producer.announce(seq, |_| Key { stag: 1, to: 0 });
             }
-            while let Some(put) = self.ends[0].producer().poll_put(now, 10_000) {
+            while let Some(put) = self.ends[0].producer().poll_put(now, self.put_bytes) {
+                self.longest = self.longest.max(put.place.len);
                 let at = self.carried(put.place.len);
                 self.at(at, What::Put(put.id));
             }
@@ -212,6 +215,10 @@ impl Path {
                 }
             }
             Event::Opened(_) => {
+                if let Some((rate, burst)) = self.limit {
+                    let producer = self.ends[end].producer();
+                    producer.set_limit(self.now, Some(rate), Some(burst));
+                }
                 self.ends[end].open_conn(endpoint("sink", 9)).unwrap();
             }
             Event::ConnRequest { conn, .. } => self.ends[end].accept_conn(conn).unwrap(),
@@ -273,12 +280,15 @@ fn rings_of_the_size_that_the_law_asks_for_give_the_full_rate_and_a_third_of_it_
 }
 
 #[test]
-fn a_limit_that_is_heard_of_when_the_session_is_open_is_kept_by_what_reads() {
-    let ring = ring_bytes(RATE_BPS, RTT_NS, 8, Mode::Pull);
-    let mut path = Path::new(Mode::Pull, 8, ring / 8);
-    let burst = 64 << 10;
-    path.limit = Some((RATE_BPS / 2, burst));
-    let share = path.run();
-    assert!((45..=50).contains(&share), "{share} %");
-    assert!((1..=burst / 2).contains(&path.longest), "{}", path.longest);
+fn a_limit_that_is_heard_of_when_the_session_is_open_is_kept_by_reads_and_by_writes() {
+    for mode in [Mode::Pull, Mode::Push] {
+        let ring = ring_bytes(RATE_BPS, RTT_NS, 8, mode);
+        let mut path = Path::new(mode, 8, ring / 8);
+        let burst = 64 << 10;
+        (path.limit, path.put_bytes) = (Some((RATE_BPS / 2, burst)), 1 << 20);
+        let share = path.run();
+        assert!((45..=50).contains(&share), "{mode:?}: {share} %");
+        let longest = path.longest;
+        assert!((1..=burst / 2).contains(&longest), "{mode:?}: {longest}");
+    }
 }

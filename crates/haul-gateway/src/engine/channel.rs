@@ -6,12 +6,12 @@ use haul_xsp::bag::plan::Mode;
 use haul_xsp::wire::{ChanParams, NackStatus, Params};
 use haul_xsp::{ChanId, SECOND_NS, Session, Time};
 
-use super::fabric::{Knock, Wanted, limit};
+use super::fabric::{Fabric, Knock, Wanted, burst, limit};
 use super::half::{Half, Lost, kind, proto};
 use super::setup::Shape;
 use crate::config::ChannelKind;
 use crate::host::endpoint;
-use crate::house::{House, Mailbox};
+use crate::house::{House, Mailbox, Network};
 use crate::log::Level;
 
 /// Data channels of a segment, at most: several attempts may be under way before the peer has answered the first.
@@ -102,13 +102,8 @@ impl Attempts {
         half: &mut Half,
     ) -> Result<(), String> {
         let network = house.network(kind).ok_or("this gateway has none")?;
-        let wanted = Wanted {
-            lanes: self.lanes,
-            limit: limit(self.rate_bps, self.burst_bytes),
-            pushes: pushes(session),
-        };
-        half.replace_fabric(house, network, wanted)
-            .map_err(|Lost(why)| why)?;
+        let limits = (self.rate_bps, self.burst_bytes);
+        replace(house, session, half, network, self.lanes, limits)?;
         self.asked.clear();
         for _ in 0..self.lanes {
             let params = ChanParams {
@@ -261,19 +256,12 @@ fn accept(
         .is_none_or(|fabric| fabric.kind() != kind)
     {
         let lanes = params.params.streams.unwrap_or(LANES_MAX).min(LANES_MAX);
-        let wanted = Wanted {
-            lanes,
-            limit: limit(params.params.rate_bps, params.params.burst_bytes),
-            pushes: pushes(session),
-        };
-        half.replace_fabric(house, network, wanted)
-            .map_err(|Lost(why)| why)?;
+        let burst_bytes = params.params.burst_bytes.map(|burst| burst.max(BURST_MIN));
+        let limits = (params.params.rate_bps, burst_bytes);
+        replace(house, session, half, network, lanes, limits)?;
         // As the end with the route does: answers to reads leave devices at line rate.
         let (rate_bps, burst_bytes) = match kind {
-            ChannelKind::Verbs => (
-                params.params.rate_bps,
-                params.params.burst_bytes.map(|burst| burst.max(BURST_MIN)),
-            ),
+            ChannelKind::Verbs => (limits.0, burst(limits.0, limits.1)),
             _ => (None, None),
         };
         session
@@ -291,6 +279,34 @@ fn accept(
     session
         .accept_chan(params)
         .map_err(|error| error.to_string())
+}
+
+/// Channels of `network`'s kind take the place of what there is: so many, which all together keep to a rate and a burst.
+fn replace(
+    house: &Arc<House>,
+    session: &mut Session,
+    half: &mut Half,
+    network: &Network,
+    lanes: u16,
+    (rate_bps, burst_bytes): (Option<u64>, Option<u64>),
+) -> Result<(), String> {
+    let wanted = Wanted {
+        lanes,
+        limit: limit(rate_bps, burst_bytes),
+        pushes: pushes(session),
+    };
+    half.replace_fabric(house, network, wanted)
+        .map_err(|Lost(why)| why)?;
+    let paces = half.fabric.as_deref().is_none_or(Fabric::paces);
+    let (rate_bps, burst_bytes) = if paces {
+        (None, None)
+    } else {
+        (rate_bps, burst(rate_bps, burst_bytes))
+    };
+    session
+        .producer()
+        .set_limit(house.now(), rate_bps, burst_bytes);
+    Ok(())
 }
 
 /// A data connection has shown a cookie; given back if that is not of this segment. What is returned else is the number of its

@@ -27,6 +27,7 @@ use haul_slab::{AccessFlags, Region, Registration};
 use haul_soft::udt::plain;
 use haul_verbs::cm::ConnectRequest;
 use haul_verbs::{Mr, Peer, RateLimit};
+use haul_xsp::bag::plan::octets_in;
 use haul_xsp::bag::{Get, GetId, Put, PutId};
 use haul_xsp::wire::{ChanParams, Key};
 use haul_xsp::{ChanId, SECOND_NS, Time};
@@ -82,6 +83,14 @@ pub(crate) fn limit(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<R
         bits_per_second,
         max_burst_bytes: burst_bytes.map(|burst| burst / 2),
     })
+}
+
+/// What a rate lets pass at once where nobody has told its burst, ns of it.
+const BURST_NS: u64 = SECOND_NS / 50;
+
+/// The burst that ends keep to whose device does not pace, so that there is one.
+pub(crate) fn burst(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<u64> {
+    burst_bytes.or_else(|| rate_bps.map(|rate_bps| octets_in(rate_bps, BURST_NS)))
 }
 
 /// A data channel, or the control connection, is over.

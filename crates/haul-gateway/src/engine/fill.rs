@@ -211,11 +211,14 @@ impl Pair {
                     break Err(Lost(error.to_string()));
                 }
             }
-            if let Err(lost) = self.turn(&poller) {
-                break Err(lost);
-            }
+            // Others have their turn before the same connections have another.
+            let at_once = match self.turn(&poller) {
+                Ok(progress) => progress.then_some(now),
+                Err(lost) => break Err(lost),
+            };
             let due = [&self.near, &self.far].map(|side| side.session.poll_timeout());
-            let until = due.into_iter().flatten().chain(again_at).min();
+            let due = due.into_iter().flatten();
+            let until = due.chain(again_at).chain(at_once).min();
             if let Err(error) = poller.wait(&mut events, until.map(Time::as_ns), clock) {
                 break Err(Lost(error.to_string()));
             }
@@ -243,30 +246,26 @@ impl Pair {
         }
     }
 
-    /// Everything that can be done at this moment.
-    fn turn(&mut self, poller: &Poller) -> Result<(), Lost> {
-        loop {
-            let now = self.house.now();
-            let mut progress = false;
-            while let Some(event) = self.near.session.poll_event() {
-                self.on_near(event, poller)?;
-                progress = true;
-            }
-            while let Some(event) = self.far.session.poll_event() {
-                self.on_far(event, now)?;
-                progress = true;
-            }
-            progress |= self.near.settle(now)?;
-            progress |= self.near.talk(&mut self.far, now)?;
-            progress |= self.far.settle(now)?;
-            progress |= self.far.talk(&mut self.near, now)?;
-            if self.edges.is_starved() {
-                progress |= self.with_edges(poller, Edges::retry);
-            }
-            if !progress {
-                return Ok(());
-            }
+    /// What can be done at this moment; whether there may be more.
+    fn turn(&mut self, poller: &Poller) -> Result<bool, Lost> {
+        let now = self.house.now();
+        let mut progress = false;
+        while let Some(event) = self.near.session.poll_event() {
+            self.on_near(event, poller)?;
+            progress = true;
         }
+        while let Some(event) = self.far.session.poll_event() {
+            self.on_far(event, now)?;
+            progress = true;
+        }
+        progress |= self.near.settle(now)?;
+        progress |= self.near.talk(&mut self.far, now)?;
+        progress |= self.far.settle(now)?;
+        progress |= self.far.talk(&mut self.near, now)?;
+        if self.edges.is_starved() {
+            progress |= self.with_edges(poller, Edges::retry);
+        }
+        Ok(progress)
     }
 
     fn with_edges<T>(
@@ -418,4 +417,54 @@ impl Fabric for Nowhere {
     }
 
     fn end(self: Box<Self>, _news: &mut Vec<News>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn all_that_comes_goes_through_slabs_and_ends_as_it_began() {
+        let log = Log::new(|_, line| panic!("{line}"));
+        let listen = (Ipv4Addr::LOCALHOST, 0).into();
+        let filler = Filler::start(listen, 8 << 20, log).unwrap();
+        let sent: u64 = std::thread::scope(|scope| {
+            let clients: Vec<_> = (1..=12)
+                .map(|client| {
+                    let to = filler.local_addr();
+                    scope.spawn(move || {
+                        let mut stream = TcpStream::connect(to).unwrap();
+                        let octets = vec![client; usize::from(client) << 20];
+                        stream.write_all(&octets).unwrap();
+                        stream.shutdown(std::net::Shutdown::Write).unwrap();
+                        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+                        octets.len() as u64
+                    })
+                })
+                .collect();
+            clients
+                .into_iter()
+                .map(|client| client.join().unwrap())
+                .sum()
+        });
+        assert_eq!(filler.taken().unwrap().octets, sent);
+        let begin = Instant::now();
+        drop(filler);
+        assert!(begin.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn an_address_of_others_is_refused_in_one_line() {
+        let listen = (Ipv4Addr::new(192, 0, 2, 1), 1).into();
+        let error = Filler::start(listen, 8 << 20, Log::new(|_, _| {})).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot listen at 192.0.2.1:1: ")
+        );
+    }
 }

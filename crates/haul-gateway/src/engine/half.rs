@@ -14,7 +14,6 @@ use super::fabric::{Accepted, Fabric, Guard, Knock, News, Wanted, lane_bytes, we
 use crate::config::ChannelKind;
 use crate::control::Control;
 use crate::house::{House, Network, Share};
-use crate::log::Level;
 use crate::rates::{ClassId, Rates};
 use crate::status::{Limit, Segment};
 
@@ -460,15 +459,7 @@ impl Half {
                 ))
             })?);
         }
-        let fabric = weave(network, &self.arena, wanted)?;
-        if !fabric.paces() {
-            let text = format!(
-                "{}: the device of data channel {} does not pace: what is read keeps the rate, what is written (push) does not",
-                self.peer, network.kind
-            );
-            house.say(Level::Warning, text);
-        }
-        self.fabric = Some(fabric);
+        self.fabric = Some(weave(network, &self.arena, wanted)?);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use haul_xsp::bag::{ConsumerConfig, ProducerConfig};
 use haul_xsp::wire::{AuthMethod, Hop, HopFlags, Params, ProtoOffer};
 use haul_xsp::{AuthConfig, SessionConfig, SharedKey};
 
-use super::fabric::{GET_BYTES_MAX, READS_MAX};
+use super::fabric::{GET_BYTES_MAX, READS_MAX, burst};
 use super::half::{MemoryPlan, proto};
 use crate::config::{ChannelKind, Config, Route, RouteMode};
 use crate::house::House;
@@ -108,7 +108,7 @@ impl Shape {
                 message_max: GET_BYTES_MAX,
                 reads_max: READS_MAX,
                 rate_bps: self.rate_bps,
-                burst_bytes: self.burst_bytes.filter(|_| self.bursts),
+                burst_bytes: burst(self.rate_bps, self.burst_bytes).filter(|_| self.bursts),
                 ..ConsumerConfig::default()
             },
             ..SessionConfig::default()

@@ -23,9 +23,6 @@ const WINDOW_START_SHARE: u64 = 2_048;
 const WINDOW_START_MAX: u64 = 256 << 10;
 /// A connection may have so many times what is free: alone four fifths of the arena, two of them four ninths each.
 const FREE_GAIN: u64 = 4;
-/// While a connection has memory it waits for more until it can have so much, or a sixteenth of what it may have: what a small
-/// extent takes to be promised, filled and read is the same, and connections that wait for each other's would have no others.
-const WORTH_BYTES: u64 = 64 << 10;
 /// Checksums of a slab may fail so often.
 const TRIES_MAX: u8 = 8;
 
@@ -313,11 +310,7 @@ impl Consumer {
             if promised >= window {
                 return;
             }
-            // As much as it may have when less is free by that.
-            let fair = (free * FREE_GAIN).saturating_sub(promised) / (FREE_GAIN + 1);
-            let want = (most / 4)
-                .min(fair)
-                .clamp(least, self.config.extent_bytes_max);
+            let want = (most / 4).clamp(least, self.config.extent_bytes_max);
             // As long as extents are.
             let want = 1 << want.ilog2();
             // A small extent costs a read of its own: what was given back gathers until it is worth one.
@@ -325,8 +318,7 @@ impl Consumer {
                 return;
             }
             let first = (promised == 0 && (is_new || free < want)).then(|| self.arena.take_first());
-            let worth = (most / 16).clamp(least, WORTH_BYTES);
-            let may = promised == 0 || promised < most && want >= worth && free >= want;
+            let may = promised == 0 || promised < most && free >= want;
             let taken = first
                 .flatten()
                 .or_else(|| may.then(|| self.arena.take(want)).flatten());

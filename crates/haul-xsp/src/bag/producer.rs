@@ -1,12 +1,13 @@
 //! The producer's side: regions cut into partitions, what is ready packed into slabs, slabs kept until they are acknowledged.
 
+mod push;
 mod resume;
 mod ring;
 mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::plan::{Mode, RingSize};
+use super::plan::{Mode, Pacer, RingSize};
 use super::{Breach, End, Memory, Place};
 use crate::time::Time;
 use crate::wire::{INLINE_MAX, Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
@@ -14,7 +15,7 @@ use crate::{ConnId, SlabSeq};
 
 pub use ring::Fill;
 use ring::Ring;
-use stream::{Granted, Range, Slab, SlabState, Tx, join, trim};
+use stream::{Range, Slab, SlabState, Tx, join, trim};
 
 /// Ready ranges are joined up to this, so that single octets cost no more memory, and no more reads, than they are worth.
 const JOIN_MAX: u64 = 1 << 20;
@@ -111,6 +112,11 @@ pub struct Producer {
     attempts: u64,
     released: VecDeque<(ConnId, u64, Place)>,
     rtt_ns: u64,
+    /// Of writes (push).
+    pacer: Pacer,
+    /// Octets of the longest.
+    put_bytes_max: u64,
+    paced_until: Option<Time>,
 }
 
 impl Producer {
@@ -147,6 +153,9 @@ impl Producer {
             attempts: 0,
             released: VecDeque::new(),
             rtt_ns: 0,
+            pacer: Pacer::new(),
+            put_bytes_max: u64::MAX,
+            paced_until: None,
             config,
         })
     }
@@ -407,7 +416,13 @@ impl Producer {
         let waits = !self.round.is_empty()
             && self.unacked_bytes < self.window_bytes
             && self.slabs.len() < self.slabs_max();
-        self.held.or_else(|| self.flush_at()).filter(|_| waits)
+        let packs = self.held.or_else(|| self.flush_at()).filter(|_| waits);
+        packs.into_iter().chain(self.paced_until).min()
+    }
+
+    /// This moment is no time-out any more: whoever is told of it polls for what was waited for.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        self.paced_until = self.paced_until.filter(|until| *until > now);
     }
 
     /// A slab that needs keys (pull): give them with [`Self::announce`], or its octets where it [has them inline](Self::is_inline).
@@ -620,116 +635,6 @@ impl Producer {
             slab.state = SlabState::Announced;
             self.outgoing.push_back(seq);
         }
-    }
-
-    /// A write of push mode that may be posted. Answer with [`Self::handle_put`] once a message on the same channel would
-    /// arrive behind it.
-    pub fn poll_put(&mut self, now: Time, chunk: u32) -> Option<Put> {
-        if self.config.mode == Mode::Pull {
-            return None;
-        }
-        if self.should_pack(now) {
-            self.pack(now, u64::MAX);
-        }
-        while let Some(seq) = self.to_seal.front().copied() {
-            let index = seq
-                .0
-                .checked_sub(self.first.0)
-                .and_then(|index| usize::try_from(index).ok());
-            let slab = index
-                .and_then(|index| self.slabs.get_mut(index))
-                .filter(|slab| slab.state == SlabState::Sealed);
-            let Some(slab) = slab else {
-                self.to_seal.pop_front();
-                continue;
-            };
-            if let Some((record, memory, at)) = slab.records.get(slab.cursor.0) {
-                let done = slab.cursor.1;
-                let left = u64::from(record.len) - done;
-                if left == 0 {
-                    slab.cursor = (slab.cursor.0 + 1, 0);
-                    continue;
-                }
-                let (conn, offset) = (record.conn, record.offset + done);
-                let granted = match self.conns.get(&conn) {
-                    Some(tx) => tx.granted(offset)?,
-                    None => Granted::Used(left),
-                };
-                let (key, room) = match granted {
-                    Granted::Key(key, room) => (key, room),
-                    Granted::Used(len) => {
-                        slab.cursor.1 += left.min(len);
-                        continue;
-                    }
-                };
-                let len = left.min(room).min(u64::from(chunk.max(1)));
-                slab.cursor.1 += len;
-                slab.writes += 1;
-                let place = Place {
-                    memory: *memory,
-                    at: at + done,
-                    len,
-                };
-                return Some(Put {
-                    id: PutId(seq, slab.attempt),
-                    place,
-                    key,
-                });
-            }
-            self.to_seal.pop_front();
-            if slab.writes == 0 {
-                slab.state = SlabState::Announced;
-                self.outgoing.push_back(seq);
-            }
-        }
-        None
-    }
-
-    /// A write is done, or has failed: then the slab is written again.
-    ///
-    /// # Errors
-    /// It failed too often.
-    pub fn handle_put(&mut self, id: PutId, is_done: bool) -> Result<(), Breach> {
-        let seq = id.0;
-        let waits = self.to_seal.contains(&seq);
-        let Some(slab) = self.slab_mut(seq) else {
-            return Ok(());
-        };
-        // What a former attempt wrote, or could not, says nothing about this one.
-        if slab.attempt != id.1 {
-            return Ok(());
-        }
-        slab.writes = slab.writes.saturating_sub(1);
-        if !is_done {
-            self.again(seq)?;
-        } else if slab.writes == 0 && slab.state == SlabState::Sealed && !waits {
-            slab.state = SlabState::Announced;
-            self.outgoing.push_back(seq);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn on_grant(&mut self, grant: &SlabAnnounce) -> Result<(), Breach> {
-        if self.config.mode == Mode::Pull {
-            return Err(Breach::Push);
-        }
-        for record in &grant.records {
-            let Some(tx) = self.conns.get_mut(&record.conn) else {
-                continue;
-            };
-            if tx
-                .grants
-                .back()
-                .is_some_and(|(at, len, _)| at + len > record.offset)
-            {
-                return Err(Breach::Push);
-            }
-            tx.grants
-                .push_back((record.offset, u64::from(record.len), record.key));
-            tx.credit = tx.credit.max(record.end());
-            self.enqueue(record.conn);
-        }
-        Ok(())
     }
 
     /// What the peer is to be told.

@@ -336,6 +336,8 @@ impl Session {
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.producer.handle_timeout(now);
+        self.consumer.handle_timeout(now);
         match self.state {
             State::Suspended(until) if now >= until => self.end(Error::TimedOut),
             State::Greeting | State::Opening if self.is_late(now) => {

@@ -209,6 +209,11 @@ impl Consumer {
         self.paced_until
     }
 
+    /// As of the producer.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        self.paced_until = self.paced_until.filter(|until| *until > now);
+    }
+
     /// Sizes of reads at present.
     #[must_use]
     pub const fn plan(&self) -> Plan {

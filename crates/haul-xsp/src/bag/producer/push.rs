@@ -1,0 +1,132 @@
+//! Push: writes into the peer's memory, as far as it has opened it, at the pace that channels do not keep themselves.
+
+use super::stream::{Granted, SlabState};
+use super::{Mode, Place, Producer, Put, PutId};
+use crate::bag::Breach;
+use crate::time::Time;
+use crate::wire::SlabAnnounce;
+
+impl Producer {
+    /// What writes (push) keep to from now on, as reads do by [`Consumer::set_limit`](super::Consumer::set_limit): bits per second,
+    /// and the octets that a policer lets pass beyond them, of which no more than half leaves at once. For channels that do not pace.
+    pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {
+        self.put_bytes_max = burst_bytes.map_or(u64::MAX, |burst| (burst / 2).max(1));
+        self.pacer.set(now, rate_bps, self.put_bytes_max);
+    }
+
+    /// A write of push mode that may be posted. Answer with [`Self::handle_put`] once a message on the same channel would
+    /// arrive behind it.
+    pub fn poll_put(&mut self, now: Time, chunk: u32) -> Option<Put> {
+        if self.config.mode == Mode::Pull {
+            return None;
+        }
+        self.paced_until = None;
+        if self.should_pack(now) {
+            self.pack(now, u64::MAX);
+        }
+        while let Some(seq) = self.to_seal.front().copied() {
+            let index = seq
+                .0
+                .checked_sub(self.first.0)
+                .and_then(|index| usize::try_from(index).ok());
+            let slab = index
+                .and_then(|index| self.slabs.get_mut(index))
+                .filter(|slab| slab.state == SlabState::Sealed);
+            let Some(slab) = slab else {
+                self.to_seal.pop_front();
+                continue;
+            };
+            if let Some((record, memory, at)) = slab.records.get(slab.cursor.0) {
+                let done = slab.cursor.1;
+                let left = u64::from(record.len) - done;
+                if left == 0 {
+                    slab.cursor = (slab.cursor.0 + 1, 0);
+                    continue;
+                }
+                let (conn, offset) = (record.conn, record.offset + done);
+                let granted = match self.conns.get(&conn) {
+                    Some(tx) => tx.granted(offset)?,
+                    None => Granted::Used(left),
+                };
+                let (key, room) = match granted {
+                    Granted::Key(key, room) => (key, room),
+                    Granted::Used(len) => {
+                        slab.cursor.1 += left.min(len);
+                        continue;
+                    }
+                };
+                let most = self.put_bytes_max.min(u64::from(chunk.max(1)));
+                let len = left.min(room).min(most);
+                if let Err(at) = self.pacer.take(now, len) {
+                    self.paced_until = Some(at);
+                    return None;
+                }
+                slab.cursor.1 += len;
+                slab.writes += 1;
+                let place = Place {
+                    memory: *memory,
+                    at: at + done,
+                    len,
+                };
+                return Some(Put {
+                    id: PutId(seq, slab.attempt),
+                    place,
+                    key,
+                });
+            }
+            self.to_seal.pop_front();
+            if slab.writes == 0 {
+                slab.state = SlabState::Announced;
+                self.outgoing.push_back(seq);
+            }
+        }
+        None
+    }
+
+    /// A write is done, or has failed: then the slab is written again.
+    ///
+    /// # Errors
+    /// It failed too often.
+    pub fn handle_put(&mut self, id: PutId, is_done: bool) -> Result<(), Breach> {
+        let seq = id.0;
+        let waits = self.to_seal.contains(&seq);
+        let Some(slab) = self.slab_mut(seq) else {
+            return Ok(());
+        };
+        // What a former attempt wrote, or could not, says nothing about this one.
+        if slab.attempt != id.1 {
+            return Ok(());
+        }
+        slab.writes = slab.writes.saturating_sub(1);
+        if !is_done {
+            self.again(seq)?;
+        } else if slab.writes == 0 && slab.state == SlabState::Sealed && !waits {
+            slab.state = SlabState::Announced;
+            self.outgoing.push_back(seq);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_grant(&mut self, grant: &SlabAnnounce) -> Result<(), Breach> {
+        if self.config.mode == Mode::Pull {
+            return Err(Breach::Push);
+        }
+        for record in &grant.records {
+            let Some(tx) = self.conns.get_mut(&record.conn) else {
+                continue;
+            };
+            if tx
+                .grants
+                .back()
+                .is_some_and(|(at, len, _)| at + len > record.offset)
+            {
+                return Err(Breach::Push);
+            }
+            tx.grants
+                .push_back((record.offset, u64::from(record.len), record.key));
+            tx.credit = tx.credit.max(record.end());
+            self.enqueue(record.conn);
+        }
+        Ok(())
+    }
+}
