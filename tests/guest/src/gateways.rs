@@ -4,7 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
@@ -17,6 +17,11 @@ use crate::pattern;
 
 /// Octets that go out and come back.
 const BYTES: usize = 8 << 20;
+/// The same at a rate, bits per second, which is what they take each way.
+const PACED_BYTES: usize = 1 << 20;
+const PACED_BPS: u32 = 4_000_000;
+/// 2.1 s but for what leaves at once, 10 ms of the rate or one read of it.
+const PACED_LEAST: Duration = Duration::from_millis(1_800);
 /// Without an octet for so long it has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -37,15 +42,21 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Octets go through, read by the one gateway and written by the other.
+    /// Octets go through, read by the one gateway and written by the other: as fast as they go, and at a rate, which devices do
+    /// not keep.
     pub(crate) fn run(&self) -> Result<()> {
         for mode in ["pull", "push"] {
-            self.exchange(mode).context(mode)?;
+            let free = self.exchange(mode, "", BYTES).context(mode)?;
+            let rate = format!("rate = '{PACED_BPS}bit'\n");
+            let paced = self.exchange(mode, &rate, PACED_BYTES).context(mode)?;
+            println!("{mode}: {BYTES} octets in {free:?}; {PACED_BYTES} in {paced:?} at {PACED_BPS} bit/s");
+            ensure!(paced >= PACED_LEAST, "{mode}: {paced:?} at {PACED_BPS} bit/s");
         }
         Ok(())
     }
 
-    fn exchange(&self, mode: &str) -> Result<()> {
+    /// There and back, and how long it took.
+    fn exchange(&self, mode: &str, more: &str, bytes: usize) -> Result<Duration> {
         let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let to = server.local_addr()?;
         let echo = std::thread::spawn(move || echo(&server));
@@ -68,18 +79,20 @@ impl Ends {
         let (near, said) = start(&format!(
             "name = 'entry'\nanonymous = true\n{}\
              [[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
-             [[route]]\nto = ['*']\nvia = ['{via}']\nchannels = ['verbs']\nmode = '{mode}'\nring = '4MiB'\n",
+             [[route]]\nto = ['*']\nvia = ['{via}']\nchannels = ['verbs']\nmode = '{mode}'\nring = '4MiB'\n{more}",
             channel(peer, from)
         ))?;
-        let sent = pattern::bytes(7, BYTES);
+        let sent = pattern::bytes(7, bytes);
+        let begin = Instant::now();
         let got = send_and_receive(near.door_addrs()[0], &sent);
+        let took = begin.elapsed();
         let said = said.lock().map(|lines| lines.clone());
         ensure!(got? == sent, "other octets came back: {said:?}");
         echo.join().ok().context("the server failed")??;
         let said = said.unwrap_or_default();
         let used = said.iter().any(|line| line.contains("data channel verbs"));
         ensure!(used, "over another channel: {said:?}");
-        Ok(())
+        Ok(took)
     }
 }
 

@@ -42,6 +42,9 @@ fn try_run(args: &args::GatewayFill) -> Result<(), Fault> {
             output::filled(octets, at - since, now.cpu.saturating_sub(before.cpu));
         }
         (before, since) = (now, at);
+        if !filler.is_running() {
+            return Err(Fault::new(Code::Other, "slabs are filled no more"));
+        }
     }
     Ok(())
 }

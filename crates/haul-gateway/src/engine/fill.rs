@@ -18,7 +18,9 @@ use haul_io::stream::Acceptor;
 use haul_slab::{AccessFlags, Region};
 use haul_xsp::bag::{End, Get, GetId, Put, Read};
 use haul_xsp::wire::{AuthMethod, ChanParams, Endpoint, Key, SessOpen};
-use haul_xsp::{AuthConfig, ChanId, ConnId, Directory, Event, SECOND_NS, Session, SessionId, Time};
+use haul_xsp::{
+    AuthConfig, ChanId, ConnId, Directory, Event, SECOND_NS, Session, SessionId, State, Time,
+};
 
 use super::edges::{Edges, Tools};
 use super::fabric::{Fabric, Guard, Knock, Lost, News};
@@ -42,7 +44,7 @@ const EXHAUSTED_NS: u64 = SECOND_NS / 10;
 /// Takes connections of TCP, fills slabs with what they bring, and drops it, until it is dropped itself.
 #[derive(Debug)]
 pub struct Filler {
-    _thread: Thread,
+    thread: Thread,
     local_addr: SocketAddr,
     octets: Arc<AtomicU64>,
 }
@@ -67,7 +69,7 @@ impl Filler {
             pair.run(acceptor, poller, &stop);
         });
         Ok(Self {
-            _thread: thread.map_err(text)?,
+            thread: thread.map_err(text)?,
             local_addr,
             octets,
         })
@@ -77,6 +79,12 @@ impl Filler {
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Whether it still does; if not, its log says why.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.thread.is_running()
     }
 
     /// What has been done so far.
@@ -205,7 +213,8 @@ impl Pair {
                 break Ok(());
             }
             let now = self.house.now();
-            if again_at.is_none_or(|at| at <= now) {
+            let is_open = self.near.session.state() == State::Open;
+            if is_open && again_at.is_none_or(|at| at <= now) {
                 again_at = None;
                 if let Err(error) = acceptor.set(&poller, true) {
                     break Err(Lost(error.to_string()));
