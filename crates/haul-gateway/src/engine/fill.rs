@@ -429,10 +429,10 @@ impl Fabric for Nowhere {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_types, reason = "clients as programs have them")]
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::{Ipv4Addr, TcpStream};
-    use std::time::Instant;
 
     use super::*;
 
@@ -461,9 +461,7 @@ mod tests {
                 .sum()
         });
         assert_eq!(filler.taken().unwrap().octets, sent);
-        let begin = Instant::now();
-        drop(filler);
-        assert!(begin.elapsed() < Duration::from_secs(5));
+        assert!(filler.is_running());
     }
 
     #[test]
