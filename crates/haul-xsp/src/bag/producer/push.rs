@@ -7,7 +7,7 @@ use crate::time::Time;
 use crate::wire::SlabAnnounce;
 
 impl Producer {
-    /// What writes (push) keep to from now on, as reads do by [`Consumer::set_limit`](super::Consumer::set_limit): bits per second,
+    /// What writes (push) keep to from now on, as reads do by [`Consumer::set_limit`](crate::bag::Consumer::set_limit): bits per second,
     /// and the octets that a policer lets pass beyond them, of which no more than half leaves at once. For channels that do not pace.
     pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {
         self.put_bytes_max = burst_bytes.map_or(u64::MAX, |burst| (burst / 2).max(1));
