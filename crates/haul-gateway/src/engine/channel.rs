@@ -6,7 +6,7 @@ use haul_xsp::bag::plan::Mode;
 use haul_xsp::wire::{ChanParams, NackStatus, Params};
 use haul_xsp::{ChanId, SECOND_NS, Session, Time};
 
-use super::fabric::{Fabric, Knock, Wanted, burst, limit};
+use super::fabric::{BURST_MIN, Fabric, Knock, Wanted, burst, limit};
 use super::half::{Half, Lost, kind, proto};
 use super::setup::Shape;
 use crate::config::ChannelKind;
@@ -21,9 +21,6 @@ pub(crate) const LANES_MAX: u16 = 16;
 const LOSSES_MAX: u32 = 3;
 /// But one that has lasted so long before is not, ns.
 const LASTING_NS: u64 = 60 * SECOND_NS;
-/// The least burst of a path that a peer is believed, octets: reads are of half of it.
-const BURST_MIN: u64 = 4 << 10;
-
 /// What the end that opened a segment tries, the best first.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
@@ -256,12 +253,11 @@ fn accept(
         .is_none_or(|fabric| fabric.kind() != kind)
     {
         let lanes = params.params.streams.unwrap_or(LANES_MAX).min(LANES_MAX);
-        let burst_bytes = params.params.burst_bytes.map(|burst| burst.max(BURST_MIN));
-        let limits = (params.params.rate_bps, burst_bytes);
+        let limits = (params.params.rate_bps, params.params.burst_bytes);
         replace(house, session, half, network, lanes, limits)?;
         // As the end with the route does: answers to reads leave devices at line rate.
         let (rate_bps, burst_bytes) = match kind {
-            ChannelKind::Verbs => (limits.0, burst(limits.0, limits.1)),
+            ChannelKind::Verbs => (limits.0, believed(limits)),
             _ => (None, None),
         };
         session
@@ -279,6 +275,11 @@ fn accept(
     session
         .accept_chan(params)
         .map_err(|error| error.to_string())
+}
+
+/// The burst of a path that may be a peer's word: reads and writes are of half of it.
+fn believed((rate_bps, burst_bytes): (Option<u64>, Option<u64>)) -> Option<u64> {
+    burst(rate_bps, burst_bytes).map(|burst| burst.max(BURST_MIN))
 }
 
 /// Channels of `network`'s kind take the place of what there is: so many, which all together keep to a rate and a burst.
@@ -301,7 +302,7 @@ fn replace(
     let (rate_bps, burst_bytes) = if paces {
         (None, None)
     } else {
-        (rate_bps, burst(rate_bps, burst_bytes))
+        (rate_bps, believed((rate_bps, burst_bytes)))
     };
     session
         .producer()

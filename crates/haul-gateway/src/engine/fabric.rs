@@ -87,10 +87,12 @@ pub(crate) fn limit(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<R
 
 /// What a rate lets pass at once where nobody has told its burst, ns of it.
 const BURST_NS: u64 = SECOND_NS / 50;
+/// The least burst that is made out for a rate, or that a peer is believed, octets.
+pub(crate) const BURST_MIN: u64 = 4 << 10;
 
 /// The burst that ends keep to whose device does not pace, so that there is one.
 pub(crate) fn burst(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<u64> {
-    burst_bytes.or_else(|| rate_bps.map(|rate_bps| octets_in(rate_bps, BURST_NS)))
+    burst_bytes.or_else(|| rate_bps.map(|rate_bps| octets_in(rate_bps, BURST_NS).max(BURST_MIN)))
 }
 
 /// A data channel, or the control connection, is over.

@@ -170,7 +170,9 @@ impl Pair {
             log,
         );
         let side = |session: Session| {
-            let mut half = Half::new(&shape.memory(true), shape.verifies).map_err(text)?;
+            let mut half = Half::new(&shape.memory(true), shape.verifies).map_err(|error| {
+                format!("no memory for slabs: {error}; a ring takes four times its size, give a smaller one")
+            })?;
             half.fabric = Some(Box::<Nowhere>::default());
             Ok::<_, String>(Side { session, half })
         };
