@@ -21,6 +21,10 @@ use stream::{Range, Slab, SlabState, Tx, join, trim};
 const JOIN_MAX: u64 = 1 << 20;
 /// Least octets that a connection gets into a slab at its turn.
 const QUANTUM_MIN: u64 = 4 << 10;
+/// A slab is no larger than this part of the ring: what it holds is free only when all of it is acknowledged. Smaller ones are not worth
+/// an announcement each.
+const SLAB_SHARE: u64 = 32;
+const SLAB_BYTES: u64 = 1 << 20;
 /// A slab is tried so often.
 const TRIES_MAX: u8 = 8;
 
@@ -371,7 +375,7 @@ impl Producer {
         {
             return false;
         }
-        let is_full = self.ready_bytes >= self.ring.region_bytes();
+        let is_full = self.ready_bytes >= self.slab_bytes();
         let is_late = self.flush_at().is_some_and(|at| at <= now);
         open == 0 || self.urgent || is_full || is_late
     }
@@ -399,6 +403,12 @@ impl Producer {
     /// Slabs under way: as many as the peer takes.
     fn slabs_max(&self) -> usize {
         usize::from(self.window_slabs.min(self.config.slabs_max))
+    }
+
+    /// Most octets of a slab.
+    fn slab_bytes(&self) -> u64 {
+        let share = (self.size.target() / SLAB_SHARE).max(SLAB_BYTES);
+        self.ring.region_bytes().min(share)
     }
 
     /// So long the first octet waits for more: less than is felt, and long enough for the slabs that may be under way to span
@@ -493,8 +503,7 @@ impl Producer {
     /// Deficit round-robin over connections.
     fn fill_slab(&mut self, now: Time, most: u64) {
         let most = self
-            .ring
-            .region_bytes()
+            .slab_bytes()
             .min(most)
             .min(self.window_bytes - self.unacked_bytes)
             .min(u64::from(u32::MAX));
