@@ -16,7 +16,7 @@ use common::{endpoint, open, tcp};
 use haul_xsp::bag::plan::{Mode, octets_in, ring_bytes};
 use haul_xsp::bag::{ConsumerConfig, GetId, ProducerConfig, PutId, Read};
 use haul_xsp::wire::{AuthMethod, Key};
-use haul_xsp::{AuthConfig, ConnId, Event, Session, SessionConfig, SessionId, Time};
+use haul_xsp::{AuthConfig, ConnId, Event, Session, SessionConfig, SessionId, SlabSeq, Time};
 
 const RATE_BPS: u64 = 800_000_000;
 const RTT_NS: u64 = 20_000_000;
@@ -27,6 +27,7 @@ enum What {
     Asked(GetId, u64),
     Got(GetId),
     Put(PutId),
+    Mark(SlabSeq),
     Fill,
 }
 
@@ -151,6 +152,7 @@ impl Path {
             }
             What::Got(id) => self.ends[1].consumer().handle_got(now, id, true).unwrap(),
             What::Put(id) => self.ends[0].producer().handle_put(id, true).unwrap(),
+            What::Mark(seq) => self.ends[1].consumer().handle_written(now, seq).unwrap(),
             What::Fill => {
                 // The application is stopped while nothing is taken from it, like a TCP that sees a closed window.
                 if self.waiting < 2 * PART {
@@ -179,9 +181,18 @@ impl Path {
             while let Some(seq) = producer.poll_sealed(now) {
                 producer.announce(seq, |_| Key { stag: 1, to: 0 });
             }
-            while let Some(put) = self.ends[0].producer().poll_put(now, self.put_bytes) {
+            loop {
+                let put = self.ends[0].producer().poll_put(now, self.put_bytes);
+                while let Some(seq) = self.ends[0].producer().poll_mark() {
+                    let at = self.carried(0).after(half);
+                    self.at(at, What::Mark(seq));
+                }
+                let Some(put) = put else {
+                    break;
+                };
                 self.longest = self.longest.max(put.place.len);
-                let at = self.carried(put.place.len);
+                // The transport's acknowledgement.
+                let at = self.carried(put.place.len).after(2 * half);
                 self.at(at, What::Put(put.id));
             }
             while let Some(get) = self.ends[1].consumer().poll_get(now) {

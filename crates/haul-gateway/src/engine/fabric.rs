@@ -30,7 +30,7 @@ use haul_verbs::{Mr, Peer, RateLimit};
 use haul_xsp::bag::plan::octets_in;
 use haul_xsp::bag::{Get, GetId, Put, PutId};
 use haul_xsp::wire::{ChanParams, Key};
-use haul_xsp::{ChanId, SECOND_NS, Time};
+use haul_xsp::{ChanId, SECOND_NS, SlabSeq, Time};
 
 use super::half::socket_addr;
 use crate::config::ChannelKind;
@@ -127,6 +127,8 @@ pub(crate) enum News {
     Got(GetId, bool),
     /// A write is placed, or has failed.
     Put(PutId, bool),
+    /// The peer's writes of a slab are in place.
+    Written(SlabSeq),
     /// Somebody has shown this cookie at a data channel.
     Shown(ChanId, Peer, [u8; 16]),
     /// A data channel may be used.
@@ -228,6 +230,9 @@ pub(crate) trait Fabric: Debug + Send {
 
     /// Has `region` written into the peer's memory. The region is the same for all that is written from it.
     fn put(&mut self, put: &Put, region: &Region) -> Result<(), Lost>;
+
+    /// Tells the peer when all that was given to [`Self::put`] so far is in place that this slab's writes are ([`News::Written`]).
+    fn mark(&mut self, seq: SlabSeq);
 
     /// Begins what waits, as far as there is room.
     fn post(&mut self) -> Result<(), Lost>;

@@ -19,7 +19,8 @@ use haul_slab::{AccessFlags, Region};
 use haul_xsp::bag::{End, Get, GetId, Put, Read};
 use haul_xsp::wire::{AuthMethod, ChanParams, Endpoint, Key, SessOpen};
 use haul_xsp::{
-    AuthConfig, ChanId, ConnId, Directory, Event, SECOND_NS, Session, SessionId, State, Time,
+    AuthConfig, ChanId, ConnId, Directory, Event, SECOND_NS, Session, SessionId, SlabSeq, State,
+    Time,
 };
 
 use super::edges::{Edges, Tools};
@@ -422,6 +423,8 @@ impl Fabric for Nowhere {
     fn put(&mut self, _put: &Put, _region: &Region) -> Result<(), Lost> {
         Err(Lost("nothing is written where it is read".to_owned()))
     }
+
+    fn mark(&mut self, _seq: SlabSeq) {}
 
     fn post(&mut self) -> Result<(), Lost> {
         Ok(())

@@ -62,6 +62,8 @@ pub(crate) struct Half {
     verifies: bool,
     /// What it may send, if that is not all that there is.
     pub(crate) meter: Option<Meter>,
+    /// The fabric is another one than slabs were written on.
+    is_fabric_new: bool,
     /// The producer is held because what is due needs a data channel.
     awaits_channel: bool,
     news: Vec<News>,
@@ -100,6 +102,7 @@ impl Half {
             grants: BTreeMap::new(),
             verifies,
             meter: None,
+            is_fabric_new: false,
             awaits_channel: false,
             news: Vec::new(),
             input,
@@ -206,6 +209,10 @@ impl Half {
         foreign: Option<&Region>,
         now: Time,
     ) -> Result<bool, Lost> {
+        if std::mem::take(&mut self.is_fabric_new) {
+            session.consumer().forget_writes();
+            session.producer().write_again();
+        }
         let mut progress = self.handle_news(session, now);
         while let Some(seq) = session.producer().poll_retired() {
             self.slabs.remove(&seq);
@@ -346,7 +353,15 @@ impl Half {
             progress = true;
         }
         let put_bytes = fabric.put_bytes_max();
-        while let Some(put) = session.producer().poll_put(now, put_bytes) {
+        loop {
+            let put = session.producer().poll_put(now, put_bytes);
+            while let Some(seq) = session.producer().poll_mark() {
+                fabric.mark(seq);
+                progress = true;
+            }
+            let Some(put) = put else {
+                break;
+            };
             if let Some(region) = memory(&put.place) {
                 fabric.put(&put, region)?;
                 self.octets_out += put.place.len;
@@ -370,6 +385,7 @@ impl Half {
             let result = match news {
                 News::Got(id, is_placed) => session.consumer().handle_got(now, id, is_placed),
                 News::Put(id, is_done) => session.producer().handle_put(id, is_done),
+                News::Written(seq) => session.consumer().handle_written(now, seq),
                 News::Shown(chan, peer, cookie) => {
                     if session.check_cookie(&cookie) == Some(chan)
                         && let Some(fabric) = &mut self.fabric
@@ -433,7 +449,8 @@ impl Half {
 
     /// Queue pairs that have come, failed or gone since the last call.
     pub(crate) fn take_news(&mut self) -> Vec<News> {
-        let is_other = |news: &News| !matches!(news, News::Got(..) | News::Put(..));
+        let is_other =
+            |news: &News| !matches!(news, News::Got(..) | News::Put(..) | News::Written(..));
         let (others, rest) = std::mem::take(&mut self.news)
             .into_iter()
             .partition(is_other);
@@ -460,6 +477,7 @@ impl Half {
             })?);
         }
         self.fabric = Some(weave(network, &self.arena, wanted)?);
+        self.is_fabric_new = true;
         Ok(())
     }
 
@@ -468,6 +486,8 @@ impl Half {
         if let Some(fabric) = self.fabric.take() {
             fabric.end(&mut self.news);
         }
+        // Whatever it was about will be written again.
+        self.news.retain(|news| !matches!(news, News::Written(..)));
         self.fabric_share = None;
     }
 

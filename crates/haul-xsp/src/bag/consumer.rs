@@ -1,6 +1,7 @@
 //! The consumer's side: where each stream goes, what is read when, what is acknowledged, what is handed out in order.
 
 mod inline;
+mod pushed;
 mod rx;
 mod tell;
 
@@ -126,6 +127,8 @@ struct Slab {
     left: usize,
     /// Its octets come with its announcement.
     is_inline: bool,
+    /// It was announced, and the peer's writes may be under way (push).
+    awaits_writes: bool,
     state: SlabState,
     /// Keys are of before a resumption: not to be used.
     stale: bool,
@@ -173,6 +176,8 @@ pub struct Consumer {
     gets: HashMap<GetId, (SlabSeq, usize, u32, u32)>,
     next_get: u64,
     inline: VecDeque<Inline>,
+    /// Slabs that are written and not announced (push): at most `config.window_slabs`.
+    written: BTreeSet<SlabSeq>,
     to_verify: VecDeque<Verify>,
     readable: VecDeque<ConnId>,
     /// Told to be readable.
@@ -217,6 +222,7 @@ impl Consumer {
             gets: HashMap::new(),
             next_get: 0,
             inline: VecDeque::new(),
+            written: BTreeSet::new(),
             to_verify: VecDeque::new(),
             readable: VecDeque::new(),
             unread: BTreeSet::new(),
@@ -424,7 +430,7 @@ impl Consumer {
         }
         let next = self.first.0 + self.slabs.len() as u64;
         if slab.seq.0 < next {
-            return self.on_again(slab, is_pushed);
+            return self.on_again(now, slab, is_pushed);
         }
         if slab.seq.0 > next {
             return Err(Breach::Order);
@@ -469,18 +475,23 @@ impl Consumer {
             records: items,
             left,
             is_inline: !slab.inline.is_empty(),
+            awaits_writes: false,
             state: SlabState::Open,
             stale: false,
             announcement: 0,
             tries: 0,
         });
         self.take_inline(slab);
-        self.start(now, slab.seq, is_pushed);
+        if is_pushed {
+            self.await_writes(now, slab.seq);
+        } else {
+            self.start(slab.seq);
+        }
         Ok(())
     }
 
     /// What is to be read is queued; what is not is done.
-    fn start(&mut self, now: Time, seq: SlabSeq, is_pushed: bool) {
+    fn start(&mut self, seq: SlabSeq) {
         let Some(slab) = self.slab(seq) else {
             return;
         };
@@ -489,21 +500,28 @@ impl Consumer {
             let Some(item) = self.item(seq, index).filter(|item| !item.done) else {
                 continue;
             };
-            if item.record.len > 0 && !is_pushed && !is_inline {
+            if item.record.len > 0 && !is_inline {
                 self.to_get.push_back((seq, index));
-                continue;
+            } else {
+                self.come(seq, index);
             }
-            item.posted = item.record.len;
-            item.placed = item.record.len;
-            let len = u64::from(item.record.len);
-            if is_pushed {
-                self.estimate_arrival(now, len);
-            }
+        }
+    }
+
+    /// All octets of a record are here that was not read.
+    fn come(&mut self, seq: SlabSeq, index: usize) {
+        let Some(item) = self.item(seq, index).filter(|item| !item.done) else {
+            return;
+        };
+        item.failed = false;
+        (item.posted, item.placed) = (item.record.len, item.record.len);
+        let waits = |verify: &Verify| verify.slab == seq && verify.index == index;
+        if !self.to_verify.iter().any(waits) {
             self.placed(seq, index);
         }
     }
 
-    fn on_again(&mut self, slab: &SlabAnnounce, is_pushed: bool) -> Result<(), Breach> {
+    fn on_again(&mut self, now: Time, slab: &SlabAnnounce, is_pushed: bool) -> Result<(), Breach> {
         let Some(known) = slab
             .seq
             .0
@@ -534,27 +552,20 @@ impl Consumer {
         }
         known.stale = false;
         known.announcement += 1;
-        let comes_along = is_pushed || known.is_inline;
+        let is_inline = known.is_inline;
         for (item, record) in known.records.iter_mut().zip(&slab.records) {
             item.record.key = record.key;
         }
         let count = known.records.len();
+        if is_pushed {
+            self.await_writes(now, slab.seq);
+            return Ok(());
+        }
         self.take_inline(slab);
         for index in 0..count {
-            let Some(item) = self.item(slab.seq, index).filter(|item| !item.done) else {
-                continue;
-            };
-            if comes_along {
-                item.failed = false;
-                (item.posted, item.placed) = (item.record.len, item.record.len);
-                if !self
-                    .to_verify
-                    .iter()
-                    .any(|v| v.slab == slab.seq && v.index == index)
-                {
-                    self.placed(slab.seq, index);
-                }
-            } else {
+            if is_inline {
+                self.come(slab.seq, index);
+            } else if self.item(slab.seq, index).is_some_and(|item| !item.done) {
                 self.retry(slab.seq, index);
             }
         }

@@ -109,6 +109,8 @@ pub struct Producer {
     to_seal: VecDeque<SlabSeq>,
     outgoing: VecDeque<SlabSeq>,
     revokes: VecDeque<SlabSeq>,
+    /// Written and not marked on the data channels (push).
+    marks: VecDeque<SlabSeq>,
     /// The first slab that the peer has not been told of.
     untold: SlabSeq,
     retired: VecDeque<SlabSeq>,
@@ -152,6 +154,7 @@ impl Producer {
             to_seal: VecDeque::new(),
             outgoing: VecDeque::new(),
             revokes: VecDeque::new(),
+            marks: VecDeque::new(),
             untold: SlabSeq(0),
             retired: VecDeque::new(),
             attempts: 0,
@@ -516,7 +519,6 @@ impl Producer {
             state: SlabState::Sealed,
             tries: 0,
             cursor: (0, 0),
-            writes: 0,
             attempt: self.attempts,
         };
         let mut turns = self.round.len();

@@ -4,7 +4,7 @@
 mod reception;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use haul_xsp::bag::plan::Mode;
 use haul_xsp::bag::{Get, Memory, Place, Put, Read};
@@ -39,6 +39,11 @@ struct Bench {
     next_stag: u32,
     /// Counts ways: what was read on an old one is not placed.
     way: u32,
+    /// When the last of what was written so far is there; writes that failed: no mark behind them arrives.
+    written_at: Time,
+    failed_puts: BTreeSet<(u32, SlabSeq, u64)>,
+    /// The attempt that writes of a slab were of.
+    attempts: BTreeMap<SlabSeq, u64>,
 }
 
 enum Happening {
@@ -62,6 +67,14 @@ enum Happening {
         half: usize,
         ways: [u32; 2],
         put: Put,
+    },
+    Mark {
+        half: usize,
+        way: u32,
+        epoch: u32,
+        seq: SlabSeq,
+        /// Nothing had to be written where there is none.
+        attempt: Option<u64>,
     },
     Reconnect {
         segment: usize,
@@ -338,9 +351,43 @@ impl World {
                     let at = (target.at + put.key.to) as usize;
                     self.benches[half ^ 1].arena[at..at + octets.len()].copy_from_slice(&octets);
                 }
+                if fits.is_none() {
+                    let failed = (self.epochs[half / 2], put.id.0, put.id.1);
+                    self.benches[half].failed_puts.insert(failed);
+                }
                 let session = self.session(half).unwrap();
                 if let Err(breach) = session.producer().handle_put(put.id, fits.is_some()) {
                     session.fail_slab(breach);
+                }
+            }
+            Happening::Mark {
+                half,
+                way,
+                epoch,
+                seq,
+                attempt,
+            } => {
+                let (bench, now) = (&self.benches[half], self.now);
+                let has_failed =
+                    attempt.is_some_and(|of| bench.failed_puts.contains(&(epoch, seq, of)));
+                if way != bench.way || epoch != self.epochs[half / 2] || has_failed {
+                    return;
+                }
+                let peer = self.session(half ^ 1);
+                let Some(peer) = peer.filter(|peer| peer.state() != State::Greeting) else {
+                    // There is no data channel yet.
+                    let mark = Happening::Mark {
+                        half,
+                        way,
+                        epoch,
+                        seq,
+                        attempt,
+                    };
+                    self.at(MS, mark);
+                    return;
+                };
+                if let Err(breach) = peer.consumer().handle_written(now, seq) {
+                    peer.fail_slab(breach);
                 }
             }
             Happening::Reconnect { segment } => self.reconnect(segment),
@@ -815,9 +862,28 @@ impl World {
             }
             self.session(half).unwrap().consumer().granted(&grant, key);
         }
-        while let Some(put) = self.session(half).unwrap().producer().poll_put(now, 1_000) {
-            let ways = [half, half ^ 1].map(|half| self.benches[half].way);
+        let ways = [half, half ^ 1].map(|half| self.benches[half].way);
+        loop {
+            let put = self.session(half).unwrap().producer().poll_put(now, 1_000);
+            while let Some(seq) = self.session(half).unwrap().producer().poll_mark() {
+                let after = self.benches[half].written_at.since(now) + self.random.below(latency);
+                let attempt = self.benches[half].attempts.remove(&seq);
+                let mark = Happening::Mark {
+                    half,
+                    way: ways[0],
+                    epoch: self.epochs[half / 2],
+                    seq,
+                    attempt,
+                };
+                self.at(after, mark);
+            }
+            let Some(put) = put else {
+                break;
+            };
             let after = self.random.below(latency);
+            let bench = &mut self.benches[half];
+            bench.written_at = bench.written_at.max(now.after(after));
+            bench.attempts.insert(put.id.0, put.id.1);
             self.at(after, Happening::Write { half, ways, put });
         }
         while let Some(get) = self.session(half).unwrap().consumer().poll_get(now) {

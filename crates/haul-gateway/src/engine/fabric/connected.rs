@@ -5,11 +5,11 @@ use std::os::fd::BorrowedFd;
 use haul_slab::{AccessFlags, Region};
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel};
 use haul_verbs::{
-    Context, DeviceCaps, Error, Qp, QpCapacity, QpInit, RateLimit, Sources, Transport,
+    Context, DeviceCaps, Error, Qp, QpCapacity, QpInit, RateLimit, Sources, WorkCompletion,
 };
 use haul_xsp::bag::{Get, Put};
 use haul_xsp::wire::{ChanParams, Key};
-use haul_xsp::{ChanId, Time};
+use haul_xsp::{ChanId, SlabSeq, Time};
 
 use super::work::{Lane, Opens, Work};
 use super::{
@@ -30,8 +30,6 @@ pub(super) struct Connected {
     events: EventChannel,
     /// Reads that the device has outstanding, and answers, at a time.
     reads: (u16, u16),
-    /// Writes are to be in place when they are complete.
-    remote_placement: bool,
     rate_limit: Option<RateLimit>,
     paces: bool,
 }
@@ -44,10 +42,6 @@ impl Connected {
         wanted: Wanted,
     ) -> Result<Self, Error> {
         let attributes = context.attributes()?;
-        let can_choose = attributes.caps.contains(DeviceCaps::REMOTE_PLACEMENT);
-        if wanted.pushes && !can_choose && attributes.transport == Transport::Iwarp {
-            return Err(Error::Unsupported("push by an iWARP device"));
-        }
         let can_pace = attributes.caps.contains(DeviceCaps::RATE_LIMIT);
         let opens = match kind {
             ChannelKind::Verbs => Opens::Wholes,
@@ -59,14 +53,12 @@ impl Connected {
             lanes: Vec::new(),
             connecting: Vec::new(),
             has_broken: false,
-            work: Work::new(context, arena, wanted.lanes, opens)?,
+            work: Work::new(context, arena, &wanted, opens)?,
             events: context.create_event_channel()?,
             reads: (
                 reads(attributes.max_init_rd_atomic),
                 reads(attributes.max_rd_atomic),
             ),
-            // Push: what is announced as pushed, on another connection, must be there.
-            remote_placement: wanted.pushes,
             // Of a device that cannot, whoever reads keeps the rate, by small reads: `Shape::session`, `channel::accept`.
             rate_limit: wanted.lane_limit().filter(|_| can_pace),
             paces: can_pace || wanted.limit.is_none(),
@@ -83,17 +75,27 @@ impl Connected {
         }
     }
 
-    fn qp(&self) -> Result<Qp, Error> {
-        self.work.pd.create_qp(&QpInit {
+    fn qp(&mut self) -> Result<Qp, Error> {
+        let qp = self.work.pd.create_qp(&QpInit {
             capacity: QpCapacity {
                 max_send_wr: u32::from(READS_MAX) * 2,
-                max_recv_wr: 1,
+                max_recv_wr: self.work.marks_max().max(1),
                 ..QpCapacity::default()
             },
-            remote_placement: self.remote_placement,
             rate_limit: self.rate_limit,
             ..QpInit::new(&self.work.cq)
-        })
+        })?;
+        self.work.expect_marks(&qp)?;
+        Ok(qp)
+    }
+
+    /// A mark has arrived.
+    fn on_other(&mut self, done: &WorkCompletion, news: &mut Vec<News>) -> Result<(), Lost> {
+        let of = |lane: &&Lane| lane.qp.qp_num() == done.qp_num;
+        match self.lanes.iter().find(of) {
+            Some(lane) => self.work.on_mark(done, &lane.qp, news),
+            None => Ok(()),
+        }
     }
 
     fn on_event(&mut self, event: CmEvent, news: &mut Vec<News>) {
@@ -184,7 +186,12 @@ impl Fabric for Connected {
     }
 
     fn poll(&mut self, now: Time, news: &mut Vec<News>) -> Result<(), Lost> {
-        self.work.poll(&mut self.lanes, news, |_| {})?;
+        let mut others = Vec::new();
+        self.work
+            .poll(&mut self.lanes, news, |done| others.push(*done))?;
+        for done in others {
+            self.on_other(&done, news)?;
+        }
         while let Some(event) = self.events.poll()? {
             self.on_event(event, news);
         }
@@ -237,9 +244,12 @@ impl Fabric for Connected {
         Ok(self.work.put(put, region)?)
     }
 
+    fn mark(&mut self, seq: SlabSeq) {
+        self.work.mark(seq);
+    }
+
     fn post(&mut self) -> Result<(), Lost> {
-        self.work.post(&mut self.lanes);
-        Ok(())
+        self.work.post(&mut self.lanes)
     }
 
     fn end(self: Box<Self>, news: &mut Vec<News>) {

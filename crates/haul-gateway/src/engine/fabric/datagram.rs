@@ -1,5 +1,5 @@
 //! Reliable datagrams of an RDMA device: no connections, but a queue pair at each end of a channel that knows the other. Reads are
-//! RDMA Reads, writes RDMA Writes. The first Send brings the cookie.
+//! RDMA Reads, writes RDMA Writes. The first Send brings the cookie, further ones are marks behind writes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -11,9 +11,9 @@ use haul_verbs::{
 };
 use haul_xsp::bag::{Get, Put};
 use haul_xsp::wire::{ChanParams, Key};
-use haul_xsp::{ChanId, Time};
+use haul_xsp::{ChanId, SlabSeq, Time};
 
-use super::work::{Lane, Opens, Work};
+use super::work::{Lane, MARK_BYTES, Opens, Work};
 use super::{CONNECT_NS, Fabric, Guard, Knock, Lost, News, READS_MAX, Wanted, meeting_point};
 use crate::config::ChannelKind;
 
@@ -21,14 +21,20 @@ use crate::config::ChannelKind;
 const WINDOW_PACKETS: u32 = 65_536;
 /// Ports that are tried from the one on that the operator has named.
 const PORTS: u16 = 64;
-/// Octets of a cookie.
-const COOKIE_BYTES: u32 = 16;
+/// Octets of a Send: a cookie, or a mark.
+const SEND_BYTES: u32 = 16;
+const _: () = assert!(SEND_BYTES == MARK_BYTES, "they share receives");
 /// Cookies that may wait to be looked at, for each queue pair.
 const RECEIVES: u32 = 8;
 /// Numbers of work requests that are neither read nor write have this bit: the Send of a cookie, or with a place in the memory of
 /// cookies a receive.
 const KNOCK: u64 = 1 << 63;
 const RECEIVE: u64 = KNOCK | 1 << 62;
+
+/// Places that a queue pair has for Sends.
+const fn places_of(work: &Work) -> u32 {
+    RECEIVES + work.marks_max()
+}
 
 /// Queue pairs that know one peer each, and what they share.
 #[derive(Debug)]
@@ -39,8 +45,8 @@ pub(super) struct Datagram {
     has_broken: bool,
     /// Channels whose cookie is on its way, until when it must have been taken.
     knocking: Vec<(ChanId, Time)>,
-    /// Places for cookies, and how many of them have a use.
-    cookies: Mr,
+    /// Places for cookies and marks, and how many of them have a use.
+    sends: Mr,
     used: u32,
     work: Work,
     listen: Option<SocketAddr>,
@@ -56,15 +62,15 @@ impl Datagram {
         arena: &Region,
         wanted: Wanted,
     ) -> Result<Self, Lost> {
-        let work = Work::new(context, arena, wanted.lanes, Opens::Parts)?;
-        let places = u32::from(wanted.lanes) * RECEIVES;
-        let region = Region::map((places * COOKIE_BYTES) as usize)?;
+        let work = Work::new(context, arena, &wanted, Opens::Parts)?;
+        let places = u32::from(wanted.lanes) * places_of(&work);
+        let region = Region::map((places * SEND_BYTES) as usize)?;
         Ok(Self {
             kind,
             lanes: Vec::new(),
             has_broken: false,
             knocking: Vec::new(),
-            cookies: work.pd.reg_mr(&region, AccessFlags::LOCAL_WRITE)?,
+            sends: work.pd.reg_mr(&region, AccessFlags::LOCAL_WRITE)?,
             used: 0,
             work,
             listen,
@@ -77,7 +83,7 @@ impl Datagram {
             qp_type: QpType::Rd,
             capacity: QpCapacity {
                 max_send_wr: u32::from(READS_MAX) * 2,
-                max_recv_wr: RECEIVES,
+                max_recv_wr: places_of(&self.work),
                 ..QpCapacity::default()
             },
             rate_limit: self.wanted.lane_limit(),
@@ -91,10 +97,10 @@ impl Datagram {
         })
     }
 
-    /// Places for cookies.
+    /// Places for Sends.
     fn places(&mut self, count: u32) -> Result<std::ops::Range<u32>, Lost> {
         let places = self.used..self.used + count;
-        if places.end > u32::from(self.wanted.lanes) * RECEIVES {
+        if places.end > u32::from(self.wanted.lanes) * places_of(&self.work) {
             return Err(Lost("more channels than were asked for".to_owned()));
         }
         self.used = places.end;
@@ -102,8 +108,7 @@ impl Datagram {
     }
 
     fn place(&self, place: u32) -> Sge {
-        self.cookies
-            .sge(u64::from(place * COOKIE_BYTES), COOKIE_BYTES)
+        self.sends.sge(u64::from(place * SEND_BYTES), SEND_BYTES)
     }
 
     fn receive(&self, qp: &Qp, place: u32) -> Result<(), Lost> {
@@ -130,7 +135,7 @@ impl Datagram {
         result
     }
 
-    /// A cookie has been shown at a queue pair of this end's, or taken by the peer.
+    /// A Send has come to a queue pair of this end's, or its cookie was taken by the peer.
     fn on_other(&mut self, done: &WorkCompletion, news: &mut Vec<News>) -> Result<(), Lost> {
         let is_done = done.status == WcStatus::Success;
         let of = |lane: &&mut Lane| lane.qp.qp_num() == done.qp_num;
@@ -139,18 +144,21 @@ impl Datagram {
         };
         let chan = lane.chan;
         if done.wr_id & RECEIVE == RECEIVE {
-            if !is_done || lane.is_up {
+            if !is_done {
                 return Ok(());
             }
             let place = u32::try_from(done.wr_id & !RECEIVE).unwrap_or(u32::MAX);
-            let mut cookie = [0; COOKIE_BYTES as usize];
-            let at = place.saturating_mul(COOKIE_BYTES) as usize;
-            let read = self.cookies.region().read(at, &mut cookie).is_ok();
-            if let (true, Some(peer), COOKIE_BYTES) = (read, done.src, done.byte_len) {
-                news.push(News::Shown(chan, peer, cookie));
+            let mut octets = [0; SEND_BYTES as usize];
+            let at = place.saturating_mul(SEND_BYTES) as usize;
+            let read = self.sends.region().read(at, &mut octets).is_ok();
+            let (qp, peer, is_up) = (lane.qp.clone(), lane.peer, lane.is_up);
+            match done.src.filter(|_| read && done.byte_len == SEND_BYTES) {
+                Some(source) if !is_up => news.push(News::Shown(chan, source, octets)),
+                Some(source) if Some(source) == peer => self.work.marked(octets, news)?,
+                // Strangers come too late.
+                _ => {}
             }
             // Whoever that was, others are heard as well.
-            let qp = lane.qp.clone();
             return self.receive(&qp, place);
         }
         if is_done {
@@ -190,7 +198,7 @@ impl Fabric for Datagram {
     fn prepare(&mut self, params: &mut ChanParams) -> Result<Option<u16>, Lost> {
         let qp = self.qp()?;
         let address = self.bind(&qp)?;
-        for place in self.places(RECEIVES)? {
+        for place in self.places(places_of(&self.work))? {
             self.receive(&qp, place)?;
         }
         params.params.qpn = Some(qp.qp_num());
@@ -208,9 +216,14 @@ impl Fabric for Datagram {
         };
         let qp = self.qp()?;
         qp.bind(SocketAddr::new(own, 0))?;
-        let place = self.places(1)?.start;
-        let at = (place * COOKIE_BYTES) as usize;
-        let written = self.cookies.region().write(at, &cookie);
+        // The first is for the cookie.
+        let places = self.places(1 + self.work.marks_max())?;
+        let place = places.start;
+        for place in places.skip(1) {
+            self.receive(&qp, place)?;
+        }
+        let at = (place * SEND_BYTES) as usize;
+        let written = self.sends.region().write(at, &cookie);
         written.map_err(|error| Lost(error.to_string()))?;
         let peer = Peer::new(address, qp_num);
         let knock = SendWr::new(KNOCK, SendOp::Send, self.place(place)).to(peer);
@@ -297,9 +310,12 @@ impl Fabric for Datagram {
         Ok(self.work.put(put, region)?)
     }
 
+    fn mark(&mut self, seq: SlabSeq) {
+        self.work.mark(seq);
+    }
+
     fn post(&mut self) -> Result<(), Lost> {
-        self.work.post(&mut self.lanes);
-        Ok(())
+        self.work.post(&mut self.lanes)
     }
 
     fn end(self: Box<Self>, news: &mut Vec<News>) {

@@ -14,6 +14,7 @@ const GET: u8 = 2;
 const DATA: u8 = 3;
 const PUT: u8 = 4;
 const PLACED: u8 = 5;
+const WRITTEN: u8 = 6;
 
 /// A header, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(crate) enum Frame {
     Put { id: u32, key: Key, len: u32 },
     /// The octets of a PUT are in place.
     Placed { id: u32 },
+    /// The PUTs of a slab are those up to this number.
+    Written { id: u32, slab: u64 },
 }
 
 /// Why a header is none.
@@ -80,6 +83,7 @@ impl Frame {
         match kind {
             READY if (len, id, key) == (0, 0, Key::default()) => Ok(Self::Ready),
             PLACED if (len, key) == (0, Key::default()) => Ok(Self::Placed { id }),
+            WRITTEN if (len, key.stag) == (0, 0) => Ok(Self::Written { id, slab: key.to }),
             GET => Ok(Self::Get {
                 id,
                 key,
@@ -95,7 +99,7 @@ impl Frame {
                 piece: piece(key.to)?,
                 len: within(PIECE_BYTES)?,
             }),
-            READY | PLACED | DATA => Err(FrameError::Reserved),
+            READY | PLACED | DATA | WRITTEN => Err(FrameError::Reserved),
             other => Err(FrameError::Type(other)),
         }
     }
@@ -111,6 +115,7 @@ impl Frame {
             }
             Self::Put { id, key, len } => (PUT, len, id, key),
             Self::Placed { id } => (PLACED, 0, id, none),
+            Self::Written { id, slab } => (WRITTEN, 0, id, Key { stag: 0, to: slab }),
         };
         let mut header = [0; HEADER_LEN];
         header[0] = kind;
@@ -173,6 +178,10 @@ mod tests {
                 len: 1,
             },
             Frame::Placed { id: 3 },
+            Frame::Written {
+                id: 4,
+                slab: u64::MAX - 1,
+            },
         ];
         for frame in frames {
             assert_eq!(Frame::parse(&frame.emit()), Ok(frame));
@@ -231,12 +240,18 @@ mod tests {
     #[test]
     fn unknown_types_and_fields_that_are_not_there_are_refused() {
         let mut header = Frame::Ready.emit();
-        for kind in [0, 6, 255] {
+        for kind in [0, 7, 255] {
             header[0] = kind;
             assert_eq!(Frame::parse(&header), Err(FrameError::Type(kind)));
         }
-        for frame in [Frame::Ready, Frame::Placed { id: 1 }] {
-            for at in [1, 3, 7, 15, 23] {
+        let mark = Frame::Written { id: 1, slab: 0 };
+        let offsets: [&[usize]; 2] = [&[1, 3, 7, 15, 23], &[1, 3, 7, 15]];
+        for (frame, offsets) in [
+            (Frame::Ready, offsets[0]),
+            (Frame::Placed { id: 1 }, offsets[0]),
+            (mark, offsets[1]),
+        ] {
+            for &at in offsets {
                 let mut header = frame.emit();
                 header[at] = 1;
                 assert_eq!(Frame::parse(&header), Err(FrameError::Reserved), "{at}");

@@ -1,9 +1,10 @@
 //! What the two ends of data channels over byte streams have asked of each other, and which memory that is about. No socket is
 //! known here.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use haul_slab::{AccessFlags, Entry, Region, Registration, Registry, Stag};
+use haul_xsp::SlabSeq;
 use haul_xsp::bag::{Get, Put, PutId};
 use haul_xsp::wire::Key;
 
@@ -97,6 +98,66 @@ enum Of {
     Put { id: u32 },
 }
 
+/// What is to be written.
+#[derive(Debug)]
+enum ToPut {
+    Put(PutId, Key, Span),
+    /// All of a slab's come before this.
+    Mark(SlabSeq),
+}
+
+/// PUTs of the peer's, numbered from 1 on in the order in which they were begun, on any connection.
+#[derive(Debug, Default)]
+struct Puts {
+    /// All up to this number are in place.
+    whole: u32,
+    /// Beyond that, by how far: those that have begun, and those that are in place. At most `PUTS_MAX`.
+    begun: BTreeSet<u32>,
+    placed: BTreeSet<u32>,
+    /// Slabs whose PUTs are those up to a number that is not reached: at most `PUTS_MAX`.
+    marks: Vec<(u32, SlabSeq)>,
+}
+
+impl Puts {
+    fn begin(&mut self, id: u32) -> Result<(), Breach> {
+        let ahead = id.wrapping_sub(self.whole);
+        if ahead == 0 || ahead as usize > PUTS_MAX {
+            return Err(Breach::TooMany);
+        }
+        let is_new = self.begun.insert(id);
+        is_new.then_some(()).ok_or(Breach::Unasked)
+    }
+
+    fn place(&mut self, id: u32, news: &mut Vec<News>) {
+        self.placed.insert(id);
+        while self.placed.remove(&self.whole.wrapping_add(1)) {
+            self.whole = self.whole.wrapping_add(1);
+            self.begun.remove(&self.whole);
+        }
+        self.tell(news);
+    }
+
+    fn mark(&mut self, id: u32, seq: SlabSeq, news: &mut Vec<News>) -> Result<(), Breach> {
+        if self.marks.len() >= PUTS_MAX {
+            return Err(Breach::TooMany);
+        }
+        self.marks.push((id, seq));
+        self.tell(news);
+        Ok(())
+    }
+
+    fn tell(&mut self, news: &mut Vec<News>) {
+        let whole = self.whole;
+        // What is at most `PUTS_MAX` ahead has not been reached.
+        let is_reached = |(id, _): &mut (u32, SlabSeq)| {
+            let ahead = id.wrapping_sub(whole) as usize;
+            ahead == 0 || ahead > PUTS_MAX
+        };
+        let reached = self.marks.extract_if(.., is_reached);
+        news.extend(reached.map(|(_, seq)| News::Written(seq)));
+    }
+}
+
 /// A GET of this end's.
 #[derive(Debug)]
 struct Want {
@@ -122,14 +183,16 @@ struct Owed {
 pub(crate) struct Ledger {
     registry: Registry,
     arena: Region,
-    next: u32,
+    next_get: u32,
+    next_put: u32,
     /// At most `GETS_MAX`.
     wants: HashMap<u32, Want>,
     /// At most `PUTS_MAX`.
     puts: HashMap<u32, PutId>,
     /// Not begun.
     to_get: VecDeque<Get>,
-    to_put: VecDeque<(PutId, Key, Span)>,
+    to_put: VecDeque<ToPut>,
+    theirs: Puts,
     /// PUTs of the peer's that are in place: at most `PUTS_MAX`.
     to_confirm: VecDeque<u32>,
     /// At most `GETS_MAX`.
@@ -142,11 +205,13 @@ impl Ledger {
         Self {
             registry: Registry::new(seed),
             arena: arena.clone(),
-            next: 0,
+            next_get: 0,
+            next_put: 0,
             wants: HashMap::new(),
             puts: HashMap::new(),
             to_get: VecDeque::new(),
             to_put: VecDeque::new(),
+            theirs: Puts::default(),
             to_confirm: VecDeque::new(),
             owed: VecDeque::new(),
         }
@@ -181,7 +246,12 @@ impl Ledger {
 
     pub(crate) fn put(&mut self, put: &Put, region: &Region) {
         let span = Span::own(region, put.place.at, put.place.len);
-        self.to_put.push_back((put.id, put.key, span));
+        self.to_put.push_back(ToPut::Put(put.id, put.key, span));
+    }
+
+    /// All that was to be written so far was a slab's, or comes before it.
+    pub(crate) fn mark(&mut self, seq: SlabSeq) {
+        self.to_put.push_back(ToPut::Mark(seq));
     }
 
     /// Reads and writes under way.
@@ -196,11 +266,17 @@ impl Ledger {
         if let Some(id) = self.to_confirm.pop_front() {
             return Some(Frame::Placed { id });
         }
+        if let Some(ToPut::Mark(seq)) = self.to_put.front() {
+            let (id, slab) = (self.next_put, seq.0);
+            self.to_put.pop_front();
+            return Some(Frame::Written { id, slab });
+        }
         if self.wants.len() >= GETS_MAX {
             return None;
         }
         let get = self.to_get.pop_front()?;
-        let (id, key, len) = (self.number(), get.key, get.len);
+        self.next_get = self.next_get.wrapping_add(1);
+        let (id, key, len) = (self.next_get, get.key, get.len);
         let want = Want {
             get,
             pieces: 0,
@@ -230,15 +306,17 @@ impl Ledger {
         if self.puts.len() >= PUTS_MAX {
             return None;
         }
-        let (put, key, span) = self.to_put.pop_front()?;
-        let (id, len) = (self.number(), u32::try_from(span.left).unwrap_or(u32::MAX));
+        if let Some(ToPut::Mark(_)) = self.to_put.front() {
+            // For `poll_short`.
+            return None;
+        }
+        let Some(ToPut::Put(put, key, span)) = self.to_put.pop_front() else {
+            return None;
+        };
+        self.next_put = self.next_put.wrapping_add(1);
+        let (id, len) = (self.next_put, u32::try_from(span.left).unwrap_or(u32::MAX));
         self.puts.insert(id, put);
         Some((Frame::Put { id, key, len }, span))
-    }
-
-    fn number(&mut self) -> u32 {
-        self.next = self.next.wrapping_add(1);
-        self.next
     }
 
     // What arrives.
@@ -273,12 +351,17 @@ impl Ledger {
                 }
                 let span = Span::opened(key, AccessFlags::REMOTE_WRITE, len);
                 self.part(&span, |_| ())?;
+                self.theirs.begin(id)?;
                 let of = Of::Put { id };
                 Ok(Some(Incoming { span, of }))
             }
             Frame::Placed { id } => {
                 let put = self.puts.remove(&id).ok_or(Breach::Unasked)?;
                 news.push(News::Put(put, true));
+                Ok(None)
+            }
+            Frame::Written { id, slab } => {
+                self.theirs.mark(id, SlabSeq(slab), news)?;
                 Ok(None)
             }
         }
@@ -303,7 +386,10 @@ impl Ledger {
     /// All octets of a payload are in place.
     pub(crate) fn handle_placed(&mut self, incoming: &Incoming, news: &mut Vec<News>) {
         match incoming.of {
-            Of::Put { id } => self.to_confirm.push_back(id),
+            Of::Put { id } => {
+                self.to_confirm.push_back(id);
+                self.theirs.place(id, news);
+            }
             Of::Data { id, len } => {
                 let Some(want) = self.wants.get_mut(&id) else {
                     return;
@@ -345,7 +431,10 @@ impl Ledger {
     pub(crate) fn end(self, news: &mut Vec<News>) {
         let gets = self.wants.into_values().map(|want| want.get);
         news.extend(gets.chain(self.to_get).map(|get| News::Got(get.id, false)));
-        let waiting = self.to_put.into_iter().map(|(id, ..)| id);
+        let waiting = self.to_put.into_iter().filter_map(|next| match next {
+            ToPut::Put(id, ..) => Some(id),
+            ToPut::Mark(_) => None,
+        });
         let puts = self.puts.into_values().chain(waiting);
         news.extend(puts.map(|id| News::Put(id, false)));
     }

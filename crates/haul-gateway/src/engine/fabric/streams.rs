@@ -7,7 +7,7 @@ use haul_io::poller::{Events, Interest, Poller};
 use haul_slab::{AccessFlags, Region};
 use haul_xsp::bag::{Get, Put};
 use haul_xsp::wire::{ChanParams, Key};
-use haul_xsp::{ChanId, Time};
+use haul_xsp::{ChanId, SlabSeq, Time};
 
 use super::flow::{Inlet, Outlet, Sent};
 use super::frame::{Frame, PIECE_BYTES};
@@ -383,6 +383,10 @@ impl<P: Pipe> Fabric for Streams<P> {
 
     fn put_bytes_max(&self) -> u32 {
         PIECE_BYTES
+    }
+
+    fn mark(&mut self, seq: SlabSeq) {
+        self.ledger.mark(seq);
     }
 
     fn post(&mut self) -> Result<(), Lost> {

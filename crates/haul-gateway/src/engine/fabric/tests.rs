@@ -211,10 +211,59 @@ fn what_is_put_is_in_place_when_it_is_confirmed() {
             },
         };
         near.ledger.put(&put, &source);
+        if number == 1 {
+            near.ledger.mark(SlabSeq(6));
+        }
     }
+    near.ledger.mark(SlabSeq(7));
     run(&mut near, &mut far, 50_021);
     assert_eq!(near.news.len(), 4);
     assert!(content(&arena) == octets);
+    let [News::Written(SlabSeq(6)), News::Written(SlabSeq(7))] = far.news[..] else {
+        panic!("{:?}", far.news);
+    };
+}
+
+#[test]
+fn a_mark_waits_for_the_writes_before_it_whatever_stream_they_come_by() {
+    let region = Region::map(4096).unwrap();
+    let mut ledger = Ledger::new(&region, [1, 2]);
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let (_open, key) = whole(&ledger, &region, access);
+    let mut news = Vec::new();
+    let put = |id| Frame::Put { id, key, len: 8 };
+    let begun: Vec<_> = [2, 1, 3]
+        .map(|id| ledger.handle(put(id), &mut news).unwrap().unwrap())
+        .into();
+    for (id, slab) in [(2, 5), (3, 6)] {
+        ledger
+            .handle(Frame::Written { id, slab }, &mut news)
+            .unwrap();
+    }
+    ledger.handle_placed(&begun[0], &mut news);
+    assert!(news.is_empty(), "{news:?}");
+    ledger.handle_placed(&begun[1], &mut news);
+    assert!(matches!(news[..], [News::Written(SlabSeq(5))]), "{news:?}");
+    // Behind what has been there for long it is told at once.
+    let late = Frame::Written { id: 1, slab: 9 };
+    ledger.handle(late, &mut news).unwrap();
+    ledger.handle_placed(&begun[2], &mut news);
+    assert!(
+        matches!(
+            news[1..],
+            [News::Written(SlabSeq(9)), News::Written(SlabSeq(6))]
+        ),
+        "{news:?}"
+    );
+    // A number again, and one that is too far ahead.
+    for id in [3, 3 + 257] {
+        assert!(ledger.handle(put(id), &mut news).is_err(), "{id}");
+    }
+    let marks = (0..300).map(|slab| {
+        let mark = Frame::Written { id: 4, slab };
+        ledger.handle(mark, &mut news)
+    });
+    assert_eq!(marks.filter(Result::is_ok).count(), 256);
 }
 
 #[test]
@@ -351,6 +400,7 @@ fn a_peer_that_asks_for_more_than_it_may_ends_the_channel() {
     let puts = |count| {
         hears(|_, key| {
             many(count, &|id| {
+                let id = id + 1;
                 [&Frame::Put { id, key, len: 1 }.emit()[..], &[0]].concat()
             })
         })

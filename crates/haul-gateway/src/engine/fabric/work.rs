@@ -1,21 +1,28 @@
-//! RDMA Reads and Writes on queue pairs of one protection domain.
+//! RDMA Reads and Writes on queue pairs of one protection domain, and the marks behind writes: Sends, which are not delivered before
+//! what was written earlier on the same queue pair is in place.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 
 use haul_slab::{AccessFlags, Region};
 use haul_verbs::{
-    CompletionChannel, Context, Cq, Error, Mr, MrAddressing, MrInit, Notify, Pd, Peer, Qp, Remote,
-    SendOp, SendWr, Sge, Sources, Transport, WcStatus, WorkCompletion,
+    CompletionChannel, Context, Cq, Error, Mr, MrAddressing, MrInit, Notify, Pd, Peer, Qp, RecvWr,
+    Remote, SendOp, SendWr, Sge, Sources, Transport, WcStatus, WorkCompletion,
 };
-use haul_xsp::ChanId;
 use haul_xsp::bag::{Get, Put, PutId};
 use haul_xsp::wire::Key;
+use haul_xsp::{ChanId, SlabSeq};
 
-use super::{Guard, News, READS_MAX};
+use super::{Guard, Lost, News, READS_MAX, Wanted};
 
 /// Completions that are taken at a time.
 const BATCH: usize = 64;
+/// Octets of a mark: the slab, and on how many queue pairs it is told.
+pub(super) const MARK_BYTES: u32 = 16;
+/// Marks that a peer may have under way on a queue pair: of as many slabs as it may have (64), and as many that are written again.
+const MARKS: u32 = 128;
+/// Numbers of receives for marks have this bit and the place.
+const MARK: u64 = 1 << 61;
 
 /// A data channel: a queue pair.
 #[derive(Debug)]
@@ -48,6 +55,7 @@ impl Lane {
 enum Job {
     Get(Get),
     Put { id: PutId, key: Key, local: Sge },
+    Mark(SlabSeq),
 }
 
 impl Job {
@@ -55,31 +63,33 @@ impl Job {
         match self {
             Self::Get(get) => get.len as u64,
             Self::Put { local, .. } => local.len as u64,
+            Self::Mark(_) => 0,
         }
     }
 
-    const fn over(self, is_done: bool) -> News {
+    const fn over(self, is_done: bool) -> Option<News> {
         match self {
-            Self::Get(get) => News::Got(get.id, is_done),
-            Self::Put { id, .. } => News::Put(id, is_done),
+            Self::Get(get) => Some(News::Got(get.id, is_done)),
+            Self::Put { id, .. } => Some(News::Put(id, is_done)),
+            Self::Mark(_) => None,
         }
     }
 
-    fn request(&self, wr_id: u64, arena: &Mr) -> SendWr<'static> {
+    /// Of a read or a write.
+    fn request(&self, wr_id: u64, arena: &Mr) -> Option<SendWr<'static>> {
         let remote = |key: Key| Remote {
             addr: key.to,
             rkey: key.stag,
         };
-        match self {
-            Self::Get(get) => SendWr::new(
-                wr_id,
-                SendOp::RdmaRead(remote(get.key)),
-                arena.sge(get.at, get.len),
-            ),
-            Self::Put { key, local, .. } => {
-                SendWr::new(wr_id, SendOp::RdmaWrite(remote(*key)), *local)
+        let (op, local) = match self {
+            Self::Get(get) => {
+                let local = arena.sge(get.at, get.len);
+                (SendOp::RdmaRead(remote(get.key)), local)
             }
-        }
+            Self::Put { key, local, .. } => (SendOp::RdmaWrite(remote(*key)), *local),
+            Self::Mark(_) => return None,
+        };
+        Some(SendWr::new(wr_id, op, local))
     }
 }
 
@@ -90,6 +100,104 @@ pub(super) enum Opens {
     Parts,
     /// The regions that they are in, for as long as the fabric is there: where registering asks the kernel, and pins memory.
     Wholes,
+}
+
+/// Marks behind writes.
+#[derive(Debug)]
+struct Marks {
+    /// Places: those that are sent, then those that arrive.
+    memory: Mr,
+    /// Counts marks of this end's: their places are used in turn, and the peer has the last but `MARKS` before it lets more be.
+    sent: u32,
+    /// Places for arriving ones that are with a queue pair.
+    receives: u32,
+    receives_max: u32,
+    /// The first of what waits, where it lies, and the queue pairs that have yet to be given it.
+    begun: Option<(Sge, VecDeque<u32>)>,
+    /// On how many queue pairs a slab's mark has arrived: at most `receives_max`.
+    arrived: BTreeMap<SlabSeq, u64>,
+}
+
+impl Marks {
+    fn new(pd: &Pd, lanes: u16) -> Result<Self, Error> {
+        let receives_max = u32::from(lanes) * MARKS;
+        let bytes = (MARKS + receives_max) * MARK_BYTES;
+        let region = Region::map(bytes as usize).map_err(|source| Error::Os {
+            what: "memory for marks",
+            source,
+        })?;
+        Ok(Self {
+            memory: pd.reg_mr(&region, AccessFlags::LOCAL_WRITE)?,
+            sent: 0,
+            receives: 0,
+            receives_max,
+            begun: None,
+            arrived: BTreeMap::new(),
+        })
+    }
+
+    fn place(&self, place: u32) -> Sge {
+        let at = u64::from(place) * u64::from(MARK_BYTES);
+        self.memory.sge(at, MARK_BYTES)
+    }
+
+    fn at(place: u32) -> usize {
+        place as usize * MARK_BYTES as usize
+    }
+
+    /// A queue pair may be sent marks.
+    fn expect(&mut self, qp: &Qp) -> Result<(), Error> {
+        if self.receives + MARKS > self.receives_max {
+            return Err(Error::Invalid("more channels than were asked for"));
+        }
+        let places = self.receives..self.receives + MARKS;
+        self.receives = places.end;
+        places
+            .into_iter()
+            .try_for_each(|place| self.receive(qp, MARKS + place))
+    }
+
+    fn receive(&self, qp: &Qp, place: u32) -> Result<(), Error> {
+        let request = RecvWr::new(MARK | u64::from(place), self.place(place));
+        let posted = qp.post_recv(&[request]);
+        posted.map_err(|refused| refused.error)
+    }
+
+    /// Writes a slab's mark for all these queue pairs.
+    fn begin(&mut self, seq: SlabSeq, qp_nums: VecDeque<u32>) -> Result<(), Lost> {
+        let place = self.sent % MARKS;
+        self.sent = self.sent.wrapping_add(1);
+        let octets = [seq.0, qp_nums.len() as u64].map(u64::to_be_bytes);
+        let written = self
+            .memory
+            .region()
+            .write(Self::at(place), octets.as_flattened());
+        written.map_err(|error| Lost(error.to_string()))?;
+        self.begun = Some((self.place(place), qp_nums));
+        Ok(())
+    }
+
+    /// A mark has arrived: the slab, once it has on each queue pair.
+    fn on_arrived(&mut self, octets: [u8; MARK_BYTES as usize]) -> Result<Option<SlabSeq>, Lost> {
+        let [seq, lanes] = octets.as_chunks::<8>().0 else {
+            return Ok(None);
+        };
+        let (seq, lanes) = (
+            SlabSeq(u64::from_be_bytes(*seq)),
+            u64::from_be_bytes(*lanes),
+        );
+        let count = self.arrived.remove(&seq).unwrap_or(0) + 1;
+        if count >= lanes {
+            return Ok(Some(seq));
+        }
+        if self.arrived.len() >= self.receives_max as usize {
+            return Err(Lost(
+                "the peer marks more slabs than there may be".to_owned(),
+            ));
+        }
+        self.arrived.insert(seq, count);
+        Ok(None)
+    }
 }
 
 /// What queue pairs of one kind share.
@@ -106,21 +214,26 @@ pub(super) struct Work {
     jobs: HashMap<u64, (Job, u32)>,
     /// Until there is room on a queue pair.
     waiting: VecDeque<Job>,
+    /// Where octets are written (push).
+    marks: Option<Marks>,
     next: u64,
     batch: Box<[WorkCompletion; BATCH]>,
 }
 
 impl Work {
-    /// Room for the reads and writes of `lanes` queue pairs. What is read goes to `arena`.
+    /// Room for the reads and writes of as many queue pairs as are `wanted`. What is read goes to `arena`.
     pub(super) fn new(
         context: &Context,
         arena: &Region,
-        lanes: u16,
+        wanted: &Wanted,
         opens: Opens,
     ) -> Result<Self, Error> {
         let pd = context.alloc_pd()?;
         let completions = context.create_completion_channel()?;
-        let entries = u32::from(lanes.max(1)) * u32::from(READS_MAX) * 4;
+        let lanes = wanted.lanes.max(1);
+        let marks = wanted.pushes.then(|| Marks::new(&pd, lanes)).transpose()?;
+        let marked = if marks.is_some() { 2 * MARKS } else { 0 };
+        let entries = u32::from(lanes) * (u32::from(READS_MAX) * 4 + marked);
         let cq = context.create_cq(entries, Some(&completions), 0)?;
         cq.arm(Notify::Any)?;
         let mut sink = AccessFlags::LOCAL_WRITE;
@@ -137,6 +250,7 @@ impl Work {
             pd,
             jobs: HashMap::new(),
             waiting: VecDeque::new(),
+            marks,
             next: 0,
             batch: Box::new([WorkCompletion::default(); BATCH]),
         })
@@ -217,27 +331,135 @@ impl Work {
         Ok(())
     }
 
-    /// Posts what waits, as far as there is room, on the queue pair that has least to do.
-    pub(super) fn post(&mut self, lanes: &mut [Lane]) {
+    /// Receives that a queue pair needs for marks.
+    pub(super) const fn marks_max(&self) -> u32 {
+        match self.marks {
+            Some(_) => MARKS,
+            None => 0,
+        }
+    }
+
+    /// A queue pair is about to be used, and may be sent marks.
+    pub(super) fn expect_marks(&mut self, qp: &Qp) -> Result<(), Error> {
+        match &mut self.marks {
+            Some(marks) => marks.expect(qp),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the peer, on every queue pair, when what was given to [`Self::put`] so far is in place.
+    pub(super) fn mark(&mut self, seq: SlabSeq) {
+        self.waiting.push_back(Job::Mark(seq));
+    }
+
+    /// A completion that is neither of a read nor of a write, but perhaps of a receive of [`Self::expect_marks`].
+    pub(super) fn on_mark(
+        &mut self,
+        done: &WorkCompletion,
+        qp: &Qp,
+        news: &mut Vec<News>,
+    ) -> Result<(), Lost> {
+        let is_mark = done.wr_id & MARK == MARK && done.status == WcStatus::Success;
+        let Some(marks) = self.marks.as_mut().filter(|_| is_mark) else {
+            return Ok(());
+        };
+        let place = u32::try_from(done.wr_id & !MARK).unwrap_or(u32::MAX);
+        if done.byte_len == MARK_BYTES {
+            let mut octets = [0; MARK_BYTES as usize];
+            let read = marks.memory.region().read(Marks::at(place), &mut octets);
+            read.map_err(|error| Lost(error.to_string()))?;
+            news.extend(marks.on_arrived(octets)?.map(News::Written));
+        }
+        // It may be over, which its completions tell.
+        let _ = marks.receive(qp, place);
+        Ok(())
+    }
+
+    /// A mark has arrived in memory of the caller's.
+    pub(super) fn marked(
+        &mut self,
+        octets: [u8; MARK_BYTES as usize],
+        news: &mut Vec<News>,
+    ) -> Result<(), Lost> {
+        if let Some(marks) = &mut self.marks {
+            news.extend(marks.on_arrived(octets)?.map(News::Written));
+        }
+        Ok(())
+    }
+
+    /// Posts what waits, as far as there is room: reads and writes on the queue pair that has least to do, marks on each.
+    pub(super) fn post(&mut self, lanes: &mut [Lane]) -> Result<(), Lost> {
         while let Some(job) = self.waiting.front().copied() {
-            let lane = lanes.iter_mut().filter(|lane| lane.is_up);
-            let Some(lane) = lane.min_by_key(|lane| lane.outstanding) else {
-                return;
+            let is_posted = match job {
+                Job::Mark(seq) => self.post_mark(seq, lanes)?,
+                Job::Get(_) | Job::Put { .. } => self.post_one(job, lanes),
             };
-            let wr_id = self.next;
-            // No room, or in error: then its completions say so.
-            let request = SendWr {
-                peer: lane.peer,
-                ..job.request(wr_id, &self.arena)
-            };
-            if lane.qp.post_send(&[request]).is_err() {
-                return;
+            if !is_posted {
+                break;
             }
-            lane.outstanding += job.len();
-            self.jobs.insert(wr_id, (job, lane.qp.qp_num()));
-            self.next += 1;
             self.waiting.pop_front();
         }
+        Ok(())
+    }
+
+    fn post_one(&mut self, job: Job, lanes: &mut [Lane]) -> bool {
+        let lane = lanes.iter_mut().filter(|lane| lane.is_up);
+        let lane = lane.min_by_key(|lane| lane.outstanding);
+        let request = job.request(self.next, &self.arena);
+        let (Some(lane), Some(request)) = (lane, request) else {
+            return false;
+        };
+        lane.outstanding += job.len();
+        let is_posted = self.post_on(lane, job, request);
+        if !is_posted {
+            lane.outstanding -= job.len();
+        }
+        is_posted
+    }
+
+    /// `false`: there is no room, or it is in error; then its completions say so.
+    fn post_on(&mut self, lane: &Lane, job: Job, request: SendWr<'_>) -> bool {
+        let peer = lane.peer;
+        let is_posted = lane.qp.post_send(&[SendWr { peer, ..request }]).is_ok();
+        if is_posted {
+            self.jobs.insert(self.next, (job, lane.qp.qp_num()));
+            self.next += 1;
+        }
+        is_posted
+    }
+
+    fn post_mark(&mut self, seq: SlabSeq, lanes: &[Lane]) -> Result<bool, Lost> {
+        let Some(marks) = &mut self.marks else {
+            return Ok(true);
+        };
+        let up = || lanes.iter().filter(|lane| lane.is_up);
+        if marks.begun.is_none() {
+            let qp_nums: VecDeque<u32> = up().map(|lane| lane.qp.qp_num()).collect();
+            if qp_nums.is_empty() {
+                return Ok(false);
+            }
+            marks.begin(seq, qp_nums)?;
+        }
+        while let Some((local, left)) = self.marks.as_ref().and_then(|marks| marks.begun.as_ref()) {
+            let (local, next) = (*local, left.front().copied());
+            let Some(next) = next else {
+                break;
+            };
+            // One that is gone takes the others with it.
+            if let Some(lane) = up().find(|lane| lane.qp.qp_num() == next) {
+                let request = SendWr::new(self.next, SendOp::Send, local);
+                if !self.post_on(lane, Job::Mark(seq), request) {
+                    return Ok(false);
+                }
+            }
+            if let Some((_, left)) = self.marks.as_mut().and_then(|marks| marks.begun.as_mut()) {
+                left.pop_front();
+            }
+        }
+        if let Some(marks) = &mut self.marks {
+            marks.begun = None;
+        }
+        Ok(true)
     }
 
     /// What is over since the last call. Completions of what is neither read nor write are for `other`.
@@ -264,7 +486,7 @@ impl Work {
                         lane.failure.get_or_insert(done.status);
                     }
                 }
-                news.push(job.over(is_done));
+                news.extend(job.over(is_done));
             }
             if count < BATCH {
                 return Ok(());
@@ -275,7 +497,7 @@ impl Work {
     /// Its queue pairs are gone: everything under way has failed.
     pub(super) fn end(self, news: &mut Vec<News>) {
         let begun = self.jobs.into_values().map(|(job, _)| job);
-        news.extend(begun.chain(self.waiting).map(|job| job.over(false)));
+        news.extend(begun.chain(self.waiting).filter_map(|job| job.over(false)));
     }
 }
 

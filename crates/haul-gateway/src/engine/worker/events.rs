@@ -184,7 +184,11 @@ impl Worker {
                 );
             }
             News::Down(why) => self.on_channel_down(side, &why),
-            News::Failed(..) | News::Shown(..) | News::Got(..) | News::Put(..) => {}
+            News::Failed(..)
+            | News::Shown(..)
+            | News::Got(..)
+            | News::Put(..)
+            | News::Written(..) => {}
         }
     }
 

@@ -94,6 +94,7 @@ impl Consumer {
     /// The control connection is gone: keys are not valid until slabs are announced again.
     pub(crate) fn suspend(&mut self) {
         self.thaw();
+        self.forget_writes();
         for slab in &mut self.slabs {
             slab.stale |= slab.state == SlabState::Open;
         }
@@ -149,6 +150,7 @@ impl Consumer {
         self.records = 0;
         self.to_get.clear();
         self.gets.clear();
+        self.written.clear();
         self.to_verify.clear();
         self.nacks.clear();
         self.ack_due = false;

@@ -1,7 +1,8 @@
 //! Push: writes into the peer's memory, as far as it has opened it, at the pace that channels do not keep themselves.
 
-use super::stream::{Granted, SlabState};
+use super::stream::{Granted, Slab, SlabState};
 use super::{Mode, Place, Producer, Put, PutId};
+use crate::SlabSeq;
 use crate::bag::Breach;
 use crate::time::Time;
 use crate::wire::SlabAnnounce;
@@ -14,8 +15,7 @@ impl Producer {
         self.pacer.set(now, rate_bps, self.put_bytes_max);
     }
 
-    /// A write of push mode that may be posted. Answer with [`Self::handle_put`] once a message on the same channel would
-    /// arrive behind it.
+    /// A write of push mode that may be posted. Answer with [`Self::handle_put`] when it is over.
     pub fn poll_put(&mut self, now: Time, chunk: u32) -> Option<Put> {
         if self.config.mode == Mode::Pull {
             return None;
@@ -62,7 +62,6 @@ impl Producer {
                     return None;
                 }
                 slab.cursor.1 += len;
-                slab.writes += 1;
                 let place = Place {
                     memory: *memory,
                     at: at + done,
@@ -75,12 +74,38 @@ impl Producer {
                 });
             }
             self.to_seal.pop_front();
-            if slab.writes == 0 {
-                slab.state = SlabState::Announced;
-                self.outgoing.push_back(seq);
+            slab.state = SlabState::Announced;
+            self.outgoing.push_back(seq);
+            if slab.bytes > 0 {
+                self.marks.push_back(seq);
             }
         }
         None
+    }
+
+    /// A slab all of whose writes [`Self::poll_put`] has given: the peer is to be told on the data channels, behind them
+    /// ([`Consumer::handle_written`](crate::bag::Consumer::handle_written)). Before the next call of `poll_put`, or it waits for
+    /// the next slab's writes.
+    pub fn poll_mark(&mut self) -> Option<SlabSeq> {
+        self.marks.pop_front()
+    }
+
+    /// The data channels are others than before: what the peer has not acknowledged is written again.
+    pub fn write_again(&mut self) {
+        if self.config.mode == Mode::Pull {
+            return;
+        }
+        self.attempts += 1;
+        let attempt = self.attempts;
+        self.marks.clear();
+        self.to_seal.clear();
+        for (seq, slab) in (self.first.0..).map(SlabSeq).zip(&mut self.slabs) {
+            if matches!(slab.state, SlabState::Sealed | SlabState::Announced) {
+                slab.tries = slab.tries.max((slab.state == SlabState::Announced).into());
+                slab.begin(attempt);
+                self.to_seal.push_back(seq);
+            }
+        }
     }
 
     /// A write is done, or has failed: then the slab is written again.
@@ -88,23 +113,12 @@ impl Producer {
     /// # Errors
     /// It failed too often.
     pub fn handle_put(&mut self, id: PutId, is_done: bool) -> Result<(), Breach> {
-        let seq = id.0;
-        let waits = self.to_seal.contains(&seq);
-        let Some(slab) = self.slab_mut(seq) else {
-            return Ok(());
-        };
         // What a former attempt wrote, or could not, says nothing about this one.
-        if slab.attempt != id.1 {
+        let is_of_now = |slab: &&Slab| slab.attempt == id.1;
+        if is_done || self.slab(id.0).filter(is_of_now).is_none() {
             return Ok(());
         }
-        slab.writes = slab.writes.saturating_sub(1);
-        if !is_done {
-            self.again(seq)?;
-        } else if slab.writes == 0 && slab.state == SlabState::Sealed && !waits {
-            slab.state = SlabState::Announced;
-            self.outgoing.push_back(seq);
-        }
-        Ok(())
+        self.again(id.0)
     }
 
     pub(crate) fn on_grant(&mut self, grant: &SlabAnnounce) -> Result<(), Breach> {

@@ -11,6 +11,7 @@ impl Producer {
     pub(crate) fn suspend(&mut self) {
         self.attempts += 1;
         let attempt = self.attempts;
+        self.marks.clear();
         let is_push = self.config.mode == Mode::Push;
         let open = self.slabs.iter_mut().filter(|_| is_push);
         for slab in open.filter(|slab| slab.state == SlabState::Sealed) {
@@ -40,6 +41,7 @@ impl Producer {
         self.outgoing.clear();
         self.to_seal.clear();
         self.revokes.clear();
+        self.marks.clear();
         for tx in self.conns.values_mut() {
             tx.grants.clear();
         }
@@ -74,6 +76,7 @@ impl Producer {
         self.to_seal.clear();
         self.outgoing.clear();
         self.revokes.clear();
+        self.marks.clear();
         self.round.clear();
         self.ready_bytes = 0;
         let mut used_up = Vec::new();

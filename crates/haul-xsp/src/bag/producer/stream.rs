@@ -57,9 +57,8 @@ pub(super) struct Slab {
     pub(super) inline: Vec<u8>,
     pub(super) state: SlabState,
     pub(super) tries: u8,
-    /// Push: records before this one, and octets of it, have been handed out; writes outstanding.
+    /// Push: records before this one, and octets of it, have been handed out.
     pub(super) cursor: (usize, u64),
-    pub(super) writes: u32,
     /// Which attempt the writes belong to.
     pub(super) attempt: u64,
 }
@@ -154,7 +153,7 @@ impl Slab {
     pub(super) fn begin(&mut self, attempt: u64) {
         self.state = SlabState::Sealed;
         self.inline.clear();
-        (self.cursor, self.writes, self.attempt) = ((0, 0), 0, attempt);
+        (self.cursor, self.attempt) = ((0, 0), attempt);
     }
 
     pub(super) fn push(&mut self, conn: ConnId, range: Range) {

@@ -1,0 +1,100 @@
+//! What is pushed: a slab is in place when the peer has announced it, and has said on the data channels, behind its writes, that they
+//! are done. The two come by different ways, in any order.
+
+use super::{Breach, Consumer, Mode, SlabState};
+use crate::SlabSeq;
+use crate::time::Time;
+
+impl Consumer {
+    /// A slab was announced, perhaps again.
+    pub(super) fn await_writes(&mut self, now: Time, seq: SlabSeq) {
+        self.count_writes(seq, true);
+        let octets = |slab: &super::Slab| slab.records.iter().any(|item| item.record.len > 0);
+        if self.written.remove(&seq) || !self.slab(seq).is_some_and(octets) {
+            self.writes_over(now, seq);
+        }
+    }
+
+    /// All writes of a slab are in place: the peer has said so on the data channels, behind them. Once for each time that it is
+    /// written.
+    ///
+    /// # Errors
+    /// Nothing is pushed, or no such slab may be written yet.
+    pub fn handle_written(&mut self, now: Time, seq: SlabSeq) -> Result<(), Breach> {
+        if self.config.mode == Mode::Pull {
+            return Err(Breach::Push);
+        }
+        let Some(ahead) = seq.0.checked_sub(self.first.0) else {
+            // It was done with before.
+            return Ok(());
+        };
+        match self.slab(seq) {
+            Some(slab) if slab.awaits_writes => self.writes_over(now, seq),
+            Some(slab) if slab.state != SlabState::Open => {}
+            // It will be announced, or announced again.
+            _ if ahead < u64::from(self.config.window_slabs) => {
+                self.written.insert(seq);
+            }
+            _ => return Err(Breach::Window),
+        }
+        Ok(())
+    }
+
+    /// The data channels are others than before: nothing is under way on them.
+    pub fn forget_writes(&mut self) {
+        self.written.clear();
+        for index in 0..self.slabs.len() as u64 {
+            let seq = SlabSeq(self.first.0 + index);
+            self.count_writes(seq, false);
+            if self
+                .slab(seq)
+                .is_some_and(|slab| slab.state == SlabState::Revoking)
+            {
+                self.settle_revoked(seq);
+            }
+        }
+    }
+
+    fn writes_over(&mut self, now: Time, seq: SlabSeq) {
+        self.count_writes(seq, false);
+        let Some(slab) = self.slab(seq) else {
+            return;
+        };
+        if slab.state == SlabState::Revoking {
+            self.settle_revoked(seq);
+            return;
+        }
+        let lens = slab.records.iter().map(|item| item.record.len);
+        let lens: Vec<u32> = lens.collect();
+        for (index, len) in lens.into_iter().enumerate() {
+            self.estimate_arrival(now, len.into());
+            self.come(seq, index);
+        }
+    }
+
+    /// Writes of the peer's may be under way into a slab's memory, or are not: as reads of this end's.
+    fn count_writes(&mut self, seq: SlabSeq, are_under_way: bool) {
+        let Some(slab) = self.slab_mut(seq) else {
+            return;
+        };
+        if std::mem::replace(&mut slab.awaits_writes, are_under_way) == are_under_way {
+            return;
+        }
+        let items = slab.records.iter_mut().filter(|item| item.record.len > 0);
+        let conns: Vec<_> = items
+            .map(|item| {
+                item.outstanding = are_under_way.into();
+                item.record.conn
+            })
+            .collect();
+        for conn in conns {
+            if let Some(rx) = self.conns.get_mut(&conn) {
+                rx.gets = if are_under_way {
+                    rx.gets + 1
+                } else {
+                    rx.gets.saturating_sub(1)
+                };
+            }
+        }
+    }
+}
