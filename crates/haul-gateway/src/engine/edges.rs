@@ -1,4 +1,7 @@
 //! Programs' connections at an end of a session: from their sockets into the ring, from the arena into their sockets.
+//!
+//! A socket is reset when it is dropped, or this process ends in whatever way, until both directions have ended in order: a program
+//! never takes for an end what is none.
 
 use std::collections::HashMap;
 use std::io;
@@ -50,6 +53,7 @@ enum Phase {
 /// A program's connection.
 #[derive(Debug)]
 struct Edge {
+    /// Reset when it is dropped, unless both directions have ended.
     stream: Option<Stream>,
     phase: Phase,
     from: String,
@@ -115,6 +119,7 @@ impl Edges {
     pub(crate) fn stopped(&mut self, conn: ConnId) {
         if let Some(edge) = self.edges.get_mut(&conn) {
             edge.is_read = true;
+            edge.note_end();
         }
     }
 
@@ -180,6 +185,7 @@ impl Edges {
                 .refuse_conn(conn, code(NackStatus::CannotConnect));
             return;
         };
+        stream.reset_on_drop();
         edge.stream = Some(stream);
         if tools.session.accept_conn(conn).is_err() {
             return self.closed(tools.poller, conn);
@@ -208,6 +214,7 @@ impl Edges {
                         continue;
                     }
                 };
+                stream.reset_on_drop();
                 if tools
                     .poller
                     .add(&stream, token(conn), Interest::WRITE)
@@ -237,7 +244,10 @@ impl Edges {
                     edge.greeting = answer.accepted().to_vec();
                     edge.stream = Some(stream);
                 }
-                Party::Own(caller) => edge.stream = caller.accepted().and_then(Stream::adopt).ok(),
+                Party::Own(caller) => {
+                    edge.stream = caller.accepted().and_then(Stream::adopt).ok();
+                    edge.stream.iter().for_each(Stream::reset_on_drop);
+                }
             }
         }
         if edge.stream.is_none() {
@@ -263,13 +273,6 @@ impl Edges {
     pub(crate) fn closed(&mut self, poller: &Poller, conn: ConnId) {
         if let Some(mut edge) = self.edges.remove(&conn) {
             edge.unwatch(poller);
-            if let Some(stream) = edge
-                .stream
-                .as_ref()
-                .filter(|_| !(edge.is_read && edge.is_written))
-            {
-                stream.reset_on_drop();
-            }
             if let Phase::Asked(party) = edge.phase {
                 party.refuse(code(NackStatus::Closing), None);
             }
@@ -280,9 +283,8 @@ impl Edges {
     pub(crate) fn reset_all(&mut self, poller: &Poller, status: u16, why: Option<&str>) {
         for (_, mut edge) in self.edges.drain() {
             edge.unwatch(poller);
-            if let Some(stream) = &edge.stream {
-                stream.reset_on_drop();
-            }
+            // Also where both directions have ended: what the program sent last may not have arrived.
+            edge.stream.iter().for_each(Stream::reset_on_drop);
             if let Phase::Asked(party) = edge.phase {
                 self.counts.refused += 1;
                 party.refuse(status, why);
@@ -464,6 +466,7 @@ impl Edge {
             match received {
                 Ok(0) => {
                     self.is_read = true;
+                    self.note_end();
                     tools.session.finish_conn(conn);
                     return Ok(());
                 }
@@ -501,10 +504,10 @@ impl Edge {
                     Some(Read::End(End::Fin)) => {
                         stream.shutdown_send();
                         self.is_written = true;
+                        self.note_end();
                         return Ok(());
                     }
                     Some(Read::End(End::Reset(_))) => {
-                        stream.reset_on_drop();
                         return Err(io::ErrorKind::ConnectionReset.into());
                     }
                     None => return Ok(()),
@@ -539,6 +542,14 @@ impl Edge {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Where both directions have ended in order, what the kernel still has for the program arrives, whatever becomes of this
+    /// process.
+    fn note_end(&self) {
+        if self.is_read && self.is_written {
+            self.stream.iter().for_each(Stream::finish_on_drop);
         }
     }
 

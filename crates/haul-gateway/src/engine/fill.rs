@@ -61,6 +61,7 @@ impl Filler {
         let acceptor = Acceptor::bind(listen)
             .map_err(|error| StartError(format!("cannot listen at {listen}: {error}")))?;
         let text = |error: io::Error| StartError(error.to_string());
+        acceptor.reset_on_drop().map_err(text)?;
         let local_addr = acceptor.local_addr().map_err(text)?;
         let octets = Arc::new(AtomicU64::new(0));
         let pair = Pair::new(ring_bytes, log, Arc::clone(&octets)).map_err(StartError)?;
@@ -301,7 +302,6 @@ impl Pair {
         while let Some((stream, from)) = acceptor.accept()? {
             // The session has as many as it may: the client is reset.
             let Ok(conn) = self.near.session.open_conn(self.to.clone()) else {
-                stream.reset_on_drop();
                 continue;
             };
             let call = Call {

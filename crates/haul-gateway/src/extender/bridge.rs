@@ -123,6 +123,7 @@ pub(super) struct Bridge {
     moved_before: u64,
     /// Octets that were moved to or from the stream.
     moved: u64,
+    /// Reset when it is dropped, unless both directions have ended.
     stream: Option<Stream>,
     interest: Option<Interest>,
     link: Option<Link>,
@@ -169,6 +170,7 @@ impl Bridge {
         until: Time,
         share: Share,
     ) -> Self {
+        stream.reset_on_drop();
         let phase = Phase::Listening(to);
         Self::new(token, name, phase, Some(stream), until, share)
     }
@@ -228,6 +230,7 @@ impl Bridge {
 
     /// The session has connected.
     pub(super) fn called(&mut self, stream: Stream) {
+        stream.reset_on_drop();
         self.stream = Some(stream);
         match std::mem::replace(&mut self.phase, Phase::Leaving) {
             Phase::Calling { request, .. } => {
@@ -346,8 +349,8 @@ impl Bridge {
                 // It fails for one that is not watched.
                 let _ = poller.remove(&stream);
             }
-            if !(self.is_written && self.is_read) {
-                stream.reset_on_drop();
+            if self.is_written && self.is_read {
+                stream.finish_on_drop();
             }
         }
     }
