@@ -44,6 +44,8 @@ enum Phase {
     Connecting {
         left: Vec<SocketAddr>,
         until: Time,
+        /// When the one that is tried now is given up for the next.
+        attempt_until: Time,
         /// Why the last one could not be had.
         status: u16,
     },
@@ -163,6 +165,7 @@ impl Edges {
         edge.phase = Phase::Connecting {
             left: addresses,
             until,
+            attempt_until: until,
             status: code(NackStatus::CannotConnect),
         };
         self.connect_next(tools, conn);
@@ -201,8 +204,15 @@ impl Edges {
         edge.unwatch(tools.poller);
         edge.stream = None;
         let mut why = code(NackStatus::CannotConnect);
-        if let Phase::Connecting { left, status, .. } = &mut edge.phase {
+        if let Phase::Connecting {
+            left,
+            until,
+            attempt_until,
+            status,
+        } = &mut edge.phase
+        {
             while !left.is_empty() {
+                *attempt_until = crate::attempt::until(tools.now, *until, left.len() - 1);
                 let stream = match Stream::start_connect(left.remove(0)) {
                     Ok(stream) => stream,
                     Err(error) => {
@@ -358,26 +368,29 @@ impl Edges {
         }
     }
 
-    /// Connections that were not accepted in time are refused.
+    /// Addresses that did not answer in time are passed over; connections for which none is left are refused.
     pub(crate) fn handle_timeout(&mut self, tools: &mut Tools<'_>) {
         let now = tools.now;
-        let is_late =
-            |edge: &Edge| matches!(&edge.phase, Phase::Connecting { until, .. } if *until <= now);
-        let late: Vec<ConnId> = self
-            .edges
-            .iter()
-            .filter(|(_, edge)| is_late(edge))
-            .map(|(conn, _)| *conn)
-            .collect();
+        let note_late = |(conn, edge): (&ConnId, &mut Edge)| match &mut edge.phase {
+            Phase::Connecting {
+                attempt_until,
+                status,
+                ..
+            } if *attempt_until <= now => {
+                *status = code(NackStatus::TimedOut);
+                Some(*conn)
+            }
+            _ => None,
+        };
+        let late: Vec<ConnId> = self.edges.iter_mut().filter_map(note_late).collect();
         for conn in late {
-            self.refused(tools.poller, conn, code(NackStatus::TimedOut));
-            let _ = tools.session.refuse_conn(conn, code(NackStatus::TimedOut));
+            self.connect_next(tools, conn);
         }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         let until = |edge: &Edge| match edge.phase {
-            Phase::Connecting { until, .. } => Some(until),
+            Phase::Connecting { attempt_until, .. } => Some(attempt_until),
             _ => None,
         };
         self.edges.values().filter_map(until).min()
@@ -594,3 +607,6 @@ impl Edge {
 pub(crate) fn token(conn: ConnId) -> u64 {
     u64::from(conn.0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -62,7 +62,6 @@ enum Phase {
     Trying {
         left: VecDeque<SocketAddr>,
         private_data: Vec<u8>,
-        /// The last one has all the time that there is.
         attempt_until: Option<Time>,
     },
     Open,
@@ -650,12 +649,8 @@ impl Bridge {
             let Some(to) = left.pop_front() else {
                 return self.leave(&[]);
             };
-            // Each has an equal part of what is left.
-            let others = left.len() as u64;
-            *attempt_until = self.until.filter(|_| others > 0).map(|until| {
-                let left_ns = until.as_ns().saturating_sub(tools.now.as_ns());
-                tools.now.after(left_ns / (others + 1))
-            });
+            let attempt = |until| crate::attempt::until(tools.now, until, left.len());
+            *attempt_until = self.until.map(attempt);
             match tools.connect(self.token, to, private_data) {
                 Ok(link) => self.link = Some(link),
                 Err(why) => self.passed_over = Some(why),
