@@ -87,7 +87,7 @@ pub(crate) struct Call {
 
 /// Who is told what becomes of it.
 pub(crate) enum Party {
-    /// A client of a door. Nothing behind what its door speaks has been read from its stream.
+    /// A client of a door. Nothing behind what its door speaks has been read from its stream, which is reset when it is dropped.
     Client(Stream, Answer),
     /// This process.
     Own(Box<dyn Caller>),
@@ -113,9 +113,9 @@ impl Party {
 
 fn refuse_client(stream: &Stream, answer: Answer, status: u16) {
     let octets = answer.refused(status);
-    if octets.is_empty() {
-        stream.reset_on_drop();
-    } else {
+    // Without words it is the reset, by the stream's drop, that says it.
+    if !octets.is_empty() {
+        stream.finish_on_drop();
         // A client that does not listen learns it by the end of the connection.
         let _ = stream.write(&octets);
         stream.shutdown_send();

@@ -36,7 +36,7 @@ pub(crate) use {
 /// A connection that wants to go somewhere. Nothing behind what its door speaks has been read from it.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    /// The connection, which never waits.
+    /// The connection, which never waits, and is reset when it is dropped.
     pub(crate) stream: Stream,
     /// Who came.
     pub(crate) client: SocketAddr,
@@ -173,13 +173,20 @@ enum Greeting {
     Http,
 }
 
+/// Connections that come in are reset when they are dropped, or this process ends, until they have ended in order.
 fn bind(config: &config::Door) -> io::Result<(Acceptor, bool)> {
-    if config.kind != DoorKind::Transparent {
-        return Ok((Acceptor::bind(config.listen)?, false));
-    }
-    match Acceptor::bind_transparent(config.listen) {
+    let (acceptor, takes_tproxy) = match config.kind {
+        DoorKind::Transparent => bind_transparent(config.listen)?,
+        _ => (Acceptor::bind(config.listen)?, false),
+    };
+    acceptor.reset_on_drop()?;
+    Ok((acceptor, takes_tproxy))
+}
+
+fn bind_transparent(listen: SocketAddr) -> io::Result<(Acceptor, bool)> {
+    match Acceptor::bind_transparent(listen) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Ok((Acceptor::bind(config.listen)?, false))
+            Ok((Acceptor::bind(listen)?, false))
         }
         acceptor => Ok((acceptor?, true)),
     }

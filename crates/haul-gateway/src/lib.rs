@@ -5,7 +5,7 @@
 //!
 //! Map: [`config`] what the operator wrote · `door` how connections come in: transparently, by SOCKS5, by HTTP CONNECT, forwarded ·
 //! `control` control connections, plain or within TLS · `engine` sessions on threads of their own: sockets, memory, data channels ·
-//! `house` what all sessions of a gateway share · `extender` RDMA connections of applications ·
+//! `house` what all sessions of a gateway share · `extender` RDMA connections of applications · `attempt` how long one address is tried ·
 //! `keeper` sessions that are there before anybody asks · `budget` what memory it may
 //! take · `admin` what operators see of it ·
 //! `path` what sessions ask of the network.
@@ -15,6 +15,7 @@
 pub mod config;
 
 mod admin;
+mod attempt;
 mod budget;
 mod caller;
 mod control;

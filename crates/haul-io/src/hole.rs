@@ -13,6 +13,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -62,7 +63,8 @@ impl Hole {
     }
 
     /// Establishes the connection of a socket that connects to this hole. The stream returned never waits, and is connected
-    /// when it is writable.
+    /// when it is writable. When it is dropped, or this process ends, the connection is reset until it is told otherwise
+    /// ([`crate::stream::Stream::finish_on_drop`]): the caller is not to take that for an end in order.
     ///
     /// # Errors
     /// The socket is not connecting to this hole, or of the system calls.
@@ -70,6 +72,7 @@ impl Hole {
         let peer = local_addr(&caller)?;
         let socket = bound(self.address)?;
         socket.set_nonblocking(true)?;
+        socket.set_linger(Some(Duration::ZERO))?;
         match socket.connect(&peer.into()) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
             _ => Ok(OwnedFd::from(socket).into()),
@@ -111,7 +114,6 @@ fn bound(address: SocketAddr) -> io::Result<Socket> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::time::Duration;
 
     use super::*;
     use crate::clock::Clock;
@@ -170,6 +172,19 @@ mod tests {
                 caller.read_to_string(&mut back).unwrap();
                 assert_eq!((there.as_str(), back.as_str()), ("there", "back"));
             }
+        }
+    }
+
+    #[test]
+    fn a_caller_whose_other_end_is_dropped_unended_sees_a_reset() {
+        for hole in holes() {
+            let mut caller = caller(&hole);
+            let met = hole.meet(&caller).unwrap();
+            assert!(is_ready(&caller, 10_000) && is_ready(&met, 10_000));
+            drop(met);
+            caller.set_nonblocking(false).unwrap();
+            let error = caller.read(&mut [0]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         }
     }
 

@@ -279,9 +279,16 @@ impl Stream {
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// Has the connection reset when the stream is dropped: the peer is to notice that it did not end in order.
+    /// Has the connection reset when the stream is dropped, or when its process ends in whatever way: the peer is to notice that
+    /// it did not end in order. What has been sent and not arrived yet is lost then.
     pub fn reset_on_drop(&self) {
+        // It fails where the connection is gone, and then the peer knows.
         let _ = SockRef::from(&self.0).set_linger(Some(Duration::ZERO));
+    }
+
+    /// Takes [`Self::reset_on_drop`] back: what has been sent arrives, and its end, also when this process is no more.
+    pub fn finish_on_drop(&self) {
+        let _ = SockRef::from(&self.0).set_linger(None);
     }
 }
 
@@ -323,6 +330,16 @@ impl Acceptor {
     /// That of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
+    }
+
+    /// Has connections begin as if [`Stream::reset_on_drop`] had been called: there is no moment at which the end of this process
+    /// would end them in order.
+    ///
+    /// # Errors
+    /// That of `setsockopt(2)`.
+    pub fn reset_on_drop(&self) -> io::Result<()> {
+        // Linux gives a connection the options of the socket that it came to.
+        SockRef::from(&self.0).set_linger(Some(Duration::ZERO))
     }
 
     /// The next connection, if one waits, and its peer.
@@ -419,6 +436,46 @@ mod tests {
             receive(&far, &mut [Scatter::from(&mut byte[..])]).unwrap(),
             0
         );
+    }
+
+    /// What a peer sees behind `octets` of a stream that was dropped.
+    fn end_behind(octets: &[u8], far: &Stream) -> io::Result<usize> {
+        let mut got = vec![0; octets.len()];
+        let mut at = 0;
+        while at < got.len() {
+            crate::notify::wait_readable([far.as_fd()], None).unwrap();
+            at += far.read(&mut got[at..]).unwrap();
+        }
+        assert_eq!(got, octets);
+        crate::notify::wait_readable([far.as_fd()], None).unwrap();
+        far.read(&mut [0])
+    }
+
+    #[test]
+    fn a_stream_is_reset_when_it_is_dropped_as_long_as_that_is_wanted() {
+        let (near, far) = pair();
+        near.reset_on_drop();
+        near.write(b"begun").unwrap();
+        drop(near);
+        let end = end_behind(b"begun", &far).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::ConnectionReset);
+        let (near, far) = pair();
+        near.reset_on_drop();
+        near.write(b"whole").unwrap();
+        near.finish_on_drop();
+        drop(near);
+        assert_eq!(end_behind(b"whole", &far).unwrap(), 0);
+    }
+
+    #[test]
+    fn connections_that_come_in_are_reset_from_the_first_moment_where_the_acceptor_says_so() {
+        let acceptor = Acceptor::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        acceptor.reset_on_drop().unwrap();
+        let client = Stream::start_connect(acceptor.local_addr().unwrap()).unwrap();
+        crate::notify::wait_readable([acceptor.as_fd()], None).unwrap();
+        drop(acceptor.accept().unwrap().unwrap());
+        let end = end_behind(b"", &client).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[test]

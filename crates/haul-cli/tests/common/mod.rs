@@ -21,12 +21,18 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) fn start(config: &str) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    /// The same, with more on its command line.
+    pub(crate) fn start_with(config: &str, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("gateway.toml");
         std::fs::write(&path, config).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_haul"))
             .args(["gateway", "run"])
             .arg(&path)
+            .args(args)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -72,6 +78,25 @@ impl Gateway {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Sends it a signal, as kill(1) calls it.
+    pub(crate) fn signal(&self, name: &str) {
+        let mut command = Command::new("kill");
+        command.args(["-s", name, &self.pid().to_string()]);
+        assert!(command.status().unwrap().success());
+    }
+
+    /// Its exit code, once it has ended by itself.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < until, "it goes on: {:?}", self.all_said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub(crate) fn kill(&mut self) {

@@ -182,8 +182,9 @@ impl Porter {
     }
 
     fn admit(&mut self, stream: Stream, client: SocketAddr, now: u64, deliver: &dyn Fn(Arrival)) {
+        // Whoever is not let in is reset by the drop.
         if !self.door.admits(client) {
-            return stream.reset_on_drop();
+            return;
         }
         let handshake = match &self.greeting {
             Greeting::Known(to) => {
@@ -196,17 +197,14 @@ impl Porter {
                 });
             }
             Greeting::Diverted => {
-                match self.destination(&stream) {
-                    Some(to) => {
-                        let to = host::endpoint(to);
-                        deliver(Arrival {
-                            stream,
-                            client,
-                            to,
-                            answer: Answer::None,
-                        });
-                    }
-                    None => stream.reset_on_drop(),
+                if let Some(to) = self.destination(&stream) {
+                    let to = host::endpoint(to);
+                    deliver(Arrival {
+                        stream,
+                        client,
+                        to,
+                        answer: Answer::None,
+                    });
                 }
                 return;
             }
@@ -280,7 +278,10 @@ impl Guest {
                 return self.leave();
             };
             let count = match self.stream.peek(&mut octets) {
-                Ok(0) => return Ok(Fate::Gone),
+                Ok(0) => {
+                    self.stream.finish_on_drop();
+                    return Ok(Fate::Gone);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Fate::Stays),
                 count => count?,
             };
@@ -293,6 +294,8 @@ impl Guest {
                 Step::Reply(reply) => self.tell(reply)?,
                 Step::Done(to) => return Ok(Fate::Goes(to, answer)),
                 Step::Refuse(refusal) => {
+                    // What it is told arrives.
+                    self.stream.finish_on_drop();
                     self.tell(&refusal)?;
                     self.stream.shutdown_send();
                     self.deadline_ns = now + leave_ns;

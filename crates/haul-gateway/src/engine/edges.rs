@@ -1,4 +1,7 @@
 //! Programs' connections at an end of a session: from their sockets into the ring, from the arena into their sockets.
+//!
+//! A socket is reset when it is dropped, or this process ends in whatever way, until both directions have ended in order: a program
+//! never takes for an end what is none.
 
 use std::collections::HashMap;
 use std::io;
@@ -41,6 +44,8 @@ enum Phase {
     Connecting {
         left: Vec<SocketAddr>,
         until: Time,
+        /// When the one that is tried now is given up for the next.
+        attempt_until: Time,
         /// Why the last one could not be had.
         status: u16,
     },
@@ -50,6 +55,7 @@ enum Phase {
 /// A program's connection.
 #[derive(Debug)]
 struct Edge {
+    /// Reset when it is dropped, unless both directions have ended.
     stream: Option<Stream>,
     phase: Phase,
     from: String,
@@ -115,6 +121,7 @@ impl Edges {
     pub(crate) fn stopped(&mut self, conn: ConnId) {
         if let Some(edge) = self.edges.get_mut(&conn) {
             edge.is_read = true;
+            edge.note_end();
         }
     }
 
@@ -158,6 +165,7 @@ impl Edges {
         edge.phase = Phase::Connecting {
             left: addresses,
             until,
+            attempt_until: until,
             status: code(NackStatus::CannotConnect),
         };
         self.connect_next(tools, conn);
@@ -180,6 +188,7 @@ impl Edges {
                 .refuse_conn(conn, code(NackStatus::CannotConnect));
             return;
         };
+        stream.reset_on_drop();
         edge.stream = Some(stream);
         if tools.session.accept_conn(conn).is_err() {
             return self.closed(tools.poller, conn);
@@ -195,8 +204,15 @@ impl Edges {
         edge.unwatch(tools.poller);
         edge.stream = None;
         let mut why = code(NackStatus::CannotConnect);
-        if let Phase::Connecting { left, status, .. } = &mut edge.phase {
+        if let Phase::Connecting {
+            left,
+            until,
+            attempt_until,
+            status,
+        } = &mut edge.phase
+        {
             while !left.is_empty() {
+                *attempt_until = crate::attempt::until(tools.now, *until, left.len() - 1);
                 let stream = match Stream::start_connect(left.remove(0)) {
                     Ok(stream) => stream,
                     Err(error) => {
@@ -208,6 +224,7 @@ impl Edges {
                         continue;
                     }
                 };
+                stream.reset_on_drop();
                 if tools
                     .poller
                     .add(&stream, token(conn), Interest::WRITE)
@@ -237,7 +254,10 @@ impl Edges {
                     edge.greeting = answer.accepted().to_vec();
                     edge.stream = Some(stream);
                 }
-                Party::Own(caller) => edge.stream = caller.accepted().and_then(Stream::adopt).ok(),
+                Party::Own(caller) => {
+                    edge.stream = caller.accepted().and_then(Stream::adopt).ok();
+                    edge.stream.iter().for_each(Stream::reset_on_drop);
+                }
             }
         }
         if edge.stream.is_none() {
@@ -263,13 +283,6 @@ impl Edges {
     pub(crate) fn closed(&mut self, poller: &Poller, conn: ConnId) {
         if let Some(mut edge) = self.edges.remove(&conn) {
             edge.unwatch(poller);
-            if let Some(stream) = edge
-                .stream
-                .as_ref()
-                .filter(|_| !(edge.is_read && edge.is_written))
-            {
-                stream.reset_on_drop();
-            }
             if let Phase::Asked(party) = edge.phase {
                 party.refuse(code(NackStatus::Closing), None);
             }
@@ -280,9 +293,8 @@ impl Edges {
     pub(crate) fn reset_all(&mut self, poller: &Poller, status: u16, why: Option<&str>) {
         for (_, mut edge) in self.edges.drain() {
             edge.unwatch(poller);
-            if let Some(stream) = &edge.stream {
-                stream.reset_on_drop();
-            }
+            // Also where both directions have ended: what the program sent last may not have arrived.
+            edge.stream.iter().for_each(Stream::reset_on_drop);
             if let Phase::Asked(party) = edge.phase {
                 self.counts.refused += 1;
                 party.refuse(status, why);
@@ -356,26 +368,29 @@ impl Edges {
         }
     }
 
-    /// Connections that were not accepted in time are refused.
+    /// Addresses that did not answer in time are passed over; connections for which none is left are refused.
     pub(crate) fn handle_timeout(&mut self, tools: &mut Tools<'_>) {
         let now = tools.now;
-        let is_late =
-            |edge: &Edge| matches!(&edge.phase, Phase::Connecting { until, .. } if *until <= now);
-        let late: Vec<ConnId> = self
-            .edges
-            .iter()
-            .filter(|(_, edge)| is_late(edge))
-            .map(|(conn, _)| *conn)
-            .collect();
+        let note_late = |(conn, edge): (&ConnId, &mut Edge)| match &mut edge.phase {
+            Phase::Connecting {
+                attempt_until,
+                status,
+                ..
+            } if *attempt_until <= now => {
+                *status = code(NackStatus::TimedOut);
+                Some(*conn)
+            }
+            _ => None,
+        };
+        let late: Vec<ConnId> = self.edges.iter_mut().filter_map(note_late).collect();
         for conn in late {
-            self.refused(tools.poller, conn, code(NackStatus::TimedOut));
-            let _ = tools.session.refuse_conn(conn, code(NackStatus::TimedOut));
+            self.connect_next(tools, conn);
         }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         let until = |edge: &Edge| match edge.phase {
-            Phase::Connecting { until, .. } => Some(until),
+            Phase::Connecting { attempt_until, .. } => Some(attempt_until),
             _ => None,
         };
         self.edges.values().filter_map(until).min()
@@ -464,6 +479,7 @@ impl Edge {
             match received {
                 Ok(0) => {
                     self.is_read = true;
+                    self.note_end();
                     tools.session.finish_conn(conn);
                     return Ok(());
                 }
@@ -501,10 +517,10 @@ impl Edge {
                     Some(Read::End(End::Fin)) => {
                         stream.shutdown_send();
                         self.is_written = true;
+                        self.note_end();
                         return Ok(());
                     }
                     Some(Read::End(End::Reset(_))) => {
-                        stream.reset_on_drop();
                         return Err(io::ErrorKind::ConnectionReset.into());
                     }
                     None => return Ok(()),
@@ -539,6 +555,14 @@ impl Edge {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Where both directions have ended in order, what the kernel still has for the program arrives, whatever becomes of this
+    /// process.
+    fn note_end(&self) {
+        if self.is_read && self.is_written {
+            self.stream.iter().for_each(Stream::finish_on_drop);
         }
     }
 
@@ -583,3 +607,6 @@ impl Edge {
 pub(crate) fn token(conn: ConnId) -> u64 {
     u64::from(conn.0)
 }
+
+#[cfg(test)]
+mod tests;

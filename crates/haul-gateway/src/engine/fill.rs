@@ -62,6 +62,7 @@ impl Filler {
         let acceptor = Acceptor::bind(listen)
             .map_err(|error| StartError(format!("cannot listen at {listen}: {error}")))?;
         let text = |error: io::Error| StartError(error.to_string());
+        acceptor.reset_on_drop().map_err(text)?;
         let local_addr = acceptor.local_addr().map_err(text)?;
         let octets = Arc::new(AtomicU64::new(0));
         let pair = Pair::new(ring_bytes, log, Arc::clone(&octets)).map_err(StartError)?;
@@ -111,9 +112,9 @@ pub struct Taken {
 
 /// One end of the session.
 #[derive(Debug)]
-struct Side {
-    session: Session,
-    half: Half,
+pub(super) struct Side {
+    pub(super) session: Session,
+    pub(super) half: Half,
 }
 
 impl Side {
@@ -125,7 +126,7 @@ impl Side {
     }
 
     /// Tells the other end what there is to tell.
-    fn talk(&mut self, to: &mut Self, now: Time) -> Result<bool, Lost> {
+    pub(super) fn talk(&mut self, to: &mut Self, now: Time) -> Result<bool, Lost> {
         let mut progress = false;
         while let Some(octets) = self.session.poll_transmit(now) {
             let heard = to.session.handle_input(now, &octets);
@@ -140,18 +141,18 @@ impl Side {
 
 /// The two ends of a session.
 #[derive(Debug)]
-struct Pair {
-    house: House,
+pub(super) struct Pair {
+    pub(super) house: House,
     /// Where connections come in.
-    near: Side,
-    far: Side,
+    pub(super) near: Side,
+    pub(super) far: Side,
     edges: Edges,
     to: Endpoint,
     octets: Arc<AtomicU64>,
 }
 
 impl Pair {
-    fn new(ring_bytes: u64, log: Log, octets: Arc<AtomicU64>) -> Result<Self, String> {
+    pub(super) fn new(ring_bytes: u64, log: Log, octets: Arc<AtomicU64>) -> Result<Self, String> {
         let text = |error: io::Error| error.to_string();
         let nowhere: HostPort = "127.0.0.1:9".parse().map_err(|_| "an address")?;
         let mut config = Config::of_client(vec![nowhere], ClientMeans::default());
@@ -302,7 +303,6 @@ impl Pair {
         while let Some((stream, from)) = acceptor.accept()? {
             // The session has as many as it may: the client is reset.
             let Ok(conn) = self.near.session.open_conn(self.to.clone()) else {
-                stream.reset_on_drop();
                 continue;
             };
             let call = Call {

@@ -62,7 +62,6 @@ enum Phase {
     Trying {
         left: VecDeque<SocketAddr>,
         private_data: Vec<u8>,
-        /// The last one has all the time that there is.
         attempt_until: Option<Time>,
     },
     Open,
@@ -123,6 +122,7 @@ pub(super) struct Bridge {
     moved_before: u64,
     /// Octets that were moved to or from the stream.
     moved: u64,
+    /// Reset when it is dropped, unless both directions have ended.
     stream: Option<Stream>,
     interest: Option<Interest>,
     link: Option<Link>,
@@ -169,6 +169,7 @@ impl Bridge {
         until: Time,
         share: Share,
     ) -> Self {
+        stream.reset_on_drop();
         let phase = Phase::Listening(to);
         Self::new(token, name, phase, Some(stream), until, share)
     }
@@ -228,6 +229,7 @@ impl Bridge {
 
     /// The session has connected.
     pub(super) fn called(&mut self, stream: Stream) {
+        stream.reset_on_drop();
         self.stream = Some(stream);
         match std::mem::replace(&mut self.phase, Phase::Leaving) {
             Phase::Calling { request, .. } => {
@@ -346,8 +348,8 @@ impl Bridge {
                 // It fails for one that is not watched.
                 let _ = poller.remove(&stream);
             }
-            if !(self.is_written && self.is_read) {
-                stream.reset_on_drop();
+            if self.is_written && self.is_read {
+                stream.finish_on_drop();
             }
         }
     }
@@ -647,12 +649,8 @@ impl Bridge {
             let Some(to) = left.pop_front() else {
                 return self.leave(&[]);
             };
-            // Each has an equal part of what is left.
-            let others = left.len() as u64;
-            *attempt_until = self.until.filter(|_| others > 0).map(|until| {
-                let left_ns = until.as_ns().saturating_sub(tools.now.as_ns());
-                tools.now.after(left_ns / (others + 1))
-            });
+            let attempt = |until| crate::attempt::until(tools.now, until, left.len());
+            *attempt_until = self.until.map(attempt);
             match tools.connect(self.token, to, private_data) {
                 Ok(link) => self.link = Some(link),
                 Err(why) => self.passed_over = Some(why),
