@@ -253,6 +253,19 @@ impl Session {
         Ok(())
     }
 
+    /// Tells the peer something that it may act on, or only log; see [`Event::Notice`].
+    ///
+    /// # Errors
+    /// The session is not open.
+    pub fn notice(&mut self, status: NackStatus, text: &str) -> Result<(), Misuse> {
+        self.tell(&Pdu::Notice {
+            code: status.code(),
+            severity: 1,
+            ref_seq: 0,
+            text: text.to_owned(),
+        })
+    }
+
     fn agree_keepalive(&mut self) {
         let asked = u64::from(self.open.keepalive_ms).saturating_mul(1_000_000);
         if let Some(link) = self.link.as_mut().filter(|_| asked > 0) {
@@ -369,6 +382,11 @@ impl Session {
         );
         if self.is_resuming() && may_pass {
             self.link = None;
+            self.events.push_back(Event::PutOff {
+                status,
+                hop_index,
+                text,
+            });
             self.suspend(now);
             return;
         }
@@ -503,11 +521,18 @@ impl Session {
     ) -> Result<(), Misuse> {
         let asked = fresh.state == State::Opening && !fresh.is_opener;
         let may = self.ack.end_to_end && self.config.is_end && self.is_superseded_by(open);
-        if !asked || !may {
+        let hop = open.hops.get(usize::from(open.hop_index));
+        let offers = hop.map_or(&[][..], |hop| hop.offers.as_slice());
+        let Some(mut segment) = negotiate(offers, &self.config.protocols).filter(|_| asked && may)
+        else {
             return Err(Misuse::NoRequest);
-        }
+        };
         self.take_over(now, fresh, open.claim)?;
+        self.open.hops.clone_from(&open.hops);
         self.open.hop_index = open.hop_index;
+        // Who moves the octets has been agreed on for good.
+        segment.params.push = Some((self.config.consumer.mode == Mode::Push).into());
+        self.ack.segments = vec![segment];
         self.ack.resumed = true;
         self.ack.conns = self.states();
         if let Some(link) = &mut self.link {
