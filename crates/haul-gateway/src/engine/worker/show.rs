@@ -98,7 +98,8 @@ impl Worker {
     pub(super) fn count_connections(&mut self) {
         let counts = self.edges.take_counts();
         self.house.count(|totals| {
-            totals.connections += counts.begun;
+            totals.connections =
+                (totals.connections + counts.begun).saturating_sub(counts.taken_back);
             totals.connections_refused += counts.refused;
         });
     }
