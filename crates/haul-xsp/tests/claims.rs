@@ -340,6 +340,38 @@ fn an_opener_that_is_put_off_is_told_why_and_may_try_again() {
 }
 
 #[test]
+fn another_way_that_may_not_be_gone_ends_no_session() {
+    let refusals = [NackStatus::Forbidden, NackStatus::NotAuthenticated];
+    for (status, elsewhere) in refusals.into_iter().flat_map(|s| [(s, true), (s, false)]) {
+        let mut opener = Session::open(config(), NOW, SESSION, open(2, true), [1; 32]).unwrap();
+        answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
+        opener.handle_lost(NOW);
+        match elsewhere {
+            true => opener.reopen(NOW, common::hops(2)).unwrap(),
+            false => opener.reattach(NOW).unwrap(),
+        }
+        let refused = Pdu::SessNack {
+            status,
+            hop_index: 1,
+            text: String::new(),
+        };
+        answer(&mut opener, &mut 0, &refused);
+        let is_there = matches!(opener.state(), State::Suspended(_));
+        assert_eq!(is_there, elsewhere, "{status:?}");
+    }
+    // Nor one where nobody proves who it is.
+    let mut opener = Session::open(config(), NOW, SESSION, open(2, true), [1; 32]).unwrap();
+    answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
+    opener.handle_lost(NOW);
+    opener.reopen(NOW, common::hops(2)).unwrap();
+    let methods = vec![AuthMethod::Tls];
+    let octets = Pdu::AuthType { methods }.emit(SESSION, 0, 1);
+    opener.handle_input(NOW, &octets).unwrap();
+    assert!(matches!(opener.state(), State::Suspended(_)));
+    opener.reopen(NOW, common::hops(2)).unwrap();
+}
+
+#[test]
 fn a_gateway_leaves_out_a_hop_that_refuses_and_goes_to_the_next() {
     let mut near = heard(Pdu::SessOpen(opening(3, 0)));
     near.set_relay();
