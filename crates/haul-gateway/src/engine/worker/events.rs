@@ -53,6 +53,9 @@ impl Worker {
                     self.renew_attempts();
                 }
                 self.on_resumed(0);
+                if anew {
+                    self.open_paths_anew();
+                }
             }
             Event::Closed(error) => self.on_closed(&error),
             Event::ConnRequest { conn, to } => self.on_conn_request(conn, &to),
