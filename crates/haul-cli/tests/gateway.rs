@@ -218,16 +218,42 @@ fn a_gateway_between_that_is_killed_for_good_loses_nothing_where_there_is_anothe
 }
 
 #[test]
+fn a_way_that_is_back_is_used_when_the_other_is_gone() {
+    let kind = "tcp";
+    let (last, mut first, mut other) = (last(kind), between(kind), between(kind));
+    let (end, by, or) = (last.sessions_at(), first.sessions_at(), other.sessions_at());
+    let route = format!("end_to_end = true\nor_via = [['{or}', '{end}']]");
+    let near = Gateway::start(&entry(kind, &[by, end], echo_server(), &route));
+    let sent = pattern(32 << 20);
+    let got = exchange(near.door_at(), &sent, || {
+        first.kill();
+        near.said(&format!("{or}: the session goes on"));
+        let again = member(kind, &by.to_string(), "next = ['127.0.0.1']");
+        first = Gateway::start(&again);
+        first.sessions_at();
+        other.kill();
+    });
+    let said = near.all_said();
+    assert!(got.is_ok_and(|got| got == sent), "{said:#?}");
+    has_said(&said, &format!("{by}: the session goes on"));
+}
+
+#[test]
 fn a_gateway_that_misses_its_next_tells_the_owner_who_knows_another_way() {
     let kind = "tcp";
-    let (last, first, mut second, other) =
-        (last(kind), between(kind), between(kind), between(kind));
+    let (last, first, mut second) = (last(kind), between(kind), between(kind));
+    // It can ask its network for a path, and is asked to when it is on the way.
+    let other = member(kind, "127.0.0.1:0", "next = ['127.0.0.1']");
+    let path = "[path]\nkind = 'exec'\nprogram = ['sh', '-c', 'cat > /dev/null; echo up']\n";
+    let other = Gateway::start(&(other + path));
     let (end, or) = (last.sessions_at(), other.sessions_at());
     let via = [first.sessions_at(), second.sessions_at(), end];
-    let route = format!("end_to_end = true\nor_via = [['{or}', '{end}']]");
+    let route =
+        format!("end_to_end = true\nor_via = [['{or}', '{end}']]\npath = ['dscp value=46']");
     let near = Gateway::start(&entry(kind, &via, echo_server(), &route));
     let said = outlive(kind, &near, &mut second);
     has_said(&said, &format!("the session is to go on by {or}, {end}"));
+    near.said("path 'dscp value=46' at member is up");
 }
 
 #[test]
