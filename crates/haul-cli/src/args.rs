@@ -273,6 +273,9 @@ pub(crate) struct Through {
     /// Go through these gateways, in this order (docs/gateway.md) [default port: 7400]
     #[arg(long, value_name = "HOST[:PORT],…", value_delimiter = ',', value_parser = hop)]
     pub(crate) gateway: Vec<HostPort>,
+    /// Go through these instead, where those cannot be had; may be given again
+    #[arg(long, requires = "gateway", value_name = "HOST[:PORT],…", value_parser = way)]
+    pub(crate) gateway_or: Vec<Way>,
     /// The key that is shared with the first gateway, and its name there [default name: the file's, without extension]
     #[arg(long, requires = "gateway", value_name = "[NAME=]FILE", value_parser = key)]
     pub(crate) gateway_key: Option<Key>,
@@ -293,6 +296,14 @@ pub(crate) struct Through {
     /// The roots that the gateway's certificate must come from
     #[arg(long, requires = "gateway_tls_certificate", value_name = "FILE")]
     pub(crate) gateway_tls_roots: Option<PathBuf>,
+}
+
+/// Gateways in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Way(pub(crate) Vec<HostPort>);
+
+fn way(text: &str) -> Result<Way, NoHostPort> {
+    text.split(',').map(hop).collect::<Result<_, _>>().map(Way)
 }
 
 fn hop(text: &str) -> Result<HostPort, NoHostPort> {

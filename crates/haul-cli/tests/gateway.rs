@@ -8,7 +8,7 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Gateway, member};
 
@@ -19,11 +19,32 @@ const KINDS: [&str; 5] = ["iwarp/udt", "iwarp/tcp", "tcp", "udp", "udt"];
 
 fn entry(kind: &str, via: &[SocketAddr], to: SocketAddr, route: &str) -> String {
     let via: Vec<String> = via.iter().map(|hop| format!("'{hop}'")).collect();
+    entry_by(kind, &via.join(", "), to, route)
+}
+
+/// With a `via` as it is written.
+fn entry_by(kind: &str, via: &str, to: SocketAddr, route: &str) -> String {
     format!(
         "name = 'entry'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
-         [[route]]\nto = ['*']\nvia = [{}]\nring = '8MiB'\nchannels = ['{kind}']\n{route}\n",
-        via.join(", ")
+         [[route]]\nto = ['*']\nvia = [{via}]\nring = '8MiB'\nchannels = ['{kind}']\n{route}\n",
     )
+}
+
+/// A gateway at which sessions end, and one that they pass through.
+fn last(kind: &str) -> Gateway {
+    Gateway::start(&member(kind, "127.0.0.1:0", "exit = ['127.0.0.1']"))
+}
+
+fn between(kind: &str) -> Gateway {
+    Gateway::start(&member(kind, "127.0.0.1:0", "next = ['127.0.0.1']"))
+}
+
+/// Where nobody listens.
+fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 /// A server that sends back what it gets.
@@ -151,5 +172,123 @@ fn without_acknowledgement_between_the_ends_a_kill_is_a_reset_and_never_a_silent
         // What comes after it works again.
         let sent = pattern(1 << 20);
         assert!(exchange(chain.near.door_at(), &sent, || {}).unwrap() == sent);
+    }
+}
+
+/// How long a way may be missed that is gone for good: tries to have it back, and the next.
+const CHANGE: Duration = Duration::from_secs(15);
+
+/// Sends through `near` and has it all back, while half way `gone` is killed for good; what `near` has said.
+fn outlive(kind: &str, near: &Gateway, gone: &mut Gateway) -> Vec<String> {
+    let sent = pattern(32 << 20);
+    let mut since = Instant::now();
+    let got = exchange(near.door_at(), &sent, || {
+        gone.kill();
+        since = Instant::now();
+    });
+    let (said, took) = (near.all_said(), since.elapsed());
+    assert!(got.is_ok_and(|got| got == sent), "{kind}: {said:#?}");
+    assert!(took < CHANGE, "{kind}: {took:?}: {said:#?}");
+    said
+}
+
+fn has_said(said: &[String], text: &str) {
+    assert!(said.iter().any(|line| line.contains(text)), "{said:#?}");
+}
+
+#[test]
+fn a_gateway_between_that_is_killed_for_good_loses_nothing_where_there_is_another_way() {
+    for kind in KINDS {
+        let (last, mut first, other) = (last(kind), between(kind), between(kind));
+        let (end, by, or) = (last.sessions_at(), first.sessions_at(), other.sessions_at());
+        let route = format!("end_to_end = true\nor_via = [['{or}', '{end}']]");
+        let near = Gateway::start(&entry(kind, &[by, end], echo_server(), &route));
+        let said = outlive(kind, &near, &mut first);
+        has_said(
+            &said,
+            &format!("the session is to go on by {or}, {end}, not by {by}, {end}: "),
+        );
+        // Sessions that are opened meanwhile go there too.
+        let again = entry(kind, &[by, end], echo_server(), &route);
+        let near = Gateway::start(&again.replace("end_to_end = true", ""));
+        let sent = pattern(1 << 20);
+        assert!(exchange(near.door_at(), &sent, || {}).unwrap() == sent);
+        has_said(&near.all_said(), &format!("trying by {or}, {end}"));
+    }
+}
+
+#[test]
+fn a_way_that_is_back_is_used_when_the_other_is_gone() {
+    let kind = "tcp";
+    let (last, mut first, mut other) = (last(kind), between(kind), between(kind));
+    let (end, by, or) = (last.sessions_at(), first.sessions_at(), other.sessions_at());
+    let route = format!("end_to_end = true\nor_via = [['{or}', '{end}']]");
+    let near = Gateway::start(&entry(kind, &[by, end], echo_server(), &route));
+    let sent = pattern(32 << 20);
+    let got = exchange(near.door_at(), &sent, || {
+        first.kill();
+        near.said(&format!("{or}: the session goes on"));
+        let again = member(kind, &by.to_string(), "next = ['127.0.0.1']");
+        first = Gateway::start(&again);
+        first.sessions_at();
+        other.kill();
+    });
+    let said = near.all_said();
+    assert!(got.is_ok_and(|got| got == sent), "{said:#?}");
+    has_said(&said, &format!("{by}: the session goes on"));
+}
+
+#[test]
+fn a_gateway_that_misses_its_next_tells_the_owner_who_knows_another_way() {
+    let kind = "tcp";
+    let (last, first, mut second) = (last(kind), between(kind), between(kind));
+    // It can ask its network for a path, and is asked to when it is on the way.
+    let other = member(kind, "127.0.0.1:0", "next = ['127.0.0.1']");
+    let path = "[path]\nkind = 'exec'\nprogram = ['sh', '-c', 'cat > /dev/null; echo up']\n";
+    let other = Gateway::start(&(other + path));
+    let (end, or) = (last.sessions_at(), other.sessions_at());
+    let via = [first.sessions_at(), second.sessions_at(), end];
+    let route =
+        format!("end_to_end = true\nor_via = [['{or}', '{end}']]\npath = ['dscp value=46']");
+    let near = Gateway::start(&entry(kind, &via, echo_server(), &route));
+    let said = outlive(kind, &near, &mut second);
+    has_said(&said, &format!("the session is to go on by {or}, {end}"));
+    near.said("path 'dscp value=46' at member is up");
+}
+
+#[test]
+fn an_optional_gateway_that_is_down_is_left_out() {
+    let kind = "tcp";
+    let (last, first) = (last(kind), between(kind));
+    let (end, by, down) = (last.sessions_at(), first.sessions_at(), nobody());
+    let optional = format!("{{ gateway = '{down}', optional = true }}");
+    let sent = pattern(1 << 20);
+    for via in [
+        format!("{optional}, '{by}', '{end}'"),
+        format!("'{by}', {optional}, '{end}'"),
+    ] {
+        let near = Gateway::start(&entry_by(kind, &via, echo_server(), ""));
+        let got = exchange(near.door_at(), &sent, || {});
+        assert!(got.unwrap() == sent, "{via}: {:?}", near.all_said());
+    }
+    has_said(&first.all_said(), &format!("{down} is left out: "));
+}
+
+#[test]
+fn an_optional_gateway_that_is_killed_is_left_out_where_ends_acknowledge() {
+    let kind = "tcp";
+    let (last, first) = (last(kind), between(kind));
+    let (end, by) = (last.sessions_at(), first.sessions_at());
+    for is_first in [true, false] {
+        let mut optional = between(kind);
+        let at = optional.sessions_at();
+        let table = format!("{{ gateway = '{at}', optional = true }}");
+        let via = match is_first {
+            true => format!("{table}, '{by}', '{end}'"),
+            false => format!("'{by}', {table}, '{end}'"),
+        };
+        let near = entry_by(kind, &via, echo_server(), "end_to_end = true");
+        let near = Gateway::start(&near);
+        outlive(kind, &near, &mut optional);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::config::{ChannelKind, Config, DoorKind, Route, Via};
+use crate::config::{ChannelKind, Config, DoorKind, Route};
 use crate::door::CLIENT_MEMORY;
 use crate::engine::{LANES_MAX, Shape, lane_bytes};
 use crate::reception::strangers_bytes;
@@ -101,9 +101,9 @@ impl Config {
 
 /// Octets that the data channels of a route's session may take beside its ring and its arena.
 pub(crate) fn channel_bytes(route: &Route) -> u64 {
-    let own = route.via.first().and_then(Via::channels);
-    let kinds = own.unwrap_or(&route.channels).iter().copied();
-    most_bytes(kinds, route.streams.min(LANES_MAX))
+    let ways = route.ways().into_iter();
+    let kinds = ways.flat_map(|way| route.first_channels(way));
+    most_bytes(kinds.copied(), route.streams.min(LANES_MAX))
 }
 
 fn most_bytes(kinds: impl Iterator<Item = ChannelKind>, lanes: u16) -> u64 {

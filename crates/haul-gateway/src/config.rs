@@ -1,7 +1,7 @@
 //! What the operator wrote: one TOML file.
 //!
 //! Map: `rule` hosts and ports that are meant · `unit` quantities · `parse` text to [`Config`] · `check` what makes no sense in
-//! it · `key` files of keys · `path` what is asked of networks · `problem` what is told about it.
+//! it · `key` files of keys · `path` what is asked of networks · `via` ways · `problem` what is told about it.
 
 mod check;
 mod key;
@@ -10,13 +10,14 @@ mod path;
 mod problem;
 mod rule;
 mod unit;
+mod via;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use haul_xsp::wire::Endpoint;
 use haul_xsp::{Allowed, SECOND_NS};
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 
 use crate::extender::Plan;
 use parse::Lines;
@@ -28,6 +29,8 @@ pub use path::{NoPathRule, PathRule, PathSignalling};
 pub use problem::{Problem, Severity};
 pub use rule::{AddressRule, Destination, HopRule, NoRule, Prefix};
 pub use unit::{BitRate, ByteCount};
+pub(crate) use via::words as way_in_words;
+pub use via::{RouteWays, Via};
 
 /// Where a gateway is expected when nobody says otherwise.
 pub const DEFAULT_PORT: u16 = 7400;
@@ -103,17 +106,20 @@ pub struct Config {
 
 impl Config {
     /// Of a process that opens sessions for itself and takes none: whatever it wants goes over `hops`, the last of which
-    /// connects to the destination. With several, the ends acknowledge, so that one between may fail and come back.
+    /// connects to the destination. With several, or with several ways, the ends acknowledge, so that one between may fail and come back, or
+    /// another way is taken.
     #[must_use]
     pub fn of_client(hops: Vec<HostPort>, means: ClientMeans) -> Self {
+        let way = |hops: Vec<HostPort>| hops.into_iter().map(Via::Plain).collect();
         let channels = match means.channels {
             none if none.is_empty() => default_channels(),
             channels => channels,
         };
         let route = Route {
             to: vec![Destination::any()],
-            end_to_end: hops.len() > 1,
-            via: hops.into_iter().map(Via::Plain).collect(),
+            end_to_end: hops.len() > 1 || !means.or_hops.is_empty(),
+            via: way(hops),
+            or_via: means.or_hops.into_iter().map(way).collect(),
             channels,
             mode: RouteMode::default(),
             regions: default_regions(),
@@ -361,6 +367,8 @@ impl Door {
 /// How a process that opens sessions for itself gets to its gateway.
 #[derive(Debug, Clone, Default)]
 pub struct ClientMeans {
+    /// Further ways, for when the first cannot be had.
+    pub or_hops: Vec<Vec<HostPort>>,
     /// What the segments may use, the best first; what a route has by default, if there are none.
     pub channels: Vec<ChannelKind>,
     /// What it proves with.
@@ -449,6 +457,9 @@ pub struct Route {
     pub to: Vec<Destination>,
     /// Gateways on the way, `HOST:PORT`, the last of which connects to the destination.
     pub via: Vec<Via>,
+    /// Further ways, the best first, for when this one cannot be had.
+    #[serde(default)]
+    pub or_via: Vec<Vec<Via>>,
     /// What the segments may use, the best first.
     #[serde(default = "default_channels")]
     pub channels: Vec<ChannelKind>,
@@ -488,72 +499,6 @@ pub struct Route {
     /// What its sessions ask of the network, here and at the gateways on the way: `type key=value …`.
     #[serde(default)]
     pub path: Vec<PathRule>,
-}
-
-/// A gateway on the way: `"HOST:PORT"`, or a table with what the segment to it may use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Via {
-    /// `HOST:PORT`.
-    Plain(HostPort),
-    /// With what the segment to it may use.
-    With {
-        /// `HOST:PORT`.
-        gateway: HostPort,
-        /// What the segment to it may use, the best first.
-        channels: Vec<ChannelKind>,
-    },
-}
-
-impl Via {
-    /// Where it is.
-    #[must_use]
-    pub const fn gateway(&self) -> &HostPort {
-        match self {
-            Self::Plain(gateway) | Self::With { gateway, .. } => gateway,
-        }
-    }
-
-    /// What the segment to it may use, where it is not what the route says.
-    #[must_use]
-    pub fn channels(&self) -> Option<&[ChannelKind]> {
-        match self {
-            Self::Plain(_) => None,
-            Self::With { channels, .. } => Some(channels),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Via {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ViaVisitor)
-    }
-}
-
-/// Tells the two forms apart by what is there, so that what is wrong in one is told.
-struct ViaVisitor;
-
-impl<'de> de::Visitor<'de> for ViaVisitor {
-    type Value = Via;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("\"HOST:PORT\" or { gateway = \"HOST:PORT\", channels = […] }")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Via, E> {
-        text.parse().map(Via::Plain).map_err(E::custom)
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Via, A::Error> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct With {
-            gateway: HostPort,
-            channels: Vec<ChannelKind>,
-        }
-        let With { gateway, channels } =
-            With::deserialize(de::value::MapAccessDeserializer::new(map))?;
-        Ok(Via::With { gateway, channels })
-    }
 }
 
 /// Who moves the octets of a route.

@@ -420,18 +420,9 @@ fn networks(
         .map(|listen| (listen.kind, Some(listen)))
         .collect();
     // What is only used outwards needs no address.
-    let vias = config
-        .routes
-        .iter()
-        .flat_map(|route| route.via.iter().filter_map(config::Via::channels));
-    let outwards = config
-        .routes
-        .iter()
-        .map(|route| route.channels.as_slice())
-        .chain(vias);
-    for kind in outwards.flatten() {
-        if kinds.iter().all(|(known, _)| known != kind) {
-            kinds.push((*kind, None));
+    for kind in config.routes.iter().flat_map(Route::all_channels) {
+        if kinds.iter().all(|(known, _)| *known != kind) {
+            kinds.push((kind, None));
         }
     }
     let mut networks = Vec::new();

@@ -273,6 +273,140 @@ fn an_opener_that_never_heard_whether_the_new_way_was_taken_goes_yet_another() {
 }
 
 #[test]
+fn an_opener_and_its_terminus_show_the_hops_of_the_present_way() {
+    let mut opener = Session::open(config(), NOW, SESSION, open(2, true), [1; 32]).unwrap();
+    answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
+    let other = common::hops(3);
+    assert_eq!(opener.reopen(NOW, other.clone()), Err(Misuse::NotOpen));
+    opener.handle_lost(NOW);
+    assert_eq!(opener.reopen(NOW, Vec::new()), Err(Misuse::Hops));
+    opener.reopen(NOW, other.clone()).unwrap();
+    let greeting = Pdu::Ping {
+        t_us: 0,
+        echo_us: 0,
+    };
+    let mut seq = 0;
+    answer(&mut opener, &mut seq, &greeting);
+    assert_eq!(asks(&mut opener), Claim { way: 1, turn: 0 });
+    assert_eq!(opener.hops(), other);
+    answer(&mut opener, &mut seq, &Pdu::SessAck(accepted(true)));
+    assert_eq!(opener.state(), State::Open);
+
+    let mut terminus = terminus();
+    let open = SessOpen {
+        hop_index: 2,
+        ..opening(3, 1)
+    };
+    let mut fresh = heard(Pdu::SessOpen(open.clone()));
+    terminus.adopt_anew(NOW, &mut fresh, &open).unwrap();
+    assert_eq!((terminus.hops(), terminus.hop_index()), (&other[..], 2));
+}
+
+#[test]
+fn a_session_without_acknowledgement_from_end_to_end_cannot_go_another_way() {
+    let mut opener = Session::open(config(), NOW, SESSION, open(2, false), [1; 32]).unwrap();
+    let ack = SessAck {
+        end_to_end: false,
+        ..accepted(false)
+    };
+    answer(&mut opener, &mut 0, &Pdu::SessAck(ack));
+    opener.handle_lost(NOW);
+    let other = common::hops(3);
+    assert_eq!(opener.reopen(NOW, other), Err(Misuse::NotOpen));
+    opener.reattach(NOW).unwrap();
+}
+
+#[test]
+fn an_opener_that_is_put_off_is_told_why_and_may_try_again() {
+    let mut opener = Session::open(config(), NOW, SESSION, open(2, true), [1; 32]).unwrap();
+    answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
+    opener.handle_lost(NOW);
+    opener.reopen(NOW, common::hops(2)).unwrap();
+    while opener.poll_event().is_some() {}
+    let gone = Pdu::SessNack {
+        status: NackStatus::CannotConnect,
+        hop_index: 1,
+        text: "gone".to_owned(),
+    };
+    answer(&mut opener, &mut 0, &gone);
+    let put_off = Event::PutOff {
+        status: NackStatus::CannotConnect,
+        hop_index: 1,
+        text: "gone".to_owned(),
+    };
+    assert_eq!(opener.poll_event(), Some(put_off));
+    assert_eq!(opener.poll_event(), Some(Event::Suspended));
+    opener.reopen(NOW, common::hops(3)).unwrap();
+}
+
+#[test]
+fn another_way_that_may_not_be_gone_ends_no_session() {
+    let refusals = [NackStatus::Forbidden, NackStatus::NotAuthenticated];
+    for (status, elsewhere) in refusals.into_iter().flat_map(|s| [(s, true), (s, false)]) {
+        let mut opener = Session::open(config(), NOW, SESSION, open(2, true), [1; 32]).unwrap();
+        answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
+        opener.handle_lost(NOW);
+        match elsewhere {
+            true => opener.reopen(NOW, common::hops(2)).unwrap(),
+            false => opener.reattach(NOW).unwrap(),
+        }
+        let refused = Pdu::SessNack {
+            status,
+            hop_index: 1,
+            text: String::new(),
+        };
+        answer(&mut opener, &mut 0, &refused);
+        let is_there = matches!(opener.state(), State::Suspended(_));
+        assert_eq!(is_there, elsewhere, "{status:?}");
+    }
+    // Nor one where nobody proves who it is.
+    let mut opener = Session::open(config(), NOW, SESSION, open(2, true), [1; 32]).unwrap();
+    answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
+    opener.handle_lost(NOW);
+    opener.reopen(NOW, common::hops(2)).unwrap();
+    let methods = vec![AuthMethod::Tls];
+    let octets = Pdu::AuthType { methods }.emit(SESSION, 0, 1);
+    opener.handle_input(NOW, &octets).unwrap();
+    assert!(matches!(opener.state(), State::Suspended(_)));
+    opener.reopen(NOW, common::hops(2)).unwrap();
+}
+
+#[test]
+fn a_gateway_leaves_out_a_hop_that_refuses_and_goes_to_the_next() {
+    let mut near = heard(Pdu::SessOpen(opening(3, 0)));
+    near.set_relay();
+    let far = |hop_index: u16| {
+        let between = SessionConfig {
+            is_end: false,
+            ..config()
+        };
+        let next = SessOpen {
+            hop_index,
+            ..opening(3, 0)
+        };
+        Session::open(between, NOW, SESSION, next, [4; 32]).unwrap()
+    };
+    let mut relay = Relay::new(near, far(1));
+    let busy = Pdu::SessNack {
+        status: NackStatus::Busy,
+        hop_index: 1,
+        text: String::new(),
+    };
+    answer(relay.side(Side::Far), &mut 0, &busy);
+    let failed = std::iter::from_fn(|| relay.poll(NOW)).last();
+    assert!(
+        matches!(failed, Some(RelayEvent::HopFailed(_))),
+        "{failed:?}"
+    );
+    relay.replace_far(far(2));
+    let ack = Pdu::SessAck(accepted(false));
+    answer(relay.side(Side::Far), &mut 0, &ack);
+    let opened = std::iter::from_fn(|| relay.poll(NOW)).last();
+    assert_eq!(opened, Some(RelayEvent::Opened));
+    assert_eq!(relay.side(Side::Near).state(), State::Open);
+}
+
+#[test]
 fn a_gateway_gives_up_an_older_way_without_a_word_to_the_ends() {
     let near = heard(Pdu::SessOpen(opening(2, 1)));
     let next = SessOpen {

@@ -66,6 +66,7 @@ fn setup(random: &mut Random) -> Setup {
         resets: random.chance(500),
         breaks: 0,
         crashes: 0,
+        detours: 0,
         corrupt: if random.chance(300) { 2 } else { 0 },
         latency_max: 1 + random.below(20 * MS),
     }
@@ -154,4 +155,28 @@ fn gateways_that_crash_lose_nothing_that_is_acknowledged_from_end_to_end() {
         };
         run(seed, setup);
     });
+}
+
+#[test]
+fn sessions_that_are_acknowledged_from_end_to_end_go_on_over_other_hops() {
+    let detours = AtomicU64::new(0);
+    for_all_seeds(|seed| {
+        let mut random = Random::new(seed ^ 0xde70);
+        let base = setup(&mut random);
+        let setup = Setup {
+            end_to_end: true,
+            segments: 2 + random.below(2) as usize,
+            detours: 1 + random.below(3),
+            crashes: random.below(2),
+            breaks: random.below(3),
+            ..base
+        };
+        let world = run(seed, setup);
+        detours.fetch_add(world.detours, Ordering::Relaxed);
+    });
+    let detours = detours.into_inner();
+    assert!(
+        seeds().len() == 1 || detours > 0,
+        "nobody has gone another way"
+    );
 }

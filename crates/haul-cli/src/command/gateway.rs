@@ -33,18 +33,18 @@ pub(crate) fn run(gateway: args::Gateway) -> ExitCode {
 }
 
 fn check(args: &args::GatewayCheck) -> ExitCode {
-    let (problems, plan) = match Config::load(&args.file) {
+    let (problems, plan, ways) = match Config::load(&args.file) {
         Ok(config) => {
             let mut problems = config.check();
             problems.extend(config.check_devices(|name| {
                 provider::of_channel(ChannelKind::Verbs, Some(name)).map(drop)
             }));
             problems.sort_by_key(|problem| problem.line);
-            (problems, Some(config.memory_plan()))
+            (problems, Some(config.memory_plan()), config.ways())
         }
-        Err(problems) => (problems, None),
+        Err(problems) => (problems, None, Vec::new()),
     };
-    output::gateway_check(&args.file, &problems, plan.as_ref(), args.json);
+    output::gateway_check(&args.file, &problems, plan.as_ref(), &ways, args.json);
     if problems.iter().any(Problem::is_error) {
         return ExitCode::from(Code::Usage.exit());
     }

@@ -222,6 +222,7 @@ fn means(args: &args::Through) -> ClientMeans {
         _ => None,
     };
     ClientMeans {
+        or_hops: args.gateway_or.iter().map(|way| way.0.clone()).collect(),
         channels: args.gateway_channel.clone(),
         key: args.gateway_key.clone(),
         tls,

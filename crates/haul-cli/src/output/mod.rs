@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use haul::fault::Fault;
 use haul::report::{BenchSummary, Event, Observer, Summary};
 use haul_gateway::MemoryPlan;
-use haul_gateway::config::{Problem, Severity};
+use haul_gateway::config::{Problem, RouteWays, Severity};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -244,6 +244,7 @@ pub(crate) fn gateway_check(
     file: &Path,
     problems: &[Problem],
     plan: Option<&MemoryPlan>,
+    ways: &[RouteWays],
     as_json: bool,
 ) {
     let errors = problems
@@ -257,6 +258,7 @@ pub(crate) fn gateway_check(
         });
         if let Some(plan) = plan {
             object["memory"] = json!(plan);
+            object["routes"] = json!(ways);
         }
         return print_line(&object);
     }
@@ -268,6 +270,9 @@ pub(crate) fn gateway_check(
         [slabs].into_iter().chain(plan.lines()).collect()
     });
     let plan = plan.iter().map(|line| format!("{file}: {line}\n"));
+    // Where there is one way only, it is as it is written.
+    let ways = ways.iter().filter(|route| route.ways.len() > 1);
+    let ways = ways.map(|route| format!("{file}: {route}\n"));
     let warnings = problems.len() - errors;
     let count =
         |number: usize, what| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
@@ -276,7 +281,7 @@ pub(crate) fn gateway_check(
     // As in `print_line`.
     let _ = std::io::stdout()
         .lock()
-        .write_all((lines.chain(plan).collect::<String>() + &sum).as_bytes());
+        .write_all((lines.chain(ways).chain(plan).collect::<String>() + &sum).as_bytes());
 }
 
 /// A line on stderr.

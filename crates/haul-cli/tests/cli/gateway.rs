@@ -41,6 +41,17 @@ fn a_good_configuration_is_good() {
 }
 
 #[test]
+fn the_ways_of_a_route_are_said_where_there_are_several() {
+    let optional = "{ gateway = '192.0.2.3:7400', optional = true }";
+    let text = format!("{GOOD}or_via = [[{optional}, '192.0.2.1:7400'], ['192.0.2.2:7400']]\n");
+    let (code, text, json) = check(&text);
+    assert_eq!(code, Some(0), "{text}");
+    let line = "FILE: the route to * goes by 192.0.2.1:7400; or by 192.0.2.3:7400, 192.0.2.1:7400; or by 192.0.2.2:7400\n";
+    assert!(text.starts_with(line), "{text}");
+    assert_eq!(json["routes"][0]["ways"][2][0], "192.0.2.2:7400");
+}
+
+#[test]
 fn what_streams_of_udt_and_strangers_may_take_is_said() {
     let channel = "[[channel]]\nkind = 'udt'\nlisten = '127.0.0.1:7401'\n";
     let listen = "listen = '127.0.0.1:7400'\nexit = ['192.0.2.1']\nsessions = 2\nanonymous";

@@ -242,6 +242,35 @@ fn a_signal_ends_a_command_whose_session_is_still_being_opened() {
 }
 
 #[test]
+fn another_way_is_taken_where_the_first_cannot_be_had() {
+    let place = Place::new();
+    let server = place.serve();
+    let content = make_file(&place.client("file"), 70_000, 9);
+    let (there, absent) = (last(), nobody().to_string());
+    let (file, to, or) = (
+        text(&place.client("file")),
+        server.at("sub/"),
+        through(&[&there]),
+    );
+    let send = |or: &str| {
+        haul([
+            "send",
+            "--gateway",
+            &absent,
+            "--gateway-or",
+            &absent,
+            "--gateway-or",
+            or,
+            &file,
+            &to,
+        ])
+    };
+    send(&format!("{absent},{or}")).failed(5, &absent);
+    send(&or).ok();
+    assert_eq!(read_file(&place.server("sub/file")), content);
+}
+
+#[test]
 fn what_cannot_be_reached_is_told_with_the_hop() {
     let place = Place::new();
     let server = place.serve();

@@ -1,16 +1,17 @@
 //! What makes no sense in a configuration, although each setting of it does.
+//!
+//! Map: `ways` gateways on the ways of a route, and how they are shown who this one is.
+
+mod ways;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-
-use haul_xsp::wire::HOPS_MAX;
 
 use super::parse::{CHANNEL, CLASS, DOOR, KEY, ROUTE};
 use super::{
     ByteCount, ChannelKind, Config, Door, DoorKind, Listen, Problem, Rdma, Route, Severity,
 };
 use crate::budget::channel_bytes;
-use crate::host;
 use crate::path::Backend;
 use crate::rates::REST;
 use crate::tls::{self, TlsError};
@@ -517,51 +518,10 @@ impl Check<'_> {
                 );
             }
         }
-        if route.via.is_empty() || route.via.len() > HOPS_MAX {
-            self.error(
-                place("via"),
-                format!("it has {} gateways", route.via.len()),
-                "name 1 to 16",
-            );
-        }
-        let gateways: Vec<_> = route.via.iter().map(super::Via::gateway).collect();
-        for (index, gateway) in gateways.iter().enumerate() {
-            let is_own = self
-                .config
-                .listen
-                .is_some_and(|listen| host::endpoint(listen) == *gateway.endpoint());
-            if is_own || gateways[..index].contains(gateway) {
-                self.error(
-                    place("via"),
-                    format!("{gateway} makes it a loop"),
-                    "name each other gateway once",
-                );
-            }
-        }
+        self.ways(route, number);
         self.channels(route, number);
         self.rates(route, number);
         self.proof(route, number);
-    }
-
-    fn channels(&mut self, route: &Route, number: usize) {
-        let own = route.via.iter().filter_map(super::Via::channels);
-        for channels in own.chain([route.channels.as_slice()]) {
-            let repeats = (1..channels.len()).find(|at| channels[..*at].contains(&channels[*at]));
-            let place = Place::Table(ROUTE, number, "channels");
-            if channels.is_empty() {
-                self.error(
-                    place,
-                    "none is named",
-                    "name those that may be used, the best first",
-                );
-            } else if let Some(at) = repeats {
-                self.error(
-                    place,
-                    format!("{} is named twice", channels[at]),
-                    "name each once, the best first",
-                );
-            }
-        }
     }
 
     fn rates(&mut self, route: &Route, number: usize) {
@@ -600,29 +560,6 @@ impl Check<'_> {
                 "there must be one",
                 "leave it out, or count from 1",
             );
-        }
-    }
-
-    /// How this gateway shows the next one who it is.
-    fn proof(&mut self, route: &Route, number: usize) {
-        let config = self.config;
-        let place = Place::Table(ROUTE, number, "key");
-        match &route.key {
-            Some(name) if config.keys.iter().all(|key| key.name != *name) => {
-                self.error(
-                    place,
-                    format!("there is no [[key]] '{name}'"),
-                    "add it, or name another",
-                );
-            }
-            None if config.tls.is_none() && config.keys.is_empty() && !config.anonymous => {
-                self.error(
-                    place,
-                    "the next gateway cannot be shown who this one is",
-                    "add [tls] or a [[key]]; anonymous = true for closed networks",
-                );
-            }
-            _ => {}
         }
     }
 
@@ -720,9 +657,9 @@ impl Check<'_> {
             let channels = channel_bytes(route);
             all = all.saturating_add(channels);
             let own = session_bytes(route.ring.0).saturating_add(channels);
-            let kinds = route.via.first().and_then(super::Via::channels);
-            let kinds = kinds.unwrap_or(&route.channels);
-            if own > config.memory.0 && *kinds == [ChannelKind::Udt] {
+            let ways = route.ways();
+            let mut firsts = ways.iter().map(|way| route.first_channels(way));
+            if own > config.memory.0 && firsts.any(|kinds| *kinds == [ChannelKind::Udt]) {
                 let text = format!(
                     "over udt its session takes {}, which is more than {}",
                     ByteCount(own),

@@ -92,6 +92,8 @@ pub(crate) struct Counts {
     pub(crate) begun: u64,
     /// That came to nothing.
     pub(crate) refused: u64,
+    /// That begin again.
+    pub(crate) taken_back: u64,
 }
 
 /// What edges work with.
@@ -115,6 +117,24 @@ impl Edges {
         let edge = Edge::new(Phase::Asked(call.party), call.from, to);
         self.edges.insert(conn, edge);
         self.counts.begun += 1;
+    }
+
+    /// Who wants a connection that nobody has answered for, and for people: it is to be asked for elsewhere.
+    pub(crate) fn take_back(&mut self, conn: ConnId) -> Option<(Party, String)> {
+        match self.edges.remove(&conn)? {
+            Edge {
+                phase: Phase::Asked(party),
+                from,
+                ..
+            } => {
+                self.counts.taken_back += 1;
+                Some((party, from))
+            }
+            other => {
+                self.edges.insert(conn, other);
+                None
+            }
+        }
     }
 
     /// The far end wants nothing more from the program; what it has sent still comes.

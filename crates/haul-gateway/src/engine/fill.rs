@@ -160,7 +160,7 @@ impl Pair {
         route.ring.0 = ring_bytes;
         route.checksum = false;
         let shape = Shape::of_route(&config, &route);
-        let hops = setup::hops(&route).ok_or("a route without gateways")?;
+        let hops = setup::hops(&route, &route.via).ok_or("a route without gateways")?;
         let to = hops[0].endpoint.clone();
         let house = House::new(
             config.clone(),

@@ -6,7 +6,7 @@ use haul_xsp::{AuthConfig, SessionConfig, SharedKey};
 
 use super::fabric::{GET_BYTES_MAX, READS_MAX, burst};
 use super::half::{MemoryPlan, proto};
-use crate::config::{ChannelKind, Config, Route, RouteMode};
+use crate::config::{ChannelKind, Config, Route, RouteMode, Via};
 use crate::house::House;
 
 /// Least extent of an arena, octets.
@@ -141,23 +141,23 @@ fn offers(kinds: &[ChannelKind], streams: Option<u16>, mode: RouteMode) -> Vec<P
     kinds.iter().zip(preferences).map(offer).collect()
 }
 
-/// The way of a route.
-pub(crate) fn hops(route: &Route) -> Option<Vec<Hop>> {
-    let last = route.via.len().checked_sub(1)?;
-    let hop = |(index, via): (usize, &crate::config::Via)| {
+/// A way of a route.
+pub(crate) fn hops(route: &Route, way: &[Via]) -> Option<Vec<Hop>> {
+    let last = way.len().checked_sub(1)?;
+    let hop = |(index, via): (usize, &Via)| {
         let channels = via.channels().unwrap_or(&route.channels);
         Some(Hop {
             depth: u8::try_from(index).ok()?,
             flags: HopFlags {
                 gateway: index < last,
-                optional: false,
+                optional: via.is_optional() && index < last,
                 last: index == last,
             },
             endpoint: via.gateway().endpoint().clone(),
             offers: offers(channels, Some(route.streams), route.mode),
         })
     };
-    route.via.iter().enumerate().map(hop).collect()
+    way.iter().enumerate().map(hop).collect()
 }
 
 /// How this gateway proves who it is, and what it asks of those that come in, or (`key`) of the next hop.

@@ -1,13 +1,14 @@
 //! The thread of a session: waits for sockets, queue pairs, letters and time, and does what the state machines ask for.
 //!
 //! Map: `admission` what a control connection that came in wants · `events` what the state machines tell · `letters` what others
-//! have for it · `path` what it asks of the network · `show` what others see of it.
+//! have for it · `path` what it asks of the network · `show` what others see of it · `ways` the next way when one cannot be had.
 
 mod admission;
 mod events;
 mod letters;
 mod path;
 mod show;
+mod ways;
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,14 +27,12 @@ use super::setup::{self, Shape};
 use crate::caller::{Call, Refusal};
 use crate::config::{ChannelKind, Route};
 use crate::control::Control;
-use crate::host::Shown;
 use crate::house::{House, Letter, Mailbox, Share};
 use crate::log::Level;
 use crate::status::{Role, Status};
 use path::Paths;
+use ways::Ways;
 
-/// First and longest wait before another attempt at the next hop, ns.
-const BACKOFF_NS: (u64, u64) = (SECOND_NS / 10, 5 * SECOND_NS);
 /// Time for a control connection that came in to say what it wants, ns.
 const GREETING_NS: u64 = 10 * SECOND_NS;
 
@@ -60,7 +59,7 @@ impl Body {
 }
 
 /// A side that this end dials.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Dial {
     hop: String,
     offered: Vec<ChannelKind>,
@@ -95,6 +94,8 @@ pub(crate) struct Worker {
     trouble: Option<String>,
     /// What is to be opened: by an opener, or by a gateway at the next hop.
     wanted: Option<(SessionId, SessOpen)>,
+    /// Of an opener, those that it may go; of a gateway between, what becomes of its next hop.
+    ways: Ways,
     share: Option<Share>,
     /// The class of the session, by name.
     class: Option<String>,
@@ -149,6 +150,7 @@ impl Worker {
             waiters: Vec::new(),
             trouble: None,
             wanted: None,
+            ways: Ways::default(),
             share: None,
             class: None,
             paths: Paths::default(),
@@ -167,29 +169,13 @@ impl Worker {
     /// A thread that opens a session for a route.
     pub(crate) fn open(house: &Arc<House>, route: &Route) -> Result<Mailbox, String> {
         let text = |error: io::Error| error.to_string();
-        let hops = setup::hops(route).ok_or("a route without gateways")?;
         let shape = Shape::of_route(&house.config(), route);
         let mut worker = Self::new(Arc::clone(house), Role::Opener, shape).map_err(text)?;
         worker.class.clone_from(&route.class);
         worker.take_memory(true)?;
-        let open = SessOpen {
-            resumable: true,
-            end_to_end: route.end_to_end,
-            hops,
-            ..SessOpen::default()
-        };
-        let session = SessionId(haul_io::random::bytes().map_err(text)?);
-        let first = route.via.first().ok_or("a route without gateways")?;
-        worker.dials[0] = Dial {
-            hop: Shown(first.gateway().endpoint()).to_string(),
-            offered: first.channels().unwrap_or(&route.channels).to_vec(),
-            streams: route.streams,
-            key: route.key.clone(),
-            ..Dial::default()
-        };
-        worker.show_plan(&open);
+        worker.ways = Ways::of_route(route).ok_or("a route without gateways")?;
+        worker.plan_way()?;
         worker.paths.rules.clone_from(&route.path);
-        worker.wanted = Some((session, open));
         worker.dial(0);
         let mailbox = worker.mailbox.clone();
         worker.spawn("haul-opener").map_err(text)?;
@@ -514,6 +500,9 @@ impl Worker {
                     .say(Level::Warning, format!("{}: {}", half.peer, lost.0));
                 self.trouble = Some(format!("gateway {}: {}", half.peer, lost.0));
             }
+            if !self.dials[side].hop.is_empty() {
+                self.ways.note(&lost.0);
+            }
             drop_control(half, &self.poller, &mut self.watched[side]);
         }
         self.end_fabric(side);
@@ -549,13 +538,6 @@ impl Worker {
         dial(&self.house, dialled.hop.clone(), &self.mailbox);
     }
 
-    fn dial_later(&mut self, side: usize) {
-        let now = self.now();
-        let dialled = &mut self.dials[side];
-        dialled.wait_ns = (dialled.wait_ns * 2).clamp(BACKOFF_NS.0, BACKOFF_NS.1);
-        dialled.again_at = Some(now.after(dialled.wait_ns));
-    }
-
     /// The side that this end dials.
     const fn dialled_side(&self) -> usize {
         match self.role {
@@ -584,7 +566,7 @@ impl Worker {
             }
         } else if let Some(session) = self.body.session(side) {
             session.set_auth(auth);
-            if session.reattach(now).is_err() {
+            if self.ways.go_on(now, session).is_err() {
                 return;
             }
         }
@@ -615,10 +597,15 @@ impl Worker {
         let opened = Session::open_with(config, self.now(), id, open, &firsts, seed);
         let (session, conns) = opened.map_err(|error| error.to_string())?;
         for (conn, call) in conns.iter().zip(self.calls.drain(..conns.len())) {
+            self.ways.ask_along(*conn, &call);
             self.edges.ask(*conn, call);
         }
         self.body = match std::mem::replace(&mut self.body, Body::None) {
             Body::One(near) if side == 1 => Body::Two(Box::new(Relay::new(*near, session))),
+            Body::Two(mut relay) => {
+                relay.replace_far(session);
+                Body::Two(relay)
+            }
             _ => Body::One(Box::new(session)),
         };
         if side == 0 {
@@ -637,24 +624,27 @@ impl Worker {
     }
 
     fn on_dial_failed(&mut self, side: usize, status: NackStatus, why: &str) {
+        let text = format!("the next hop cannot be reached: {why}");
+        self.ways.note(why);
         let Some((_, open)) = self.wanted.take() else {
-            self.house.say(
-                Level::Warning,
-                format!("the next hop cannot be reached: {why}"),
-            );
+            self.house.say(Level::Warning, text);
             return self.dial_later(side);
         };
-        self.house.say(
-            Level::Error,
-            format!("the next hop cannot be reached: {why}"),
-        );
-        if let Body::One(near) = &mut self.body {
-            // Fails only where the opener is gone.
-            let _ = near.refuse_session(NackStatus::CannotConnect, open.hop_index, why);
-        } else {
-            self.trouble = Some(format!("gateway {why}"));
+        let is_opener = self.role == Role::Opener;
+        let why_opener = format!("gateway {why}");
+        if (is_opener && self.open_by_next_way(status, &why_opener))
+            || (!is_opener && self.leave_out(why))
+        {
+            return;
+        }
+        self.house.say(Level::Error, text);
+        if is_opener {
+            self.trouble = Some(self.ways.obituary(&why_opener));
             self.refuse_all(status);
             self.is_over = true;
+        } else if let Some(near) = self.body.session(0) {
+            // Fails only where the opener is gone.
+            let _ = near.refuse_session(NackStatus::CannotConnect, open.hop_index, why);
         }
     }
 

@@ -55,9 +55,8 @@ impl Gateway {
             self.house.say(Level::Warning, text);
         }
         for route in &config.routes {
-            let vias = route.via.iter().filter_map(config::Via::channels);
-            let kinds = vias.chain([route.channels.as_slice()]).flatten();
-            for kind in kinds.filter(|kind| self.house.network(**kind).is_none()) {
+            let kinds = route.all_channels();
+            for kind in kinds.filter(|kind| self.house.network(*kind).is_none()) {
                 let text = format!(
                     "{kind}: this kind of data channel was not there when the gateway was started"
                 );

@@ -253,6 +253,19 @@ impl Session {
         Ok(())
     }
 
+    /// Tells the peer something that it may act on, or only log; see [`Event::Notice`].
+    ///
+    /// # Errors
+    /// The session is not open.
+    pub fn notice(&mut self, status: NackStatus, text: &str) -> Result<(), Misuse> {
+        self.tell(&Pdu::Notice {
+            code: status.code(),
+            severity: 1,
+            ref_seq: 0,
+            text: text.to_owned(),
+        })
+    }
+
     fn agree_keepalive(&mut self) {
         let asked = u64::from(self.open.keepalive_ms).saturating_mul(1_000_000);
         if let Some(link) = self.link.as_mut().filter(|_| asked > 0) {
@@ -315,6 +328,7 @@ impl Session {
         self.deadline = None;
         self.asked = Asked::Nothing;
         self.way = self.claim.way;
+        self.is_elsewhere = false;
         if let Some(link) = self.link.as_mut().filter(|_| ack.keepalive_ms > 0) {
             let theirs = u64::from(ack.keepalive_ms).saturating_mul(1_000_000);
             link.keepalive_ns = link.keepalive_ns.min(theirs);
@@ -367,9 +381,16 @@ impl Session {
                 | NackStatus::Closing
                 | NackStatus::Loop
         );
-        if self.is_resuming() && may_pass {
-            self.link = None;
-            self.suspend(now);
+        // Others may not be meant to have it, or cannot: that is no reason to lose it.
+        let may_not = matches!(
+            status,
+            NackStatus::NotAuthenticated
+                | NackStatus::Forbidden
+                | NackStatus::NoProtocol
+                | NackStatus::Unsupported
+        );
+        if self.is_resuming() && (may_pass || (may_not && self.is_elsewhere)) {
+            self.put_off(now, status, hop_index, text);
             return;
         }
         self.end(Error::Ended {
@@ -377,6 +398,17 @@ impl Session {
             hop_index: Some(hop_index),
             text,
         });
+    }
+
+    /// What was asked for is not to be had from whom it was asked, for now.
+    pub(super) fn put_off(&mut self, now: Time, status: NackStatus, hop_index: u16, text: String) {
+        self.link = None;
+        self.events.push_back(Event::PutOff {
+            status,
+            hop_index,
+            text,
+        });
+        self.suspend(now);
     }
 
     /// The next thing asked for is the session on a new way. Until that is answered no way can be resumed: slabs count from 0
@@ -440,7 +472,8 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Self::reattach`], over other hops, `hop_index` the first: for sessions that are acknowledged from end to end.
+    /// As [`Self::reattach`], over other hops that end at the same terminus: for sessions that are acknowledged from end to end. Until some
+    /// hops have answered for it, whoever refuses it, or cannot prove who it is, only [puts it off](Event::PutOff).
     ///
     /// # Errors
     /// It is not suspended, or not acknowledged from end to end, or the hops cannot be.
@@ -453,6 +486,7 @@ impl Session {
         }
         self.reattach(now)?;
         (self.open.hops, self.open.hop_index) = (hops, 0);
+        self.is_elsewhere = true;
         let _ = self.claim_anew();
         Ok(())
     }
@@ -503,11 +537,18 @@ impl Session {
     ) -> Result<(), Misuse> {
         let asked = fresh.state == State::Opening && !fresh.is_opener;
         let may = self.ack.end_to_end && self.config.is_end && self.is_superseded_by(open);
-        if !asked || !may {
+        let hop = open.hops.get(usize::from(open.hop_index));
+        let offers = hop.map_or(&[][..], |hop| hop.offers.as_slice());
+        let Some(mut segment) = negotiate(offers, &self.config.protocols).filter(|_| asked && may)
+        else {
             return Err(Misuse::NoRequest);
-        }
+        };
         self.take_over(now, fresh, open.claim)?;
+        self.open.hops.clone_from(&open.hops);
         self.open.hop_index = open.hop_index;
+        // Who moves the octets has been agreed on for good.
+        segment.params.push = Some((self.config.consumer.mode == Mode::Push).into());
+        self.ack.segments = vec![segment];
         self.ack.resumed = true;
         self.ack.conns = self.states();
         if let Some(link) = &mut self.link {

@@ -25,6 +25,15 @@ pub enum Event {
         /// The way is another one.
         anew: bool,
     },
+    /// What was asked for again was refused, for a reason that may pass while the session lives: [`Self::Suspended`] is next.
+    PutOff {
+        /// Why.
+        status: NackStatus,
+        /// Which hop.
+        hop_index: u16,
+        /// In words.
+        text: String,
+    },
     /// The session is over.
     Closed(Error),
     /// The peer opens a connection: answer with `accept_conn` or `refuse_conn`.
@@ -103,7 +112,7 @@ pub enum Event {
         /// The data.
         octets: Vec<u8>,
     },
-    /// For the log.
+    /// For the log; from a gateway with the code of [`NackStatus::CannotConnect`], that its next hop cannot be reached again.
     Notice {
         /// Code.
         code: u16,

@@ -121,6 +121,8 @@ pub struct Session {
     claim: Claim,
     /// Opener: the newest way that the peer has answered for. Slabs are counted of that one.
     way: u32,
+    /// Opener: other hops have been asked for it since then. What they say is not the last word.
+    is_elsewhere: bool,
     conns: BTreeMap<ConnId, Conn>,
     /// Connections that may be done with.
     ending: BTreeSet<ConnId>,
@@ -227,6 +229,7 @@ impl Session {
             ack: SessAck::default(),
             claim: Claim::default(),
             way: 0,
+            is_elsewhere: false,
             conns: BTreeMap::new(),
             ending: BTreeSet::new(),
             next_conn: 1,
@@ -289,8 +292,18 @@ impl Session {
                 let result = link.authenticate(&self.config.auth, &pdu);
                 result.map(|()| self.authenticated())
             };
-            if let Err(error) = result {
-                return Err(self.fail(error));
+            match result {
+                Err(Error::NotAuthenticated(why)) if self.is_elsewhere => {
+                    let hop_index = self.open.hop_index;
+                    self.put_off(
+                        now,
+                        NackStatus::NotAuthenticated,
+                        hop_index,
+                        why.to_string(),
+                    );
+                }
+                Err(error) => return Err(self.fail(error)),
+                Ok(()) => {}
             }
         }
         Ok(taken)

@@ -86,6 +86,9 @@ enum Happening {
         segment: usize,
     },
     Crash,
+    Detour {
+        crash: bool,
+    },
 }
 
 #[derive(Clone)]
@@ -98,6 +101,8 @@ pub struct Setup {
     pub resets: bool,
     pub breaks: u64,
     pub crashes: u64,
+    /// How often the opener goes another way.
+    pub detours: u64,
     pub corrupt: u64,
     pub latency_max: u64,
 }
@@ -117,6 +122,10 @@ pub struct World {
     last: Vec<Time>,
     setup: Setup,
     fresh: Vec<Option<Session>>,
+    /// The opener is to take another way as soon as it can.
+    wants_detour: bool,
+    /// Ways that it has taken.
+    pub detours: u64,
     pub corrupted: u64,
     /// Ranges that came with announcements.
     pub inline: u64,
@@ -150,6 +159,8 @@ impl World {
             last: vec![Time::default(); segments * 2],
             fresh: (0..segments).map(|_| None).collect(),
             setup,
+            wants_detour: false,
+            detours: 0,
             corrupted: 0,
             inline: 0,
             events: 0,
@@ -183,6 +194,11 @@ impl World {
         for _ in 0..world.setup.crashes {
             let after = world.random.below(400 * MS);
             world.at(after, Happening::Crash);
+        }
+        for _ in 0..world.setup.detours {
+            let after = world.random.below(400 * MS);
+            let crash = world.random.chance(500);
+            world.at(after, Happening::Detour { crash });
         }
         world
     }
@@ -402,8 +418,16 @@ impl World {
                     self.lose(segment);
                 }
             }
-            Happening::Crash if !self.was_open() => {}
+            Happening::Crash | Happening::Detour { .. } if !self.was_open() => {}
             Happening::Crash => self.crash(),
+            Happening::Detour { crash } => {
+                self.wants_detour = true;
+                if crash {
+                    self.crash_between(1, self.setup.segments - 1);
+                } else {
+                    self.lose(0);
+                }
+            }
         }
     }
 
@@ -412,6 +436,10 @@ impl World {
         let gateways = self.setup.segments - 1;
         let first = 1 + self.random.below(gateways as u64) as usize;
         let last = first + self.random.below((gateways - first + 1) as u64) as usize;
+        self.crash_between(first, last);
+    }
+
+    fn crash_between(&mut self, first: usize, last: usize) {
         for node in first..=last {
             self.nodes[node] = Node::Gone;
             for half in [node * 2 - 1, node * 2] {
@@ -444,10 +472,22 @@ impl World {
 
     fn reconnect(&mut self, segment: usize) {
         let now = self.now;
+        let is_detour = segment == 0 && self.wants_detour;
+        let mut hops = super::hops(self.setup.segments);
+        for hop in &mut hops {
+            hop.endpoint.port += self.detours as u16 + 1;
+            hop.offers[0].params.push = Some(1);
+        }
         let Some(session) = self.session(segment * 2) else {
             return;
         };
-        if session.reattach(now).is_ok() {
+        let goes_on = match is_detour {
+            true => session.reopen(now, hops),
+            false => session.reattach(now),
+        };
+        if goes_on.is_ok() {
+            self.wants_detour &= !is_detour;
+            self.detours += u64::from(is_detour);
             self.epochs[segment] += 1;
             self.accept(segment);
         }

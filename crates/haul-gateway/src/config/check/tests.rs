@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use super::*;
+use crate::host;
 use crate::tls::tests::{Authority, Validity};
 
 /// An entry and an exit in one, with nothing wrong.
@@ -337,6 +338,51 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "via = ['gw1.example.org:7000']",
         "via = []",
         "line 28: error: [[route]] 2: via: it has 0 gateways",
+    ),
+    (
+        "via = ['gw1.example.org:7000']",
+        "via = ['a:1']\nor_via = [['b:1'], []]",
+        "line 28: error: [[route]] 2: or_via: it has 0 gateways",
+    ),
+    (
+        "via = ['gw1.example.org:7000']",
+        "via = ['a:1']\nor_via = [['b:1', 'c:1', 'b:1']]",
+        "line 28: error: [[route]] 2: or_via: b:1 makes it a loop",
+    ),
+    (
+        "via = ['gw1.example.org:7000']",
+        "via = ['a:1', 'c:1']\nor_via = [['b:1', 'c:1'], ['a:1', 'c:1']]",
+        "line 28: error: [[route]] 2: or_via: a:1, c:1 is named twice",
+    ),
+    (
+        "via = ['gw1.example.org:7000']",
+        "via = ['a:1']\nor_via = [['b:1'],['c:1'],['d:1'],['e:1'],['f:1'],['g:1'],['h:1'],['i:1'],['j:1']]",
+        "line 28: error: [[route]] 2: or_via: it has 9 further ways",
+    ),
+    (
+        "via = ['gw1.example.org:7000']",
+        "via = ['a:1']\nor_via = [[{ gateway = 'b:1', channels = [] }]]",
+        "line 28: error: [[route]] 2: channels: none is named",
+    ),
+    (
+        "via = ['gw1.example.org:7000']",
+        "via = ['a:1']\nor_via = [[{ gateway = 'b:1', key = 'k' }]]",
+        "line 28: error: [[route]] 2: key: there is no [[key]] 'k'",
+    ),
+    (
+        "via = ['gw1.example.org:7000']",
+        "via = ['a:1', { gateway = 'b:1', key = 'k' }]",
+        "line 28: error: [[route]] 2: via: b:1 is never the first",
+    ),
+    (
+        "via = ['gw1.example.org:7000']",
+        "via = ['a:1', { gateway = 'b:1', optional = true }]",
+        "line 28: error: [[route]] 2: via: b:1 connects to the destination and cannot be left out",
+    ),
+    (
+        "via = ['gw1.example.org:7000']",
+        "via = ['a:1']\nend_to_end = true\nor_via = [['b:1']]",
+        "line 28: warning: [[route]] 2: or_via: b:1 ends at another gateway than via",
     ),
 ];
 

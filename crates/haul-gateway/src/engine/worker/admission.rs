@@ -3,7 +3,6 @@
 use haul_xsp::wire::{NackStatus, SessOpen};
 use haul_xsp::{Admission, ResumeRequest, Session, SessionId, Time};
 
-use super::super::half::kind;
 use super::{Body, Dial, Worker};
 use crate::control::Control;
 use crate::host::Shown;
@@ -79,17 +78,12 @@ impl Worker {
         let Some(next) = open.hops.get(usize::from(hop)) else {
             return self.refuse_session(NackStatus::NoRoute, open.hop_index, "no next hop");
         };
-        let offered = next.offers.iter().filter_map(|offer| kind(offer.proto));
-        self.dials[1] = Dial {
-            hop: Shown(&next.endpoint).to_string(),
-            offered: offered.collect(),
-            streams: next
-                .offers
-                .iter()
-                .find_map(|offer| offer.params.streams)
-                .unwrap_or(1),
-            ..Dial::default()
-        };
+        let left_out = open.hops[..usize::from(hop)].iter();
+        let left_out = left_out.skip(usize::from(open.hop_index) + 1);
+        let left_out: Vec<String> = left_out
+            .map(|hop| Shown(&hop.endpoint).to_string())
+            .collect();
+        self.dials[1] = Dial::to(next);
         if let Err(why) = self.take_memory(false) {
             self.house.directory().remove(id);
             return self.refuse_session(NackStatus::Busy, open.hop_index, &why);
@@ -98,14 +92,17 @@ impl Worker {
         if let Some(session) = self.body.session(0) {
             session.set_relay();
         }
-        self.wanted = Some((
+        for gateway in left_out {
+            let text = format!("{gateway} is left out: it is not on this gateway's list (`next`)");
+            self.house.say(Level::Warning, text);
+        }
+        self.go_to(
             id,
             SessOpen {
                 hop_index: hop,
                 ..open
             },
-        ));
-        self.dial(1);
+        );
     }
 
     fn become_member(&mut self, role: Role, id: SessionId) {

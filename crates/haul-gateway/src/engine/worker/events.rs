@@ -50,8 +50,12 @@ impl Worker {
             Event::Resumed { anew } => {
                 if anew {
                     self.edges.rewind();
+                    self.renew_attempts();
                 }
                 self.on_resumed(0);
+                if anew {
+                    self.open_paths_anew();
+                }
             }
             Event::Closed(error) => self.on_closed(&error),
             Event::ConnRequest { conn, to } => self.on_conn_request(conn, &to),
@@ -92,6 +96,9 @@ impl Worker {
     fn on_relay_event(&mut self, event: RelayEvent) {
         match event {
             RelayEvent::HopFailed(error) => {
+                if self.leave_out(&error.to_string()) {
+                    return;
+                }
                 self.house
                     .say(Level::Error, format!("{}: {error}", self.dials[1].hop));
                 if let Body::Two(relay) = &mut self.body {
@@ -144,9 +151,16 @@ impl Worker {
                 self.next_kind(side, &text);
             }
             Event::ChanClosed(_) => {}
-            Event::Notice { text, .. } => self
-                .house
-                .say(Level::Info, format!("{}: {text}", half.peer)),
+            Event::Notice { code, text } => {
+                let line = format!("{}: {text}", half.peer);
+                self.house.say(Level::Info, line);
+                self.on_notice(side, code, &text);
+            }
+            Event::PutOff { status, text, .. } => {
+                let line = format!("{}: the session is refused for now: {text}", half.peer);
+                self.house.say(Level::Warning, line);
+                self.ways.put_off(status, &text);
+            }
             _ => {
                 let _ = session;
             }
@@ -236,6 +250,7 @@ impl Worker {
             format!("{}: session {} is open", dialled.hop, hex(&session.id().0)),
         );
         self.dials[side].wait_ns = 0;
+        self.ways.settle();
         self.trouble = None;
         self.ask_for_channels(side);
         self.open_paths();
@@ -269,7 +284,10 @@ impl Worker {
         self.trouble = None;
         if !self.dials[side].hop.is_empty() {
             self.dials[side].wait_ns = 0;
+            self.ways.settle();
             self.ask_for_channels(side);
+        } else {
+            self.ways.owner_is_back();
         }
         for call in std::mem::take(&mut self.calls) {
             self.on_call(call);
@@ -277,6 +295,9 @@ impl Worker {
     }
 
     fn on_closed(&mut self, error: &Error) {
+        if self.is_opened_elsewhere(error) {
+            return;
+        }
         let peer = self.halves[0]
             .as_ref()
             .map_or("", |half| half.peer.as_str());
@@ -300,13 +321,13 @@ impl Worker {
             // The peer is told why by what is sent last.
             self.transmit(side);
         }
-        self.trouble = Some(self.obituary(error));
+        self.trouble = Some(self.ways.obituary(&self.obituary(error)));
         self.refuse_all(error.status());
         self.is_over = true;
     }
 
     /// Why the session has ended, with the hop that is the reason.
-    fn obituary(&self, error: &Error) -> String {
+    pub(super) fn obituary(&self, error: &Error) -> String {
         let peer = self.halves[0]
             .as_ref()
             .map_or("", |half| half.peer.as_str());

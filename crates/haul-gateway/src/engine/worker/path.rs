@@ -37,6 +37,17 @@ struct Asked {
     circuit: Option<Circuit>,
 }
 
+impl Asked {
+    /// How it is, for who asks.
+    fn told(&self) -> (PathState, String) {
+        let states = [PathState::Pending, PathState::Up, PathState::Failed];
+        let state = states
+            .into_iter()
+            .find(|state| word(*state) == self.shown.state);
+        (state.unwrap_or(PathState::Expired), self.shown.text.clone())
+    }
+}
+
 impl Worker {
     /// The session is open: what its route wants is asked for, here and of all gateways on the way.
     pub(super) fn open_paths(&mut self) {
@@ -44,7 +55,26 @@ impl Worker {
             return;
         }
         let rules = self.paths.rules.clone();
-        let text = rules.iter().map(ToString::to_string).collect();
+        self.ask_others();
+        if !self.house.path().is_nobody()
+            && let Err(why) = self.ask_path(None, OWN, rules)
+        {
+            self.house
+                .say(Level::Warning, format!("a path cannot be asked for: {why}"));
+        }
+    }
+
+    /// The session goes on by another way, whose gateways have not been asked.
+    pub(super) fn open_paths_anew(&mut self) {
+        if self.role == Role::Opener && !self.paths.rules.is_empty() {
+            self.paths.heard.clear();
+            self.ask_others();
+        }
+    }
+
+    /// All gateways on the way are asked for what this end's route wants.
+    fn ask_others(&mut self) {
+        let text = self.paths.rules.iter().map(ToString::to_string).collect();
         if let Some(session) = self.body.session(0)
             && let Err(error) = session.request_path(PathAction::Create, OWN, text)
         {
@@ -52,12 +82,6 @@ impl Worker {
                 Level::Warning,
                 format!("a path cannot be asked for: {error}"),
             );
-        }
-        if !self.house.path().is_nobody()
-            && let Err(why) = self.ask_path(None, OWN, rules)
-        {
-            self.house
-                .say(Level::Warning, format!("a path cannot be asked for: {why}"));
         }
     }
 
@@ -73,17 +97,18 @@ impl Worker {
         let known = self.paths.asked.iter().position(is_it);
         let answer = match (action, known) {
             (PathAction::Create, None) => self.create_path(side, request, rules),
+            // Its owner has come by another way.
+            (PathAction::Create, Some(at))
+                if self.paths.asked[at].shown.rules == rules.join("; ") =>
+            {
+                Ok(self.paths.asked[at].told())
+            }
             (PathAction::Create, Some(_)) => Err("it is asked for already".to_owned()),
             (PathAction::Delete, Some(at)) => {
                 self.paths.asked[at].circuit = None;
                 Ok((PathState::Pending, "it is being taken down".to_owned()))
             }
-            (PathAction::Query, Some(at)) => {
-                let Asked { shown, .. } = &self.paths.asked[at];
-                let states = [PathState::Pending, PathState::Up, PathState::Failed];
-                let state = states.into_iter().find(|state| word(*state) == shown.state);
-                Ok((state.unwrap_or(PathState::Expired), shown.text.clone()))
-            }
+            (PathAction::Query, Some(at)) => Ok(self.paths.asked[at].told()),
             (_, Some(_)) => Err("it cannot be changed: take it down and ask anew".to_owned()),
             (_, None) => Err("it was not asked for".to_owned()),
         };

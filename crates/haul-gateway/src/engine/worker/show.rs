@@ -1,6 +1,6 @@
 //! What others see of a session: a picture of it, at most four times a second, and only when something has happened.
 
-use haul_xsp::wire::SessOpen;
+use haul_xsp::wire::{Hop, SessOpen};
 use haul_xsp::{SECOND_NS, State, Time};
 
 use super::super::half::{Half, kind};
@@ -62,8 +62,10 @@ impl Worker {
             if side == 0 || status.state == OPEN {
                 state.clone_into(&mut status.state);
             }
-            let hops = session.hops().iter();
-            status.hops = hops.map(|hop| Shown(&hop.endpoint).to_string()).collect();
+            if side == 0 {
+                let (agreed, at) = (session.agreed().segments.len(), session.hop_index());
+                status.hops = present(session.hops(), at, agreed);
+            }
             // The last side's: what a relay has heard from the next hop.
             let agreed = session.agreed().segments.iter();
             status.agreed = agreed.map(|segment| kind(segment.proto)).collect();
@@ -98,10 +100,24 @@ impl Worker {
     pub(super) fn count_connections(&mut self) {
         let counts = self.edges.take_counts();
         self.house.count(|totals| {
-            totals.connections += counts.begun;
+            totals.connections =
+                (totals.connections + counts.begun).saturating_sub(counts.taken_back);
             totals.connections_refused += counts.refused;
         });
     }
+}
+
+/// The hops without optional ones that have been left out behind number `at`, as far as one can tell: from there on so many segments have
+/// agreed on something. Where some have been left out and some not, all are there.
+fn present(hops: &[Hop], at: u16, agreed: usize) -> Vec<String> {
+    let is_left_out = |(index, hop): &(usize, &Hop)| *index > usize::from(at) && hop.flags.optional;
+    let optional = hops.iter().enumerate().filter(is_left_out).count();
+    let all_are = agreed > 0 && hops.len() == usize::from(at) + agreed + optional;
+    let shown = hops.iter().enumerate();
+    let shown = shown.filter(|hop| !(all_are && is_left_out(hop)));
+    shown
+        .map(|(_, hop)| Shown(&hop.endpoint).to_string())
+        .collect()
 }
 
 const OPEN: &str = "open";
@@ -133,5 +149,26 @@ const fn limit(
         () if segment.posts > 0 => Limit::Path,
         () if has_moved || segment.ring_used > 0 => Limit::Source,
         () => Limit::Idle,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::engine::setup;
+
+    #[test]
+    fn an_optional_hop_is_shown_unless_it_has_been_left_out() {
+        let text = "name = 'g'\n[[route]]\nto = ['*']\n\
+                    via = ['a:1', { gateway = 'b:1', optional = true }, 'c:1']\n";
+        let config = Config::parse(text).unwrap();
+        let route = &config.routes[0];
+        let hops = setup::hops(route, &route.via).unwrap();
+        let (all, without) = (["a:1", "b:1", "c:1"], ["a:1", "c:1"]);
+        assert_eq!(present(&hops, 0, 0), all, "nobody has answered");
+        assert_eq!(present(&hops, 0, 3), all);
+        assert_eq!(present(&hops, 0, 2), without);
+        assert_eq!(present(&hops, 2, 1), all, "where it ends nobody knows");
     }
 }
