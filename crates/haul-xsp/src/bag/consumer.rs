@@ -22,8 +22,9 @@ pub use rx::{Data, Read};
 /// connections that only exist take little from those that move something.
 const WINDOW_START_SHARE: u64 = 2_048;
 const WINDOW_START_MAX: u64 = 256 << 10;
-/// A connection may have so many times what is free: alone four fifths of the arena, two of them four ninths each.
-const FREE_GAIN: u64 = 4;
+/// A connection may have so many times what is free: alone all but a 17th of the arena, two of them all but a 33rd. What the others
+/// begin with is not taken from that ([`Arena::take_first`]).
+const FREE_GAIN: u64 = 16;
 /// Checksums of a slab may fail so often.
 const TRIES_MAX: u8 = 8;
 
