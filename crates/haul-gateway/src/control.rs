@@ -98,6 +98,11 @@ impl Control {
         Ok(true)
     }
 
+    /// Whether the peer has shown who it is by a certificate: here nobody gets through TLS without.
+    pub(crate) fn has_proven(&self) -> bool {
+        self.tls.is_some() && self.is_ready()
+    }
+
     /// Whether there is something to send as soon as there is room.
     pub(crate) fn wants_write(&self) -> bool {
         let tls = self.tls.as_ref().is_some_and(|tls| tls.wants_write());

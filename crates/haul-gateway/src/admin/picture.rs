@@ -84,7 +84,7 @@ impl Painter {
     pub(super) fn paint(&mut self) -> Picture {
         let house = Arc::clone(&self.house);
         let registers = house.registers();
-        let guests = registers.guests;
+        let guests = registers.guests.len();
         let statuses: Vec<_> = registers
             .statuses
             .iter()
