@@ -188,7 +188,7 @@ impl Worker {
             key: route.key.clone(),
             ..Dial::default()
         };
-        worker.show_plan(&open);
+        worker.show_plan(session, &open);
         worker.paths.rules.clone_from(&route.path);
         worker.wanted = Some((session, open));
         worker.dial(0);
