@@ -94,6 +94,8 @@ pub(crate) struct Worker {
     waiters: Vec<Sender<Result<(), Refusal>>>,
     /// What is wrong with it now, or why it has ended.
     trouble: Option<String>,
+    /// That is that one of the ends does not believe the other.
+    is_distrusted: bool,
     /// What is to be opened: by an opener, or by a gateway at the next hop.
     wanted: Option<(SessionId, SessOpen)>,
     share: Option<Share>,
@@ -149,6 +151,7 @@ impl Worker {
             calls: VecDeque::new(),
             waiters: Vec::new(),
             trouble: None,
+            is_distrusted: false,
             wanted: None,
             share: None,
             class: None,
@@ -543,6 +546,8 @@ impl Worker {
                 self.house
                     .say(Level::Warning, format!("{}: {}", half.peer, lost.0));
                 self.trouble = Some(format!("gateway {}: {}", half.peer, lost.0));
+                let control = half.control.as_ref();
+                self.is_distrusted = control.is_some_and(Control::is_distrusted);
             }
             drop_control(half, &self.poller, &mut self.watched[side]);
         }
