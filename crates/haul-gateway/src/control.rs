@@ -16,6 +16,8 @@ const QUEUE_BYTES_MAX: usize = 256 << 10;
 const PIECE_BYTES: usize = 1_024;
 /// Octets that are read and thrown away when TLS has failed: a close with octets unread is a reset, which overtakes the alert.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
+/// How an alert begins (RFC 8446 §5.1); no message of ours does.
+const TLS_ALERT: [u8; 2] = [21, 3];
 /// What binds proofs of keys to a connection (RFC 5705, RFC 8446 §7.5).
 const BINDING_LABEL: &[u8] = b"EXPORTER-haul-xsp";
 
@@ -28,6 +30,10 @@ pub(crate) struct Control {
     /// Octets of the first of `out` that are sent.
     sent: usize,
     queued: usize,
+    /// TLS has failed: one of the ends does not believe the other.
+    is_distrusted: bool,
+    /// Octets have come.
+    has_heard: bool,
 }
 
 impl Control {
@@ -70,6 +76,8 @@ impl Control {
             out: VecDeque::new(),
             sent: 0,
             queued: 0,
+            is_distrusted: false,
+            has_heard: false,
         }
     }
 
@@ -96,6 +104,11 @@ impl Control {
             }
         }
         Ok(true)
+    }
+
+    /// Whether the peer has shown who it is by a certificate: here nobody gets through TLS without.
+    pub(crate) fn has_proven(&self) -> bool {
+        self.tls.is_some() && self.is_ready()
     }
 
     /// Whether there is something to send as soon as there is room.
@@ -134,10 +147,23 @@ impl Control {
     /// `WouldBlock` where nothing has arrived; else that of the connection. `InvalidData` says in a line why the ends do not
     /// believe each other, and the peer has been told.
     pub(crate) fn read(&mut self, octets: &mut [u8]) -> io::Result<usize> {
-        match &mut self.tls {
-            None => self.stream.read(octets),
+        let read = match &mut self.tls {
+            None => read_plain(&self.stream, octets, &mut self.has_heard),
             Some(tls) => read_tls(&self.stream, tls, octets),
-        }
+        };
+        self.note_distrust(read)
+    }
+
+    /// Whether it has ended because one of the ends does not believe the other. The end that connects has shown what it has, and may
+    /// go on, before the other says so.
+    pub(crate) const fn is_distrusted(&self) -> bool {
+        self.is_distrusted
+    }
+
+    fn note_distrust<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        let kind = result.as_ref().err().map(io::Error::kind);
+        self.is_distrusted |= kind == Some(io::ErrorKind::InvalidData);
+        result
     }
 
     /// Whether more may be put in.
@@ -159,6 +185,11 @@ impl Control {
     /// # Errors
     /// That of the connection.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        let flushed = self.flush_all();
+        self.note_distrust(flushed)
+    }
+
+    fn flush_all(&mut self) -> io::Result<bool> {
         loop {
             if let Some(tls) = &mut self.tls
                 && !flush_tls(&self.stream, tls)?
@@ -227,6 +258,17 @@ impl io::Write for Wire<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// What answers with an alert of TLS speaks nothing else.
+fn read_plain(stream: &Stream, octets: &mut [u8], has_heard: &mut bool) -> io::Result<usize> {
+    let count = stream.read(octets)?;
+    let is_first = !std::mem::replace(has_heard, true);
+    if is_first && octets[..count].starts_with(&TLS_ALERT) {
+        let text = "the peer speaks TLS only, and this end has no certificate";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    Ok(count)
 }
 
 fn read_tls(stream: &Stream, tls: &mut Connection, octets: &mut [u8]) -> io::Result<usize> {

@@ -21,6 +21,7 @@ use crate::extender::Extender;
 use crate::log::{Level, Log, Tail};
 use crate::path::Backend;
 use crate::rates::Rates;
+use crate::reception::Guests;
 use crate::resolver::Resolver;
 use crate::status::{Status, Totals};
 use crate::tls::TlsContext;
@@ -94,6 +95,8 @@ pub(crate) enum Letter {
     },
     /// How a path is, by its number in the session.
     Path(u32, PathState, String),
+    /// A control connection that has not said what it wants is in the way of others.
+    MakeRoom,
     /// Finish what there is, and end.
     Drain,
     /// End now.
@@ -146,7 +149,7 @@ pub(crate) struct Registers {
     pub(crate) statuses: BTreeMap<u64, Arc<Mutex<Status>>>,
     pub(crate) next_status: u64,
     /// Threads that have a control connection and no session yet.
-    pub(crate) guests: usize,
+    pub(crate) guests: Guests,
 }
 
 impl Registers {

@@ -60,11 +60,17 @@ struct Entry {
 pub(crate) struct ClassId(usize);
 
 /// What a class has sent, for the page and the metrics.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ClassTotal {
     pub(crate) name: String,
+    /// Of a hundred.
+    pub(crate) share: u64,
+    /// What it may send at most, bits per second.
+    pub(crate) most_bps: Option<u64>,
     /// Octets.
     pub(crate) bytes: u64,
+    /// Octets per second of late; whoever looks computes them.
+    pub(crate) rate: f64,
 }
 
 impl Rates {
@@ -115,7 +121,10 @@ impl Rates {
         let inner = self.inner();
         let total = |class: &Entry| ClassTotal {
             name: class.name.clone(),
+            share: class.share,
+            most_bps: class.own.bps,
             bytes: class.bytes,
+            rate: 0.0,
         };
         inner.classes.iter().map(total).collect()
     }

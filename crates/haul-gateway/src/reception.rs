@@ -1,5 +1,6 @@
 //! Where control connections and data channels of others come in.
 
+mod guests;
 mod strangers;
 
 use std::io;
@@ -21,14 +22,16 @@ use crate::log::Level;
 use crate::thread::{Stop, Thread};
 use crate::watch::Watch;
 
+use guests::GUESTS_MAX;
+pub(crate) use guests::{Guests, Standing};
 use strangers::{Guest, STRANGERS_MAX, Strangers};
 
-/// Control connections that have not said what they want. More wait in the kernel.
-const GUESTS_MAX: usize = 64;
-/// Octets that each of them may take: what is read at a time, a message, and what waits to be sent.
+/// Octets that each of the guests may take: what is read at a time, a message, and what waits to be sent.
 const GUEST_BYTES: u64 = (64 << 10) + (1 << 20) + (256 << 10);
 /// Time to wait where the system has no descriptor or thread left, ns.
 const PAUSE_NS: u64 = SECOND_NS / 5;
+/// Time to wait where all places are taken, by some who have just come or are about to leave, ns.
+const SOON_NS: u64 = SECOND_NS / 100;
 
 /// Octets that those may take who have not shown who they are: on control connections what has come of one message, and on data
 /// connections what a transport in this process holds.
@@ -139,8 +142,7 @@ impl Desk {
             for token in self.strangers.handle_timeout(&self.poller, now_ns) {
                 self.hear(token);
             }
-            let is_deaf = !self.listen(now_ns);
-            let again = is_deaf.then_some(now_ns + PAUSE_NS);
+            let again = self.listen(now_ns);
             let until = [again, self.strangers.poll_timeout()];
             let until = until.into_iter().flatten().min();
             if let Err(error) = self.poller.wait(&mut events, until, clock) {
@@ -174,14 +176,14 @@ impl Desk {
 
     fn hear(&mut self, token: u64) {
         if let Some(shown) = self.strangers.hear(&self.poller, token) {
-            self.introduce(shown.kind, shown.cookie, shown.guest.into());
+            introduce(&self.house, shown.kind, shown.cookie, shown.guest.into());
         }
     }
 
-    /// Heeds what may come while there is room for more. Whether it heeds all.
-    fn listen(&mut self, now_ns: u64) -> bool {
+    /// Heeds what may come while there is room for more. When it is to be asked again, where it does not heed all.
+    fn listen(&mut self, now_ns: u64) -> Option<u64> {
         let can_hear = now_ns >= self.deaf_until_ns;
-        let has_room = can_hear && self.house.registers().guests < GUESTS_MAX;
+        let has_room = can_hear && self.house.registers().guests.has_room(now_ns);
         let mut heeds_all = true;
         if let Some(control) = &mut self.control {
             heeds_all &= control.set(&self.poller, has_room).is_ok() && control.is_on();
@@ -189,7 +191,12 @@ impl Desk {
         for entrance in &mut self.entrances {
             heeds_all &= entrance.set(&self.poller, can_hear).is_ok() && entrance.is_on();
         }
-        heeds_all
+        let wait_ns = if has_room || !can_hear {
+            PAUSE_NS
+        } else {
+            SOON_NS
+        };
+        (!heeds_all).then_some(now_ns + wait_ns)
     }
 
     /// Something is short in this system: what comes waits in the kernel for a moment.
@@ -204,6 +211,7 @@ impl Desk {
         };
         match control.listener.accept() {
             Ok(Some((stream, peer))) => {
+                self.make_room(now_ns);
                 let control = match self.house.tls() {
                     Some(context) => Control::tls_server(stream, &context),
                     None => Ok(Control::new(stream)),
@@ -225,6 +233,18 @@ impl Desk {
         }
     }
 
+    /// Asks a control connection to leave that has shown nothing, where one that has come would be one too many.
+    fn make_room(&self, now_ns: u64) {
+        let leaver = self.house.registers().guests.make_room(now_ns);
+        if let Some(leaver) = leaver {
+            // Who has left by now has made room as well.
+            let _ = leaver.post(Letter::MakeRoom);
+            self.house.say_short(
+                "more control connections than there are places for: those that say nothing make room",
+            );
+        }
+    }
+
     fn accept_data(&mut self, index: usize, now_ns: u64) {
         let Some(entrance) = self.entrances.get_mut(index) else {
             return;
@@ -234,15 +254,19 @@ impl Desk {
         // All of them: those that came together are not told of again.
         loop {
             let admitted = entrance.accept().and_then(|accepted| match accepted {
-                Some(guest) => {
-                    let admitted = self.strangers.admit(&self.poller, now_ns, kind, guest);
-                    admitted.map(|()| true)
-                }
-                None => Ok(false),
+                Some(guest) => self
+                    .strangers
+                    .admit(&self.poller, now_ns, kind, guest)
+                    .map(Some),
+                None => Ok(None),
             });
             match admitted {
-                Ok(true) => {}
-                Ok(false) => return,
+                Ok(Some(shown)) => {
+                    if let Some(shown) = shown {
+                        introduce(&self.house, shown.kind, shown.cookie, shown.guest.into());
+                    }
+                }
+                Ok(None) => return,
                 Err(error) => {
                     let text = format!(
                         "data connections ({kind}) cannot be taken: {error}; they wait until there is room"
@@ -250,21 +274,6 @@ impl Desk {
                     return self.pause(now_ns, &text);
                 }
             }
-        }
-    }
-
-    /// Hands a data connection to the session that expects its cookie. Whoever has none, or an old one, is turned away with the
-    /// drop of its connection.
-    fn introduce(&self, kind: ChannelKind, cookie: [u8; 16], knock: Knock) {
-        // Good once.
-        let owner = self.house.registers().cookies.remove(&cookie);
-        if let Some(owner) = owner {
-            let letter = Letter::Knock {
-                kind,
-                cookie,
-                knock,
-            };
-            let _ = owner.post(letter);
         }
     }
 
@@ -287,7 +296,7 @@ impl Desk {
                 let Some(cookie) = request.private_data.first_chunk::<16>().copied() else {
                     return;
                 };
-                self.introduce(kind, cookie, Knock::Request(request));
+                introduce(&self.house, kind, cookie, Knock::Request(request));
                 return;
             }
             CmEvent::Established { qp_num, .. } => (qp_num, Accepted::Up),
@@ -305,5 +314,20 @@ impl Desk {
             _ => return,
         };
         self.house.registers().tell_qp(kind, qp_num, news);
+    }
+}
+
+/// Hands a data connection to the session that expects its cookie. Whoever has none, or an old one, is turned away with the drop of
+/// its connection.
+fn introduce(house: &House, kind: ChannelKind, cookie: [u8; 16], knock: Knock) {
+    // Good once.
+    let owner = house.registers().cookies.remove(&cookie);
+    if let Some(owner) = owner {
+        let letter = Letter::Knock {
+            kind,
+            cookie,
+            knock,
+        };
+        let _ = owner.post(letter);
     }
 }

@@ -236,6 +236,8 @@ fn certificate_words(error: &CertificateError) -> Option<String> {
             "is not valid yet".to_owned()
         }
         CertificateError::UnknownIssuer => "does not come from one of the roots".to_owned(),
+        // A root that was made anew has the name of the one before.
+        CertificateError::BadSignature => "is signed by another root of that name".to_owned(),
         CertificateError::NotValidForName => "is for another name".to_owned(),
         CertificateError::NotValidForNameContext { expected, .. } => {
             format!("is not for {}", expected.to_str())
@@ -249,6 +251,7 @@ const fn alert_words(alert: AlertDescription) -> Option<&'static str> {
     Some(match alert {
         AlertDescription::CertificateExpired => "has expired, or is not valid yet",
         AlertDescription::UnknownCA => "does not come from one of its roots",
+        AlertDescription::DecryptError => "is signed by another root of that name",
         AlertDescription::CertificateRequired => "is missing",
         AlertDescription::BadCertificate => {
             "is not for the name that it was asked by, or is damaged"

@@ -6,6 +6,8 @@
     reason = "programs at the edges are like any others, and what is not there where it must be fails the test"
 )]
 
+#[path = "common/browser.rs"]
+mod browser;
 mod common;
 #[path = "common/openmetrics.rs"]
 mod openmetrics;
@@ -284,51 +286,13 @@ fn an_address_that_others_reach_must_be_meant() {
     assert_eq!(get(SocketAddr::from(([127, 0, 0, 1], port)), "/").0, 200);
 }
 
-/// The page after a while in a real browser; nothing, where there is none.
-fn in_browser(address: SocketAddr) -> Option<(String, String)> {
-    if !Command::new("chromium")
-        .arg("--version")
-        .output()
-        .is_ok_and(|output| output.status.success())
-    {
-        println!("SKIPPED: no chromium");
-        return None;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let output = Command::new("timeout")
-        .args([
-            "--kill-after=5",
-            "120",
-            "chromium",
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-        ])
-        .arg(format!("--user-data-dir={}", dir.path().display()))
-        .args([
-            "--enable-logging=stderr",
-            "--virtual-time-budget=3000",
-            "--dump-dom",
-        ])
-        .arg(format!("http://{address}/"))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    Some((String::from_utf8_lossy(&output.stdout).into_owned(), said))
-}
-
 #[test]
 fn the_page_shows_a_session_in_a_real_browser() {
     let (near, far, stream) = carrying(2 << 20);
     wait_until("a picture", || {
         status(&near)["sessions"][0]["state"] == "open"
     });
-    let Some((page, said)) = in_browser(near.admin_addr().unwrap()) else {
+    let Some((page, said)) = browser::dom(near.admin_addr().unwrap()) else {
         return;
     };
     let session = status(&near)["sessions"][0]["session"]

@@ -2,18 +2,23 @@
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
+    clippy::disallowed_methods,
     reason = "what is not there where it must be fails the test; programs are threads with sockets"
 )]
 
 mod common;
 
-use std::io::Write as _;
+use std::collections::VecDeque;
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use common::{
     KINDS, connect, echo_server, entry_gateway, exchange, exchange_past, exit_gateway, pattern,
+    start, wait_until,
 };
 
 /// Passes control connections on, until they are cut.
@@ -104,24 +109,200 @@ fn a_reader_that_does_not_read_holds_up_nobody_else() {
     );
 }
 
-#[test]
-fn junk_and_half_open_sessions_disturb_nothing() {
-    let (far, lines) = exit_gateway("");
-    let listen = far.listen_addr().unwrap();
-    let (near, _) = entry_gateway(&[listen], echo_server(), "");
-    let sent = pattern(16 << 20, 3);
-    let (door, octets) = (near.door_addrs()[0], sent.clone());
-    let transfer = std::thread::spawn(move || exchange(connect(door), octets));
-    let mut half_open = Vec::new();
-    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for round in 0..50_u64 {
-        let mut stream = connect(listen);
-        stream.write_all(&pattern(500, round)).unwrap();
-        let mut quiet = connect(listen);
-        // The beginning of a header of a version that there is.
-        quiet.write_all(&[2, 0, 0, 1]).unwrap();
-        half_open.push(quiet);
-        udp.send_to(&pattern(1_000, round), listen).unwrap();
+/// More than may wait at a port for control or data connections.
+const HALF_OPEN: usize = 100;
+/// More than the page serves at a time.
+const HALF_OPEN_PAGE: usize = 20;
+/// Most rounds of junk.
+const ROUNDS: u64 = 400;
+
+/// What is sent to a port: junk, connections that end at once, and connections that stay and say nothing, or only the beginning of
+/// something.
+fn pester(to: SocketAddr, round: u64, half_open: &mut VecDeque<TcpStream>) {
+    let soon = Duration::from_secs(1);
+    let connect = || TcpStream::connect_timeout(&to, soon);
+    if let Ok(mut junk) = connect() {
+        let _ = junk.write_all(&pattern(500, round));
     }
-    assert!(transfer.join().unwrap() == sent, "{:?}", lines.all());
+    drop(connect());
+    if let Ok(mut quiet) = connect() {
+        // The beginning of a control message of a version that there is, of SOCKS, of HTTP, of MPA, of TLS.
+        let beginnings: [&[u8]; 6] = [
+            b"",
+            &[2, 0, 0, 1],
+            &[5],
+            b"CONNECT ",
+            b"MPA ID",
+            &[22, 3, 1],
+        ];
+        let _ = quiet.write_all(beginnings[usize::try_from(round).unwrap() % beginnings.len()]);
+        half_open.push_back(quiet);
+    }
+}
+
+/// Junk by datagrams, some of which begins as UDT's and as our own datagrams do.
+fn pester_by_datagrams(socket: &UdpSocket, to: SocketAddr, round: u64) {
+    for len in [1, 16, 64, 1_400] {
+        let mut junk = pattern(len, round);
+        let _ = socket.send_to(&junk, to);
+        // A handshake of UDT, of which nothing else is right.
+        for (at, octet) in [0x80, 0, 0, 0].into_iter().enumerate().take(len) {
+            junk[at] = octet;
+        }
+        let _ = socket.send_to(&junk, to);
+    }
+}
+
+/// Pesters all of these until it is dropped.
+struct Attack {
+    is_over: Arc<AtomicBool>,
+    /// At each port there are as many half-open connections as are to be.
+    is_full: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Attack {
+    /// Each port with the half-open connections that are to be there: none where nobody takes TCP.
+    fn new(ports: Vec<(SocketAddr, usize)>) -> Self {
+        let (is_over, is_full) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let (over, full) = (Arc::clone(&is_over), Arc::clone(&is_full));
+        let attack = std::thread::spawn(move || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let mut half_open: Vec<VecDeque<TcpStream>> = Vec::new();
+            half_open.resize_with(ports.len(), VecDeque::new);
+            for round in 0..ROUNDS {
+                for ((port, most), half_open) in ports.iter().zip(&mut half_open) {
+                    // What a page does not take would fill the kernel's queue, and at the control port, the first, none is to leave by
+                    // itself.
+                    let stays = *most == HALF_OPEN_PAGE || *port == ports[0].0;
+                    if !stays || half_open.len() < *most {
+                        pester(*port, round, half_open);
+                    }
+                    // The next takes the place of the first.
+                    while half_open.len() > *most {
+                        half_open.pop_front();
+                    }
+                    pester_by_datagrams(&socket, *port, round);
+                }
+                let mut all = ports.iter().zip(&half_open);
+                if all.all(|((_, most), half_open)| half_open.len() == *most) {
+                    full.store(true, Ordering::Release);
+                }
+                if over.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+            // What is half open stays so until the end.
+            while !over.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Self {
+            is_over,
+            is_full,
+            thread: Some(attack),
+        }
+    }
+}
+
+impl Drop for Attack {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A door of each kind that there can be without rights or devices.
+fn doors(to: SocketAddr) -> String {
+    ["forward", "socks5", "http", "transparent"]
+        .map(|kind| {
+            let to = match kind {
+                "forward" => format!("to = '{to}'\n"),
+                _ => String::new(),
+            };
+            format!("[[door]]\nkind = '{kind}'\nlisten = '127.0.0.1:0'\n{to}")
+        })
+        .concat()
+}
+
+#[test]
+fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
+    let admin = "[admin]\nlisten = '127.0.0.1:0'\n";
+    let (far, far_lines) = exit_gateway(admin);
+    let breaker = Breaker::new(far.listen_addr().unwrap());
+    let server = echo_server();
+    // Whoever gets through a door that forwards has a connection, and the half-open ones are to be of another session.
+    let (forwards, other) = (doors(server), echo_server());
+    let via = far.listen_addr().unwrap();
+    let (near, near_lines) = start(&format!(
+        "name = 'entry'\nanonymous = true\n{admin}\
+         [[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{other}'\n{forwards}\
+         [[route]]\nto = ['{other}']\nvia = ['{}']\nring = '4MiB'\nchannels = ['udt']\n\
+         [[route]]\nto = ['*']\nvia = ['{via}']\nring = '4MiB'\nchannels = ['tcp']\n",
+        breaker.address,
+    ));
+    let mut ports = vec![(far.listen_addr().unwrap(), HALF_OPEN)];
+    for (kind, at) in far.channel_addrs() {
+        let is_tcp = ["tcp", "iwarp/tcp", "verbs"].contains(&&*kind.to_string());
+        ports.push((at, if is_tcp { HALF_OPEN } else { 0 }));
+    }
+    let doors = near.door_addrs().into_iter().skip(1);
+    ports.extend(doors.map(|door| (door, HALF_OPEN)));
+    let pages = [&far, &near].map(|gateway| (gateway.admin_addr().unwrap(), HALF_OPEN_PAGE));
+    ports.extend(pages);
+    assert_eq!(ports.len(), 1 + KINDS.len() + 4 + 2, "a port of each kind");
+
+    let sent = pattern(24 << 20, 3);
+    let (door, octets) = (near.door_addrs()[0], sent.clone());
+    let (done, is_running) = std::sync::mpsc::channel::<()>();
+    let transfer = std::thread::spawn(move || {
+        let mut stream = connect(door);
+        let half = octets.len() / 2;
+        let first = exchange_part(&mut stream, &octets[..half]);
+        // The rest goes when all else has happened.
+        let _ = is_running.recv();
+        [first, exchange(stream, octets[half..].to_vec())].concat()
+    });
+    let attack = Attack::new(ports);
+    wait_until("more half-open ones than the limit", || {
+        attack.is_full.load(Ordering::Acquire)
+    });
+    // A suspended session is resumed, and octets go through it.
+    let begin = Instant::now();
+    breaker.cut();
+    near_lines.wait_for(&["goes on"]);
+    // Those that say nothing may stay for ten seconds, and nobody waits for their end.
+    let taken = begin.elapsed();
+    assert!(taken < Duration::from_secs(6), "{taken:?}");
+    let small = pattern(1 << 20, 4);
+    assert!(exchange(connect(door), small.clone()) == small);
+    // New ones are opened, with channels of every kind that others can be in the way of.
+    for kind in KINDS {
+        let hop = [far.listen_addr().unwrap()];
+        let (other, lines) = entry_gateway(&hop, server, &format!("channels = ['{kind}']"));
+        let said = exchange(connect(other.door_addrs()[0]), small.clone());
+        assert!(said == small, "{kind}: {:?}", lines.all());
+        assert!(
+            lines.contain(&format!(": data channel {kind} (")),
+            "{kind}: {:?}",
+            lines.all()
+        );
+    }
+    drop(done);
+    let got = transfer.join().unwrap();
+    drop(attack);
+    assert!(got == sent, "{:?} {:?}", near_lines.all(), far_lines.all());
+}
+
+/// Sends octets and takes as many back.
+fn exchange_part(stream: &mut TcpStream, octets: &[u8]) -> Vec<u8> {
+    let mut got = vec![0; octets.len()];
+    let mut writer = stream.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || writer.write_all(octets).unwrap());
+        stream.read_exact(&mut got).unwrap();
+    });
+    got
 }

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::SessionId;
 use crate::time::Time;
-use crate::wire::{AuthMethod, Pdu, TICKET_LEN};
+use crate::wire::{AuthMethod, NackStatus, Pdu, TICKET_LEN};
 
 type HmacSha256 = Hmac<Sha256>;
 
@@ -60,6 +60,9 @@ pub enum AuthError {
     /// Its proof is wrong. Which of name and key is not told to it.
     #[error("the proof of the key is wrong")]
     Proof,
+    /// It does not believe this end.
+    #[error("it refuses what this end shows: it has another key, or wants one")]
+    Refused,
     /// A step that is not this one's turn, or not formed as it must be.
     #[error("a step of authentication out of turn")]
     Step,
@@ -278,6 +281,9 @@ impl Handshake {
                     .to_vec();
                 self.step = Step::Proof;
                 Ok(vec![Pdu::AuthToken { step: 3, token }])
+            }
+            (true, _, Pdu::SessNack { status, .. }) if *status == NackStatus::NotAuthenticated => {
+                Err(AuthError::Refused)
             }
             _ => Err(AuthError::Step),
         }

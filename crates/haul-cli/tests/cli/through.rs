@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
 use crate::common::{Gateway, member};
 use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text};
 
@@ -198,6 +200,126 @@ fn a_key_opens_and_a_wrong_one_is_told_with_the_hop() {
     }
     std::fs::set_permissions(&good, std::fs::Permissions::from_mode(0o644)).unwrap();
     send(&["--gateway-key", &text(&good)]).failed(2, "chmod 600");
+}
+
+/// Who issues certificates for 127.0.0.1.
+struct Authority {
+    root: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut root = CertificateParams::default();
+        root.distinguished_name.push(DnType::CommonName, name);
+        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = root.self_signed(&key).unwrap().pem();
+        Self {
+            root: pem,
+            issuer: Issuer::new(root, key),
+        }
+    }
+
+    /// Files of a certificate, its key, and the roots that its owner believes.
+    fn issue(&self, place: &Place, name: &str, is_over: bool, roots: &str) -> [String; 3] {
+        let mut own = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        if is_over {
+            own.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        }
+        let key = KeyPair::generate().unwrap();
+        let own = own.signed_by(&key, &self.issuer).unwrap().pem();
+        let files = ["crt", "key", "roots"].map(|kind| place.outside(&format!("{name}.{kind}")));
+        for (file, pem) in files.iter().zip([&own, &key.serialize_pem(), roots]) {
+            secret(file, pem);
+        }
+        files.map(|file| text(&file))
+    }
+}
+
+#[test]
+fn certificates_open_and_those_that_do_not_do_are_told_in_a_line_at_both_ends() {
+    let place = Place::new();
+    let server = place.serve();
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let [crt, key, roots] = ours.issue(&place, "gateway", false, &ours.root);
+    let tls = format!("[tls]\ncertificate = '{crt}'\nkey = '{key}'\nroots = '{roots}'");
+    let config = member(KIND, "127.0.0.1:0", &format!("{EXIT}\n{tls}"));
+    let start_one = || Gateway::start(&config.replace("anonymous = true\n", ""));
+    let content = make_file(&place.client("file"), 300_000, 9);
+    let (file, to) = (text(&place.client("file")), server.at(""));
+    let flags = |files: &[String; 3]| {
+        let names = ["certificate", "key", "roots"].map(|name| format!("--gateway-tls-{name}"));
+        let pairs = names.into_iter().zip(files.clone());
+        pairs
+            .flat_map(|(name, file)| [name, file])
+            .collect::<Vec<_>>()
+    };
+    let send = |at: &str, tls: &[String]| {
+        let args = ["send", "--gateway", at].map(str::to_owned).into_iter();
+        haul(
+            args.chain(tls.iter().cloned())
+                .chain([file.clone(), to.clone()]),
+        )
+    };
+    // No library is put before a program that is not started, and one that is does not need it.
+    let run = |at: &str, tls: &[String]| {
+        let args = ["run", "--preload", &file, "--gateway", at].map(str::to_owned);
+        let program = ["--", "true"].map(str::to_owned);
+        haul(args.into_iter().chain(tls.iter().cloned()).chain(program))
+    };
+    let gateway = start_one();
+    let at = gateway.sessions_at().to_string();
+    let good = ours.issue(&place, "good", false, &ours.root);
+    send(&at, &flags(&good)).ok();
+    assert!(read_file(&place.server("file")) == content);
+    assert_eq!(run(&at, &flags(&good)).code, Some(0));
+
+    let expired = ours.issue(&place, "expired", true, &ours.root);
+    let foreign = theirs.issue(&place, "foreign", false, &ours.root);
+    let distrusting = ours.issue(&place, "distrusting", false, &theirs.root);
+    // What the client says, and the gateway.
+    let cases = [
+        (
+            flags(&expired),
+            "it has expired",
+            "the peer's certificate has expired",
+        ),
+        (
+            flags(&foreign),
+            "it does not come from one of its roots",
+            "the peer's certificate does not come from one of the roots",
+        ),
+        (
+            flags(&distrusting),
+            "the peer's certificate does not come from one of the roots",
+            "it does not come from one of its roots",
+        ),
+        (
+            Vec::new(),
+            "speaks TLS only",
+            "does not speak TLS as it should",
+        ),
+    ];
+    for (tls, client_says, gateway_says) in cases {
+        for command in ["send", "run"] {
+            let gateway = start_one();
+            let at = gateway.sessions_at().to_string();
+            let (ended, code, who) = match command {
+                "send" => (send(&at, &tls), 12, "haul: gateway"),
+                _ => (run(&at, &tls), 125, "haul run: gateway"),
+            };
+            assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+            assert!(ended.stderr.starts_with(who), "{}", ended.stderr);
+            assert!(ended.stderr.contains(client_says), "{}", ended.stderr);
+            assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+            assert!(ended.stderr.contains(&at), "{}", ended.stderr);
+            gateway.said(gateway_says);
+            let said = gateway.all_said();
+            let about = said.iter().filter(|line| line.contains(gateway_says));
+            assert_eq!(about.count(), 1, "{command}: {said:?}");
+        }
+    }
 }
 
 /// A gateway that takes control connections and says nothing; it is told of each.

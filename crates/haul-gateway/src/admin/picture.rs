@@ -31,7 +31,9 @@ pub(super) struct Picture {
     /// Control connections that have not said what they want.
     pub(super) guests: usize,
     pub(super) totals: Totals,
-    /// What each class has sent.
+    /// What all sessions together may send, bits per second.
+    pub(super) most_bps: Option<u64>,
+    /// What each class has sent, and what it may.
     pub(super) classes: Vec<ClassTotal>,
     pub(super) sessions: Vec<Shown>,
     log: Vec<Line>,
@@ -61,6 +63,8 @@ pub(super) struct Painter {
     at_ns: u64,
     /// What was counted then, by the sessions' numbers.
     counted: HashMap<u64, Counted>,
+    /// What the classes had sent then, and how fast, octets per second.
+    classes: Vec<(u64, f64)>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -78,13 +82,14 @@ impl Painter {
             house: Arc::clone(house),
             at_ns: 0,
             counted: HashMap::new(),
+            classes: Vec::new(),
         }
     }
 
     pub(super) fn paint(&mut self) -> Picture {
         let house = Arc::clone(&self.house);
         let registers = house.registers();
-        let guests = registers.guests;
+        let guests = registers.guests.len();
         let statuses: Vec<_> = registers
             .statuses
             .iter()
@@ -104,6 +109,11 @@ impl Painter {
             text: line.text,
         });
         let config = house.config();
+        let mut classes = house.rates.totals();
+        let sessions = self.shown(statuses, &classes, now_ns);
+        for (class, (_, rate)) in classes.iter_mut().zip(&self.classes) {
+            class.rate = *rate;
+        }
         Picture {
             name: config.name.clone(),
             version: env!("CARGO_PKG_VERSION"),
@@ -114,14 +124,21 @@ impl Painter {
             sessions_max: config.sessions,
             guests,
             totals: house.totals(),
-            classes: house.rates.totals(),
-            sessions: self.shown(statuses, now_ns),
+            most_bps: config.rate.map(|rate| rate.0),
+            classes,
+            sessions,
             log: log.collect(),
         }
     }
 
-    fn shown(&mut self, statuses: Vec<(u64, Status)>, now_ns: u64) -> Vec<Shown> {
+    fn shown(
+        &mut self,
+        statuses: Vec<(u64, Status)>,
+        classes: &[ClassTotal],
+        now_ns: u64,
+    ) -> Vec<Shown> {
         if now_ns.saturating_sub(self.at_ns) >= SPAN_NS {
+            self.count_classes(classes, now_ns);
             self.count(&statuses, now_ns);
         }
         let show = |(number, mut status): (u64, Status)| {
@@ -137,6 +154,20 @@ impl Painter {
             }
         };
         statuses.into_iter().map(show).collect()
+    }
+
+    fn count_classes(&mut self, classes: &[ClassTotal], now_ns: u64) {
+        let span = seconds(now_ns.saturating_sub(self.at_ns));
+        let before = std::mem::take(&mut self.classes);
+        let counted = classes.iter().enumerate().map(|(at, class)| {
+            // Of one that was not there before nothing is known.
+            let before = before.get(at).map_or(class.bytes, |(bytes, _)| *bytes);
+            (
+                class.bytes,
+                class.bytes.saturating_sub(before) as f64 / span,
+            )
+        });
+        self.classes = counted.collect();
     }
 
     fn count(&mut self, statuses: &[(u64, Status)], now_ns: u64) {

@@ -29,6 +29,7 @@ use crate::config::{ChannelKind, Route};
 use crate::control::Control;
 use crate::house::{House, Letter, Mailbox, Share};
 use crate::log::Level;
+use crate::reception::Standing;
 use crate::status::{Role, Status};
 use path::Paths;
 use ways::Ways;
@@ -92,6 +93,8 @@ pub(crate) struct Worker {
     waiters: Vec<Sender<Result<(), Refusal>>>,
     /// What is wrong with it now, or why it has ended.
     trouble: Option<String>,
+    /// That is that one of the ends does not believe the other.
+    is_distrusted: bool,
     /// What is to be opened: by an opener, or by a gateway at the next hop.
     wanted: Option<(SessionId, SessOpen)>,
     /// Of an opener, those that it may go; of a gateway between, what becomes of its next hop.
@@ -149,6 +152,7 @@ impl Worker {
             calls: VecDeque::new(),
             waiters: Vec::new(),
             trouble: None,
+            is_distrusted: false,
             wanted: None,
             ways: Ways::default(),
             share: None,
@@ -191,8 +195,15 @@ impl Worker {
         half.control = Some(control);
         half.peer = peer;
         worker.halves[0] = Some(half);
-        worker.house.registers().guests += 1;
-        worker.spawn("haul-session").map_err(text)
+        let (number, now_ns) = (worker.status_number, worker.since.as_ns());
+        let mailbox = worker.mailbox.clone();
+        house.registers().guests.admit(number, mailbox, now_ns);
+        worker.spawn("haul-session").map_err(|error| {
+            let mut registers = house.registers();
+            registers.guests.remove(number);
+            registers.statuses.remove(&number);
+            text(error)
+        })
     }
 
     /// A control connection that came in shows who its peer is; then it may say what it wants.
@@ -348,11 +359,33 @@ impl Worker {
         let now = self.now();
         let (Some(session), Some(half)) = (self.body.session(side), self.halves[side].as_mut())
         else {
-            return;
+            // TLS has begun and is not agreed on yet.
+            return self.show_standing();
         };
-        if let Err(lost) = half.receive(session, now) {
-            self.lose(side, &lost);
+        match half.receive(session, now) {
+            Err(lost) => self.lose(side, &lost),
+            Ok(_) if self.role == Role::Guest => self.show_standing(),
+            Ok(_) => {}
         }
+    }
+
+    /// Who has said something is not the first to make room for others, and who has shown who it is never does.
+    fn show_standing(&mut self) {
+        let control = self.halves[0]
+            .as_ref()
+            .and_then(|half| half.control.as_ref());
+        let by_certificate = control.is_some_and(Control::has_proven);
+        let by_key = self
+            .body
+            .session(0)
+            .is_some_and(|session| session.peer().is_some());
+        let standing = if by_certificate || by_key {
+            Standing::Proven
+        } else {
+            Standing::Heard
+        };
+        let mut registers = self.house.registers();
+        registers.guests.raise(self.status_number, standing);
     }
 
     fn poll_fabric(&mut self, side: usize) {
@@ -499,6 +532,8 @@ impl Worker {
                 self.house
                     .say(Level::Warning, format!("{}: {}", half.peer, lost.0));
                 self.trouble = Some(format!("gateway {}: {}", half.peer, lost.0));
+                let control = half.control.as_ref();
+                self.is_distrusted = control.is_some_and(Control::is_distrusted);
             }
             if !self.dials[side].hop.is_empty() {
                 self.ways.note(&lost.0);
@@ -658,9 +693,7 @@ impl Worker {
         }
         let mut registers = self.house.registers();
         registers.statuses.remove(&self.status_number);
-        if self.role == Role::Guest {
-            registers.guests -= 1;
-        }
+        registers.guests.remove(self.status_number);
         let is_own = |mailbox: &Mailbox| mailbox.is(&self.mailbox);
         registers.openers.retain(|(_, opener)| !is_own(opener));
         registers.forget(&self.mailbox);

@@ -122,20 +122,26 @@ impl Strangers {
         [due, over].into_iter().flatten().min()
     }
 
-    /// A connection that has come.
+    /// A connection that has come. Where it would be one too many the oldest is looked at once more before it makes room: what it
+    /// has shown by then is for the caller.
     pub(super) fn admit(
         &mut self,
         poller: &Poller,
         now_ns: u64,
         kind: ChannelKind,
         guest: Guest,
-    ) -> io::Result<()> {
-        if self.waiting.len() == STRANGERS_MAX {
-            self.show_out(poller, 0);
-        }
+    ) -> io::Result<Option<Shown>> {
         let token = self.next;
         self.next += 1;
         poller.add(guest.fd(), token, Interest::READ)?;
+        let mut shown = None;
+        if self.waiting.len() == STRANGERS_MAX {
+            let oldest = self.waiting.front().map(|stranger| stranger.token);
+            shown = oldest.and_then(|oldest| self.hear(poller, oldest));
+        }
+        if self.waiting.len() == STRANGERS_MAX {
+            self.show_out(poller, 0);
+        }
         self.waiting.push_back(Stranger {
             token,
             kind,
@@ -144,7 +150,7 @@ impl Strangers {
             have: 0,
             until_ns: now_ns.saturating_add(PATIENCE_NS),
         });
-        Ok(())
+        Ok(shown)
     }
 
     /// Something has come from the one with this token; the connection, once its cookie is there.
@@ -225,14 +231,19 @@ mod tests {
         }
 
         fn connect(&mut self, now_ns: u64) -> Stream {
+            let (near, shown) = self.connect_and_hear(now_ns);
+            assert!(shown.is_none());
+            near
+        }
+
+        fn connect_and_hear(&mut self, now_ns: u64) -> (Stream, Option<Shown>) {
             let near = Stream::start_connect(self.acceptor.local_addr().unwrap()).unwrap();
             notify::wait_readable([self.acceptor.as_fd()], None).unwrap();
             let (far, _) = self.acceptor.accept().unwrap().unwrap();
             let admitted =
                 self.strangers
                     .admit(&self.poller, now_ns, ChannelKind::Tcp, Guest::Tcp(far));
-            admitted.unwrap();
-            near
+            (near, admitted.unwrap())
         }
 
         /// Waits until something has come from somebody, and hears all of them.
@@ -286,6 +297,16 @@ mod tests {
         assert!(desk.strangers.waiting.is_empty());
         notify::wait_readable([near.as_fd()], None).unwrap();
         assert_eq!(near.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_cookie_that_nobody_has_looked_at_counts_when_many_come_at_once() {
+        let mut desk = Desk::new();
+        let near = desk.connect(0);
+        near.write(&[9; 16]).unwrap();
+        let _silent: Vec<Stream> = (1..STRANGERS_MAX).map(|_| desk.connect(0)).collect();
+        let (_last, shown) = desk.connect_and_hear(0);
+        assert_eq!(shown.unwrap().cookie, [9; 16]);
     }
 
     #[test]

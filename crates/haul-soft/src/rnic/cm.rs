@@ -26,6 +26,10 @@ pub(super) struct Embryo {
     pub(super) channel: Arc<CmEvents>,
     pub(super) peer: SocketAddr,
     pub(super) listener: u32,
+    /// How many came to its listener before it.
+    pub(super) arrival: u64,
+    /// It has said what it wants, and waits for an answer.
+    pub(super) has_asked: bool,
     /// None of it is used: nothing can be placed before there is a queue pair.
     pub(super) buffers: Buffers,
 }
@@ -36,7 +40,10 @@ impl Embryo {
         let mut over = false;
         while let Some(event) = self.link.poll_event() {
             match event {
-                Event::Request => self.ask(shard, number),
+                Event::Request => {
+                    self.has_asked = true;
+                    self.ask(shard, number);
+                }
                 Event::ShutdownSend => self.link.end(),
                 Event::Disconnect => over = true,
                 Event::Established | Event::Completion(_) | Event::Error(_) => {}

@@ -139,6 +139,8 @@ struct Listening {
     door: Door,
     channel: Arc<CmEvents>,
     backlog: u32,
+    /// Connections that have come to it.
+    arrivals: u64,
 }
 
 /// What an event of the poller is about.

@@ -1,8 +1,10 @@
 //! Connections begin, end, and are told about; queues that are shared, armed or too small.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use haul_io::stream::Stream;
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
     AsyncEvent, Blame, Error, Notify, QpInit, QpState, RecvWr, Remote, SendFlags, SendOp, SendWr,
@@ -389,7 +391,62 @@ fn a_wait_ends_when_its_time_is_over(wish: &Wish) {
     );
 }
 
+#[test]
+fn connections_that_ask_for_nothing_keep_nobody_out() {
+    let wish = Wish::default();
+    let (near, far) = (
+        End::new(&Default::default(), &wish),
+        End::new(&Default::default(), &wish),
+    );
+    let listener = far.context.listen(LOOPBACK, &far.events, 4).unwrap();
+    let silent = || Stream::connect(listener.local_addr(), PATIENCE).unwrap();
+    let silent: Vec<Stream> = (0..4).map(|_| silent()).collect();
+    near.qp
+        .connect(listener.local_addr(), &wish.param(), &near.events)
+        .unwrap();
+    let CmEvent::ConnectRequest(request) = far.event() else {
+        panic!("no request");
+    };
+    request.accept(&far.qp, &wish.param()).unwrap();
+    near.established();
+    // The oldest made room, and only that one.
+    let is_ended = |stream: &Stream| {
+        let read = stream.read(&mut [0]);
+        !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    let ended: Vec<bool> = silent.iter().map(is_ended).collect();
+    assert_eq!(ended, [true, false, false, false]);
+}
+
+fn connections_that_have_asked_make_no_room(wish: &Wish) {
+    let far = End::new(&Default::default(), wish);
+    let listener = far.context.listen(LOOPBACK, &far.events, 2).unwrap();
+    let connect = |end: &End| {
+        end.qp
+            .connect(listener.local_addr(), &wish.param(), &end.events)
+            .unwrap();
+    };
+    let ends: Vec<End> = (0..2)
+        .map(|_| End::new(&Default::default(), wish))
+        .collect();
+    let ask = |end| {
+        connect(end);
+        match far.event() {
+            CmEvent::ConnectRequest(request) => request,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut requests: Vec<_> = ends.iter().map(ask).collect();
+    let late = End::new(&Default::default(), wish);
+    connect(&late);
+    let soon = Some(Duration::from_millis(300));
+    assert!(far.events.wait(soon).unwrap().is_none());
+    requests.remove(0).accept(&far.qp, &wish.param()).unwrap();
+    ends[0].established();
+}
+
 over_both!(
+    connections_that_have_asked_make_no_room,
     private_data_and_depths_reach_both_applications,
     a_rejected_application_learns_why,
     a_rejected_queue_pair_may_connect_again,

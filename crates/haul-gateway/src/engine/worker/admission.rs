@@ -108,7 +108,7 @@ impl Worker {
     fn become_member(&mut self, role: Role, id: SessionId) {
         self.role = role;
         let mut registers = self.house.registers();
-        registers.guests -= 1;
+        registers.guests.remove(self.status_number);
         drop(registers);
         self.register(id);
     }

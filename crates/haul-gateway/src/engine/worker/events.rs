@@ -322,7 +322,11 @@ impl Worker {
             self.transmit(side);
         }
         self.trouble = Some(self.ways.obituary(&self.obituary(error)));
-        self.refuse_all(error.status());
+        let status = match error {
+            Error::Lost if self.is_distrusted => NackStatus::NotAuthenticated,
+            error => error.status(),
+        };
+        self.refuse_all(status);
         self.is_over = true;
     }
 

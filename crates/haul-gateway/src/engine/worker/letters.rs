@@ -95,6 +95,7 @@ impl Worker {
                 }
             }
             Letter::Path(number, state, text) => self.on_path_news(number, state, &text),
+            Letter::MakeRoom => self.is_over |= self.role == Role::Guest,
             Letter::Drain => {
                 self.is_draining = true;
                 self.drain();

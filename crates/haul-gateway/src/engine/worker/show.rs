@@ -1,7 +1,7 @@
 //! What others see of a session: a picture of it, at most four times a second, and only when something has happened.
 
 use haul_xsp::wire::{Hop, SessOpen};
-use haul_xsp::{SECOND_NS, State, Time};
+use haul_xsp::{SECOND_NS, SessionId, State, Time};
 
 use super::super::half::{Half, kind};
 use super::Worker;
@@ -14,8 +14,9 @@ const STATUS_NS: u64 = SECOND_NS / 4;
 
 impl Worker {
     /// The picture of a session that is about to be opened.
-    pub(super) fn show_plan(&self, open: &SessOpen) {
+    pub(super) fn show_plan(&self, session: SessionId, open: &SessOpen) {
         let mut shown = lock(&self.status);
+        shown.session = hex(&session.0);
         shown.state = "connecting".to_owned();
         let hops = open.hops.iter();
         shown.hops = hops.map(|hop| Shown(&hop.endpoint).to_string()).collect();

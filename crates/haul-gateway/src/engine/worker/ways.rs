@@ -231,7 +231,7 @@ impl Worker {
             ..SessOpen::default()
         };
         self.dials[0] = way.first.clone();
-        self.show_plan(&open);
+        self.show_plan(SessionId(id), &open);
         self.wanted = Some((SessionId(id), open));
         Ok(())
     }

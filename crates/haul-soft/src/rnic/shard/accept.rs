@@ -29,6 +29,7 @@ impl Inner {
             door,
             channel: Arc::clone(channel),
             backlog,
+            arrivals: 0,
         };
         let number = self.listeners.insert(listening);
         let number = number.map_err(|_| Error::Exhausted("listeners"))?;
@@ -70,15 +71,20 @@ impl Inner {
     }
 
     fn accept_one(&mut self, number: u32) -> bool {
-        let of_it = |embryo: &u32| {
-            let embryo = self.embryos.get(*embryo);
-            embryo.is_some_and(|embryo| embryo.listener == number)
-        };
-        let waiting = self.embryos.numbers().filter(of_it).count();
+        let (mut waiting, mut asked) = (0, 0);
+        for embryo in self.embryos.numbers() {
+            let embryo = self.embryos.get(embryo);
+            if let Some(embryo) = embryo.filter(|embryo| embryo.listener == number) {
+                waiting += 1;
+                asked += usize::from(embryo.has_asked);
+            }
+        }
         let Some(listening) = self.listeners.get_mut(number) else {
             return false;
         };
-        let full = waiting >= listening.backlog as usize;
+        let backlog = listening.backlog as usize;
+        // Those that have asked wait for the application; the others make room.
+        let closed = asked >= backlog;
         let channel = Arc::clone(&listening.channel);
         let now = self.now;
         let accepted = match &mut listening.door {
@@ -87,16 +93,20 @@ impl Inner {
                 let accepted = acceptor.accept().ok().flatten();
                 accepted.map(|(socket, peer)| (Accepted::Tcp(socket), peer))
             }
-            Door::Udt(acceptor) => accept_udt(acceptor, &self.udt, now, full, self.tap.as_ref()),
+            Door::Udt(acceptor) => accept_udt(acceptor, &self.udt, now, closed, self.tap.as_ref()),
         };
         let Some((accepted, peer)) = accepted else {
             return false;
         };
+        listening.arrivals += 1;
+        let arrival = listening.arrivals;
+        let has_room = !closed && (waiting < backlog || self.make_room(number));
         let link = match accepted {
-            Accepted::Tcp(socket) if full => {
+            Accepted::Tcp(socket) if !has_room => {
                 socket.reset_on_drop();
                 return true;
             }
+            Accepted::Udt(_) if !has_room => return true,
             Accepted::Tcp(socket) => {
                 let config = self.prepare(&socket, QpConfig::default());
                 let core = StreamConnection::listen(now, config);
@@ -109,9 +119,36 @@ impl Inner {
             channel,
             peer,
             listener: number,
+            arrival,
+            has_asked: false,
             buffers: Buffers::new(0, None, 0, 0, 0),
         });
         true
+    }
+
+    /// Ends the oldest connection of a listener that has not said what it wants; whoever means it does so as soon as it is connected.
+    /// Whether one was ended.
+    fn make_room(&mut self, listener: u32) -> bool {
+        loop {
+            let silent = self.embryos.numbers().filter_map(|number| {
+                let embryo = self.embryos.get(number)?;
+                let is_silent = embryo.listener == listener && !embryo.has_asked;
+                is_silent.then_some((embryo.arrival, number))
+            });
+            let Some((_, oldest)) = silent.min() else {
+                return false;
+            };
+            // What it wants may have come and not been looked at.
+            self.embryo_turn(oldest);
+            if self
+                .embryos
+                .get(oldest)
+                .is_none_or(|embryo| !embryo.has_asked)
+            {
+                self.remove_embryo(oldest);
+                return true;
+            }
+        }
     }
 
     fn take_in(&mut self, embryo: Embryo) {
@@ -217,16 +254,16 @@ enum Accepted {
     Udt(Box<Lower>),
 }
 
-/// Answers datagrams up to a client that is to be connected; none of those where there is no room.
+/// Answers datagrams up to a client that is to be connected; none of those where it is closed.
 fn accept_udt(
     acceptor: &mut Acceptor,
     options: &Options,
     now: Time,
-    full: bool,
+    closed: bool,
     tap: Option<&Arc<Tap>>,
 ) -> Option<(Accepted, SocketAddr)> {
     let (request, local) = acceptor.next_request().ok().flatten()?;
-    if full {
+    if closed {
         return None;
     }
     let now = haul_cc::Time::from_ns(now.as_ns());
