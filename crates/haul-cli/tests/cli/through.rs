@@ -200,6 +200,27 @@ fn a_key_opens_and_a_wrong_one_is_told_with_the_hop() {
     send(&["--gateway-key", &text(&good)]).failed(2, "chmod 600");
 }
 
+#[test]
+fn gateways_that_do_not_believe_each_other_are_told_with_the_one_that_refuses() {
+    let place = Place::new();
+    make_file(&place.client("file"), 1_000, 5);
+    let keyed = |name: &str, digits: &str, more: &str| {
+        let path = place.outside(name);
+        secret(&path, &digits.repeat(32));
+        let key = format!("[[key]]\nname = 'k'\nfile = '{}'", text(&path));
+        member(KIND, "127.0.0.1:0", &format!("{more}\n{key}"))
+    };
+    let first = Gateway::start(&keyed("one", "5a", "next = ['127.0.0.1']"));
+    let second = keyed("another", "a5", EXIT).replace("anonymous = true\n", "");
+    let second = Gateway::start(&second);
+    let hops = through(&[&first, &second]);
+    let file = text(&place.client("file"));
+    let ended = haul(["send", "--gateway", &hops, &file, "host.example:"]);
+    let ended = ended.failed(5, &format!("gateway {}", second.sessions_at()));
+    // This end's own key is not what is wrong.
+    assert!(!ended.stderr.contains("--gateway-key"), "{}", ended.stderr);
+}
+
 /// A gateway that takes control connections and says nothing; it is told of each.
 fn silent() -> (SocketAddr, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -261,7 +282,9 @@ fn what_cannot_be_reached_is_told_with_the_hop() {
     let hops = through(&[&there]);
     send(&hops, &format!("{}:", nobody())).failed(5, "it refuses connections");
     // What the last gateway, or one between, does not allow.
-    send(&hops, "127.0.0.2:4725:").failed(7, "`exit`");
+    let ended = send(&hops, "127.0.0.2:4725:").failed(7, "`exit`");
+    let named = format!("gateway {hops} does not allow it");
+    assert!(ended.stderr.contains(&named), "{}", ended.stderr);
     send(&through(&[&there, &relay]), &server.at("")).failed(5, "not on this gateway's list");
     // What makes no sense.
     let file = text(&place.client("file"));

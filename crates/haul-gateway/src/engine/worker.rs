@@ -650,7 +650,7 @@ impl Worker {
         );
         if let Body::One(near) = &mut self.body {
             // Fails only where the opener is gone.
-            let _ = near.refuse_session(NackStatus::CannotConnect, open.hop_index, why);
+            let _ = near.refuse_session(status, open.hop_index, why);
         } else {
             self.trouble = Some(format!("gateway {why}"));
             self.refuse_all(status);

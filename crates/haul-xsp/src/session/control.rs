@@ -101,7 +101,7 @@ impl Session {
             ) => {
                 self.end(Error::Ended {
                     status,
-                    hop_index,
+                    hop_index: self.blamed(hop_index),
                     text,
                 });
                 Ok(())
@@ -162,7 +162,7 @@ impl Session {
             (_, Pdu::SessClose { reason, .. }) => {
                 self.end(Error::Ended {
                     status: reason,
-                    hop_index: None,
+                    hop_index: self.blamed(None),
                     text: String::new(),
                 });
                 Ok(())
@@ -374,7 +374,7 @@ impl Session {
         }
         self.end(Error::Ended {
             status,
-            hop_index: Some(hop_index),
+            hop_index: self.blamed(Some(hop_index)),
             text,
         });
     }
@@ -400,7 +400,7 @@ impl Session {
         if abort {
             self.end(Error::Ended {
                 status: reason,
-                hop_index: None,
+                hop_index: self.blamed(None),
                 text: String::new(),
             });
             return;

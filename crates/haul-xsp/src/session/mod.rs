@@ -42,7 +42,7 @@ pub struct SessionConfig {
     pub keepalive_ns: u64,
     /// How long a session outlives its control connection, ns.
     pub lifetime_ns: u64,
-    /// Time for a session to be opened or resumed, ns.
+    /// Time for a session to be opened or resumed, ns. While hops beyond the peer are asked, as much again for each.
     pub handshake_ns: u64,
     /// Most connections at a time; no more than the consumer's arena has extents, and `consumer.conns_max` follows.
     pub conns_max: usize,
@@ -132,6 +132,7 @@ pub struct Session {
     events: VecDeque<Event>,
     /// Acknowledgements from end to end on their way through.
     acked: BTreeMap<ConnId, u64>,
+    /// It is to end when all is done, and why: also while it is suspended, and when it is resumed.
     closing: Option<NackStatus>,
     peer_closing: bool,
     /// Set when the control connection is lost, until the session goes on.
@@ -364,9 +365,21 @@ impl Session {
     }
 
     fn is_late(&self, now: Time) -> bool {
-        self.link
-            .as_ref()
-            .is_some_and(|link| now >= link.began.after(self.config.handshake_ns))
+        self.late_at().is_some_and(|at| now >= at)
+    }
+
+    /// When the session should have been opened or resumed. Each hop beyond has its own time for that, so that the one before the hop
+    /// that does not answer is the first to notice.
+    fn late_at(&self) -> Option<Time> {
+        let hops = self.open.hops.len();
+        let beyond = match (self.state, &self.asked) {
+            (State::Opening, Asked::Open(_) | Asked::Nothing) => {
+                hops.saturating_sub(usize::from(self.open.hop_index) + 1)
+            }
+            _ => 0,
+        };
+        let ns = self.config.handshake_ns.saturating_mul(1 + beyond as u64);
+        self.link.as_ref().map(|link| link.began.after(ns))
     }
 
     // Outputs.
@@ -410,10 +423,7 @@ impl Session {
         let own = match self.state {
             State::Closed => return None,
             State::Suspended(until) => Some(until),
-            State::Greeting | State::Opening => self
-                .link
-                .as_ref()
-                .map(|link| link.began.after(self.config.handshake_ns)),
+            State::Greeting | State::Opening => self.late_at(),
             State::Open | State::Draining => self.link.as_ref().map(Link::poll_timeout),
         };
         let bag = [self.producer.poll_timeout(), self.consumer.poll_timeout()];
@@ -537,8 +547,18 @@ impl Session {
         error
     }
 
-    /// Ends the session because of another hop's failure, which the peer is told.
-    pub fn fail_hop(&mut self, status: NackStatus, hop_index: u16, text: &str) {
+    /// Which hop the peer blames. Towards the terminus that is the peer, which may not know yet where it is, or one behind it.
+    fn blamed(&self, said: Option<u16>) -> Option<u16> {
+        if !self.is_opener {
+            return said;
+        }
+        let last = u16::try_from(self.open.hops.len()).unwrap_or(u16::MAX);
+        let said = said.unwrap_or_default().min(last.saturating_sub(1));
+        Some(said.max(self.open.hop_index))
+    }
+
+    /// Ends the session because of another hop's failure, which the peer is told. Without an index it is this one.
+    pub fn fail_hop(&mut self, status: NackStatus, hop_index: Option<u16>, text: &str) {
         if self.state == State::Closed {
             return;
         }
@@ -548,13 +568,13 @@ impl Session {
                 status,
                 severity: 2,
                 ref_seq: 0,
-                hop_index: Some(hop_index),
+                hop_index,
                 text: text.clone(),
             });
         }
         self.end(Error::Ended {
             status,
-            hop_index: Some(hop_index),
+            hop_index,
             text,
         });
     }
