@@ -137,7 +137,7 @@ impl Session {
             (State::Opening, Pdu::SessAck(ack)) if self.is_opener => self.on_opened(now, ack),
             (State::Opening, Pdu::ResumeAck { next, conns }) if self.is_resuming() => {
                 self.asked = Asked::Nothing;
-                self.state = State::Open;
+                self.state = self.resumed_state();
                 self.deadline = None;
                 self.resume_halves(now, next)?;
                 self.sync(&conns, false)?;
@@ -310,7 +310,7 @@ impl Session {
 
     fn on_opened(&mut self, now: Time, ack: SessAck) -> Result<(), Error> {
         let again = self.ack.resumable;
-        self.state = State::Open;
+        self.state = self.resumed_state();
         self.measure(now);
         self.deadline = None;
         self.asked = Asked::Nothing;
@@ -356,6 +356,10 @@ impl Session {
                 link.send(&Pdu::SessOpen(open));
             }
             return;
+        }
+        if status == NackStatus::UnknownSession && self.closing.is_some() && self.conns.is_empty() {
+            // The peer has ended it in order, and its last word was lost.
+            return self.end(Error::Closed);
         }
         // What is wrong beyond the next hop may pass while the session lives.
         let may_pass = matches!(
@@ -538,11 +542,7 @@ impl Session {
         fresh.state = State::Closed;
         self.claim = claim;
         self.deadline = None;
-        self.state = if self.closing.is_some() || self.peer_closing {
-            State::Draining
-        } else {
-            State::Open
-        };
+        self.state = self.resumed_state();
         Ok(())
     }
 

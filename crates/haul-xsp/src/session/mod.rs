@@ -134,6 +134,8 @@ pub struct Session {
     acked: BTreeMap<ConnId, u64>,
     /// It is to end when all is done, and why: also while it is suspended, and when it is resumed.
     closing: Option<NackStatus>,
+    /// The peer of this control connection has been told so.
+    has_said_so: bool,
     peer_closing: bool,
     /// Set when the control connection is lost, until the session goes on.
     deadline: Option<Time>,
@@ -238,6 +240,7 @@ impl Session {
             events: VecDeque::new(),
             acked: BTreeMap::new(),
             closing: None,
+            has_said_so: false,
             peer_closing: false,
             deadline: None,
             config,
@@ -329,6 +332,7 @@ impl Session {
             .deadline
             .get_or_insert_with(|| now.after(self.config.lifetime_ns));
         self.state = State::Suspended(until);
+        self.has_said_so = false;
         self.consumer.suspend();
         self.producer.suspend();
         self.chans.clear();
@@ -597,10 +601,27 @@ impl Session {
         }
     }
 
-    /// Ends the session: when all is done if `abort` is not set, else now.
+    /// What a session is that has a control connection again.
+    const fn resumed_state(&self) -> State {
+        if self.closing.is_some() || self.peer_closing {
+            State::Draining
+        } else {
+            State::Open
+        }
+    }
+
+    /// Ends the session: when all is done if `abort` is not set, else now. One that is suspended waits for its connections to be
+    /// resumed, as long as it lives.
     pub fn close(&mut self, reason: NackStatus, abort: bool) {
+        let is_resuming =
+            matches!(self.state, State::Greeting | State::Opening) && self.is_resuming();
+        let has_conns = !self.conns.is_empty();
         match self.state {
             State::Closed => {}
+            State::Suspended(_) if !abort && has_conns => {
+                self.closing = self.closing.or(Some(reason));
+            }
+            _ if !abort && is_resuming => self.closing = self.closing.or(Some(reason)),
             State::Open | State::Draining if !abort => {
                 self.closing = self.closing.or(Some(reason));
                 self.state = State::Draining;
@@ -626,7 +647,9 @@ impl Session {
         {
             return None;
         }
-        let said = self.closing.take().map(|reason| Pdu::SessClose {
+        let due = self.closing.filter(|_| !self.has_said_so);
+        self.has_said_so |= due.is_some();
+        let said = due.map(|reason| Pdu::SessClose {
             reason,
             abort: false,
         });

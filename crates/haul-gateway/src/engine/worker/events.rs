@@ -270,6 +270,7 @@ impl Worker {
         for call in std::mem::take(&mut self.calls) {
             self.on_call(call);
         }
+        self.drain();
     }
 
     fn on_closed(&mut self, side: usize, error: &Error) {
