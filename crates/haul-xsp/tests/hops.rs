@@ -3,7 +3,9 @@
 mod common;
 
 use haul_xsp::wire::{NackStatus, Pdu, SessOpen};
-use haul_xsp::{Error, Event, SECOND_NS, Session, Side, Time};
+use haul_xsp::{
+    Admission, Directory, Error, Event, SECOND_NS, Session, SessionId, Side, State, Time,
+};
 
 use common::chain::{Chain, config};
 use common::open;
@@ -122,4 +124,51 @@ fn a_hop_that_says_nothing_is_noticed_first_by_the_one_before_it() {
             assert_eq!((status, hop), (NackStatus::TimedOut, Some(silent)));
         }
     }
+}
+
+#[test]
+fn a_dry_run_tells_what_would_be_used_and_leaves_nothing() {
+    for last in 0..3 {
+        let way = SessOpen {
+            dry_run: true,
+            ..open(usize::from(last) + 1, true)
+        };
+        let mut chain = Chain::opened(way.clone());
+        let [Event::Opened(ack), Event::Closed(Error::Closed)] = chain.heard.as_slice() else {
+            panic!("{:?}", chain.heard);
+        };
+        assert_eq!(ack.segments.len(), usize::from(last) + 1);
+        assert_eq!((ack.ticket, ack.resumable), (None, false));
+        assert_eq!(chain.last_heard.last(), Some(&Event::Closed(Error::Closed)));
+        let is_over = |session: &mut Session| session.state() == State::Closed;
+        for relay in &mut chain.relays {
+            assert!(is_over(relay.side(Side::Near)) && is_over(relay.side(Side::Far)));
+        }
+        // And who would refuse it.
+        let mut chain = Chain::new(way, [config(None), config(None)]);
+        let status = NackStatus::Busy;
+        chain.last.refuse_session(status, last, "full").unwrap();
+        chain.pump();
+        assert_eq!(blamed(&chain), (status, Some(last), "full"));
+    }
+}
+
+#[test]
+fn a_dry_run_is_not_kept_and_takes_over_no_session() {
+    let mut directory = Directory::new(1, Vec::new(), [1; 32]);
+    let (now, id) = (Time::from_ns(1), SessionId([7; 16]));
+    let dry = SessOpen {
+        dry_run: true,
+        ..open(1, true)
+    };
+    assert_eq!(directory.admit(now, id, &dry), Admission::Terminus);
+    assert_eq!(directory.admit(now, id, &dry), Admission::Terminus);
+    assert_eq!(
+        directory.admit(now, id, &open(1, true)),
+        Admission::Terminus
+    );
+    let ticket = Some(directory.ticket(id, Time::from_ns(u64::MAX)));
+    let owner = SessOpen { ticket, ..dry };
+    let refused = Admission::Refused(NackStatus::Loop, 0);
+    assert_eq!(directory.admit(now, id, &owner), refused);
 }

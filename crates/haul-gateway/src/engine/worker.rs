@@ -71,6 +71,9 @@ struct Dial {
     wait_ns: u64,
 }
 
+/// What the segments of a session would be carried by, the nearest first; or why it cannot be had.
+pub(crate) type Probed = Result<Vec<Option<ChannelKind>>, Refusal>;
+
 /// A session's thread.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -91,6 +94,8 @@ pub(crate) struct Worker {
     calls: VecDeque<Call>,
     /// Who waits until octets can go through.
     waiters: Vec<Sender<Result<(), Refusal>>>,
+    /// Who asks only whether the session could be had.
+    probe: Option<Sender<Probed>>,
     /// What is wrong with it now, or why it has ended.
     trouble: Option<String>,
     /// What is to be opened: by an opener, or by a gateway at the next hop.
@@ -147,6 +152,7 @@ impl Worker {
             edges: Edges::default(),
             calls: VecDeque::new(),
             waiters: Vec::new(),
+            probe: None,
             trouble: None,
             wanted: None,
             share: None,
@@ -166,6 +172,23 @@ impl Worker {
 
     /// A thread that opens a session for a route.
     pub(crate) fn open(house: &Arc<House>, route: &Route) -> Result<Mailbox, String> {
+        Self::open_route(house, route, None)
+    }
+
+    /// A thread that asks whether a session for a route could be had, and tells `probe`.
+    pub(crate) fn probe(
+        house: &Arc<House>,
+        route: &Route,
+        probe: Sender<Probed>,
+    ) -> Result<(), String> {
+        Self::open_route(house, route, Some(probe)).map(drop)
+    }
+
+    fn open_route(
+        house: &Arc<House>,
+        route: &Route,
+        probe: Option<Sender<Probed>>,
+    ) -> Result<Mailbox, String> {
         let text = |error: io::Error| error.to_string();
         let hops = setup::hops(route).ok_or("a route without gateways")?;
         let shape = Shape::of_route(&house.config(), route);
@@ -173,7 +196,8 @@ impl Worker {
         worker.class.clone_from(&route.class);
         worker.take_memory(true)?;
         let open = SessOpen {
-            resumable: true,
+            resumable: probe.is_none(),
+            dry_run: probe.is_some(),
             end_to_end: route.end_to_end,
             hops,
             ..SessOpen::default()
@@ -187,6 +211,7 @@ impl Worker {
             key: route.key.clone(),
             ..Dial::default()
         };
+        worker.probe = probe;
         worker.show_plan(&open);
         worker.paths.rules.clone_from(&route.path);
         worker.wanted = Some((session, open));
@@ -621,7 +646,7 @@ impl Worker {
             Body::One(near) if side == 1 => Body::Two(Box::new(Relay::new(*near, session))),
             _ => Body::One(Box::new(session)),
         };
-        if side == 0 {
+        if side == 0 && self.probe.is_none() {
             self.register(id);
         }
         Ok(())

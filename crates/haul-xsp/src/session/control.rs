@@ -216,6 +216,7 @@ impl Session {
             )?;
             return Err(Misuse::NoRequest);
         };
+        let is_dry = self.open.dry_run;
         let mode = segment.params.mode();
         let mut segments = vec![segment];
         segments.extend(beyond.iter().flat_map(|ack| ack.segments.iter().cloned()));
@@ -223,16 +224,23 @@ impl Session {
         self.agree_keepalive();
         let firsts = std::mem::take(&mut self.open.firsts);
         self.ack = SessAck {
-            resumable: self.open.resumable,
+            resumable: self.open.resumable && !is_dry,
             end_to_end,
             resumed: beyond.is_some_and(|ack| ack.resumed),
             firsts: false,
             keepalive_ms: millis(self.link.as_ref().map_or(0, |link| link.keepalive_ns)),
             lifetime_s: self.config.lifetime_ns / crate::time::SECOND_NS,
             segments,
-            ticket: beyond.and_then(|ack| ack.ticket).or(ticket),
+            ticket: beyond
+                .and_then(|ack| ack.ticket)
+                .or(ticket)
+                .filter(|_| !is_dry),
             conns: beyond.map(|ack| ack.conns.clone()).unwrap_or_default(),
         };
+        if is_dry {
+            self.answer_dry_run();
+            return Ok(());
+        }
         (self.config.producer.mode, self.config.consumer.mode) = (mode, mode);
         (self.producer, self.consumer) = halves(&self.config, end_to_end)?;
         if let Some(link) = &mut self.link {
@@ -251,6 +259,14 @@ impl Session {
             self.install(&far, &theirs);
         }
         Ok(())
+    }
+
+    /// The peer learns that the session could be had, and what would be used.
+    fn answer_dry_run(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.send(&Pdu::SessAck(self.ack.clone()));
+        }
+        self.end(Error::Closed);
     }
 
     fn agree_keepalive(&mut self) {
@@ -309,6 +325,12 @@ impl Session {
     }
 
     fn on_opened(&mut self, now: Time, ack: SessAck) -> Result<(), Error> {
+        if self.open.dry_run {
+            self.ack = ack.clone();
+            self.events.push_back(Event::Opened(ack));
+            self.end(Error::Closed);
+            return Ok(());
+        }
         let again = self.ack.resumable;
         self.state = self.resumed_state();
         self.measure(now);

@@ -489,6 +489,12 @@ impl Session {
         &self.open.hops
     }
 
+    /// Whether it is only asked whether it could be had: its answer is its end.
+    #[must_use]
+    pub const fn is_dry_run(&self) -> bool {
+        self.open.dry_run
+    }
+
     /// Which of the hops this segment leads to.
     #[must_use]
     pub const fn hop_index(&self) -> u16 {

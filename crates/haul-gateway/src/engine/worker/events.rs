@@ -226,6 +226,15 @@ impl Worker {
         let Some(session) = self.body.session(side) else {
             return;
         };
+        if session.is_dry_run() {
+            let agreed = session.agreed().segments.iter();
+            let kinds = agreed.map(|segment| kind(segment.proto)).collect();
+            if let Some(probe) = self.probe.take() {
+                // Whoever does not wait any more need not know.
+                let _ = probe.send(Ok(kinds));
+            }
+            return;
+        }
         *attempts = Attempts::new(session, &dialled.offered, dialled.streams, &self.shape);
         self.house.say(
             Level::Info,
@@ -335,6 +344,9 @@ impl Worker {
         let why = self.trouble.as_deref();
         self.edges.reset_all(&self.poller, code(status), why);
         let refusal = Refusal::new(code(status), why);
+        if let Some(probe) = self.probe.take() {
+            let _ = probe.send(Err(refusal.clone()));
+        }
         for call in std::mem::take(&mut self.calls) {
             self.turn_away(call, status);
         }
