@@ -247,6 +247,9 @@ pub(crate) struct GatewayCheck {
     /// Print one JSON object on stdout instead
     #[arg(long)]
     pub(crate) json: bool,
+    /// Ask the gateways of each route as well whether its session could be had, without opening it
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) reach: bool,
 }
 
 #[derive(Debug, ClapArgs)]

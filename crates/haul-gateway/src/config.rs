@@ -159,6 +159,19 @@ impl Config {
         }
     }
 
+    /// The same routes, and nothing that comes in: for a process beside the gateway.
+    #[must_use]
+    pub fn outwards(self) -> Self {
+        Self {
+            listen: None,
+            channels: Vec::new(),
+            rdma: None,
+            doors: Vec::new(),
+            admin: None,
+            ..self
+        }
+    }
+
     /// Between signs of life, ns.
     pub(crate) fn keepalive_ns(&self) -> u64 {
         u64::from(self.keepalive) * SECOND_NS

@@ -1,12 +1,13 @@
 //! A gateway as a whole: doors, reception, sessions; started, drained, stopped.
 //!
-//! Map: `reload` a changed configuration.
+//! Map: `reach` whether its sessions could be had · `reload` a changed configuration.
 
 #![expect(
     clippy::disallowed_types,
     reason = "haul-io makes the stream that a caller is given"
 )]
 
+mod reach;
 mod reload;
 
 use std::io;
@@ -40,6 +41,8 @@ use crate::reception::{self, Entrance};
 use crate::resolver::Resolver;
 use crate::status::Status;
 use crate::thread::Thread;
+
+pub use reach::Reach;
 
 /// How often whoever waits for a session is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(20);

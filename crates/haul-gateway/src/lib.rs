@@ -43,6 +43,6 @@ pub use budget::{Budget, MemoryPlan, RdmaBudget};
 pub use caller::{Caller, Cause, Refusal};
 pub use config::Config;
 pub use engine::{Filler, Taken};
-pub use gateway::{Gateway, StartError, raise_open_files};
+pub use gateway::{Gateway, Reach, StartError, raise_open_files};
 pub use log::{Level, Log};
 pub use status::{Connection, Limit, Path, Role, Segment, Status, Totals};

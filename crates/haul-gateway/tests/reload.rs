@@ -8,7 +8,9 @@
 mod common;
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use haul_gateway::Gateway;
 
@@ -229,7 +231,7 @@ fn is_open(near: &Gateway) -> bool {
 
 #[test]
 fn a_route_that_is_ready_has_its_session_before_anybody_asks_and_again_when_it_was_lost() {
-    let reserved = std::net::TcpListener::bind(ANY).unwrap();
+    let reserved = TcpListener::bind(ANY).unwrap();
     let via = reserved.local_addr().unwrap();
     drop(reserved);
     let exit = format!(
@@ -254,4 +256,128 @@ fn a_route_that_is_ready_has_its_session_before_anybody_asks_and_again_when_it_w
     near.reload(&entry(&doors, via, "ready = true\nregions = 4"))
         .unwrap();
     wait_until("that of the new route", || is_open(&near.gateway));
+}
+
+/// Passes control connections on to a gateway, until it is shut: then it breaks them, and those that come.
+#[derive(Clone)]
+struct Gate(Arc<Mutex<Gates>>);
+
+struct Gates {
+    is_shut: bool,
+    passed: Vec<TcpStream>,
+}
+
+impl Gate {
+    fn before(far: SocketAddr) -> (Self, SocketAddr) {
+        let listener = TcpListener::bind(ANY).unwrap();
+        let address = listener.local_addr().unwrap();
+        let gate = Self(Arc::new(Mutex::new(Gates {
+            is_shut: false,
+            passed: Vec::new(),
+        })));
+        let own = gate.clone();
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let mut gates = own.0.lock().unwrap();
+                if gates.is_shut {
+                    continue;
+                }
+                let far = TcpStream::connect(far).unwrap();
+                for [from, to] in [[&near, &far], [&far, &near]] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                gates.passed.extend([near, far]);
+            }
+        });
+        (gate, address)
+    }
+
+    fn shut(&self) {
+        let mut gates = self.0.lock().unwrap();
+        gates.is_shut = true;
+        for stream in gates.passed.drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn open(&self) {
+        self.0.lock().unwrap().is_shut = false;
+    }
+}
+
+fn wait_for_loss(near: &Gateway) {
+    wait_until("the loss of the control connection", || {
+        let sessions = near.sessions();
+        sessions.iter().all(|session| session.state == "suspended")
+    });
+}
+
+/// A connection through a session that is suspended for lack of a control connection.
+fn suspended(door_at: &str) -> (Filed, Gateway, Gate, TcpStream, String) {
+    let (far, _) = exit_gateway("");
+    let (gate, via) = Gate::before(far.listen_addr().unwrap());
+    let config = entry(&door(door_at, echo_server()), via, "channels = ['tcp']");
+    let near = Filed::start(&config);
+    let mut stream = connect(near.door(0));
+    echo(&mut stream, 1_000, 1);
+    gate.shut();
+    wait_for_loss(&near.gateway);
+    (near, far, gate, stream, config)
+}
+
+#[test]
+fn a_route_that_goes_while_its_session_is_suspended_leaves_it_its_connections() {
+    let (mut near, _far, gate, mut stream, config) = suspended(ANY);
+    near.reload(&config.replace("ring = '8MiB'", "ring = '16MiB'"))
+        .unwrap();
+    // A reset would have come by now.
+    stream
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    assert!(stream.read(&mut [0]).unwrap_err().kind() == std::io::ErrorKind::WouldBlock);
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    gate.open();
+    echo(&mut stream, 100_000, 2);
+    drop(stream);
+    wait_until("the end of the session", || {
+        near.gateway.sessions().is_empty()
+    });
+    let lines = near.lines.all();
+    let ended = lines.iter().find(|line| line.contains("the session ended"));
+    assert_eq!(ended, None);
+}
+
+#[test]
+fn a_gateway_that_is_stopped_while_a_session_is_suspended_waits_for_its_connections() {
+    let (mut near, _far, gate, mut stream, _) = suspended(ANY);
+    near.gateway.begin_drain();
+    assert!(!near.gateway.wait(Duration::from_millis(300)));
+    gate.open();
+    echo(&mut stream, 100_000, 2);
+    drop(stream);
+    assert!(near.gateway.wait(Duration::from_secs(20)));
+}
+
+#[test]
+fn a_gateway_that_is_being_stopped_when_its_path_breaks_ends_when_it_is_back() {
+    let (mut near, mut far, gate, mut stream, _) = suspended(ANY);
+    gate.open();
+    echo(&mut stream, 1_000, 2);
+    // Both ends, so that each has to go on with it.
+    near.gateway.begin_drain();
+    far.begin_drain();
+    echo(&mut stream, 1_000, 3);
+    gate.shut();
+    wait_for_loss(&near.gateway);
+    gate.open();
+    echo(&mut stream, 100_000, 4);
+    drop(stream);
+    assert!(near.gateway.wait(Duration::from_secs(20)));
+    assert!(far.wait(Duration::from_secs(20)));
 }

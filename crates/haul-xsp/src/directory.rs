@@ -92,7 +92,7 @@ impl Directory {
         (self.sessions_max, self.allowed) = (sessions_max, allowed);
     }
 
-    /// Judges a session that is asked for. If it is admitted, [`Self::remove`] it when it is over.
+    /// Judges a session that is asked for. If it is admitted, [`Self::remove`] it when it is over; a dry run is not kept.
     pub fn admit(&mut self, now: Time, session: SessionId, open: &SessOpen) -> Admission {
         let known = open
             .ticket
@@ -103,7 +103,7 @@ impl Directory {
                 true => known == Some(session),
                 false => open.ticket.is_some(),
             };
-            return if may_be_back {
+            return if may_be_back && !open.dry_run {
                 Admission::Back(session)
             } else {
                 Admission::Refused(NackStatus::Loop, open.hop_index)

@@ -54,7 +54,8 @@ pub enum RelayEvent {
     /// Something about the segment's channels, which are each segment's own.
     Segment(Side, Event),
     /// Over: what is in `poll_transmit` of both sides is the last; then their control connections are to be closed.
-    Closed(Error),
+    /// The side is the one that it began at.
+    Closed(Side, Error),
 }
 
 /// Two segments of a session at a gateway.
@@ -103,10 +104,29 @@ impl Relay {
         self.far.drop_silently();
     }
 
-    /// No next hop is left: the opener learns which hop failed.
-    pub fn give_up(&mut self, status: NackStatus, hop_index: u16, text: &str) {
+    /// No next hop is left, because of the error of [`RelayEvent::HopFailed`]: the opener learns which hop failed.
+    pub fn give_up(&mut self, error: &Error) {
+        let (status, hop_index, text) = self.blame(Side::Far, error);
+        let hop_index = hop_index.unwrap_or_else(|| self.near.hop_index());
         // Fails only if the opener is gone, and then nobody needs to know.
-        let _ = self.near.refuse_session(status, hop_index, text);
+        let _ = self.near.refuse_session(status, hop_index, &text);
+    }
+
+    /// What one side is told of an error at the other: which hop is the reason, if it is one, is the hop there or the one that it has
+    /// named.
+    fn blame(&self, side: Side, error: &Error) -> (NackStatus, Option<u16>, String) {
+        let there = match side {
+            Side::Near => self.near.hop_index().checked_sub(1),
+            Side::Far => Some(self.far.hop_index()),
+        };
+        match error {
+            Error::Ended {
+                status,
+                hop_index,
+                text,
+            } => (*status, hop_index.or(there), text.clone()),
+            error => (error.status(), there, error.to_string()),
+        }
     }
 
     /// Moves what can be moved: until `None`, after every call on either side.
@@ -187,6 +207,7 @@ impl Relay {
         if side == Side::Far && !self.opened {
             return Some(RelayEvent::HopFailed(error));
         }
+        let (status, hop_index, text) = self.blame(side, &error);
         let other = self.side(side.other());
         if other.state() != State::Closed {
             match &error {
@@ -202,18 +223,13 @@ impl Relay {
                     status: NackStatus::Done,
                     ..
                 } => other.close(NackStatus::Done, false),
-                Error::Ended {
-                    status,
-                    hop_index,
-                    text,
-                } => other.fail_hop(*status, hop_index.unwrap_or(0), text),
-                error => other.fail_hop(error.status(), 0, &error.to_string()),
+                _ => other.fail_hop(status, hop_index, &text),
             }
         }
         if std::mem::replace(&mut self.closed, true) {
             return None;
         }
-        Some(RelayEvent::Closed(error))
+        Some(RelayEvent::Closed(side, error))
     }
 
     /// Passes a connection's octets and end on, as far as the other segment takes them.

@@ -429,7 +429,7 @@ fn a_gateway_gives_up_an_older_way_without_a_word_to_the_ends() {
     assert!(near.is_superseded_by(&opening(2, 2)));
     relay.supersede();
     let events: Vec<RelayEvent> = std::iter::from_fn(|| relay.poll(NOW)).collect();
-    assert!(events.contains(&RelayEvent::Closed(Error::Closed)));
+    assert!(events.contains(&RelayEvent::Closed(Side::Near, Error::Closed)));
     for side in [Side::Near, Side::Far] {
         assert_eq!(relay.side(side).poll_transmit(NOW), None);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use haul::fault::{Code, Fault};
 use haul_gateway::config::{ChannelKind, Problem};
-use haul_gateway::{Config, Gateway, Level, Log};
+use haul_gateway::{Cause, Config, Gateway, Level, Log};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -18,6 +18,8 @@ use crate::provider;
 
 /// Time between two looks at a gateway that no watchdog asks for.
 const LOOK: Duration = Duration::from_secs(60);
+/// How long gateways may take to say whether a session could be had.
+const REACH: Duration = Duration::from_secs(60);
 /// Exit code of who was told to end at once, as shells have it for Ctrl-C.
 const INTERRUPTED: i32 = 130;
 
@@ -48,7 +50,31 @@ fn check(args: &args::GatewayCheck) -> ExitCode {
     if problems.iter().any(Problem::is_error) {
         return ExitCode::from(Code::Usage.exit());
     }
-    ExitCode::SUCCESS
+    if !args.reach {
+        return ExitCode::SUCCESS;
+    }
+    match reach(&args.file) {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(code)) => ExitCode::from(code.exit()),
+        Err(fault) => super::fail(&fault),
+    }
+}
+
+/// Asks for the session of each route, and says what was answered; what is told about the first that cannot be had.
+fn reach(file: &Path) -> Result<Option<Code>, Fault> {
+    let log = Log::new(|_, _| {});
+    let gateway = Gateway::start(load(file)?.outwards(), provider::of_channel, log)
+        .map_err(|error| Fault::new(Code::Other, error.to_string()))?;
+    let mut worst = None;
+    for route in gateway.reach(REACH) {
+        output::gateway_reach(file, &route);
+        let code = route.hops.err().map(|why| match why.cause {
+            Cause::Trust => Code::NotAuthenticated,
+            _ => Code::Unreachable,
+        });
+        worst = worst.or(code);
+    }
+    Ok(worst)
 }
 
 /// The configuration, if it can be used.

@@ -155,12 +155,13 @@ impl Through {
         let last = hops.last().map_or("", String::as_str);
         let text = match (refusal.cause, to) {
             (Cause::Gateway | Cause::Channel | Cause::Trust, _) | (_, None) => refusal.text.clone(),
+            (Cause::Forbidden, Some(to)) => format!("{to}: gateway {last} does not allow it"),
             (_, Some(to)) => format!("{to} through gateway {}: {}", hops.join(", "), refusal.text),
         };
         let (code, hint) = match refusal.cause {
             Cause::Gateway => (
                 Code::Unreachable,
-                "check that 'haul gateway run' runs there, and the addresses after --gateway".to_owned(),
+                "check that 'haul gateway run' runs there, and what it says; and the addresses after --gateway".to_owned(),
             ),
             Cause::Channel => (
                 Code::Unreachable,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use haul::fault::Fault;
 use haul::report::{BenchSummary, Event, Observer, Summary};
-use haul_gateway::MemoryPlan;
-use haul_gateway::config::{Problem, RouteWays, Severity};
+use haul_gateway::config::{ChannelKind, Problem, RouteWays, Severity};
+use haul_gateway::{MemoryPlan, Reach};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -282,6 +282,24 @@ pub(crate) fn gateway_check(
     let _ = std::io::stdout()
         .lock()
         .write_all((lines.chain(ways).chain(plan).collect::<String>() + &sum).as_bytes());
+}
+
+/// Whether the session of a route could be had, in a line.
+pub(crate) fn gateway_reach(file: &Path, route: &Reach) {
+    let answer = match &route.hops {
+        Ok(hops) => {
+            let hop = |(gateway, kind): &(String, Option<ChannelKind>)| match kind {
+                Some(kind) => format!("{gateway} by {kind}"),
+                None => gateway.clone(),
+            };
+            let hops: Vec<String> = hops.iter().map(hop).collect();
+            format!("ok: {}", hops.join(", "))
+        }
+        Err(why) => why.to_string(),
+    };
+    let line = format!("{}: route to {}: {answer}\n", file.display(), route.to);
+    // As in `print_line`.
+    let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
 /// A line on stderr.

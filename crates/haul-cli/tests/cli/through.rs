@@ -322,6 +322,27 @@ fn certificates_open_and_those_that_do_not_do_are_told_in_a_line_at_both_ends() 
     }
 }
 
+#[test]
+fn gateways_that_do_not_believe_each_other_are_told_with_the_one_that_refuses() {
+    let place = Place::new();
+    make_file(&place.client("file"), 1_000, 5);
+    let keyed = |name: &str, digits: &str, more: &str| {
+        let path = place.outside(name);
+        secret(&path, &digits.repeat(32));
+        let key = format!("[[key]]\nname = 'k'\nfile = '{}'", text(&path));
+        member(KIND, "127.0.0.1:0", &format!("{more}\n{key}"))
+    };
+    let first = Gateway::start(&keyed("one", "5a", "next = ['127.0.0.1']"));
+    let second = keyed("another", "a5", EXIT).replace("anonymous = true\n", "");
+    let second = Gateway::start(&second);
+    let hops = through(&[&first, &second]);
+    let file = text(&place.client("file"));
+    let ended = haul(["send", "--gateway", &hops, &file, "host.example:"]);
+    let ended = ended.failed(5, &format!("gateway {}", second.sessions_at()));
+    // This end's own key is not what is wrong.
+    assert!(!ended.stderr.contains("--gateway-key"), "{}", ended.stderr);
+}
+
 /// A gateway that takes control connections and says nothing; it is told of each.
 fn silent() -> (SocketAddr, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -412,10 +433,77 @@ fn what_cannot_be_reached_is_told_with_the_hop() {
     let hops = through(&[&there]);
     send(&hops, &format!("{}:", nobody())).failed(5, "it refuses connections");
     // What the last gateway, or one between, does not allow.
-    send(&hops, "127.0.0.2:4725:").failed(7, "`exit`");
+    let ended = send(&hops, "127.0.0.2:4725:").failed(7, "`exit`");
+    let named = format!("gateway {hops} does not allow it");
+    assert!(ended.stderr.contains(&named), "{}", ended.stderr);
     send(&through(&[&there, &relay]), &server.at("")).failed(5, "not on this gateway's list");
     // What makes no sense.
     let file = text(&place.client("file"));
     let udt = ["send", "--gateway", &hops, "--channel", "udt", &file, "h:"];
     haul(udt).failed(2, "gateways carry TCP");
+}
+
+#[test]
+fn routes_are_tried_without_opening_a_session() {
+    let place = Place::new();
+    let (first, second) = (
+        Gateway::start(&member(KIND, "127.0.0.1:0", "next = ['127.0.0.1']")),
+        last(),
+    );
+    let absent = nobody();
+    let key = place.outside("key");
+    secret(&key, &"5a".repeat(32));
+    let more = format!("{EXIT}\n[[key]]\nname = 'k'\nfile = '{}'", text(&key));
+    let keyed = member(KIND, "127.0.0.1:0", &more).replace("anonymous = true\n", "");
+    let keyed = Gateway::start(&keyed);
+    // The gateway itself may run meanwhile.
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let door = held.local_addr().unwrap();
+    let door = format!("[[door]]\nkind = 'forward'\nlisten = '{door}'\nto = 'a.example:80'\n");
+    let at = [&first, &second, &keyed].map(|gateway| gateway.sessions_at().to_string());
+    let route = |to: &str, via: &[&str]| {
+        format!(
+            "[[route]]\nto = ['{to}']\nvia = {via:?}\nring = '8MiB'\nchannels = ['tcp', '{KIND}']\n"
+        )
+    };
+    let file = place.outside("gateway.toml");
+    let check = |routes: &[String]| {
+        let routes = routes.concat();
+        let config = format!("name = 'near'\nanonymous = true\n{door}{routes}");
+        std::fs::write(&file, config).unwrap();
+        haul(["gateway", "check", "--reach", &text(&file)])
+    };
+    let good = [
+        route("a.example", &[&at[0], &at[1]]),
+        route("b.example", &[&at[1]]),
+    ];
+    let ended = check(&good);
+    assert_eq!(ended.code, Some(0), "{} {}", ended.stdout, ended.stderr);
+    for line in [
+        format!(
+            "route to a.example: ok: {} by {KIND}, {} by {KIND}\n",
+            at[0], at[1]
+        ),
+        format!("route to b.example: ok: {} by {KIND}\n", at[1]),
+    ] {
+        assert!(ended.stdout.contains(&line), "{line}{}", ended.stdout);
+    }
+    let absent = absent.to_string();
+    let bad = [
+        route("a.example", &[&at[0], &absent]),
+        route("b.example", &[&at[0], &at[2]]),
+        route("c.example", &[&at[1]]),
+    ];
+    let ended = check(&bad);
+    assert_eq!(ended.code, Some(5), "{} {}", ended.stdout, ended.stderr);
+    for line in [
+        format!("route to a.example: gateway {absent}: "),
+        format!(
+            "route to b.example: gateway {}: the gateways do not trust each other: ",
+            at[2]
+        ),
+        format!("route to c.example: ok: {} by {KIND}\n", at[1]),
+    ] {
+        assert!(ended.stdout.contains(&line), "{line}{}", ended.stdout);
+    }
 }

@@ -153,6 +153,11 @@ impl Edges {
         self.counts.begun += 1;
     }
 
+    /// Where a connection goes, for people.
+    pub(crate) fn destination(&self, conn: ConnId) -> Option<&str> {
+        self.edges.get(&conn).map(|edge| edge.to.as_str())
+    }
+
     /// Whether it leads to an application with RDMA.
     pub(crate) fn is_by_rdma(&self, conn: ConnId) -> bool {
         let edge = self.edges.get(&conn);

@@ -71,6 +71,9 @@ struct Dial {
     wait_ns: u64,
 }
 
+/// What the segments of a session would be carried by, the nearest first; or why it cannot be had.
+pub(crate) type Probed = Result<Vec<Option<ChannelKind>>, Refusal>;
+
 /// A session's thread.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -91,6 +94,8 @@ pub(crate) struct Worker {
     calls: VecDeque<Call>,
     /// Who waits until octets can go through.
     waiters: Vec<Sender<Result<(), Refusal>>>,
+    /// Who asks only whether the session could be had.
+    probe: Option<Sender<Probed>>,
     /// What is wrong with it now, or why it has ended.
     trouble: Option<String>,
     /// That is that one of the ends does not believe the other.
@@ -151,6 +156,7 @@ impl Worker {
             edges: Edges::default(),
             calls: VecDeque::new(),
             waiters: Vec::new(),
+            probe: None,
             trouble: None,
             is_distrusted: false,
             wanted: None,
@@ -172,11 +178,29 @@ impl Worker {
 
     /// A thread that opens a session for a route.
     pub(crate) fn open(house: &Arc<House>, route: &Route) -> Result<Mailbox, String> {
+        Self::open_route(house, route, None)
+    }
+
+    /// A thread that asks whether a session for a route could be had, and tells `probe`.
+    pub(crate) fn probe(
+        house: &Arc<House>,
+        route: &Route,
+        probe: Sender<Probed>,
+    ) -> Result<(), String> {
+        Self::open_route(house, route, Some(probe)).map(drop)
+    }
+
+    fn open_route(
+        house: &Arc<House>,
+        route: &Route,
+        probe: Option<Sender<Probed>>,
+    ) -> Result<Mailbox, String> {
         let text = |error: io::Error| error.to_string();
         let shape = Shape::of_route(&house.config(), route);
         let mut worker = Self::new(Arc::clone(house), Role::Opener, shape).map_err(text)?;
         worker.class.clone_from(&route.class);
         worker.take_memory(true)?;
+        worker.probe = probe;
         worker.ways = Ways::of_route(route).ok_or("a route without gateways")?;
         worker.plan_way()?;
         worker.paths.rules.clone_from(&route.path);
@@ -643,7 +667,7 @@ impl Worker {
             }
             _ => Body::One(Box::new(session)),
         };
-        if side == 0 {
+        if side == 0 && self.probe.is_none() {
             self.register(id);
         }
         Ok(())
@@ -679,7 +703,7 @@ impl Worker {
             self.is_over = true;
         } else if let Some(near) = self.body.session(0) {
             // Fails only where the opener is gone.
-            let _ = near.refuse_session(NackStatus::CannotConnect, open.hop_index, why);
+            let _ = near.refuse_session(status, open.hop_index, why);
         }
     }
 

@@ -292,7 +292,7 @@ impl Session {
         let link = self
             .link
             .as_mut()
-            .filter(|_| self.state == State::Open)
+            .filter(|_| matches!(self.state, State::Open | State::Draining))
             .ok_or(Misuse::NotOpen)?;
         if link.out.len() >= super::QUEUE_MAX {
             return Err(Misuse::Full);

@@ -101,7 +101,7 @@ impl Session {
             ) => {
                 self.end(Error::Ended {
                     status,
-                    hop_index,
+                    hop_index: self.blamed(hop_index),
                     text,
                 });
                 Ok(())
@@ -137,7 +137,7 @@ impl Session {
             (State::Opening, Pdu::SessAck(ack)) if self.is_opener => self.on_opened(now, ack),
             (State::Opening, Pdu::ResumeAck { next, conns }) if self.is_resuming() => {
                 self.asked = Asked::Nothing;
-                self.state = State::Open;
+                self.state = self.resumed_state();
                 self.deadline = None;
                 self.resume_halves(now, next)?;
                 self.sync(&conns, false)?;
@@ -162,7 +162,7 @@ impl Session {
             (_, Pdu::SessClose { reason, .. }) => {
                 self.end(Error::Ended {
                     status: reason,
-                    hop_index: None,
+                    hop_index: self.blamed(None),
                     text: String::new(),
                 });
                 Ok(())
@@ -216,6 +216,7 @@ impl Session {
             )?;
             return Err(Misuse::NoRequest);
         };
+        let is_dry = self.open.dry_run;
         let mode = segment.params.mode();
         let mut segments = vec![segment];
         segments.extend(beyond.iter().flat_map(|ack| ack.segments.iter().cloned()));
@@ -223,16 +224,23 @@ impl Session {
         self.agree_keepalive();
         let firsts = std::mem::take(&mut self.open.firsts);
         self.ack = SessAck {
-            resumable: self.open.resumable,
+            resumable: self.open.resumable && !is_dry,
             end_to_end,
             resumed: beyond.is_some_and(|ack| ack.resumed),
             firsts: false,
             keepalive_ms: millis(self.link.as_ref().map_or(0, |link| link.keepalive_ns)),
             lifetime_s: self.config.lifetime_ns / crate::time::SECOND_NS,
             segments,
-            ticket: beyond.and_then(|ack| ack.ticket).or(ticket),
+            ticket: beyond
+                .and_then(|ack| ack.ticket)
+                .or(ticket)
+                .filter(|_| !is_dry),
             conns: beyond.map(|ack| ack.conns.clone()).unwrap_or_default(),
         };
+        if is_dry {
+            self.answer_dry_run();
+            return Ok(());
+        }
         (self.config.producer.mode, self.config.consumer.mode) = (mode, mode);
         (self.producer, self.consumer) = halves(&self.config, end_to_end)?;
         if let Some(link) = &mut self.link {
@@ -264,6 +272,14 @@ impl Session {
             ref_seq: 0,
             text: text.to_owned(),
         })
+    }
+
+    /// The peer learns that the session could be had, and what would be used.
+    fn answer_dry_run(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.send(&Pdu::SessAck(self.ack.clone()));
+        }
+        self.end(Error::Closed);
     }
 
     fn agree_keepalive(&mut self) {
@@ -322,8 +338,14 @@ impl Session {
     }
 
     fn on_opened(&mut self, now: Time, ack: SessAck) -> Result<(), Error> {
+        if self.open.dry_run {
+            self.ack = ack.clone();
+            self.events.push_back(Event::Opened(ack));
+            self.end(Error::Closed);
+            return Ok(());
+        }
         let again = self.ack.resumable;
-        self.state = State::Open;
+        self.state = self.resumed_state();
         self.measure(now);
         self.deadline = None;
         self.asked = Asked::Nothing;
@@ -371,6 +393,10 @@ impl Session {
             }
             return;
         }
+        if status == NackStatus::UnknownSession && self.closing.is_some() && self.conns.is_empty() {
+            // The peer has ended it in order, and its last word was lost.
+            return self.end(Error::Closed);
+        }
         // What is wrong beyond the next hop may pass while the session lives.
         let may_pass = matches!(
             status,
@@ -395,7 +421,7 @@ impl Session {
         }
         self.end(Error::Ended {
             status,
-            hop_index: Some(hop_index),
+            hop_index: self.blamed(Some(hop_index)),
             text,
         });
     }
@@ -432,7 +458,7 @@ impl Session {
         if abort {
             self.end(Error::Ended {
                 status: reason,
-                hop_index: None,
+                hop_index: self.blamed(None),
                 text: String::new(),
             });
             return;
@@ -579,11 +605,7 @@ impl Session {
         fresh.state = State::Closed;
         self.claim = claim;
         self.deadline = None;
-        self.state = if self.closing.is_some() || self.peer_closing {
-            State::Draining
-        } else {
-            State::Open
-        };
+        self.state = self.resumed_state();
         Ok(())
     }
 

@@ -42,7 +42,7 @@ pub struct SessionConfig {
     pub keepalive_ns: u64,
     /// How long a session outlives its control connection, ns.
     pub lifetime_ns: u64,
-    /// Time for a session to be opened or resumed, ns.
+    /// Time for a session to be opened or resumed, ns. While hops beyond the peer are asked, as much again for each.
     pub handshake_ns: u64,
     /// Most connections at a time; no more than the consumer's arena has extents, and `consumer.conns_max` follows.
     pub conns_max: usize,
@@ -134,7 +134,10 @@ pub struct Session {
     events: VecDeque<Event>,
     /// Acknowledgements from end to end on their way through.
     acked: BTreeMap<ConnId, u64>,
+    /// It is to end when all is done, and why: also while it is suspended, and when it is resumed.
     closing: Option<NackStatus>,
+    /// The peer of this control connection has been told so.
+    has_said_so: bool,
     peer_closing: bool,
     /// Set when the control connection is lost, until the session goes on.
     deadline: Option<Time>,
@@ -240,6 +243,7 @@ impl Session {
             events: VecDeque::new(),
             acked: BTreeMap::new(),
             closing: None,
+            has_said_so: false,
             peer_closing: false,
             deadline: None,
             config,
@@ -341,6 +345,7 @@ impl Session {
             .deadline
             .get_or_insert_with(|| now.after(self.config.lifetime_ns));
         self.state = State::Suspended(until);
+        self.has_said_so = false;
         self.consumer.suspend();
         self.producer.suspend();
         self.chans.clear();
@@ -377,9 +382,21 @@ impl Session {
     }
 
     fn is_late(&self, now: Time) -> bool {
-        self.link
-            .as_ref()
-            .is_some_and(|link| now >= link.began.after(self.config.handshake_ns))
+        self.late_at().is_some_and(|at| now >= at)
+    }
+
+    /// When the session should have been opened or resumed. Each hop beyond has its own time for that, so that the one before the hop
+    /// that does not answer is the first to notice.
+    fn late_at(&self) -> Option<Time> {
+        let hops = self.open.hops.len();
+        let beyond = match (self.state, &self.asked) {
+            (State::Opening, Asked::Open(_) | Asked::Nothing) => {
+                hops.saturating_sub(usize::from(self.open.hop_index) + 1)
+            }
+            _ => 0,
+        };
+        let ns = self.config.handshake_ns.saturating_mul(1 + beyond as u64);
+        self.link.as_ref().map(|link| link.began.after(ns))
     }
 
     // Outputs.
@@ -423,10 +440,7 @@ impl Session {
         let own = match self.state {
             State::Closed => return None,
             State::Suspended(until) => Some(until),
-            State::Greeting | State::Opening => self
-                .link
-                .as_ref()
-                .map(|link| link.began.after(self.config.handshake_ns)),
+            State::Greeting | State::Opening => self.late_at(),
             State::Open | State::Draining => self.link.as_ref().map(Link::poll_timeout),
         };
         let bag = [self.producer.poll_timeout(), self.consumer.poll_timeout()];
@@ -486,6 +500,12 @@ impl Session {
     #[must_use]
     pub fn hops(&self) -> &[Hop] {
         &self.open.hops
+    }
+
+    /// Whether it is only asked whether it could be had: its answer is its end.
+    #[must_use]
+    pub const fn is_dry_run(&self) -> bool {
+        self.open.dry_run
     }
 
     /// Which of the hops this segment leads to.
@@ -550,8 +570,18 @@ impl Session {
         error
     }
 
-    /// Ends the session because of another hop's failure, which the peer is told.
-    pub fn fail_hop(&mut self, status: NackStatus, hop_index: u16, text: &str) {
+    /// Which hop the peer blames. Towards the terminus that is the peer, which may not know yet where it is, or one behind it.
+    fn blamed(&self, said: Option<u16>) -> Option<u16> {
+        if !self.is_opener {
+            return said;
+        }
+        let last = u16::try_from(self.open.hops.len()).unwrap_or(u16::MAX);
+        let said = said.unwrap_or_default().min(last.saturating_sub(1));
+        Some(said.max(self.open.hop_index))
+    }
+
+    /// Ends the session because of another hop's failure, which the peer is told. Without an index it is this one.
+    pub fn fail_hop(&mut self, status: NackStatus, hop_index: Option<u16>, text: &str) {
         if self.state == State::Closed {
             return;
         }
@@ -561,13 +591,13 @@ impl Session {
                 status,
                 severity: 2,
                 ref_seq: 0,
-                hop_index: Some(hop_index),
+                hop_index,
                 text: text.clone(),
             });
         }
         self.end(Error::Ended {
             status,
-            hop_index: Some(hop_index),
+            hop_index,
             text,
         });
     }
@@ -590,10 +620,27 @@ impl Session {
         }
     }
 
-    /// Ends the session: when all is done if `abort` is not set, else now.
+    /// What a session is that has a control connection again.
+    const fn resumed_state(&self) -> State {
+        if self.closing.is_some() || self.peer_closing {
+            State::Draining
+        } else {
+            State::Open
+        }
+    }
+
+    /// Ends the session: when all is done if `abort` is not set, else now. One that is suspended waits for its connections to be
+    /// resumed, as long as it lives.
     pub fn close(&mut self, reason: NackStatus, abort: bool) {
+        let is_resuming =
+            matches!(self.state, State::Greeting | State::Opening) && self.is_resuming();
+        let has_conns = !self.conns.is_empty();
         match self.state {
             State::Closed => {}
+            State::Suspended(_) if !abort && has_conns => {
+                self.closing = self.closing.or(Some(reason));
+            }
+            _ if !abort && is_resuming => self.closing = self.closing.or(Some(reason)),
             State::Open | State::Draining if !abort => {
                 self.closing = self.closing.or(Some(reason));
                 self.state = State::Draining;
@@ -619,7 +666,9 @@ impl Session {
         {
             return None;
         }
-        let said = self.closing.take().map(|reason| Pdu::SessClose {
+        let due = self.closing.filter(|_| !self.has_said_so);
+        self.has_said_so |= due.is_some();
+        let said = due.map(|reason| Pdu::SessClose {
             reason,
             abort: false,
         });

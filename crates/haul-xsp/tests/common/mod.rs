@@ -9,6 +9,7 @@
 )]
 
 pub mod app;
+pub mod chain;
 pub mod random;
 pub mod world;
 

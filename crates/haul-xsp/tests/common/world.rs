@@ -585,14 +585,14 @@ impl World {
                     RelayEvent::Suspended(Side::Far) => {
                         self.at(20 * MS, Happening::Reconnect { segment: node });
                     }
-                    RelayEvent::Closed(_) => {
+                    RelayEvent::Closed(..) => {
                         for segment in [node - 1, node] {
                             self.at(20 * MS, Happening::Break { segment });
                         }
                     }
                     RelayEvent::HopFailed(error) => {
                         if let Node::Gateway(relay) = &mut self.nodes[node] {
-                            relay.give_up(error.status(), node as u16, "next hop");
+                            relay.give_up(&error);
                         }
                     }
                     _ => {}

@@ -59,12 +59,19 @@ impl Worker {
         }
     }
 
+    /// What the directory has admitted comes to nothing. It has not kept a dry run.
+    fn forget(&self, id: SessionId, open: &SessOpen) {
+        if !open.dry_run {
+            self.house.directory().remove(id);
+        }
+    }
+
     fn accept_terminus(&mut self, id: SessionId, open: &SessOpen, now: Time) {
         if let Err(why) = self.take_memory(true) {
-            self.house.directory().remove(id);
+            self.forget(id, open);
             return self.refuse_session(NackStatus::Busy, open.hop_index, &why);
         }
-        self.become_member(Role::Terminus, id);
+        self.become_member(Role::Terminus, id, open);
         // Good as long as the session is here.
         let ticket = self.house.directory().ticket(id, Time::from_ns(u64::MAX));
         if let Some(session) = self.body.session(0)
@@ -85,10 +92,10 @@ impl Worker {
             .collect();
         self.dials[1] = Dial::to(next);
         if let Err(why) = self.take_memory(false) {
-            self.house.directory().remove(id);
+            self.forget(id, &open);
             return self.refuse_session(NackStatus::Busy, open.hop_index, &why);
         }
-        self.become_member(Role::Relay, id);
+        self.become_member(Role::Relay, id, &open);
         if let Some(session) = self.body.session(0) {
             session.set_relay();
         }
@@ -105,12 +112,15 @@ impl Worker {
         );
     }
 
-    fn become_member(&mut self, role: Role, id: SessionId) {
+    fn become_member(&mut self, role: Role, id: SessionId, open: &SessOpen) {
         self.role = role;
         let mut registers = self.house.registers();
         registers.guests.remove(self.status_number);
         drop(registers);
-        self.register(id);
+        // Nobody comes back to a dry run, and its name may be a session's by the time it is over.
+        if !open.dry_run {
+            self.register(id);
+        }
     }
 
     pub(super) fn on_resume_request(&mut self, request: ResumeRequest) {

@@ -9,10 +9,10 @@ use super::super::dial::resolve;
 use super::super::fabric::News;
 use super::super::half::{Lost, kind, socket_addr};
 use super::{Body, Worker, drop_control};
-use crate::caller::Refusal;
+use crate::caller::{Cause, Refusal};
 use crate::door::meaning;
-use crate::host::{hex, of_rdma};
-use crate::house::{code, lock};
+use crate::host::{Shown, hex, of_rdma};
+use crate::house::code;
 use crate::log::Level;
 use crate::status::Role;
 
@@ -57,14 +57,14 @@ impl Worker {
                     self.open_paths_anew();
                 }
             }
-            Event::Closed(error) => self.on_closed(&error),
+            Event::Closed(error) => self.on_closed(0, &error),
             Event::ConnRequest { conn, to } => self.on_conn_request(conn, &to),
             Event::ConnAccepted(conn) => {
                 if let Some((mut tools, edges)) = self.edges_tools() {
                     edges.accepted(&mut tools, conn);
                 }
             }
-            Event::ConnRefused { conn, status } => self.edges.refused(&self.poller, conn, status),
+            Event::ConnRefused { conn, status } => self.on_conn_refused(conn, status),
             Event::Stopped { conn, code } => {
                 if let Some((tools, edges)) = self.edges_tools() {
                     edges.stopped(conn);
@@ -99,10 +99,10 @@ impl Worker {
                 if self.leave_out(&error.to_string()) {
                     return;
                 }
-                self.house
-                    .say(Level::Error, format!("{}: {error}", self.dials[1].hop));
+                let why = self.obituary(1, &error);
+                self.house.say(Level::Error, why);
                 if let Body::Two(relay) = &mut self.body {
-                    relay.give_up(error.status(), 0, &error.to_string());
+                    relay.give_up(&error);
                 }
             }
             RelayEvent::Opened => {
@@ -117,7 +117,7 @@ impl Worker {
                 from,
             } => self.on_path_request(index(from), action, request, &rules),
             RelayEvent::Segment(side, event) => self.on_segment_event(index(side), event),
-            RelayEvent::Closed(error) => self.on_closed(&error),
+            RelayEvent::Closed(side, error) => self.on_closed(index(side), &error),
         }
     }
 
@@ -244,6 +244,15 @@ impl Worker {
         let Some(session) = self.body.session(side) else {
             return;
         };
+        if session.is_dry_run() {
+            let agreed = session.agreed().segments.iter();
+            let kinds = agreed.map(|segment| kind(segment.proto)).collect();
+            if let Some(probe) = self.probe.take() {
+                // Whoever does not wait any more need not know.
+                let _ = probe.send(Ok(kinds));
+            }
+            return;
+        }
         *attempts = Attempts::new(session, &dialled.offered, dialled.streams, &self.shape);
         self.house.say(
             Level::Info,
@@ -292,12 +301,14 @@ impl Worker {
         for call in std::mem::take(&mut self.calls) {
             self.on_call(call);
         }
+        self.drain();
     }
 
-    fn on_closed(&mut self, error: &Error) {
+    fn on_closed(&mut self, side: usize, error: &Error) {
         if self.is_opened_elsewhere(error) {
             return;
         }
+        let obituary = self.obituary(side, error);
         let peer = self.halves[0]
             .as_ref()
             .map_or("", |half| half.peer.as_str());
@@ -312,27 +323,28 @@ impl Worker {
             (_, Role::Guest) => self
                 .house
                 .say(Level::Debug, format!("{peer}: turned away: {error}")),
-            _ => self.house.say(
-                Level::Warning,
-                format!("{peer}: the session ended: {error}"),
-            ),
+            _ => self
+                .house
+                .say(Level::Warning, format!("the session ended: {obituary}")),
         }
         for side in 0..2 {
             // The peer is told why by what is sent last.
             self.transmit(side);
         }
-        self.trouble = Some(self.ways.obituary(&self.obituary(error)));
+        self.trouble = Some(self.ways.obituary(&obituary));
         let status = match error {
             Error::Lost if self.is_distrusted => NackStatus::NotAuthenticated,
-            error => error.status(),
+            error => verdict(error),
         };
         self.refuse_all(status);
         self.is_over = true;
     }
 
     /// Why the session has ended, with the hop that is the reason.
-    pub(super) fn obituary(&self, error: &Error) -> String {
-        let peer = self.halves[0]
+    pub(super) fn obituary(&mut self, side: usize, error: &Error) -> String {
+        let hops = self.body.session(side).map(|session| session.hops());
+        let named = |index: u16| Some(Shown(&hops?.get(usize::from(index))?.endpoint).to_string());
+        let peer = self.halves[side]
             .as_ref()
             .map_or("", |half| half.peer.as_str());
         match (error, &self.trouble) {
@@ -346,9 +358,8 @@ impl Worker {
                 _,
             ) => {
                 let status_text = meaning(code(*status)).text;
-                let hops = &lock(&self.status).hops;
-                let hop = hop_index.and_then(|index| hops.get(usize::from(index)));
-                let hop = hop.map_or(peer, String::as_str);
+                let hop = hop_index.and_then(named);
+                let hop = hop.as_deref().unwrap_or(peer);
                 match text.as_str() {
                     "" => format!("gateway {hop}: {status_text}"),
                     text => format!("gateway {hop}: {status_text}: {text}"),
@@ -362,10 +373,28 @@ impl Worker {
         let why = self.trouble.as_deref();
         self.edges.reset_all(&self.poller, code(status), why);
         let refusal = Refusal::new(code(status), why);
+        if let Some(probe) = self.probe.take() {
+            let _ = probe.send(Err(refusal.clone()));
+        }
         for call in std::mem::take(&mut self.calls) {
             self.turn_away(call, status);
         }
         self.tell_waiters(&Err(refusal));
+    }
+
+    /// The far end has refused a connection. What a gateway does not allow, or has no room for, is told with its name: it is the last one.
+    fn on_conn_refused(&mut self, conn: ConnId, status: u16) {
+        let meant = meaning(status);
+        let last = self
+            .body
+            .session(0)
+            .and_then(|session| session.hops().last());
+        if let (Cause::Forbidden | Cause::Gateway, Some(last)) = (meant.cause, last) {
+            let to = self.edges.destination(conn).unwrap_or_default();
+            let text = format!("{to}: gateway {}: {}", Shown(&last.endpoint), meant.text);
+            self.house.say(Level::Info, text);
+        }
+        self.edges.refused(&self.poller, conn, status);
     }
 
     fn on_conn_request(&mut self, conn: ConnId, to: &Endpoint) {
@@ -394,6 +423,18 @@ impl Worker {
                 }
             }
         }
+    }
+}
+
+/// Why those who wait get nothing. Which proofs gateways have for each other is not about those of this end.
+const fn verdict(error: &Error) -> NackStatus {
+    match error {
+        Error::Ended {
+            status: NackStatus::NotAuthenticated,
+            hop_index: Some(1..),
+            ..
+        } => NackStatus::Error,
+        error => error.status(),
     }
 }
 

@@ -225,7 +225,8 @@ impl Worker {
         let id = haul_io::random::bytes().map_err(|error| error.to_string())?;
         let way = self.ways.all.get(self.ways.at).ok_or("there is no way")?;
         let open = SessOpen {
-            resumable: true,
+            resumable: self.probe.is_none(),
+            dry_run: self.probe.is_some(),
             end_to_end: self.ways.end_to_end,
             hops: way.hops.clone(),
             ..SessOpen::default()
@@ -287,7 +288,7 @@ impl Worker {
         if self.role != Role::Opener {
             return false;
         }
-        let why = self.obituary(error);
+        let why = self.obituary(0, error);
         self.open_by_next_way(status, &why)
     }
 

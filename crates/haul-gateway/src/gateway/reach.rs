@@ -1,0 +1,105 @@
+//! Whether sessions of routes could be had, asked without opening any.
+
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+use haul_xsp::wire::NackStatus;
+
+use super::Gateway;
+use crate::caller::Refusal;
+use crate::config::{ChannelKind, Route, Via};
+use crate::engine::Worker;
+use crate::house::code;
+
+/// Whether the session of a route could be had.
+#[derive(Debug)]
+pub struct Reach {
+    /// Where the route leads.
+    pub to: String,
+    /// The gateways on the way, and what would carry the octets to each; or why it cannot be had.
+    pub hops: Result<Vec<(String, Option<ChannelKind>)>, Refusal>,
+}
+
+impl Gateway {
+    /// Asks all gateways on the ways of each route, one way after the other, whether its session could be had, for `patience` each.
+    /// Nothing is left of it anywhere.
+    #[must_use]
+    pub fn reach(&self, patience: Duration) -> Vec<Reach> {
+        let config = self.house.config();
+        let ways = config.routes.iter().flat_map(|route| {
+            let of_way = |way: &[Via]| Route {
+                via: way.to_vec(),
+                or_via: Vec::new(),
+                ..route.clone()
+            };
+            route.written_ways().map(of_way)
+        });
+        let reach = |route: Route| {
+            let to: Vec<String> = route.to.iter().map(ToString::to_string).collect();
+            Reach {
+                to: to.join(", "),
+                hops: self.reach_way(&route, patience),
+            }
+        };
+        ways.map(reach).collect()
+    }
+
+    fn reach_way(
+        &self,
+        route: &Route,
+        patience: Duration,
+    ) -> Result<Vec<(String, Option<ChannelKind>)>, Refusal> {
+        let (sender, result) = bounded(1);
+        Worker::probe(&self.house, route, sender)
+            .map_err(|why| Refusal::new(code(NackStatus::Busy), Some(&why)))?;
+        let kinds = result.recv_timeout(patience).map_err(|_| {
+            let why = "no answer came in time";
+            Refusal::new(code(NackStatus::TimedOut), Some(why))
+        })??;
+        Ok(named(&route.via, kinds))
+    }
+}
+
+/// Which gateway each segment leads to. Where some optional ones have been left out and some not, nobody says which.
+fn named(way: &[Via], kinds: Vec<Option<ChannelKind>>) -> Vec<(String, Option<ChannelKind>)> {
+    let name = |via: &Via| via.gateway().to_string();
+    let certain = || way.iter().filter(|via| !via.is_optional());
+    if kinds.len() == way.len() {
+        way.iter().map(name).zip(kinds).collect()
+    } else if kinds.len() == certain().count() {
+        certain().map(name).zip(kinds).collect()
+    } else {
+        way.iter().map(|via| (name(via), None)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn gateways_that_have_been_left_out_have_no_kind() {
+        let text = "name = 'g'\n[[route]]\nto = ['*']\nvia = ['a:1', { gateway = 'b:1', optional = true }, \
+                    { gateway = 'c:1', optional = true }, 'd:1']\n";
+        let config = Config::parse(text).unwrap();
+        let kinds = [
+            ChannelKind::Tcp,
+            ChannelKind::Udt,
+            ChannelKind::Udp,
+            ChannelKind::Tcp,
+        ];
+        let named = |count: usize| {
+            let kinds = kinds[..count].iter().copied().map(Some).collect();
+            let named = named(&config.routes[0].via, kinds);
+            let words = named.into_iter().map(|(name, kind)| match kind {
+                Some(kind) => format!("{name} {kind}"),
+                None => name,
+            });
+            words.collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(named(4), "a:1 tcp, b:1 udt, c:1 udp, d:1 tcp");
+        assert_eq!(named(2), "a:1 tcp, d:1 udt");
+        assert_eq!(named(3), "a:1, b:1, c:1, d:1");
+    }
+}
