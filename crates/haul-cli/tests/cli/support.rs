@@ -87,7 +87,7 @@ impl Server {
 
     /// Starts a server whose first line ends with its port.
     pub(crate) fn spawn<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
-        Self::spawn_as(Command::new(env!("CARGO_BIN_EXE_haul")), args)
+        Self::spawn_as(program(), args)
     }
 
     fn spawn_as<S: AsRef<OsStr>>(mut program: Command, args: impl IntoIterator<Item = S>) -> Self {
@@ -217,7 +217,14 @@ pub(crate) struct Ended {
 
 /// Starts `haul` with these arguments.
 pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Client {
-    start_as(Command::new(env!("CARGO_BIN_EXE_haul")), args)
+    start_as(program(), args)
+}
+
+/// `haul`, which minds signals: what a shell starts in the background ignores SIGINT, and so would all that a test starts there.
+fn program() -> Command {
+    let mut env = Command::new("env");
+    env.args(["--default-signal=INT", env!("CARGO_BIN_EXE_haul")]);
+    env
 }
 
 /// The same, and it may open no more than so many files.
