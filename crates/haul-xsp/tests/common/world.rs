@@ -1,6 +1,7 @@
 //! A chain of hosts: an opener, gateways, a terminus. Control connections deliver in order after any time, and break; reads and
 //! writes take any time, fail where the key is not valid, and sometimes bring wrong octets.
 
+mod pushed;
 mod reception;
 
 use std::cmp::Reverse;
@@ -68,14 +69,7 @@ enum Happening {
         ways: [u32; 2],
         put: Put,
     },
-    Mark {
-        half: usize,
-        way: u32,
-        epoch: u32,
-        seq: SlabSeq,
-        /// Nothing had to be written where there is none.
-        attempt: Option<u64>,
-    },
+    Mark(pushed::Mark),
     Reconnect {
         segment: usize,
     },
@@ -351,61 +345,8 @@ impl World {
                     session.fail_slab(breach);
                 }
             }
-            Happening::Write {
-                half,
-                ways: [way, theirs],
-                put,
-            } => {
-                if way != self.benches[half].way || self.session(half).is_none() {
-                    return;
-                }
-                let octets = self.local(half, put.place);
-                let target = self.benches[half ^ 1].stags.get(&put.key.stag).copied();
-                let target = target.filter(|_| self.benches[half ^ 1].way == theirs);
-                let fits = target.filter(|target| put.key.to + put.place.len <= target.len);
-                if let Some(target) = fits {
-                    let at = (target.at + put.key.to) as usize;
-                    self.benches[half ^ 1].arena[at..at + octets.len()].copy_from_slice(&octets);
-                }
-                if fits.is_none() {
-                    let failed = (self.epochs[half / 2], put.id.0, put.id.1);
-                    self.benches[half].failed_puts.insert(failed);
-                }
-                let session = self.session(half).unwrap();
-                if let Err(breach) = session.producer().handle_put(put.id, fits.is_some()) {
-                    session.fail_slab(breach);
-                }
-            }
-            Happening::Mark {
-                half,
-                way,
-                epoch,
-                seq,
-                attempt,
-            } => {
-                let (bench, now) = (&self.benches[half], self.now);
-                let has_failed =
-                    attempt.is_some_and(|of| bench.failed_puts.contains(&(epoch, seq, of)));
-                if way != bench.way || epoch != self.epochs[half / 2] || has_failed {
-                    return;
-                }
-                let peer = self.session(half ^ 1);
-                let Some(peer) = peer.filter(|peer| peer.state() != State::Greeting) else {
-                    // There is no data channel yet.
-                    let mark = Happening::Mark {
-                        half,
-                        way,
-                        epoch,
-                        seq,
-                        attempt,
-                    };
-                    self.at(MS, mark);
-                    return;
-                };
-                if let Err(breach) = peer.consumer().handle_written(now, seq) {
-                    peer.fail_slab(breach);
-                }
-            }
+            Happening::Write { half, ways, put } => self.push_arrives(half, ways, put),
+            Happening::Mark(mark) => self.mark_arrives(mark),
             Happening::Reconnect { segment } => self.reconnect(segment),
             Happening::Tick { node } => {
                 self.tick(node);
@@ -902,30 +843,7 @@ impl World {
             }
             self.session(half).unwrap().consumer().granted(&grant, key);
         }
-        let ways = [half, half ^ 1].map(|half| self.benches[half].way);
-        loop {
-            let put = self.session(half).unwrap().producer().poll_put(now, 1_000);
-            while let Some(seq) = self.session(half).unwrap().producer().poll_mark() {
-                let after = self.benches[half].written_at.since(now) + self.random.below(latency);
-                let attempt = self.benches[half].attempts.remove(&seq);
-                let mark = Happening::Mark {
-                    half,
-                    way: ways[0],
-                    epoch: self.epochs[half / 2],
-                    seq,
-                    attempt,
-                };
-                self.at(after, mark);
-            }
-            let Some(put) = put else {
-                break;
-            };
-            let after = self.random.below(latency);
-            let bench = &mut self.benches[half];
-            bench.written_at = bench.written_at.max(now.after(after));
-            bench.attempts.insert(put.id.0, put.id.1);
-            self.at(after, Happening::Write { half, ways, put });
-        }
+        self.push(half, now, latency);
         while let Some(get) = self.session(half).unwrap().consumer().poll_get(now) {
             let ways = [half, half ^ 1].map(|half| self.benches[half].way);
             let after = self.random.below(latency);
