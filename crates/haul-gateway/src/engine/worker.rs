@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{Receiver, Sender};
 use haul_io::poller::{Events, Interest, Poller};
-use haul_xsp::wire::{Endpoint, FIRSTS_MAX, NackStatus, SessOpen};
+use haul_xsp::wire::{Endpoint, FIRSTS_MAX, Metadata, NackStatus, SessOpen};
 use haul_xsp::{ConnId, Relay, SECOND_NS, Session, SessionId, Side, Time};
 
 use super::channel::{self, Attempts};
@@ -647,11 +647,11 @@ impl Worker {
         let seed = haul_io::random::bytes().map_err(|error| error.to_string())?;
         let config = self.shape.session(side == 0, Vec::new(), auth);
         // Of an opener what waits for the session is asked for along with it; gateways have nothing that waits.
-        let firsts: Vec<Endpoint> = self
+        let firsts: Vec<(Endpoint, Metadata)> = self
             .calls
             .iter()
             .take(FIRSTS_MAX)
-            .map(|call| call.meant().clone())
+            .map(|call| (call.meant().clone(), Metadata::default()))
             .collect();
         let opened = Session::open_with(config, self.now(), id, open, &firsts, seed);
         let (session, conns) = opened.map_err(|error| error.to_string())?;

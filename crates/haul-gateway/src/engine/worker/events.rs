@@ -58,7 +58,7 @@ impl Worker {
                 }
             }
             Event::Closed(error) => self.on_closed(0, &error),
-            Event::ConnRequest { conn, to } => self.on_conn_request(conn, &to),
+            Event::ConnRequest { conn, to, .. } => self.on_conn_request(conn, &to),
             Event::ConnAccepted(conn) => {
                 if let Some((mut tools, edges)) = self.edges_tools() {
                     edges.accepted(&mut tools, conn);
@@ -116,6 +116,7 @@ impl Worker {
                 rules,
                 from,
             } => self.on_path_request(index(from), action, request, &rules),
+            RelayEvent::Metadata { .. } => {}
             RelayEvent::Segment(side, event) => self.on_segment_event(index(side), event),
             RelayEvent::Closed(side, error) => self.on_closed(index(side), &error),
         }
