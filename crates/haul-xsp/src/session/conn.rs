@@ -12,7 +12,7 @@ use crate::wire::{
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Conn {
-    to: Endpoint,
+    pub(super) to: Endpoint,
     /// What its application says about it.
     pub(super) metadata: Metadata,
     state: ConnPhase,

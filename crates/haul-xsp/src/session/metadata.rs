@@ -2,7 +2,7 @@
 
 use super::{Event, Session, State};
 use crate::ConnId;
-use crate::wire::{Metadata, Pdu};
+use crate::wire::{Endpoint, Metadata, Pdu};
 
 /// Option of APP_DATA: the session's metadata.
 const OPTION: u32 = 1;
@@ -22,6 +22,14 @@ impl Session {
     pub fn conn_metadata(&self, conn: ConnId) -> Option<&Metadata> {
         let known = self.conns.get(&conn)?;
         Some(&known.metadata)
+    }
+
+    /// Connections of which something is said, where they go, and what.
+    pub fn described_conns(&self) -> impl Iterator<Item = (ConnId, &Endpoint, &Metadata)> {
+        let conns = self.conns.iter();
+        conns
+            .filter(|(_, known)| !known.metadata.is_empty())
+            .map(|(conn, known)| (*conn, &known.to, &known.metadata))
     }
 
     pub(super) fn tell_metadata(&mut self) {
