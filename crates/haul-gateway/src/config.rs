@@ -134,7 +134,7 @@ impl Config {
             key: means.key.as_ref().map(|key| key.name.clone()),
             class: None,
             path: Vec::new(),
-            metadata: SessionMetadata::default(),
+            metadata: means.metadata,
         };
         Self {
             name: "client".to_owned(),
@@ -391,6 +391,8 @@ pub struct ClientMeans {
     pub key: Option<Key>,
     /// Certificates.
     pub tls: Option<Tls>,
+    /// What its session says about itself.
+    pub metadata: SessionMetadata,
 }
 
 /// What is spoken at a door.

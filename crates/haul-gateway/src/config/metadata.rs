@@ -7,6 +7,17 @@ use serde::{Deserialize, Deserializer, de};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionMetadata(pub Metadata);
 
+impl SessionMetadata {
+    /// Takes `KEY=VALUE`.
+    ///
+    /// # Errors
+    /// Why not, in a line.
+    pub fn insert_pair(&mut self, pair: &str) -> Result<(), String> {
+        let taken = self.0.insert_pair(pair.as_bytes());
+        taken.map_err(|error| error.to_string())
+    }
+}
+
 impl<'de> Deserialize<'de> for SessionMetadata {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let pairs = std::collections::BTreeMap::<String, String>::deserialize(deserializer)?;
