@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use haul_gateway::config::{ChannelKind, HostPort, Key, NoHostPort};
+use haul_gateway::config::{ChannelKind, HostPort, Key, NoHostPort, SessionMetadata};
 
 use crate::quantity::{bytes, duration, rate};
 
@@ -299,6 +299,15 @@ pub(crate) struct Through {
     /// The roots that the gateway's certificate must come from
     #[arg(long, requires = "gateway_tls_certificate", value_name = "FILE")]
     pub(crate) gateway_tls_roots: Option<PathBuf>,
+    /// Say this about the session to the gateways on the way, for their logs and pages; may be given again
+    #[arg(long, requires = "gateway", value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) metadata: Vec<String>,
+}
+
+/// One pair of metadata; whether all go together is seen when they are.
+fn pair(text: &str) -> Result<String, String> {
+    SessionMetadata::default().insert_pair(text)?;
+    Ok(text.to_owned())
 }
 
 /// Gateways in order.

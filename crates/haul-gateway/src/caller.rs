@@ -10,7 +10,7 @@ use std::io;
 use std::net::TcpStream;
 
 use haul_io::stream::Stream;
-use haul_xsp::wire::{Endpoint, NackStatus};
+use haul_xsp::wire::{Endpoint, Metadata, NackStatus};
 
 use crate::door::{Answer, Arrival, meaning};
 use crate::house::code;
@@ -83,6 +83,8 @@ pub(crate) struct Call {
     pub(crate) to: Endpoint,
     /// What the session calls it, where that is something else.
     pub(crate) named: Option<Endpoint>,
+    /// What is said about it.
+    pub(crate) metadata: Metadata,
 }
 
 /// Who is told what becomes of it.
@@ -140,6 +142,7 @@ impl From<Arrival> for Call {
             from: arrival.client.to_string(),
             to: arrival.to,
             named: None,
+            metadata: arrival.metadata,
         }
     }
 }

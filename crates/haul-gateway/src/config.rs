@@ -5,6 +5,7 @@
 
 mod check;
 mod key;
+mod metadata;
 mod parse;
 mod path;
 mod problem;
@@ -25,6 +26,7 @@ use parse::Lines;
 pub use crate::host::{HostPort, NoHostPort};
 pub use key::KeyError;
 pub(crate) use key::read_secret;
+pub use metadata::SessionMetadata;
 pub use path::{NoPathRule, PathRule, PathSignalling};
 pub use problem::{Problem, Severity};
 pub use rule::{AddressRule, Destination, HopRule, NoRule, Prefix};
@@ -132,6 +134,7 @@ impl Config {
             key: means.key.as_ref().map(|key| key.name.clone()),
             class: None,
             path: Vec::new(),
+            metadata: means.metadata,
         };
         Self {
             name: "client".to_owned(),
@@ -388,6 +391,8 @@ pub struct ClientMeans {
     pub key: Option<Key>,
     /// Certificates.
     pub tls: Option<Tls>,
+    /// What its session says about itself.
+    pub metadata: SessionMetadata,
 }
 
 /// What is spoken at a door.
@@ -512,6 +517,9 @@ pub struct Route {
     /// What its sessions ask of the network, here and at the gateways on the way: `type key=value …`.
     #[serde(default)]
     pub path: Vec<PathRule>,
+    /// What its sessions say about themselves to the gateways on the way.
+    #[serde(default)]
+    pub metadata: SessionMetadata,
 }
 
 /// Who moves the octets of a route.

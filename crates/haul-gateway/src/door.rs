@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 
 use haul_io::poller::{Poller, Waker};
 use haul_io::stream::{Acceptor, Stream};
-use haul_xsp::wire::Endpoint;
+use haul_xsp::wire::{Endpoint, Metadata};
 
 use crate::config::{self, DoorKind};
 pub(crate) use answer::{meaning, status_of};
@@ -44,6 +44,8 @@ pub(crate) struct Arrival {
     pub(crate) to: Endpoint,
     /// How it is answered.
     pub(crate) answer: Answer,
+    /// What the client says about it.
+    pub(crate) metadata: Metadata,
 }
 
 /// How a client learns what became of its connection.

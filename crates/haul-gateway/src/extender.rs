@@ -447,6 +447,7 @@ impl Worker {
             from,
             to,
             named,
+            metadata: haul_xsp::wire::Metadata::default(),
         };
         dispatch(&self.house, call);
     }

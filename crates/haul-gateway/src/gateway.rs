@@ -229,6 +229,7 @@ impl Gateway {
             from: from.to_owned(),
             to: to.endpoint().clone(),
             named: None,
+            metadata: haul_xsp::wire::Metadata::default(),
         };
         dispatch(&self.house, call);
     }

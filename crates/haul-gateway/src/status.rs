@@ -1,5 +1,7 @@
 //! What there is to show of a session: for the page, the metrics, the log.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::config::ChannelKind;
@@ -34,6 +36,8 @@ pub struct Status {
     pub memory: u64,
     /// What it has asked of the network.
     pub paths: Vec<Path>,
+    /// What the application says about it.
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// What a session has asked of the network, and what one of those asked says.
@@ -206,4 +210,6 @@ pub struct Connection {
     pub octets_out: u64,
     /// It sends, and is made to wait.
     pub waits: bool,
+    /// What its application says about it.
+    pub metadata: BTreeMap<String, String>,
 }

@@ -7,7 +7,7 @@ use crate::bag::{End, Read};
 use crate::error::Error;
 use crate::session::{Event, Session, State};
 use crate::time::Time;
-use crate::wire::{NackStatus, PathAction};
+use crate::wire::{Metadata, NackStatus, PathAction};
 use crate::{ConnId, SessionId};
 
 /// Towards the session's opener, or towards its terminus.
@@ -50,6 +50,13 @@ pub enum RelayEvent {
         rules: Vec<String>,
         /// Whence.
         from: Side,
+    },
+    /// What the application says, for those who look after this gateway; it is passed on too, unless it was dropped.
+    Metadata {
+        /// About which connection; none for the session.
+        conn: Option<ConnId>,
+        /// The pairs.
+        metadata: Metadata,
     },
     /// Something about the segment's channels, which are each segment's own.
     Segment(Side, Event),
@@ -159,10 +166,17 @@ impl Relay {
             Event::Closed(error) => return self.on_closed(side, error),
             Event::Suspended => return Some(RelayEvent::Suspended(side)),
             Event::Resumed { .. } => return Some(RelayEvent::Resumed(side)),
-            Event::ConnRequest { conn, to: endpoint } => {
-                if self.side(to).open_conn_as(conn, endpoint).is_err() {
+            Event::ConnRequest {
+                conn,
+                to: endpoint,
+                metadata,
+            } => {
+                let said = metadata.clone();
+                if self.side(to).open_conn_as(conn, endpoint, said).is_err() {
                     let _ = self.side(side).refuse_conn(conn, NackStatus::Busy.code());
+                    return None;
                 }
+                return shown(Some(conn), metadata);
             }
             Event::ConnAccepted(conn) => {
                 let _ = self.side(to).accept_conn(conn);
@@ -193,6 +207,10 @@ impl Relay {
                 text,
             } => {
                 let _ = self.side(to).path_status(request, state, &text);
+            }
+            Event::Metadata(metadata) => {
+                self.far.set_metadata(metadata.clone());
+                return shown(None, metadata);
             }
             Event::App { option, octets } => {
                 let _ = self.side(to).send_app(option, octets);
@@ -278,4 +296,10 @@ impl Relay {
             source.consumer().release(conn, offset, place.len);
         }
     }
+}
+
+/// There is something to show.
+fn shown(conn: Option<ConnId>, metadata: Metadata) -> Option<RelayEvent> {
+    let is_said = !metadata.is_empty() || metadata.is_dropped();
+    is_said.then_some(RelayEvent::Metadata { conn, metadata })
 }

@@ -10,8 +10,8 @@ mod common;
 
 use haul_xsp::bag::{ConsumerConfig, ProducerConfig};
 use haul_xsp::wire::{
-    AuthMethod, BODY_MAX, HEADER_LEN, Header, Key, NackStatus, ParseError, Pdu, Record, SlabAck,
-    SlabAnnounce,
+    AuthMethod, BODY_MAX, HEADER_LEN, Header, Key, Metadata, NackStatus, ParseError, Pdu, Record,
+    SlabAck, SlabAnnounce,
 };
 use haul_xsp::{
     Admission, Allowed, AuthConfig, AuthError, ConnId, Directory, Error, Event, Misbehaviour,
@@ -78,6 +78,7 @@ impl Victim {
                 conn: ConnId(1),
                 credit: 100,
                 to: endpoint("a", 1),
+                metadata: Metadata::default(),
             })
             .unwrap();
         victim.session.accept_conn(ConnId(1)).unwrap();
@@ -155,6 +156,12 @@ fn slab_cases() -> Vec<(Vec<Pdu>, Breach)> {
         records: vec![record(0, 1)],
         inline: Vec::new(),
     });
+    let asked = |conn| Pdu::ConnOpen {
+        conn: ConnId(conn),
+        credit: 0,
+        to: endpoint("b", 1),
+        metadata: Metadata::default(),
+    };
     let many = (0..65).map(|at| record(at, 1)).collect();
     vec![
         (vec![slab(1, vec![record(0, 1)])], Breach::Order),
@@ -218,22 +225,8 @@ fn slab_cases() -> Vec<(Vec<Pdu>, Breach)> {
             }],
             Breach::Gap,
         ),
-        (
-            vec![Pdu::ConnOpen {
-                conn: ConnId(1),
-                credit: 0,
-                to: endpoint("b", 1),
-            }],
-            Breach::Connection,
-        ),
-        (
-            vec![Pdu::ConnOpen {
-                conn: ConnId(1 << 31),
-                credit: 0,
-                to: endpoint("b", 1),
-            }],
-            Breach::Connection,
-        ),
+        (vec![asked(1)], Breach::Connection),
+        (vec![asked(1 << 31)], Breach::Connection),
     ]
 }
 
@@ -414,6 +407,7 @@ fn more_connections_and_channels_than_agreed_are_refused_and_harmless() {
                 conn: ConnId(conn),
                 credit: 0,
                 to: endpoint("b", 1),
+                metadata: Metadata::default(),
             })
             .unwrap();
     }

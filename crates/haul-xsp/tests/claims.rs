@@ -10,8 +10,8 @@ mod common;
 use common::{endpoint, open, tcp};
 use haul_xsp::bag::ConsumerConfig;
 use haul_xsp::wire::{
-    AuthMethod, Claim, ConnState, HEADER_LEN, Key, NackStatus, Pdu, Record, SessAck, SessOpen,
-    TICKET_LEN,
+    AuthMethod, Claim, ConnState, HEADER_LEN, Key, Metadata, NackStatus, Pdu, Record, SessAck,
+    SessOpen, TICKET_LEN,
 };
 use haul_xsp::{
     AuthConfig, ConnId, Error, Event, Misuse, Relay, RelayEvent, Session, SessionConfig, SessionId,
@@ -140,7 +140,12 @@ fn terminus_with(conn: ConnId) -> Session {
     let to = endpoint("server", 1);
     let credit = 100;
     // After the method and the opening.
-    let asked = Pdu::ConnOpen { conn, credit, to };
+    let asked = Pdu::ConnOpen {
+        conn,
+        credit,
+        to,
+        metadata: Metadata::default(),
+    };
     session
         .handle_input(NOW, &asked.emit(SESSION, 0, 3))
         .unwrap();

@@ -9,7 +9,8 @@
 mod common;
 
 use haul_xsp::wire::{
-    AuthMethod, FIRSTS_MAX, First, HEADER_LEN, Header, NackStatus, ParseError, Pdu, SessOpen,
+    AuthMethod, FIRSTS_MAX, First, HEADER_LEN, Header, Metadata, NackStatus, ParseError, Pdu,
+    SessOpen,
 };
 use haul_xsp::{
     AuthConfig, ConnId, Error, Event, Session, SessionConfig, SessionId, SharedKey, State, Time,
@@ -103,7 +104,8 @@ fn a_session_is_open_after_as_few_round_trips_as_its_proofs_need() {
 /// An opener that asks for two connections along with its session.
 fn eager(methods: &[AuthMethod]) -> ([Session; 2], Vec<ConnId>) {
     let config = || config(methods, Some(b"secret"));
-    let firsts = [endpoint("server", 80), endpoint("server", 81)];
+    let first = |port| (endpoint("server", port), Metadata::default());
+    let firsts = [first(80), first(81)];
     let (id, way) = (SessionId([7; 16]), open(1, true));
     let (opener, conns) = Session::open_with(config(), NOW, id, way, &firsts, [1; 32]).unwrap();
     let acceptor = Session::accept(config(), NOW, [2; 32]).unwrap();
@@ -270,6 +272,7 @@ fn what_is_asked_for_along_is_an_element_that_may_be_passed_over() {
         conn: ConnId(number),
         credit: 1 << 32 | 5,
         to: endpoint("gw1", 80),
+        metadata: Metadata::default(),
     };
     let asked = |count| SessOpen {
         firsts: (1..=count).map(first).collect(),

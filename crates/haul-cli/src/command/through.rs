@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use haul::dial::Dialer;
 use haul::fault::{Code, Fault};
-use haul_gateway::config::{ClientMeans, HostPort, NoHostPort, Tls};
+use haul_gateway::config::{ClientMeans, HostPort, NoHostPort, SessionMetadata, Tls};
 use haul_gateway::{Caller, Cause, Config, Gateway, Level, Log, Refusal};
 
 use crate::args;
@@ -101,7 +101,7 @@ impl Through {
                 lock(&own).hear(line);
             }
         });
-        let config = Config::of_client(args.gateway.clone(), means(args));
+        let config = Config::of_client(args.gateway.clone(), means(args)?);
         let gateway = Gateway::start(config, provider::of_channel, log)
             .map_err(|error| Fault::new(Code::Usage, error.to_string()))?;
         let hops = args.gateway.clone();
@@ -208,7 +208,7 @@ impl Dialer for Through {
     }
 }
 
-fn means(args: &args::Through) -> ClientMeans {
+fn means(args: &args::Through) -> Result<ClientMeans, Fault> {
     let tls = (
         &args.gateway_tls_certificate,
         &args.gateway_tls_key,
@@ -222,10 +222,16 @@ fn means(args: &args::Through) -> ClientMeans {
         }),
         _ => None,
     };
-    ClientMeans {
+    let mut metadata = SessionMetadata::default();
+    for pair in &args.metadata {
+        let taken = metadata.insert_pair(pair);
+        taken.map_err(|why| Fault::new(Code::Usage, format!("--metadata {pair}: {why}")))?;
+    }
+    Ok(ClientMeans {
         or_hops: args.gateway_or.iter().map(|way| way.0.clone()).collect(),
         channels: args.gateway_channel.clone(),
         key: args.gateway_key.clone(),
         tls,
-    }
+        metadata,
+    })
 }

@@ -414,6 +414,38 @@ fn another_way_is_taken_where_the_first_cannot_be_had() {
 }
 
 #[test]
+fn metadata_is_taken_within_its_bounds_and_else_a_wrong_command() {
+    let place = Place::new();
+    let server = place.serve();
+    let content = make_file(&place.client("file"), 70_000, 9);
+    let there = last();
+    let (file, to, hops) = (
+        text(&place.client("file")),
+        server.at("sub/"),
+        through(&[&there]),
+    );
+    let send = |pairs: [&str; 2]| {
+        let [one, two] = pairs;
+        haul([
+            "send",
+            "--gateway",
+            &hops,
+            "--metadata",
+            one,
+            "--metadata",
+            two,
+            &file,
+            &to,
+        ])
+    };
+    send(["job=17", "job"]).failed(2, "metadata is KEY=VALUE");
+    send(["job=17", "a b="]).failed(2, "a key of metadata is");
+    send(["job=17", "job=18"]).failed(2, "there twice");
+    send(["job=17", "note=a=b"]).ok();
+    assert_eq!(read_file(&place.server("sub/file")), content);
+}
+
+#[test]
 fn what_cannot_be_reached_is_told_with_the_hop() {
     let place = Place::new();
     let server = place.serve();

@@ -1,6 +1,6 @@
 //! HTTP CONNECT (RFC 9110 §9.3.6) in HTTP/1 (RFC 9112): the request's head, up to its blank line.
 
-use haul_xsp::wire::Endpoint;
+use haul_xsp::wire::{Endpoint, Metadata};
 
 use super::answer::http_refusal;
 use super::handshake::Step;
@@ -17,6 +17,7 @@ pub(crate) struct Connect {
     /// Octets taken. At most [`HEAD_MAX`].
     taken: usize,
     request: Option<Request>,
+    metadata: Metadata,
 }
 
 /// What the request line said, and its fields that matter.
@@ -31,9 +32,16 @@ struct Request {
 /// Why a request is refused: the status, fields that go with it, and why, for people.
 type Refusal = (&'static str, &'static str, &'static str);
 
+/// The field with what a client says about its connection, `KEY=VALUE`. There may be several.
+const METADATA: &[u8] = b"Haul-Metadata";
+
 const BAD_REQUEST: &str = "400 Bad Request";
 
 impl Connect {
+    pub(super) fn take_metadata(&mut self) -> Metadata {
+        std::mem::take(&mut self.metadata)
+    }
+
     pub(super) fn handle(&mut self, octets: &[u8]) -> (usize, Step) {
         for (at, octet) in octets.iter().enumerate() {
             match self.handle_octet(*octet) {
@@ -82,7 +90,14 @@ impl Connect {
                 }
                 return Ok(Some(request.to.clone()));
             }
-            Some(request) => request.hosts += usize::from(is_host(line)?),
+            Some(request) => {
+                let (name, value) = field(line)?;
+                request.hosts += usize::from(name.eq_ignore_ascii_case(b"host"));
+                if name.eq_ignore_ascii_case(METADATA) {
+                    let taken = self.metadata.insert_pair(value.trim_ascii());
+                    taken.map_err(|error| (BAD_REQUEST, "", error.text()))?;
+                }
+            }
         }
         Ok(None)
     }
@@ -121,14 +136,14 @@ fn request_line(line: &[u8]) -> Result<Request, Refusal> {
     })
 }
 
-/// Whether a field is `Host`; no space may stand before it or its colon (§5.1, §5.2).
-fn is_host(line: &[u8]) -> Result<bool, Refusal> {
+/// Name and value of a field; no space may stand before it or its colon (§5.1, §5.2).
+fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     let is_token = |octet: &u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(octet);
     let name = line.split(|octet| *octet == b':').next().unwrap_or(line);
     if name.is_empty() || name.len() == line.len() || !name.iter().all(is_token) {
         return Err((BAD_REQUEST, "", "a line is no header field"));
     }
-    Ok(name.eq_ignore_ascii_case(b"host"))
+    Ok((name, &line[name.len() + 1..]))
 }
 
 #[cfg(test)]
@@ -214,6 +229,34 @@ mod tests {
             "\x05\x01\x00",
         ] {
             assert_eq!(refused(head), "400", "{head:?}");
+        }
+    }
+
+    #[test]
+    fn metadata_is_what_its_fields_say_or_a_refusal() {
+        let head = |fields: &str| format!("CONNECT h:1 HTTP/1.0\r\n{fields}\r\n");
+        let mut connect = Connect::default();
+        let fields = "haul-metadata: job=a=b \r\nHaul-Metadata:user=\u{e9}\r\n";
+        let (_, step) = connect.handle(head(fields).as_bytes());
+        assert_eq!(step, name("h", 1));
+        let said = connect.take_metadata();
+        let said: Vec<_> = said.pairs().iter().collect();
+        let there = [("job", "a=b"), ("user", "\u{e9}")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert!(
+            said.iter()
+                .copied()
+                .eq(there.iter().map(|(key, value)| (key, value)))
+        );
+        let long = format!("Haul-Metadata: k={}\r\n", "v".repeat(257));
+        let twice = "Haul-Metadata: k=\r\n".repeat(2);
+        for fields in [
+            "Haul-Metadata: k\r\n",
+            "Haul-Metadata: a b=\r\n",
+            &long,
+            &twice,
+        ] {
+            assert_eq!(refused(&head(fields)), "400", "{fields}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a client says before its stream begins, and what it is told meanwhile.
 
-use haul_xsp::wire::Endpoint;
+use haul_xsp::wire::{Endpoint, Metadata};
 
 use super::Answer;
 use super::connect::Connect;
@@ -33,6 +33,14 @@ impl Handshake {
         match self {
             Self::Socks(socks) => socks.handle(octets),
             Self::Connect(connect) => connect.handle(octets),
+        }
+    }
+
+    /// What the client has said about its connection.
+    pub(crate) fn take_metadata(&mut self) -> Metadata {
+        match self {
+            Self::Socks(_) => Metadata::default(),
+            Self::Connect(connect) => connect.take_metadata(),
         }
     }
 

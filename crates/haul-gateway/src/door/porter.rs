@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use haul_io::clock::Clock;
 use haul_io::poller::{Event, Events, Interest, Poller};
 use haul_io::stream::{Acceptor, Stream, is_exhausted, is_own_address};
-use haul_xsp::wire::Endpoint;
+use haul_xsp::wire::{Endpoint, Metadata};
 
 use super::connect::{Connect, HEAD_MAX};
 use super::handshake::{Handshake, Step};
@@ -93,7 +93,7 @@ enum State {
 enum Fate {
     Stays,
     Gone,
-    Goes(Endpoint, Answer),
+    Goes(Endpoint, Answer, Metadata),
 }
 
 impl Porter {
@@ -194,6 +194,7 @@ impl Porter {
                     client,
                     to,
                     answer: Answer::None,
+                    metadata: Metadata::default(),
                 });
             }
             Greeting::Diverted => {
@@ -204,6 +205,7 @@ impl Porter {
                         client,
                         to,
                         answer: Answer::None,
+                        metadata: Metadata::default(),
                     });
                 }
                 return;
@@ -252,7 +254,7 @@ impl Porter {
         let Some(guest) = self.guests.remove(&event.token) else {
             return;
         };
-        if let Fate::Goes(to, answer) = fate
+        if let Fate::Goes(to, answer, metadata) = fate
             && self.poller.remove(&guest.stream).is_ok()
         {
             let Guest { stream, client, .. } = guest;
@@ -261,6 +263,7 @@ impl Porter {
                 client,
                 to,
                 answer,
+                metadata,
             });
         }
     }
@@ -287,12 +290,16 @@ impl Guest {
             };
             let (taken, step) = handshake.handle(&octets[..count]);
             let answer = handshake.answer();
+            let metadata = match step {
+                Step::Done(_) => handshake.take_metadata(),
+                _ => Metadata::default(),
+            };
             // They are there.
             self.stream.read(&mut octets[..taken])?;
             match step {
                 Step::More => {}
                 Step::Reply(reply) => self.tell(reply)?,
-                Step::Done(to) => return Ok(Fate::Goes(to, answer)),
+                Step::Done(to) => return Ok(Fate::Goes(to, answer, metadata)),
                 Step::Refuse(refusal) => {
                     // What it is told arrives.
                     self.stream.finish_on_drop();

@@ -449,6 +449,7 @@ impl Edges {
                 octets_in: edge.octets_in,
                 octets_out: edge.octets_out,
                 waits: edge.is_starved,
+                ..Connection::default()
             })
             .collect();
         shown.sort_unstable_by_key(|connection| connection.number);

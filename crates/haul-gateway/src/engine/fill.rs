@@ -310,6 +310,7 @@ impl Pair {
                 from: from.to_string(),
                 to: self.to.clone(),
                 named: None,
+                metadata: haul_xsp::wire::Metadata::default(),
             };
             self.edges.ask(conn, call);
         }

@@ -1,11 +1,12 @@
 //! The thread of a session: waits for sockets, queue pairs, letters and time, and does what the state machines ask for.
 //!
 //! Map: `admission` what a control connection that came in wants · `events` what the state machines tell · `letters` what others
-//! have for it · `path` what it asks of the network · `show` what others see of it · `ways` the next way when one cannot be had.
+//! have for it · `metadata` what applications say · `path` what it asks of the network · `show` what others see of it · `ways` the next way when one cannot be had.
 
 mod admission;
 mod events;
 mod letters;
+mod metadata;
 mod path;
 mod show;
 mod ways;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{Receiver, Sender};
 use haul_io::poller::{Events, Interest, Poller};
-use haul_xsp::wire::{Endpoint, FIRSTS_MAX, NackStatus, SessOpen};
+use haul_xsp::wire::{Endpoint, FIRSTS_MAX, Metadata, NackStatus, SessOpen};
 use haul_xsp::{ConnId, Relay, SECOND_NS, Session, SessionId, Side, Time};
 
 use super::channel::{self, Attempts};
@@ -108,6 +109,10 @@ pub(crate) struct Worker {
     /// The class of the session, by name.
     class: Option<String>,
     paths: Paths,
+    /// What the application says about the session.
+    metadata: Metadata,
+    /// A line has said so, or that it was dropped.
+    has_told_metadata: bool,
     status: Arc<Mutex<Status>>,
     status_number: u64,
     status_at: Time,
@@ -164,6 +169,8 @@ impl Worker {
             share: None,
             class: None,
             paths: Paths::default(),
+            metadata: Metadata::default(),
+            has_told_metadata: false,
             status,
             status_number,
             status_at: now,
@@ -204,6 +211,7 @@ impl Worker {
         worker.ways = Ways::of_route(route).ok_or("a route without gateways")?;
         worker.plan_way()?;
         worker.paths.rules.clone_from(&route.path);
+        worker.metadata = route.metadata.0.clone();
         worker.dial(0);
         let mailbox = worker.mailbox.clone();
         worker.spawn("haul-opener").map_err(text)?;
@@ -647,15 +655,20 @@ impl Worker {
         let seed = haul_io::random::bytes().map_err(|error| error.to_string())?;
         let config = self.shape.session(side == 0, Vec::new(), auth);
         // Of an opener what waits for the session is asked for along with it; gateways have nothing that waits.
-        let firsts: Vec<Endpoint> = self
+        let firsts: Vec<(Endpoint, Metadata)> = self
             .calls
             .iter()
             .take(FIRSTS_MAX)
-            .map(|call| call.meant().clone())
+            .map(|call| (call.meant().clone(), call.metadata.clone()))
             .collect();
         let opened = Session::open_with(config, self.now(), id, open, &firsts, seed);
-        let (session, conns) = opened.map_err(|error| error.to_string())?;
-        for (conn, call) in conns.iter().zip(self.calls.drain(..conns.len())) {
+        let (mut session, conns) = opened.map_err(|error| error.to_string())?;
+        if side == 0 {
+            session.set_metadata(self.metadata.clone());
+        }
+        let calls: Vec<Call> = self.calls.drain(..conns.len()).collect();
+        for (conn, call) in conns.iter().zip(calls) {
+            self.note_conn(*conn, &call.metadata);
             self.ways.ask_along(*conn, &call);
             self.edges.ask(*conn, call);
         }

@@ -5,12 +5,16 @@ use crate::ConnId;
 use crate::bag::End;
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::Time;
-use crate::wire::{BODY_MAX, ConnState, Endpoint, First, PathAction, PathState, Pdu, SlabAnnounce};
+use crate::wire::{
+    BODY_MAX, ConnState, Endpoint, First, Metadata, PathAction, PathState, Pdu, SlabAnnounce,
+};
 
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Conn {
-    to: Endpoint,
+    pub(super) to: Endpoint,
+    /// What its application says about it.
+    pub(super) metadata: Metadata,
     state: ConnPhase,
     /// This end opened it.
     is_own: bool,
@@ -31,6 +35,20 @@ enum ConnPhase {
     Open,
 }
 
+impl Conn {
+    const fn new(to: Endpoint, metadata: Metadata, state: ConnPhase, is_own: bool) -> Self {
+        Self {
+            to,
+            metadata,
+            state,
+            is_own,
+            reset_later: None,
+            stopped: None,
+            passed: 0,
+        }
+    }
+}
+
 impl Session {
     // Commands.
 
@@ -39,8 +57,16 @@ impl Session {
     /// # Errors
     /// The session is not open, or has too many connections.
     pub fn open_conn(&mut self, to: Endpoint) -> Result<ConnId, Misuse> {
+        self.open_conn_with(to, Metadata::default())
+    }
+
+    /// As [`Self::open_conn`], with what its application says about it: everybody on the way learns it before the first octet.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_conn_with(&mut self, to: Endpoint, metadata: Metadata) -> Result<ConnId, Misuse> {
         let conn = self.next_own();
-        self.open_conn_as(conn, to)?;
+        self.open_conn_as(conn, to, metadata)?;
         self.pass_number();
         Ok(conn)
     }
@@ -59,12 +85,17 @@ impl Session {
     }
 
     /// A connection that is asked for along with the session.
-    pub(super) fn first(&mut self, to: Endpoint) -> First {
+    pub(super) fn first(&mut self, to: Endpoint, metadata: Metadata) -> First {
         let conn = self.next_own();
-        self.begin_conn(conn, to.clone());
+        self.begin_conn(conn, to.clone(), metadata.clone());
         self.pass_number();
         let credit = self.consumer.credit(conn);
-        First { conn, credit, to }
+        First {
+            conn,
+            credit,
+            to,
+            metadata,
+        }
     }
 
     /// What was asked for along with the session, which is open. The peer that has not `taken` it is asked again.
@@ -87,14 +118,19 @@ impl Session {
     pub(super) fn take_firsts(&mut self, firsts: Vec<First>) -> Result<(), Error> {
         firsts
             .into_iter()
-            .try_for_each(|First { conn, credit, to }| self.on_conn_open(conn, credit, to))
+            .try_for_each(|first| self.on_conn_open(first))
     }
 
     /// As [`Self::open_conn`], with the number that the connection has on the other segment of a gateway.
     ///
     /// # Errors
     /// As there, or the number is in use or the other end's.
-    pub fn open_conn_as(&mut self, conn: ConnId, to: Endpoint) -> Result<(), Misuse> {
+    pub fn open_conn_as(
+        &mut self,
+        conn: ConnId,
+        to: Endpoint,
+        metadata: Metadata,
+    ) -> Result<(), Misuse> {
         if self.state != State::Open {
             return Err(Misuse::NotOpen);
         }
@@ -104,26 +140,22 @@ impl Session {
         if conn.is_by_terminus() == self.is_opener || self.conns.contains_key(&conn) {
             return Err(Misuse::NoConnection);
         }
-        self.begin_conn(conn, to);
+        // What was dropped is not said on.
+        let metadata = if metadata.is_dropped() {
+            Metadata::default()
+        } else {
+            metadata
+        };
+        self.begin_conn(conn, to, metadata);
         self.send_conn_open(conn);
         Ok(())
     }
 
-    fn begin_conn(&mut self, conn: ConnId, to: Endpoint) {
+    fn begin_conn(&mut self, conn: ConnId, to: Endpoint, metadata: Metadata) {
         self.producer.open(conn, 0);
         self.consumer.open(conn, 0);
-        let state = ConnPhase::Opening;
-        self.conns.insert(
-            conn,
-            Conn {
-                to,
-                state,
-                is_own: true,
-                reset_later: None,
-                stopped: None,
-                passed: 0,
-            },
-        );
+        let begun = Conn::new(to, metadata, ConnPhase::Opening, true);
+        self.conns.insert(conn, begun);
     }
 
     fn send_conn_open(&mut self, conn: ConnId) {
@@ -133,6 +165,7 @@ impl Session {
                 conn,
                 credit,
                 to: known.to.clone(),
+                metadata: known.metadata.clone(),
             });
         }
     }
@@ -266,7 +299,7 @@ impl Session {
         })
     }
 
-    /// Metadata of the application to the far end, in order among themselves. Once only: what was under way when the control
+    /// What the application has to say to the far end, in order among itself; option 1 is [`Self::set_metadata`]'s. Once only: what was under way when the control
     /// connection broke is lost.
     ///
     /// # Errors
@@ -305,7 +338,19 @@ impl Session {
 
     pub(super) fn on_open_pdu(&mut self, now: Time, pdu: Pdu) -> Result<(), Error> {
         match pdu {
-            Pdu::ConnOpen { conn, credit, to } => return self.on_conn_open(conn, credit, to),
+            Pdu::ConnOpen {
+                conn,
+                credit,
+                to,
+                metadata,
+            } => {
+                return self.on_conn_open(First {
+                    conn,
+                    credit,
+                    to,
+                    metadata,
+                });
+            }
             Pdu::ConnAck {
                 conn,
                 status,
@@ -364,7 +409,7 @@ impl Session {
                 state,
                 text,
             }),
-            Pdu::AppData { option, octets } => self.events.push_back(Event::App { option, octets }),
+            Pdu::AppData { option, octets } => self.on_app_data(option, octets),
             pdu => return self.on_chan_pdu(pdu),
         }
         Ok(())
@@ -382,7 +427,10 @@ impl Session {
         Ok(())
     }
 
-    fn on_conn_open(&mut self, conn: ConnId, credit: u64, to: Endpoint) -> Result<(), Error> {
+    fn on_conn_open(&mut self, asked: First) -> Result<(), Error> {
+        let First {
+            conn, credit, to, ..
+        } = asked;
         if conn.is_by_terminus() != self.is_opener || conn.0 & !ConnId::BY_TERMINUS == 0 {
             return Err(Misbehaviour::Slab(crate::bag::Breach::Connection).into());
         }
@@ -409,19 +457,11 @@ impl Session {
         }
         self.producer.open(conn, 0);
         self.producer.on_credit(conn, credit);
-        let state = ConnPhase::Asked;
-        self.conns.insert(
-            conn,
-            Conn {
-                to: to.clone(),
-                state,
-                is_own: false,
-                reset_later: None,
-                stopped: None,
-                passed: 0,
-            },
-        );
-        self.events.push_back(Event::ConnRequest { conn, to });
+        let metadata = self.admit_metadata(asked.metadata);
+        let asked = Conn::new(to.clone(), metadata.clone(), ConnPhase::Asked, false);
+        self.conns.insert(conn, asked);
+        self.events
+            .push_back(Event::ConnRequest { conn, to, metadata });
         Ok(())
     }
 
@@ -510,7 +550,9 @@ impl Session {
     }
 
     fn forget(&mut self, conn: ConnId) {
-        self.conns.remove(&conn);
+        if let Some(known) = self.conns.remove(&conn) {
+            self.release_metadata(&known.metadata, known.is_own);
+        }
         self.ending.remove(&conn);
         self.acked.remove(&conn);
         self.producer.remove(conn);
@@ -540,6 +582,7 @@ impl Session {
     pub(super) fn sync(&mut self, theirs: &[ConnState], is_anew: bool) -> Result<(), Error> {
         let states = theirs.iter().map(|state| (state.conn, *state));
         let states: std::collections::BTreeMap<ConnId, ConnState> = states.collect();
+        self.tell_metadata();
         let conns: Vec<ConnId> = self.conns.keys().copied().collect();
         for conn in conns {
             let Some(known) = self.conns.get(&conn) else {
@@ -630,18 +673,9 @@ impl Session {
                 port: 0,
             };
             let is_own = conn.is_by_terminus() != self.is_opener;
-            let state = ConnPhase::Open;
-            self.conns.insert(
-                conn,
-                Conn {
-                    to,
-                    state,
-                    is_own,
-                    reset_later: None,
-                    stopped: None,
-                    passed: 0,
-                },
-            );
+            // What its application has said about it was for those on the way then.
+            let known = Conn::new(to, Metadata::default(), ConnPhase::Open, is_own);
+            self.conns.insert(conn, known);
             self.producer.open(conn, tx.delivered);
             self.consumer.open(conn, rx.delivered);
             if tx.finished {

@@ -371,6 +371,7 @@ impl Session {
                 self.install(&own, &far);
             }
             self.ack = ack.clone();
+            self.tell_metadata();
             self.events.push_back(Event::Opened(ack));
             return Ok(());
         }

@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::wire::{
-    ChanParams, Claim, ConnState, Endpoint, NackStatus, PathAction, PathState, SessAck, SessOpen,
-    TICKET_LEN,
+    ChanParams, Claim, ConnState, Endpoint, Metadata, NackStatus, PathAction, PathState, SessAck,
+    SessOpen, TICKET_LEN,
 };
 use crate::{ChanId, ConnId, SlabSeq};
 
@@ -42,6 +42,8 @@ pub enum Event {
         conn: ConnId,
         /// Where to.
         to: Endpoint,
+        /// What its application says about it.
+        metadata: Metadata,
     },
     /// A connection that this end opened is there.
     ConnAccepted(ConnId),
@@ -105,7 +107,9 @@ pub enum Event {
         /// In words.
         text: String,
     },
-    /// Metadata of the application.
+    /// What the application says about the session, or what of that was dropped. It may be said again.
+    Metadata(Metadata),
+    /// Something else that the application says.
     App {
         /// What it is, by the application's numbers.
         option: u32,

@@ -8,6 +8,7 @@ mod conn;
 mod control;
 mod event;
 mod link;
+mod metadata;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,8 +17,8 @@ use crate::bag::{Breach, Consumer, ConsumerConfig, Producer, ProducerConfig};
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::{SECOND_NS, Time};
 use crate::wire::{
-    BODY_MAX, Claim, Endpoint, FIRSTS_MAX, HOPS_MAX, Hop, NackStatus, Pdu, ProtoOffer, SessAck,
-    SessOpen, TICKET_LEN,
+    BODY_MAX, Claim, Endpoint, FIRSTS_MAX, HOPS_MAX, Hop, Metadata, NackStatus, Pdu, ProtoOffer,
+    SessAck, SessOpen, TICKET_LEN,
 };
 use crate::{ChanId, ConnId, SessionId};
 
@@ -124,6 +125,10 @@ pub struct Session {
     /// Opener: other hops have been asked for it since then. What they say is not the last word.
     is_elsewhere: bool,
     conns: BTreeMap<ConnId, Conn>,
+    /// What the application says about the session, if this end is to tell it.
+    metadata: Metadata,
+    /// Of connections that the peer has opened: octets of what applications say about them.
+    metadata_octets: usize,
     /// Connections that may be done with.
     ending: BTreeSet<ConnId>,
     next_conn: u32,
@@ -169,7 +174,7 @@ impl Session {
         now: Time,
         id: SessionId,
         mut open: SessOpen,
-        firsts: &[Endpoint],
+        firsts: &[(Endpoint, Metadata)],
         seed: [u8; 32],
     ) -> Result<(Self, Vec<ConnId>), Misuse> {
         if open.hops.is_empty()
@@ -186,8 +191,9 @@ impl Session {
         open.firsts = Vec::new();
         session.open = open.clone();
         let most = if open.ticket.is_none() { FIRSTS_MAX } else { 0 };
-        for to in firsts.iter().take(most.min(session.config.conns_max)) {
-            open.firsts.push(session.first(to.clone()));
+        for (to, metadata) in firsts.iter().take(most.min(session.config.conns_max)) {
+            open.firsts
+                .push(session.first(to.clone(), metadata.clone()));
         }
         let conns = open.firsts.iter().map(|first| first.conn).collect();
         session.asked = Asked::Open(open);
@@ -234,6 +240,8 @@ impl Session {
             way: 0,
             is_elsewhere: false,
             conns: BTreeMap::new(),
+            metadata: Metadata::default(),
+            metadata_octets: 0,
             ending: BTreeSet::new(),
             next_conn: 1,
             chans: BTreeMap::new(),

@@ -2,12 +2,13 @@
 //! of form. Values (offsets, credits, sequence numbers) are for the state machines to judge.
 //!
 //! [`Header`] and [`Pdu`] what a control connection carries · `tlv` the elements behind the fixed parts · `hop` hops,
-//! protocols, parameters, endpoints · `first` connections asked for along with a session · `slab` announcements and their
-//! answers. Layouts: docs/protocol/xsp.md.
+//! protocols, parameters, endpoints · `first` connections asked for along with a session · `metadata` what applications say ·
+//! `slab` announcements and their answers. Layouts: docs/protocol/xsp.md.
 
 mod code;
 mod first;
 mod hop;
+mod metadata;
 mod octets;
 mod pdu;
 mod slab;
@@ -15,6 +16,9 @@ mod slab;
 pub use code::{AuthMethod, NackStatus, PathAction, PathState};
 pub use first::{FIRSTS_MAX, First};
 pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Params, Proto, ProtoOffer};
+pub use metadata::{
+    METADATA_KEY_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_MAX, Metadata, MetadataError,
+};
 pub use pdu::{ChanParams, Claim, ConnState, Pdu, SessAck, SessOpen, TEXT_MAX, TICKET_LEN};
 pub use slab::{INLINE_MAX, Key, RECORDS_MAX, Record, SlabAck, SlabAnnounce, SlabStatus};
 

@@ -1,12 +1,12 @@
 //! All PDUs as one enumeration: the body of each is read and written here.
 
 use super::code::{AuthMethod, NackStatus, PathAction, PathState};
-use super::first::{FIRSTS_MAX, First, parse_wish};
+use super::first::{FIRSTS_MAX, First, emit_wish, parse_wish};
 use super::hop::{TLV_ENDPOINT, TLV_HOP, TLV_PROTO, cut};
 use super::octets::{CRITICAL, Reader, Writer};
 use super::slab::{SlabAck, SlabAnnounce};
 use super::{Endpoint, FLAG_RESP, HEADER_LEN, HOPS_MAX, Header, Hop, Params, ParseError, Proto};
-use super::{ProtoOffer, RECORDS_MAX};
+use super::{Metadata, ProtoOffer, RECORDS_MAX};
 use crate::{ChanId, ConnId, SessionId, SlabSeq};
 
 /// Most octets of a text.
@@ -181,6 +181,7 @@ pub enum Pdu {
         conn: ConnId,
         credit: u64,
         to: Endpoint,
+        metadata: Metadata,
     },
     /// Zero `status` accepts.
     ConnAck {
@@ -462,10 +463,12 @@ impl Pdu {
     /// Connections and slabs, resumption, reports.
     fn emit_rest(&self, out: &mut Writer) {
         match self {
-            Self::ConnOpen { conn, credit, to } => {
-                out.u32(conn.0).u32(0).u64(*credit);
-                to.emit(out);
-            }
+            Self::ConnOpen {
+                conn,
+                credit,
+                to,
+                metadata,
+            } => emit_wish(out, *conn, *credit, to, metadata),
             Self::ConnAck {
                 conn,
                 status,
@@ -936,8 +939,13 @@ fn parse_conn(kind: u16, r: &mut Reader<'_>) -> Result<Pdu, ParseError> {
     let conn = ConnId(r.u32()?);
     Ok(match kind {
         20 => {
-            let (credit, to) = parse_wish(r)?;
-            Pdu::ConnOpen { conn, credit, to }
+            let (credit, to, metadata) = parse_wish(r)?;
+            Pdu::ConnOpen {
+                conn,
+                credit,
+                to,
+                metadata,
+            }
         }
         21 => {
             let (status, _, credit) = (r.u16()?, r.u16()?, r.u64()?);

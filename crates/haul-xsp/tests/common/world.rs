@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use haul_xsp::bag::plan::Mode;
 use haul_xsp::bag::{Get, Memory, Place, Put, Read};
-use haul_xsp::wire::Key;
+use haul_xsp::wire::{Key, Metadata};
 use haul_xsp::{
     ConnId, Event, Relay, RelayEvent, Session, SessionConfig, SessionId, Side, SlabSeq, State,
     Time, crc32c,
@@ -167,7 +167,8 @@ impl World {
             offer.params.push = Some(1);
         }
         let eager = world.random.below(world.apps[0].to_open + 1);
-        let firsts = vec![endpoint("server", 80); eager as usize];
+        let first = (endpoint("server", 80), Metadata::default());
+        let firsts = vec![first; eager as usize];
         let (config, now) = (world.config(0), world.now);
         let opened = Session::open_with(config, now, SESSION, open, &firsts, [1; 32]);
         let (session, conns) = opened.unwrap();

@@ -58,7 +58,11 @@ impl Worker {
                 }
             }
             Event::Closed(error) => self.on_closed(0, &error),
-            Event::ConnRequest { conn, to } => self.on_conn_request(conn, &to),
+            Event::ConnRequest { conn, to, metadata } => {
+                self.note_conn(conn, &metadata);
+                self.on_conn_request(conn, &to);
+            }
+            Event::Metadata(metadata) => self.note_session(metadata),
             Event::ConnAccepted(conn) => {
                 if let Some((mut tools, edges)) = self.edges_tools() {
                     edges.accepted(&mut tools, conn);
@@ -116,6 +120,14 @@ impl Worker {
                 rules,
                 from,
             } => self.on_path_request(index(from), action, request, &rules),
+            RelayEvent::Metadata {
+                conn: None,
+                metadata,
+            } => self.note_session(metadata),
+            RelayEvent::Metadata {
+                conn: Some(conn),
+                metadata,
+            } => self.note_conn(conn, &metadata),
             RelayEvent::Segment(side, event) => self.on_segment_event(index(side), event),
             RelayEvent::Closed(side, error) => self.on_closed(index(side), &error),
         }
@@ -262,6 +274,7 @@ impl Worker {
         self.ways.settle();
         self.trouble = None;
         self.ask_for_channels(side);
+        self.tell_own_metadata();
         self.open_paths();
         for call in std::mem::take(&mut self.calls) {
             self.on_call(call);

@@ -151,8 +151,11 @@ impl Worker {
         let Some(session) = self.body.session(0) else {
             return;
         };
-        match session.open_conn(call.meant().clone()) {
-            Ok(conn) => self.edges.ask(conn, call),
+        match session.open_conn_with(call.meant().clone(), call.metadata.clone()) {
+            Ok(conn) => {
+                self.note_conn(conn, &call.metadata);
+                self.edges.ask(conn, call);
+            }
             Err(_) => self.turn_away(call, NackStatus::Busy),
         }
     }

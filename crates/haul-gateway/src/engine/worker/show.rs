@@ -43,10 +43,12 @@ impl Worker {
             connections: self.edges.status(),
             memory: self.memory(),
             paths: self.paths.shown(),
+            metadata: self.metadata.pairs().clone(),
             ..Status::default()
         };
         let (mut has_unread, mut is_held) = (Vec::with_capacity(2), Vec::with_capacity(2));
         status.more_connections = self.edges.len() - status.connections.len();
+        self.describe(&mut status.connections);
         for side in 0..2 {
             let (Some(session), Some(half)) = (self.body.session(side), self.halves[side].as_ref())
             else {

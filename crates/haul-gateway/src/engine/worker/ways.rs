@@ -1,7 +1,7 @@
 //! The ways of a session: the next one when one cannot be had, for sessions that their ends acknowledge also while they are there; and
 //! optional gateways that are left out.
 
-use haul_xsp::wire::{Endpoint, Hop, NackStatus, SessOpen};
+use haul_xsp::wire::{Endpoint, Hop, Metadata, NackStatus, SessOpen};
 use haul_xsp::{Admission, ConnId, Error, Misuse, SECOND_NS, Session, SessionId, State, Time};
 
 use super::super::channel::Attempts;
@@ -90,7 +90,7 @@ pub(super) struct Ways {
     /// What became of ways by which it could not be opened.
     failed: Vec<String>,
     /// What is asked for along with the session, and what the session calls it.
-    along: Vec<(ConnId, Endpoint, Option<Endpoint>)>,
+    along: Vec<(ConnId, Endpoint, Option<Endpoint>, Metadata)>,
     /// Of a gateway between: what it opens at the next hop.
     relayed: Option<(SessionId, SessOpen)>,
 }
@@ -151,7 +151,8 @@ impl Ways {
     /// What is asked for along with the session may have to be asked for again.
     pub(super) fn ask_along(&mut self, conn: ConnId, call: &Call) {
         let named = call.named.clone();
-        self.along.push((conn, call.to.clone(), named));
+        let metadata = call.metadata.clone();
+        self.along.push((conn, call.to.clone(), named, metadata));
     }
 
     /// Why the session has ended, where it was tried by other ways before.
@@ -256,13 +257,14 @@ impl Worker {
         self.house.say(Level::Warning, text);
         ways.failed.push(why.to_owned());
         ways.at += 1;
-        for (conn, to, named) in std::mem::take(&mut ways.along).into_iter().rev() {
+        for (conn, to, named, metadata) in std::mem::take(&mut ways.along).into_iter().rev() {
             if let Some((party, from)) = self.edges.take_back(conn) {
                 self.calls.push_front(Call {
                     party,
                     from,
                     to,
                     named,
+                    metadata,
                 });
             }
         }

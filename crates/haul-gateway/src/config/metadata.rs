@@ -1,0 +1,30 @@
+//! What the sessions of a route say about themselves.
+
+use haul_xsp::wire::Metadata;
+use serde::{Deserialize, Deserializer, de};
+
+/// A table of pairs within the bounds of [`Metadata`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionMetadata(pub Metadata);
+
+impl SessionMetadata {
+    /// Takes `KEY=VALUE`.
+    ///
+    /// # Errors
+    /// Why not, in a line.
+    pub fn insert_pair(&mut self, pair: &str) -> Result<(), String> {
+        let taken = self.0.insert_pair(pair.as_bytes());
+        taken.map_err(|error| error.to_string())
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionMetadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pairs = std::collections::BTreeMap::<String, String>::deserialize(deserializer)?;
+        let mut metadata = Metadata::default();
+        for (key, value) in &pairs {
+            metadata.insert(key, value).map_err(de::Error::custom)?;
+        }
+        Ok(Self(metadata))
+    }
+}
