@@ -956,27 +956,6 @@ impl Consumer {
     pub(crate) fn delivered(&self, conn: ConnId) -> Option<(u64, bool)> {
         self.conns.get(&conn).map(Rx::delivered)
     }
-
-    /// Memory to be opened to the peer (push): give its key with [`Self::granted`].
-    pub fn poll_grant(&mut self) -> Option<Grant> {
-        self.grants
-            .iter()
-            .find(|(_, key)| key.is_none())
-            .map(|(grant, _)| *grant)
-    }
-
-    /// Memory that the peer may not write any more (push): offset in the arena and octets. Its key is to be made invalid before
-    /// anything else is called.
-    pub fn poll_closed(&mut self) -> Option<(u64, u64)> {
-        self.closed.pop_front()
-    }
-
-    /// The key of what [`Self::poll_grant`] gave.
-    pub fn granted(&mut self, grant: &Grant, key: Key) {
-        if let Some((_, slot)) = self.grants.iter_mut().find(|(known, _)| known == grant) {
-            *slot = Some(key);
-        }
-    }
 }
 
 impl Item {

@@ -1,15 +1,37 @@
 //! What is pushed: a slab is in place when the peer has announced it, and has said on the data channels, behind its writes, that they
 //! are done. The two come by different ways, in any order.
 
-use super::{Breach, Consumer, Mode, SlabState};
+use super::{Breach, Consumer, Grant, Mode, Slab, SlabState};
 use crate::SlabSeq;
 use crate::time::Time;
+use crate::wire::Key;
 
 impl Consumer {
+    /// Memory to be opened to the peer (push): give its key with [`Self::granted`].
+    pub fn poll_grant(&mut self) -> Option<Grant> {
+        self.grants
+            .iter()
+            .find(|(_, key)| key.is_none())
+            .map(|(grant, _)| *grant)
+    }
+
+    /// Memory that the peer may not write any more (push): offset in the arena and octets. Its key is to be made invalid before
+    /// anything else is called.
+    pub fn poll_closed(&mut self) -> Option<(u64, u64)> {
+        self.closed.pop_front()
+    }
+
+    /// The key of what [`Self::poll_grant`] gave.
+    pub fn granted(&mut self, grant: &Grant, key: Key) {
+        if let Some((_, slot)) = self.grants.iter_mut().find(|(known, _)| known == grant) {
+            *slot = Some(key);
+        }
+    }
+
     /// A slab was announced, perhaps again.
     pub(super) fn await_writes(&mut self, now: Time, seq: SlabSeq) {
         self.count_writes(seq, true);
-        let octets = |slab: &super::Slab| slab.records.iter().any(|item| item.record.len > 0);
+        let octets = |slab: &Slab| slab.records.iter().any(|item| item.record.len > 0);
         if self.written.remove(&seq) || !self.slab(seq).is_some_and(octets) {
             self.writes_over(now, seq);
         }
