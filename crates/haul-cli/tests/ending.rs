@@ -135,7 +135,8 @@ fn is_reset(kind: ErrorKind) -> bool {
 
 /// A gateway is killed in the middle of a transfer from one program to the other, which has more to come or waits for nothing.
 fn kill(killed: Side, from: Side, is_busy: bool) {
-    let mut path = Path::open("", &[]);
+    // The gateway that lives waits no longer than that for the other, once it is to end.
+    let mut path = Path::open("", &["--patience", "1"]);
     let mut receiver = path.program(from.other());
     let mut sender = path.program(from);
     let sending = is_busy.then(|| send_endlessly(path.program(from)));

@@ -162,9 +162,13 @@ impl Config {
         }
     }
 
-    /// The same routes, and nothing that comes in: for a process beside the gateway.
+    /// The same routes, none of whose sessions is opened before it is asked for, and nothing that comes in: for a process beside the
+    /// gateway.
     #[must_use]
-    pub fn outwards(self) -> Self {
+    pub fn outwards(mut self) -> Self {
+        for route in &mut self.routes {
+            route.ready = false;
+        }
         Self {
             listen: None,
             channels: Vec::new(),

@@ -167,7 +167,8 @@ fn of_more_than_is_kept_no_more_is_kept_until_connections_are_gone() {
         most.insert(&format!("{index:0>64}"), &value).unwrap();
     }
     let mut chain = Chain::opened(open(1, true));
-    let fit = (1 << 20) / (METADATA_PAIRS_MAX * (64 + METADATA_VALUE_MAX));
+    // Each pair takes 128 octets beside its own.
+    let fit = (1 << 20) / (METADATA_PAIRS_MAX * (128 + 64 + METADATA_VALUE_MAX));
     let ask = |chain: &mut Chain| {
         let to = endpoint("server", 80);
         let conn = chain.opener.open_conn_with(to, most.clone()).unwrap();

@@ -362,10 +362,10 @@ impl Half {
             let Some(put) = put else {
                 break;
             };
-            if let Some(region) = memory(&put.place) {
-                fabric.put(&put, region)?;
-                self.octets_out += put.place.len;
-            }
+            let region = memory(&put.place);
+            let region = region.ok_or_else(|| Lost("a range outside its region".to_owned()))?;
+            fabric.put(&put, region)?;
+            self.octets_out += put.place.len;
             progress = true;
         }
         while let Some(get) = session.consumer().poll_get(now) {

@@ -28,6 +28,7 @@ use super::setup::{self, Shape};
 use crate::caller::{Call, Refusal};
 use crate::config::{ChannelKind, Route};
 use crate::control::Control;
+use crate::gateway::dispatch;
 use crate::house::{House, Letter, Mailbox, Share};
 use crate::log::Level;
 use crate::reception::Standing;
@@ -734,15 +735,18 @@ impl Worker {
         let is_own = |mailbox: &Mailbox| mailbox.is(&self.mailbox);
         registers.openers.retain(|(_, opener)| !is_own(opener));
         registers.forget(&self.mailbox);
-        if let Some(id) = id.filter(|_| self.is_registered) {
+        let id = id.filter(|_| self.is_registered);
+        if let Some(id) = id {
             registers.sessions.remove(&id);
-            drop(registers);
+        }
+        drop(registers);
+        if let Some(id) = id {
             self.house.directory().remove(id);
         }
-        // Letters that came too late.
+        // What came too late for this session is for the next one.
         while let Ok(letter) = self.letters.try_recv() {
             if let Letter::Call(call) = letter {
-                self.turn_away(call, NackStatus::Closing);
+                dispatch(&self.house, call);
             }
         }
     }

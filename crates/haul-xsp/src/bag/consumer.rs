@@ -200,6 +200,8 @@ pub struct Consumer {
     acknowledge: bool,
     /// The peer is being told how far streams have got: nothing moves until it has answered.
     frozen: bool,
+    /// What was used up meanwhile: of which connection, from where in its stream, octets.
+    used_meanwhile: Vec<(ConnId, u64, u64)>,
 }
 
 /// Code of a SLAB_NACK: a checksum.
@@ -240,6 +242,7 @@ impl Consumer {
             estimate: Estimate::default(),
             acknowledge,
             frozen: false,
+            used_meanwhile: Vec::new(),
             config,
         };
         consumer.replan(Time::default());
@@ -830,6 +833,8 @@ impl Consumer {
             if slab.left == 0 && slab.state == SlabState::Open {
                 slab.state = SlabState::Placed;
                 self.ack_due = true;
+                // Written again although it was there: nothing of it is waited for.
+                self.count_writes(seq, false);
             }
         }
         if let Some(rx) = self.conns.get_mut(&record.conn)
@@ -941,7 +946,11 @@ impl Consumer {
     /// Octets that were read are used up: their memory is free. In any order; what was read of a connection that was reset
     /// meanwhile is to be released too.
     pub fn release(&mut self, conn: ConnId, offset: u64, len: u64) {
-        let Some(rx) = self.conns.get_mut(&conn).filter(|_| !self.frozen) else {
+        if self.frozen {
+            self.used_meanwhile.push((conn, offset, len));
+            return;
+        }
+        let Some(rx) = self.conns.get_mut(&conn) else {
             return;
         };
         let freed = rx.release(offset, len);

@@ -664,6 +664,11 @@ impl Producer {
         // In order at first, whatever the order in which they became ready.
         while let Some(at) = self.outgoing.iter().position(|seq| *seq <= self.untold) {
             let seq = self.outgoing.remove(at)?;
+            let state = self.slab(seq).map(|slab| slab.state);
+            if state == Some(SlabState::Sealed) {
+                // It is written again, and told of then; until then nothing behind it is.
+                continue;
+            }
             self.untold = self.untold.max(seq.next());
             let Some(slab) = self
                 .slab_mut(seq)

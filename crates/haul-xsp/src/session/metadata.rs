@@ -6,8 +6,10 @@ use crate::wire::{Endpoint, Metadata, Pdu};
 
 /// Option of APP_DATA: the session's metadata.
 const OPTION: u32 = 1;
-/// Most octets of metadata of connections that the peer has opened: what it says of more is dropped.
+/// Most octets of memory for metadata of connections that the peer has opened: what it says of more is dropped.
 const KEPT_MAX: usize = 1 << 20;
+/// Octets that a pair takes beside its own.
+const PAIR_BYTES: usize = 128;
 
 impl Session {
     /// Tells all on the way to the terminus what the application says about the session: now or when it is open, and again whenever it
@@ -34,13 +36,15 @@ impl Session {
 
     pub(super) fn tell_metadata(&mut self) {
         let is_open = matches!(self.state, State::Open | State::Draining);
-        let is_said = self.is_opener && is_open && !self.metadata.is_empty();
-        if let Some(link) = self.link.as_mut().filter(|_| is_said) {
-            link.send(&Pdu::AppData {
-                option: OPTION,
-                octets: self.metadata.to_octets(),
-            });
-        }
+        self.is_metadata_due = self.is_opener && is_open && !self.metadata.is_empty();
+    }
+
+    /// What is to be told about the session: the last of it, however often it was said since there was room.
+    pub(super) fn poll_metadata(&mut self) -> Option<Pdu> {
+        std::mem::take(&mut self.is_metadata_due).then(|| Pdu::AppData {
+            option: OPTION,
+            octets: self.metadata.to_octets(),
+        })
     }
 
     pub(super) fn on_app_data(&mut self, option: u32, octets: Vec<u8>) {
@@ -54,7 +58,7 @@ impl Session {
 
     /// Metadata of a connection that the peer opens, if there is room for it.
     pub(super) fn admit_metadata(&mut self, metadata: Metadata) -> Metadata {
-        let octets = self.metadata_octets + metadata.octets();
+        let octets = self.metadata_octets + kept(&metadata);
         if octets > KEPT_MAX {
             return Metadata::dropped();
         }
@@ -65,7 +69,12 @@ impl Session {
     /// Such a connection is gone.
     pub(super) fn release_metadata(&mut self, metadata: &Metadata, is_own: bool) {
         if !is_own {
-            self.metadata_octets -= metadata.octets();
+            self.metadata_octets -= kept(metadata);
         }
     }
+}
+
+/// Octets of memory that metadata takes, about.
+fn kept(metadata: &Metadata) -> usize {
+    metadata.octets() + PAIR_BYTES * metadata.len()
 }

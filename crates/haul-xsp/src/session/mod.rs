@@ -127,6 +127,8 @@ pub struct Session {
     conns: BTreeMap<ConnId, Conn>,
     /// What the application says about the session, if this end is to tell it.
     metadata: Metadata,
+    /// The peer is to be told.
+    is_metadata_due: bool,
     /// Of connections that the peer has opened: octets of what applications say about them.
     metadata_octets: usize,
     /// Connections that may be done with.
@@ -241,6 +243,7 @@ impl Session {
             is_elsewhere: false,
             conns: BTreeMap::new(),
             metadata: Metadata::default(),
+            is_metadata_due: false,
             metadata_octets: 0,
             ending: BTreeSet::new(),
             next_conn: 1,
@@ -423,17 +426,16 @@ impl Session {
         if !is_open {
             return None;
         }
-        let acked = self
-            .acked
-            .pop_first()
-            .map(|(conn, delivered)| Pdu::ConnAcked { conn, delivered });
-        let pdu = acked
+        let acked = |(conn, delivered)| Pdu::ConnAcked { conn, delivered };
+        let pdu = self
+            .poll_metadata()
+            .or_else(|| self.acked.pop_first().map(acked))
             .or_else(|| self.consumer.poll_pdu())
             .or_else(|| self.producer.poll_pdu(now));
-        if let Some(pdu) = pdu {
-            return Some(link.encode(&pdu));
+        match pdu {
+            Some(pdu) => self.link.as_mut().map(|link| link.encode(&pdu)),
+            None => self.try_close(),
         }
-        self.try_close()
     }
 
     /// What has happened.

@@ -118,6 +118,11 @@ impl Metadata {
         }
     }
 
+    /// Pairs.
+    pub(crate) fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
     /// Octets of keys and values.
     pub(crate) fn octets(&self) -> usize {
         let pairs = self.pairs.iter();

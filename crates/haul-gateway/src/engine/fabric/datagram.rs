@@ -1,6 +1,7 @@
 //! Reliable datagrams of an RDMA device: no connections, but a queue pair at each end of a channel that knows the other. Reads are
 //! RDMA Reads, writes RDMA Writes. The first Send brings the cookie, further ones are marks behind writes.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
@@ -24,6 +25,8 @@ const PORTS: u16 = 64;
 /// Octets of a Send: a cookie, or a mark.
 const SEND_BYTES: u32 = 16;
 const _: () = assert!(SEND_BYTES == MARK_BYTES, "they share receives");
+/// Sends of those who are not known yet that are kept.
+const EARLY_MAX: usize = 256;
 /// Cookies that may wait to be looked at, for each queue pair.
 const RECEIVES: u32 = 8;
 /// Numbers of work requests that are neither read nor write have this bit: the Send of a cookie, or with a place in the memory of
@@ -43,6 +46,8 @@ pub(super) struct Datagram {
     // Before what they use: dropped in this order, so that nothing is placed when the memory goes.
     lanes: Vec<Lane>,
     has_broken: bool,
+    /// Sends to queue pairs whose peer is not known yet, the cookie of whoever it is among them: at most [`EARLY_MAX`].
+    early: VecDeque<(ChanId, Peer, [u8; SEND_BYTES as usize])>,
     /// Channels whose cookie is on its way, until when it must have been taken.
     knocking: Vec<(ChanId, Time)>,
     /// Places for cookies and marks, and how many of them have a use.
@@ -69,6 +74,7 @@ impl Datagram {
             kind,
             lanes: Vec::new(),
             has_broken: false,
+            early: VecDeque::new(),
             knocking: Vec::new(),
             sends: work.pd.reg_mr(&region, AccessFlags::LOCAL_WRITE)?,
             used: 0,
@@ -153,8 +159,15 @@ impl Datagram {
             let read = self.sends.region().read(at, &mut octets).is_ok();
             let (qp, peer, is_up) = (lane.qp.clone(), lane.peer, lane.is_up);
             match done.src.filter(|_| read && done.byte_len == SEND_BYTES) {
-                Some(source) if !is_up => news.push(News::Shown(chan, source, octets)),
+                // It has been let in already where it is not up: the answer to this end's cookie is what is missing.
                 Some(source) if Some(source) == peer => self.work.marked(octets, news)?,
+                Some(source) if !is_up => {
+                    if self.early.len() == EARLY_MAX {
+                        self.early.pop_front();
+                    }
+                    self.early.push_back((chan, source, octets));
+                    news.push(News::Shown(chan, source, octets));
+                }
                 // Strangers come too late.
                 _ => {}
             }
@@ -242,9 +255,22 @@ impl Fabric for Datagram {
 
     fn admit(&mut self, chan: ChanId, peer: Peer, news: &mut Vec<News>) {
         let of = |lane: &&mut Lane| lane.chan == chan && !lane.is_up;
-        if let Some(lane) = self.lanes.iter_mut().find(of) {
-            (lane.peer, lane.is_up) = (Some(peer), true);
-            news.push(News::Up);
+        let Some(lane) = self.lanes.iter_mut().find(of) else {
+            return;
+        };
+        (lane.peer, lane.is_up) = (Some(peer), true);
+        news.push(News::Up);
+        // Behind its cookie marks may have come.
+        let early = std::mem::take(&mut self.early).into_iter();
+        let (own, others): (VecDeque<_>, _) =
+            early.partition(|(of, source, _)| (*of, *source) == (chan, peer));
+        self.early = others;
+        for (_, _, octets) in own.into_iter().skip(1) {
+            if let Err(Lost(why)) = self.work.marked(octets, news) {
+                self.has_broken = true;
+                news.push(News::Down(why));
+                return;
+            }
         }
     }
 

@@ -138,7 +138,9 @@ impl Puts {
     }
 
     fn mark(&mut self, id: u32, seq: SlabSeq, news: &mut Vec<News>) -> Result<(), Breach> {
-        if self.marks.len() >= PUTS_MAX {
+        let ahead = id.wrapping_sub(self.whole);
+        let is_behind = ahead == 0 || ahead > u32::MAX / 2;
+        if self.marks.len() >= PUTS_MAX || !is_behind && ahead as usize > PUTS_MAX {
             return Err(Breach::TooMany);
         }
         self.marks.push((id, seq));
@@ -148,7 +150,7 @@ impl Puts {
 
     fn tell(&mut self, news: &mut Vec<News>) {
         let whole = self.whole;
-        // What is at most `PUTS_MAX` ahead has not been reached.
+        // What is behind is not at most `PUTS_MAX` ahead.
         let is_reached = |(id, _): &mut (u32, SlabSeq)| {
             let ahead = id.wrapping_sub(whole) as usize;
             ahead == 0 || ahead > PUTS_MAX
@@ -185,6 +187,8 @@ pub(crate) struct Ledger {
     arena: Region,
     next_get: u32,
     next_put: u32,
+    /// The first PUT that is not confirmed; none is begun that is `PUTS_MAX` behind it.
+    first_put: u32,
     /// At most `GETS_MAX`.
     wants: HashMap<u32, Want>,
     /// At most `PUTS_MAX`.
@@ -207,6 +211,7 @@ impl Ledger {
             arena: arena.clone(),
             next_get: 0,
             next_put: 0,
+            first_put: 1,
             wants: HashMap::new(),
             puts: HashMap::new(),
             to_get: VecDeque::new(),
@@ -303,7 +308,8 @@ impl Ledger {
             let span = Span::opened(key, AccessFlags::REMOTE_READ, len);
             return Some((Frame::Data { id, piece, len }, span));
         }
-        if self.puts.len() >= PUTS_MAX {
+        let ahead = self.next_put.wrapping_add(1).wrapping_sub(self.first_put);
+        if ahead as usize >= PUTS_MAX {
             return None;
         }
         if let Some(ToPut::Mark(_)) = self.to_put.front() {
@@ -357,6 +363,10 @@ impl Ledger {
             }
             Frame::Placed { id } => {
                 let put = self.puts.remove(&id).ok_or(Breach::Unasked)?;
+                let next = self.next_put.wrapping_add(1);
+                while self.first_put != next && !self.puts.contains_key(&self.first_put) {
+                    self.first_put = self.first_put.wrapping_add(1);
+                }
                 news.push(News::Put(put, true));
                 Ok(None)
             }

@@ -259,11 +259,44 @@ fn a_mark_waits_for_the_writes_before_it_whatever_stream_they_come_by() {
     for id in [3, 3 + 257] {
         assert!(ledger.handle(put(id), &mut news).is_err(), "{id}");
     }
+    let far_ahead = Frame::Written {
+        id: 3 + 257,
+        slab: 1,
+    };
+    assert!(ledger.handle(far_ahead, &mut news).is_err());
     let marks = (0..300).map(|slab| {
         let mark = Frame::Written { id: 4, slab };
         ledger.handle(mark, &mut news)
     });
     assert_eq!(marks.filter(Result::is_ok).count(), 256);
+}
+
+#[test]
+fn no_write_is_begun_that_is_too_far_ahead_of_one_that_is_not_confirmed() {
+    let region = Region::map(4096).unwrap();
+    let (mut ledger, mut news) = (Ledger::new(&region, [1, 2]), Vec::new());
+    for number in 0..600 {
+        let put = Put {
+            id: PutId(SlabSeq(1), number),
+            place: Place {
+                memory: Memory::Region(RegionId(0)),
+                at: 0,
+                len: 1,
+            },
+            key: Key::default(),
+        };
+        ledger.put(&put, &region);
+    }
+    let begun = |ledger: &mut Ledger| std::iter::from_fn(|| ledger.poll_long()).count();
+    assert_eq!(begun(&mut ledger), 256);
+    // The first is held up on its stream, the others go on.
+    for id in 2..=256 {
+        ledger.handle(Frame::Placed { id }, &mut news).unwrap();
+    }
+    assert_eq!(begun(&mut ledger), 0);
+    ledger.handle(Frame::Placed { id: 1 }, &mut news).unwrap();
+    assert_eq!(begun(&mut ledger), 256);
+    assert_eq!(news.len(), 256);
 }
 
 #[test]

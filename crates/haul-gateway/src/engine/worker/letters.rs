@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crossbeam_channel::Sender;
 use haul_xsp::wire::NackStatus;
-use haul_xsp::{ConnId, Session, State, Time};
+use haul_xsp::{ConnId, Session, Side, State, Time};
 
 use super::super::channel;
 use super::super::fabric::Knock;
@@ -100,13 +100,24 @@ impl Worker {
                 self.is_draining = true;
                 self.drain();
             }
-            Letter::Abort => {
-                if let Some(session) = self.body.session(0) {
-                    session.close(NackStatus::Closing, true);
-                }
-                self.is_over |= matches!(self.body, Body::None);
-            }
+            Letter::Abort => self.abort(),
         }
+    }
+
+    /// Ends now. At a gateway between ends that acknowledge without a word, as if it had died: they go on with the session by another
+    /// way, or here when it is back.
+    fn abort(&mut self) {
+        if let Body::Two(relay) = &mut self.body
+            && relay.side(Side::Near).agreed().end_to_end
+        {
+            relay.supersede();
+            self.is_over = true;
+            return;
+        }
+        if let Some(session) = self.body.session(0) {
+            session.close(NackStatus::Closing, true);
+        }
+        self.is_over |= matches!(self.body, Body::None);
     }
 
     /// Ends when what there is is finished; what waits for the session to be open, or was asked for along with it, belongs to it.

@@ -95,7 +95,7 @@ impl Consumer {
     }
 
     /// Writes of the peer's may be under way into a slab's memory, or are not: as reads of this end's.
-    fn count_writes(&mut self, seq: SlabSeq, are_under_way: bool) {
+    pub(super) fn count_writes(&mut self, seq: SlabSeq, are_under_way: bool) {
         let Some(slab) = self.slab_mut(seq) else {
             return;
         };

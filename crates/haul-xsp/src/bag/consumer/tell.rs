@@ -88,6 +88,9 @@ impl Consumer {
         if std::mem::take(&mut self.frozen) {
             let readable = self.conns.iter().filter(|(_, rx)| rx.is_readable());
             self.readable.extend(readable.map(|(conn, _)| *conn));
+            for (conn, offset, len) in std::mem::take(&mut self.used_meanwhile) {
+                self.release(conn, offset, len);
+            }
         }
     }
 
@@ -157,6 +160,8 @@ impl Consumer {
         for rx in self.conns.values_mut() {
             rx.restart();
         }
+        // It comes again, from where the peer was told.
+        self.used_meanwhile.clear();
         self.retell();
     }
 

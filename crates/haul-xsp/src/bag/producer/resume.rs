@@ -13,9 +13,12 @@ impl Producer {
         let attempt = self.attempts;
         self.marks.clear();
         let is_push = self.config.mode == Mode::Push;
-        let open = self.slabs.iter_mut().filter(|_| is_push);
-        for slab in open.filter(|slab| slab.state == SlabState::Sealed) {
-            slab.begin(attempt);
+        for slab in self.slabs.iter_mut().filter(|_| is_push) {
+            match slab.state {
+                SlabState::Sealed => slab.begin(attempt),
+                // That its writes fail now is nobody's fault.
+                _ => slab.attempt = attempt,
+            }
         }
         for tx in self.conns.values_mut() {
             tx.grants.clear();
