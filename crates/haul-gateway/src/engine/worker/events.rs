@@ -322,7 +322,7 @@ impl Worker {
             return;
         }
         let obituary = self.obituary(side, error);
-        let peer = self.halves[0]
+        let peer = self.halves[side]
             .as_ref()
             .map_or("", |half| half.peer.as_str());
         match (error, self.role) {
@@ -336,6 +336,11 @@ impl Worker {
             (_, Role::Guest) => self
                 .house
                 .say(Level::Debug, format!("{peer}: turned away: {error}")),
+            // Why has been told when it was lost.
+            (Error::Lost, _) => self.house.say(
+                Level::Warning,
+                format!("{peer}: the session ended: {error}"),
+            ),
             _ => self
                 .house
                 .say(Level::Warning, format!("the session ended: {obituary}")),
