@@ -112,8 +112,6 @@ struct Marks {
     /// Places for arriving ones that are with a queue pair.
     receives: u32,
     receives_max: u32,
-    /// The first of what waits, where it lies, and the queue pairs that have yet to be given it.
-    begun: Option<(Sge, VecDeque<u32>)>,
     /// On how many queue pairs a slab's mark has arrived: at most `receives_max`.
     arrived: BTreeMap<SlabSeq, u64>,
 }
@@ -131,7 +129,6 @@ impl Marks {
             sent: 0,
             receives: 0,
             receives_max,
-            begun: None,
             arrived: BTreeMap::new(),
         })
     }
@@ -163,18 +160,15 @@ impl Marks {
         posted.map_err(|refused| refused.error)
     }
 
-    /// Writes a slab's mark for all these queue pairs.
-    fn begin(&mut self, seq: SlabSeq, qp_nums: VecDeque<u32>) -> Result<(), Lost> {
+    /// Writes the mark of a slab that is told on so many queue pairs; where it lies.
+    fn write(&mut self, seq: SlabSeq, lanes: usize) -> Result<Sge, Lost> {
         let place = self.sent % MARKS;
         self.sent = self.sent.wrapping_add(1);
-        let octets = [seq.0, qp_nums.len() as u64].map(u64::to_be_bytes);
-        let written = self
-            .memory
-            .region()
-            .write(Self::at(place), octets.as_flattened());
+        let octets = [seq.0, lanes as u64].map(u64::to_be_bytes);
+        let region = self.memory.region();
+        let written = region.write(Self::at(place), octets.as_flattened());
         written.map_err(|error| Lost(error.to_string()))?;
-        self.begun = Some((self.place(place), qp_nums));
-        Ok(())
+        Ok(self.place(place))
     }
 
     /// A mark has arrived: the slab, once it has on each queue pair.
@@ -216,6 +210,8 @@ pub(super) struct Work {
     waiting: VecDeque<Job>,
     /// Where octets are written (push).
     marks: Option<Marks>,
+    /// Of the mark that waits first: where it lies, and the queue pairs that have yet to be given it.
+    begun: Option<(Sge, VecDeque<u32>)>,
     next: u64,
     batch: Box<[WorkCompletion; BATCH]>,
 }
@@ -251,6 +247,7 @@ impl Work {
             jobs: HashMap::new(),
             waiting: VecDeque::new(),
             marks,
+            begun: None,
             next: 0,
             batch: Box::new([WorkCompletion::default(); BATCH]),
         })
@@ -433,31 +430,25 @@ impl Work {
             return Ok(true);
         };
         let up = || lanes.iter().filter(|lane| lane.is_up);
-        if marks.begun.is_none() {
-            let qp_nums: VecDeque<u32> = up().map(|lane| lane.qp.qp_num()).collect();
-            if qp_nums.is_empty() {
-                return Ok(false);
-            }
-            marks.begin(seq, qp_nums)?;
-        }
-        while let Some((local, left)) = self.marks.as_ref().and_then(|marks| marks.begun.as_ref()) {
-            let (local, next) = (*local, left.front().copied());
-            let Some(next) = next else {
-                break;
-            };
-            // One that is gone takes the others with it.
-            if let Some(lane) = up().find(|lane| lane.qp.qp_num() == next) {
-                let request = SendWr::new(self.next, SendOp::Send, local);
-                if !self.post_on(lane, Job::Mark(seq), request) {
+        let (local, mut left) = match self.begun.take() {
+            Some(begun) => begun,
+            None => {
+                let left: VecDeque<u32> = up().map(|lane| lane.qp.qp_num()).collect();
+                if left.is_empty() {
                     return Ok(false);
                 }
+                (marks.write(seq, left.len())?, left)
             }
-            if let Some((_, left)) = self.marks.as_mut().and_then(|marks| marks.begun.as_mut()) {
-                left.pop_front();
+        };
+        while let Some(next) = left.front() {
+            // One that is gone takes the others with it.
+            let lane = up().find(|lane| lane.qp.qp_num() == *next);
+            let request = SendWr::new(self.next, SendOp::Send, local);
+            if lane.is_some_and(|lane| !self.post_on(lane, Job::Mark(seq), request)) {
+                self.begun = Some((local, left));
+                return Ok(false);
             }
-        }
-        if let Some(marks) = &mut self.marks {
-            marks.begun = None;
+            left.pop_front();
         }
         Ok(true)
     }
