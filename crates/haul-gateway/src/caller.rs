@@ -85,6 +85,8 @@ pub(crate) struct Call {
     pub(crate) named: Option<Endpoint>,
     /// What is said about it.
     pub(crate) metadata: Metadata,
+    /// It has been asked for before, by another way, and counted then.
+    pub(crate) is_again: bool,
 }
 
 /// Who is told what becomes of it.
@@ -143,6 +145,7 @@ impl From<Arrival> for Call {
             to: arrival.to,
             named: None,
             metadata: arrival.metadata,
+            is_again: false,
         }
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Control {
     is_distrusted: bool,
     /// Octets have come.
     has_heard: bool,
+    /// Nothing more goes out.
+    is_finished: bool,
 }
 
 impl Control {
@@ -78,6 +80,7 @@ impl Control {
             queued: 0,
             is_distrusted: false,
             has_heard: false,
+            is_finished: false,
         }
     }
 
@@ -166,9 +169,27 @@ impl Control {
         result
     }
 
+    /// Sends nothing more, and has the peer know: what it has sent, and still sends, can be read.
+    pub(crate) fn finish(&mut self) {
+        self.say_end();
+        self.stream.shutdown_send();
+        (self.sent, self.queued) = (0, 0);
+        self.out.clear();
+        self.is_finished = true;
+    }
+
+    /// Tells the peer that the end is meant.
+    fn say_end(&mut self) {
+        if let Some(tls) = self.tls.as_mut().filter(|_| !self.is_finished) {
+            tls.send_close_notify();
+            // Whoever is gone need not be told.
+            let _ = flush_tls(&self.stream, tls);
+        }
+    }
+
     /// Whether more may be put in.
     pub(crate) const fn has_room(&self) -> bool {
-        self.queued < QUEUE_BYTES_MAX
+        self.queued < QUEUE_BYTES_MAX && !self.is_finished
     }
 
     /// Puts octets behind those that wait. What is little goes together, in one packet and one record.
@@ -190,6 +211,9 @@ impl Control {
     }
 
     fn flush_all(&mut self) -> io::Result<bool> {
+        if self.is_finished {
+            return Ok(true);
+        }
         loop {
             if let Some(tls) = &mut self.tls
                 && !flush_tls(&self.stream, tls)?
@@ -230,14 +254,9 @@ impl Control {
     }
 }
 
-/// Tells the peer that the end is meant.
 impl Drop for Control {
     fn drop(&mut self) {
-        if let Some(tls) = &mut self.tls {
-            tls.send_close_notify();
-            // Whoever is gone need not be told.
-            let _ = flush_tls(&self.stream, tls);
-        }
+        self.say_end();
     }
 }
 

@@ -448,6 +448,7 @@ impl Worker {
             to,
             named,
             metadata: haul_xsp::wire::Metadata::default(),
+            is_again: false,
         };
         dispatch(&self.house, call);
     }

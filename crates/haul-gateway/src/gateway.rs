@@ -230,6 +230,7 @@ impl Gateway {
             to: to.endpoint().clone(),
             named: None,
             metadata: haul_xsp::wire::Metadata::default(),
+            is_again: false,
         };
         dispatch(&self.house, call);
     }

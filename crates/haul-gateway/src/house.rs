@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use haul_io::clock::Clock;
 use haul_io::poller::Waker;
 use haul_verbs::Context;
@@ -13,6 +14,7 @@ use haul_verbs::cm::{EventChannel, Listener};
 use haul_xsp::wire::{NackStatus, PathState, SessOpen};
 use haul_xsp::{ConnId, Directory, ResumeRequest, SECOND_NS, Session, SessionId, SharedKey, Time};
 
+use crate::abandoned::Abandoned;
 use crate::caller::{Call, Refusal};
 use crate::config::{ChannelKind, Config, Route};
 use crate::control::Control;
@@ -95,8 +97,9 @@ pub(crate) enum Letter {
     },
     /// How a path is, by its number in the session.
     Path(u32, PathState, String),
-    /// A control connection that has not said what it wants is in the way of others.
-    MakeRoom,
+    /// A control connection that has not said what it wants, or a session that its owner has left, is in the way of others. What comes
+    /// with it is dropped when it has made room, or does not.
+    MakeRoom(Option<Sender<()>>),
     /// Finish what there is, and end.
     Drain,
     /// End now.
@@ -150,6 +153,8 @@ pub(crate) struct Registers {
     pub(crate) next_status: u64,
     /// Threads that have a control connection and no session yet.
     pub(crate) guests: Guests,
+    /// Sessions without their owner.
+    pub(crate) abandoned: Abandoned,
 }
 
 impl Registers {
@@ -384,6 +389,22 @@ impl House {
         })
     }
 
+    /// What a new session takes, of which there may be none left: then sessions that their owners have left make room, one after another.
+    pub(crate) fn with_room<T>(&self, mut take: impl FnMut() -> Option<T>) -> Option<T> {
+        loop {
+            if let Some(taken) = take() {
+                return Some(taken);
+            }
+            let now_ns = self.clock.now_ns();
+            let leaver = self.registers().abandoned.make_room(now_ns)?;
+            let (asked, answer) = bounded(1);
+            // Who is gone has made room.
+            let _ = leaver.post(Letter::MakeRoom(Some(asked)));
+            // Nothing comes: the end of it is the answer.
+            let _ = answer.recv_timeout(ROOM);
+        }
+    }
+
     /// What sessions of this class may send.
     pub(crate) fn meter(&self, class: Option<&str>) -> Meter {
         Meter {
@@ -431,6 +452,9 @@ impl House {
 
 /// Time between two lines that say that this system is short of something, ns.
 const SHORT_NS: u64 = 10 * SECOND_NS;
+
+/// Time for the thread of a session to end.
+const ROOM: Duration = Duration::from_secs(1);
 
 /// Memory of a session.
 #[derive(Debug)]

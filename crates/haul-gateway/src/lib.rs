@@ -14,6 +14,7 @@
 
 pub mod config;
 
+mod abandoned;
 mod admin;
 mod attempt;
 mod budget;

@@ -218,7 +218,7 @@ impl Desk {
                 };
                 let greeted = control
                     .map_err(|error| error.to_string())
-                    .and_then(|control| Worker::greet(&self.house, control, peer.to_string()));
+                    .and_then(|control| Worker::greet(&self.house, control, peer));
                 if let Err(why) = greeted {
                     self.pause(now_ns, &format!("{peer} is turned away: {why}"));
                 }
@@ -238,7 +238,7 @@ impl Desk {
         let leaver = self.house.registers().guests.make_room(now_ns);
         if let Some(leaver) = leaver {
             // Who has left by now has made room as well.
-            let _ = leaver.post(Letter::MakeRoom);
+            let _ = leaver.post(Letter::MakeRoom(None));
             self.house.say_short(
                 "more control connections than there are places for: those that say nothing make room",
             );

@@ -10,53 +10,17 @@ mod common;
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use common::gate::Gate;
 use common::{
     KINDS, connect, echo_server, entry_gateway, exchange, exchange_past, exit_gateway, pattern,
     start, wait_until,
 };
-
-/// Passes control connections on, until they are cut.
-struct Breaker {
-    address: SocketAddr,
-    streams: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Breaker {
-    fn new(to: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let streams: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
-        let kept = Arc::clone(&streams);
-        std::thread::spawn(move || {
-            for near in listener.incoming().flatten() {
-                let Ok(far) = TcpStream::connect(to) else {
-                    continue;
-                };
-                for (from, to) in [(&near, &far), (&far, &near)] {
-                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    std::thread::spawn(move || {
-                        let _ = std::io::copy(&mut from, &mut to);
-                        let _ = to.shutdown(Shutdown::Both);
-                    });
-                }
-                kept.lock().unwrap().extend([near, far]);
-            }
-        });
-        Self { address, streams }
-    }
-
-    fn cut(&self) {
-        for stream in self.streams.lock().unwrap().drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-}
 
 #[test]
 fn a_session_whose_control_connection_breaks_goes_on_where_it_was() {
@@ -65,9 +29,9 @@ fn a_session_whose_control_connection_breaks_goes_on_where_it_was() {
         .flat_map(|kind| ["pull", "push"].map(|mode| (kind, mode)));
     for (kind, mode) in kinds {
         let (far, _far_lines) = exit_gateway("");
-        let breaker = Breaker::new(far.listen_addr().unwrap());
+        let (gate, via) = Gate::before(far.listen_addr().unwrap());
         let (near, lines) = entry_gateway(
-            &[breaker.address],
+            &[via],
             echo_server(),
             &format!("channels = ['{kind}']\nmode = '{mode}'"),
         );
@@ -75,7 +39,7 @@ fn a_session_whose_control_connection_breaks_goes_on_where_it_was() {
         // Behind the first there is more than what has come to this side already.
         let marks = [2 << 20, 8 << 20, 14 << 20];
         let stream = connect(near.door_addrs()[0]);
-        let got = exchange_past(&marks, stream, sent.clone(), || breaker.cut());
+        let got = exchange_past(&marks, stream, sent.clone(), || gate.cut());
         assert!(got == sent, "{kind} {mode}: {:?}", lines.all());
         assert!(
             lines.contain("goes on"),
@@ -231,7 +195,7 @@ fn doors(to: SocketAddr) -> String {
 fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     let admin = "[admin]\nlisten = '127.0.0.1:0'\n";
     let (far, far_lines) = exit_gateway(admin);
-    let breaker = Breaker::new(far.listen_addr().unwrap());
+    let (gate, gated) = Gate::before(far.listen_addr().unwrap());
     let server = echo_server();
     // Whoever gets through a door that forwards has a connection, and the half-open ones are to be of another session.
     let (forwards, other) = (doors(server), echo_server());
@@ -239,9 +203,8 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     let (near, near_lines) = start(&format!(
         "name = 'entry'\nanonymous = true\n{admin}\
          [[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{other}'\n{forwards}\
-         [[route]]\nto = ['{other}']\nvia = ['{}']\nring = '4MiB'\nchannels = ['udt']\n\
-         [[route]]\nto = ['*']\nvia = ['{via}']\nring = '4MiB'\nchannels = ['tcp']\n",
-        breaker.address,
+         [[route]]\nto = ['{other}']\nvia = ['{gated}']\nring = '4MiB'\nchannels = ['udt']\n\
+         [[route]]\nto = ['*']\nvia = ['{via}']\nring = '4MiB'\nchannels = ['tcp']\n"
     ));
     let mut ports = vec![(far.listen_addr().unwrap(), HALF_OPEN)];
     for (kind, at) in far.channel_addrs() {
@@ -271,7 +234,7 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     });
     // A suspended session is resumed, and octets go through it.
     let begin = Instant::now();
-    breaker.cut();
+    gate.cut();
     near_lines.wait_for(&["goes on"]);
     // Those that say nothing may stay for ten seconds, and nobody waits for their end.
     let taken = begin.elapsed();

@@ -9,13 +9,13 @@ mod common;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haul_gateway::Gateway;
 
+use common::gate::Gate;
 use common::{
-    Filed, assert_reset, connect, echo_server, exchange, exit_gateway, pattern, wait_until,
+    Filed, assert_reset, connect, echo, echo_server, exchange, exit_gateway, pattern, wait_until,
 };
 
 /// A forwarding door to `to`, at `listen`.
@@ -30,18 +30,6 @@ fn entry(doors: &str, via: SocketAddr, route: &str) -> String {
 }
 
 const ANY: &str = "127.0.0.1:0";
-
-/// Sends and gets so many octets back over a connection that stays open.
-fn echo(stream: &mut TcpStream, octets: usize, seed: u64) {
-    let sent = pattern(octets, seed);
-    let mut writer = stream.try_clone().unwrap();
-    let sending = sent.clone();
-    let sending = std::thread::spawn(move || writer.write_all(&sending).unwrap());
-    let mut got = vec![0; octets];
-    stream.read_exact(&mut got).unwrap();
-    sending.join().unwrap();
-    assert!(got == sent);
-}
 
 #[test]
 fn a_transfer_goes_on_while_its_route_and_its_door_go() {
@@ -256,57 +244,6 @@ fn a_route_that_is_ready_has_its_session_before_anybody_asks_and_again_when_it_w
     near.reload(&entry(&doors, via, "ready = true\nregions = 4"))
         .unwrap();
     wait_until("that of the new route", || is_open(&near.gateway));
-}
-
-/// Passes control connections on to a gateway, until it is shut: then it breaks them, and those that come.
-#[derive(Clone)]
-struct Gate(Arc<Mutex<Gates>>);
-
-struct Gates {
-    is_shut: bool,
-    passed: Vec<TcpStream>,
-}
-
-impl Gate {
-    fn before(far: SocketAddr) -> (Self, SocketAddr) {
-        let listener = TcpListener::bind(ANY).unwrap();
-        let address = listener.local_addr().unwrap();
-        let gate = Self(Arc::new(Mutex::new(Gates {
-            is_shut: false,
-            passed: Vec::new(),
-        })));
-        let own = gate.clone();
-        std::thread::spawn(move || {
-            for near in listener.incoming().flatten() {
-                let mut gates = own.0.lock().unwrap();
-                if gates.is_shut {
-                    continue;
-                }
-                let far = TcpStream::connect(far).unwrap();
-                for [from, to] in [[&near, &far], [&far, &near]] {
-                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    std::thread::spawn(move || {
-                        let _ = std::io::copy(&mut from, &mut to);
-                        let _ = to.shutdown(Shutdown::Both);
-                    });
-                }
-                gates.passed.extend([near, far]);
-            }
-        });
-        (gate, address)
-    }
-
-    fn shut(&self) {
-        let mut gates = self.0.lock().unwrap();
-        gates.is_shut = true;
-        for stream in gates.passed.drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-
-    fn open(&self) {
-        self.0.lock().unwrap().is_shut = false;
-    }
 }
 
 fn wait_for_loss(near: &Gateway) {

@@ -113,6 +113,9 @@ pub enum Misuse {
     /// More octets than a PDU holds.
     #[error("too many octets for one message")]
     TooLarge,
+    /// Nothing that both ends of a segment speak.
+    #[error("no common protocol")]
+    NoProtocol,
     /// A hop list of nothing or too much.
     #[error("a list of hops that cannot be")]
     Hops,

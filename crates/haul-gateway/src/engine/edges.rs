@@ -92,8 +92,6 @@ pub(crate) struct Counts {
     pub(crate) begun: u64,
     /// That came to nothing.
     pub(crate) refused: u64,
-    /// That begin again.
-    pub(crate) taken_back: u64,
 }
 
 /// What edges work with.
@@ -114,9 +112,9 @@ impl Edges {
     /// A connection that is wanted here, and that the far end is asked for.
     pub(crate) fn ask(&mut self, conn: ConnId, call: Call) {
         let to = Shown(&call.to).to_string();
+        self.counts.begun += u64::from(!call.is_again);
         let edge = Edge::new(Phase::Asked(call.party), call.from, to);
         self.edges.insert(conn, edge);
-        self.counts.begun += 1;
     }
 
     /// Who wants a connection that nobody has answered for, and for people: it is to be asked for elsewhere.
@@ -126,10 +124,7 @@ impl Edges {
                 phase: Phase::Asked(party),
                 from,
                 ..
-            } => {
-                self.counts.taken_back += 1;
-                Some((party, from))
-            }
+            } => Some((party, from)),
             other => {
                 self.edges.insert(conn, other);
                 None

@@ -311,6 +311,7 @@ impl Pair {
                 to: self.to.clone(),
                 named: None,
                 metadata: haul_xsp::wire::Metadata::default(),
+                is_again: false,
             };
             self.edges.ask(conn, call);
         }

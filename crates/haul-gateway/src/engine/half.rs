@@ -72,6 +72,10 @@ pub(crate) struct Half {
     left: std::ops::Range<usize>,
     /// The control connection has no room for what is to be said.
     pub(crate) waits_to_send: bool,
+    /// The control connection is over for this end; until then the peer's last words are listened to.
+    pub(crate) hears_until: Option<Time>,
+    /// The last control connection was ended by the peer, or by its system when it died.
+    pub(crate) was_left: bool,
     octets_in: u64,
     octets_out: u64,
 }
@@ -108,6 +112,8 @@ impl Half {
             input,
             left: 0..0,
             waits_to_send: false,
+            hears_until: None,
+            was_left: false,
             octets_in: 0,
             octets_out: 0,
         })
@@ -127,6 +133,7 @@ impl Half {
     pub(crate) fn forget_input(&mut self) {
         self.left = 0..0;
         self.waits_to_send = false;
+        self.hears_until = None;
     }
 
     pub(crate) const fn arena(&self) -> &Region {
@@ -163,10 +170,19 @@ impl Half {
                 return Ok(progress);
             };
             match control.read(&mut self.input) {
-                Ok(0) => return Err(Lost("the peer closed its control connection".to_owned())),
+                Ok(0) => {
+                    self.was_left = true;
+                    return Err(Lost("the peer closed its control connection".to_owned()));
+                }
                 Ok(count) => self.left = 0..count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(progress),
-                Err(error) => return Err(Lost(error.to_string())),
+                Err(error) => {
+                    self.was_left = matches!(
+                        error.kind(),
+                        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
+                    );
+                    return Err(Lost(error.to_string()));
+                }
             }
         }
     }
@@ -424,6 +440,15 @@ impl Half {
         match self.poll_fabric(now) {
             Ok(()) => self.fabric.as_deref().is_some_and(Fabric::has_broken),
             Err(_) => true,
+        }
+    }
+
+    /// Ends the control connection as far as this end goes, and the peer learns it; what the peer has said before is still heard,
+    /// and the end of it, until `until`.
+    pub(crate) fn finish_control(&mut self, until: Time) {
+        if let Some(control) = &mut self.control {
+            control.finish();
+            self.hears_until = Some(until);
         }
     }
 

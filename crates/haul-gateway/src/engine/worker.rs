@@ -13,12 +13,13 @@ mod ways;
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{Receiver, Sender};
 use haul_io::poller::{Events, Interest, Poller};
 use haul_xsp::wire::{Endpoint, FIRSTS_MAX, Metadata, NackStatus, SessOpen};
-use haul_xsp::{ConnId, Relay, SECOND_NS, Session, SessionId, Side, Time};
+use haul_xsp::{ConnId, Relay, SECOND_NS, Session, SessionId, Side, State, Time};
 
 use super::channel::{self, Attempts};
 use super::dial::dial;
@@ -38,6 +39,9 @@ use ways::Ways;
 
 /// Time for a control connection that came in to say what it wants, ns.
 const GREETING_NS: u64 = 10 * SECOND_NS;
+/// Time for the last words of a session's owner, which has been told that its control connection is over: a round trip, and its thread's
+/// turn, ns.
+const LAST_WORDS_NS: u64 = 2 * SECOND_NS;
 
 const CONTROL: u64 = 1 << 40;
 const FABRIC: u64 = 2 << 40;
@@ -122,7 +126,11 @@ pub(crate) struct Worker {
     since: Time,
     is_registered: bool,
     is_draining: bool,
+    /// Until then a session of others that is to end takes connections: its owner has been told, and may not know yet.
+    open_until: Option<Time>,
     is_over: bool,
+    /// Of whom waits for the room that this one takes: dropped last.
+    room: Option<Sender<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -179,7 +187,9 @@ impl Worker {
             since: now,
             is_registered: false,
             is_draining: false,
+            open_until: None,
             is_over: false,
+            room: None,
             house,
         })
     }
@@ -220,17 +230,23 @@ impl Worker {
     }
 
     /// A thread for a control connection that came in.
-    pub(crate) fn greet(house: &Arc<House>, control: Control, peer: String) -> Result<(), String> {
+    pub(crate) fn greet(
+        house: &Arc<House>,
+        control: Control,
+        peer: SocketAddr,
+    ) -> Result<(), String> {
         let text = |error: io::Error| error.to_string();
         let shape = Shape::of_guests(&house.config());
         let mut worker = Self::new(Arc::clone(house), Role::Guest, shape).map_err(text)?;
         let mut half = Half::bare(worker.shape.verifies).map_err(text)?;
         half.control = Some(control);
-        half.peer = peer;
+        half.peer = peer.to_string();
         worker.halves[0] = Some(half);
         let (number, now_ns) = (worker.status_number, worker.since.as_ns());
         let mailbox = worker.mailbox.clone();
-        house.registers().guests.admit(number, mailbox, now_ns);
+        let mut registers = house.registers();
+        registers.guests.admit(number, mailbox, peer.ip(), now_ns);
+        drop(registers);
         worker.spawn("haul-session").map_err(|error| {
             let mut registers = house.registers();
             registers.guests.remove(number);
@@ -277,7 +293,7 @@ impl Worker {
         let plan = self.shape.memory(is_end);
         let sides = if is_end { 1 } else { 2 };
         let bytes = self.shape.bytes(is_end);
-        let share = self.house.take_memory(bytes);
+        let share = self.house.with_room(|| self.house.take_memory(bytes));
         let left = self.house.memory_left();
         self.share = Some(share.ok_or_else(|| {
             format!("a session takes {bytes} octets of memory and {left} are left (see `memory` and `ring`)")
@@ -332,8 +348,10 @@ impl Worker {
                 .body
                 .session(side)
                 .and_then(|session| session.poll_timeout());
-            let fabric = self.halves[side].as_ref().and_then(Half::poll_timeout);
-            until = [until, session, fabric, self.dials[side].again_at]
+            let half = self.halves[side].as_ref();
+            let fabric = half.and_then(Half::poll_timeout);
+            let hears = half.and_then(|half| half.hears_until);
+            until = [until, session, fabric, hears, self.dials[side].again_at]
                 .into_iter()
                 .flatten()
                 .min();
@@ -342,7 +360,10 @@ impl Worker {
             let greeting = self.since.after(GREETING_NS);
             until = Some(until.map_or(greeting, |until| until.min(greeting)));
         }
-        [until, self.status_due()].into_iter().flatten().min()
+        [until, self.open_until, self.status_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn on_ready(&mut self, tokens: &[u64]) {
@@ -404,6 +425,12 @@ impl Worker {
 
     /// Who has said something is not the first to make room for others, and who has shown who it is never does.
     fn show_standing(&mut self) {
+        let standing = self.standing();
+        let mut registers = self.house.registers();
+        registers.guests.raise(self.status_number, standing);
+    }
+
+    fn standing(&mut self) -> Standing {
         let control = self.halves[0]
             .as_ref()
             .and_then(|half| half.control.as_ref());
@@ -412,13 +439,11 @@ impl Worker {
             .body
             .session(0)
             .is_some_and(|session| session.peer().is_some());
-        let standing = if by_certificate || by_key {
+        if by_certificate || by_key {
             Standing::Proven
         } else {
             Standing::Heard
-        };
-        let mut registers = self.house.registers();
-        registers.guests.raise(self.status_number, standing);
+        }
     }
 
     fn poll_fabric(&mut self, side: usize) {
@@ -427,7 +452,7 @@ impl Worker {
             return;
         };
         if let Err(lost) = half.poll_fabric(now) {
-            self.lose(side, &lost);
+            self.lose_channels(side, &lost);
         }
     }
 
@@ -444,6 +469,10 @@ impl Worker {
             if fabric.is_some_and(|at| at <= now) {
                 self.poll_fabric(side);
             }
+            let hears = self.halves[side].as_ref().and_then(|half| half.hears_until);
+            if hears.is_some_and(|at| at <= now) {
+                self.lose(side, &Lost("its owner says nothing more".to_owned()));
+            }
             if self.dials[side].again_at.is_some_and(|at| at <= now) {
                 self.dial(side);
             }
@@ -455,6 +484,10 @@ impl Worker {
         }
         if self.role == Role::Guest && now >= self.since.after(GREETING_NS) {
             self.is_over = true;
+        }
+        if self.open_until.is_some_and(|at| at <= now) {
+            self.open_until = None;
+            self.drain();
         }
         if self.status_due().is_some_and(|due| due <= now) {
             self.show_status(now);
@@ -499,7 +532,7 @@ impl Worker {
         match result {
             Ok(settled) => progress | settled,
             Err(lost) => {
-                self.lose(side, &lost);
+                self.lose_channels(side, &lost);
                 true
             }
         }
@@ -561,7 +594,8 @@ impl Worker {
             {
                 self.attempts[side].note_lost(now, &self.house, session, half);
             }
-            if self.role != Role::Guest {
+            // Where its last words were listened to, why has been told.
+            if self.role != Role::Guest && half.hears_until.is_none() {
                 self.house
                     .say(Level::Warning, format!("{}: {}", half.peer, lost.0));
                 self.trouble = Some(format!("gateway {}: {}", half.peer, lost.0));
@@ -577,6 +611,28 @@ impl Worker {
         if let Some(session) = self.body.session(side) {
             session.handle_lost(now);
         }
+    }
+
+    /// The data channels of a side are gone: with the session, perhaps, of which the peer has told before. An owner may have done so in
+    /// octets that are still on their way; it learns that its control connection is over, and its last words are heard.
+    fn lose_channels(&mut self, side: usize, lost: &Lost) {
+        self.receive(side);
+        let until = self.now().after(LAST_WORDS_NS);
+        let session = self.body.session(side).map(|session| session.state());
+        let (Some(half), false) = (&mut self.halves[side], session == Some(State::Closed)) else {
+            return;
+        };
+        if !self.dials[side].hop.is_empty() {
+            return self.lose(side, lost);
+        }
+        if half.control.is_none() || half.hears_until.is_some() {
+            return;
+        }
+        let text = format!("{}: {}", half.peer, lost.0);
+        self.house.say(Level::Warning, &text);
+        self.trouble = Some(format!("gateway {text}"));
+        half.finish_control(until);
+        self.end_fabric(side);
     }
 
     fn end_fabric(&mut self, side: usize) {
@@ -693,7 +749,6 @@ impl Worker {
             .sessions
             .insert(id, self.mailbox.clone());
         self.is_registered = true;
-        self.house.count(|totals| totals.sessions += 1);
     }
 
     fn on_dial_failed(&mut self, side: usize, status: NackStatus, why: &str) {
@@ -735,6 +790,7 @@ impl Worker {
         let is_own = |mailbox: &Mailbox| mailbox.is(&self.mailbox);
         registers.openers.retain(|(_, opener)| !is_own(opener));
         registers.forget(&self.mailbox);
+        registers.abandoned.remove(&self.mailbox);
         let id = id.filter(|_| self.is_registered);
         if let Some(id) = id {
             registers.sessions.remove(&id);

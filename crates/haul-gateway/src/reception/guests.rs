@@ -1,6 +1,8 @@
 //! Control connections of others that have not said what they want, and which of them makes room for a new one.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr};
 
 use haul_xsp::SECOND_NS;
 
@@ -30,6 +32,7 @@ pub(crate) enum Standing {
 struct Guest {
     number: u64,
     mailbox: Mailbox,
+    from: IpAddr,
     since_ns: u64,
     standing: Standing,
     is_leaving: bool,
@@ -48,10 +51,11 @@ impl Guests {
     }
 
     /// A control connection has come, whose thread has this number.
-    pub(crate) fn admit(&mut self, number: u64, mailbox: Mailbox, now_ns: u64) {
+    pub(crate) fn admit(&mut self, number: u64, mailbox: Mailbox, from: IpAddr, now_ns: u64) {
         self.there.push_back(Guest {
             number,
             mailbox,
+            from: neighbourhood(from),
             since_ns: now_ns,
             standing: Standing::Silent,
             is_leaving: false,
@@ -78,8 +82,8 @@ impl Guests {
         staying < STAYING_MAX || leaving < LEAVING_MAX && self.next_to_leave(now_ns).is_some()
     }
 
-    /// Who is to leave for one that has come: the oldest of those that have said nothing, else of those that have not shown who they
-    /// are. Nobody, where there is room without.
+    /// Who is to leave for one that has come, of those that have not shown who they are: one of the address that has most of them, and of
+    /// those the oldest that has said nothing, else the oldest. Nobody, where there is room without.
     pub(crate) fn make_room(&mut self, now_ns: u64) -> Option<Mailbox> {
         if self.staying().count() < STAYING_MAX {
             return None;
@@ -95,10 +99,23 @@ impl Guests {
     }
 
     fn next_to_leave(&self, now_ns: u64) -> Option<&Guest> {
+        let unproven = || {
+            let staying = self.staying();
+            staying.filter(|guest| guest.standing < Standing::Proven)
+        };
+        let neighbours = |guest: &Guest| unproven().filter(|other| other.from == guest.from).count();
         // Of equals it is the first, the oldest.
-        let next = self.staying().min_by_key(|guest| guest.standing)?;
+        let next = unproven().min_by_key(|guest| (Reverse(neighbours(guest)), guest.standing))?;
         let is_old = now_ns >= next.since_ns.saturating_add(STAY_NS);
-        (is_old && next.standing < Standing::Proven).then_some(next)
+        is_old.then_some(next)
+    }
+}
+
+/// What one who has an address has: all of a /64 in IPv6.
+fn neighbourhood(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        ip => ip,
     }
 }
 
@@ -108,6 +125,8 @@ mod tests {
 
     use super::*;
 
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
     /// As many as stay, the first of them number 0, all of them come at `0` ns.
     fn full() -> (Guests, Vec<Mailbox>) {
         let mut guests = Guests::default();
@@ -115,7 +134,7 @@ mod tests {
         let mailboxes: Vec<Mailbox> = (0..STAYING_MAX).map(|_| mailbox()).collect();
         for (number, mailbox) in (0..).zip(&mailboxes) {
             assert!(guests.has_room(0) && guests.make_room(0).is_none());
-            guests.admit(number, mailbox.clone(), 0);
+            guests.admit(number, mailbox.clone(), HERE, 0);
         }
         (guests, mailboxes)
     }
@@ -129,7 +148,7 @@ mod tests {
             assert!(guests.has_room(STAY_NS));
             let leaver = guests.make_room(STAY_NS).unwrap();
             assert!(leaver.is(&mailboxes[expected]));
-            guests.admit(100 + expected as u64, leaver, STAY_NS);
+            guests.admit(100 + expected as u64, leaver, HERE, STAY_NS);
         }
     }
 
@@ -142,6 +161,27 @@ mod tests {
         guests.raise(0, Standing::Proven);
         let leaver = guests.make_room(STAY_NS).unwrap();
         assert!(leaver.is(&mailboxes[1]));
+    }
+
+    #[test]
+    fn who_comes_from_the_address_with_most_places_makes_room_also_where_others_have_said_less() {
+        let (mut guests, mailboxes) = full();
+        for number in 0..STAYING_MAX as u64 {
+            guests.raise(number, Standing::Heard);
+        }
+        guests.remove(0);
+        let there = "2001:db8::1".parse().unwrap();
+        guests.admit(100, mailboxes[0].clone(), there, 0);
+        assert!(guests.make_room(STAY_NS).unwrap().is(&mailboxes[1]));
+    }
+
+    #[test]
+    fn whoever_has_a_network_of_ipv6_has_one_address() {
+        let ip = |text: &str| neighbourhood(text.parse().unwrap());
+        assert_eq!(ip("2001:db8::1:2:3:4"), ip("2001:db8::ffff"));
+        assert_ne!(ip("2001:db8::1"), ip("2001:db8:0:1::1"));
+        assert_eq!(ip("::ffff:192.0.2.1"), ip("192.0.2.1"));
+        assert_ne!(ip("192.0.2.1"), ip("192.0.2.2"));
     }
 
     #[test]
@@ -173,7 +213,7 @@ mod tests {
         while guests.has_room(STAY_NS) {
             let leaver = guests.make_room(STAY_NS);
             assert!(leaver.is_some());
-            guests.admit(next, mailboxes[0].clone(), 0);
+            guests.admit(next, mailboxes[0].clone(), HERE, 0);
             next += 1;
         }
         assert_eq!(guests.len(), GUESTS_MAX);

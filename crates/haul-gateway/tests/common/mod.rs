@@ -9,6 +9,8 @@
     reason = "each test uses its part of it"
 )]
 
+pub mod gate;
+
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -177,6 +179,18 @@ fn try_connect(to: SocketAddr) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     stream.set_write_timeout(Some(Duration::from_secs(30)))?;
     Ok(stream)
+}
+
+/// Sends and gets so many octets back over a connection that stays open.
+pub fn echo(stream: &mut TcpStream, octets: usize, seed: u64) {
+    let sent = pattern(octets, seed);
+    let mut writer = stream.try_clone().unwrap();
+    let sending = sent.clone();
+    let sending = std::thread::spawn(move || writer.write_all(&sending).unwrap());
+    let mut got = vec![0; octets];
+    stream.read_exact(&mut got).unwrap();
+    sending.join().unwrap();
+    assert!(got == sent);
 }
 
 /// The reset of a connection that comes to nothing: it may come before the client has noticed that it is connected.

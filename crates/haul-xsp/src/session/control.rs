@@ -555,7 +555,8 @@ impl Session {
     /// this session's ticket.
     ///
     /// # Errors
-    /// `fresh` has not been asked for that, or the session is not acknowledged from end to end, or has come over a newer way.
+    /// `fresh` has not been asked for that, or the session is not acknowledged from end to end, or has come over a newer way; or the
+    /// ends of its last segment have no protocol in common. The peer is not told.
     pub fn adopt_anew(
         &mut self,
         now: Time,
@@ -564,12 +565,12 @@ impl Session {
     ) -> Result<(), Misuse> {
         let asked = fresh.state == State::Opening && !fresh.is_opener;
         let may = self.ack.end_to_end && self.config.is_end && self.is_superseded_by(open);
+        if !asked || !may {
+            return Err(Misuse::NoRequest);
+        }
         let hop = open.hops.get(usize::from(open.hop_index));
         let offers = hop.map_or(&[][..], |hop| hop.offers.as_slice());
-        let Some(mut segment) = negotiate(offers, &self.config.protocols).filter(|_| asked && may)
-        else {
-            return Err(Misuse::NoRequest);
-        };
+        let mut segment = negotiate(offers, &self.config.protocols).ok_or(Misuse::NoProtocol)?;
         self.take_over(now, fresh, open.claim)?;
         self.open.hops.clone_from(&open.hops);
         self.open.hop_index = open.hop_index;

@@ -25,8 +25,12 @@ impl Worker {
         }
         let peer = self.body.session(0).and_then(|session| session.peer());
         self.class = self.house.config().class_of_guest(peer).map(str::to_owned);
-        let admission = self.house.directory().admit(now, id, &open);
-        match admission {
+        let admission = self.house.with_room(|| {
+            let admission = self.house.directory().admit(now, id, &open);
+            let is_full = matches!(admission, Admission::Refused(NackStatus::Busy, _));
+            (!is_full).then_some(admission)
+        });
+        match admission.unwrap_or(Admission::Refused(NackStatus::Busy, open.hop_index)) {
             Admission::Refused(status, hop_index) => {
                 self.refuse_session(status, hop_index, &why(status))
             }
@@ -120,6 +124,7 @@ impl Worker {
         // Nobody comes back to a dry run, and its name may be a session's by the time it is over.
         if !open.dry_run {
             self.register(id);
+            self.house.count(|totals| totals.sessions += 1);
         }
     }
 

@@ -209,21 +209,14 @@ impl Worker {
                     format!("{peer}: a data channel failed: {why}"),
                 );
             }
-            News::Down(why) => self.on_channel_down(side, &why),
+            News::Down(why) => {
+                self.lose_channels(side, &Lost(format!("the data channel is over: {why}")));
+            }
             News::Failed(..)
             | News::Shown(..)
             | News::Got(..)
             | News::Put(..)
             | News::Written(..) => {}
-        }
-    }
-
-    /// A data channel that could be used is over: with the session, perhaps, of which the peer has told before.
-    fn on_channel_down(&mut self, side: usize, why: &str) {
-        self.receive(side);
-        let session = self.body.session(side);
-        if session.is_some_and(|session| session.state() != State::Closed) {
-            self.lose(side, &Lost(format!("the data channel is over: {why}")));
         }
     }
 
@@ -266,6 +259,9 @@ impl Worker {
             return;
         }
         *attempts = Attempts::new(session, &dialled.offered, dialled.streams, &self.shape);
+        if self.role == Role::Opener {
+            self.house.count(|totals| totals.sessions += 1);
+        }
         self.house.say(
             Level::Info,
             format!("{}: session {} is open", dialled.hop, hex(&session.id().0)),
@@ -294,6 +290,10 @@ impl Worker {
         self.end_fabric(side);
         if !self.dials[side].hop.is_empty() {
             self.dial_later(side);
+        } else if self.halves[side].as_ref().is_some_and(|half| half.was_left) {
+            let (mailbox, now) = (self.mailbox.clone(), self.now());
+            let mut registers = self.house.registers();
+            registers.abandoned.add(mailbox, now.as_ns());
         }
     }
 

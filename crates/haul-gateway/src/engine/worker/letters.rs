@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crossbeam_channel::Sender;
 use haul_xsp::wire::NackStatus;
-use haul_xsp::{ConnId, Session, Side, State, Time};
+use haul_xsp::{ConnId, Misuse, SECOND_NS, Session, Side, State, Time};
 
 use super::super::channel;
 use super::super::fabric::Knock;
@@ -13,12 +13,16 @@ use super::{Body, Worker, drop_control};
 use crate::caller::{Call, Refusal};
 use crate::config::ChannelKind;
 use crate::control::Control;
+use crate::gateway::dispatch;
 use crate::house::{Letter, code};
 use crate::log::Level;
+use crate::reception::Standing;
 use crate::status::Role;
 
 /// Connections that wait for their session to be open.
 const WAITING_MAX: usize = 1_024;
+/// Time for the owner of a session that is to end to heed it, beside round trips, ns.
+const NOTICE_NS: u64 = SECOND_NS / 2;
 
 impl Worker {
     pub(super) fn read_letters(&mut self) {
@@ -78,8 +82,15 @@ impl Worker {
                 let is_newer = session.is_some_and(|session| session.is_superseded_by(&open));
                 match (self.role, self.body.session(0)) {
                     (Role::Terminus, Some(session)) if is_newer => {
-                        if session.adopt_anew(now, &mut fresh, &open).is_ok() {
-                            self.take_control(*control);
+                        match session.adopt_anew(now, &mut fresh, &open) {
+                            Ok(()) => self.take_control(*control),
+                            Err(misuse) => {
+                                let status = match misuse {
+                                    Misuse::NoProtocol => NackStatus::NoProtocol,
+                                    _ => NackStatus::UnknownSession,
+                                };
+                                turn_back(now, *fresh, *control, (status, hop_index));
+                            }
                         }
                     }
                     (Role::Relay, _) if is_newer => {
@@ -95,12 +106,30 @@ impl Worker {
                 }
             }
             Letter::Path(number, state, text) => self.on_path_news(number, state, &text),
-            Letter::MakeRoom => self.is_over |= self.role == Role::Guest,
+            Letter::MakeRoom(asked) => self.make_room(asked),
             Letter::Drain => {
+                self.tell_owner_of_end(now);
                 self.is_draining = true;
                 self.drain();
             }
             Letter::Abort => self.abort(),
+        }
+    }
+
+    /// Ends, if nobody is there whom that would hurt.
+    fn make_room(&mut self, asked: Option<Sender<()>>) {
+        if self.role == Role::Guest {
+            self.is_over |= self.standing() < Standing::Proven;
+            return;
+        }
+        let session = self.body.session(0);
+        if session.is_some_and(|session| matches!(session.state(), State::Suspended(_))) {
+            let text = "its owner has left without a word and not come back, and others need the room";
+            self.house
+                .say(Level::Warning, format!("a session ends: {text}"));
+            self.trouble = Some(text.to_owned());
+            self.room = asked;
+            self.abort();
         }
     }
 
@@ -120,13 +149,46 @@ impl Worker {
         self.is_over |= matches!(self.body, Body::None);
     }
 
+    /// The owner of a session that ends or passes here learns that this gateway is being stopped: what its programs ask for from now
+    /// on had better go another way, and the session itself, where it can.
+    fn tell_owner_of_end(&mut self, now: Time) {
+        if self.is_draining || !matches!(self.role, Role::Terminus | Role::Relay) {
+            return;
+        }
+        let Some(session) = self.body.session(0) else {
+            return;
+        };
+        let text = format!("gateway '{}' is being stopped", self.house.config().name);
+        if self.role == Role::Relay && session.agreed().end_to_end {
+            let _ = session.notice(NackStatus::CannotConnect, &text);
+        }
+        // Whoever is away meets closed doors when it is back.
+        if session.notice(NackStatus::Closing, &text).is_ok() {
+            let rtt_ns = session.consumer().estimate().rtt_ns().unwrap_or(0);
+            self.open_until = Some(now.after(NOTICE_NS + 2 * rtt_ns));
+        }
+    }
+
+    /// The session takes no more connections, for a gateway on its way is being stopped: those that come from now on get another one.
+    pub(super) fn retire(&mut self) {
+        if self.is_draining {
+            return;
+        }
+        self.is_draining = true;
+        let own = self.mailbox.clone();
+        let mut registers = self.house.registers();
+        registers.openers.retain(|(_, opener)| !opener.is(&own));
+        drop(registers);
+        self.drain();
+    }
+
     /// Ends when what there is is finished; what waits for the session to be open, or was asked for along with it, belongs to it.
     pub(super) fn drain(&mut self) {
         let session = self.body.session(0);
         let is_opening = session
             .is_some_and(|session| matches!(session.state(), State::Greeting | State::Opening));
         let waits = !self.calls.is_empty() || (is_opening && self.edges.len() > 0);
-        if !self.is_draining || waits {
+        if !self.is_draining || waits || self.open_until.is_some() {
             return;
         }
         if let Some(session) = self.body.session(0) {
@@ -143,16 +205,18 @@ impl Worker {
         if let Some(half) = &mut self.halves[0] {
             drop_control(half, &self.poller, &mut self.watched[0]);
             half.control = Some(control);
+            half.was_left = false;
         }
+        self.house.registers().abandoned.remove(&self.mailbox);
     }
 
     pub(super) fn on_call(&mut self, call: Call) {
-        let is_open = self
-            .body
-            .session(0)
-            .is_some_and(|session| session.state() == State::Open);
-        if !is_open {
-            if self.calls.len() < WAITING_MAX {
+        let state = self.body.session(0).map(|session| session.state());
+        if state != Some(State::Open) {
+            if state == Some(State::Draining) {
+                // It came too late for this session.
+                dispatch(&self.house, call);
+            } else if self.calls.len() < WAITING_MAX {
                 self.calls.push_back(call);
             } else {
                 self.turn_away(call, NackStatus::Busy);
@@ -254,6 +318,7 @@ fn turn_back(
     let text = match status {
         NackStatus::Loop => "the session is here already, and not on an older way",
         NackStatus::Closing => "the session of before is given up: it may be asked for again",
+        NackStatus::NoProtocol => "no common protocol",
         _ => "the session is not to be resumed with this ticket, or not on this way",
     };
     // Fails only where nothing was asked for.

@@ -103,8 +103,7 @@ impl Worker {
     pub(super) fn count_connections(&mut self) {
         let counts = self.edges.take_counts();
         self.house.count(|totals| {
-            totals.connections =
-                (totals.connections + counts.begun).saturating_sub(counts.taken_back);
+            totals.connections += counts.begun;
             totals.connections_refused += counts.refused;
         });
     }

@@ -265,6 +265,7 @@ impl Worker {
                     to,
                     named,
                     metadata,
+                    is_again: true,
                 });
             }
         }
@@ -299,8 +300,6 @@ impl Worker {
         if let Some(id) = id.filter(|_| self.is_registered) {
             self.house.registers().sessions.remove(&id);
             self.is_registered = false;
-            // It counts when it is open by another way.
-            self.house.count(|totals| totals.sessions -= 1);
         }
     }
 
@@ -374,6 +373,9 @@ impl Worker {
 
     /// The other end of a segment says something that it need not have said.
     pub(super) fn on_notice(&mut self, side: usize, code: u16, text: &str) {
+        if code == NackStatus::Closing.code() {
+            return self.on_gateway_closing(side, text);
+        }
         if code != NackStatus::CannotConnect.code() {
             return;
         }
@@ -392,6 +394,19 @@ impl Worker {
                     self.lose(0, &Lost(text.to_owned()));
                 }
             }
+            _ => {}
+        }
+    }
+
+    /// A gateway on the way is being stopped.
+    fn on_gateway_closing(&mut self, side: usize, text: &str) {
+        match (self.role, side) {
+            (Role::Relay, 1) => {
+                if let Some(near) = self.body.session(0) {
+                    let _ = near.notice(NackStatus::Closing, text);
+                }
+            }
+            (Role::Opener, _) => self.retire(),
             _ => {}
         }
     }
