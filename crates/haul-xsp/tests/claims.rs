@@ -10,8 +10,8 @@ mod common;
 use common::{endpoint, open, tcp};
 use haul_xsp::bag::ConsumerConfig;
 use haul_xsp::wire::{
-    AuthMethod, Claim, ConnState, HEADER_LEN, Key, Metadata, NackStatus, Pdu, Record, SessAck,
-    SessOpen, TICKET_LEN,
+    AuthMethod, Claim, ConnState, HEADER_LEN, Key, Metadata, NackStatus, Pdu, Proto, ProtoOffer,
+    Record, SessAck, SessOpen, TICKET_LEN,
 };
 use haul_xsp::{
     AuthConfig, ConnId, Error, Event, Misuse, Relay, RelayEvent, Session, SessionConfig, SessionId,
@@ -116,6 +116,25 @@ fn a_gateway_of_an_older_way_cannot_have_the_session_back() {
     assert_eq!(session.state(), State::Open);
     resume(&mut session, 2, 1).unwrap();
     come_anew(&mut session, 3).unwrap();
+}
+
+#[test]
+fn a_way_whose_last_segment_has_no_protocol_in_common_leaves_the_session_where_it_is() {
+    let mut session = terminus();
+    let mut open = opening(1, 1);
+    open.hops[0].offers = vec![ProtoOffer {
+        proto: Proto::Udt,
+        ..tcp()
+    }];
+    let mut fresh = heard(Pdu::SessOpen(open.clone()));
+    let adopted = session.adopt_anew(NOW, &mut fresh, &open);
+    assert_eq!(adopted, Err(Misuse::NoProtocol));
+    assert_eq!(session.state(), State::Open);
+    // It can be told so.
+    fresh
+        .refuse_session(NackStatus::NoProtocol, 0, "no common protocol")
+        .unwrap();
+    come_anew(&mut session, 1).unwrap();
 }
 
 /// The records that it announces.

@@ -103,7 +103,8 @@ impl Guests {
             let staying = self.staying();
             staying.filter(|guest| guest.standing < Standing::Proven)
         };
-        let neighbours = |guest: &Guest| unproven().filter(|other| other.from == guest.from).count();
+        let neighbours =
+            |guest: &Guest| unproven().filter(|other| other.from == guest.from).count();
         // Of equals it is the first, the oldest.
         let next = unproven().min_by_key(|guest| (Reverse(neighbours(guest)), guest.standing))?;
         let is_old = now_ns >= next.since_ns.saturating_add(STAY_NS);

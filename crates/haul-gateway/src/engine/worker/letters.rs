@@ -124,7 +124,8 @@ impl Worker {
         }
         let session = self.body.session(0);
         if session.is_some_and(|session| matches!(session.state(), State::Suspended(_))) {
-            let text = "its owner has left without a word and not come back, and others need the room";
+            let text =
+                "its owner has left without a word and not come back, and others need the room";
             self.house
                 .say(Level::Warning, format!("a session ends: {text}"));
             self.trouble = Some(text.to_owned());
