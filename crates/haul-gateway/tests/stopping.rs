@@ -2,7 +2,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    clippy::disallowed_types,
     reason = "what is not there where it must be fails the test; the patience is a program's"
 )]
 
