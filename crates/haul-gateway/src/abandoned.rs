@@ -16,29 +16,49 @@ const STAY_NS: u64 = 30 * SECOND_NS;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Abandoned {
-    /// The first left first, with the time, ns.
-    there: VecDeque<(u64, Mailbox)>,
+    /// The first left first.
+    there: VecDeque<Left>,
+}
+
+#[derive(Debug)]
+struct Left {
+    since_ns: u64,
+    mailbox: Mailbox,
+    bytes: u64,
+}
+
+impl Left {
+    const fn may_go(&self, now_ns: u64) -> bool {
+        now_ns >= self.since_ns.saturating_add(STAY_NS)
+    }
 }
 
 impl Abandoned {
-    /// The owner of this thread's session has left.
-    pub(crate) fn add(&mut self, mailbox: Mailbox, now_ns: u64) {
+    /// The owner of this thread's session, which has so many octets of memory, has left.
+    pub(crate) fn add(&mut self, mailbox: Mailbox, bytes: u64, now_ns: u64) {
         self.remove(&mailbox);
-        self.there.push_back((now_ns, mailbox));
+        self.there.push_back(Left {
+            since_ns: now_ns,
+            mailbox,
+            bytes,
+        });
     }
 
     /// It is back, or the session is over.
     pub(crate) fn remove(&mut self, mailbox: &Mailbox) {
-        self.there.retain(|(_, other)| !other.is(mailbox));
+        self.there.retain(|left| !left.mailbox.is(mailbox));
+    }
+
+    /// Octets of memory of those that may make room.
+    pub(crate) fn bytes(&self, now_ns: u64) -> u64 {
+        let ripe = self.there.iter().filter(|left| left.may_go(now_ns));
+        ripe.map(|left| left.bytes).sum()
     }
 
     /// Whose session is to make room, once.
     pub(crate) fn make_room(&mut self, now_ns: u64) -> Option<Mailbox> {
-        let (since_ns, _) = self.there.front()?;
-        if now_ns < since_ns.saturating_add(STAY_NS) {
-            return None;
-        }
-        self.there.pop_front().map(|(_, mailbox)| mailbox)
+        self.there.front().filter(|left| left.may_go(now_ns))?;
+        self.there.pop_front().map(|left| left.mailbox)
     }
 }
 
@@ -54,13 +74,15 @@ mod tests {
         let [first, second, third] = [(); 3].map(|()| mailbox());
         let mut abandoned = Abandoned::default();
         for (at, mailbox) in (0..).zip([&first, &second, &third]) {
-            abandoned.add(mailbox.clone(), at);
+            abandoned.add(mailbox.clone(), 5, at);
         }
         assert!(abandoned.make_room(STAY_NS - 1).is_none());
         abandoned.remove(&first);
         // Its owner was back and has left again.
-        abandoned.add(first.clone(), 10);
+        abandoned.add(first.clone(), 5, 10);
         assert!(abandoned.make_room(STAY_NS).is_none());
+        assert_eq!(abandoned.bytes(STAY_NS), 0);
+        assert_eq!(abandoned.bytes(STAY_NS + 2), 10);
         for expected in [&second, &third] {
             assert!(abandoned.make_room(STAY_NS + 2).unwrap().is(expected));
         }

@@ -135,6 +135,9 @@ impl Mailbox {
     }
 }
 
+/// Sessions of a route that get no more connections and are not over.
+const RETIRED_MAX: usize = 2;
+
 /// Maps that change as sessions come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Registers {
@@ -142,6 +145,8 @@ pub(crate) struct Registers {
     pub(crate) sessions: HashMap<SessionId, Mailbox>,
     /// Sessions that this gateway has opened, by their route: after a reload the same one may have another number.
     pub(crate) openers: Vec<(Route, Mailbox)>,
+    /// Of these, those that get no more connections, for a gateway on their way is being stopped.
+    retired: Vec<(Route, Mailbox)>,
     /// Who expects a data connection that begins with this.
     pub(crate) cookies: HashMap<[u8; 16], Mailbox>,
     /// Whose accepted queue pairs are which.
@@ -162,6 +167,24 @@ impl Registers {
     pub(crate) fn opener(&self, route: &Route) -> Option<&Mailbox> {
         let found = self.openers.iter().find(|(known, _)| known == route);
         found.map(|(_, opener)| opener)
+    }
+
+    /// Whether an opener may get no more connections because a peer says so: of a route there are not more than so many that end, and
+    /// take memory meanwhile.
+    pub(crate) fn may_retire(&self, opener: &Mailbox) -> bool {
+        let own = self.openers.iter().find(|(_, other)| other.is(opener));
+        let is_own = |route: &Route| own.is_some_and(|(own, _)| own == route);
+        let ending = self.retired.iter().filter(|(route, _)| is_own(route));
+        ending.count() < RETIRED_MAX
+    }
+
+    /// No more connections for this opener.
+    pub(crate) fn retire(&mut self, opener: &Mailbox) {
+        let own = self.openers.iter().position(|(_, other)| other.is(opener));
+        if let Some(own) = own {
+            let retired = self.openers.swap_remove(own);
+            self.retired.push(retired);
+        }
     }
 
     /// From now on news of a queue pair go to `owner`, those that have come already first.
@@ -197,6 +220,9 @@ impl Registers {
 
     /// Nobody is to find this thread any more.
     pub(crate) fn forget(&mut self, mailbox: &Mailbox) {
+        self.openers.retain(|(_, opener)| !opener.is(mailbox));
+        self.retired.retain(|(_, opener)| !opener.is(mailbox));
+        self.abandoned.remove(mailbox);
         self.cookies.retain(|_, owner| !owner.is(mailbox));
         self.qps.retain(|_, owner| !owner.is(mailbox));
     }
@@ -389,14 +415,24 @@ impl House {
         })
     }
 
-    /// What a new session takes, of which there may be none left: then sessions that their owners have left make room, one after another.
-    pub(crate) fn with_room<T>(&self, mut take: impl FnMut() -> Option<T>) -> Option<T> {
+    /// What a new session takes, `bytes` of memory or none, where there may be none left: then sessions that their owners have left make
+    /// room, one after another, if that helps.
+    pub(crate) fn with_room<T>(
+        &self,
+        bytes: u64,
+        mut take: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
         loop {
             if let Some(taken) = take() {
                 return Some(taken);
             }
             let now_ns = self.clock.now_ns();
-            let leaver = self.registers().abandoned.make_room(now_ns)?;
+            let mut registers = self.registers();
+            if self.memory_left() + registers.abandoned.bytes(now_ns) < bytes {
+                return None;
+            }
+            let leaver = registers.abandoned.make_room(now_ns)?;
+            drop(registers);
             let (asked, answer) = bounded(1);
             // Who is gone has made room.
             let _ = leaver.post(Letter::MakeRoom(Some(asked)));

@@ -29,12 +29,19 @@ fn middle(name: &str) -> (Gateway, SocketAddr) {
 
 /// A near gateway, whose sessions to the far one pass through the first gateway between, else through the second.
 fn around(route: &str) -> (Gateway, common::Lines, [Gateway; 3]) {
+    let (near, lines, gateways, _) = gated(route);
+    (near, lines, gateways)
+}
+
+/// The same, with a gate before the first gateway between.
+fn gated(route: &str) -> (Gateway, common::Lines, [Gateway; 3], Gate) {
     let (far, _) = exit_gateway("");
     let last = far.listen_addr().unwrap();
     let ((first, at), (second, other)) = (middle("first"), middle("second"));
+    let (gate, at) = Gate::before(at);
     let route = format!("or_via = [['{other}', '{last}']]\nchannels = ['tcp']\n{route}");
     let (near, lines) = entry_gateway(&[at, last], echo_server(), &route);
-    (near, lines, [far, first, second])
+    (near, lines, [far, first, second], gate)
 }
 
 #[test]
@@ -74,6 +81,51 @@ fn connections_that_come_while_a_gateway_between_begins_to_stop_are_not_refused(
     clients.join().unwrap();
     assert!(first.wait(PATIENCE));
     assert!(!lines.contain("refused"), "{:?}", lines.all());
+}
+
+#[test]
+fn an_owner_that_is_away_when_a_gateway_begins_to_stop_learns_it_when_it_is_back() {
+    let (near, lines, [_far, mut first, second], gate) = gated("");
+    let door = near.door_addrs()[0];
+    let mut old = connect(door);
+    echo(&mut old, 100_000, 1);
+    gate.shut();
+    wait_until("the loss", || near.sessions()[0].state == "suspended");
+    first.begin_drain();
+    gate.open();
+    lines.wait_for(&["gateway 'first' is being stopped"]);
+    echo(&mut connect(door), 1_000, 2);
+    assert_eq!(second.sessions().len(), 1);
+    echo(&mut old, 100_000, 3);
+    drop(old);
+    assert!(first.wait(PATIENCE), "{:?}", first.sessions());
+}
+
+#[test]
+fn a_session_that_is_being_opened_through_a_gateway_that_is_stopped_goes_another_way() {
+    // Accepts, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (far, _) = exit_gateway("");
+    let (mut first, at) = middle("first");
+    let other = far.listen_addr().unwrap();
+    let server = echo_server();
+    let route = format!("or_via = [['{other}']]");
+    let via = [at, silent.local_addr().unwrap()];
+    let (near, lines) = entry_gateway(&via, server, &route);
+    let to = server.to_string().parse().unwrap();
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| near.connect("program", &to, PATIENCE));
+        wait_until("the session there", || first.sessions().len() == 1);
+        first.begin_drain();
+        let mut stream = connecting.join().unwrap().unwrap();
+        echo(&mut stream, 1_000, 1);
+    });
+    assert!(
+        lines.contain("is being stopped; trying by"),
+        "{:?}",
+        lines.all()
+    );
+    assert!(first.wait(PATIENCE));
 }
 
 #[test]

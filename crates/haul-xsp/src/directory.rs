@@ -112,15 +112,18 @@ impl Directory {
         if is_last && open.ticket.is_some() {
             return Admission::Refused(NackStatus::UnknownSession, open.hop_index);
         }
-        if self.sessions.len() >= self.sessions_max {
-            return Admission::Refused(NackStatus::Busy, open.hop_index);
-        }
         let admission = if is_last {
             Admission::Terminus
         } else {
             self.next_hop(&open.hops, open.hop_index)
         };
-        if !open.dry_run && !matches!(admission, Admission::Refused(..)) {
+        if matches!(admission, Admission::Refused(..)) {
+            return admission;
+        }
+        if self.sessions.len() >= self.sessions_max {
+            return Admission::Refused(NackStatus::Busy, open.hop_index);
+        }
+        if !open.dry_run {
             self.sessions.insert(session);
         }
         admission

@@ -119,6 +119,27 @@ fn a_gateway_of_an_older_way_cannot_have_the_session_back() {
 }
 
 #[test]
+fn a_session_that_both_ends_have_ended_is_over_with_its_control_connection() {
+    let close = Pdu::SessClose {
+        reason: NackStatus::Done,
+        abort: false,
+    };
+    let mut session = terminus();
+    session.close(NackStatus::Done, false);
+    session
+        .handle_input(NOW, &close.emit(SESSION, 0, 3))
+        .unwrap();
+    // It may be that nothing of what this end says arrives.
+    session.handle_lost(NOW);
+    assert_eq!(session.state(), State::Closed);
+    let last = std::iter::from_fn(|| session.poll_event()).last();
+    assert!(
+        matches!(last, Some(Event::Closed(Error::Closed))),
+        "{last:?}"
+    );
+}
+
+#[test]
 fn a_way_whose_last_segment_has_no_protocol_in_common_leaves_the_session_where_it_is() {
     let mut session = terminus();
     let mut open = opening(1, 1);

@@ -129,6 +129,8 @@ pub(crate) struct Worker {
     /// Until then a session of others that is to end takes connections: its owner has been told, and may not know yet.
     open_until: Option<Time>,
     is_over: bool,
+    /// Of a session of others, what its owner is to know: which gateway is being stopped.
+    stopping: Option<String>,
     /// Of whom waits for the room that this one takes: dropped last.
     room: Option<Sender<()>>,
 }
@@ -189,6 +191,7 @@ impl Worker {
             is_draining: false,
             open_until: None,
             is_over: false,
+            stopping: None,
             room: None,
             house,
         })
@@ -293,7 +296,12 @@ impl Worker {
         let plan = self.shape.memory(is_end);
         let sides = if is_end { 1 } else { 2 };
         let bytes = self.shape.bytes(is_end);
-        let share = self.house.with_room(|| self.house.take_memory(bytes));
+        let may_ask_for_room = self.role == Role::Guest && !self.is_dry_run();
+        let take = || self.house.take_memory(bytes);
+        let share = match may_ask_for_room {
+            true => self.house.with_room(bytes, take),
+            false => take(),
+        };
         let left = self.house.memory_left();
         self.share = Some(share.ok_or_else(|| {
             format!("a session takes {bytes} octets of memory and {left} are left (see `memory` and `ring`)")
@@ -309,6 +317,11 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    fn is_dry_run(&mut self) -> bool {
+        let session = self.body.session(0);
+        session.is_some_and(|session| session.is_dry_run())
     }
 
     // The loop.
@@ -787,10 +800,7 @@ impl Worker {
         let mut registers = self.house.registers();
         registers.statuses.remove(&self.status_number);
         registers.guests.remove(self.status_number);
-        let is_own = |mailbox: &Mailbox| mailbox.is(&self.mailbox);
-        registers.openers.retain(|(_, opener)| !is_own(opener));
         registers.forget(&self.mailbox);
-        registers.abandoned.remove(&self.mailbox);
         let id = id.filter(|_| self.is_registered);
         if let Some(id) = id {
             registers.sessions.remove(&id);

@@ -338,6 +338,10 @@ impl Session {
     pub fn handle_lost(&mut self, now: Time) {
         self.link = None;
         match self.state {
+            // The opener has ended it, and so has this end, whose last word may be lost: nobody comes back.
+            State::Draining if self.peer_closing && !self.is_opener && self.conns.is_empty() => {
+                self.end(Error::Closed);
+            }
             State::Open | State::Draining if self.ack.resumable => self.suspend(now),
             State::Opening if self.is_resuming() => self.suspend(now),
             State::Greeting if self.is_resuming() => self.suspend(now),

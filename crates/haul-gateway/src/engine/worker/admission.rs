@@ -25,10 +25,10 @@ impl Worker {
         }
         let peer = self.body.session(0).and_then(|session| session.peer());
         self.class = self.house.config().class_of_guest(peer).map(str::to_owned);
-        let admission = self.house.with_room(|| {
+        let admission = self.house.with_room(0, || {
             let admission = self.house.directory().admit(now, id, &open);
             let is_full = matches!(admission, Admission::Refused(NackStatus::Busy, _));
-            (!is_full).then_some(admission)
+            (!is_full || open.dry_run).then_some(admission)
         });
         match admission.unwrap_or(Admission::Refused(NackStatus::Busy, open.hop_index)) {
             Admission::Refused(status, hop_index) => {
@@ -125,6 +125,10 @@ impl Worker {
         if !open.dry_run {
             self.register(id);
             self.house.count(|totals| totals.sessions += 1);
+        }
+        if self.house.is_draining() {
+            // Those that are there have been told, and this one may not have been.
+            let _ = self.mailbox.post(Letter::Drain);
         }
     }
 

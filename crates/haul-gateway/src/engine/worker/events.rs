@@ -12,7 +12,7 @@ use super::{Body, Worker, drop_control};
 use crate::caller::{Cause, Refusal};
 use crate::door::meaning;
 use crate::host::{Shown, hex, of_rdma};
-use crate::house::code;
+use crate::house::{Share, code};
 use crate::log::Level;
 use crate::status::Role;
 
@@ -290,10 +290,21 @@ impl Worker {
         self.end_fabric(side);
         if !self.dials[side].hop.is_empty() {
             self.dial_later(side);
-        } else if self.halves[side].as_ref().is_some_and(|half| half.was_left) {
+        } else {
+            self.note_abandoned();
+        }
+    }
+
+    /// If its owner has left it. Where the ends acknowledge and there are gateways between, only the last of them has left, and the
+    /// owner may come by another.
+    fn note_abandoned(&mut self) {
+        let was_left = self.halves[0].as_ref().is_some_and(|half| half.was_left);
+        let session = self.body.session(0).filter(|_| was_left);
+        if session.is_some_and(|session| session.hop_index() == 0 || !session.agreed().end_to_end) {
+            let bytes = self.share.as_ref().map_or(0, Share::bytes);
             let (mailbox, now) = (self.mailbox.clone(), self.now());
             let mut registers = self.house.registers();
-            registers.abandoned.add(mailbox, now.as_ns());
+            registers.abandoned.add(mailbox, bytes, now.as_ns());
         }
     }
 
@@ -310,6 +321,9 @@ impl Worker {
             self.ask_for_channels(side);
         } else {
             self.ways.owner_is_back();
+            if let Some(text) = self.stopping.clone() {
+                self.tell_owner_of_end(text);
+            }
         }
         for call in std::mem::take(&mut self.calls) {
             self.on_call(call);

@@ -21,8 +21,8 @@ use crate::status::Role;
 
 /// Connections that wait for their session to be open.
 const WAITING_MAX: usize = 1_024;
-/// Time for the owner of a session that is to end to heed it, beside round trips, ns.
-const NOTICE_NS: u64 = SECOND_NS / 2;
+/// Time for the owner of a session that is to end to heed it, for each segment that there may be between, ns.
+const NOTICE_NS: u64 = SECOND_NS;
 
 impl Worker {
     pub(super) fn read_letters(&mut self) {
@@ -108,8 +108,11 @@ impl Worker {
             Letter::Path(number, state, text) => self.on_path_news(number, state, &text),
             Letter::MakeRoom(asked) => self.make_room(asked),
             Letter::Drain => {
-                self.tell_owner_of_end(now);
-                self.is_draining = true;
+                let is_new = !std::mem::replace(&mut self.is_draining, true);
+                if is_new && matches!(self.role, Role::Terminus | Role::Relay) {
+                    let name = &self.house.config().name;
+                    self.tell_owner_of_end(format!("gateway '{name}' is being stopped"));
+                }
                 self.drain();
             }
             Letter::Abort => self.abort(),
@@ -144,58 +147,69 @@ impl Worker {
             self.is_over = true;
             return;
         }
-        if let Some(session) = self.body.session(0) {
-            session.close(NackStatus::Closing, true);
+        // The far end first: by itself the near one's end has it wait for what is under way.
+        for side in [1, 0] {
+            if let Some(session) = self.body.session(side) {
+                session.close(NackStatus::Closing, true);
+            }
         }
         self.is_over |= matches!(self.body, Body::None);
     }
 
-    /// The owner of a session that ends or passes here learns that this gateway is being stopped: what its programs ask for from now
-    /// on had better go another way, and the session itself, where it can.
-    fn tell_owner_of_end(&mut self, now: Time) {
-        if self.is_draining || !matches!(self.role, Role::Terminus | Role::Relay) {
-            return;
+    /// The owner of a session that ends or passes here learns that a gateway is being stopped: what its programs ask for from now on had
+    /// better go another way, and, if it is this gateway and the ends acknowledge, the session itself. It is told again whenever it is
+    /// back.
+    pub(super) fn tell_owner_of_end(&mut self, text: String) {
+        let now = self.now();
+        let is_heard = self.halves[0]
+            .as_ref()
+            .is_some_and(|half| half.hears_until.is_none());
+        if let Some(session) = self.body.session(0).filter(|_| is_heard) {
+            let is_between = self.role == Role::Relay;
+            if self.is_draining && is_between && session.agreed().end_to_end {
+                let _ = session.notice(NackStatus::CannotConnect, &text);
+            }
+            let is_told = session.notice(NackStatus::Closing, &text).is_ok();
+            if is_told && self.is_draining {
+                let hops = session.hops().len() as u64;
+                self.open_until = Some(now.after(NOTICE_NS * hops));
+            }
         }
-        let Some(session) = self.body.session(0) else {
-            return;
-        };
-        let text = format!("gateway '{}' is being stopped", self.house.config().name);
-        if self.role == Role::Relay && session.agreed().end_to_end {
-            let _ = session.notice(NackStatus::CannotConnect, &text);
-        }
-        // Whoever is away meets closed doors when it is back.
-        if session.notice(NackStatus::Closing, &text).is_ok() {
-            let rtt_ns = session.consumer().estimate().rtt_ns().unwrap_or(0);
-            self.open_until = Some(now.after(NOTICE_NS + 2 * rtt_ns));
-        }
+        self.stopping = Some(text);
     }
 
     /// The session takes no more connections, for a gateway on its way is being stopped: those that come from now on get another one.
     pub(super) fn retire(&mut self) {
-        if self.is_draining {
+        if self.is_draining || !self.house.registers().may_retire(&self.mailbox) {
             return;
         }
+        self.house.registers().retire(&self.mailbox);
         self.is_draining = true;
-        let own = self.mailbox.clone();
-        let mut registers = self.house.registers();
-        registers.openers.retain(|(_, opener)| !opener.is(&own));
-        drop(registers);
         self.drain();
     }
 
     /// Ends when what there is is finished; what waits for the session to be open, or was asked for along with it, belongs to it.
     pub(super) fn drain(&mut self) {
-        let session = self.body.session(0);
-        let is_opening = session
-            .is_some_and(|session| matches!(session.state(), State::Greeting | State::Opening));
-        let waits = !self.calls.is_empty() || (is_opening && self.edges.len() > 0);
-        if !self.is_draining || waits || self.open_until.is_some() {
+        if !self.is_draining || self.open_until.is_some() {
             return;
         }
-        if let Some(session) = self.body.session(0) {
-            session.close(NackStatus::Done, false);
+        let (has_edges, is_relay) = (self.edges.len() > 0, self.role == Role::Relay);
+        let (waits, is_told_later) = (!self.calls.is_empty(), self.stopping.is_some());
+        let Some(session) = self.body.session(0).filter(|_| !waits) else {
+            self.is_over |= !waits && matches!(self.body, Body::None);
+            return;
+        };
+        match session.state() {
+            State::Opening if is_relay => {
+                let hop_index = session.hop_index();
+                let text = "this gateway is being stopped";
+                let _ = session.refuse_session(NackStatus::Closing, hop_index, text);
+            }
+            State::Greeting | State::Opening if has_edges => {}
+            // When its owner is back and has been told, it still takes connections for a while.
+            State::Suspended(_) if is_told_later && session.conns() > 0 => {}
+            _ => session.close(NackStatus::Done, false),
         }
-        self.is_over |= matches!(self.body, Body::None);
     }
 
     /// The session's owner is back: what the data channels of before have under way is over.
@@ -215,7 +229,8 @@ impl Worker {
         let state = self.body.session(0).map(|session| session.state());
         if state != Some(State::Open) {
             if state == Some(State::Draining) {
-                // It came too late for this session.
+                // It came too late for this session, which may end because the peer says so.
+                self.house.registers().retire(&self.mailbox);
                 dispatch(&self.house, call);
             } else if self.calls.len() < WAITING_MAX {
                 self.calls.push_back(call);
