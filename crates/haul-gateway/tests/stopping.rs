@@ -152,6 +152,17 @@ fn a_session_that_its_ends_acknowledge_leaves_a_gateway_that_is_stopped_with_its
 }
 
 #[test]
+fn a_gateway_between_that_ends_at_once_leaves_nothing_behind_it() {
+    let (near, _lines, [far, first, _second]) = around("");
+    let mut stream = connect(near.door_addrs()[0]);
+    echo(&mut stream, 100_000, 1);
+    drop(first);
+    wait_until("the end at the far end", || far.sessions().is_empty());
+    let error = std::io::Read::read(&mut stream, &mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
 fn where_there_is_no_other_way_new_connections_hear_that_the_last_gateway_is_being_stopped() {
     let (mut far, _) = exit_gateway("");
     let server = echo_server();
