@@ -530,3 +530,39 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) const fn code(status: NackStatus) -> u16 {
     status.code()
 }
+
+#[cfg(test)]
+mod tests {
+    use haul_io::poller::Poller;
+
+    use super::*;
+
+    #[test]
+    fn peers_cannot_have_more_sessions_of_a_route_end_than_so_many() {
+        let text = "name = 'g'\n[[route]]\nto = ['a']\nvia = ['b:1']\n[[route]]\nto = ['*']\nvia = ['c:1']\n";
+        let config = Config::parse(text).unwrap();
+        let mut registers = Registers::default();
+        let open = |registers: &mut Registers, route: usize| {
+            let opener = Mailbox::new(Poller::new().unwrap().waker()).0;
+            let route = config.routes[route].clone();
+            registers.openers.push((route, opener.clone()));
+            opener
+        };
+        let mut ending = Vec::new();
+        for _ in 0..RETIRED_MAX {
+            let opener = open(&mut registers, 0);
+            assert!(registers.may_retire(&opener));
+            registers.retire(&opener);
+            ending.push(opener);
+        }
+        let (last, other) = (open(&mut registers, 0), open(&mut registers, 1));
+        assert!(!registers.may_retire(&last) && registers.may_retire(&other));
+        assert!(registers.opener(&config.routes[0]).unwrap().is(&last));
+        // When one of them is over there is room for another.
+        registers.forget(&ending[0]);
+        assert!(registers.may_retire(&last));
+        // One whose peer has ended it gets nothing more, however many there are.
+        registers.retire(&last);
+        assert!(registers.opener(&config.routes[0]).is_none());
+    }
+}

@@ -6,11 +6,10 @@
 
 mod common;
 
-use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use common::{Filed, Lines, connect, echo_server, exchange, pattern, start};
+use common::{Filed, Lines, assert_reset, connect, echo_server, exchange, pattern, start};
 use haul_gateway::Gateway;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
@@ -39,10 +38,6 @@ fn goes_through(near: &Gateway) -> bool {
     exchange(connect(near.door_addrs()[0]), sent.clone()) == sent
 }
 
-fn is_refused(near: &Gateway) -> bool {
-    connect(near.door_addrs()[0]).read(&mut [0]).is_err()
-}
-
 #[test]
 fn a_shared_key_opens_and_another_key_or_none_does_not() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,7 +56,7 @@ fn a_shared_key_opens_and_another_key_or_none_does_not() {
         ("anonymous = true\n".to_owned(), "", none),
     ] {
         let ((near, near_lines), (_far, far_lines)) = pair(&key_of_near, &key(&good), route);
-        assert!(is_refused(&near));
+        assert_reset(near.door_addrs()[0]);
         assert_one_line(&near_lines, "it refuses what this end shows");
         assert_one_line(&far_lines, far_says);
     }
@@ -122,7 +117,7 @@ fn certificates_of_one_root_open_and_those_of_another_do_not() {
     let ((near, lines), _far) = pair(&near_tls, &far_tls, "");
     assert!(goes_through(&near), "{:?}", lines.all());
     let ((near, near_lines), (_far, far_lines)) = pair(&strange_tls, &far_tls, "");
-    assert!(is_refused(&near));
+    assert_reset(near.door_addrs()[0]);
     let words = "certificate does not come from one of the roots";
     assert_one_line(&near_lines, words);
     assert_one_line(
@@ -131,7 +126,7 @@ fn certificates_of_one_root_open_and_those_of_another_do_not() {
     );
     // Neither does one that speaks no TLS.
     let ((near, _), _far) = pair("anonymous = true\n", &far_tls, "");
-    assert!(is_refused(&near));
+    assert_reset(near.door_addrs()[0]);
 }
 
 /// One line has `words` in it, and no other is about why the ends do not believe each other.
@@ -202,7 +197,7 @@ fn each_end_says_in_one_line_why_certificates_do_not_do() {
     ];
     for (near, far, near_says, far_says) in cases {
         let ((near, near_lines), (_far, far_lines)) = pair(&near, &far, "");
-        assert!(is_refused(&near));
+        assert_reset(near.door_addrs()[0]);
         assert_one_line(&near_lines, near_says);
         assert_one_line(&far_lines, far_says);
     }
@@ -241,12 +236,13 @@ fn a_certificate_that_is_read_again_counts_from_the_next_connection_on() {
         "name = 'entry'\n{near_tls}\n{door}[[route]]\nto = ['*']\nvia = ['{}']\nring = '4MiB'\nchannels = ['iwarp/tcp']\n",
         far.gateway.listen_addr().unwrap(),
     ));
-    assert!(is_refused(&near));
+    assert_reset(near.door_addrs()[0]);
     near_lines.wait_for(&["the peer's certificate has expired"]);
     // In the place of the old one, as a renewal is.
     let new = of("far", Validity::Now);
     assert_eq!(new, old);
-    assert!(is_refused(&near), "nobody has read it yet");
+    // Nobody has read it yet.
+    assert_reset(near.door_addrs()[0]);
     far.reload(&config(&new)).unwrap();
     assert!(goes_through(&near), "{:?}", near_lines.all());
     // One that is over by then is not taken, and the one before stays.
