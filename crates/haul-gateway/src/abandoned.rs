@@ -9,7 +9,7 @@ use haul_xsp::SECOND_NS;
 
 use crate::house::Mailbox;
 
-/// Nobody makes room before, ns. An owner hears within ten seconds that its control connection is gone, waits five at most before it
+/// Nobody makes room before, ns. An owner hears within ten seconds (`keepalive`) that its control connection is gone, waits five at most before it
 /// tries again, and has ten for that.
 const STAY_NS: u64 = 30 * SECOND_NS;
 
@@ -64,14 +64,11 @@ impl Abandoned {
 
 #[cfg(test)]
 mod tests {
-    use haul_io::poller::Poller;
-
     use super::*;
 
     #[test]
     fn the_first_that_was_left_makes_room_once_unless_its_owner_is_back() {
-        let mailbox = || Mailbox::new(Poller::new().unwrap().waker()).0;
-        let [first, second, third] = [(); 3].map(|()| mailbox());
+        let [first, second, third] = [(); 3].map(|()| Mailbox::of_nobody());
         let mut abandoned = Abandoned::default();
         for (at, mailbox) in (0..).zip([&first, &second, &third]) {
             abandoned.add(mailbox.clone(), 5, at);

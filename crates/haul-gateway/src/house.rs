@@ -120,6 +120,13 @@ impl Mailbox {
         (Self { sender, waker }, receiver)
     }
 
+    /// A mailbox that nobody reads.
+    #[cfg(test)]
+    pub(crate) fn of_nobody() -> Self {
+        let poller = haul_io::poller::Poller::new().unwrap();
+        Self::new(poller.waker()).0
+    }
+
     /// Delivers a letter, or gives it back if its reader is gone.
     pub(crate) fn post(&self, letter: Letter) -> Result<(), Box<Letter>> {
         self.sender
@@ -145,7 +152,7 @@ pub(crate) struct Registers {
     pub(crate) sessions: HashMap<SessionId, Mailbox>,
     /// Sessions that this gateway has opened, by their route: after a reload the same one may have another number.
     pub(crate) openers: Vec<(Route, Mailbox)>,
-    /// Of these, those that get no more connections, for a gateway on their way is being stopped.
+    /// Such sessions that get no more connections, for they are to end.
     retired: Vec<(Route, Mailbox)>,
     /// Who expects a data connection that begins with this.
     pub(crate) cookies: HashMap<[u8; 16], Mailbox>,
@@ -533,8 +540,6 @@ pub(crate) const fn code(status: NackStatus) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use haul_io::poller::Poller;
-
     use super::*;
 
     #[test]
@@ -543,7 +548,7 @@ mod tests {
         let config = Config::parse(text).unwrap();
         let mut registers = Registers::default();
         let open = |registers: &mut Registers, route: usize| {
-            let opener = Mailbox::new(Poller::new().unwrap().waker()).0;
+            let opener = Mailbox::of_nobody();
             let route = config.routes[route].clone();
             registers.openers.push((route, opener.clone()));
             opener

@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -139,7 +139,7 @@ fn a_session_that_its_ends_acknowledge_leaves_a_gateway_that_is_stopped_with_its
     let sending = std::thread::spawn(move || writer.write_all(&sent).unwrap());
     first.begin_drain();
     let mut got = vec![0; expected.len()];
-    std::io::Read::read_exact(&mut stream, &mut got).unwrap();
+    stream.read_exact(&mut got).unwrap();
     assert!(got == expected);
     sending.join().unwrap();
     assert!(first.wait(PATIENCE), "{:?}", first.sessions());
@@ -158,7 +158,7 @@ fn a_gateway_between_that_ends_at_once_leaves_nothing_behind_it() {
     echo(&mut stream, 100_000, 1);
     drop(first);
     wait_until("the end at the far end", || far.sessions().is_empty());
-    let error = std::io::Read::read(&mut stream, &mut [0]).unwrap_err();
+    let error = stream.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 

@@ -43,6 +43,9 @@ const GREETING_NS: u64 = 10 * SECOND_NS;
 /// turn, ns.
 const LAST_WORDS_NS: u64 = 2 * SECOND_NS;
 
+/// Why a session cannot be had here any more.
+const BEING_STOPPED: &str = "this gateway is being stopped";
+
 const CONTROL: u64 = 1 << 40;
 const FABRIC: u64 = 2 << 40;
 

@@ -3,7 +3,7 @@
 use haul_xsp::wire::{NackStatus, SessOpen};
 use haul_xsp::{Admission, ResumeRequest, Session, SessionId, Time};
 
-use super::{Body, Dial, Worker};
+use super::{BEING_STOPPED, Body, Dial, Worker};
 use crate::control::Control;
 use crate::host::Shown;
 use crate::house::Letter;
@@ -17,11 +17,7 @@ impl Worker {
             return;
         };
         if self.house.is_draining() {
-            return self.refuse_session(
-                NackStatus::Closing,
-                open.hop_index,
-                "this gateway is being stopped",
-            );
+            return self.refuse_session(NackStatus::Closing, open.hop_index, BEING_STOPPED);
         }
         let peer = self.body.session(0).and_then(|session| session.peer());
         self.class = self.house.config().class_of_guest(peer).map(str::to_owned);

@@ -163,6 +163,8 @@ impl Worker {
                 self.next_kind(side, &text);
             }
             Event::ChanClosed(_) => {}
+            // What came with something because of which the session has left it is not heeded any more.
+            Event::Notice { .. } if half.control.is_none() => {}
             Event::Notice { code, text } => {
                 let line = format!("{}: {text}", half.peer);
                 self.house.say(Level::Info, line);

@@ -9,7 +9,7 @@ use haul_xsp::{ConnId, Misuse, SECOND_NS, Session, Side, State, Time};
 use super::super::channel;
 use super::super::fabric::Knock;
 use super::super::half::Half;
-use super::{Body, Worker, drop_control};
+use super::{BEING_STOPPED, Body, Worker, drop_control};
 use crate::caller::{Call, Refusal};
 use crate::config::ChannelKind;
 use crate::control::Control;
@@ -190,20 +190,19 @@ impl Worker {
 
     /// Ends when what there is is finished; what waits for the session to be open, or was asked for along with it, belongs to it.
     pub(super) fn drain(&mut self) {
-        if !self.is_draining || self.open_until.is_some() {
+        if !self.is_draining || self.open_until.is_some() || !self.calls.is_empty() {
             return;
         }
         let (has_edges, is_relay) = (self.edges.len() > 0, self.role == Role::Relay);
-        let (waits, is_told_later) = (!self.calls.is_empty(), self.stopping.is_some());
-        let Some(session) = self.body.session(0).filter(|_| !waits) else {
-            self.is_over |= !waits && matches!(self.body, Body::None);
+        let is_told_later = self.stopping.is_some();
+        let Some(session) = self.body.session(0) else {
+            self.is_over = true;
             return;
         };
         match session.state() {
             State::Opening if is_relay => {
                 let hop_index = session.hop_index();
-                let text = "this gateway is being stopped";
-                let _ = session.refuse_session(NackStatus::Closing, hop_index, text);
+                let _ = session.refuse_session(NackStatus::Closing, hop_index, BEING_STOPPED);
             }
             State::Greeting | State::Opening if has_edges => {}
             // When its owner is back and has been told, it still takes connections for a while.

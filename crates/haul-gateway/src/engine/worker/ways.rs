@@ -402,13 +402,7 @@ impl Worker {
     fn on_gateway_closing(&mut self, side: usize, text: &str) {
         match (self.role, side) {
             (Role::Relay, 1) => self.tell_owner_of_end(text.to_owned()),
-            // Where it is leaving that gateway just now, it stays.
-            (Role::Opener, _) => {
-                let session = self.body.session(0);
-                if session.is_some_and(|session| session.state() == State::Open) {
-                    self.retire();
-                }
-            }
+            (Role::Opener, _) => self.retire(),
             _ => {}
         }
     }
