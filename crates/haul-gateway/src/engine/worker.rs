@@ -39,7 +39,8 @@ use ways::Ways;
 
 /// Time for a control connection that came in to say what it wants, ns.
 const GREETING_NS: u64 = 10 * SECOND_NS;
-/// Time for the last words of a peer that has been told that its control connection is over: a round trip, and its thread's turn, ns.
+/// Time for the last words of a session's owner, which has been told that its control connection is over: a round trip, and its thread's
+/// turn, ns.
 const LAST_WORDS_NS: u64 = 2 * SECOND_NS;
 
 /// Why a session cannot be had here any more.
@@ -486,7 +487,7 @@ impl Worker {
             }
             let hears = self.halves[side].as_ref().and_then(|half| half.hears_until);
             if hears.is_some_and(|at| at <= now) {
-                self.lose(side, &Lost("the peer says nothing more".to_owned()));
+                self.lose(side, &Lost("its owner says nothing more".to_owned()));
             }
             if self.dials[side].again_at.is_some_and(|at| at <= now) {
                 self.dial(side);
@@ -597,17 +598,29 @@ impl Worker {
 
     // Control connections.
 
-    /// The control connection of a side is gone, or must go.
+    /// The control connection of a side is gone, or must go because its data channels are.
     fn lose(&mut self, side: usize, lost: &Lost) {
         let now = self.now();
-        if self.halves[side]
-            .as_ref()
-            .is_some_and(|half| half.control.is_none())
-        {
-            return;
-        }
-        self.note_loss(side, lost);
         if let Some(half) = &mut self.halves[side] {
+            if half.control.is_none() {
+                return;
+            }
+            if let Some(session) = self.body.session(side)
+                && half.has_broken(now)
+            {
+                self.attempts[side].note_lost(now, &self.house, session, half);
+            }
+            // Where its last words were listened to, why has been told.
+            if self.role != Role::Guest && half.hears_until.is_none() {
+                self.house
+                    .say(Level::Warning, format!("{}: {}", half.peer, lost.0));
+                self.trouble = Some(format!("gateway {}: {}", half.peer, lost.0));
+                let control = half.control.as_ref();
+                self.is_distrusted = control.is_some_and(Control::is_distrusted);
+            }
+            if !self.dials[side].hop.is_empty() {
+                self.ways.note(&lost.0);
+            }
             drop_control(half, &self.poller, &mut self.watched[side]);
         }
         self.end_fabric(side);
@@ -616,49 +629,26 @@ impl Worker {
         }
     }
 
-    /// The data channels of a side are gone: with the session, perhaps, of which the peer has told before. It may have done so in octets
-    /// that are still on their way; it learns that its control connection is over, and its last words are heard.
+    /// The data channels of a side are gone: with the session, perhaps, of which the peer has told before. An owner may have done so in
+    /// octets that are still on their way; it learns that its control connection is over, and its last words are heard.
     fn lose_channels(&mut self, side: usize, lost: &Lost) {
         self.receive(side);
         let until = self.now().after(LAST_WORDS_NS);
         let session = self.body.session(side).map(|session| session.state());
-        let is_heard = self.halves[side]
-            .as_ref()
-            .is_some_and(|half| half.control.is_some() && half.hears_until.is_none());
-        if !is_heard || session == Some(State::Closed) {
-            return;
-        }
-        self.note_loss(side, lost);
-        if let Some(half) = &mut self.halves[side] {
-            half.finish_control(until);
-        }
-        self.end_fabric(side);
-    }
-
-    /// Says why a side is lost, and keeps in mind what that means for the next try. Where last words were listened to, that is done.
-    fn note_loss(&mut self, side: usize, lost: &Lost) {
-        let now = self.now();
-        let Some(half) = self.halves[side]
-            .as_mut()
-            .filter(|half| half.hears_until.is_none())
-        else {
+        let (Some(half), false) = (&mut self.halves[side], session == Some(State::Closed)) else {
             return;
         };
-        if let Some(session) = self.body.session(side)
-            && half.has_broken(now)
-        {
-            self.attempts[side].note_lost(now, &self.house, session, half);
-        }
-        if self.role != Role::Guest {
-            self.house
-                .say(Level::Warning, format!("{}: {}", half.peer, lost.0));
-            self.trouble = Some(format!("gateway {}: {}", half.peer, lost.0));
-            let control = half.control.as_ref();
-            self.is_distrusted = control.is_some_and(Control::is_distrusted);
-        }
         if !self.dials[side].hop.is_empty() {
-            self.ways.note(&lost.0);
+            return self.lose(side, lost);
         }
+        if half.control.is_none() || half.hears_until.is_some() {
+            return;
+        }
+        let text = format!("{}: {}", half.peer, lost.0);
+        self.house.say(Level::Warning, &text);
+        self.trouble = Some(format!("gateway {text}"));
+        half.finish_control(until);
+        self.end_fabric(side);
     }
 
     fn end_fabric(&mut self, side: usize) {
