@@ -29,16 +29,19 @@ fn middle(name: &str) -> (Gateway, SocketAddr) {
 
 /// A near gateway, whose sessions to the far one pass through the first gateway between, else through the second.
 fn around(route: &str) -> (Gateway, common::Lines, [Gateway; 3]) {
-    let (near, lines, gateways, _) = gated(route);
+    let (near, lines, gateways, ()) = behind(|at| ((), at), route);
     (near, lines, gateways)
 }
 
-/// The same, with a gate before the first gateway between.
-fn gated(route: &str) -> (Gateway, common::Lines, [Gateway; 3], Gate) {
+/// The same, with something before the first gateway between.
+fn behind<T>(
+    before: impl FnOnce(SocketAddr) -> (T, SocketAddr),
+    route: &str,
+) -> (Gateway, common::Lines, [Gateway; 3], T) {
     let (far, _) = exit_gateway("");
     let last = far.listen_addr().unwrap();
     let ((first, at), (second, other)) = (middle("first"), middle("second"));
-    let (gate, at) = Gate::before(at);
+    let (gate, at) = before(at);
     let route = format!("or_via = [['{other}', '{last}']]\nchannels = ['tcp']\n{route}");
     let (near, lines) = entry_gateway(&[at, last], echo_server(), &route);
     (near, lines, [far, first, second], gate)
@@ -85,7 +88,7 @@ fn connections_that_come_while_a_gateway_between_begins_to_stop_are_not_refused(
 
 #[test]
 fn an_owner_that_is_away_when_a_gateway_begins_to_stop_learns_it_when_it_is_back() {
-    let (near, lines, [_far, mut first, second], gate) = gated("");
+    let (near, lines, [_far, mut first, second], gate) = behind(Gate::before, "");
     let door = near.door_addrs()[0];
     let mut old = connect(door);
     echo(&mut old, 100_000, 1);
