@@ -240,6 +240,19 @@ impl Control {
         self.incoming.recv().unwrap_or_else(|_| closed())
     }
 
+    /// The next message of a peer that has no reason to wait.
+    pub(crate) fn receive_within(&self, limit: Duration) -> Result<Message, Fault> {
+        if let Some(message) = self.early.take() {
+            return Ok(message);
+        }
+        self.incoming
+            .recv_timeout(limit)
+            .unwrap_or_else(|error| match error {
+                RecvTimeoutError::Timeout => Err(gone("it says nothing")),
+                RecvTimeoutError::Disconnected => Err(gone("it is closed")),
+            })
+    }
+
     /// Why the peer has given up, if it has; anything else that it has said stays for later.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use haul::fault::{Code, Fault};
+use haul::pending::Pending;
 use haul_verbs::Device;
 
 use crate::control::{self, Asked, Control, Message};
@@ -20,8 +21,12 @@ use crate::path::{self, Files};
 use crate::plan::{Connect, Plan, Service, Test, Wire};
 use crate::session::Session;
 
-/// Strangers that are listened to at the same time.
-const STRANGERS_MAX: usize = 16;
+/// Connections that may be without a request; one more, and the oldest of them is refused.
+const PENDING_MAX: usize = 64;
+/// Clients that may wait for the one that is measured.
+const WAITING_MAX: usize = 16;
+/// How long a client may take for each message before the measurement, which it has no reason to delay.
+const SETUP: Duration = Duration::from_secs(20);
 /// Sessions beside the one that is measured.
 const BESIDE_MAX: usize = 4;
 /// A client is turned away after waiting so long for the one before it: that one's memory may still be being given back.
@@ -73,7 +78,9 @@ struct Shared {
     /// Somebody is being served.
     busy: Mutex<bool>,
     free: Condvar,
-    strangers: AtomicUsize,
+    pending: Pending,
+    /// Clients that wait for the one that is measured.
+    queued: AtomicUsize,
     beside: AtomicUsize,
     done: Sender<()>,
     waiting: Mutex<Option<Receiver<()>>>,
@@ -109,7 +116,8 @@ impl Server {
                 config,
                 busy: Mutex::new(false),
                 free: Condvar::new(),
-                strangers: AtomicUsize::new(0),
+                pending: Pending::new(PENDING_MAX),
+                queued: AtomicUsize::new(0),
                 beside: AtomicUsize::new(0),
                 done,
                 waiting: Mutex::new(Some(waiting)),
@@ -149,24 +157,23 @@ impl Server {
 }
 
 impl Shared {
-    /// Hears a stranger out on a thread of its own.
+    /// Reads a client's request on a thread of its own.
     fn greet(self: &Arc<Self>, stream: TcpStream) {
         let this = Arc::clone(self);
-        if this.strangers.fetch_add(1, Ordering::AcqRel) >= STRANGERS_MAX {
-            this.strangers.fetch_sub(1, Ordering::AcqRel);
-            return;
-        }
-        let spawned = std::thread::Builder::new().spawn(move || {
+        let place = self.pending.enter(&stream, |oldest| {
+            let text = "more clients connect than the server can listen to";
+            let crowded = Fault::new(Code::ServerBusy, text);
+            control::refuse(oldest, &crowded.hint("try again in a moment"));
+        });
+        // Without a thread for it the connection is closed.
+        let _ = std::thread::Builder::new().spawn(move || {
             let asked = control::greeting(&stream);
-            this.strangers.fetch_sub(1, Ordering::AcqRel);
+            drop(place);
             match asked {
                 Ok(asked) => this.serve(stream, &asked),
                 Err(fault) => control::refuse(&stream, &fault),
             }
         });
-        if spawned.is_err() {
-            self.strangers.fetch_sub(1, Ordering::AcqRel);
-        }
     }
 
     fn serve(&self, stream: TcpStream, asked: &Asked) {
@@ -209,8 +216,15 @@ impl Shared {
         self.beside.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Waits for the client before to be done; false where that takes too long.
+    /// Waits for the client before to be done; false where that takes too long, or too many wait.
     fn take_turn(&self) -> bool {
+        let is_next = self.queued.fetch_add(1, Ordering::AcqRel) < WAITING_MAX;
+        let taken = is_next && self.wait_for_turn();
+        self.queued.fetch_sub(1, Ordering::AcqRel);
+        taken
+    }
+
+    fn wait_for_turn(&self) -> bool {
         let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut busy, _) = self
             .free
@@ -273,7 +287,7 @@ impl Shared {
             token,
             place: end.place()?,
         })?;
-        let peer = match control.receive()? {
+        let peer = match control.receive_within(SETUP)? {
             Message::Join { place } => place,
             other => return Err(other.misplaced()),
         };

@@ -59,6 +59,14 @@ pub fn wait_writable<const N: usize>(
     wait(fds, PollFlags::OUT, timeout_ns)
 }
 
+/// Whether the other end of a connection has ended it, or its direction to this end.
+///
+/// # Errors
+/// Of `poll(2)`.
+pub fn has_hung_up(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    wait([fd], PollFlags::RDHUP, Some(0))
+}
+
 fn wait<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     what: PollFlags,
@@ -79,6 +87,16 @@ fn wait<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peer_that_has_closed_is_noticed_behind_bytes_that_nobody_has_read() {
+        let (mut near, far) = crate::tcp::pair().unwrap();
+        std::io::Write::write_all(&mut near, b"unread").unwrap();
+        assert!(!has_hung_up(far.as_fd()).unwrap());
+        drop(near);
+        wait([far.as_fd()], PollFlags::RDHUP, Some(1_000_000_000)).unwrap();
+        assert!(has_hung_up(far.as_fd()).unwrap());
+    }
 
     #[test]
     fn a_signal_is_seen_until_it_is_cleared() {

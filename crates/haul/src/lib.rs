@@ -28,6 +28,7 @@ pub mod fault;
 mod journal;
 mod link;
 mod name;
+pub mod pending;
 pub mod report;
 pub mod server;
 mod session;

@@ -1,10 +1,11 @@
 //! The server: one directory, many sessions, a thread for each.
 //!
-//! Every connection begins in the *lobby*, where it must say within ten seconds what it is; junk is
-//! closed there without an answer, and when too many strangers crowd it the oldest has to go.
+//! Every connection is *pending* until its first message has come, which may take ten seconds. Junk is
+//! closed without an answer, and when too many are pending the oldest is closed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use crate::channel::{Doors, Opening, Setup, Token, udt};
 use crate::fault::{Code, Fault, plain};
 use crate::link::{Handshake, Link, agree};
 use crate::name::{Name, printable, relative_path};
+use crate::pending::{self, Pending};
 use crate::report::{Event, Observer};
 use crate::session::{bench, receiver, sender};
 use crate::source::SourceFile;
@@ -25,14 +27,14 @@ use crate::wire::{
 };
 use crate::{SOFTWARE, client};
 
-mod lobby;
 mod table;
 
-use lobby::Lobby;
 use table::{Table, Ticket};
 
 /// A connection must have said what it is by then.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// So many connections may be pending; one more, and the oldest of them is closed.
+const PENDING_MAX: usize = 256;
 /// Sessions at the same time unless told otherwise.
 pub const SESSIONS_DEFAULT: usize = 64;
 /// The shortest and longest silence after which a client may ask to be taken for gone.
@@ -82,7 +84,7 @@ impl Server {
             root,
             read_only: config.read_only,
             doors: Arc::default(),
-            lobby: Lobby::default(),
+            pending: Pending::new(PENDING_MAX),
             table: Table::new(config.sessions_max),
             log,
         });
@@ -141,7 +143,7 @@ struct Shared {
     root: Arc<Dir>,
     read_only: bool,
     doors: Arc<Doors>,
-    lobby: Lobby,
+    pending: Pending,
     table: Table,
     log: Log,
 }
@@ -191,13 +193,13 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };
-        let guest = shared.lobby.enter(&stream);
+        let place = shared.pending.enter(&stream, |_| {});
         let visitor = Arc::clone(shared);
         let builder = std::thread::Builder::new().name("haul-session".into());
         // Without a thread for it the connection is closed.
         let _ = builder.spawn(move || {
             let deadline = Instant::now() + HANDSHAKE;
-            receive_visitor(&visitor, stream, peer, deadline, guest);
+            receive_visitor(&visitor, stream, peer, deadline, place);
         });
     }
 }
@@ -207,7 +209,7 @@ fn receive_visitor(
     stream: TcpStream,
     peer: SocketAddr,
     deadline: Instant,
-    guest: lobby::Guest,
+    place: pending::Place,
 ) {
     let mut handshake = Handshake::new(&stream, deadline);
     let mut preamble = [0; 8];
@@ -228,7 +230,7 @@ fn receive_visitor(
                 .tcp
                 .deliver(Token::from_wire(token), index, stream, deadline);
         }
-        drop(guest);
+        drop(place);
         return;
     }
     if &preamble != CONTROL_PREAMBLE {
@@ -237,9 +239,9 @@ fn receive_visitor(
     let Ok(Some(Message::Hello(hello))) = handshake.message() else {
         return;
     };
-    match admit(shared, &mut handshake, &hello, peer) {
+    match admit(shared, &stream, &mut handshake, &hello, peer) {
         Ok(ticket) => {
-            drop(guest);
+            drop(place);
             let dead_after = hello
                 .dead_after_ms
                 .clamp(*DEAD_AFTER.start(), *DEAD_AFTER.end());
@@ -255,6 +257,7 @@ fn receive_visitor(
 /// Says hello and finds the session a place.
 fn admit<'a>(
     shared: &'a Shared,
+    stream: &TcpStream,
     handshake: &mut Handshake<'_>,
     hello: &Hello,
     peer: SocketAddr,
@@ -266,7 +269,9 @@ fn admit<'a>(
         .write(&answer)
         .map_err(|error| Fault::connection(&error))?;
     agree(SOFTWARE, hello, &format!("the client at {peer}"))?;
-    shared.table.enter(hello.transfer)
+    // Where that cannot be told, the client is taken for there.
+    let has_left = || haul_io::notify::has_hung_up(stream.as_fd()).unwrap_or(false);
+    shared.table.enter(hello.transfer, has_left)
 }
 
 fn refuse(
@@ -299,7 +304,7 @@ fn serve(shared: &Shared, link: &Link, ticket: &Ticket<'_>, peer: SocketAddr) {
     ticket.hold(link.closer());
     let begun = Instant::now();
     let log = |what: &str| (shared.log)(&format!("{peer}: {what}"));
-    let (what, result) = converse(shared, link, &|note| log(note));
+    let (what, result) = converse(shared, link, ticket, &|note| log(note));
     let seconds = begun.elapsed().as_secs_f64();
     match result {
         Ok(()) => log(&format!("{what}: done in {seconds:.1} s")),
@@ -314,6 +319,7 @@ fn serve(shared: &Shared, link: &Link, ticket: &Ticket<'_>, peer: SocketAddr) {
 fn converse(
     shared: &Shared,
     link: &Link,
+    ticket: &Ticket<'_>,
     log: &(dyn Fn(&str) + Sync),
 ) -> (&'static str, Result<(), Fault>) {
     let asked = next(link).and_then(|message| match message {
@@ -324,6 +330,7 @@ fn converse(
         }
         other => Err(other.misplaced()),
     });
+    ticket.note_asked();
     match asked {
         Err(fault) => ("session", Err(fault)),
         Ok((Message::Put(put), opening)) => ("put", take(shared, link, &put, opening, log)),

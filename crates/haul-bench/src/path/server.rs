@@ -13,7 +13,7 @@ use super::store::Files;
 use super::{tcp, udp, udt};
 use crate::control::{Control, Message};
 
-/// How long a client may take to open its streams.
+/// How long a client may take to open its streams, and to say that it has.
 const OPENING: Duration = Duration::from_secs(20);
 
 /// What a server has for this.
@@ -41,7 +41,7 @@ pub(crate) fn serve(
         .map_err(|error| Fault::connection(&error))?;
     let engine = open(means, control, own.ip(), plan)?;
     control.send(&Message::Connected)?;
-    match control.receive()? {
+    match control.receive_within(OPENING)? {
         Message::Connected => {}
         other => return Err(other.misplaced()),
     }

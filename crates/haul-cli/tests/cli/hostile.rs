@@ -1,9 +1,9 @@
 use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use crate::support::{MIB, Place, haul, make_file, read_file, start, text, wait_until};
+use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text, wait_until};
 
 #[test]
 fn nothing_outside_the_served_directory_is_reached() {
@@ -212,4 +212,55 @@ fn a_connection_that_says_nothing_is_closed_after_ten_seconds() {
     );
     let slow = trickle.join().unwrap();
     assert!(slow < Duration::from_secs(14), "{slow:?}");
+}
+
+/// What a client of `haul send` says first, up to where it waits for an answer.
+fn first_flight(place: &Place) -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    make_file(&place.client("first"), 10, 1);
+    let to = format!("127.0.0.1:{port}:");
+    let client = start(["send", &text(&place.client("first")), &to]);
+    let (mut stream, _) = listener.accept().unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    let (mut flight, mut piece) = (Vec::new(), [0; 4096]);
+    while let Ok(1..) = stream
+        .read(&mut piece)
+        .inspect(|count| flight.extend(&piece[..*count]))
+    {}
+    client.kill();
+    flight
+}
+
+#[test]
+fn one_first_flight_replayed_many_times_takes_bounded_threads_and_keeps_nobody_out() {
+    let place = Place::new();
+    let flight = first_flight(&place);
+    assert!(flight.starts_with(b"haulctl\n"), "{flight:?}");
+    let server = Server::start_limited(&place.server(""), 1_024);
+    let before = server.threads();
+    let mut most = 0;
+    let mut open = Vec::new();
+    for number in 0..900 {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        // The server may have closed it by now.
+        let _ = stream.write_all(&flight);
+        open.push(stream);
+        if number % 50 == 0 {
+            most = most.max(server.threads());
+        }
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    most = most.max(server.threads());
+    assert!(most < before + 600, "{most} threads");
+    let content = make_file(&place.client("a"), MIB, 1);
+    haul(["send", &text(&place.client("a")), &server.at("")]).ok();
+    assert!(read_file(&place.server("a")) == content);
+    drop(open);
+    std::thread::sleep(Duration::from_secs(1));
+    let left = server.threads();
+    // One of them runs, and its channel waits to be opened.
+    assert!(left <= before + 8, "{left} threads are left of {most}");
 }

@@ -1,8 +1,9 @@
 //! `haul bench serve` and `run`, `haul profile`, `haul doctor`, `haul report`, over loopback.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -368,4 +369,23 @@ fn the_doctor_says_what_is_wrong_and_how_to_mend_it() {
         "{}",
         wanting.stdout
     );
+}
+
+/// Connections that say nothing: the server has room for 64 without a request.
+#[test]
+fn silent_connections_keep_no_client_of_a_bench_out() {
+    for kind in [&["bench", "serve"][..], &["bench", "rdma", "serve"]] {
+        let server = Server::spawn(kind.iter().chain(&["--listen", "127.0.0.1:0"]));
+        let silent: Vec<_> = (0..100)
+            .map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap())
+            .collect();
+        let begun = Instant::now();
+        run(&server, "--bytes 1MiB").ok();
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(5), "{kind:?}: {took:?}");
+        // The first to come made room, and is told the truth.
+        let mut told = String::new();
+        (&silent[0]).read_to_string(&mut told).unwrap();
+        assert!(told.contains("more clients connect"), "{told}");
+    }
 }

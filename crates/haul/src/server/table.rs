@@ -1,8 +1,8 @@
-//! The sessions that run.
+//! The sessions that run, and those that wait for an older one of the same transfer to leave.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::fault::{Code, Fault};
 use crate::link::Closer;
@@ -11,17 +11,31 @@ use crate::wire::TransferId;
 
 /// How long a session waits for an older one of the same transfer to end.
 const TAKEOVER: Duration = Duration::from_secs(10);
+/// How often a session that waits looks whether its client is still there.
+const LOOK: Duration = Duration::from_millis(250);
+/// Where all places are taken, a session makes room that has been without a request for this long.
+const IDLE: Duration = Duration::from_secs(1);
 
-/// All of them, no more than may be.
+/// All sessions: at most `max` run, and for each of those one more of the same transfer waits.
 pub(super) struct Table {
     max: usize,
-    sessions: Mutex<HashMap<u64, Running>>,
-    ended: Condvar,
+    places: Mutex<Places>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Places {
+    running: HashMap<u64, Running>,
+    /// The newest session of each transfer that waits for an older one.
+    waiting: HashMap<TransferId, u64>,
+    entered: u64,
 }
 
 struct Running {
     transfer: TransferId,
     closer: Option<Closer>,
+    since: Instant,
+    has_asked: bool,
 }
 
 /// A session's place in the table, given up when it is dropped.
@@ -34,51 +48,56 @@ impl Table {
     pub(super) fn new(max: usize) -> Self {
         Self {
             max,
-            sessions: Mutex::default(),
-            ended: Condvar::new(),
+            places: Mutex::default(),
+            changed: Condvar::new(),
         }
     }
 
     /// Takes a place. An older session of the same transfer, whose connection must be broken, has
-    /// to leave first.
-    pub(super) fn enter(&self, transfer: TransferId) -> Result<Ticket<'_>, Fault> {
-        let sessions = lock(&self.sessions);
-        for old in sessions
-            .values()
-            .filter(|running| running.transfer == transfer)
-        {
-            if let Some(closer) = &old.closer {
-                closer.close();
+    /// to leave first. The wait for it ends early when a newer session of the transfer comes, or
+    /// when the client `has_left`.
+    pub(super) fn enter(
+        &self,
+        transfer: TransferId,
+        has_left: impl Fn() -> bool,
+    ) -> Result<Ticket<'_>, Fault> {
+        let deadline = Instant::now() + TAKEOVER;
+        let mut places = lock(&self.places);
+        places.entered += 1;
+        let number = places.entered;
+        if places.close_older(transfer) && places.waiting.insert(transfer, number).is_some() {
+            self.changed.notify_all();
+        }
+        while places.close_older(transfer) && Instant::now() < deadline {
+            if places.waiting.get(&transfer) != Some(&number) {
+                return Err(Fault::new(
+                    Code::ServerBusy,
+                    "a newer connection of the same transfer has come",
+                ));
             }
+            if has_left() {
+                places.waiting.remove(&transfer);
+                return Err(Fault::new(Code::PeerGone, "the client has left"));
+            }
+            let waited = self.changed.wait_timeout(places, LOOK);
+            (places, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        let waited = self
-            .ended
-            .wait_timeout_while(sessions, TAKEOVER, |sessions| {
-                sessions
-                    .values()
-                    .any(|running| running.transfer == transfer)
-            });
-        let (mut sessions, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if sessions.len() >= self.max {
-            return Err(Fault::new(
-                Code::ServerBusy,
-                format!(
-                    "{} transfers are running, which is all it may",
-                    sessions.len()
-                ),
-            )
-            .hint("try again when one has ended"));
+        if places.waiting.get(&transfer) == Some(&number) {
+            places.waiting.remove(&transfer);
         }
-        let number = (0..)
-            .find(|number| !sessions.contains_key(number))
-            .unwrap_or(0);
-        sessions.insert(
-            number,
-            Running {
-                transfer,
-                closer: None,
-            },
-        );
+        places.make_room(self.max);
+        let busy = places.running.len();
+        if busy >= self.max {
+            let text = format!("{busy} transfers are running, which is all it may");
+            return Err(Fault::new(Code::ServerBusy, text).hint("try again when one has ended"));
+        }
+        let running = Running {
+            transfer,
+            closer: None,
+            since: Instant::now(),
+            has_asked: false,
+        };
+        places.running.insert(number, running);
         Ok(Ticket {
             table: self,
             number,
@@ -86,19 +105,67 @@ impl Table {
     }
 }
 
+impl Places {
+    /// Closes older sessions of a transfer; whether there are any.
+    fn close_older(&self, transfer: TransferId) -> bool {
+        let mut any = false;
+        for running in self.running.values() {
+            if running.transfer == transfer {
+                running.close();
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// If all places are taken, ends the oldest session whose client has asked for nothing: a
+    /// client asks as soon as it is connected.
+    fn make_room(&mut self, max: usize) {
+        if self.running.len() < max {
+            return;
+        }
+        let now = Instant::now();
+        let idle = self
+            .running
+            .iter()
+            .filter(|(_, running)| !running.has_asked && now.duration_since(running.since) >= IDLE);
+        let oldest = idle.min_by_key(|(_, running)| running.since);
+        if let Some((&number, running)) = oldest {
+            running.close();
+            self.running.remove(&number);
+        }
+    }
+}
+
+impl Running {
+    fn close(&self) {
+        if let Some(closer) = &self.closer {
+            closer.close();
+        }
+    }
+}
+
 impl Ticket<'_> {
     /// Names the handle by which a newer session of the same transfer ends this one.
     pub(super) fn hold(&self, closer: Closer) {
-        if let Some(running) = lock(&self.table.sessions).get_mut(&self.number) {
+        if let Some(running) = lock(&self.table.places).running.get_mut(&self.number) {
             running.closer = Some(closer);
+        }
+    }
+
+    /// Notes that the client has said what it wants: from now on the session makes room for none of
+    /// another transfer.
+    pub(super) fn note_asked(&self) {
+        if let Some(running) = lock(&self.table.places).running.get_mut(&self.number) {
+            running.has_asked = true;
         }
     }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        lock(&self.table.sessions).remove(&self.number);
-        self.table.ended.notify_all();
+        lock(&self.table.places).running.remove(&self.number);
+        self.table.changed.notify_all();
     }
 }
 
@@ -106,28 +173,75 @@ impl Drop for Ticket<'_> {
 mod tests {
     use super::*;
 
+    fn code(entered: Result<Ticket<'_>, Fault>) -> Option<Code> {
+        entered.err().map(|fault| fault.code)
+    }
+
     #[test]
     fn places_are_limited_and_given_back() {
         let table = Table::new(1);
-        let first = table.enter([1; 16]).unwrap();
-        assert_eq!(
-            table.enter([2; 16]).err().map(|fault| fault.code),
-            Some(Code::ServerBusy)
-        );
+        let first = table.enter([1; 16], || false).unwrap();
+        assert_eq!(code(table.enter([2; 16], || false)), Some(Code::ServerBusy));
         drop(first);
-        assert!(table.enter([2; 16]).is_ok());
+        assert!(table.enter([2; 16], || false).is_ok());
     }
 
     #[test]
     fn a_transfer_that_comes_back_waits_for_its_older_session_to_leave() {
         let table = Table::new(2);
-        let old = table.enter([1; 16]).unwrap();
+        let old = table.enter([1; 16], || false).unwrap();
         std::thread::scope(|scope| {
-            let new = scope.spawn(|| table.enter([1; 16]).is_ok());
+            let new = scope.spawn(|| table.enter([1; 16], || false).is_ok());
             std::thread::sleep(Duration::from_millis(50));
             assert!(!new.is_finished());
             drop(old);
             assert!(new.join().unwrap());
         });
+    }
+
+    #[test]
+    fn of_many_that_wait_for_one_transfer_only_the_newest_does() {
+        let table = Table::new(2);
+        let old = table.enter([1; 16], || false).unwrap();
+        std::thread::scope(|scope| {
+            let enter = || table.enter([1; 16], || false).map(|_| ());
+            let mut waits: Vec<_> = Vec::new();
+            for _ in 0..20 {
+                waits.push(scope.spawn(enter));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let last = waits.pop().unwrap();
+            for wait in waits {
+                let fault = wait.join().unwrap().unwrap_err();
+                assert_eq!(fault.code, Code::ServerBusy, "{fault}");
+            }
+            assert!(!last.is_finished());
+            drop(old);
+            assert!(last.join().unwrap().is_ok());
+        });
+        assert!(lock(&table.places).waiting.is_empty());
+    }
+
+    #[test]
+    fn who_waits_and_has_left_waits_no_longer() {
+        let table = Table::new(2);
+        let _old = table.enter([1; 16], || false).unwrap();
+        let begun = Instant::now();
+        assert_eq!(code(table.enter([1; 16], || true)), Some(Code::PeerGone));
+        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert!(lock(&table.places).waiting.is_empty());
+    }
+
+    #[test]
+    fn a_session_without_a_request_makes_room_and_one_with_a_request_does_not() {
+        let table = Table::new(2);
+        let asked = table.enter([1; 16], || false).unwrap();
+        asked.note_asked();
+        let _silent = table.enter([2; 16], || false).unwrap();
+        assert_eq!(code(table.enter([3; 16], || false)), Some(Code::ServerBusy));
+        std::thread::sleep(IDLE);
+        let third = table.enter([3; 16], || false).unwrap();
+        third.note_asked();
+        assert_eq!(code(table.enter([4; 16], || false)), Some(Code::ServerBusy));
     }
 }
