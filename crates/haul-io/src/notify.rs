@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_peer_that_has_closed_is_noticed_behind_bytes_that_nobody_has_read() {
         let (mut near, far) = crate::tcp::pair().unwrap();
-        std::io::Write::write_all(&mut near, b"unread").unwrap();
+        io::Write::write_all(&mut near, b"unread").unwrap();
         assert!(!has_hung_up(far.as_fd()).unwrap());
         drop(near);
         wait([far.as_fd()], PollFlags::RDHUP, Some(1_000_000_000)).unwrap();
