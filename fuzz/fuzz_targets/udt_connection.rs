@@ -54,7 +54,7 @@ enum Step {
     },
     Feedback {
         number: u8,
-        words: [Word; 18],
+        words: [Word; 20],
         gaps: Vec<Word>,
     },
     Bytes(Vec<u8>),

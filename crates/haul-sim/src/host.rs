@@ -12,6 +12,8 @@ use crate::world::{Flow, MessageOut};
 pub struct Rx {
     /// Payload octets placed, each counted once.
     pub placed_bytes: u64,
+    /// Most payload octets that waited for the sink at a time.
+    pub held_most: u64,
     /// Payload octets delivered in order.
     pub delivered_bytes: u64,
     /// Messages delivered, with their numbers and lengths.
@@ -39,7 +41,15 @@ pub struct Host {
     expected: Expected,
     rest_ns: u64,
     reads_at: Option<Time>,
+    sink: Vec<(u64, u64)>,
+    /// Octets that the sink has taken, and until when.
+    sunk: (u64, Time),
 }
+
+/// Octets that wait for a sink at most.
+pub const ROOM_BYTES: u64 = 64 << 20;
+/// How often a sink takes something.
+const SINK_NS: u64 = 1_000_000;
 
 /// What the peer sends.
 #[derive(Debug)]
@@ -132,6 +142,12 @@ impl Host {
             expected: Expected::new(flow.stream_bytes_of(1 - side), &flow.messages[1 - side]),
             rest_ns: flow.rest_ns[side],
             reads_at: None,
+            sink: if side == 1 {
+                flow.sink.clone()
+            } else {
+                Vec::new()
+            },
+            sunk: (0, Time::ZERO),
         }
     }
 
@@ -139,12 +155,14 @@ impl Host {
     pub(crate) fn has_all(&self) -> bool {
         let stream = self.kind == SocketKind::Datagram
             || self.rx.delivered_bytes >= self.expected.stream_bytes;
-        stream && self.expected.has_all_messages() && self.reads_at.is_none()
+        stream && self.expected.has_all_messages() && self.reads_at.is_none() && self.held() == 0
     }
 
     /// When the application wakes up to read.
     pub(crate) fn reads_at(&self, now: Time) -> Option<Time> {
-        self.reads_at.map(|at| at.max(now))
+        let sinks = (self.held() > 0).then(|| self.sunk.1.after(SINK_NS));
+        let at = self.reads_at.into_iter().chain(sinks).min();
+        at.map(|at| at.max(now))
     }
 
     /// The handshake is done.
@@ -157,6 +175,29 @@ impl Host {
     #[must_use]
     pub fn closed(&self) -> Option<Option<haul_udt::Error>> {
         self.closed
+    }
+
+    /// Octets that wait for the sink.
+    fn held(&self) -> u64 {
+        if self.sink.is_empty() {
+            return 0;
+        }
+        self.rx.placed_bytes - self.sunk.0
+    }
+
+    /// The sink takes what its rate allows, and the connection offers the room that this makes.
+    fn sink(&mut self, now: Time) {
+        let at_ns = now.as_ns();
+        let Some(&(_, rate_bps)) = self.sink.iter().rev().find(|(from, _)| *from <= at_ns) else {
+            return;
+        };
+        let passed = now.since(self.sunk.1);
+        if passed >= SINK_NS {
+            let bytes = rate_bps / 8 * passed.min(2 * SINK_NS) / 1_000_000_000;
+            self.sunk = (self.sunk.0 + bytes.min(self.held()), now);
+        }
+        self.rx.held_most = self.rx.held_most.max(self.held());
+        self.connection.limit_room(now, self.held(), ROOM_BYTES);
     }
 
     /// Takes a datagram that has passed the checksum. `len` is its true length where bytes do not travel.
@@ -236,6 +277,7 @@ impl Host {
 
     /// The application reads, if it does not rest.
     fn deliver(&mut self, now: Time) {
+        self.sink(now);
         if self.reads_at.is_some_and(|at| now < at) {
             return;
         }

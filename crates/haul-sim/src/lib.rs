@@ -14,5 +14,5 @@ pub mod pattern;
 pub mod scenario;
 mod world;
 
-pub use host::{Host, Rx};
+pub use host::{Host, ROOM_BYTES, Rx};
 pub use world::{Damage, Flow, MessageOut, Outcome, Path, World};

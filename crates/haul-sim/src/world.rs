@@ -43,6 +43,8 @@ pub struct Flow {
     pub rendezvous: Option<Time>,
     /// How long each side's application rests after it has read, ns.
     pub rest_ns: [u64; 2],
+    /// How fast the server's sink takes what has arrived: from when, ns, and bits per second. Empty: at once.
+    pub sink: Vec<(u64, u64)>,
 }
 
 impl Flow {

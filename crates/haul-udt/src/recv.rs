@@ -47,6 +47,8 @@ enum Discipline {
         consumed: u64,
         window_bytes: u64,
         flight_packets: u64,
+        /// Stream offset from which on the caller has no room, if it said so ([`Receiver::limit_room`]).
+        room_end: Option<u64>,
     },
     /// Packets take slots.
     Slotted(Slots),
@@ -62,6 +64,12 @@ pub(crate) struct Receiver {
     plain: Option<PlainFeedback>,
     /// The packet without payload that ends the stream, once it has come.
     end: Option<u64>,
+    /// Payload octets that were given a place.
+    placed_bytes: u64,
+    /// Packets that there was no room for; wraps.
+    refused: u32,
+    /// Number of the latest sender info.
+    probe: u32,
     arrivals: Arrivals,
     schedule: Schedule,
     /// The last drop request of a plain peer: message and last packet.
@@ -128,6 +136,7 @@ impl Receiver {
                     .receive_window_bytes
                     .clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX),
                 flight_packets: u64::from(config.flight_packets),
+                room_end: None,
             }
         } else {
             Discipline::Slotted(Slots::new(
@@ -144,6 +153,9 @@ impl Receiver {
             discipline,
             plain: (!params.placement).then(|| PlainFeedback::new(first)),
             end: None,
+            placed_bytes: 0,
+            refused: 0,
+            probe: 0,
             arrivals: Arrivals {
                 bytes: 0,
                 packets: 0,
@@ -205,13 +217,17 @@ impl Receiver {
         let placement = match self.judge(number, data, len)? {
             Some((offset, len)) => self.holes.take(now, number, offset, len),
             None => {
+                self.refused = self.refused.wrapping_add(1);
                 self.note_news(now, prompt);
                 return Ok(Received::Discard);
             }
         };
         match placement {
             Arrival::Duplicate => return Ok(self.duplicate(now, prompt)),
-            Arrival::Refused => return Ok(Received::Discard),
+            Arrival::Refused => {
+                self.refused = self.refused.wrapping_add(1);
+                return Ok(Received::Discard);
+            }
             Arrival::Contradiction => return Err(Error::PeerMisbehaved(Misbehaviour::Offset)),
             Arrival::Filled(noticed) if self.params.placement && !data.resent() => {
                 let late_us = now.since(noticed) / MICROSECOND_NS;
@@ -230,6 +246,7 @@ impl Receiver {
             self.end = Some(number);
             return Ok(Received::Control);
         }
+        self.placed_bytes += u64::from(len);
         Ok(Received::Data(self.place(number, data, len)))
     }
 
@@ -242,14 +259,10 @@ impl Receiver {
     /// packets take slots), or none if it lies beyond what this end has offered.
     fn judge(&self, number: u64, data: &Data, len: u32) -> Result<Option<(u64, u64)>, Error> {
         match &self.discipline {
-            Discipline::Placed {
-                consumed,
-                window_bytes,
-                flight_packets,
-            } => {
+            Discipline::Placed { flight_packets, .. } => {
                 let offset = extend_offset(data.word2, self.holes.offset_highest());
                 if number >= self.holes.next() + flight_packets
-                    || offset + u64::from(len) > consumed + window_bytes
+                    || offset + u64::from(len) > self.offset_limit()
                 {
                     return Err(Error::PeerMisbehaved(Misbehaviour::BeyondWindow));
                 }
@@ -335,6 +348,7 @@ impl Receiver {
 
     /// A sender that has no room repeats its wish, so the answer is the window as it is now.
     pub(crate) fn handle_sender_info(&mut self, now: Time, info: SenderInfo) {
+        self.probe = info.number;
         let wished_ns = u64::from(info.feedback_interval_us) * MICROSECOND_NS;
         self.schedule.interval_ns = wished_ns.clamp(INTERVAL_NS_MIN, INTERVAL_NS_MAX);
         self.schedule.due = Some(now);
@@ -365,8 +379,39 @@ impl Receiver {
             return;
         };
         *consumed = to.max(*consumed);
-        let limit = *consumed + *window_bytes;
-        if limit - self.schedule.limit_reported.min(limit) > *window_bytes / 4 {
+        let step = *window_bytes / 4;
+        self.note_limit(now, step);
+    }
+
+    /// The caller holds `held` payload octets that arrived, and can hold `most` at a time: the sender may go no further than
+    /// that. What was offered before stands.
+    pub(crate) fn limit_room(&mut self, now: Time, held: u64, most: u64) {
+        let least = self.schedule.limit_reported.max(WINDOW_BYTES_MIN);
+        let end = self.placed_bytes + most.saturating_sub(held);
+        let Discipline::Placed { room_end, .. } = &mut self.discipline else {
+            return;
+        };
+        *room_end = Some(end.max(room_end.unwrap_or(least)));
+        self.note_limit(now, most / 4);
+    }
+
+    /// Stream offset from which on payload is not taken.
+    fn offset_limit(&self) -> u64 {
+        match &self.discipline {
+            Discipline::Placed {
+                consumed,
+                window_bytes,
+                room_end,
+                ..
+            } => (consumed + window_bytes).min(room_end.unwrap_or(u64::MAX)),
+            Discipline::Slotted(_) => u64::MAX,
+        }
+    }
+
+    /// Tells the sender of a limit that has moved by more than `step`.
+    fn note_limit(&mut self, now: Time, step: u64) {
+        let limit = self.offset_limit();
+        if limit.saturating_sub(self.schedule.limit_reported) > step {
             self.schedule.due = Some(now);
             self.schedule.repeats = REPEATS;
         }
@@ -431,14 +476,11 @@ impl Receiver {
             schedule.due = Some(now.after(2 * schedule.interval_ns));
         }
         let (covered_from, covered_to) = self.coverage();
-        let (packet_limit, offset_limit) = match &self.discipline {
-            Discipline::Placed {
-                consumed,
-                window_bytes,
-                flight_packets,
-            } => (self.holes.next() + flight_packets, consumed + window_bytes),
-            Discipline::Slotted(slots) => (slots.limit(), u64::MAX),
+        let packet_limit = match &self.discipline {
+            Discipline::Placed { flight_packets, .. } => self.holes.next() + flight_packets,
+            Discipline::Slotted(slots) => slots.limit(),
         };
+        let offset_limit = self.offset_limit();
         self.schedule.limit_reported = offset_limit;
         self.schedule.packet_limit_reported = packet_limit;
         let (echo, echo_at) = self.arrivals.echo;
@@ -459,6 +501,8 @@ impl Receiver {
             train_bytes: self.arrivals.train.bytes,
             train_ns: self.arrivals.train.ns,
             marked_packets: self.arrivals.marked,
+            probe: self.probe,
+            refused: self.refused,
             covered_from: Seq::of(covered_from),
             covered_to: Seq::of(covered_to),
             gaps: LossRanges::NONE,

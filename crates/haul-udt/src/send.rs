@@ -41,6 +41,7 @@ pub(crate) struct Sender {
     limits: Limits,
     in_flight_bytes: u64,
     totals: SendTotals,
+    told: Told,
 }
 
 /// The end of this half of the stream: a packet without payload behind all others.
@@ -73,8 +74,30 @@ pub struct SendTotals {
     pub resent_bytes: u64,
     /// Packets declared lost.
     pub lost_packets: u64,
+    /// Of `resent_bytes`, what had arrived after all: it was late, not lost.
+    pub reordered_bytes: u64,
+    /// Of `resent_bytes`, what the receiver had no room for.
+    pub refused_bytes: u64,
+    /// Of `resent_bytes`, what left because a timer ran out.
+    pub timer_bytes: u64,
     /// Messages given up because their time to live had passed.
     pub dropped_messages: u64,
+}
+
+impl SendTotals {
+    /// Of `resent_bytes`, what the path lost.
+    #[must_use]
+    pub fn path_lost_bytes(&self) -> u64 {
+        self.resent_bytes
+            .saturating_sub(self.reordered_bytes + self.refused_bytes + self.timer_bytes)
+    }
+}
+
+/// What the peer tells of packets that arrived in vain, as counts since the start.
+#[derive(Debug, Default)]
+struct Told {
+    duplicates: u32,
+    refused: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +123,8 @@ struct Packet {
     len: u16,
     state: State,
     transmissions: u8,
+    /// A timer declared it lost.
+    by_timer: bool,
     first: bool,
     last: bool,
     in_order: bool,
@@ -185,6 +210,7 @@ impl Sender {
             },
             in_flight_bytes: 0,
             totals: SendTotals::default(),
+            told: Told::default(),
         }
     }
 
@@ -279,7 +305,14 @@ impl Sender {
     }
 
     pub(crate) fn totals(&self) -> SendTotals {
-        self.totals
+        let resent = self.totals.resent_bytes - self.totals.timer_bytes;
+        let bytes = |packets: u32| u64::from(packets) * u64::from(self.params.payload_len);
+        let refused_bytes = bytes(self.told.refused).min(resent);
+        SendTotals {
+            refused_bytes,
+            reordered_bytes: bytes(self.told.duplicates).min(resent - refused_bytes),
+            ..self.totals
+        }
     }
 
     pub(crate) fn has_lost(&self) -> bool {
@@ -309,7 +342,7 @@ impl Sender {
         self.packets.is_empty() && self.has_fresh() && self.fresh_len().is_none()
     }
 
-    fn has_fresh(&self) -> bool {
+    pub(crate) fn has_fresh(&self) -> bool {
         self.position < self.written || !self.messages.is_empty() || self.finish == Finish::Wanted
     }
 
@@ -355,6 +388,9 @@ impl Sender {
         packet.sent = now;
         packet.transmissions = packet.transmissions.saturating_add(1);
         let packet = *packet;
+        if packet.by_timer {
+            self.totals.timer_bytes += u64::from(packet.len);
+        }
         self.totals.resent_packets += 1;
         self.totals.resent_bytes += u64::from(packet.len);
         Some(self.count(now, number, &packet))
@@ -372,6 +408,7 @@ impl Sender {
             len: u16::try_from(len).ok()?,
             state: State::InFlight,
             transmissions: 1,
+            by_timer: false,
             first: true,
             last: true,
             in_order: true,
@@ -523,13 +560,15 @@ impl Sender {
     // ---- input from a Longhaul peer
 
     /// Takes selective feedback. `reorder_ns`: how much later than a delivered packet one may have been sent and still be
-    /// only late.
+    /// only late. `probed`: the feedback answers a probe that was sent then, so what was sent before it and is not named has not
+    /// arrived.
     pub(crate) fn handle_feedback(
         &mut self,
         now: Time,
         feedback: &Feedback<'_>,
         reorder_ns: u64,
         base_rtt_ns: u64,
+        probed: Option<Time>,
     ) -> Result<Progress, Error> {
         let next = feedback.next.extend(self.first);
         let highest = feedback.highest.extend(next);
@@ -561,9 +600,16 @@ impl Sender {
         self.advance(next, &mut delivery);
         self.recheck_missing(gaps.clone(), &mut delivery);
         self.look_at_new(highest, gaps.clone(), &mut delivery);
-        self.newest_delivered = delivery.newest;
+        self.newest_delivered = delivery.newest.max(probed.unwrap_or_default());
         progress.acked_bytes = delivery.acked_bytes;
+        self.told = Told {
+            duplicates: feedback.duplicates,
+            refused: feedback.refused,
+        };
         self.detect_losses(gaps, reorder_ns, &mut progress);
+        if probed.is_some() {
+            self.lose_tail(highest, reorder_ns, &mut progress);
+        }
         Ok(progress)
     }
 
@@ -631,6 +677,28 @@ impl Sender {
         self.missing = missing;
     }
 
+    /// What lies behind the highest packet that arrived and was sent well before the probe that the peer has answered is lost.
+    fn lose_tail(&mut self, highest: u64, reorder_ns: u64, progress: &mut Progress) {
+        for number in highest.max(self.first)..self.next_packet() {
+            let overdue = self
+                .get(number)
+                .is_some_and(|packet| packet.sent.after(reorder_ns) <= self.newest_delivered);
+            if overdue {
+                self.mark_lost(number, progress);
+            }
+        }
+    }
+
+    /// A timer has run out for a packet.
+    fn expire(&mut self, number: u64, progress: &mut Progress) {
+        self.mark_lost(number, progress);
+        if let Some(index) = self.index(number)
+            && self.packets[index].state == State::Lost
+        {
+            self.packets[index].by_timer = true;
+        }
+    }
+
     fn mark_lost(&mut self, number: u64, progress: &mut Progress) {
         let Some(index) = self.index(number) else {
             return;
@@ -640,6 +708,7 @@ impl Sender {
             packet.state = State::Retell;
         } else if packet.state == State::InFlight {
             packet.state = State::Lost;
+            packet.by_timer = false;
             let wire_bytes = u64::from(packet.len) + self.wire_overhead;
             self.in_flight_bytes -= wire_bytes;
             self.totals.lost_packets += 1;
@@ -734,7 +803,7 @@ impl Sender {
             .take(1)
             .collect();
         for number in candidates {
-            self.mark_lost(number, &mut progress);
+            self.expire(number, &mut progress);
         }
         progress
     }
@@ -743,7 +812,7 @@ impl Sender {
     pub(crate) fn lose_all(&mut self) -> Progress {
         let mut progress = Progress::default();
         for number in self.first..self.next_packet() {
-            self.mark_lost(number, &mut progress);
+            self.expire(number, &mut progress);
         }
         progress
     }

@@ -196,6 +196,8 @@ fn selective_feedback_that_lies_or_contradicts_itself_is_refused() {
             0,
             0,
             seq(0),
+            0,
+            0,
         ];
         [words(&head), words(&middle), words(gaps)].concat()
     };

@@ -262,6 +262,10 @@ impl Sink for Counting<'_> {
         self.tally.add(self.stream, at - offset);
         Ok(())
     }
+
+    fn may_block(&self) -> bool {
+        self.sink.file.is_some()
+    }
 }
 
 /// Copies to where `offset` lies in memory that is used round.

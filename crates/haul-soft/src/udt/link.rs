@@ -16,6 +16,7 @@ use haul_udt::wire::HEADER_LEN;
 use haul_udt::{Connection, Event, Placement, Received, Stats, Transmit};
 
 use super::LinkError;
+use super::incoming::Incoming;
 use super::outgoing::{Outgoing, RING_BYTES, read_ahead};
 use crate::bulk::{Sink, Source};
 
@@ -269,15 +270,45 @@ impl Link {
     /// [`LinkError`]; the link is closed then.
     pub fn receive(&mut self, sink: &dyn Sink) -> Result<(), LinkError> {
         self.require_placement()?;
-        let result = self.drive_receive(sink);
+        let result = if sink.may_block() {
+            self.receive_write_behind(sink)
+        } else {
+            self.drive_receive(&mut Into(sink), None)
+        };
         self.finish(result)
     }
 
-    fn drive_receive(&mut self, sink: &dyn Sink) -> Result<(), LinkError> {
+    /// A thread of its own waits for the sink; this one goes on to receive, as far as there is room.
+    fn receive_write_behind(&mut self, sink: &dyn Sink) -> Result<(), LinkError> {
+        let incoming = Incoming::default();
+        let waker = self.poller.waker();
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("haul-write".into());
+            let writer = builder
+                .spawn_scoped(scope, || incoming.write_out(sink, &waker))
+                .map_err(LinkError::Sink)?;
+            let received = self.drive_receive(&mut &incoming, Some(&incoming));
+            incoming.finish();
+            match writer.join() {
+                Ok(Err(error)) => Err(LinkError::Sink(error)),
+                _ => received,
+            }
+        })
+    }
+
+    fn drive_receive(
+        &mut self,
+        place: &mut dyn Place,
+        incoming: Option<&Incoming>,
+    ) -> Result<(), LinkError> {
         let _ = set_timer_slack_ns(1);
         let mut outgoing = Outgoing::Memory { source: &Nothing };
         loop {
-            match self.turn(&mut outgoing, &mut Into(sink)) {
+            if let Some(incoming) = incoming {
+                let (held, most) = incoming.room(self.now).map_err(LinkError::Sink)?;
+                self.connection.limit_room(self.now, held, most);
+            }
+            match self.turn(&mut outgoing, place) {
                 Err(LinkError::PeerClosed) => return Ok(()),
                 other => other?,
             }

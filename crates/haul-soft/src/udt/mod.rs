@@ -8,6 +8,7 @@
 //! accepted connection · [`plain`] a socket-like face, `memory` what it holds · [`stream`] the same with a thread of its own, for
 //! callers that have none.
 
+mod incoming;
 mod link;
 mod listener;
 mod memory;

@@ -54,6 +54,20 @@ struct FeedbackState {
     late_until: u64,
     interval_ns: u64,
     interval_told: Option<(u64, Time)>,
+    /// Number of the latest sender info.
+    info_number: u32,
+    probe: Probe,
+}
+
+/// A question to a peer that is silent: a sender info, whose answer tells what has arrived. Data is not repeated for it, as the
+/// peer's thread may only be late.
+#[derive(Debug, Default)]
+enum Probe {
+    #[default]
+    None,
+    Wanted,
+    /// With this number, then.
+    Sent(u32, Time),
 }
 
 /// The packets whose dispersion is the first estimate of the path's rate: they must leave back to back.
@@ -335,9 +349,17 @@ impl Established {
             return Ok(());
         }
         let reorder_ns = self.reorder_ns(feedback.reorder_us);
+        let probed = match self.feedback.probe {
+            Probe::Sent(number, at) if number == feedback.probe => Some(at),
+            _ => None,
+        };
+        let base_rtt_ns = self.rtt.minimum_ns();
         let progress =
             self.sender
-                .handle_feedback(now, feedback, reorder_ns, self.rtt.minimum_ns())?;
+                .handle_feedback(now, feedback, reorder_ns, base_rtt_ns, probed)?;
+        if probed.is_some() {
+            self.feedback.probe = Probe::None;
+        }
         self.feedback.number = Some(feedback.number);
         if progress.acked_bytes > 0 || progress.lost_bytes > 0 {
             self.timers.waiting_since = now;
@@ -545,6 +567,15 @@ impl Established {
             self.timers.timeouts_in_a_row += 1;
             self.timers.timeouts += 1;
             let hopeless = !self.params.placement || self.timers.timeouts_in_a_row > PROBES;
+            // An application may wait for the last packets, and they are few. Of others the peer is asked first.
+            let is_tail = self.sender.is_thin() && !self.sender.has_fresh();
+            if self.params.placement && !is_tail {
+                self.feedback.probe = Probe::Wanted;
+                if hopeless {
+                    self.controller.handle_timeout(now);
+                }
+                return false;
+            }
             let progress = if hopeless {
                 self.sender.lose_all()
             } else {
@@ -674,14 +705,20 @@ impl Established {
             .feedback
             .interval_told
             .is_some_and(|(told, at)| told == wanted && now.since(at) < FEEDBACK_RENEW_NS);
-        if current {
+        let probes = matches!(self.feedback.probe, Probe::Wanted);
+        if current && !probes {
             return false;
+        }
+        self.feedback.info_number = self.feedback.info_number.wrapping_add(1);
+        if probes {
+            self.feedback.probe = Probe::Sent(self.feedback.info_number, now);
         }
         self.feedback.interval_told = Some((wanted, now));
         let interval_us = u32::try_from(wanted / MICROSECOND_NS).unwrap_or(u32::MAX);
         ControlWriter::new(out, self.peer).sender_info(SenderInfo {
             feedback_interval_us: interval_us,
             train_from: Seq::of(self.feedback.train.from),
+            number: self.feedback.info_number,
         });
         true
     }

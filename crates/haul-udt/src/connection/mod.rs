@@ -321,6 +321,14 @@ impl Connection {
         }
     }
 
+    /// Placed streams: the caller holds `held` payload octets that arrived, and has room for `most` at a time. From the first
+    /// call on the sender goes no further than that room; called again as it changes.
+    pub fn limit_room(&mut self, now: Time, held: u64, most: u64) {
+        if let Phase::Open(open) = &mut self.phase {
+            open.receiver.limit_room(now, held, most);
+        }
+    }
+
     /// Plain streams: the next piece of the stream in the receive memory, if it has arrived.
     #[must_use]
     pub fn front_piece(&mut self) -> Option<Piece> {

@@ -37,6 +37,10 @@ pub struct Feedback<'a> {
     pub train_ns: u32,
     /// Packets that arrived with a mark of congestion, so far; the count wraps.
     pub marked_packets: u32,
+    /// Number of the latest sender info that arrived: this feedback was written after it.
+    pub probe: u32,
+    /// Packets that arrived and were not taken for want of room, so far; the count wraps.
+    pub refused: u32,
     /// `gaps` list all that is missing from here …
     pub covered_from: Seq,
     /// … to here, excluded.
@@ -45,7 +49,7 @@ pub struct Feedback<'a> {
     pub gaps: LossRanges<'a>,
 }
 
-const FIXED_WORDS: usize = 19;
+const FIXED_WORDS: usize = 21;
 /// Words of gaps that a feedback packet may carry: it fits every path that IPv6 allows (1,280 octets).
 pub const FEEDBACK_GAP_WORDS_MAX: usize = 280;
 
@@ -74,6 +78,8 @@ impl<'a> Feedback<'a> {
             train_ns: word(fixed, 16),
             marked_packets: word(fixed, 17),
             train_from: Seq::new(word(fixed, 18)),
+            probe: word(fixed, 19),
+            refused: word(fixed, 20),
             gaps: LossRanges::parse(gaps)?,
         })
     }
@@ -100,6 +106,8 @@ impl<'a> Feedback<'a> {
         push(self.train_ns);
         push(self.marked_packets);
         push(self.train_from.get());
+        push(self.probe);
+        push(self.refused);
     }
 }
 
@@ -119,11 +127,13 @@ pub struct SenderInfo {
     pub feedback_interval_us: u32,
     /// Where the train begins whose dispersion is wanted.
     pub train_from: Seq,
+    /// Counts up; the feedback that answers carries it.
+    pub number: u32,
 }
 
 impl SenderInfo {
     pub(super) fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        if body.len() < 8 {
+        if body.len() < 12 {
             return Err(ParseError::Short {
                 what: "sender info",
                 len: body.len(),
@@ -132,11 +142,13 @@ impl SenderInfo {
         Ok(Self {
             feedback_interval_us: word(body, 0),
             train_from: Seq::new(word(body, 1)),
+            number: word(body, 2),
         })
     }
 
     pub(super) fn emit(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.feedback_interval_us.to_be_bytes());
         out.extend_from_slice(&self.train_from.get().to_be_bytes());
+        out.extend_from_slice(&self.number.to_be_bytes());
     }
 }

@@ -73,7 +73,8 @@ pub struct Offer {
 
 /// "HAUL".
 const OFFER_MAGIC: u32 = 0x4841_554c;
-const OFFER_PLACEMENT: u32 = 1;
+/// Bit 0 offered placement with an older layout of feedback; nothing but plain UDT is agreed with such a peer.
+const OFFER_PLACEMENT: u32 = 8;
 const OFFER_ECN: u32 = 2;
 const OFFER_FINISH: u32 = 4;
 

@@ -60,7 +60,7 @@ fn a_plain_handshake_offers_nothing_and_ours_says_haul() {
         finish: true,
     };
     ControlWriter::new(&mut out, SocketId(0)).handshake(&body, offer);
-    assert_eq!(out[4..12], *b"\0\0\0\x07HAUL");
+    assert_eq!(out[4..12], *b"\0\0\0\x0eHAUL");
     assert_eq!(out[16..], first[16..]);
 }
 
@@ -177,6 +177,7 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
         )),
         written(|writer, words| writer.sender_info(SenderInfo {
             feedback_interval_us: words[0],
+            number: words[2],
             train_from: Seq::new(words[1]),
         })),
         any_gaps().prop_map(|gaps| {
@@ -185,7 +186,7 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
             out.extend_from_slice(&gaps);
             out
         }),
-        (any::<[u32; 14]>(), any::<[u64; 3]>(), any_gaps()).prop_map(|(words, long, gaps)| {
+        (any::<[u32; 16]>(), any::<[u64; 3]>(), any_gaps()).prop_map(|(words, long, gaps)| {
             let mut out = Vec::new();
             let fixed = Feedback {
                 number: words[0],
@@ -203,6 +204,8 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
                 train_bytes: words[8],
                 train_ns: words[9],
                 marked_packets: words[12],
+                probe: words[14],
+                refused: words[15],
                 covered_from: Seq::new(words[10]),
                 covered_to: Seq::new(words[11]),
                 gaps: LossRanges::NONE,

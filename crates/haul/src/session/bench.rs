@@ -234,6 +234,10 @@ impl Sink for Counter {
         self.bytes.fetch_add(len, Ordering::Release);
         Ok(())
     }
+
+    fn may_block(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
