@@ -14,4 +14,5 @@ pub mod stream;
 pub mod tcp;
 pub mod tun;
 pub mod udp;
+pub mod wake;
 pub mod zero_copy;

@@ -10,12 +10,12 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
 use crate::clock::Clock;
+use crate::wake::Rest;
 
 /// The kernel's default lets a thread's timers run 50 µs late; a pacer needs them on time.
 ///
@@ -85,7 +85,7 @@ impl Poller {
             flags,
         )?;
         let wake = Arc::new(WakeState {
-            state: AtomicU8::new(AWAKE),
+            rest: Rest::new(),
             eventfd,
         });
         Ok(Self { epoll, wake })
@@ -146,17 +146,13 @@ impl Poller {
     ) -> io::Result<()> {
         events.ready.clear();
         events.woken = false;
-        // Acquire: what a waker's thread wrote before its wake-up is seen by our caller after we return.
-        let asleep =
-            self.wake
-                .state
-                .compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire);
-        let timeout_ns = match asleep {
-            Ok(_) => deadline_ns.map(|deadline| deadline.saturating_sub(clock.now_ns())),
-            Err(_) => Some(0),
+        let timeout_ns = if self.wake.rest.begin() {
+            deadline_ns.map(|deadline| deadline.saturating_sub(clock.now_ns()))
+        } else {
+            Some(0)
         };
         let waited = self.epoll_wait(events, timeout_ns);
-        events.woken = self.wake.state.swap(AWAKE, Ordering::AcqRel) == NOTIFIED;
+        events.woken = self.wake.rest.end();
         waited?;
         events.ready.retain(|event| event.data.u64() != WAKE_TOKEN);
         Ok(())
@@ -199,9 +195,7 @@ pub struct Waker {
 impl Waker {
     /// Wakes the poller's thread. What this thread wrote before is seen by that thread when its `wait` has returned.
     pub fn wake(&self) {
-        // Always a read-modify-write, never a plain load first: a load could see an old NOTIFIED while the poller's
-        // thread, past its own swap, has already looked at the queue without seeing what was put there.
-        if self.wake.state.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP {
+        if self.wake.rest.wake() {
             // Only a counter that stands at its limit refuses, and then the event is pending anyway.
             let _ = rustix::io::write(&self.wake.eventfd, &1_u64.to_ne_bytes());
         }
@@ -279,16 +273,11 @@ impl Event {
     }
 }
 
-/// `state` says what the poller's thread does: runs, sleeps, or has been told to wake.
 #[derive(Debug)]
 struct WakeState {
-    state: AtomicU8,
+    rest: Rest,
     eventfd: OwnedFd,
 }
-
-const AWAKE: u8 = 0;
-const ASLEEP: u8 = 1;
-const NOTIFIED: u8 = 2;
 
 const WAKE_TOKEN: u64 = u64::MAX;
 

@@ -1,4 +1,4 @@
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

@@ -15,8 +15,8 @@ use haul_verbs::provider::{
 use haul_verbs::{AsyncEvent, DeviceAttributes, Error, Result, Transport};
 
 use super::cm::Listener;
-use super::cq::{Channel, CompletionChannel, Cq};
-use super::events::{self, AsyncEvents, EventChannel, Events};
+use super::cq::{CompletionChannel, Cq};
+use super::events::{self, AsyncEvents, EventChannel};
 use super::memory::Pd;
 use super::shard::{Drive, Engine, Shard};
 use super::tap::Tap;
@@ -202,7 +202,7 @@ impl ContextOps for Rnic {
     }
 
     fn create_completion_channel(self: Arc<Self>) -> Result<Arc<dyn CompletionChannelOps>> {
-        let channel = Arc::new(Channel::new()?);
+        let channel = Arc::new(super::cq::channel()?);
         Ok(Arc::new(CompletionChannel {
             channel,
             rnic: self,
@@ -232,7 +232,7 @@ impl ContextOps for Rnic {
     }
 
     fn create_event_channel(self: Arc<Self>) -> Result<Arc<dyn EventChannelOps>> {
-        let events = Arc::new(Events::new()?);
+        let events = Arc::new(events::cm_events()?);
         Ok(Arc::new(EventChannel {
             events,
             _rnic: self,
@@ -259,6 +259,6 @@ impl ContextOps for Rnic {
     }
 
     fn async_fd(&self) -> Result<BorrowedFd<'_>> {
-        Ok(self.async_events.fd())
+        Ok(self.async_events.signal().as_fd())
     }
 }

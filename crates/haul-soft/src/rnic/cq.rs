@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use haul_io::clock::Clock;
 use haul_io::notify::{Signal, wait_readable};
+use haul_io::wake::{Bell, Notices};
 use haul_verbs::provider::{CompletionChannelOps, CqOps};
 use haul_verbs::{AsyncEvent, Error, Notify, Result, WcStatus, WorkCompletion};
 
@@ -30,11 +31,8 @@ pub(super) struct Queue {
     armed: AtomicU8,
     /// Queues of the device that are armed, this one among them if it is.
     armed_queues: Arc<AtomicU32>,
-    /// Threads that sleep, or are about to, until something is pushed.
-    sleepers: AtomicU32,
-    wake: Signal,
-    /// The signal is set.
-    woken: AtomicBool,
+    /// Wakes threads that sleep until something is pushed.
+    bell: Bell,
     async_events: Arc<AsyncEvents>,
 }
 
@@ -66,9 +64,7 @@ impl Queue {
             token,
             armed: AtomicU8::new(ARMED_NOT),
             armed_queues,
-            sleepers: AtomicU32::new(0),
-            wake: Signal::new().map_err(Error::os("eventfd"))?,
-            woken: AtomicBool::new(false),
+            bell: Bell::new().map_err(Error::os("eventfd"))?,
             async_events,
         })
     }
@@ -101,7 +97,7 @@ impl Queue {
     }
 
     fn notify(&self, batch: &[Pushed]) {
-        self.wake_sleepers();
+        self.bell.ring();
         let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
         let wanted = match self.armed.load(Ordering::SeqCst) {
             ARMED_ANY => true,
@@ -138,16 +134,9 @@ impl Queue {
         let more = !entries.is_empty();
         drop(entries);
         if more {
-            self.wake_sleepers();
+            self.bell.ring();
         }
         count
-    }
-
-    fn wake_sleepers(&self) {
-        // SeqCst here and in `sleep`: either this thread sees the sleeper, or the sleeper sees the entries.
-        if self.sleepers.load(Ordering::SeqCst) > 0 && !self.woken.swap(true, Ordering::SeqCst) {
-            self.wake.set();
-        }
     }
 
     pub(super) fn has_overflowed(&self) -> bool {
@@ -271,17 +260,19 @@ impl Cq {
     }
 
     /// Sleeps until something is pushed, something arrives for a shard that this thread can drive, or `timeout_ns` has
-    /// passed.
+    /// passed. The caller polls afterwards: this may have used up the wake-up that another sleeper needs.
     fn sleep(&self, timeout_ns: Option<u64>) -> Result<()> {
-        self.queue.sleepers.fetch_add(1, Ordering::SeqCst);
-        let result = if self.queue.len.load(Ordering::SeqCst) == 0 {
-            self.rnic.sleep(&self.queue.wake, timeout_ns)
+        let queue = &self.queue;
+        queue.bell.enter();
+        let result = if queue.len.load(Ordering::Acquire) == 0 {
+            self.rnic.sleep(queue.bell.signal(), timeout_ns)
         } else {
             Ok(())
         };
-        self.queue.sleepers.fetch_sub(1, Ordering::SeqCst);
-        if self.queue.woken.swap(false, Ordering::SeqCst) {
-            self.queue.wake.clear();
+        queue.bell.leave();
+        if result.is_err() && queue.len.load(Ordering::Acquire) > 0 {
+            // The caller does not poll then.
+            queue.bell.ring();
         }
         result.map_err(Error::os("waiting for completions"))
     }
@@ -306,7 +297,9 @@ impl CqOps for Cq {
         let now = Clock::new().now_ns();
         let (more, drive) = self.drive_and_poll(out, now)?;
         if more == 0 && drive != Drive::Moved {
-            self.doze(now, NAP_NS)?;
+            if self.doze(now, NAP_NS)? {
+                return Ok(self.queue.pop(out));
+            }
         } else {
             self.note_found();
         }
@@ -377,24 +370,10 @@ impl CqOps for Cq {
 }
 
 /// A completion channel: tokens of queues that had what they were armed for.
-#[derive(Debug)]
-pub(super) struct Channel {
-    tokens: Mutex<VecDeque<u64>>,
-    signal: Signal,
-}
+pub(super) type Channel = Notices<u64>;
 
-impl Channel {
-    pub(super) fn new() -> Result<Self> {
-        Ok(Self {
-            tokens: Mutex::default(),
-            signal: Signal::new().map_err(Error::os("eventfd"))?,
-        })
-    }
-
-    fn push(&self, token: u64) {
-        lock(&self.tokens).push_back(token);
-        self.signal.set();
-    }
+pub(super) fn channel() -> Result<Channel> {
+    Notices::new(usize::MAX).map_err(Error::os("eventfd"))
 }
 
 /// A completion channel as the application sees it: it keeps the engine alive.
@@ -406,16 +385,11 @@ pub(super) struct CompletionChannel {
 
 impl CompletionChannelOps for CompletionChannel {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.channel.signal.as_fd()
+        self.channel.signal().as_fd()
     }
 
     fn poll_event(&self) -> Result<Option<u64>> {
-        let mut tokens = lock(&self.channel.tokens);
-        let token = tokens.pop_front();
-        if tokens.is_empty() {
-            self.channel.signal.clear();
-        }
-        Ok(token)
+        Ok(self.channel.pop())
     }
 
     fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<u64>> {
@@ -430,9 +404,9 @@ impl CompletionChannelOps for CompletionChannel {
                 return Ok(None);
             }
             self.rnic
-                .sleep(&self.channel.signal, remaining(end, now))
+                .sleep(self.channel.signal(), remaining(end, now))
                 .map_err(Error::os("waiting for an event"))?;
-            if lock(&self.channel.tokens).is_empty() {
+            if self.channel.is_empty() {
                 self.rnic.drive(clock.now_ns());
             }
         }

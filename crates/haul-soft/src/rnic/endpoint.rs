@@ -14,7 +14,7 @@ use haul_verbs::{Endpoint, Error, Qp as AnyQp, Result};
 
 use super::cm::Listener;
 use super::context::Rnic;
-use super::events::{EventChannel, Events};
+use super::events::{EventChannel, cm_events};
 use super::{deadline, remaining};
 
 /// A queue pair's listener, and what it says of itself.
@@ -33,7 +33,7 @@ const PSN_MASK: u32 = 0xff_ffff;
 impl Rendezvous {
     pub(super) fn new(rnic: &Arc<Rnic>, qp_num: u32) -> Result<Self> {
         let channel = Arc::new(EventChannel {
-            events: Arc::new(Events::new()?),
+            events: Arc::new(cm_events()?),
             _rnic: Arc::clone(rnic),
         });
         let anywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));

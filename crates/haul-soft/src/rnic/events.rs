@@ -1,74 +1,33 @@
 //! Queues of events with a file descriptor: of connections, and asynchronous ones.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use haul_io::clock::Clock;
-use haul_io::notify::Signal;
+use haul_io::wake::Notices;
 use haul_verbs::cm::CmEvent;
 use haul_verbs::provider::EventChannelOps;
 use haul_verbs::{AsyncEvent, Error, Result};
 
 use super::context::Rnic;
 use super::cq::sleep_on;
-use super::{deadline, lock, remaining};
-
-/// Events in order, readable through a file descriptor.
-#[derive(Debug)]
-pub(super) struct Events<T> {
-    queue: Mutex<VecDeque<T>>,
-    signal: Signal,
-    /// Further events are dropped: for those that nobody is obliged to take.
-    limit: usize,
-}
+use super::{deadline, remaining};
 
 /// Asynchronous events of an opened device.
-pub(super) type AsyncEvents = Events<AsyncEvent>;
+pub(super) type AsyncEvents = Notices<AsyncEvent>;
 /// Events of connections.
-pub(super) type CmEvents = Events<CmEvent>;
+pub(super) type CmEvents = Notices<CmEvent>;
 
-/// An application that looks at none of them is told of the first ones.
+/// An application that takes none of them gets the first ones.
 const ASYNC_EVENTS_MAX: usize = 1_024;
 
-impl<T> Events<T> {
-    pub(super) fn new() -> Result<Self> {
-        Self::with_limit(usize::MAX)
-    }
-
-    fn with_limit(limit: usize) -> Result<Self> {
-        Ok(Self {
-            queue: Mutex::default(),
-            signal: Signal::new().map_err(Error::os("eventfd"))?,
-            limit,
-        })
-    }
-
-    pub(super) fn push(&self, event: T) {
-        let mut queue = lock(&self.queue);
-        if queue.len() < self.limit {
-            queue.push_back(event);
-            self.signal.set();
-        }
-    }
-
-    pub(super) fn pop(&self) -> Option<T> {
-        let mut queue = lock(&self.queue);
-        let event = queue.pop_front();
-        if queue.is_empty() {
-            self.signal.clear();
-        }
-        event
-    }
-
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.signal.as_fd()
-    }
+pub(super) fn async_events() -> Result<AsyncEvents> {
+    Notices::new(ASYNC_EVENTS_MAX).map_err(Error::os("eventfd"))
 }
 
-pub(super) fn async_events() -> Result<AsyncEvents> {
-    Events::with_limit(ASYNC_EVENTS_MAX)
+pub(super) fn cm_events() -> Result<CmEvents> {
+    Notices::new(usize::MAX).map_err(Error::os("eventfd"))
 }
 
 /// A channel for events of connections, as the application sees it: it keeps the engine alive.
@@ -80,7 +39,7 @@ pub(super) struct EventChannel {
 
 impl EventChannelOps for EventChannel {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.events.fd()
+        self.events.signal().as_fd()
     }
 
     fn poll(&self) -> Result<Option<CmEvent>> {
@@ -99,7 +58,7 @@ impl EventChannelOps for EventChannel {
                 return Ok(None);
             }
             // The engine's own threads make connections: they are rare, and need no haste.
-            sleep_on(&self.events.signal, remaining(end, now))
+            sleep_on(self.events.signal(), remaining(end, now))
                 .map_err(Error::os("waiting for an event"))?;
         }
     }

@@ -6,23 +6,22 @@
 //! the receiving ring is the window, and each direction ends by itself ([`Stream::finish`]). Plain UDT peers take slots, and
 //! know only the end of both.
 //!
-//! Waiting: the engine compares what is [`Ready`] with what somebody waits for, and wakes nobody else. Each side publishes
-//! what it has done, then a fence, then looks whether the other sleeps; who goes to sleep says so, then a fence, then looks
-//! once more.
+//! Waiting: the engine compares what is [`Ready`] with what somebody waits for, and wakes nobody else ([`Readiness`]).
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use haul_cc::time::MILLISECOND_NS;
 use haul_cc::{Algorithm, Rate, Time};
-use haul_io::notify::{self, Signal};
+use haul_io::notify;
 use haul_io::poller::set_timer_slack_ns;
 use haul_io::ring::{Consumer, Producer, mirror_ring};
+use haul_io::wake::{Readiness, SleepFlag};
 use haul_udt::{SendError, Stats, WINDOW_BYTES_MIN};
 
 use super::link::{NAP_NS_MAX, Place};
@@ -133,14 +132,8 @@ struct Shared {
     left: AtomicBool,
     over: OnceLock<LinkError>,
     /// The engine sleeps.
-    asleep: AtomicBool,
-    /// What the file descriptor is to tell of.
-    watched: AtomicU32,
-    signal: Signal,
-    /// What threads wait for.
-    awaited: AtomicU32,
-    lock: Mutex<()>,
-    changed: Condvar,
+    asleep: SleepFlag,
+    readiness: Readiness,
 }
 
 /// How long an end that has everything stays for a peer that may not have heard that, besides two round trips.
@@ -257,51 +250,23 @@ impl Stream {
     }
 
     fn wake_if(&self, news: bool) {
-        if news {
-            fence(Ordering::SeqCst);
-            if self.shared.asleep.load(Ordering::Relaxed) {
-                self.remote.wake();
-            }
+        if news && self.shared.asleep.is_set() {
+            self.remote.wake();
         }
     }
 
     /// What of `wanted` is so now. If nothing is, the descriptor becomes readable when that changes; it is one for one watcher.
     #[must_use]
     pub fn poll(&self, wanted: Ready) -> Ready {
-        self.shared.signal.clear();
-        self.shared.watched.store(wanted.bits(), Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let ready = self.shared.ready() & wanted;
-        if !ready.is_empty() {
-            self.shared.watched.store(0, Ordering::Relaxed);
-        }
-        ready
+        let ready = || self.shared.ready().bits();
+        Ready::from_bits_truncate(self.shared.readiness.poll(wanted.bits(), ready))
     }
 
     /// Waits until something of `wanted` is so, or the time is over; what is.
     #[must_use]
     pub fn wait(&self, wanted: Ready, timeout: Option<Duration>) -> Ready {
-        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut guard = lock(&self.shared.lock);
-        loop {
-            self.shared
-                .awaited
-                .fetch_or(wanted.bits(), Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            let ready = self.shared.ready() & wanted;
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if !ready.is_empty() || left.is_some_and(|left| left.is_zero()) {
-                return ready;
-            }
-            let changed = &self.shared.changed;
-            guard = match left {
-                Some(left) => {
-                    let woken = changed.wait_timeout(guard, left);
-                    woken.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
+        let ready = || self.shared.ready().bits();
+        Ready::from_bits_truncate(self.shared.readiness.wait(wanted.bits(), timeout, ready))
     }
 
     /// Why the connection is over, if it is.
@@ -345,7 +310,7 @@ impl Stream {
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.signal.as_fd()
+        self.shared.readiness.signal().as_fd()
     }
 }
 
@@ -384,12 +349,8 @@ impl Shared {
             peer_finished: AtomicBool::new(false),
             left: AtomicBool::new(false),
             over: OnceLock::new(),
-            asleep: AtomicBool::new(false),
-            watched: AtomicU32::new(0),
-            signal: Signal::new()?,
-            awaited: AtomicU32::new(0),
-            lock: Mutex::new(()),
-            changed: Condvar::new(),
+            asleep: SleepFlag::default(),
+            readiness: Readiness::new()?,
         })
     }
 
@@ -435,23 +396,7 @@ impl Shared {
 
     /// Wakes those who wait for what is so now.
     fn tell(&self) {
-        fence(Ordering::SeqCst);
-        let watched = self.watched.load(Ordering::Relaxed);
-        let awaited = self.awaited.load(Ordering::Relaxed);
-        if watched | awaited == 0 {
-            return;
-        }
-        let ready = self.ready().bits();
-        if watched & ready != 0 {
-            self.watched.store(0, Ordering::Relaxed);
-            self.signal.set();
-        }
-        if awaited & ready != 0 {
-            let guard = lock(&self.lock);
-            self.awaited.store(0, Ordering::Relaxed);
-            drop(guard);
-            self.changed.notify_all();
-        }
+        self.readiness.tell(|| self.ready().bits());
     }
 }
 
@@ -681,8 +626,7 @@ impl Engine {
     }
 
     fn sleep(&mut self) -> Result<(), LinkError> {
-        self.shared.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.shared.asleep.set();
         let given = self.outgoing.available(0).end > self.written;
         let finishing = self.finish == Finish::No && self.shared.finishing.load(Ordering::Acquire);
         let unknown = self.incoming.ring.released() - self.shared.noted.load(Ordering::Relaxed);
@@ -692,7 +636,7 @@ impl Engine {
         } else {
             self.link.sleep(self.stay_until)
         };
-        self.shared.asleep.store(false, Ordering::Relaxed);
+        self.shared.asleep.clear();
         slept
     }
 }
