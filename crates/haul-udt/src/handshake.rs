@@ -17,6 +17,8 @@ pub(crate) struct Opening {
     role: Role,
     body: Handshake,
     destination: SocketId,
+    /// What a rendezvous peer sent first.
+    met: Option<Handshake>,
     offer: Offer,
     deadline: Time,
     /// When the next request goes out.
@@ -65,6 +67,7 @@ impl Opening {
             role,
             body: own_body(config, role.first_request(), own, peer),
             destination: SocketId(0),
+            met: None,
             offer: config.offer(),
             deadline: now.after(config.connect_timeout_ns),
             due: now,
@@ -99,12 +102,23 @@ impl Opening {
         answer: &Handshake,
         offer: Offer,
     ) -> Result<Option<Agreed>, Error> {
+        let mut answer = *answer;
+        if self.role == Role::Rendezvous
+            && answer.request == RequestKind::Agreement
+            && answer.version == 0
+        {
+            // The last step of a connected libudt leaves out what its first one stated.
+            let Some(met) = self.met.filter(|met| met.socket == answer.socket) else {
+                return Ok(None);
+            };
+            (answer.version, answer.kind) = (met.version, met.kind);
+        }
         if answer.version != UDT_VERSION {
             return Err(Error::Incompatible("it does not speak UDT4"));
         }
         match self.role {
-            Role::Client => self.handle_as_client(now, config, answer, offer),
-            Role::Rendezvous => self.handle_as_rendezvous(now, config, answer, offer),
+            Role::Client => self.handle_as_client(now, config, &answer, offer),
+            Role::Rendezvous => self.handle_as_rendezvous(now, config, &answer, offer),
         }
     }
 
@@ -152,6 +166,7 @@ impl Opening {
             (RequestKind::Rendezvous, _) | (_, RequestKind::Rendezvous) => {
                 self.body.request = RequestKind::Conclusion;
                 self.destination = answer.socket;
+                self.met = Some(*answer);
                 self.due = now;
                 self.sent = None;
                 Ok(None)

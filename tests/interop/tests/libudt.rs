@@ -388,6 +388,42 @@ fn we_meet_libudt_and_receive() {
     }
 }
 
+/// A libudt that began before us is connected after our second request, and its answer to the next one states no version.
+#[test]
+fn we_meet_libudt_whoever_begins_first() {
+    let Some(programs) = programs() else { return };
+    let offsets: Vec<i64> = std::env::var("HAUL_MEET_OFFSETS_MS").map_or_else(
+        |_| vec![-600, -100, 0, 100, 600],
+        |list| list.split(',').map(|ms| ms.parse().unwrap()).collect(),
+    );
+    for offset_ms in offsets {
+        let [ours, theirs] = free_ports();
+        let address = SocketAddr::from(([127, 0, 0, 2], theirs));
+        let arguments =
+            format!("{theirs} stream --bind 127.0.0.2 --rendezvous 127.0.0.1 --peer-port {ours}");
+        let began = Instant::now();
+        let (link, mut peer) = std::thread::scope(|scope| {
+            let peer = scope.spawn(|| {
+                pause_ms(offset_ms);
+                Peer::start(&programs.join("udt_recv"), &arguments)
+            });
+            pause_ms(-offset_ms);
+            let options = options(SocketKind::Stream);
+            let link = udt::rendezvous(loopback(ours), address, identity(), &options);
+            (link, peer.join().unwrap())
+        });
+        let link = link.unwrap_or_else(|error| panic!("{offset_ms} ms: {error}"));
+        println!("libudt {offset_ms} ms after us: {:?}", began.elapsed());
+        let tally = send(link, SocketKind::Stream, 1_001, 1_001, None);
+        peer.line("meeting");
+        assert_eq!(peer.line("received"), tally.to_string());
+    }
+}
+
+fn pause_ms(ms: i64) {
+    std::thread::sleep(Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+}
+
 /// Two ports that were free a moment ago.
 fn free_ports() -> [u16; 2] {
     let sockets = [(); 2].map(|()| std::net::UdpSocket::bind("0.0.0.0:0").unwrap());

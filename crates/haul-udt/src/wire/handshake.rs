@@ -12,7 +12,7 @@ pub(crate) const UDT_VERSION: u32 = 4;
 /// Body of a handshake packet: 48 octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
-    /// 4 for UDT4.
+    /// 4 for UDT4; 0 in libudt's last step of a rendezvous, which states neither version nor `kind`.
     pub version: u32,
     /// Stream or messages. The wire has 1 and 2, the draft says 0 and 1; the code wins.
     pub kind: SocketKind,
@@ -159,13 +159,20 @@ impl Handshake {
             len if len > Self::LEN => return Err(ParseError::Long { len }),
             _ => {}
         }
+        let request = RequestKind::from_wire(word(body, 5))?;
+        // A connected libudt fills in neither word when it answers a rendezvous (`core.cpp` processCtrl).
+        let is_bare = request == RequestKind::Agreement && word(body, 0) == 0 && word(body, 1) == 0;
         Ok(Self {
             version: word(body, 0),
-            kind: SocketKind::from_wire(word(body, 1))?,
+            kind: if is_bare {
+                SocketKind::default()
+            } else {
+                SocketKind::from_wire(word(body, 1))?
+            },
             initial: Seq::new(word(body, 2)),
             mss: word(body, 3),
             flight: word(body, 4),
-            request: RequestKind::from_wire(word(body, 5))?,
+            request,
             socket: SocketId(word(body, 6)),
             cookie: word(body, 7),
             peer: std::array::from_fn(|i| word(body, 8 + i)),
