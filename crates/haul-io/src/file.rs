@@ -26,6 +26,15 @@ pub struct Dir {
     fd: OwnedFd,
 }
 
+/// A time as file systems keep it, before 1970 included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileTime {
+    /// Whole seconds since 1970, rounded down.
+    pub seconds: i64,
+    /// 0 <= nanos < 1,000,000,000
+    pub nanos: u32,
+}
+
 /// What a name stands for, without following a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
@@ -33,8 +42,10 @@ pub struct Metadata {
     pub regular: bool,
     /// Bytes.
     pub size: u64,
-    /// Time of the last change of the content, nanoseconds since 1970.
-    pub modified_ns: i64,
+    /// Time of the last change of the content. Whoever may write the file can set it.
+    pub modified: FileTime,
+    /// Time of the last change of content or attributes. The kernel alone sets it.
+    pub changed: FileTime,
     /// Permission bits (`0o7777`).
     pub mode: u32,
     /// Device and inode number: the identity of the file.
@@ -308,20 +319,20 @@ fn unless_interrupted() -> io::Result<()> {
     Err(error)
 }
 
-/// Sets the time of the last change; the time of the last access is left alone.
+/// Sets the time of the last change; the time of the last access is left alone. File systems round
+/// the time to their granularity and clamp it to their range without an error.
 ///
 /// # Errors
 /// That of `futimens(3)`.
-pub fn set_modified(file: &File, modified_ns: i64) -> io::Result<()> {
-    const SECOND: i64 = 1_000_000_000;
+pub fn set_modified(file: &File, modified: FileTime) -> io::Result<()> {
     let times = Timestamps {
         last_access: Timespec {
             tv_sec: 0,
             tv_nsec: rustix::fs::UTIME_OMIT,
         },
         last_modification: Timespec {
-            tv_sec: modified_ns.div_euclid(SECOND),
-            tv_nsec: modified_ns.rem_euclid(SECOND),
+            tv_sec: modified.seconds,
+            tv_nsec: modified.nanos.into(),
         },
     };
     Ok(rustix::fs::futimens(file, &times)?)
@@ -399,15 +410,20 @@ fn from_stat(stat: &rustix::fs::Stat) -> Metadata {
     Metadata {
         regular: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
         size: u64::try_from(stat.st_size).unwrap_or(0),
-        modified_ns: stat
-            .st_mtime
-            .saturating_mul(1_000_000_000)
-            .saturating_add(i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+        modified: time(stat.st_mtime, stat.st_mtime_nsec),
+        changed: time(stat.st_ctime, stat.st_ctime_nsec),
         mode: stat.st_mode & 0o7777,
         identity: (stat.st_dev, stat.st_ino),
         allocated: u64::try_from(stat.st_blocks)
             .unwrap_or(0)
             .saturating_mul(512),
         linked: stat.st_nlink > 1,
+    }
+}
+
+fn time(seconds: i64, nanos: impl TryInto<u32>) -> FileTime {
+    FileTime {
+        seconds,
+        nanos: nanos.try_into().unwrap_or(0),
     }
 }

@@ -9,10 +9,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use haul_io::file::FileTime;
+
 use crate::tree::Digest;
 
-const MAGIC: &[u8; 8] = b"haulJRN1";
-pub(crate) const HEADER: usize = 56;
+const MAGIC: &[u8; 8] = b"haulJRN2";
+pub(crate) const HEADER: usize = 64;
 const RECORD: usize = 44;
 const CHECK: usize = 8;
 /// Longer logs than 65 536 blocks, each asked for a few times, are not ours.
@@ -22,7 +24,7 @@ const LENGTH_MAX: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) size: u64,
-    pub(crate) modified_ns: i64,
+    pub(crate) modified: FileTime,
     /// Inode of the part file.
     pub(crate) inode: u64,
 }
@@ -44,6 +46,7 @@ pub(crate) enum Content {
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
+    subject: Subject,
     key: [u8; 32],
     end: u64,
 }
@@ -60,25 +63,36 @@ impl Journal {
             if found == subject {
                 let key = *blake3::hash(header).as_bytes();
                 let (blocks, end) = parse_records(&bytes[HEADER..], &key);
-                let end = (HEADER + end) as u64;
-                file.set_len(end)?;
-                return Ok((Self { file, key, end }, Content::Blocks(blocks)));
+                let journal = Self {
+                    file,
+                    subject,
+                    key,
+                    end: (HEADER + end) as u64,
+                };
+                journal.file.set_len(journal.end)?;
+                return Ok((journal, Content::Blocks(blocks)));
             }
             content = Content::OtherSource;
         }
-        let header = emit_header(subject, id);
-        file.set_len(0)?;
-        file.write_all_at(&header, 0)?;
-        file.sync_data()?;
-        let key = *blake3::hash(&header).as_bytes();
-        Ok((
-            Self {
-                file,
-                key,
-                end: HEADER as u64,
-            },
-            content,
-        ))
+        let mut journal = Self {
+            file,
+            subject,
+            key: [0; 32],
+            end: 0,
+        };
+        journal.restart(id)?;
+        Ok((journal, content))
+    }
+
+    /// Throws all records away, durably, and begins a new log with `id` as 16 fresh random bytes.
+    pub(crate) fn restart(&mut self, id: [u8; 16]) -> io::Result<()> {
+        let header = emit_header(self.subject, id);
+        self.file.set_len(0)?;
+        self.file.write_all_at(&header, 0)?;
+        self.file.sync_data()?;
+        self.key = *blake3::hash(&header).as_bytes();
+        self.end = HEADER as u64;
+        Ok(())
     }
 
     /// Appends blocks, whose data must be durable already, and makes the log durable.
@@ -113,10 +127,11 @@ fn emit_header(subject: Subject, id: [u8; 16]) -> [u8; HEADER] {
     header[..8].copy_from_slice(MAGIC);
     header[8..24].copy_from_slice(&id);
     header[24..32].copy_from_slice(&subject.size.to_le_bytes());
-    header[32..40].copy_from_slice(&subject.modified_ns.to_le_bytes());
-    header[40..48].copy_from_slice(&subject.inode.to_le_bytes());
-    let check = check(blake3::hash(MAGIC).as_bytes(), &header[..48]);
-    header[48..].copy_from_slice(&check);
+    header[32..40].copy_from_slice(&subject.modified.seconds.to_le_bytes());
+    header[40..44].copy_from_slice(&subject.modified.nanos.to_le_bytes());
+    header[48..56].copy_from_slice(&subject.inode.to_le_bytes());
+    let check = check(blake3::hash(MAGIC).as_bytes(), &header[..HEADER - CHECK]);
+    header[HEADER - CHECK..].copy_from_slice(&check);
     header
 }
 
@@ -128,8 +143,11 @@ pub(crate) fn parse_header(header: &[u8]) -> Option<Subject> {
     let number = |at: usize| body[at..at + 8].try_into().map(u64::from_le_bytes).ok();
     Some(Subject {
         size: number(24)?,
-        modified_ns: body[32..40].try_into().map(i64::from_le_bytes).ok()?,
-        inode: number(40)?,
+        modified: FileTime {
+            seconds: body[32..40].try_into().map(i64::from_le_bytes).ok()?,
+            nanos: body[40..44].try_into().map(u32::from_le_bytes).ok()?,
+        },
+        inode: number(48)?,
     })
 }
 
@@ -169,7 +187,10 @@ mod tests {
 
     const SUBJECT: Subject = Subject {
         size: 10 << 20,
-        modified_ns: -5,
+        modified: FileTime {
+            seconds: -5,
+            nanos: 7,
+        },
         inode: 77,
     };
 
@@ -206,7 +227,10 @@ mod tests {
         for other in [
             Subject { size: 1, ..SUBJECT },
             Subject {
-                modified_ns: 0,
+                modified: FileTime {
+                    seconds: -5,
+                    nanos: 8,
+                },
                 ..SUBJECT
             },
             Subject {
@@ -218,6 +242,16 @@ mod tests {
             assert_eq!(reopen(&file, other), Content::OtherSource);
             assert_eq!(reopen(&file, other), Content::Blocks(vec![]));
         }
+    }
+
+    #[test]
+    fn a_log_that_is_begun_anew_claims_only_what_is_noted_since() {
+        let file = journal_with(&[(1, [1; 32]), (2, [2; 32])]);
+        let (mut journal, _) = Journal::open(file.try_clone().unwrap(), SUBJECT, [2; 16]).unwrap();
+        journal.restart([3; 16]).unwrap();
+        assert_eq!(reopen(&file, SUBJECT), Content::Blocks(vec![]));
+        journal.append(&[(2, [9; 32])]).unwrap();
+        assert_eq!(reopen(&file, SUBJECT), Content::Blocks(vec![(2, [9; 32])]));
     }
 
     proptest! {

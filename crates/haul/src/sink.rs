@@ -265,7 +265,11 @@ mod tests {
             let entry = Entry {
                 name: vec![b'a' + index],
                 size,
-                modified_ns: 0,
+                modified: crate::wire::Time {
+                    seconds: 0,
+                    nanos: 0,
+                },
+                unproven: false,
                 mode: 0o600,
             };
             let policy = Policy {

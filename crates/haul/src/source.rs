@@ -1,5 +1,7 @@
 //! The sending side of a transfer space: the offered files, and the runs asked for of them.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -8,15 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, RwLock};
 use std::time::Duration;
 
-use haul_io::file::metadata;
+use haul_io::file::{FileTime, Metadata, memory_file, metadata};
 use haul_soft::bulk::{Extent, FileRange, Source};
 
 use crate::fault::{Code, Fault, plain};
 use crate::name::Name;
 use crate::space::{Segment, Space};
 use crate::tree::{Blocks, SIZE_MAX};
-use crate::wire::{Entry, Run};
+use crate::wire::{Entry, Run, Time};
 use crate::{lock, read, write};
+
+/// A file whose size the system does not know is copied to memory up to this length, bytes, because
+/// its content may be another at each read.
+const SNAPSHOT_MAX: usize = 64 << 20;
+/// How often the size of a file that is being written to is looked at.
+const MEASURED: u32 = 3;
 
 /// A file that is offered.
 #[derive(Debug)]
@@ -24,42 +32,108 @@ pub(crate) struct SourceFile {
     pub(crate) name: Name,
     file: File,
     pub(crate) size: u64,
-    modified_ns: i64,
+    modified: FileTime,
     mode: u32,
+    /// What fstat(2) must still say at the end; none for a copy, which cannot change.
+    stat: Option<Mutex<Stat>>,
+    /// The system does not know the size (/proc, some of FUSE), so its times mean nothing either.
+    unproven: bool,
+}
+
+/// What fstat(2) says of a source.
+#[derive(Debug, Clone, Copy)]
+struct Stat {
+    size: u64,
+    modified: FileTime,
+    changed: FileTime,
+}
+
+/// What has become of a source since it was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Unchanged,
+    /// Its attributes changed, or its content with the time put back: only reading it tells.
+    Touched,
 }
 
 impl SourceFile {
     /// Takes an open file as it is now. `shown` is how messages name it.
     pub(crate) fn new(name: Name, file: File, shown: &str) -> Result<Self, Fault> {
-        let meta = metadata(&file)
-            .map_err(|error| Fault::file(&format!("cannot read '{shown}'"), &error))?;
-        if !meta.regular {
-            let kind = if file.metadata().is_ok_and(|meta| meta.is_dir()) {
-                "is a directory; haul moves single files so far"
-            } else {
-                "is not a regular file"
-            };
-            return Err(Fault::new(Code::Refused, format!("'{shown}' {kind}"))
-                .hint("name the files themselves"));
+        let unreadable = |error: io::Error| Fault::file(&format!("cannot read '{shown}'"), &error);
+        for _ in 0..MEASURED {
+            let meta = metadata(&file).map_err(unreadable)?;
+            if !meta.regular {
+                let kind = if file.metadata().is_ok_and(|meta| meta.is_dir()) {
+                    "is a directory; haul moves single files so far"
+                } else {
+                    "is not a regular file"
+                };
+                return Err(Fault::new(Code::Refused, format!("'{shown}' {kind}"))
+                    .hint("name the files themselves"));
+            }
+            if meta.size > SIZE_MAX {
+                return Err(Fault::new(Code::Refused, format!("'{shown}' is too large")));
+            }
+            if ends_at(&file, meta.size).map_err(unreadable)? {
+                return Ok(Self::with(name, file, &meta, meta.size));
+            }
+            if metadata(&file).map_err(unreadable)?.size == meta.size {
+                return Self::measured(name, file, &meta).map_err(unreadable);
+            }
+            // Its size has changed since the system told it.
         }
-        if meta.size > SIZE_MAX {
-            return Err(Fault::new(Code::Refused, format!("'{shown}' is too large")));
-        }
-        Ok(Self {
+        Err(changed(&shown, "grew or became shorter"))
+    }
+
+    fn with(name: Name, file: File, meta: &Metadata, size: u64) -> Self {
+        Self {
             name,
             file,
-            size: meta.size,
-            modified_ns: meta.modified_ns,
+            size,
+            modified: meta.modified,
             mode: meta.mode,
-        })
+            stat: Some(Mutex::new(Stat {
+                size: meta.size,
+                modified: meta.modified,
+                changed: meta.changed,
+            })),
+            unproven: false,
+        }
+    }
+
+    /// Reads a file, whose size is another than the system tells, to its end.
+    fn measured(name: Name, file: File, meta: &Metadata) -> io::Result<Self> {
+        let (mut content, mut size) = (Vec::new(), 0);
+        let mut piece = vec![0; 256 << 10];
+        loop {
+            let read = read_at(&file, &mut piece, size)?;
+            if read == 0 {
+                break;
+            }
+            if content.len() as u64 == size && content.len() + read <= SNAPSHOT_MAX {
+                content.extend_from_slice(&piece[..read]);
+            }
+            size += read as u64;
+        }
+        let mut source = Self::with(name, file, meta, size);
+        source.unproven = true;
+        if content.len() as u64 == size {
+            source.file = memory_file(&content)?;
+            source.stat = None;
+        }
+        Ok(source)
     }
 
     pub(crate) fn entry(&self) -> Entry {
         Entry {
             name: self.name.as_bytes().to_vec(),
             size: self.size,
-            modified_ns: self.modified_ns,
+            modified: Time {
+                seconds: self.modified.seconds,
+                nanos: self.modified.nanos,
+            },
             mode: self.mode & 0o777,
+            unproven: self.unproven,
         }
     }
 
@@ -71,26 +145,74 @@ impl SourceFile {
         self.file.read_exact_at(buf, position)
     }
 
-    /// Fails where the file is no longer what was offered.
-    pub(crate) fn check_unchanged(&self) -> Result<(), Fault> {
-        let meta = metadata(&self.file)
-            .map_err(|error| Fault::file(&format!("cannot read '{}'", self.name), &error))?;
-        if (meta.size, meta.modified_ns) == (self.size, self.modified_ns) {
-            return Ok(());
-        }
-        let how = match meta.size.cmp(&self.size) {
-            std::cmp::Ordering::Less => "became shorter",
-            std::cmp::Ordering::Equal => "was written to",
-            std::cmp::Ordering::Greater => "grew",
+    /// Looks whether the file is still what was offered; fails where it is not.
+    pub(crate) fn check_unchanged(&self) -> Result<Standing, Fault> {
+        let Some(stat) = &self.stat else {
+            return Ok(Standing::Unchanged);
         };
-        Err(Fault::new(
-            Code::SourceChanged,
-            format!(
-                "'{}' {how} while it was being sent; it was not delivered",
-                self.name
-            ),
-        )
-        .hint("send it again when nothing writes to it"))
+        let failed =
+            |error: io::Error| Fault::file(&format!("cannot read '{}'", self.name), &error);
+        let before = *lock(stat);
+        let now = metadata(&self.file).map_err(failed)?;
+        let how = match now.size.cmp(&before.size) {
+            std::cmp::Ordering::Less => "became shorter",
+            std::cmp::Ordering::Greater => "grew",
+            std::cmp::Ordering::Equal if now.modified != before.modified => "was written to",
+            std::cmp::Ordering::Equal if !ends_at(&self.file, self.size).map_err(failed)? => {
+                "became longer or shorter"
+            }
+            std::cmp::Ordering::Equal if now.changed != before.changed => {
+                return Ok(Standing::Touched);
+            }
+            std::cmp::Ordering::Equal => return Ok(Standing::Unchanged),
+        };
+        Err(changed(&self.name, how))
+    }
+
+    /// Runs `is_same`, which reads the content, until nothing touches the file meanwhile; fails where
+    /// the content is not the same, or something touches the file again and again.
+    pub(crate) fn prove(&self, mut is_same: impl FnMut() -> io::Result<bool>) -> Result<(), Fault> {
+        let Some(stat) = &self.stat else {
+            return Ok(());
+        };
+        let failed =
+            |error: io::Error| Fault::file(&format!("cannot read '{}'", self.name), &error);
+        for _ in 0..MEASURED {
+            lock(stat).changed = metadata(&self.file).map_err(failed)?.changed;
+            if !is_same().map_err(failed)? {
+                break;
+            }
+            if self.check_unchanged()? == Standing::Unchanged {
+                return Ok(());
+            }
+        }
+        Err(changed(&self.name, "was written to"))
+    }
+}
+
+fn changed(name: &dyn fmt::Display, how: &str) -> Fault {
+    Fault::new(
+        Code::SourceChanged,
+        format!("'{name}' {how} while it was being sent; it was not delivered"),
+    )
+    .hint("send it again when nothing writes to it")
+}
+
+/// Whether the content of `file` ends at `size`, as reading tells.
+fn ends_at(file: &File, size: u64) -> io::Result<bool> {
+    let mut byte = [0];
+    if size > 0 && read_at(file, &mut byte, size - 1)? == 0 {
+        return Ok(false);
+    }
+    Ok(read_at(file, &mut byte, size)? == 0)
+}
+
+fn read_at(file: &File, buf: &mut [u8], position: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(buf, position) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
     }
 }
 
@@ -98,8 +220,7 @@ impl SourceFile {
 #[derive(Debug)]
 pub(crate) struct FileSource {
     files: Vec<SourceFile>,
-    /// Every block once, and some of them again.
-    runs_max: usize,
+    blocks: usize,
     space: RwLock<Space<()>>,
     gate: Mutex<Gate>,
     changed: Condvar,
@@ -113,7 +234,31 @@ pub(crate) struct FileSource {
 struct Gate {
     end: u64,
     complete: bool,
+    /// What the hasher has to do beside the runs of the space.
+    aside: VecDeque<Aside>,
+    /// Blocks whose digests were asked for without their content; no more than there are.
+    confirmed: usize,
 }
+
+/// Work for the hasher that no byte of the space waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aside {
+    /// Hash these blocks, which the receiver has.
+    Confirm(Run),
+    /// Tell whether the file still is what was hashed.
+    Prove(u32),
+}
+
+/// What the hasher does next.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Hash this run of the space.
+    Run(Run, Segment),
+    Aside(Aside),
+}
+
+/// Blocks are confirmed in pieces of this many, so that those of the space do not wait for long.
+const CONFIRM_PIECE: u32 = 8;
 
 impl FileSource {
     pub(crate) fn new(files: Vec<SourceFile>) -> Self {
@@ -123,11 +268,13 @@ impl FileSource {
             .sum::<usize>();
         Self {
             files,
-            runs_max: blocks.saturating_mul(6).saturating_add(64),
+            blocks,
             space: RwLock::new(Space::new()),
             gate: Mutex::new(Gate {
                 end: 0,
                 complete: false,
+                aside: VecDeque::new(),
+                confirmed: 0,
             }),
             changed: Condvar::new(),
             taken: AtomicU64::new(0),
@@ -141,27 +288,16 @@ impl FileSource {
 
     /// Appends what the receiver asks for.
     pub(crate) fn append(&self, runs: &[Run]) -> Result<(), Fault> {
+        // Every block once, and some of them again.
+        let runs_max = self.blocks.saturating_mul(6).saturating_add(64);
         let mut space = write(&self.space);
-        if space.runs().len() + runs.len() > self.runs_max {
+        if space.runs().len() + runs.len() > runs_max {
             return Err(Fault::protocol(
                 "the receiver asks for the same over and over",
             ));
         }
         for run in runs {
-            let blocks = self.files.get(run.file as usize).map(SourceFile::blocks);
-            let inside = blocks.filter(|blocks| {
-                run.count > 0
-                    && run
-                        .first
-                        .checked_add(run.count)
-                        .is_some_and(|end| end <= blocks.count())
-            });
-            let Some(blocks) = inside else {
-                return Err(Fault::protocol(
-                    "the receiver asked for blocks that no file has",
-                ));
-            };
-            let (position, len) = blocks.range(run.first, run.count);
+            let (position, len) = self.inside(run)?.range(run.first, run.count);
             if !space.append(*run, position, len, ()) {
                 return Err(Fault::protocol("the receiver asked for too much"));
             }
@@ -173,27 +309,84 @@ impl FileSource {
         Ok(())
     }
 
+    /// Appends blocks whose digests the receiver wants without their content.
+    pub(crate) fn confirm(&self, runs: &[Run]) -> Result<(), Fault> {
+        let mut gate = lock(&self.gate);
+        for run in runs {
+            self.inside(run)?;
+            gate.confirmed += run.count as usize;
+            if gate.confirmed > self.blocks {
+                return Err(Fault::protocol(
+                    "the receiver asks for the same over and over",
+                ));
+            }
+            gate.aside.push_back(Aside::Confirm(*run));
+        }
+        drop(gate);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Bytes of a run that [`FileSource::append`] has taken.
+    pub(crate) fn len(&self, run: &Run) -> u64 {
+        self.files[run.file as usize]
+            .blocks()
+            .range(run.first, run.count)
+            .1
+    }
+
+    /// Has the hasher tell whether the file still is what it hashed.
+    pub(crate) fn prove(&self, file: u32) {
+        let mut gate = lock(&self.gate);
+        if !gate.aside.contains(&Aside::Prove(file)) {
+            gate.aside.push_back(Aside::Prove(file));
+        }
+        drop(gate);
+        self.changed.notify_all();
+    }
+
+    /// How the file of a run is cut into blocks, where it has those.
+    fn inside(&self, run: &Run) -> Result<Blocks, Fault> {
+        let blocks = self.files.get(run.file as usize).map(SourceFile::blocks);
+        let inside = blocks.filter(|blocks| {
+            let end = run.first.checked_add(run.count);
+            run.count > 0 && end.is_some_and(|end| end <= blocks.count())
+        });
+        inside.ok_or_else(|| Fault::protocol("the receiver asked for blocks that no file has"))
+    }
+
     /// Nothing more will be asked for.
     pub(crate) fn complete(&self) {
         lock(&self.gate).complete = true;
         self.changed.notify_all();
     }
 
-    /// The run with this index, waiting for it; `None` when there will be none.
-    pub(crate) fn run(&self, index: usize) -> Option<(Run, Segment)> {
+    /// The run with this index, or other work, waiting for either; `None` when there will be none.
+    pub(crate) fn work(&self, index: usize) -> Option<Work> {
         let mut gate = lock(&self.gate);
         loop {
             if let Some(placed) = read(&self.space).runs().get(index) {
-                return Some((placed.run, placed.segment));
+                return Some(Work::Run(placed.run, placed.segment));
             }
             if gate.complete {
                 return None;
+            }
+            if let Some(aside) = gate.next_aside() {
+                return Some(Work::Aside(aside));
             }
             gate = self
                 .changed
                 .wait(gate)
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
         }
+    }
+
+    /// Work for a hasher that would have to wait for the channel to take the bytes below `offset`.
+    pub(crate) fn work_until_taken(&self, offset: u64) -> Option<Aside> {
+        if self.taken() >= offset {
+            return None;
+        }
+        lock(&self.gate).next_aside()
     }
 
     /// Waits until the channel has taken the bytes below `offset`, so that whoever reads them next
@@ -227,6 +420,24 @@ impl FileSource {
             drop(lock(&self.gate));
             self.changed.notify_all();
         }
+    }
+}
+
+impl Gate {
+    fn next_aside(&mut self) -> Option<Aside> {
+        let Some(Aside::Confirm(run)) = self.aside.front_mut() else {
+            return self.aside.pop_front();
+        };
+        if run.count <= CONFIRM_PIECE {
+            return self.aside.pop_front();
+        }
+        let piece = Run {
+            count: CONFIRM_PIECE,
+            ..*run
+        };
+        run.first += CONFIRM_PIECE;
+        run.count -= CONFIRM_PIECE;
+        Some(Aside::Confirm(piece))
     }
 }
 

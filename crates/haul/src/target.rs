@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use haul_io::file::{Dir, metadata, preallocate, restrict_mode, set_modified};
+use haul_io::file::{Dir, FileTime, metadata, preallocate, restrict_mode, set_modified};
 
 use crate::fault::{Code, Fault};
 use crate::journal::{Content, Journal, Subject, Verified};
 use crate::name::Name;
 use crate::tree::{Blocks, Digest, SIZE_MAX};
-use crate::wire::{Entry, Policy};
+use crate::wire::{Entry, Policy, Time};
 use crate::{lock, random_bytes};
 
 /// How long a part file may stay locked by a session that is on its way out.
@@ -29,7 +29,7 @@ pub(crate) struct Target {
     pub(crate) blocks: Blocks,
     pub(crate) size: u64,
     dir: Arc<Dir>,
-    modified_ns: i64,
+    modified: FileTime,
     mode: u32,
     replace: bool,
     /// `None` for a file of one block at most, which is not worth one.
@@ -57,6 +57,7 @@ impl Target {
         if entry.size > SIZE_MAX {
             return Err(Fault::new(Code::Refused, format!("'{name}' is too large")));
         }
+        let modified = file_time(entry.modified)?;
         let existing = dir
             .metadata(name.as_os_str())
             .map_err(|error| Fault::file(&format!("cannot look at '{name}'"), &error))?;
@@ -69,7 +70,8 @@ impl Target {
                 .hint("remove it or send to another directory"));
             }
             if !policy.recheck
-                && (existing.size, existing.modified_ns) == (entry.size, entry.modified_ns)
+                && !entry.unproven
+                && (existing.size, existing.modified) == (entry.size, modified)
             {
                 if dir.metadata(&name.part()).is_ok_and(|part| part.is_none()) {
                     // Left by an end that was killed between naming the file and removing it.
@@ -94,7 +96,7 @@ impl Target {
             blocks: Blocks::new(entry.size),
             size: entry.size,
             dir: Arc::clone(dir),
-            modified_ns: entry.modified_ns,
+            modified: file_time(entry.modified)?,
             mode: entry.mode & 0o777,
             replace,
             journal: Mutex::new(None),
@@ -127,7 +129,7 @@ impl Target {
         let meta = metadata(&self.file)?;
         let subject = Subject {
             size: self.size,
-            modified_ns: self.modified_ns,
+            modified: self.modified,
             inode: meta.identity.1,
         };
         let open = || {
@@ -206,6 +208,18 @@ impl Target {
             .map_err(|error| self.fault("cannot write", &error))
     }
 
+    /// Forgets, durably, which blocks are verified. It comes before a verified block is written anew:
+    /// a kill in the middle would leave a record of what is not there.
+    pub(crate) fn forget(&self) -> Result<(), Fault> {
+        let mut journal = lock(&self.journal);
+        let Some(journal) = journal.as_mut() else {
+            return Ok(());
+        };
+        random_bytes()
+            .and_then(|id| journal.restart(id))
+            .map_err(|error| self.fault("cannot write the journal of", &error))
+    }
+
     /// Gives the complete, verified file its final name, durably.
     pub(crate) fn publish(&self) -> Result<(), Fault> {
         let (part, name) = (self.name.part(), self.name.as_os_str());
@@ -213,7 +227,7 @@ impl Target {
             if metadata(&self.file)?.size != self.size {
                 self.file.set_len(self.size)?;
             }
-            set_modified(&self.file, self.modified_ns)?;
+            set_modified(&self.file, self.modified)?;
             restrict_mode(&self.file, self.mode)?;
             self.file.sync_all()?;
             self.dir.rename(&part, name, self.replace)?;
@@ -226,6 +240,16 @@ impl Target {
     pub(crate) fn fault(&self, doing: &str, error: &io::Error) -> Fault {
         Fault::file(&format!("{doing} '{}'", self.name), error)
     }
+}
+
+fn file_time(time: Time) -> Result<FileTime, Fault> {
+    if time.nanos >= 1_000_000_000 {
+        return Err(Fault::protocol("the peer sent a time that there is not"));
+    }
+    Ok(FileTime {
+        seconds: time.seconds,
+        nanos: time.nanos,
+    })
 }
 
 /// Opens the part file and takes its lock.

@@ -12,7 +12,7 @@ pub(crate) const CONTROL_PREAMBLE: &[u8; 8] = b"haulctl\n";
 pub(crate) const DATA_PREAMBLE: &[u8; 8] = b"hauldat\n";
 
 /// The protocol versions that this build speaks.
-pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 1..=1;
+pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 2..=2;
 
 /// The longest control message, bytes.
 pub(crate) const MESSAGE_MAX: usize = 4 << 20;
@@ -75,6 +75,9 @@ pub(crate) enum Message {
     /// Data receiver to data sender: what was counted.
     #[n(17)]
     BenchReport(#[n(0)] BenchReport),
+    /// Data receiver to data sender: send the digests of these blocks, which an earlier session left here.
+    #[n(18)]
+    Confirm(#[n(0)] Confirm),
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -164,9 +167,23 @@ pub(crate) struct Entry {
     #[n(1)]
     pub(crate) size: u64,
     #[n(2)]
-    pub(crate) modified_ns: i64,
+    pub(crate) modified: Time,
     #[n(3)]
     pub(crate) mode: u32,
+    /// Size and time of the source prove nothing about its content: no file that exists counts as this one.
+    #[n(4)]
+    pub(crate) unproven: bool,
+}
+
+/// The time of the last change of a file's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Time {
+    /// Since 1970, rounded down.
+    #[n(0)]
+    pub(crate) seconds: i64,
+    /// Less than 1,000,000,000.
+    #[n(1)]
+    pub(crate) nanos: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -196,6 +213,12 @@ pub(crate) struct Wants {
     /// These blocks came damaged and are asked for again.
     #[n(1)]
     pub(crate) repair: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Confirm {
+    #[n(0)]
+    pub(crate) runs: Vec<Run>,
 }
 
 /// Blocks `first..first + count` of a file.
@@ -314,6 +337,7 @@ impl Message {
             Self::Ping => "Ping",
             Self::BenchEnd(_) => "BenchEnd",
             Self::BenchReport(_) => "BenchReport",
+            Self::Confirm(_) => "Confirm",
         };
         Fault::protocol(format!("the peer sent '{kind}' at the wrong time"))
     }
@@ -392,8 +416,12 @@ mod tests {
             files: vec![Entry {
                 name: b"a\xff".to_vec(),
                 size: 7,
-                modified_ns: -1,
+                modified: Time {
+                    seconds: -1,
+                    nanos: 999_999_999,
+                },
                 mode: 0o644,
+                unproven: false,
             }],
         });
         let frame = encode(&message).unwrap();

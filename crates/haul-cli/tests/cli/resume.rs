@@ -239,6 +239,110 @@ fn recheck_finds_a_block_that_went_bad_on_the_disk() {
     assert!(read_file(&place.server("big")) == content);
 }
 
+/// How a source is given other content of the same size and time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rewrite {
+    InPlace,
+    ThroughMemory,
+    AnotherInode,
+}
+
+/// What arrives is the source as it is at the second run, whatever its size and time say.
+#[test]
+fn a_source_rewritten_with_the_same_size_and_time_arrives_as_it_is() {
+    use std::os::unix::fs::FileExt;
+    for (rewrite, flags) in [
+        (Rewrite::InPlace, &[][..]),
+        (Rewrite::InPlace, &["--recheck"]),
+        (Rewrite::AnotherInode, &[]),
+        (Rewrite::ThroughMemory, &["--channel=tcp"]),
+    ] {
+        let place = Place::new();
+        let server = place.serve();
+        let source = place.client("big");
+        let mut content = make_file(&source, 60 * MIB, 12);
+        let modified = source.metadata().unwrap().modified().unwrap();
+        let (name, to) = (text(&source), server.at(""));
+        let args = ["send", &name, &to, "--rate", RATE, "--json-stream"];
+        let client = start(args);
+        client.wait_for_bytes(20 * MIB as u64);
+        client.kill();
+        server.wait_for_log("failed after");
+        // Blocks that the receiver has, and the first that it lacks, are partly of each.
+        let fresh = vec![0x5a; 3 * MIB];
+        content[MIB / 2..][..fresh.len()].copy_from_slice(&fresh);
+        if rewrite == Rewrite::AnotherInode {
+            std::fs::write(place.client("new"), &content).unwrap();
+            std::fs::rename(place.client("new"), &source).unwrap();
+        }
+        let file = std::fs::File::options().write(true).open(&source).unwrap();
+        match rewrite {
+            Rewrite::InPlace => file.write_all_at(&fresh, MIB as u64 / 2).unwrap(),
+            Rewrite::ThroughMemory => write_mapped(&source, MIB / 2, fresh.len()),
+            Rewrite::AnotherInode => {}
+        }
+        file.set_modified(modified).unwrap();
+        drop(file);
+        let args = ["send", &name, &to, "--json"];
+        let ended = haul(args.iter().chain(flags)).ok();
+        assert!(read_file(&place.server("big")) == content, "{rewrite:?}");
+        assert!(
+            ended.stderr.contains("what differs is fetched again"),
+            "{}",
+            ended.stderr
+        );
+        let summary = ended.json();
+        let number = |name: &str| summary[name].as_u64().unwrap();
+        assert!(number("resumed_bytes") > 0, "{rewrite:?}");
+        assert_eq!(
+            number("resumed_bytes") + number("moved_bytes"),
+            content.len() as u64
+        );
+        assert_eq!(number("repaired_bytes"), 0);
+    }
+}
+
+/// Writes bytes of 0x5a through a mapping of the file.
+fn write_mapped(path: &std::path::Path, at: usize, len: usize) {
+    let script = "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); \
+                  a, n = int(sys.argv[2]), int(sys.argv[3]); m[a:a + n] = b'Z' * n";
+    let (at, len) = (at.to_string(), len.to_string());
+    let python = std::process::Command::new("python3")
+        .args(["-c", script, &text(path), &at, &len])
+        .status();
+    assert!(python.unwrap().success());
+}
+
+/// A kill while changed blocks are fetched again leaves no record of blocks that are half of each.
+#[test]
+fn a_source_rewritten_and_put_back_between_kills_arrives_as_it_is() {
+    let place = Place::new();
+    let server = place.serve();
+    let source = place.client("big");
+    let content = make_file(&source, 60 * MIB, 13);
+    let modified = source.metadata().unwrap().modified().unwrap();
+    let (name, to) = (text(&source), server.at(""));
+    let args = ["send", &name, &to, "--rate", RATE, "--json-stream"];
+    for reached in [20, 4] {
+        let client = start(args);
+        let kept = client.wait_for_plan();
+        client.wait_for_bytes(reached * MIB as u64);
+        if kept > 0 {
+            client.wait_for_event("note");
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        client.kill();
+        server.wait_for_log("failed after");
+        let other = vec![0x33; content.len()];
+        let now = if kept > 0 { &content } else { &other };
+        std::fs::write(&source, now).unwrap();
+        let file = std::fs::File::options().write(true).open(&source).unwrap();
+        file.set_modified(modified).unwrap();
+    }
+    haul(["send", &name, &to]).ok();
+    assert!(read_file(&place.server("big")) == content);
+}
+
 #[test]
 fn kills_of_either_end_or_both_at_random_moments_never_damage_the_file() {
     let place = Place::new();

@@ -207,3 +207,20 @@ fn a_declared_rate_is_kept() {
         "4 MiB at 32 Mbit/s take a second, not {seconds} s"
     );
 }
+
+#[test]
+fn a_file_that_says_that_it_is_empty_is_read_to_its_end() {
+    let place = Place::new();
+    let server = place.serve();
+    let source = "/proc/version";
+    let content = read_file(source.as_ref());
+    for channel in ["udt", "tcp"] {
+        let args = ["send", source, &server.at(""), "--channel", channel];
+        haul(args).ok();
+        assert!(!content.is_empty() && read_file(&place.server("version")) == content);
+        std::fs::remove_file(place.server("version")).unwrap();
+    }
+    let system = Server::start("/proc".as_ref(), "127.0.0.1:0", &[]);
+    haul(["get", &system.at("version"), &text(&place.client(""))]).ok();
+    assert!(read_file(&place.client("version")) == content);
+}

@@ -112,10 +112,10 @@ fn open_all(
     Ok(())
 }
 
-/// Keeps only the blocks that still hash to what the journal says.
+/// Keeps only the blocks that still hash to what the journal says, in the journal as well.
 fn recheck(target: &Target, verified: &mut Vec<Verified>) -> Result<(), Fault> {
     let mut buffer = vec![0; HASH_PIECE];
-    let mut failed = None;
+    let (mut failed, before) = (None, verified.len());
     verified.retain(
         |(block, digest)| match target.hash_block(*block, &mut buffer) {
             Ok(found) => found == *digest,
@@ -125,10 +125,14 @@ fn recheck(target: &Target, verified: &mut Vec<Verified>) -> Result<(), Fault> {
             }
         },
     );
-    match failed {
-        Some(error) => Err(target.fault("cannot read back", &error)),
-        None => Ok(()),
+    if let Some(error) = failed {
+        return Err(target.fault("cannot read back", &error));
     }
+    if verified.len() < before {
+        target.forget()?;
+        target.commit(verified)?;
+    }
+    Ok(())
 }
 
 fn reserve(dir: &Dir, planned: &Planned) -> Result<(), Fault> {

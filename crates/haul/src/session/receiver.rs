@@ -21,8 +21,8 @@ use crate::sink::{BlockId, FileSink};
 use crate::target::Target;
 use crate::tree::Digest;
 use crate::wire::{
-    Complete, Digests, FilePlan, FileRoot, Message, Offer, Plan, Policy, Progress, RUNS_MAX, Run,
-    Wants,
+    Complete, Confirm, Digests, FilePlan, FileRoot, Message, Offer, Plan, Policy, Progress,
+    RUNS_MAX, Run, Wants,
 };
 
 /// The sender hears about progress this often.
@@ -180,6 +180,8 @@ struct Incoming {
     digests: Vec<Option<Digest>>,
     unverified: u32,
     doubtful: HashMap<u32, Doubtful>,
+    /// A block that was left here is not the source's.
+    is_stale: bool,
     root: Option<[u8; 32]>,
     committed: bool,
 }
@@ -190,6 +192,8 @@ struct Doubtful {
     announced: Option<Digest>,
     computed: Option<Digest>,
     attempts: u8,
+    /// An earlier session left it here, and the sender has not said yet that it still is the source's.
+    is_left: bool,
 }
 
 impl Incoming {
@@ -198,29 +202,30 @@ impl Incoming {
             .target
             .as_ref()
             .map_or(0, |target| target.blocks.count());
-        let mut digests = vec![None; count as usize];
-        for (block, digest) in file.verified {
-            if let Some(slot) = digests.get_mut(block as usize) {
-                *slot = Some(digest);
-            }
-        }
-        let unverified = digests.iter().filter(|digest| digest.is_none()).count();
+        let left = |(block, digest)| {
+            let doubtful = Doubtful {
+                computed: Some(digest),
+                is_left: true,
+                ..Doubtful::default()
+            };
+            (block, doubtful)
+        };
         Self {
             target: file.target,
-            unverified: u32::try_from(unverified).unwrap_or(u32::MAX),
-            digests,
-            doubtful: HashMap::new(),
+            unverified: count,
+            digests: vec![None; count as usize],
+            doubtful: file.verified.into_iter().map(left).collect(),
+            is_stale: false,
             root: None,
             committed: false,
         }
     }
 
-    /// The runs of blocks that are missing.
-    fn missing(&self, file: u32) -> Vec<Run> {
+    /// The runs of blocks that an earlier session left here, or of those that are missing.
+    fn runs(&self, file: u32, are_left: bool) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
-        for (block, _) in (0..)
-            .zip(&self.digests)
-            .filter(|(_, digest)| digest.is_none())
+        for block in (0..u32::try_from(self.digests.len()).unwrap_or(u32::MAX))
+            .filter(|block| self.doubtful.contains_key(block) == are_left)
         {
             match runs.last_mut() {
                 Some(run) if run.first + run.count == block => run.count += 1,
@@ -269,7 +274,7 @@ impl Session<'_> {
             select! {
                 recv(self.link.incoming()) -> message => {
                     let message = message.map_err(|_| Fault::protocol("no control connection"))??;
-                    self.handle(message)?;
+                    self.handle(message, outcome)?;
                 }
                 recv(happened) -> event => match event {
                     Ok(event) => self.on_event(event, outcome)?,
@@ -312,13 +317,20 @@ impl Session<'_> {
         (self.present_before + self.sink.placed()).saturating_sub(self.repaired)
     }
 
+    /// Asks for what is missing, and for the digests of what is here.
     fn ask_for_missing(&self) -> Result<(), Fault> {
-        let runs: Vec<Run> = (0..)
-            .zip(&self.files)
-            .flat_map(|(file, incoming)| incoming.missing(file))
-            .collect();
-        for runs in runs.chunks(RUNS_MAX) {
+        let runs = |are_left| -> Vec<Run> {
+            (0..)
+                .zip(&self.files)
+                .flat_map(|(file, incoming)| incoming.runs(file, are_left))
+                .collect()
+        };
+        for runs in runs(false).chunks(RUNS_MAX) {
             self.ask(runs.to_vec(), false)?;
+        }
+        for runs in runs(true).chunks(RUNS_MAX) {
+            let runs = runs.to_vec();
+            self.link.send(&Message::Confirm(Confirm { runs }))?;
         }
         Ok(())
     }
@@ -328,9 +340,9 @@ impl Session<'_> {
         self.link.send(&Message::Wants(Wants { runs, repair }))
     }
 
-    fn handle(&mut self, message: Message) -> Result<(), Fault> {
+    fn handle(&mut self, message: Message, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
         match message {
-            Message::Digests(digests) => self.on_digests(&digests),
+            Message::Digests(digests) => self.on_digests(&digests, outcome),
             Message::Commit(id) => {
                 let incoming = self.files.get_mut(id.file as usize);
                 let ready = incoming.filter(|file| file.root.is_some() && !file.committed);
@@ -344,7 +356,11 @@ impl Session<'_> {
         }
     }
 
-    fn on_digests(&mut self, message: &Digests) -> Result<(), Fault> {
+    fn on_digests(
+        &mut self,
+        message: &Digests,
+        outcome: &mut ReceiverOutcome,
+    ) -> Result<(), Fault> {
         let (digests, rest) = message.digests.as_chunks::<32>();
         let known = self
             .files
@@ -363,7 +379,7 @@ impl Session<'_> {
             let incoming = &mut self.files[message.file as usize];
             if incoming.digests[block as usize].is_none() {
                 incoming.doubtful.entry(block).or_default().announced = Some(*digest);
-                self.compare(id)?;
+                self.compare(id, outcome)?;
             }
         }
         Ok(())
@@ -374,7 +390,7 @@ impl Session<'_> {
             Happened::Hashed(id, digest) => {
                 let incoming = &mut self.files[id.file as usize];
                 incoming.doubtful.entry(id.block).or_default().computed = Some(digest?);
-                self.compare(id)
+                self.compare(id, outcome)
             }
             Happened::Published(file) => {
                 let file = file?;
@@ -401,7 +417,7 @@ impl Session<'_> {
     }
 
     /// Compares the two digests of a block once both are known.
-    fn compare(&mut self, id: BlockId) -> Result<(), Fault> {
+    fn compare(&mut self, id: BlockId, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
         let incoming = &mut self.files[id.file as usize];
         let Some(doubtful) = incoming.doubtful.get_mut(&id.block) else {
             return Ok(());
@@ -410,14 +426,21 @@ impl Session<'_> {
             return Ok(());
         };
         if announced == computed {
+            let is_noted = doubtful.is_left && !incoming.is_stale;
             incoming.doubtful.remove(&id.block);
             incoming.digests[id.block as usize] = Some(computed);
             incoming.unverified -= 1;
-            self.job(Job::Verified {
-                file: id.file,
-                block: (id.block, computed),
-            })?;
+            if !is_noted {
+                self.job(Job::Verified {
+                    file: id.file,
+                    block: (id.block, computed),
+                })?;
+            }
             return self.announce_if_verified(id.file as usize);
+        }
+        if doubtful.is_left {
+            *doubtful = Doubtful::default();
+            return self.replace(id, outcome);
         }
         *doubtful = Doubtful {
             attempts: doubtful.attempts + 1,
@@ -425,6 +448,42 @@ impl Session<'_> {
         };
         let attempts = doubtful.attempts;
         self.repair(id, attempts)
+    }
+
+    /// Asks for a block that an earlier session left here and that is not the source's.
+    fn replace(&mut self, id: BlockId, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
+        let incoming = &mut self.files[id.file as usize];
+        let Some(target) = incoming.target.clone() else {
+            return Ok(());
+        };
+        if !std::mem::replace(&mut incoming.is_stale, true) {
+            target.forget()?;
+            let verified = (0..).zip(&incoming.digests);
+            let verified: Vec<_> = verified
+                .filter_map(|(block, digest)| Some((block, (*digest)?)))
+                .collect();
+            for block in verified {
+                self.job(Job::Verified {
+                    file: id.file,
+                    block,
+                })?;
+            }
+            self.observer.event(&Event::Note(&format!(
+                "'{}' has changed since its partial copy was made; what differs is fetched again",
+                target.name
+            )));
+        }
+        let (_, len) = target.blocks.range(id.block, 1);
+        self.present_before = self.present_before.saturating_sub(len);
+        if let Some(plan) = outcome.plan.get_mut(id.file as usize) {
+            plan.present = plan.present.saturating_sub(len);
+        }
+        let run = Run {
+            file: id.file,
+            first: id.block,
+            count: 1,
+        };
+        self.ask(vec![run], false)
     }
 
     fn repair(&mut self, id: BlockId, attempts: u8) -> Result<(), Fault> {

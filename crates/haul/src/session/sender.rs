@@ -7,15 +7,17 @@ use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::report::{Event, FileResult, Observer};
-use crate::session::hash::hash_source;
-use crate::source::{FileSource, SourceFile, blame};
-use crate::wire::{Complete, Digests, FileId, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX};
+use crate::session::hash::{Hashed, hash_source};
+use crate::source::{FileSource, SourceFile, Standing, blame};
+use crate::wire::{Complete, FileId, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX, Run};
 
 /// What a sender knows when all is done, and, where it failed, what it knows until then.
 #[derive(Debug, Default)]
 pub(crate) struct SenderOutcome {
     /// What the receiver had at the beginning, for each file.
     pub(crate) plan: Vec<FilePlan>,
+    /// Bytes that it asked for since, repairs aside, for each file.
+    missing: Vec<u64>,
     /// The hash of each file that got its final name.
     pub(crate) roots: Vec<Option<[u8; 32]>>,
     /// What this end spent.
@@ -53,8 +55,8 @@ pub(crate) fn run(
             let _ = channel_events.send(Happened::Channel(end));
         };
         let hash = move || {
-            hash_source(source, |digests| {
-                events.send(Happened::Hashed(digests)).is_ok()
+            hash_source(source, |hashed| {
+                events.send(Happened::Hashed(hashed)).is_ok()
             });
         };
         let session = Session {
@@ -81,7 +83,7 @@ pub(crate) fn run(
 
 enum Happened {
     Channel(CarrierEnd),
-    Hashed(Result<Digests, Fault>),
+    Hashed(Result<Hashed, Fault>),
 }
 
 struct Session<'a> {
@@ -108,9 +110,10 @@ impl Session<'_> {
                     }
                 }
                 recv(happened) -> event => match event {
-                    Ok(Happened::Hashed(digests)) => {
-                        self.link.send(&Message::Digests(digests?))?;
-                    }
+                    Ok(Happened::Hashed(hashed)) => match hashed? {
+                        Hashed::Digests(digests) => self.link.send(&Message::Digests(digests))?,
+                        Hashed::Proved(file) => self.link.send(&Message::Commit(FileId { file }))?,
+                    },
                     Ok(Happened::Channel(end)) => self.on_channel(end)?,
                     Err(_) => happened = crossbeam_channel::never(),
                 },
@@ -129,7 +132,11 @@ impl Session<'_> {
                     ));
                 }
                 self.source.append(&wants.runs)?;
+                if !wants.repair {
+                    self.count_as_missing(&wants.runs, outcome);
+                }
             }
+            Message::Confirm(confirm) => self.source.confirm(&confirm.runs)?,
             Message::Progress(progress) => {
                 let total = saturating_sum(self.source.files().iter().map(|file| file.size));
                 self.observer.event(&Event::Progress {
@@ -140,8 +147,10 @@ impl Session<'_> {
             Message::Verified(FileRoot { file, .. }) => {
                 let source = self.source.files().get(file as usize);
                 let source = source.ok_or_else(|| Fault::protocol("no such file"))?;
-                source.check_unchanged()?;
-                self.link.send(&Message::Commit(FileId { file }))?;
+                match source.check_unchanged()? {
+                    Standing::Unchanged => self.link.send(&Message::Commit(FileId { file }))?,
+                    Standing::Touched => self.source.prove(file),
+                }
             }
             Message::Done(done) => self.on_done(&done, outcome)?,
             Message::Complete(peer) => {
@@ -159,6 +168,20 @@ impl Session<'_> {
             other => return Err(other.misplaced()),
         }
         Ok(false)
+    }
+
+    /// Blocks that the receiver had, and that turn out to be of another source, are asked for later.
+    fn count_as_missing(&self, runs: &[Run], outcome: &mut SenderOutcome) {
+        for run in runs {
+            let (index, len) = (run.file as usize, self.source.len(run));
+            if let (Some(missing), Some(plan)) =
+                (outcome.missing.get_mut(index), outcome.plan.get_mut(index))
+            {
+                *missing = missing.saturating_add(len);
+                let size = self.source.files()[index].size;
+                plan.present = plan.present.min(size.saturating_sub(*missing));
+            }
+        }
     }
 
     fn on_done(&self, done: &FileRoot, outcome: &mut SenderOutcome) -> Result<(), Fault> {
@@ -199,6 +222,7 @@ impl Session<'_> {
             total,
             present,
         });
+        outcome.missing = vec![0; plan.files.len()];
         outcome.plan = plan.files;
         Ok(())
     }
