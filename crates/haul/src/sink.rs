@@ -280,7 +280,7 @@ mod tests {
                 panic!("there is nothing yet");
             };
             target.reserve().unwrap();
-            Some(Arc::new(target))
+            Some(Arc::from(target))
         });
         let (complete, completed) = unbounded();
         let sink = FileSink::new(targets.collect(), complete);

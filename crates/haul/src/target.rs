@@ -43,7 +43,7 @@ pub(crate) enum Found {
     Complete,
     /// The part file is open.
     Part {
-        target: Target,
+        target: Box<Target>,
         verified: Vec<Verified>,
         /// There was a part of another source.
         restarted: bool,
@@ -118,7 +118,7 @@ impl Target {
             verified.retain(|(block, _)| *block < target.blocks.count());
         }
         Ok(Found::Part {
-            target,
+            target: Box::new(target),
             verified,
             restarted,
         })

@@ -91,7 +91,7 @@ fn open_all(
                     .iter()
                     .map(|(block, _)| target.blocks.range(*block, 1).1);
                 let present = saturating_sum(blocks);
-                let target = Some(Arc::new(target));
+                let target = Some(Arc::from(target));
                 (
                     PlannedFile {
                         size: entry.size,

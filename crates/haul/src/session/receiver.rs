@@ -11,7 +11,7 @@ use haul_io::file::Dir;
 use super::hash::hash_targets;
 use super::keeper::{Job, keep};
 use super::plan::{Planned, prepare};
-use super::sender::restarted;
+use super::sender::{restarted, stale};
 use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, spawn};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
@@ -468,10 +468,7 @@ impl Session<'_> {
                     block,
                 })?;
             }
-            self.observer.event(&Event::Note(&format!(
-                "'{}' has changed since its partial copy was made; what differs is fetched again",
-                target.name
-            )));
+            self.observer.event(&Event::Note(&stale(&target.name)));
         }
         let (_, len) = target.blocks.range(id.block, 1);
         self.present_before = self.present_before.saturating_sub(len);

@@ -18,6 +18,8 @@ pub(crate) struct SenderOutcome {
     pub(crate) plan: Vec<FilePlan>,
     /// Bytes that it asked for since, repairs aside, for each file.
     missing: Vec<u64>,
+    /// Files of which it had blocks of another source.
+    is_stale: Vec<usize>,
     /// The hash of each file that got its final name.
     pub(crate) roots: Vec<Option<[u8; 32]>>,
     /// What this end spent.
@@ -178,8 +180,13 @@ impl Session<'_> {
                 (outcome.missing.get_mut(index), outcome.plan.get_mut(index))
             {
                 *missing = missing.saturating_add(len);
-                let size = self.source.files()[index].size;
-                plan.present = plan.present.min(size.saturating_sub(*missing));
+                let file = &self.source.files()[index];
+                let present = plan.present.min(file.size.saturating_sub(*missing));
+                if present < plan.present && !outcome.is_stale.contains(&index) {
+                    outcome.is_stale.push(index);
+                    self.observer.event(&Event::Note(&stale(&file.name)));
+                }
+                plan.present = present;
             }
         }
     }
@@ -245,4 +252,9 @@ impl Session<'_> {
 /// What the user is told when a partial copy is of no use any more.
 pub(crate) fn restarted(name: &impl std::fmt::Display) -> String {
     format!("'{name}' has changed since its partial copy was made; starting over")
+}
+
+/// What the user is told when some blocks of a partial copy are of no use any more.
+pub(crate) fn stale(name: &impl std::fmt::Display) -> String {
+    format!("'{name}' has changed since its partial copy was made; what differs is fetched again")
 }
