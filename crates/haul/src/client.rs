@@ -103,6 +103,9 @@ pub fn send(
             &mut outcome,
         );
         tally.sent(&outcome);
+        if result.is_ok() {
+            session.link.hang_up();
+        }
         result
     })?;
     Ok(tally.into_summary(crate::report::Direction::Send))
@@ -173,6 +176,9 @@ pub fn get(
             &mut outcome,
         );
         tally.received(&outcome);
+        if result.is_ok() {
+            session.link.hang_up();
+        }
         result
     })?;
     Ok(tally.into_summary(crate::report::Direction::Get))
@@ -266,8 +272,6 @@ impl Session {
         observer: &dyn Observer,
     ) -> Result<Self, Fault> {
         check_channel(config)?;
-        let (stream, server) = dial::connect(config)?;
-        let peer = server.to_string();
         let setup = Setup {
             kind: config.channel,
             token: Token::random()?,
@@ -275,6 +279,8 @@ impl Session {
             rate_bps: config.rate_bps,
             congestion: config.congestion.clone(),
         };
+        let (stream, server, opening) = dial::connect(config, &setup)?;
+        let peer = server.to_string();
         let mut flight = CONTROL_PREAMBLE.to_vec();
         flight.extend(wire::encode(&Message::Hello(hello(
             transfer,
@@ -289,7 +295,6 @@ impl Session {
         handshake
             .write(&flight)
             .map_err(|error| Fault::connection(&error))?;
-        let opening = Opening::connect(&setup, &server, config.connect_timeout)?;
         let hello = answer(&mut handshake, &peer)?;
         agree(SOFTWARE, &hello, &format!("the server at {peer}"))?;
         observer.event(&Event::Connected {
@@ -379,7 +384,9 @@ fn persist(
         let out_of_time = config
             .give_up_after
             .is_some_and(|limit| alive_at.elapsed() + pause > limit);
-        if !fault.code.passes() || !seen.planned || out_of_time {
+        // A first attempt that finds nobody is a wrong address; one that is cut or told to wait is not.
+        let reached = seen.planned || matches!(fault.code, Code::PeerGone | Code::ServerBusy);
+        if !fault.code.passes() || !reached || out_of_time {
             return Err(fault);
         }
         observer.event(&Event::Retrying {

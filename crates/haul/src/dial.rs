@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::channel::{Opening, Setup};
 use crate::client::Config;
 use crate::fault::{Code, Fault, plain};
 use crate::name::printable;
@@ -64,15 +65,20 @@ impl fmt::Display for Server {
     }
 }
 
-/// The control connection, and where the data connections go.
-pub(crate) fn connect(config: &Config) -> Result<(TcpStream, Server), Fault> {
+/// The control connection, where it goes, and the channel, which is opened at the same time.
+pub(crate) fn connect(
+    config: &Config,
+    setup: &Setup,
+) -> Result<(TcpStream, Server, Opening), Fault> {
+    let both = |server: &Server| Opening::connect(setup, server, config.connect_timeout);
     if let Some(dialer) = &config.dialer {
         let server = Server::Beyond {
             dialer: Arc::clone(dialer),
             host: config.host.clone(),
             port: config.port,
         };
-        return Ok((server.connect(config.connect_timeout)?, server));
+        let opening = both(&server);
+        return Ok((server.connect(config.connect_timeout)?, server, opening?));
     }
     let shown = printable(config.host.as_bytes());
     let port = config.port;
@@ -87,8 +93,11 @@ pub(crate) fn connect(config: &Config) -> Result<(TcpStream, Server), Fault> {
         })?;
     let mut last = None;
     for address in addresses {
+        let server = Server::At(address);
+        // If the control connection fails, that is the failure that the user is told.
+        let opening = both(&server);
         match TcpStream::connect_timeout(&address, config.connect_timeout) {
-            Ok(stream) => return Ok((stream, Server::At(address))),
+            Ok(stream) => return Ok((stream, server, opening?)),
             Err(error) => last = Some((address, error)),
         }
     }

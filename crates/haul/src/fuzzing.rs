@@ -1,6 +1,6 @@
 //! Parsers of bytes that come from outside, for the targets in `fuzz/`.
 
-use crate::{journal, wire};
+use crate::{journal, link, wire};
 
 /// A control message: what is read must be read the same after it was written.
 ///
@@ -11,8 +11,18 @@ pub fn control_message(body: &[u8]) {
         return;
     };
     if let Ok(frame) = wire::encode(&message) {
-        let again = wire::decode(&frame[4..]);
+        let body = wire::checked(&frame).unwrap_or_default();
+        let again = wire::decode(body);
         assert_eq!(again.ok().flatten(), Some(message));
+    }
+}
+
+/// What arrives on a control connection, in any pieces.
+pub fn control_frames(mut bytes: &[u8]) {
+    while let Ok(Some(frame)) = link::frame(bytes) {
+        let _ = wire::checked(frame).map(wire::decode);
+        let _ = wire::unchecked_hello(frame);
+        bytes = &bytes[frame.len()..];
     }
 }
 

@@ -14,7 +14,9 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::fault::{Code, Fault};
 use crate::lock;
-use crate::wire::{self, Hello, MESSAGE_MAX, Message, VERSIONS, WireError, abridged};
+use crate::wire::{
+    self, CHECK, Hello, LENGTH, MESSAGE_MAX, Message, VERSIONS, WireError, abridged,
+};
 
 /// An idle end says something this often.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -116,6 +118,11 @@ impl Link {
         Closer(Arc::clone(&self.writer))
     }
 
+    /// Ends the connection at once: the peer has sent its last message, and needs none from here.
+    pub(crate) fn hang_up(self) {
+        self.closer().close();
+    }
+
     /// Tells the peer, once, why the session ends.
     pub(crate) fn report(&self, fault: &Fault) {
         if !self.reported.swap(true, Ordering::AcqRel) {
@@ -194,6 +201,8 @@ impl Reader<'_> {
         let mut buffer = Vec::new();
         let mut scratch = vec![0; 64 << 10];
         let mut last_heard = Instant::now();
+        // Since when a message is there in part.
+        let mut partial: Option<Instant> = None;
         let mut backlog = 0;
         loop {
             match self.input.read(&mut scratch) {
@@ -210,9 +219,15 @@ impl Reader<'_> {
                     }
                     if self.heart.lingered().is_none() {
                         buffer.extend_from_slice(&scratch[..n]);
-                        if let Err(fault) = self.deliver(&mut buffer) {
-                            return fault;
-                        }
+                        let whole = match self.deliver(&mut buffer) {
+                            Ok(whole) => whole,
+                            Err(fault) => return fault,
+                        };
+                        partial = match partial {
+                            _ if buffer.is_empty() => None,
+                            Some(since) if whole == 0 => Some(since),
+                            _ => Some(last_heard),
+                        };
                     }
                 }
                 Err(error) => match error.kind() {
@@ -226,6 +241,14 @@ impl Reader<'_> {
                 let seconds = self.dead_after.as_secs();
                 return gone(format!("{} has said nothing for {seconds} s", self.peer));
             }
+            // A damaged length may ask for more than heartbeats fill in days.
+            if partial.is_some_and(|since| since.elapsed() > self.dead_after) {
+                let seconds = self.dead_after.as_secs();
+                return gone(format!(
+                    "a message of {} did not arrive within {seconds} s",
+                    self.peer
+                ));
+            }
             match self.heart.lingered() {
                 Some(lingered) if lingered > LINGER => return gone("the session is over"),
                 Some(_) => {}
@@ -238,12 +261,12 @@ impl Reader<'_> {
         }
     }
 
-    /// Hands over the whole messages at the front of `buffer`.
-    fn deliver(&self, buffer: &mut Vec<u8>) -> Result<(), Fault> {
+    /// Hands over the whole messages at the front of `buffer`; returns how many bytes they were.
+    fn deliver(&self, buffer: &mut Vec<u8>) -> Result<usize, Fault> {
         let mut at = 0;
-        while let Some((body, next)) = frame(&buffer[at..])? {
-            let message = wire::decode(body)?;
-            at += next;
+        while let Some(frame) = frame(&buffer[at..])? {
+            let message = wire::decode(wire::checked(frame).ok_or_else(wire::damaged)?)?;
+            at += frame.len();
             let message = match message {
                 None | Some(Message::Ping) => continue,
                 Some(Message::Error(error)) => return Err(error.into_fault(self.peer)),
@@ -254,20 +277,20 @@ impl Reader<'_> {
             }
         }
         buffer.drain(..at);
-        Ok(())
+        Ok(at)
     }
 }
 
-/// The first message in `bytes` and where the next begins, once all of it is there.
-fn frame(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Fault> {
-    let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
+/// The first message in `bytes` with its length and its check, once all of it is there.
+pub(crate) fn frame(bytes: &[u8]) -> Result<Option<&[u8]>, Fault> {
+    let Some(length) = bytes.first_chunk::<LENGTH>() else {
         return Ok(None);
     };
     let length = u32::from_be_bytes(*length) as usize;
-    if length > MESSAGE_MAX {
-        return Err(Fault::protocol("the peer sent a message longer than 4 MiB"));
+    if !(CHECK..=MESSAGE_MAX).contains(&length) {
+        return Err(wire::damaged());
     }
-    Ok(rest.get(..length).map(|body| (body, 4 + length)))
+    Ok(bytes.get(..LENGTH + length))
 }
 
 /// Reads and writes the handshake under one deadline.
@@ -304,19 +327,26 @@ impl<'a> Handshake<'a> {
     /// Reads one message.
     pub(crate) fn message(&mut self) -> Result<Option<Message>, Fault> {
         let cut = |error: io::Error| Fault::connection(&error);
-        let mut length = [0; 4];
-        if self.read(&mut length).map_err(cut)? < length.len() {
-            return Err(gone("the peer closed the connection during the handshake"));
+        let closed = || gone("the peer closed the connection during the handshake");
+        let mut length = [0; LENGTH];
+        if self.read(&mut length).map_err(cut)? < LENGTH {
+            return Err(closed());
         }
+        let mut frame = length.to_vec();
         let length = u32::from_be_bytes(length) as usize;
         if length > HANDSHAKE_MAX {
-            return Err(Fault::protocol("the peer sent a hello longer than 64 KiB"));
+            return Err(wire::damaged());
         }
-        let mut body = vec![0; length];
-        if self.read(&mut body).map_err(cut)? < length {
-            return Err(gone("the peer closed the connection during the handshake"));
+        frame.resize(LENGTH + length, 0);
+        if self.read(&mut frame[LENGTH..]).map_err(cut)? < length {
+            return Err(closed());
         }
-        wire::decode(&body)
+        match wire::checked(&frame) {
+            Some(body) => wire::decode(body),
+            None => wire::unchecked_hello(&frame)
+                .map(|hello| Some(Message::Hello(hello)))
+                .ok_or_else(wire::damaged),
+        }
     }
 
     fn left(&self) -> io::Result<Duration> {
@@ -387,11 +417,11 @@ mod tests {
     #[test]
     fn a_frame_is_taken_only_when_whole() {
         assert_eq!(frame(&[0, 0, 0]).unwrap(), None);
-        assert_eq!(frame(&[0, 0, 0, 2, 7]).unwrap(), None);
-        assert_eq!(
-            frame(&[0, 0, 0, 2, 7, 8, 9]).unwrap(),
-            Some((&[7, 8][..], 6))
-        );
-        assert!(frame(&[0xff, 0, 0, 0]).is_err());
+        assert_eq!(frame(&[0, 0, 0, 5, 7, 1, 2, 3]).unwrap(), None);
+        let bytes = [0, 0, 0, 5, 7, 1, 2, 3, 4, 9];
+        assert_eq!(frame(&bytes).unwrap(), Some(&bytes[..9]));
+        for length in [[0xff, 0, 0, 0], [0, 0, 0, 3]] {
+            assert_eq!(frame(&length).unwrap_err().code, Code::PeerGone);
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! Control messages: CBOR (RFC 8949) behind a 32-bit length, as docs/protocol/session.md lays down.
+//! Control messages: CBOR (RFC 8949) between a 32-bit length and a CRC32C, as docs/protocol/session.md lays down.
 //!
 //! A field or a kind of message that a newer peer adds is skipped by an older one.
 
-use minicbor::{Decode, Encode};
+use crc_fast::{CrcAlgorithm, checksum};
+use minicbor::{Decode, Decoder, Encode};
 
 use crate::fault::{Code, Fault};
 
@@ -14,7 +15,11 @@ pub(crate) const DATA_PREAMBLE: &[u8; 8] = b"hauldat\n";
 /// The protocol versions that this build speaks.
 pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 2..=2;
 
-/// The longest control message, bytes.
+/// Bytes of the length in front of a message.
+pub(crate) const LENGTH: usize = 4;
+/// Bytes of the CRC32C behind it.
+pub(crate) const CHECK: usize = 4;
+/// The longest control message with its check, bytes.
 pub(crate) const MESSAGE_MAX: usize = 4 << 20;
 /// The most files in one transfer.
 pub(crate) const FILES_MAX: usize = 4096;
@@ -375,12 +380,12 @@ pub(crate) fn abridged(words: &str) -> &str {
     end.map_or(words, |(end, _)| &words[..end])
 }
 
-/// The message with its length in front.
+/// The message as it goes over the wire: length, CBOR, check.
 pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
-    let mut frame = vec![0; 4];
+    let mut frame = vec![0; LENGTH];
     minicbor::encode(message, &mut frame)
         .map_err(|error| Fault::new(Code::Other, format!("cannot encode a message: {error}")))?;
-    let length = frame.len() - 4;
+    let length = frame.len() - LENGTH + CHECK;
     if length > MESSAGE_MAX {
         return Err(Fault::new(
             Code::Other,
@@ -389,8 +394,44 @@ pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
         .hint("send fewer files at a time"));
     }
     let length = u32::try_from(length).map_err(|_| Fault::protocol("message too long"))?;
-    frame[..4].copy_from_slice(&length.to_be_bytes());
+    frame[..LENGTH].copy_from_slice(&length.to_be_bytes());
+    let check = crc32c(&frame);
+    frame.extend_from_slice(&check);
     Ok(frame)
+}
+
+/// The CRC32C (RFC 3385) of these bytes.
+pub(crate) fn crc32c(bytes: &[u8]) -> [u8; CHECK] {
+    // A CRC of 32 bits fits.
+    u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, bytes))
+        .unwrap_or(0)
+        .to_be_bytes()
+}
+
+/// What a whole frame carries between its length and its check; `None` where the check says that it was damaged.
+pub(crate) fn checked(frame: &[u8]) -> Option<&[u8]> {
+    let (covered, check) = frame.split_last_chunk::<CHECK>()?;
+    (crc32c(covered) == *check).then(|| covered.get(LENGTH..))?
+}
+
+/// The hello of a peer of another version that sends messages without a check, in a frame with its length.
+pub(crate) fn unchecked_hello(frame: &[u8]) -> Option<Hello> {
+    let mut decoder = Decoder::new(frame.get(LENGTH..)?);
+    match decoder.decode() {
+        Ok(Message::Hello(hello))
+            if decoder.position() + LENGTH == frame.len()
+                && !(hello.version_min..=hello.version_max).contains(VERSIONS.end()) =>
+        {
+            Some(hello)
+        }
+        _ => None,
+    }
+}
+
+/// A control message does not arrive as it was sent: the connection is of no use any more, and a new one may be.
+pub(crate) fn damaged() -> Fault {
+    Fault::new(Code::PeerGone, "a control message arrived damaged")
+        .hint("run the same command again; what has arrived is not sent twice")
 }
 
 /// The message in `body`, or `None` where it is of a kind that only newer peers know.
@@ -399,7 +440,7 @@ pub(crate) fn decode(body: &[u8]) -> Result<Option<Message>, Fault> {
         Ok(message) => Ok(Some(message)),
         Err(error) if error.is_unknown_variant() => Ok(None),
         Err(error) => Err(Fault::protocol(format!(
-            "the peer sent a damaged message: {error}"
+            "the peer sent a message that cannot be read: {error}"
         ))),
     }
 }
@@ -426,10 +467,41 @@ mod tests {
         });
         let frame = encode(&message).unwrap();
         assert_eq!(
-            frame[..4],
-            u32::try_from(frame.len() - 4).unwrap().to_be_bytes()
+            frame[..LENGTH],
+            u32::try_from(frame.len() - LENGTH).unwrap().to_be_bytes()
         );
-        assert_eq!(decode(&frame[4..]).unwrap(), Some(message));
+        assert_eq!(decode(checked(&frame).unwrap()).unwrap(), Some(message));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_message_is_noticed() {
+        let message = Message::Commit(FileId { file: 70_000 });
+        let frame = encode(&message).unwrap();
+        for bit in 0..frame.len() * 8 {
+            let mut frame = frame.clone();
+            frame[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(checked(&frame), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn the_hello_of_an_end_without_checks_is_known_and_a_damaged_one_is_not() {
+        let hello = |version| Hello {
+            version_min: version,
+            version_max: version,
+            software: "haul 0".into(),
+            transfer: [7; 16],
+            dead_after_ms: 1,
+        };
+        let body = minicbor::to_vec(Message::Hello(hello(1))).unwrap();
+        let old = [&[0, 0, 0, 0], &body[..]].concat();
+        assert_eq!(unchecked_hello(&old), Some(hello(1)));
+        let ours = encode(&Message::Hello(hello(*VERSIONS.end()))).unwrap();
+        for bit in 0..ours.len() * 8 {
+            let mut ours = ours.clone();
+            ours[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(unchecked_hello(&ours), None, "bit {bit}");
+        }
     }
 
     #[test]

@@ -279,7 +279,8 @@ fn a_full_server_says_that_it_is_busy() {
         "--json-stream",
     ]);
     first.wait_for_bytes(1);
-    let second = haul(["send", &text(&place.client("b")), &server.at("")]);
+    let (file, at) = (text(&place.client("b")), server.at(""));
+    let second = haul(["send", &file, &at, "--give-up-after", "100ms"]);
     second.failed(5, "1 transfers are running, which is all it may");
     first.kill();
 }

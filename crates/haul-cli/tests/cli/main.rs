@@ -22,6 +22,7 @@ mod rdma;
 mod resources;
 mod resume;
 mod roundtrip;
+mod roundtrips;
 mod schema;
 mod service;
 mod support;

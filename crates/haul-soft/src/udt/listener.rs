@@ -25,6 +25,8 @@ pub struct Listener {
     events: Events,
     clock: Clock,
     stop: Arc<AtomicBool>,
+    /// Requests that nobody wanted when they came, the oldest first: what announces one may be slower than the request.
+    early: VecDeque<(Request, SocketAddr, Time)>,
 }
 
 /// The part of a listener that never waits.
@@ -49,6 +51,9 @@ const TOKEN: u64 = 1;
 /// A client repeats its request every 250 ms until it hears; its connection answers, not we.
 const RECENT_NS: u64 = 30 * haul_cc::time::SECOND_NS;
 const RECENT_MAX: usize = 1_024;
+/// A request that nobody wants is asked about again until its client repeats it.
+const EARLY_NS: u64 = 250 * haul_cc::time::MILLISECOND_NS;
+const EARLY_MAX: usize = 64;
 
 impl Listener {
     /// Listens at `local`. `secret` must be random: cookies and socket ids are made from it.
@@ -65,6 +70,7 @@ impl Listener {
             events: Events::with_capacity(4),
             clock: Clock::new(),
             stop: Arc::new(AtomicBool::new(false)),
+            early: VecDeque::new(),
         })
     }
 
@@ -78,6 +84,12 @@ impl Listener {
     #[must_use]
     pub fn stop_handle(&self) -> Stop {
         Stop(Arc::clone(&self.stop), self.poller.waker())
+    }
+
+    /// A handle that has [`Listener::accept`] ask again about requests that nobody wanted a moment ago.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.poller.waker()
     }
 
     /// Waits for a client, until `deadline` of the [`Clock`]; none when that has passed or a [`Stop`] was used. Clients are
@@ -95,23 +107,50 @@ impl Listener {
             if deadline.is_some_and(|at| now >= at) || self.stop.load(Ordering::Acquire) {
                 return Ok(None);
             }
+            for _ in 0..self.early.len() {
+                let Some((request, local, came)) = self.early.pop_front() else {
+                    break;
+                };
+                if now.since(came) < EARLY_NS
+                    && !self.acceptor.is_recent(&request)
+                    && let Some(accepted) = self.consider(request, local, came, wanted)?
+                {
+                    return Ok(Some(accepted));
+                }
+            }
             let network = LinkError::Network;
             while let Some((request, local)) = self.acceptor.next_request().map_err(network)? {
-                let theirs = &request.handshake;
-                let identity = Identity {
-                    socket: theirs.socket,
-                    initial: theirs.initial,
-                };
-                if let Some(options) = wanted(identity)
-                    && let Some(link) = self.open(&request, local, &options)?
-                {
-                    return Ok(Some((identity, link)));
+                if let Some(accepted) = self.consider(request, local, now, wanted)? {
+                    return Ok(Some(accepted));
                 }
             }
             self.poller
                 .wait(&mut self.events, deadline.map(Time::as_ns), self.clock)
                 .map_err(LinkError::Network)?;
         }
+    }
+
+    /// Opens a connection that is wanted; one that is not may be soon.
+    fn consider(
+        &mut self,
+        request: Request,
+        local: SocketAddr,
+        came: Time,
+        wanted: &mut dyn FnMut(Identity) -> Option<Options>,
+    ) -> Result<Option<(Identity, Link)>, LinkError> {
+        let identity = Identity {
+            socket: request.handshake.socket,
+            initial: request.handshake.initial,
+        };
+        let Some(options) = wanted(identity) else {
+            if self.early.len() == EARLY_MAX {
+                self.early.pop_front();
+            }
+            self.early.push_back((request, local, came));
+            return Ok(None);
+        };
+        let link = self.open(&request, local, &options)?;
+        Ok(link.map(|link| (identity, link)))
     }
 
     fn open(

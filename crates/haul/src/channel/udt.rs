@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_cc::algorithm::UnknownName;
 use haul_cc::{Algorithm, Rate};
+use haul_io::poller::Waker;
 use haul_soft::bulk::{Sink, Source};
 use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options, Remote, Seq};
 use haul_udt::wire::SocketId;
@@ -174,6 +175,8 @@ impl Token {
 #[derive(Debug, Default)]
 pub(crate) struct Door {
     expected: Expected,
+    /// Of the listeners: a client's handshake may come before its session has claimed it.
+    wakers: Mutex<Vec<Waker>>,
 }
 
 /// The connections that sessions wait for: with which options, and who gets them.
@@ -205,6 +208,7 @@ impl Door {
     pub(crate) fn claim(&self, setup: &Setup) -> Result<Claim, Fault> {
         let (sender, arrived) = bounded(1);
         lock(&self.expected).insert(setup.token, (options(setup)?, sender));
+        lock(&self.wakers).iter().for_each(Waker::wake);
         Ok(Claim {
             token: setup.token,
             arrived,
@@ -214,6 +218,7 @@ impl Door {
 
     /// Accepts connections until the process ends. Strangers get no further than the cookie.
     pub(crate) fn serve(&self, listener: &mut Listener) {
+        lock(&self.wakers).push(listener.waker());
         loop {
             let mut wanted = |identity| {
                 let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
