@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use haul::dial::refused_hint;
 use haul::fault::{Code, Fault};
 use haul_report::machine::Machine;
 use haul_verbs::{Endpoint, Remote};
@@ -312,18 +313,20 @@ pub(crate) fn connect(
     for address in addresses {
         match TcpStream::connect_timeout(address, timeout) {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
+            Err(error) => last = Some((error, address.ip())),
         }
     }
+    let hint = last.as_ref().map_or_else(
+        || "check the name".to_owned(),
+        |(_, ip)| refused_hint("haul bench serve", *ip),
+    );
+    let last = last.map(|(error, _)| error);
     let why = match last.as_ref().map(io::Error::kind) {
         Some(io::ErrorKind::ConnectionRefused) => "nothing listens there".to_owned(),
         Some(io::ErrorKind::TimedOut) => "it does not answer".to_owned(),
         _ => last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string()),
     };
-    Err(
-        Fault::new(Code::Unreachable, format!("cannot reach {name}: {why}"))
-            .hint("start 'haul bench serve' there"),
-    )
+    Err(Fault::new(Code::Unreachable, format!("cannot reach {name}: {why}")).hint(hint))
 }
 
 /// What a stranger asks for.

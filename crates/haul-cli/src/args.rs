@@ -255,7 +255,7 @@ pub(crate) struct GatewayCheck {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct GatewayFill {
     /// Where it takes connections: 192.0.2.1:7410, [::]:7410
-    #[arg(value_name = "ADDR:PORT")]
+    #[arg(value_name = "ADDR:PORT", value_parser = listen)]
     pub(crate) listen: SocketAddr,
     /// The ring that slabs are of
     #[arg(long, value_name = "SIZE", value_parser = ring, default_value = "64MiB")]
@@ -316,6 +316,11 @@ pub(crate) struct Way(pub(crate) Vec<HostPort>);
 
 fn way(text: &str) -> Result<Way, NoHostPort> {
     text.split(',').map(hop).collect::<Result<_, _>>().map(Way)
+}
+
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    haul::server::listen_address(text, None)
+        .ok_or_else(|| "give ADDR:PORT, IPv6 in brackets: [::]:7410".to_owned())
 }
 
 fn hop(text: &str) -> Result<HostPort, NoHostPort> {

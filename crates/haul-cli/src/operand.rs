@@ -2,7 +2,7 @@
 //! `host:4725:path`.
 
 use std::ffi::OsStr;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 
 use haul::fault::{Code, Fault};
@@ -72,18 +72,15 @@ pub(crate) fn host_and_port(text: &str) -> (String, Option<u16>) {
     }
 }
 
-/// Where a server is to listen: an address, with or without a port.
+/// Parses where a server is to listen: an address, with or without a port.
 pub(crate) fn listen_address(text: &str, port: u16) -> Result<SocketAddr, Fault> {
-    let bare = text.trim_start_matches('[').trim_end_matches(']');
-    text.parse()
-        .or_else(|_| bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port)))
-        .map_err(|_| {
-            Fault::new(
-                Code::Usage,
-                format!("'{}' is no address", printable(text.as_bytes())),
-            )
-            .hint("write ADDR, ADDR:PORT or [ADDR]:PORT")
-        })
+    haul::server::listen_address(text, Some(port)).ok_or_else(|| {
+        Fault::new(
+            Code::Usage,
+            format!("'{}' is no address", printable(text.as_bytes())),
+        )
+        .hint("write ADDR, ADDR:PORT or [ADDR]:PORT; link-local ones as [fe80::1%eth0]:PORT")
+    })
 }
 
 /// The IPv6 address that `bytes` begins with although it is not in brackets.
@@ -170,18 +167,5 @@ mod tests {
         assert_eq!(host_and_port("fe80::1%2"), some("fe80::1%2", None));
         assert_eq!(host_and_port("[fe80::1%2]:9"), some("fe80::1%2", Some(9)));
         assert_eq!(host_and_port("host:port"), some("host:port", None));
-    }
-
-    #[test]
-    fn listen_addresses_may_leave_out_the_port() {
-        let address = |text| {
-            listen_address(text, 7)
-                .map(|address| address.to_string())
-                .ok()
-        };
-        assert_eq!(address("127.0.0.1").as_deref(), Some("127.0.0.1:7"));
-        assert_eq!(address("::1").as_deref(), Some("[::1]:7"));
-        assert_eq!(address("[::1]:9").as_deref(), Some("[::1]:9"));
-        assert_eq!(address("host"), None);
     }
 }

@@ -44,7 +44,7 @@ pub struct Config {
     /// How this gateway names itself: to peers with shared keys, in logs, on its page.
     pub name: String,
     /// Where sessions of other gateways and of native clients come in. None: nothing comes in but through doors.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::host::listen_if_any")]
     pub listen: Option<SocketAddr>,
     /// Most memory for slabs, all sessions together.
     #[serde(default = "default_memory")]
@@ -313,6 +313,7 @@ pub struct Listen {
     pub kind: ChannelKind,
     /// Address and port; port 0 takes any, which the peer is told. With `udp` each channel of each session has a port of its own:
     /// this one or the next that is free, of 64.
+    #[serde(deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
     /// What peers are to connect to, where it is not the address of the control connection.
     #[serde(default)]
@@ -367,6 +368,7 @@ pub struct Door {
     /// What is spoken.
     pub kind: DoorKind,
     /// Where it listens.
+    #[serde(deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
     /// For `forward` and `rdma`: where all its connections go.
     #[serde(default)]
@@ -566,7 +568,7 @@ const fn default_true() -> bool {
 #[serde(deny_unknown_fields)]
 pub struct Admin {
     /// Address and port of the page and the metrics.
-    #[serde(default = "default_admin")]
+    #[serde(default = "default_admin", deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
     /// Names under which it may be asked, beside `localhost` and addresses. Whatever else a browser asks for is refused: the
     /// page of another may have lent it its name.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use haul_io::address::listen_address;
 use haul_xsp::wire::{Address, Endpoint};
 use serde::{Deserialize, Deserializer, de};
 
@@ -71,6 +72,23 @@ impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Shown(&self.0).fmt(f)
     }
+}
+
+/// Deserializes where to listen: `ADDR:PORT`, IPv6 in brackets and with the scope of a link-local address.
+pub(crate) fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    listen_address(&text, None).ok_or_else(|| {
+        de::Error::custom(format!(
+            "'{text}' is no ADDR:PORT; write 192.0.2.1:7400, [::]:7400 or [fe80::1%eth0]:7400"
+        ))
+    })
+}
+
+/// Deserializes the same where the key may be missing.
+pub(crate) fn listen_if_any<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SocketAddr>, D::Error> {
+    listen(deserializer).map(Some)
 }
 
 /// Octets as digits.

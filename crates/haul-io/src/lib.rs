@@ -1,5 +1,6 @@
 //! Sockets, files, clock and poller: the only crate that makes system calls on the data path.
 
+pub mod address;
 pub mod clock;
 pub mod file;
 pub mod hole;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,11 +105,8 @@ pub(crate) fn connect(
         last.ok_or_else(|| Fault::new(Code::Unreachable, format!("'{shown}' has no address")))?;
     let fault = |text: String| Err(Fault::new(Code::Unreachable, text));
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => {
-            fault(format!("nothing listens at {address}")).map_err(|fault| {
-                fault.hint("start 'haul serve DIR' there, or give its port with --port")
-            })
-        }
+        io::ErrorKind::ConnectionRefused => fault(format!("nothing listens at {address}"))
+            .map_err(|fault| fault.hint(refused_hint("haul serve DIR", address.ip()))),
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
             let seconds = config.connect_timeout.as_secs_f64();
             fault(format!("{address} did not answer within {seconds} s"))
@@ -117,5 +114,31 @@ pub(crate) fn connect(
         }
         _ => fault(format!("cannot connect to {address}: {}", plain(&error)))
             .map_err(|fault| fault.hint("check the address and the route to it")),
+    }
+}
+
+/// What to do where no server listens at the address of `server`.
+#[must_use]
+pub fn refused_hint(server: &str, address: IpAddr) -> String {
+    if address.is_loopback() {
+        format!("start '{server}' there, or give its port with --port")
+    } else {
+        format!(
+            "start '{server} --listen ADDR --allow-insecure' there (without --listen it serves its own \
+             host only), or give its port with --port"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_other_hosts_are_told_how_to_listen_for_them() {
+        let hint = |address: &str| refused_hint("haul serve DIR", address.parse().unwrap());
+        assert!(hint("192.0.2.1").contains("--listen ADDR --allow-insecure"));
+        assert!(!hint("127.0.0.1").contains("--listen"));
+        assert!(!hint("::1").contains("--listen"));
     }
 }

@@ -4,12 +4,13 @@
 //! closed without an answer, and when too many are pending the oldest is closed.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use haul_io::address::listen_address;
 use haul_io::file::Dir;
 use haul_soft::udt::Listener;
 
@@ -474,10 +475,6 @@ impl Observer for Logger<'_> {
     }
 }
 
-/// Why serving on `address` needs the user's consent, if it does.
-pub fn exposure(address: IpAddr) -> Option<&'static str> {
-    (!address.is_loopback()).then_some(
-        "there is no authentication and no encryption yet: whoever reaches this port can read and \
-         write the directory",
-    )
-}
+/// What serving on an address gives to every host that reaches it.
+pub const EXPOSURE: &str = "there is no authentication and no encryption yet: whoever reaches this \
+                            port can read and write the directory";

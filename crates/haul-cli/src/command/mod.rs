@@ -11,6 +11,7 @@ pub(crate) mod emulated;
 pub(crate) mod fill;
 pub(crate) mod gateway;
 pub(crate) mod lab;
+mod listen;
 pub(crate) mod path;
 pub(crate) mod profile;
 pub(crate) mod rdma;

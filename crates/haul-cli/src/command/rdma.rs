@@ -1,6 +1,6 @@
 //! `haul bench rdma`.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use haul_bench::report::Summary;
 use haul_bench::server::{Config, Log, Server};
 
 use super::fail;
+use super::listen::Listen;
 use crate::args::Channel;
 use crate::args::rdma::{self, Rdma, RdmaKind, Serve};
-use crate::operand::{host_and_port, listen_address};
+use crate::operand::host_and_port;
 use crate::output::rdma::RdmaOutput;
 use crate::output::tell;
 use crate::provider;
@@ -44,7 +45,7 @@ pub(crate) fn run(args: Rdma) -> ExitCode {
 
 /// Serves until it is ended.
 pub(crate) fn serve(args: Serve) -> ExitCode {
-    match bind(args) {
+    match bind(&args) {
         Ok(server) => {
             server.run();
             ExitCode::SUCCESS
@@ -167,44 +168,15 @@ fn powers_of_two(range: &std::ops::RangeInclusive<u32>) -> Vec<u32> {
         .collect()
 }
 
-fn bind(args: Serve) -> Result<Server, Fault> {
-    let listen = args
-        .listen
-        .iter()
-        .map(|text| listen_address(text, args.port));
-    let mut listen = listen.collect::<Result<Vec<SocketAddr>, _>>()?;
-    for address in &listen {
-        if address.ip().is_loopback() {
-            continue;
-        }
-        let why = "there is no authentication and no encryption: whoever reaches this port can use \
-                   this machine's processor and memory";
-        if !args.allow_insecure {
-            return Err(
-                Fault::new(Code::Usage, format!("will not listen on {address}: {why}"))
-                    .hint("add --allow-insecure where you trust everybody who reaches it"),
-            );
-        }
-        tell(&format!("warning: listening on {address}: {why}"));
-    }
-    let by_default = listen.is_empty();
-    if by_default {
-        listen.push((Ipv4Addr::LOCALHOST, args.port).into());
-        listen.push((Ipv6Addr::LOCALHOST, args.port).into());
-    }
-    let server = match Server::bind(config(&args, listen.clone())) {
-        // A machine without IPv6 has no ::1.
-        Err(_) if by_default => {
-            listen.pop();
-            Server::bind(config(&args, listen))?
-        }
-        result => result?,
-    };
+fn bind(args: &Serve) -> Result<Server, Fault> {
+    let exposure = "there is no authentication and no encryption: whoever reaches this port can use \
+                    this machine's processor and memory";
+    let listen = Listen::parse(&args.listen, args.port, args.allow_insecure, exposure)?;
+    let server = listen.bind(|addresses| Server::bind(config(args, addresses.to_vec())))?;
     let addresses = server
         .addresses()
         .map_err(|error| Fault::new(Code::Other, format!("cannot tell the addresses: {error}")))?;
-    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    tell(&format!("ready to measure on {}", addresses.join(" and ")));
+    tell(&format!("ready to measure on {}", listen.shown(&addresses)));
     Ok(server)
 }
 

@@ -1,14 +1,13 @@
 //! `haul serve`.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
 use haul::fault::{Code, Fault};
-use haul::server::{Config, Log, Server, exposure};
+use haul::server::{Config, EXPOSURE, Log, Server};
 
 use super::fail;
+use super::listen::Listen;
 use crate::args::Serve;
-use crate::operand::listen_address;
 use crate::output::tell;
 
 /// Serves until it is ended.
@@ -20,48 +19,21 @@ pub(crate) fn run(args: Serve) -> ExitCode {
 }
 
 fn bind(args: &Serve) -> Result<Server, Fault> {
-    let listen = args
-        .listen
-        .iter()
-        .map(|text| listen_address(text, args.port));
-    let mut listen = listen.collect::<Result<Vec<SocketAddr>, _>>()?;
-    for address in &listen {
-        let Some(why) = exposure(address.ip()) else {
-            continue;
+    let listen = Listen::parse(&args.listen, args.port, args.allow_insecure, EXPOSURE)?;
+    let server = listen.bind(|addresses| {
+        let config = Config {
+            root: args.dir.clone(),
+            listen: addresses.to_vec(),
+            read_only: args.read_only,
+            sessions_max: args.max_sessions,
         };
-        if !args.allow_insecure {
-            return Err(
-                Fault::new(Code::Usage, format!("will not listen on {address}: {why}"))
-                    .hint("add --allow-insecure where you trust everybody who reaches it"),
-            );
-        }
-        tell(&format!("warning: listening on {address}: {why}"));
-    }
-    let by_default = listen.is_empty();
-    if by_default {
-        listen.push((Ipv4Addr::LOCALHOST, args.port).into());
-        listen.push((Ipv6Addr::LOCALHOST, args.port).into());
-    }
-    let mut config = Config {
-        root: args.dir.clone(),
-        listen,
-        read_only: args.read_only,
-        sessions_max: args.max_sessions,
-    };
-    let server = match Server::bind(&config, log(args.quiet)) {
-        // A machine without IPv6 has no ::1.
-        Err(_) if by_default => {
-            config.listen.pop();
-            Server::bind(&config, log(args.quiet))?
-        }
-        result => result?,
-    };
+        Server::bind(&config, log(args.quiet))
+    })?;
     let addresses = server
         .addresses()
         .map_err(|error| Fault::new(Code::Other, format!("cannot tell the addresses: {error}")))?;
-    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let dir = haul::printable(args.dir.as_os_str().as_encoded_bytes());
-    tell(&format!("serving '{dir}' on {}", addresses.join(" and ")));
+    tell(&format!("serving '{dir}' on {}", listen.shown(&addresses)));
     Ok(server)
 }
 

@@ -1,0 +1,72 @@
+//! Addresses as people write them, IPv6 scopes included.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+/// Parses where to listen: `ADDR`, `ADDR:PORT`, `[ADDR]:PORT`, with the scope of a link-local IPv6 address by name or number
+/// (`fe80::1%eth0`, RFC 4007 §11). `port` stands in for a missing port; `None` makes the port mandatory. Host names are refused.
+#[must_use]
+pub fn listen_address(text: &str, port: Option<u16>) -> Option<SocketAddr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(Some((host, ""))) => (host, port),
+        Some(Some((host, rest))) => (host, Some(rest.strip_prefix(':')?.parse().ok()?)),
+        Some(None) => return None,
+        None => (text, port),
+    };
+    let port = port?;
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Some(SocketAddr::new(ip, port));
+    }
+    let (ip, scope) = host.split_once('%')?;
+    ip.parse::<Ipv6Addr>().ok().filter(|_| !scope.is_empty())?;
+    // getaddrinfo(3) knows the index of an interface; of a numeric host it asks no name server.
+    (host, port).to_socket_addrs().ok()?.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_leave_out_its_port_and_may_have_a_scope() {
+        let address = |text| listen_address(text, Some(7)).map(|address| address.to_string());
+        assert_eq!(address("127.0.0.1").as_deref(), Some("127.0.0.1:7"));
+        assert_eq!(address("127.0.0.1:9").as_deref(), Some("127.0.0.1:9"));
+        assert_eq!(address("::1").as_deref(), Some("[::1]:7"));
+        assert_eq!(address("[::1]").as_deref(), Some("[::1]:7"));
+        assert_eq!(address("[::1]:9").as_deref(), Some("[::1]:9"));
+        // The loopback interface is the first one in every network namespace.
+        assert_eq!(address("fe80::1%lo").as_deref(), Some("[fe80::1%1]:7"));
+        assert_eq!(address("[fe80::1%lo]:9").as_deref(), Some("[fe80::1%1]:9"));
+        assert_eq!(address("[fe80::1%1]").as_deref(), Some("[fe80::1%1]:7"));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "host",
+            "host:9",
+            "[::1",
+            "[::1]9",
+            "[::1]:port",
+            "[::1]:65536",
+            "127.0.0.1%lo",
+            "fe80::1%",
+            "[fe80::1%]:9",
+            "[fe80::1%no-such-interface]:9",
+        ] {
+            assert_eq!(listen_address(text, Some(7)), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mandatory_port_may_not_be_missing() {
+        for text in ["127.0.0.1", "::1", "[::1]", "[fe80::1%lo]"] {
+            assert_eq!(listen_address(text, None), None, "{text}");
+        }
+        assert!(listen_address("[fe80::1%lo]:9", None).is_some());
+    }
+}
