@@ -5,10 +5,11 @@
     reason = "a test ends at what it did not expect"
 )]
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_io::notify;
 use haul_soft::udt::LinkError;
@@ -207,4 +208,95 @@ fn nobody_there_is_an_error_of_the_network() {
     assert!(matches!(near.over(), Some(LinkError::Network(_))));
     assert!(near.send(b"octets").is_err());
     assert!(near.recv(&mut [0]).is_err());
+}
+
+/// Passes datagrams on between whoever speaks first and `far`; what comes back while `gone` says so meets a closed port.
+fn relay(near: SocketAddr, far: SocketAddr, gone: [Duration; 2], end: &AtomicBool) {
+    let upstream = UdpSocket::bind(LOCAL).unwrap();
+    upstream.connect(far).unwrap();
+    upstream.set_nonblocking(true).unwrap();
+    let open = || {
+        let socket = UdpSocket::bind(near).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(1)))
+            .unwrap();
+        socket
+    };
+    let (begun, mut peer, mut octets) = (Instant::now(), None, [0; 65_536]);
+    let mut downstream = Some(open());
+    while !end.load(Ordering::Relaxed) {
+        let [from, until] = gone;
+        match (begun.elapsed() >= from, begun.elapsed() >= until) {
+            (true, false) => downstream = None,
+            _ if downstream.is_none() => downstream = Some(open()),
+            _ => {}
+        }
+        match &downstream {
+            Some(socket) => {
+                if let Ok((len, from)) = socket.recv_from(&mut octets) {
+                    peer = Some(from);
+                    let _ = upstream.send(&octets[..len]);
+                }
+            }
+            None => thread::sleep(Duration::from_millis(1)),
+        }
+        while let Ok(len) = upstream.recv(&mut octets) {
+            if let (Some(socket), Some(peer)) = (&downstream, peer) {
+                let _ = socket.send_to(&octets[..len], peer);
+            }
+        }
+    }
+}
+
+/// A stream of which some seconds are sent, whose far port is closed meanwhile; both ends.
+fn through_a_closed_port(gone: [Duration; 2], body: impl FnOnce(&Stream, &Stream)) {
+    let mut paced = options(true, MIB);
+    paced.udt.config.control = haul_cc::Algorithm::Fixed(haul_cc::Rate::from_bps(20_000_000));
+    let mut listener = Listener::bind(LOCAL, options(true, MIB)).unwrap();
+    let far = listener.local_addr();
+    let door = UdpSocket::bind(LOCAL).unwrap().local_addr().unwrap();
+    let end = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let relaying = scope.spawn(|| relay(door, far, gone, &end));
+        thread::sleep(Duration::from_millis(50));
+        let near = Stream::connect(door, &paced).unwrap();
+        let far = loop {
+            if let Some(far) = listener.accept().unwrap() {
+                break far;
+            }
+            notify::wait_readable([listener.as_fd()], Some(10_000_000_000)).unwrap();
+        };
+        body(&near, &far);
+        end.store(true, Ordering::Relaxed);
+        relaying.join().unwrap();
+    });
+}
+
+#[test]
+fn a_port_that_is_closed_for_two_seconds_loses_packets_and_no_connection() {
+    let gone = [Duration::from_secs(1), Duration::from_secs(3)];
+    through_a_closed_port(gone, |near, far| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                send(near, 5 * MIB, 100_000);
+                near.finish();
+                assert!(near.wait(Ready::SENT, PATIENCE).contains(Ready::SENT));
+            });
+            assert_eq!(receive(far, 100_000), 5 * MIB);
+        });
+    });
+}
+
+#[test]
+fn a_port_that_stays_closed_ends_the_connection() {
+    let gone = [Duration::from_millis(500), Duration::from_secs(600)];
+    through_a_closed_port(gone, |near, _far| {
+        let octets = vec![0; MIB];
+        while near.over().is_none() {
+            let _ = near.send(&octets);
+            let _ = near.wait(Ready::OVER, Some(Duration::from_millis(50)));
+        }
+        let over = near.over().unwrap().to_string();
+        assert!(over.contains("Connection refused"), "{over}");
+    });
 }

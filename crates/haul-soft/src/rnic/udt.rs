@@ -25,8 +25,10 @@ use haul_verbs::{QpStatistics, RateLimit};
 use super::buffers::place;
 use super::tap::Tap;
 use super::tcp::Env;
+use crate::udt::BLOCKED_NS;
 use crate::udt::Options;
 use crate::udt::plain::random_identity;
+use crate::udt::trouble::{Trouble, is_too_long};
 
 /// A UDT connection without a protocol above it yet.
 #[derive(Debug)]
@@ -43,7 +45,9 @@ pub(super) struct Lower {
     segment_len: usize,
     gone: usize,
     blocked: bool,
-    /// The network says that nobody is there.
+    /// What the socket said since something last arrived.
+    trouble: Trouble,
+    /// The peer's host said in this turn that nobody is there.
     refused: bool,
     tap: Option<Tapped>,
 }
@@ -176,6 +180,7 @@ impl Lower {
             segment_len: 0,
             gone: 0,
             blocked: false,
+            trouble: Trouble::default(),
             refused: false,
         }
     }
@@ -194,7 +199,10 @@ impl Lower {
     /// When it wants to be moved though nothing arrives.
     pub(super) fn due(&self, now: Time) -> Option<Time> {
         let due = self.udt.poll_timeout(transport_time(now))?;
-        (!self.blocked).then(|| Time::from_ns(due.as_ns()))
+        let due = Time::from_ns(due.as_ns());
+        // A socket that stays full does not stop the clock.
+        let blocked = self.blocked.then(|| now.after(BLOCKED_NS));
+        Some(blocked.map_or(due, |tick| due.max(tick)))
     }
 
     /// Drives the opening; whether it is open, or why it will not be.
@@ -246,7 +254,7 @@ impl Lower {
     }
 
     /// Hands what is to leave to the socket; false when it is full.
-    fn push(&mut self) -> io::Result<bool> {
+    fn push(&mut self, now: Time) -> io::Result<bool> {
         let packets = self.flat.len().div_ceil(self.segment_len.max(1));
         while self.gone < packets {
             let rest = &self.flat[self.gone * self.segment_len..];
@@ -262,13 +270,16 @@ impl Lower {
                     }
                     self.gone += count;
                 }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return Ok(false),
-                    io::ErrorKind::ConnectionRefused if !self.refused => self.refused = true,
-                    // Passing trouble of the host: as if lost on the way.
-                    io::ErrorKind::Interrupted | io::ErrorKind::OutOfMemory => break,
-                    _ => return Err(error),
-                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if is_too_long(&error) => return Err(error),
+                Err(error) => {
+                    let known = self.refused;
+                    self.refused |= self.trouble.note(transport_time(now), error);
+                    // As if lost on the way. The first refusal is about packets sent earlier; these have not been tried yet.
+                    if known || !self.refused {
+                        break;
+                    }
+                }
             }
         }
         self.flat.clear();
@@ -387,15 +398,16 @@ impl UdtLink {
         for _ in 0..ROUNDS {
             match self.lower.socket.recv_batch(&mut batch) {
                 Ok(0) => break,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    self.lower.refused = true;
-                    continue;
-                }
+                Ok(_) => self.lower.trouble = Trouble::default(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => {
+                Err(error) if is_too_long(&error) => {
                     self.core.handle_lost(env.now);
                     break;
+                }
+                Err(error) => {
+                    let now = transport_time(env.now);
+                    self.lower.refused |= self.lower.trouble.note(now, error);
+                    continue;
                 }
             }
             moved = true;
@@ -473,7 +485,9 @@ impl UdtLink {
                 Event::Closed(Some(_)) => self.core.handle_lost(now),
             }
         }
-        if self.lower.refused && !self.lower.udt.is_closed() {
+        let refused = std::mem::take(&mut self.lower.refused)
+            && self.lower.trouble.is_refused_for_long(transport_time(now));
+        if refused && !self.lower.udt.is_closed() {
             self.lower.udt.abort(transport_time(now));
             self.core.handle_lost(now);
         }
@@ -511,7 +525,7 @@ impl UdtLink {
     fn push_out(&mut self, env: &mut Env<'_>) -> io::Result<bool> {
         let mut moved = false;
         for _ in 0..BATCHES {
-            let room = self.lower.push()?;
+            let room = self.lower.push(env.now)?;
             self.note_blocked(env.poller, !room);
             if !room {
                 break;

@@ -18,6 +18,7 @@ use haul_udt::{Connection, Event, Placement, Received, Stats, Transmit};
 use super::LinkError;
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, RING_BYTES, read_ahead};
+use super::trouble::{Trouble, is_too_long};
 use crate::bulk::{Sink, Source};
 
 /// One connection, its socket and its buffers.
@@ -50,8 +51,10 @@ pub struct Link {
     paused: Time,
     pub(super) ended: Option<Option<haul_udt::Error>>,
     peer_closed: bool,
-    /// The peer's host said that nobody listens there, before or after what is still to be received.
-    refused: Option<io::Error>,
+    /// What the socket said since something last arrived.
+    trouble: Trouble,
+    /// The peer's host said in this turn that nobody listens there, before or after what is still to be received.
+    refused: bool,
     /// The peer may open its socket later than this end.
     patient: bool,
 }
@@ -87,6 +90,10 @@ const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
 const BACKLOG_BYTES: u64 = 4 << 20;
 /// The ECN bits of a packet that met a filling queue (RFC 3168 §5).
 const CONGESTION_EXPERIENCED: u8 = 0b11;
+/// How often timers act while the socket's buffer stays full.
+pub(crate) const BLOCKED_NS: u64 = 20 * haul_cc::time::MILLISECOND_NS;
+/// Rest after a turn whose every receive call failed.
+const FAILING: Duration = Duration::from_millis(1);
 /// Slices of one placement: the packets of a super-packet.
 const RUN: usize = 64;
 
@@ -148,7 +155,8 @@ impl Link {
             paused: Time::ZERO,
             ended: None,
             peer_closed: false,
-            refused: None,
+            trouble: Trouble::default(),
+            refused: false,
             patient: false,
         })
     }
@@ -424,20 +432,24 @@ impl Link {
     fn receive_some(&mut self, place: &mut dyn Place) -> Result<(), LinkError> {
         self.arrived = 0;
         self.drained = false;
+        let mut failed = 0;
         for _ in 0..RECEIVE_ROUNDS {
             if self.batch.message(self.taken).is_none() {
                 match self.socket.recv_batch(&mut self.batch) {
-                    Ok(count) if count > 0 => self.taken = 0,
+                    Ok(count) if count > 0 => {
+                        self.taken = 0;
+                        self.trouble = Trouble::default();
+                    }
                     Ok(_) => return self.judge_refusal(),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         self.drained = true;
                         return self.judge_refusal();
                     }
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                        self.refused = Some(error);
+                    Err(error) => {
+                        self.note_trouble(error)?;
+                        failed += 1;
                         continue;
                     }
-                    Err(error) => return Err(LinkError::Network(error)),
                 }
                 self.now = Time::from_ns(self.batch.now_ns());
             }
@@ -457,17 +469,36 @@ impl Link {
                     .map_err(LinkError::Sink)?;
             }
         }
+        if failed == RECEIVE_ROUNDS {
+            // A socket that fails without end is readable without end.
+            std::thread::sleep(FAILING);
+            return self.judge_refusal();
+        }
         Ok(())
     }
 
-    /// The peer's host says that nobody listens there. That ends the link, unless what arrived before says that the peer
-    /// has closed in order, or the peer has yet to come.
+    /// An error of the socket means that packets are lost. Only a packet that is too long stays so.
+    fn note_trouble(&mut self, error: io::Error) -> Result<(), LinkError> {
+        if is_too_long(&error) {
+            return Err(LinkError::Network(error));
+        }
+        self.refused |= self.trouble.note(self.now, error);
+        Ok(())
+    }
+
+    /// The peer's host says that nobody listens there. That ends the link where it has said so for a while, or where the link
+    /// is not open yet; unless what arrived before says that the peer has closed in order, or the peer has yet to come.
     fn judge_refusal(&mut self) -> Result<(), LinkError> {
-        let closed = self.connection.is_closed();
-        let awaits_peer = self.patient && self.connection.params().is_none();
-        match self.refused.take() {
-            Some(error) if !closed && !awaits_peer => Err(LinkError::Network(error)),
-            _ => Ok(()),
+        if !std::mem::take(&mut self.refused) || self.connection.is_closed() {
+            return Ok(());
+        }
+        let fatal = match self.connection.params() {
+            Some(_) => self.trouble.is_refused_for_long(self.now),
+            None => !self.patient,
+        };
+        match self.trouble.latest.take_if(|_| fatal) {
+            Some(error) => Err(LinkError::Network(error)),
+            None => Ok(()),
         }
     }
 
@@ -510,15 +541,15 @@ impl Link {
             Ok(taken) if taken >= total => self.left = None,
             Ok(taken) => self.left = Some(skip + taken),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if is_transient(&error) => self.left = None,
-            // It is about a packet sent earlier; this one has not been tried yet.
-            Err(error)
-                if error.kind() == io::ErrorKind::ConnectionRefused && self.refused.is_none() =>
-            {
-                self.refused = Some(error);
+            Err(error) => {
+                let known = self.refused;
+                self.note_trouble(error)?;
+                // The first refusal is about a packet sent earlier; this one has not been tried yet.
+                if known || !self.refused {
+                    self.left = None;
+                }
                 return Ok(true);
             }
-            Err(error) => return Err(LinkError::Network(error)),
         }
         let interest = if self.left.is_some() {
             Interest::BOTH
@@ -540,6 +571,10 @@ impl Link {
             }
         }
         match self.ended {
+            Some(Some(haul_udt::Error::TimedOut)) => Err(self.trouble.latest.take().map_or(
+                LinkError::Protocol(haul_udt::Error::TimedOut),
+                LinkError::Network,
+            )),
             Some(Some(error)) => Err(LinkError::Protocol(error)),
             Some(None) if self.peer_closed => Err(LinkError::PeerClosed),
             Some(None) => Err(LinkError::Closed),
@@ -556,10 +591,14 @@ impl Link {
         self.wait(deadline)
     }
 
-    /// When it is to be turned though nothing arrives. With packets that wait for room in the socket's buffer: never.
+    /// When it is to be turned though nothing arrives. Packets that wait for room in the socket's buffer put off what is due
+    /// already, and only for a while: a socket that stays full does not stop the clock.
     pub(super) fn due(&self) -> Option<Time> {
-        let due = self.connection.poll_timeout(self.now);
-        due.filter(|_| self.left.is_none())
+        let due = self.connection.poll_timeout(self.now)?;
+        match self.left {
+            Some(_) => Some(due.max(self.now.after(BLOCKED_NS))),
+            None => Some(due),
+        }
     }
 
     /// Takes note of what has happened on the socket until `deadline`, and waits for that.
@@ -607,12 +646,6 @@ fn take<'d>(
         place.place(start, &parts[..used])?;
     }
     Ok(())
-}
-
-/// Errors that say something about the moment and not about the path.
-fn is_transient(error: &io::Error) -> bool {
-    const ENOBUFS: i32 = 105;
-    matches!(error.kind(), io::ErrorKind::Interrupted) || error.raw_os_error() == Some(ENOBUFS)
 }
 
 /// A source without anything.

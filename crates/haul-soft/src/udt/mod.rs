@@ -15,12 +15,14 @@ mod memory;
 mod outgoing;
 pub mod plain;
 pub mod stream;
+pub(crate) mod trouble;
 
 use std::io;
 use std::net::SocketAddr;
 
 pub use haul_cc::Rate;
 pub use haul_udt::{Config, Error, Identity, Seq, Stats};
+pub(crate) use link::BLOCKED_NS;
 pub use link::{Link, Remote};
 pub(crate) use listener::Acceptor;
 pub use listener::{Listener, Stop};
