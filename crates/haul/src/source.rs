@@ -13,7 +13,7 @@ use std::time::Duration;
 use haul_io::file::{FileTime, Metadata, memory_file, metadata};
 use haul_soft::bulk::{Extent, FileRange, Source};
 
-use crate::fault::{Code, Fault, plain};
+use crate::fault::{Code, Fault};
 use crate::name::Name;
 use crate::space::{Segment, Space};
 use crate::tree::{Blocks, SIZE_MAX};
@@ -482,7 +482,7 @@ impl Source for FileSource {
     }
 }
 
-/// The failure behind an error of the channel, which may be the source's or the connection's.
+/// The failure behind an error of reading a source.
 pub(crate) fn blame(source: &FileSource, error: &io::Error) -> Fault {
     for file in source.files() {
         if let Err(fault) = file.check_unchanged() {
@@ -495,18 +495,6 @@ pub(crate) fn blame(source: &FileSource, error: &io::Error) -> Fault {
             "a source ended early; it was not delivered",
         )
         .hint("send it again when nothing writes to it"),
-        io::ErrorKind::BrokenPipe
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::NotConnected
-        | io::ErrorKind::TimedOut
-        | io::ErrorKind::HostUnreachable
-        | io::ErrorKind::NetworkUnreachable
-        | io::ErrorKind::NetworkDown => Fault::new(
-            Code::PeerGone,
-            format!("the data connection failed: {}", plain(error)),
-        )
-        .hint("run the same command again; what has arrived is not sent twice"),
         _ => Fault::file("cannot read a source", error),
     }
 }

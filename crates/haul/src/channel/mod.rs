@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use haul_soft::bulk::{Sink, Source};
 
 use crate::dial::Server;
-use crate::fault::{Code, Fault};
+use crate::fault::{Code, Fault, plain};
 use crate::random_bytes;
 use crate::wire::OpenChannel;
 
@@ -26,14 +26,14 @@ pub trait Channel: Send + Sync {
     /// the transport, or when the channel is closed.
     ///
     /// # Errors
-    /// That of the source or of the transport; an `UnexpectedEof` is the source's.
-    fn send(&self, source: &dyn Source) -> io::Result<()>;
+    /// [`ChannelError`].
+    fn send(&self, source: &dyn Source) -> Result<(), ChannelError>;
 
     /// Places what arrives until the peer has sent all, or the channel is closed.
     ///
     /// # Errors
-    /// That of the sink or of the transport; `InvalidData` where the peer broke the framing.
-    fn receive(&self, sink: &dyn Sink) -> io::Result<()>;
+    /// [`ChannelError`].
+    fn receive(&self, sink: &dyn Sink) -> Result<(), ChannelError>;
 
     /// Ends `send` and `receive` at once; whatever the peer has not got yet is given up. The
     /// session calls it only after the receiver has said over the control connection that it has
@@ -42,6 +42,47 @@ pub trait Channel: Send + Sync {
 
     /// Counters so far.
     fn stats(&self) -> ChannelStats;
+}
+
+/// Why a channel ended early, by where the error arose.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The source could not be read.
+    #[error("reading what is to be sent: {0}")]
+    Source(#[source] io::Error),
+    /// The sink took no more: it could not be written, or nobody asked for what came.
+    #[error("placing what arrived: {0}")]
+    Sink(#[source] io::Error),
+    /// The connection is gone: a new one may do.
+    #[error("{0}")]
+    Lost(String),
+    /// The peer broke the protocol.
+    #[error("{0}")]
+    Peer(String),
+    /// The system has no room for one more thread.
+    #[error("starting a thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+impl ChannelError {
+    /// The transport failed.
+    pub(crate) fn lost(error: &io::Error) -> Self {
+        Self::Lost(plain(error))
+    }
+
+    /// What the user is told. A sink that could not be written has said so itself before: here it was not asked for.
+    pub(crate) fn fault(&self) -> Fault {
+        match self {
+            Self::Source(error) => Fault::file("cannot read a source", error),
+            Self::Sink(_) => Fault::protocol("the peer sent data that was not asked for"),
+            Self::Lost(why) => {
+                Fault::new(Code::PeerGone, format!("the data connection failed: {why}"))
+                    .hint("run the same command again; what has arrived is not sent twice")
+            }
+            Self::Peer(why) => Fault::protocol(why.as_str()),
+            Self::Thread(error) => Fault::thread(error),
+        }
+    }
 }
 
 /// What a channel counts, at the end that asks.

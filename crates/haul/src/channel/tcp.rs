@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use haul_io::tcp;
 use haul_soft::bulk::{Sink, Source};
 
-use super::{Channel, ChannelStats, Setup, Token};
+use super::{Channel, ChannelError, ChannelStats, Setup, Token};
 use crate::dial::Server;
 use crate::fault::{Code, Fault, plain};
 use crate::lock;
@@ -107,7 +107,10 @@ impl TcpChannel {
     }
 
     /// Runs `work` for every stream on a thread of its own; the first error ends them all.
-    fn on_each(&self, work: impl Fn(&TcpStream) -> io::Result<()> + Sync) -> io::Result<()> {
+    fn on_each(
+        &self,
+        work: impl Fn(&TcpStream) -> Result<(), ChannelError> + Sync,
+    ) -> Result<(), ChannelError> {
         let first_error = Mutex::new(None);
         std::thread::scope(|scope| {
             for stream in &self.streams {
@@ -120,7 +123,7 @@ impl TcpChannel {
                 };
                 let builder = std::thread::Builder::new().name("haul-tcp".into());
                 if let Err(error) = builder.spawn_scoped(scope, run) {
-                    lock(first_error).get_or_insert(error);
+                    lock(first_error).get_or_insert(ChannelError::Thread(error));
                     self.shut();
                 }
             }
@@ -144,18 +147,19 @@ impl TcpChannel {
 }
 
 impl Channel for TcpChannel {
-    fn send(&self, source: &dyn Source) -> io::Result<()> {
+    fn send(&self, source: &dyn Source) -> Result<(), ChannelError> {
         let next = Mutex::new(0);
         self.on_each(|stream| {
             let mut buffer = Vec::new();
             while let Some((offset, len)) = self.next_chunk(source, &next) {
                 send_chunk(stream, source, offset, len, &mut buffer)?;
             }
-            stream.shutdown(Shutdown::Write)
+            let shut = stream.shutdown(Shutdown::Write);
+            shut.map_err(|error| ChannelError::lost(&error))
         })
     }
 
-    fn receive(&self, sink: &dyn Sink) -> io::Result<()> {
+    fn receive(&self, sink: &dyn Sink) -> Result<(), ChannelError> {
         self.on_each(|stream| receive_chunks(stream, sink))
     }
 
@@ -215,35 +219,46 @@ fn send_chunk(
     offset: u64,
     len: u64,
     buffer: &mut Vec<u8>,
-) -> io::Result<()> {
-    let length = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+) -> Result<(), ChannelError> {
+    let lost = |error: io::Error| ChannelError::lost(&error);
     let mut header = [0; CHUNK_HEADER];
     header[..8].copy_from_slice(&offset.to_be_bytes());
-    header[8..].copy_from_slice(&length.to_be_bytes());
-    tcp::send_all_more(stream, &header)?;
+    // A chunk is no longer than CHUNK.
+    header[8..].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+    tcp::send_all_more(stream, &header).map_err(lost)?;
     let (mut at, end) = (offset, offset + len);
     while at < end {
-        if let Some(file) = source.file_at(at) {
-            let piece = file.len.min(end - at);
-            tcp::send_file(stream, file.fd, file.position, piece)?;
-            at += piece;
-        } else {
-            let piece = end - at;
-            buffer.resize(usize::try_from(piece).unwrap_or(0), 0);
-            source.read_at(at, buffer)?;
-            let mut stream = stream;
-            stream.write_all(buffer)?;
-            at += piece;
+        let file = source.file_at(at);
+        let piece = file
+            .as_ref()
+            .map_or(end - at, |file| file.len.min(end - at));
+        buffer.resize(usize::try_from(piece).unwrap_or(0), 0);
+        match file {
+            Some(file) => {
+                let sent = tcp::send_file(stream, file.fd, file.position, piece);
+                // One error stands for the file and for the connection: the file says whether it is its own.
+                sent.map_err(|error| match source.read_at(at, buffer) {
+                    Err(error) => ChannelError::Source(error),
+                    Ok(()) => lost(error),
+                })?;
+            }
+            None => {
+                source.read_at(at, buffer).map_err(ChannelError::Source)?;
+                let mut stream = stream;
+                stream.write_all(buffer).map_err(lost)?;
+            }
         }
+        at += piece;
     }
     Ok(())
 }
 
-fn receive_chunks(mut stream: &TcpStream, sink: &dyn Sink) -> io::Result<()> {
+fn receive_chunks(mut stream: &TcpStream, sink: &dyn Sink) -> Result<(), ChannelError> {
+    let lost = |error: io::Error| ChannelError::lost(&error);
     let mut buffer = vec![0; usize::try_from(CHUNK).unwrap_or(0)];
     loop {
         let mut header = [0; CHUNK_HEADER];
-        if !read_header(stream, &mut header)? {
+        if !read_header(stream, &mut header).map_err(lost)? {
             return Ok(());
         }
         let (offset, len) = header.split_at(8);
@@ -253,21 +268,22 @@ fn receive_chunks(mut stream: &TcpStream, sink: &dyn Sink) -> io::Result<()> {
             .unwrap_or(u64::MAX);
         let len = len.try_into().map(u32::from_be_bytes).unwrap_or(u32::MAX) as usize;
         if len == 0 || len > buffer.len() || offset.checked_add(len as u64).is_none() {
-            return Err(io::ErrorKind::InvalidData.into());
+            return Err(ChannelError::Peer("a chunk of an impossible length".into()));
         }
         let (mut placed, mut filled, mut since) = (0, 0, Instant::now());
         while filled < len {
             match stream.read(&mut buffer[filled..len]) {
-                Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
+                Ok(0) => return Err(lost(io::ErrorKind::ConnectionAborted.into())),
                 Ok(n) => filled += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(lost(error)),
             }
             if filled == len || since.elapsed() > PLACE_AFTER {
                 sink.place(
                     offset + placed as u64,
                     &[IoSlice::new(&buffer[placed..filled])],
-                )?;
+                )
+                .map_err(ChannelError::Sink)?;
                 (placed, since) = (filled, Instant::now());
             }
         }

@@ -4,7 +4,6 @@
 //! carries as initial sequence number and socket id, so binding a connection to its session costs no message.
 
 use std::collections::HashMap;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use haul_soft::bulk::{Sink, Source};
 use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options, Remote, Seq};
 use haul_udt::wire::SocketId;
 
-use super::{Channel, ChannelStats, Setup, Token};
+use super::{Channel, ChannelError, ChannelStats, Setup, Token};
 use crate::fault::{Code, Fault, plain};
 use crate::{lock, random_bytes};
 
@@ -94,33 +93,34 @@ impl UdtChannel {
             link: Mutex::new(link),
         }
     }
+}
 
-    fn settle(&self, result: Result<(), LinkError>) -> io::Result<()> {
-        match result {
-            Ok(()) | Err(LinkError::Closed) => Ok(()),
-            Err(LinkError::Source(error) | LinkError::Sink(error) | LinkError::Network(error)) => {
-                Err(error)
-            }
-            Err(error @ LinkError::Protocol(haul_udt::Error::TimedOut)) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, error))
-            }
-            Err(error @ LinkError::PeerClosed) => {
-                Err(io::Error::new(io::ErrorKind::ConnectionReset, error))
-            }
-            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+/// The end that the user asked for is none.
+fn settle(result: Result<(), LinkError>) -> Result<(), ChannelError> {
+    match result {
+        Ok(()) | Err(LinkError::Closed) => Ok(()),
+        Err(LinkError::Source(error)) => Err(ChannelError::Source(error)),
+        Err(LinkError::Sink(error)) => Err(ChannelError::Sink(error)),
+        Err(LinkError::Network(error)) => Err(ChannelError::lost(&error)),
+        Err(
+            error @ (LinkError::PeerClosed
+            | LinkError::Protocol(haul_udt::Error::TimedOut | haul_udt::Error::Closed)),
+        ) => Err(ChannelError::Lost(error.to_string())),
+        Err(error @ (LinkError::Protocol(_) | LinkError::Plain)) => {
+            Err(ChannelError::Peer(error.to_string()))
         }
     }
 }
 
 impl Channel for UdtChannel {
-    fn send(&self, source: &dyn Source) -> io::Result<()> {
+    fn send(&self, source: &dyn Source) -> Result<(), ChannelError> {
         let result = lock(&self.link).send(source);
-        self.settle(result)
+        settle(result)
     }
 
-    fn receive(&self, sink: &dyn Sink) -> io::Result<()> {
+    fn receive(&self, sink: &dyn Sink) -> Result<(), ChannelError> {
         let result = lock(&self.link).receive(sink);
-        self.settle(result)
+        settle(result)
     }
 
     fn close(&self) {

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, select, unbounded};
 use haul_soft::bulk::Sink;
 
 use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, spawn};
-use crate::channel::Opening;
+use crate::channel::{Channel, ChannelError, Opening};
 use crate::endless::Endless;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
@@ -126,7 +126,7 @@ pub(crate) fn receive(link: &Link, opening: Opening) -> Result<ReceivedBench, Fa
 fn check_end(link: &Link, end: Option<CarrierEnd>) -> Result<(), Fault> {
     match end {
         None | Some(CarrierEnd::Ran(Ok(()))) => Ok(()),
-        Some(CarrierEnd::Ran(Err(error))) => Err(account_of(link, channel_fault(&error))),
+        Some(CarrierEnd::Ran(Err(error))) => Err(channel_fault(link, &error)),
         Some(CarrierEnd::NotOpened(fault)) => Err(account_of(link, fault)),
     }
 }
@@ -135,7 +135,7 @@ fn check_end(link: &Link, end: Option<CarrierEnd>) -> Result<(), Fault> {
 fn with_channel<T>(
     link: &Link,
     opening: Opening,
-    work: impl FnOnce(&dyn crate::channel::Channel) -> io::Result<()> + Send,
+    work: impl FnOnce(&dyn Channel) -> Result<(), ChannelError> + Send,
     converse: impl FnOnce(&Carrier, &Receiver<CarrierEnd>) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     let carrier = Carrier::new(&opening);

@@ -1,14 +1,13 @@
 //! What runs between the handshake and the goodbye: one role at each end.
 
-use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use std::time::Duration;
 
 use haul_io::clock::{CpuTime, process_cpu};
 
-use crate::channel::{Cancel, Channel, ChannelStats, Opening};
-use crate::fault::{Code, Fault, plain};
+use crate::channel::{Cancel, Channel, ChannelError, ChannelStats, Opening};
+use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::lock;
 use crate::report::Cpu;
@@ -41,7 +40,7 @@ enum CarrierEnd {
     /// It could not be opened.
     NotOpened(Fault),
     /// It ran, and this is how it returned.
-    Ran(io::Result<()>),
+    Ran(Result<(), ChannelError>),
 }
 
 impl Carrier {
@@ -55,7 +54,7 @@ impl Carrier {
     fn run(
         &self,
         opening: Opening,
-        work: impl FnOnce(&dyn Channel) -> io::Result<()>,
+        work: impl FnOnce(&dyn Channel) -> Result<(), ChannelError>,
     ) -> CarrierEnd {
         let channel = match opening.finish() {
             Ok(channel) => channel,
@@ -168,16 +167,11 @@ fn account_of(link: &Link, otherwise: Fault) -> Fault {
     }
 }
 
-fn channel_fault(error: &io::Error) -> Fault {
-    match error.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
-            Fault::protocol("the peer sent data that was not asked for")
-        }
-        _ => Fault::new(
-            Code::PeerGone,
-            format!("the data connection failed: {}", plain(error)),
-        )
-        .hint("run the same command again; what has arrived is not sent twice"),
+/// The failure behind an error of the channel.
+fn channel_fault(link: &Link, error: &ChannelError) -> Fault {
+    match error.fault() {
+        fault if fault.code == Code::PeerGone => account_of(link, fault),
+        fault => fault,
     }
 }
 

@@ -541,10 +541,7 @@ impl Session<'_> {
                 self.link,
                 Fault::new(Code::PeerGone, "the data connection was closed"),
             ),
-            CarrierEnd::Ran(Err(error)) => match channel_fault(&error) {
-                fault if fault.code == Code::PeerGone => account_of(self.link, fault),
-                fault => fault,
-            },
+            CarrierEnd::Ran(Err(error)) => channel_fault(self.link, &error),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crossbeam_channel::{Receiver, select, unbounded};
 
-use super::{Carrier, CarrierEnd, Meter, account_of, saturating_sum, spawn};
-use crate::channel::Opening;
+use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, spawn};
+use crate::channel::{ChannelError, Opening};
 use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::report::{Event, FileResult, Observer};
@@ -241,10 +241,8 @@ impl Session<'_> {
                 self.link,
                 Fault::new(Code::PeerGone, "the data connection was closed"),
             )),
-            CarrierEnd::Ran(Err(error)) => match blame(self.source, &error) {
-                fault if fault.code == Code::PeerGone => Err(account_of(self.link, fault)),
-                fault => Err(fault),
-            },
+            CarrierEnd::Ran(Err(ChannelError::Source(error))) => Err(blame(self.source, &error)),
+            CarrierEnd::Ran(Err(error)) => Err(channel_fault(self.link, &error)),
         }
     }
 }
