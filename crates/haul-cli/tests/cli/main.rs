@@ -12,6 +12,7 @@ mod common;
 mod compare;
 mod damage;
 mod devices;
+mod errors;
 mod failure;
 mod gateway;
 mod hostile;

@@ -90,6 +90,14 @@ impl Server {
         Self::spawn_as(program(), args)
     }
 
+    /// A server with more in its environment, `NAME=value` each.
+    pub(crate) fn start_with<S: AsRef<OsStr>>(
+        environment: &[String],
+        args: impl IntoIterator<Item = S>,
+    ) -> Self {
+        Self::spawn_as(program_with(environment), args)
+    }
+
     fn spawn_as<S: AsRef<OsStr>>(mut program: Command, args: impl IntoIterator<Item = S>) -> Self {
         let mut child = program
             .args(args)
@@ -222,9 +230,22 @@ pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Clien
 
 /// `haul`, which minds signals: what a shell starts in the background ignores SIGINT, and so would all that a test starts there.
 fn program() -> Command {
+    program_with(&[])
+}
+
+fn program_with(environment: &[String]) -> Command {
     let mut env = Command::new("env");
-    env.args(["--default-signal=INT", env!("CARGO_BIN_EXE_haul")]);
+    env.arg("--default-signal=INT").args(environment);
+    env.arg(env!("CARGO_BIN_EXE_haul"));
     env
+}
+
+/// Starts `haul` with these arguments and more in its environment, `NAME=value` each.
+pub(crate) fn start_with<S: AsRef<OsStr>>(
+    environment: &[String],
+    args: impl IntoIterator<Item = S>,
+) -> Client {
+    start_as(program_with(environment), args)
 }
 
 /// The same, and it may open no more than so many files.

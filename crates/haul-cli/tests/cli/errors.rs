@@ -1,0 +1,120 @@
+//! Datagram sockets whose calls fail: packets are lost, nothing else is blamed, and nothing hangs.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support::{Ended, MIB, Place, Server, make_file, read_file, start_with, text};
+
+const EPERM: i32 = 1;
+const ECONNREFUSED: i32 = 111;
+
+/// The library that has calls fail, or none where there is no compiler.
+fn shim(place: &Place) -> Option<String> {
+    let (source, library) = (place.outside("shim.c"), place.outside("shim.so"));
+    std::fs::write(&source, include_str!("errno_shim.c")).unwrap();
+    let mut compile = Command::new("cc");
+    compile.args(["-shared", "-fPIC", "-O1", "-o"]);
+    let compiled = compile.args([&library, &source]).arg("-ldl").status();
+    if compiled.is_ok_and(|status| status.success()) {
+        return Some(text(&library));
+    }
+    println!("SKIPPED: no C compiler");
+    None
+}
+
+/// Which end's calls fail.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum At {
+    Client,
+    Server,
+}
+
+/// Sends a file at 20 Mb/s (0.4 s for each MiB), and has calls of one end fail.
+fn send(at: At, size: usize, faults: &[(&str, String)], flags: &[&str]) -> Option<Ended> {
+    let place = Place::new();
+    let library = shim(&place)?;
+    let mut settings = vec![format!("LD_PRELOAD={library}")];
+    settings.extend(faults.iter().map(|(name, value)| format!("{name}={value}")));
+    let of = |end| if at == end { &settings[..] } else { &[] };
+    let dir = text(&place.server(""));
+    let server = Server::start_with(of(At::Server), ["serve", &dir, "--listen", "127.0.0.1:0"]);
+    let content = make_file(&place.client("a"), size, 1);
+    let (from, to) = (text(&place.client("a")), server.at(""));
+    let mut args = vec!["send", &from, &to, "--channel", "udt", "--rate", "20Mbit"];
+    args.extend(flags);
+    let ended = start_with(of(At::Client), args).end();
+    if ended.code == Some(0) {
+        assert!(content == read_file(&place.server("a")));
+    }
+    Some(ended)
+}
+
+fn fault(errno: i32, calls: &str, after_ms: u32, for_ms: u32) -> Vec<(&'static str, String)> {
+    vec![
+        ("FAIL_ERRNO", errno.to_string()),
+        ("FAIL_CALLS", calls.to_owned()),
+        ("FAIL_AFTER", after_ms.to_string()),
+        ("FAIL_FOR", for_ms.to_string()),
+    ]
+}
+
+#[test]
+fn two_seconds_of_errors_lose_packets_and_no_transfer() {
+    std::thread::scope(|scope| {
+        for errno in [EPERM, ECONNREFUSED] {
+            for at in [At::Client, At::Server] {
+                for calls in ["send", "receive"] {
+                    scope.spawn(move || {
+                        let begun = Instant::now();
+                        let faults = fault(errno, calls, 500, 2_000);
+                        if let Some(ended) = send(at, 4 * MIB, &faults, &[]) {
+                            println!("{errno} {at:?} {calls} {:?}", begun.elapsed());
+                            ended.ok();
+                            assert!(begun.elapsed() > Duration::from_secs(2), "nothing failed");
+                        }
+                    });
+                }
+            }
+        }
+    });
+}
+
+/// Errors of sendmsg(2) and recvmsg(2), and of what lies below: those that say something about the path, about the host, and
+/// about nothing that there is.
+const ERRNOS: [i32; 22] = [
+    1, 4, 5, 6, 9, 12, 13, 14, 19, 22, 28, 71, 88, 99, 100, 101, 102, 104, 105, 110, 112, 113,
+];
+
+#[test]
+fn each_error_once_costs_a_packet() {
+    std::thread::scope(|scope| {
+        for chunk in ERRNOS.chunks(6) {
+            scope.spawn(move || {
+                for (index, errno) in chunk.iter().enumerate() {
+                    let at = [At::Client, At::Server][index % 2];
+                    let mut faults = fault(*errno, "both", 0, 60_000);
+                    faults.push(("FAIL_COUNT", "3".to_owned()));
+                    if let Some(ended) = send(at, MIB, &faults, &[]) {
+                        assert_eq!(ended.code, Some(0), "{errno} {at:?}: {}", ended.stderr);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn errors_without_end_are_a_lost_connection_that_names_them() {
+    std::thread::scope(|scope| {
+        for (errno, calls) in [(EPERM, "send"), (EPERM, "receive"), (ECONNREFUSED, "both")] {
+            scope.spawn(move || {
+                let faults = fault(errno, calls, 300, 600_000);
+                let flags = ["--give-up-after", "2s"];
+                if let Some(ended) = send(At::Client, 4 * MIB, &faults, &flags) {
+                    assert_eq!(ended.code, Some(5), "{errno} {calls}: {}", ended.stderr);
+                    assert!(!ended.stderr.contains("source"), "{}", ended.stderr);
+                }
+            });
+        }
+    });
+}
