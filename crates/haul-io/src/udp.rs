@@ -17,7 +17,7 @@ mod pool;
 mod recv;
 mod send;
 
-pub use errors::{NetworkError, QUOTED_MAX, Undelivered, may_be_late, route_mtu};
+pub use errors::{NetworkError, QUOTED_MAX, Undelivered, is_too_large, may_be_late, route_mtu};
 pub use pool::Buffer;
 pub use recv::{Datagrams, Received, RecvBatch};
 pub use send::Outgoing;
@@ -80,14 +80,16 @@ impl Default for UdpOptions {
     }
 }
 
-/// A non-blocking UDP socket that never fragments (the "don't fragment" bit is set; a datagram larger than the
-/// interface's MTU is refused with `EMSGSIZE`). Sending and receiving may happen on different threads.
+/// A non-blocking UDP socket that does not fragment (the "don't fragment" bit is set; a datagram larger than the
+/// interface's MTU is refused with `EMSGSIZE`) before [`UdpSocket::allow_fragments`]. Sending and receiving may happen on different threads.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,
     local: SocketAddr,
     /// GSO was asked for, and the kernel has not refused it on this socket yet.
     gso: AtomicBool,
+    /// IP may fragment what is sent.
+    fragments: AtomicBool,
     recv_buffer_bytes: usize,
     send_buffer_bytes: usize,
 }
@@ -137,6 +139,7 @@ impl UdpSocket {
         Ok(Self {
             local,
             gso: AtomicBool::new(options.gso && gso_known(&socket)),
+            fragments: AtomicBool::new(false),
             recv_buffer_bytes: socket.recv_buffer_size()?,
             send_buffer_bytes: socket.send_buffer_size()?,
             socket,
@@ -158,6 +161,24 @@ impl UdpSocket {
     /// Of `setsockopt(2)`.
     pub fn set_ecn_capable(&self, capable: bool) -> io::Result<()> {
         set_ecn_capable(&self.socket, self.local, capable)
+    }
+
+    /// Lets IP fragment datagrams that are larger than the path's MTU. IPv4 packets leave without
+    /// the "don't fragment" bit, so routers may fragment them as well. IPv6 routers cannot: this
+    /// host fragments once ICMP has told it the path's MTU. GSO ends when the kernel refuses it for
+    /// a segment that needs fragments. Returns whether this call changed anything.
+    pub fn allow_fragments(&self) -> bool {
+        if self.fragments.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        // Every supported kernel has the option; without it, large datagrams stay lost.
+        let _ = discover_mtu(
+            &self.socket,
+            self.local,
+            libc::IP_PMTUDISC_DONT,
+            libc::IPV6_PMTUDISC_DONT,
+        );
+        true
     }
 
     /// The address it is bound to, with the port that the kernel chose.
@@ -233,16 +254,25 @@ fn set_up(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> io::Resul
 
 /// `IP_PMTUDISC_PROBE`: the bit is set, and forged or stale "too big" messages do not shrink what we may send.
 fn forbid_fragments(socket: &Socket, local: SocketAddr) -> io::Result<()> {
-    let fd = socket.as_fd();
-    message::set_option(
-        fd,
-        libc::IPPROTO_IP,
-        libc::IP_MTU_DISCOVER,
+    discover_mtu(
+        socket,
+        local,
         libc::IP_PMTUDISC_PROBE,
-    )?;
+        libc::IPV6_PMTUDISC_PROBE,
+    )
+}
+
+/// Sets `IP_MTU_DISCOVER`, and its counterpart where the socket has IPv6.
+fn discover_mtu(
+    socket: &Socket,
+    local: SocketAddr,
+    v4: libc::c_int,
+    v6: libc::c_int,
+) -> io::Result<()> {
+    let fd = socket.as_fd();
+    message::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, v4)?;
     if local.is_ipv6() {
-        let probe = libc::IPV6_PMTUDISC_PROBE;
-        message::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+        message::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, v6)?;
     }
     Ok(())
 }

@@ -38,7 +38,8 @@ pub struct Config {
     pub burst_bytes: Option<u64>,
     /// Time to connect, ns.
     pub connect_timeout_ns: u64,
-    /// Silence after which the peer counts as gone, ns.
+    /// The peer counts as gone after this time without a packet from it, or, if it places packets,
+    /// without an acknowledgement of what is in flight, ns.
     pub idle_timeout_ns: u64,
     /// Time that unacknowledged data is still tried for after close, ns.
     pub linger_ns: u64,

@@ -17,6 +17,7 @@ mod failure;
 mod gateway;
 mod hostile;
 mod json;
+mod narrow;
 mod path;
 mod proxy;
 mod rdma;

@@ -98,7 +98,11 @@ impl Server {
         Self::spawn_as(program_with(environment), args)
     }
 
-    fn spawn_as<S: AsRef<OsStr>>(mut program: Command, args: impl IntoIterator<Item = S>) -> Self {
+    /// The same with another way to start the program.
+    pub(crate) fn spawn_as<S: AsRef<OsStr>>(
+        mut program: Command,
+        args: impl IntoIterator<Item = S>,
+    ) -> Self {
         let mut child = program
             .args(args)
             .stdin(Stdio::null())

@@ -103,6 +103,13 @@ pub fn may_be_late(error: &io::Error) -> bool {
     )
 }
 
+/// Whether a datagram was too large for the path: for this host's interface, or, by ICMP, for a
+/// router. Then either that datagram or an earlier one was lost.
+#[must_use]
+pub fn is_too_large(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMSGSIZE)
+}
+
 /// The largest IP packet that the host's route to `to` takes, octets: of its interface, or less where the host was told by
 /// the network.
 ///

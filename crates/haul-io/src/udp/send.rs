@@ -64,7 +64,7 @@ impl UdpSocket {
         let message = OutMessage::new(&plan.to, slices, plan.cut());
         match message::send_one(self.as_fd(), &message) {
             Ok(_) => Ok(plan.segments),
-            Err(error) if refuses_gso(&error) => self.send_without_gso(plan, slices),
+            Err(error) if self.refuses_gso(&error) => self.send_without_gso(plan, slices),
             Err(error) => Err(error),
         }
     }
@@ -127,7 +127,7 @@ impl UdpSocket {
             });
         match message::send_many(self.as_fd(), &mut messages[..group.len()]) {
             Ok(sent) => Ok(plans[..sent].iter().map(|plan| plan.segments).sum()),
-            Err(error) if refuses_gso(&error) && plans[0].segments > 1 => {
+            Err(error) if self.refuses_gso(&error) && plans[0].segments > 1 => {
                 self.send_without_gso(&plans[0], group[0].slices)
             }
             Err(error) => Err(error),
@@ -145,6 +145,16 @@ impl UdpSocket {
             }
         }
         Ok(taken)
+    }
+
+    /// Linux: `EIO` where a device on the path cannot checksum, `EINVAL` where one cannot cut (also for a segment larger
+    /// than the MTU, before 6.14; `EMSGSIZE` since). Segments that need fragments are not cut, either.
+    fn refuses_gso(&self, error: &io::Error) -> bool {
+        match error.raw_os_error() {
+            Some(libc::EIO | libc::EINVAL) => true,
+            Some(libc::EMSGSIZE) => self.fragments.load(Ordering::Relaxed),
+            _ => false,
+        }
     }
 
     /// After the kernel has refused to cut. If the same segments can be sent one by one it was that, and is not tried
@@ -192,12 +202,6 @@ impl UdpSocket {
 
 /// The most slices that a group of segments cut here may have.
 const PIECES_MAX: usize = 256;
-
-/// Linux: `EIO` where a device on the path cannot checksum, `EINVAL` where one cannot cut (also for a segment larger than
-/// the MTU, before 6.14).
-fn refuses_gso(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
-}
 
 /// A super-packet that keeps all limits, with what the kernel wants to know of it.
 #[derive(Clone, Copy)]

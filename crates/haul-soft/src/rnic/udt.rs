@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use haul_cc::{Algorithm, Rate};
 use haul_io::poller::{Interest, Poller};
-use haul_io::udp::{Received as Arrival, RecvBatch, UdpSocket};
+use haul_io::udp::{Received as Arrival, RecvBatch, UdpSocket, is_too_large};
 use haul_iwarp::{
     CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, Time,
 };
@@ -28,7 +28,7 @@ use super::tcp::Env;
 use crate::udt::BLOCKED_NS;
 use crate::udt::Options;
 use crate::udt::plain::random_identity;
-use crate::udt::trouble::{Trouble, is_too_long};
+use crate::udt::trouble::Trouble;
 
 /// A UDT connection without a protocol above it yet.
 #[derive(Debug)]
@@ -253,8 +253,18 @@ impl Lower {
         }
     }
 
+    /// Takes note of an error of the socket: packets are lost. Returns whether what is being sent deserves another try, because
+    /// the error may be about an earlier packet: the first refusal, or the first one that IP has to fragment.
+    fn note_trouble(&mut self, now: haul_cc::Time, error: io::Error) -> bool {
+        let fragments = is_too_large(&error) && self.socket.allow_fragments();
+        let refused = self.trouble.note(now, error);
+        let first_refusal = refused && !self.refused;
+        self.refused |= refused;
+        fragments || first_refusal
+    }
+
     /// Hands what is to leave to the socket; false when it is full.
-    fn push(&mut self, now: Time) -> io::Result<bool> {
+    fn push(&mut self, now: Time) -> bool {
         let packets = self.flat.len().div_ceil(self.segment_len.max(1));
         while self.gone < packets {
             let rest = &self.flat[self.gone * self.segment_len..];
@@ -270,13 +280,10 @@ impl Lower {
                     }
                     self.gone += count;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if is_too_long(&error) => return Err(error),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // As if lost on the way, unless these packets deserve another try.
                 Err(error) => {
-                    let known = self.refused;
-                    self.refused |= self.trouble.note(transport_time(now), error);
-                    // As if lost on the way. The first refusal is about packets sent earlier; these have not been tried yet.
-                    if known || !self.refused {
+                    if !self.note_trouble(transport_time(now), error) {
                         break;
                     }
                 }
@@ -284,7 +291,7 @@ impl Lower {
         }
         self.flat.clear();
         self.gone = 0;
-        Ok(true)
+        true
     }
 
     fn config(&self, qp: QpConfig) -> MessageConfig {
@@ -400,13 +407,8 @@ impl UdtLink {
                 Ok(0) => break,
                 Ok(_) => self.lower.trouble = Trouble::default(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if is_too_long(&error) => {
-                    self.core.handle_lost(env.now);
-                    break;
-                }
                 Err(error) => {
-                    let now = transport_time(env.now);
-                    self.lower.refused |= self.lower.trouble.note(now, error);
+                    self.lower.note_trouble(transport_time(env.now), error);
                     continue;
                 }
             }
@@ -424,7 +426,11 @@ impl UdtLink {
             self.free_slots();
         }
         env.scratch.give_batch(batch);
-        self.lower.udt.handle_timeout(transport_time(env.now));
+        let now = transport_time(env.now);
+        self.lower.udt.handle_timeout(now);
+        if self.lower.udt.is_path_suspect(now) {
+            self.lower.socket.allow_fragments();
+        }
         self.note_events(env.now);
         moved
     }
@@ -525,7 +531,7 @@ impl UdtLink {
     fn push_out(&mut self, env: &mut Env<'_>) -> io::Result<bool> {
         let mut moved = false;
         for _ in 0..BATCHES {
-            let room = self.lower.push(env.now)?;
+            let room = self.lower.push(env.now);
             self.note_blocked(env.poller, !room);
             if !room {
                 break;

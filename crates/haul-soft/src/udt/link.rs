@@ -11,14 +11,14 @@ use haul_cc::Time;
 use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller, Waker, set_timer_slack_ns};
 use haul_io::ring::mirror_ring;
-use haul_io::udp::{RecvBatch, UdpSocket};
+use haul_io::udp::{RecvBatch, UdpSocket, is_too_large};
 use haul_udt::wire::HEADER_LEN;
 use haul_udt::{Connection, Event, Placement, Received, Stats, Transmit};
 
 use super::LinkError;
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, RING_BYTES, read_ahead};
-use super::trouble::{Trouble, is_too_long};
+use super::trouble::Trouble;
 use crate::bulk::{Sink, Source};
 
 /// One connection, its socket and its buffers.
@@ -403,6 +403,9 @@ impl Link {
         self.read_clock();
         self.receive_some(place)?;
         self.connection.handle_timeout(self.now);
+        if self.connection.is_path_suspect(self.now) {
+            self.socket.allow_fragments();
+        }
         self.flush(outgoing)?;
         self.note_events()?;
         if self.shared.closed.load(Ordering::Acquire) {
@@ -446,7 +449,7 @@ impl Link {
                         return self.judge_refusal();
                     }
                     Err(error) => {
-                        self.note_trouble(error)?;
+                        self.note_trouble(error);
                         failed += 1;
                         continue;
                     }
@@ -477,13 +480,14 @@ impl Link {
         Ok(())
     }
 
-    /// An error of the socket means that packets are lost. Only a packet that is too long stays so.
-    fn note_trouble(&mut self, error: io::Error) -> Result<(), LinkError> {
-        if is_too_long(&error) {
-            return Err(LinkError::Network(error));
-        }
-        self.refused |= self.trouble.note(self.now, error);
-        Ok(())
+    /// Takes note of an error of the socket: packets are lost. Returns whether what is being sent deserves another try, because
+    /// the error may be about an earlier packet: the first refusal, or the first one that IP has to fragment.
+    fn note_trouble(&mut self, error: io::Error) -> bool {
+        let fragments = is_too_large(&error) && self.socket.allow_fragments();
+        let refused = self.trouble.note(self.now, error);
+        let first_refusal = refused && !self.refused;
+        self.refused |= refused;
+        fragments || first_refusal
     }
 
     /// The peer's host says that nobody listens there. That ends the link where it has said so for a while, or where the link
@@ -542,10 +546,7 @@ impl Link {
             Ok(taken) => self.left = Some(skip + taken),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                let known = self.refused;
-                self.note_trouble(error)?;
-                // The first refusal is about a packet sent earlier; this one has not been tried yet.
-                if known || !self.refused {
+                if !self.note_trouble(error) {
                     self.left = None;
                 }
                 return Ok(true);

@@ -37,9 +37,3 @@ impl Trouble {
             .is_some_and(|since| now.since(since) >= REFUSED_NS)
     }
 }
-
-/// The packet does not fit the path, and will not when it is sent again.
-pub(crate) fn is_too_long(error: &io::Error) -> bool {
-    const EMSGSIZE: i32 = 90;
-    error.raw_os_error() == Some(EMSGSIZE)
-}

@@ -91,6 +91,8 @@ struct Timers {
     said: Time,
     /// From when the retransmission time-out counts.
     waiting_since: Time,
+    /// When the peer last acknowledged something new, or the first unacknowledged packet left.
+    progress: Time,
     timeouts_in_a_row: u32,
     timeouts: u32,
     idle_timeout_ns: u64,
@@ -124,6 +126,8 @@ const EXPIRATION_NS_MIN: u64 = 300 * MILLISECOND_NS;
 const TIMEOUT_NS_MAX: u64 = 2 * SECOND_NS;
 /// Probes without an answer before everything in flight counts as lost.
 const PROBES: u32 = 2;
+/// Beyond four round trips: how long nothing is acknowledged before the path's MTU is suspected.
+const SUSPECT_NS: u64 = 300 * MILLISECOND_NS;
 const REORDER_NS_MIN: u64 = MILLISECOND_NS;
 const RTT_NS_MAX: u64 = 60 * SECOND_NS;
 
@@ -181,6 +185,7 @@ impl Established {
                 heard: now,
                 said: now,
                 waiting_since: now,
+                progress: now,
                 timeouts_in_a_row: 0,
                 timeouts: 0,
                 idle_timeout_ns: config.idle_timeout_ns,
@@ -213,8 +218,24 @@ impl Established {
         self.sender.is_drained()
     }
 
-    pub(super) fn is_silent(&self, now: Time) -> bool {
-        now.since(self.timers.heard) >= self.timers.idle_timeout_ns
+    /// Nothing arrived for the idle timeout, or packets are in flight and none was acknowledged
+    /// for as long. A plain UDT receiver may drop what its buffer cannot hold, so only silence
+    /// counts there.
+    pub(super) fn is_dead(&self, now: Time) -> bool {
+        let idle_ns = self.timers.idle_timeout_ns;
+        let stalled_ns = self.stalled_ns(now).filter(|_| self.params.placement);
+        now.since(self.timers.heard) >= idle_ns || stalled_ns.is_some_and(|ns| ns >= idle_ns)
+    }
+
+    /// How long packets have been in flight without an acknowledgement of any of them.
+    fn stalled_ns(&self, now: Time) -> Option<u64> {
+        let in_flight = self.sender.has_unacknowledged();
+        in_flight.then(|| now.since(self.timers.progress))
+    }
+
+    pub(super) fn is_path_suspect(&self, now: Time) -> bool {
+        let limit_ns = SUSPECT_NS + 4 * self.rtt.smoothed_ns();
+        self.stalled_ns(now).is_some_and(|ns| ns >= limit_ns)
     }
 
     pub(super) fn stats(&self) -> Stats {
@@ -361,6 +382,9 @@ impl Established {
             self.feedback.probe = Probe::None;
         }
         self.feedback.number = Some(feedback.number);
+        if progress.acked_bytes > 0 {
+            self.timers.progress = now;
+        }
         if progress.acked_bytes > 0 || progress.lost_bytes > 0 {
             self.timers.waiting_since = now;
             self.timers.timeouts_in_a_row = 0;
@@ -517,6 +541,9 @@ impl Established {
     fn on_ack(&mut self, now: Time, number: u32, ack: &Ack) -> Result<(), Error> {
         let window = ack.rates.map(|rates| rates.window_packets);
         let progress = self.sender.handle_ack(now, ack.next, window)?;
+        if progress.acked_bytes > 0 {
+            self.timers.progress = now;
+        }
         self.timers.waiting_since = now;
         self.timers.timeouts_in_a_row = 0;
         let Some(rates) = ack.rates else {
@@ -604,6 +631,9 @@ impl Established {
         let mut due = self.timers.heard.after(self.timers.idle_timeout_ns);
         due = due.min(self.timers.said.after(KEEP_ALIVE_NS));
         if self.sender.has_unacknowledged() {
+            if self.params.placement {
+                due = due.min(self.timers.progress.after(self.timers.idle_timeout_ns));
+            }
             due = due.min(self.retransmission_due());
         }
         if self.params.placement && self.sender.is_blocked() {
@@ -756,6 +786,7 @@ impl Established {
         }
         if !unacknowledged {
             self.timers.waiting_since = now;
+            self.timers.progress = now;
         }
         if self.pacer.handle_sent(now, sent) {
             self.feedback.late_until = self.arrived_with(in_flight + sent);

@@ -264,7 +264,7 @@ impl Connection {
             }
             Phase::Opening(_) | Phase::Closed { .. } => {}
             Phase::Open(open) => {
-                if open.is_silent(now) {
+                if open.is_dead(now) {
                     let peer = open.peer();
                     self.end(now, peer, Some(Error::TimedOut));
                 } else if open.handle_timeout(now) {
@@ -545,6 +545,13 @@ impl Connection {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed { .. })
+    }
+
+    /// Whether full packets may be too large for the path: packets are in flight, and for several
+    /// round trips none of them was acknowledged.
+    #[must_use]
+    pub fn is_path_suspect(&self, now: Time) -> bool {
+        self.open().is_some_and(|open| open.is_path_suspect(now))
     }
 
     /// Counters, while the connection is open.
