@@ -392,7 +392,7 @@ pub(crate) struct Path {
     /// How long connecting may take
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     pub(crate) connect_timeout: Duration,
-    /// After this long without a word the peer is taken for gone
+    /// After this long without a word, or with data unacknowledged, the peer is taken for gone
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
     pub(crate) peer_timeout: Duration,
 }

@@ -26,6 +26,8 @@ use outcome::{Tally, bench_summary};
 
 /// The first pause before a broken connection is made anew; each further one is twice as long.
 const BACKOFF: Duration = Duration::from_millis(500);
+/// A retry has at least this time to connect, however soon it is the last one.
+const CONNECT_LEAST: Duration = Duration::from_millis(500);
 /// The longest pause.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
 
@@ -84,7 +86,7 @@ pub fn send(
         policy,
     });
     let mut tally = Tally::new(config);
-    persist(config, observer, |observer| {
+    persist(config, observer, |config, observer| {
         let sources = open_sources(files)?;
         tally.offered(
             sources
@@ -141,7 +143,7 @@ pub fn get(
     let wanted = paths.iter().map(|path| path.clone().into()).collect();
     let request = Message::Get(Get { paths: wanted });
     let mut tally = Tally::new(config);
-    persist(config, observer, |observer| {
+    persist(config, observer, |config, observer| {
         let session = Session::open(config, transfer, std::slice::from_ref(&request), observer)?;
         tally.connected(&session.peer);
         let offer = match session.link.receive()? {
@@ -278,6 +280,7 @@ impl Session {
             streams: config.streams,
             rate_bps: config.rate_bps,
             congestion: config.congestion.clone(),
+            dead_after: config.dead_after,
         };
         let (stream, server, opening) = dial::connect(config, &setup)?;
         let peer = server.to_string();
@@ -360,7 +363,7 @@ fn answer(handshake: &mut Handshake<'_>, peer: &str) -> Result<Hello, Fault> {
 fn persist(
     config: &Config,
     observer: &dyn Observer,
-    mut attempt: impl FnMut(&dyn Observer) -> Result<(), Fault>,
+    mut attempt: impl FnMut(&Config, &dyn Observer) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let watch = Watch {
         observer,
@@ -368,18 +371,19 @@ fn persist(
     };
     let mut pause = BACKOFF;
     let mut alive_at = Instant::now();
+    let mut bounded = config.clone();
     loop {
-        let Err(fault) = attempt(&watch) else {
+        let Err(fault) = attempt(&bounded, &watch) else {
             return Ok(());
         };
         let seen = {
             let mut seen = lock(&watch.seen);
             let now = *seen;
-            seen.moved = false;
+            seen.moved_at = None;
             now
         };
-        if seen.moved {
-            (pause, alive_at) = (BACKOFF, Instant::now());
+        if let Some(moved_at) = seen.moved_at {
+            (pause, alive_at) = (BACKOFF, moved_at);
         }
         let out_of_time = config
             .give_up_after
@@ -394,6 +398,10 @@ fn persist(
             after: pause,
         });
         std::thread::sleep(pause);
+        if let Some(limit) = config.give_up_after {
+            let left = limit.saturating_sub(alive_at.elapsed());
+            bounded.connect_timeout = config.connect_timeout.min(left.max(CONNECT_LEAST));
+        }
         pause = (pause * 2).min(BACKOFF_MAX);
     }
 }
@@ -408,15 +416,17 @@ struct Watch<'a> {
 struct Seen {
     /// An attempt got as far as a session.
     planned: bool,
-    /// Bytes have come since the last failure.
-    moved: bool,
+    /// When bytes last arrived, if they did since the last failure.
+    moved_at: Option<Instant>,
 }
 
 impl Observer for Watch<'_> {
     fn event(&self, event: &Event<'_>) {
         match event {
             Event::Planned { .. } => lock(&self.seen).planned = true,
-            Event::Progress { .. } | Event::FileDone(_) => lock(&self.seen).moved = true,
+            Event::Progress { .. } | Event::FileDone(_) => {
+                lock(&self.seen).moved_at = Some(Instant::now());
+            }
             _ => {}
         }
         self.observer.event(event);

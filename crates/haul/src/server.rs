@@ -248,7 +248,7 @@ fn receive_visitor(
                 .clamp(*DEAD_AFTER.start(), *DEAD_AFTER.end());
             let dead_after = Duration::from_millis(dead_after.into());
             if let Ok(link) = Link::start(stream, "the client", dead_after) {
-                serve(shared, &link, &ticket, peer);
+                serve(shared, &link, &ticket, peer, dead_after);
             }
         }
         Err(fault) => refuse(shared, &mut handshake, stream.try_clone(), peer, &fault),
@@ -301,11 +301,17 @@ fn refuse(
     }
 }
 
-fn serve(shared: &Shared, link: &Link, ticket: &Ticket<'_>, peer: SocketAddr) {
+fn serve(
+    shared: &Shared,
+    link: &Link,
+    ticket: &Ticket<'_>,
+    peer: SocketAddr,
+    dead_after: Duration,
+) {
     ticket.hold(link.closer());
     let begun = Instant::now();
     let log = |what: &str| (shared.log)(&format!("{peer}: {what}"));
-    let (what, result) = converse(shared, link, ticket, &|note| log(note));
+    let (what, result) = converse(shared, link, ticket, dead_after, &|note| log(note));
     let seconds = begun.elapsed().as_secs_f64();
     match result {
         Ok(()) => log(&format!("{what}: done in {seconds:.1} s")),
@@ -321,11 +327,12 @@ fn converse(
     shared: &Shared,
     link: &Link,
     ticket: &Ticket<'_>,
+    dead_after: Duration,
     log: &(dyn Fn(&str) + Sync),
 ) -> (&'static str, Result<(), Fault>) {
     let asked = next(link).and_then(|message| match message {
         Message::OpenChannel(open) => {
-            let setup = Setup::from_message(&open)?;
+            let setup = Setup::from_message(&open, dead_after)?;
             let opening = Opening::accept(&setup, &shared.doors, HANDSHAKE)?;
             Ok((next(link)?, opening))
         }

@@ -27,5 +27,6 @@ mod roundtrip;
 mod roundtrips;
 mod schema;
 mod service;
+mod stall;
 mod support;
 mod through;

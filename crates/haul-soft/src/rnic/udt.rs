@@ -515,20 +515,14 @@ impl UdtLink {
     // ---- outward
 
     pub(super) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
-        let moved = match self.push_out(env) {
-            Ok(moved) => moved,
-            Err(_) => {
-                self.core.handle_lost(env.now);
-                false
-            }
-        };
+        let moved = self.push_out(env);
         if self.core.poll_timeout().is_some_and(|due| env.now >= due) {
             self.core.handle_timeout(env.now);
         }
         moved
     }
 
-    fn push_out(&mut self, env: &mut Env<'_>) -> io::Result<bool> {
+    fn push_out(&mut self, env: &mut Env<'_>) -> bool {
         let mut moved = false;
         for _ in 0..BATCHES {
             let room = self.lower.push(env.now);
@@ -550,7 +544,7 @@ impl UdtLink {
                 lower.flat.extend_from_slice(&lower.transmit.control);
             }
         }
-        Ok(moved)
+        moved
     }
 
     fn note_blocked(&mut self, poller: &Poller, blocked: bool) {

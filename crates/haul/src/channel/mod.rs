@@ -177,6 +177,8 @@ pub struct Setup {
     pub rate_bps: Option<u64>,
     /// Congestion control: of [`haul_cc::Algorithm::NAMED`] for UDT, of the kernel's for TCP. A declared rate of UDT needs none.
     pub congestion: Option<String>,
+    /// The channel is lost after this time without progress.
+    pub dead_after: Duration,
 }
 
 impl Setup {
@@ -190,7 +192,7 @@ impl Setup {
         }
     }
 
-    pub(crate) fn from_message(open: &OpenChannel) -> Result<Self, Fault> {
+    pub(crate) fn from_message(open: &OpenChannel, dead_after: Duration) -> Result<Self, Fault> {
         let kind = Kind::from_number(open.kind).ok_or_else(|| {
             Fault::new(
                 Code::Refused,
@@ -210,6 +212,7 @@ impl Setup {
             streams: open.streams,
             rate_bps: open.rate_bps.map(|rate| rate.max(RATE_BPS_MIN)),
             congestion: open.congestion.clone(),
+            dead_after,
         })
     }
 }

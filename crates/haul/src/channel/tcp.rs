@@ -34,8 +34,6 @@ pub(crate) const STREAM_HEADER: usize = 18;
 const PLACE_AFTER: Duration = Duration::from_millis(50);
 /// How long a stream waits for the space to grow before it looks whether the channel is closed.
 const SPACE_TICK: Duration = Duration::from_millis(200);
-/// A data connection whose peer acknowledges nothing for this long is dead.
-const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// An open TCP channel.
 #[derive(Debug)]
@@ -203,7 +201,7 @@ fn configure(setup: &Setup, stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
-    tcp::detect_dead_peer(stream, DEAD_AFTER)?;
+    tcp::detect_dead_peer(stream, setup.dead_after)?;
     if let Some(name) = &setup.congestion {
         tcp::set_congestion(stream, name)?;
     }

@@ -45,7 +45,7 @@ impl Connecting {
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let mut options = options(setup)?;
-        options.config.connect_timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        options.config.connect_timeout_ns = nanoseconds(timeout);
         let (local, own) = (SocketAddr::new(any, 0), setup.token.identity());
         let connecting = udt::Connecting::begin(local, server, own, &options);
         let connecting = connecting.map_err(|error| unreachable(server, &error))?;
@@ -139,12 +139,17 @@ impl Channel for UdtChannel {
 /// What both ends choose for a channel.
 fn options(setup: &Setup) -> Result<Options, Fault> {
     let mut options = Options::default();
+    options.config.idle_timeout_ns = nanoseconds(setup.dead_after);
     options.config.control = match (setup.rate_bps, &setup.congestion) {
         (Some(rate_bps), _) => Algorithm::Fixed(Rate::from_bps(rate_bps)),
         (None, Some(name)) => control(name)?,
         (None, None) => Algorithm::default(),
     };
     Ok(options)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The congestion control of this name.
