@@ -291,9 +291,8 @@ fn where_the_system_gives_no_memory_a_session_is_refused_and_the_gateway_lives()
     let another = near_gateway("udt", far.sessions_at(), echo_server());
     let refused = ask(another.door_at()).unwrap_err().kind();
     assert_eq!(refused, ErrorKind::ConnectionReset);
-    let lines = far.all_said();
-    let says = |line: &String| line.contains("no memory") || line.contains("Cannot allocate");
-    assert!(lines.iter().any(says), "{lines:?}");
+    // The client's reset may overtake the line.
+    far.said_any(&["no memory", "Cannot allocate"]);
     transfer.assert_going_on();
     counts.limit("as", "unlimited");
     ask(another.door_at()).unwrap();

@@ -58,6 +58,11 @@ fn a_sink_that_stalls_or_alternates_holds_its_sender_back_and_nothing_is_repeate
         .chain(stall(1))
         .chain(stall(5));
     run("stalls of 3 s", stalls.collect(), BYTES);
-    let turns = (0..120).map(|turn| (turn * SECOND_NS / 2, [400, 10][turn as usize % 2] * MBPS));
+    let turns = (0..120).map(|turn| {
+        (
+            turn * SECOND_NS / 2,
+            if turn % 2 == 0 { 400 } else { 10 } * MBPS,
+        )
+    });
     run("400 and 10 Mb/s by turns", turns.collect(), BYTES);
 }

@@ -1,4 +1,9 @@
 //! Links over loopback into sinks that block: the receiving thread goes on, and the sender repeats nothing.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a sink that blocks takes real time, and a test ends at what it did not expect"
+)]
 
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -64,9 +69,11 @@ impl Sink for Slow {
 
 /// What the sender counted, once the sink has everything.
 fn run(bps: u64, stall: Duration) -> Stats {
-    let mut options = Options::default();
-    // Far less than what is in flight when the sink stalls.
-    options.recv_buffer_bytes = 512 << 10;
+    let mut options = Options {
+        // Far less than what is in flight when the sink stalls.
+        recv_buffer_bytes: 512 << 10,
+        ..Options::default()
+    };
     options.config.control = Algorithm::Fixed(Rate::from_bps(200_000_000));
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut listener = Listener::bind(local, &options, [7; 16]).unwrap();

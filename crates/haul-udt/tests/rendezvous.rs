@@ -1,4 +1,5 @@
 //! Rendezvous with a peer that is connected already and answers as libudt does.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use haul_cc::Time;
 use haul_udt::wire::{SocketId, SocketKind};

@@ -52,13 +52,22 @@ impl Gateway {
 
     /// The rest of the line that `text` is in, once it is there.
     pub(crate) fn said(&self, text: &str) -> String {
+        self.said_any(&[text])
+    }
+
+    /// The same for whichever of `texts` comes first.
+    pub(crate) fn said_any(&self, texts: &[&str]) -> String {
         let until = Instant::now() + Duration::from_secs(60);
+        let rest = |line: &String| {
+            let after = |text: &&str| Some(line.split_once(*text)?.1.to_owned());
+            texts.iter().find_map(after)
+        };
         loop {
             let lines = self.lines.lock().unwrap().clone();
-            if let Some((_, rest)) = lines.iter().find_map(|line| line.split_once(text)) {
-                return rest.to_owned();
+            if let Some(rest) = lines.iter().find_map(rest) {
+                return rest;
             }
-            assert!(Instant::now() < until, "no '{text}' in {lines:?}");
+            assert!(Instant::now() < until, "none of {texts:?} in {lines:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
