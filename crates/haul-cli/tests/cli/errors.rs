@@ -104,7 +104,7 @@ fn each_error_once_costs_a_packet() {
 }
 
 #[test]
-fn errors_without_end_are_a_lost_connection_that_names_them() {
+fn errors_without_end_are_a_lost_connection_and_not_the_sources_fault() {
     std::thread::scope(|scope| {
         for (errno, calls) in [(EPERM, "send"), (EPERM, "receive"), (ECONNREFUSED, "both")] {
             scope.spawn(move || {
