@@ -7,6 +7,7 @@
 #![expect(clippy::disallowed_methods, reason = "progress is shown by the clock")]
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     // What a program finds under `haul run` is what it would find without.
     if !matches!(args.command, args::Command::Run(_)) {
         haul::raise_open_file_limit();
+        survive_file_size_limit();
     }
     match args.command {
         args::Command::Send(send) => command::transfer::send(send),
@@ -36,4 +38,11 @@ fn main() -> ExitCode {
         args::Command::Devices(devices) => command::devices::run(devices),
         args::Command::Lab(lab) => command::lab::run(lab),
     }
+}
+
+/// Makes a write beyond `ulimit -f` an error of one transfer (EFBIG). By default SIGXFSZ ends the process with all its transfers.
+/// A handler, unlike an ignored signal, does not pass to a program that is executed.
+fn survive_file_size_limit() {
+    // It fails only for signals that cannot be caught.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }

@@ -7,6 +7,7 @@ use crate::name::printable;
 /// Linux's numbers, the same on every architecture, for errors that `io::ErrorKind` has no name for:
 /// too many open files in the process, in the system.
 const EMFILE: i32 = 24;
+const EFBIG: i32 = 27;
 const ENFILE: i32 = 23;
 
 /// A failure as the user, a script and the peer see it.
@@ -96,6 +97,7 @@ impl Fault {
             (_, Some(EMFILE | ENFILE)) => {
                 fault.hint("move fewer files at a time, or raise the limit (ulimit -n)")
             }
+            (_, Some(EFBIG)) => fault.hint("raise the limit of file sizes there (ulimit -f)"),
             _ => fault,
         }
     }

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Disk, MIB, Place, Server, haul, make_file, read_file, start_limited, text, wait_until,
+    Disk, MIB, Place, Server, haul, limited, make_file, read_file, start_as, start_limited, text,
+    wait_until,
 };
 
 #[test]
@@ -28,6 +29,31 @@ fn with_few_file_descriptors_a_transfer_works_or_says_why_not() {
         }
     }
     assert!(worked >= 12, "only {worked} of 18 worked");
+}
+
+#[test]
+fn a_file_beyond_the_limit_of_file_sizes_ends_its_transfer_and_no_other() {
+    let place = Place::new();
+    let dir = text(&place.server(""));
+    // Blocks of 512 bytes: 1 MiB.
+    let server = Server::spawn_as(
+        limited("-f 2048"),
+        ["serve", &dir, "--listen", "127.0.0.1:0"],
+    );
+    let large = make_file(&place.client("large"), 3 * MIB, 1);
+    let small = make_file(&place.client("small"), MIB / 2, 2);
+    for channel in ["--channel=udt", "--channel=tcp"] {
+        let (from, to) = (text(&place.client("large")), server.at(""));
+        haul(["send", channel, &from, &to]).failed_somehow("ulimit -f");
+        haul(["send", channel, &text(&place.client("small")), &to]).ok();
+        assert!(read_file(&place.server("small")) == small);
+    }
+    // The same at a client that gets.
+    std::fs::write(place.server("large"), large).unwrap();
+    std::fs::create_dir(place.client("got")).unwrap();
+    let (from, to) = (server.at("large"), text(&place.client("got")));
+    let ended = start_as(limited("-f 2048"), ["get", &from, &to]).end();
+    ended.failed_somehow("ulimit -f");
 }
 
 #[test]

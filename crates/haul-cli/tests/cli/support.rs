@@ -82,7 +82,7 @@ impl Server {
     pub(crate) fn start_limited(dir: &Path, open_files: u32) -> Self {
         let mut args = vec![OsStr::new("serve"), dir.as_os_str()];
         args.extend(["--listen", "127.0.0.1:0"].map(OsStr::new));
-        Self::spawn_as(limited(open_files), args)
+        Self::spawn_as(limited(&format!("-n {open_files}")), args)
     }
 
     /// Starts a server whose first line ends with its port.
@@ -257,19 +257,22 @@ pub(crate) fn start_limited<S: AsRef<OsStr>>(
     open_files: u32,
     args: impl IntoIterator<Item = S>,
 ) -> Client {
-    start_as(limited(open_files), args)
+    start_as(limited(&format!("-n {open_files}")), args)
 }
 
-/// `haul`, once a shell has set its limit of open files.
-fn limited(open_files: u32) -> Command {
+/// `haul`, once a shell has set a limit: an option of `ulimit` and its value.
+pub(crate) fn limited(limit: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.arg("-c");
-    shell.arg(format!(r#"ulimit -n {open_files} && exec "$0" "$@""#));
+    shell.arg(format!(r#"ulimit {limit} && exec "$0" "$@""#));
     shell.arg(env!("CARGO_BIN_EXE_haul"));
     shell
 }
 
-fn start_as<S: AsRef<OsStr>>(mut program: Command, args: impl IntoIterator<Item = S>) -> Client {
+pub(crate) fn start_as<S: AsRef<OsStr>>(
+    mut program: Command,
+    args: impl IntoIterator<Item = S>,
+) -> Client {
     let mut child = program
         .args(args)
         .stdin(Stdio::null())
