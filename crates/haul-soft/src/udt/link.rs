@@ -57,6 +57,8 @@ pub struct Link {
     refused: bool,
     /// The peer may open its socket later than this end.
     patient: bool,
+    /// This half of a stream has ended.
+    pub(super) ending: bool,
 }
 
 #[derive(Debug)]
@@ -158,6 +160,7 @@ impl Link {
             trouble: Trouble::default(),
             refused: false,
             patient: false,
+            ending: false,
         })
     }
 
@@ -497,7 +500,8 @@ impl Link {
             return Ok(());
         }
         let fatal = match self.connection.params() {
-            Some(_) => self.trouble.is_refused_for_long(self.now),
+            // After the end of a stream a refusal is a peer that has left.
+            Some(_) => self.ending || self.trouble.is_refused_for_long(self.now),
             None => !self.patient,
         };
         match self.trouble.latest.take_if(|_| fatal) {

@@ -535,6 +535,7 @@ impl Engine {
             self.written = end;
         }
         if finishing && self.finish == Finish::No {
+            self.link.ending = true;
             self.finish = match self.link.connection.finish(now) {
                 Err(SendError::NoHalves) => Finish::Whole,
                 said => said.map(|()| Finish::Said).map_err(closed)?,
