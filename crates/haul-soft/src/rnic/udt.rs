@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use haul_cc::{Algorithm, Rate};
 use haul_io::poller::{Interest, Poller};
-use haul_io::udp::{Received as Arrival, RecvBatch, UdpSocket, is_too_large};
+use haul_io::udp::{Received as Arrival, RecvBatch, UdpSocket};
 use haul_iwarp::{
     CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, Time,
 };
@@ -45,10 +45,7 @@ pub(super) struct Lower {
     segment_len: usize,
     gone: usize,
     blocked: bool,
-    /// What the socket said since something last arrived.
     trouble: Trouble,
-    /// The peer's host said in this turn that nobody is there.
-    refused: bool,
     tap: Option<Tapped>,
 }
 
@@ -181,7 +178,6 @@ impl Lower {
             gone: 0,
             blocked: false,
             trouble: Trouble::default(),
-            refused: false,
         }
     }
 
@@ -253,16 +249,6 @@ impl Lower {
         }
     }
 
-    /// Takes note of an error of the socket: packets are lost. Returns whether what is being sent deserves another try, because
-    /// the error may be about an earlier packet: the first refusal, or the first one that IP has to fragment.
-    fn note_trouble(&mut self, now: haul_cc::Time, error: io::Error) -> bool {
-        let fragments = is_too_large(&error) && self.socket.allow_fragments();
-        let refused = self.trouble.note(now, error);
-        let first_refusal = refused && !self.refused;
-        self.refused |= refused;
-        fragments || first_refusal
-    }
-
     /// Hands what is to leave to the socket; false when it is full.
     fn push(&mut self, now: Time) -> bool {
         let packets = self.flat.len().div_ceil(self.segment_len.max(1));
@@ -283,7 +269,8 @@ impl Lower {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 // As if lost on the way, unless these packets deserve another try.
                 Err(error) => {
-                    if !self.note_trouble(transport_time(now), error) {
+                    let now = transport_time(now);
+                    if !self.trouble.note(now, error, &self.socket) {
                         break;
                     }
                 }
@@ -405,10 +392,11 @@ impl UdtLink {
         for _ in 0..ROUNDS {
             match self.lower.socket.recv_batch(&mut batch) {
                 Ok(0) => break,
-                Ok(_) => self.lower.trouble = Trouble::default(),
+                Ok(_) => self.lower.trouble.clear(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    self.lower.note_trouble(transport_time(env.now), error);
+                    let now = transport_time(env.now);
+                    self.lower.trouble.note(now, error, &self.lower.socket);
                     continue;
                 }
             }
@@ -491,7 +479,7 @@ impl UdtLink {
                 Event::Closed(Some(_)) => self.core.handle_lost(now),
             }
         }
-        let refused = std::mem::take(&mut self.lower.refused)
+        let refused = self.lower.trouble.take_refusal()
             && self.lower.trouble.is_refused_for_long(transport_time(now));
         if refused && !self.lower.udt.is_closed() {
             self.lower.udt.abort(transport_time(now));

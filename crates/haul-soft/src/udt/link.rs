@@ -11,7 +11,7 @@ use haul_cc::Time;
 use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller, Waker, set_timer_slack_ns};
 use haul_io::ring::mirror_ring;
-use haul_io::udp::{RecvBatch, UdpSocket, is_too_large};
+use haul_io::udp::{RecvBatch, UdpSocket};
 use haul_udt::wire::HEADER_LEN;
 use haul_udt::{Connection, Event, Placement, Received, Stats, Transmit};
 
@@ -51,10 +51,7 @@ pub struct Link {
     paused: Time,
     pub(super) ended: Option<Option<haul_udt::Error>>,
     peer_closed: bool,
-    /// What the socket said since something last arrived.
     trouble: Trouble,
-    /// The peer's host said in this turn that nobody listens there, before or after what is still to be received.
-    refused: bool,
     /// The peer may open its socket later than this end.
     patient: bool,
     /// This half of a stream has ended.
@@ -158,7 +155,6 @@ impl Link {
             ended: None,
             peer_closed: false,
             trouble: Trouble::default(),
-            refused: false,
             patient: false,
             ending: false,
         })
@@ -444,7 +440,7 @@ impl Link {
                 match self.socket.recv_batch(&mut self.batch) {
                     Ok(count) if count > 0 => {
                         self.taken = 0;
-                        self.trouble = Trouble::default();
+                        self.trouble.clear();
                     }
                     Ok(_) => return self.judge_refusal(),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -452,7 +448,7 @@ impl Link {
                         return self.judge_refusal();
                     }
                     Err(error) => {
-                        self.note_trouble(error);
+                        self.trouble.note(self.now, error, &self.socket);
                         failed += 1;
                         continue;
                     }
@@ -483,20 +479,10 @@ impl Link {
         Ok(())
     }
 
-    /// Takes note of an error of the socket: packets are lost. Returns whether what is being sent deserves another try, because
-    /// the error may be about an earlier packet: the first refusal, or the first one that IP has to fragment.
-    fn note_trouble(&mut self, error: io::Error) -> bool {
-        let fragments = is_too_large(&error) && self.socket.allow_fragments();
-        let refused = self.trouble.note(self.now, error);
-        let first_refusal = refused && !self.refused;
-        self.refused |= refused;
-        fragments || first_refusal
-    }
-
     /// The peer's host says that nobody listens there. That ends the link where it has said so for a while, or where the link
     /// is not open yet; unless what arrived before says that the peer has closed in order, or the peer has yet to come.
     fn judge_refusal(&mut self) -> Result<(), LinkError> {
-        if !std::mem::take(&mut self.refused) || self.connection.is_closed() {
+        if !self.trouble.take_refusal() || self.connection.is_closed() {
             return Ok(());
         }
         let fatal = match self.connection.params() {
@@ -504,7 +490,7 @@ impl Link {
             Some(_) => self.ending || self.trouble.is_refused_for_long(self.now),
             None => !self.patient,
         };
-        match self.trouble.latest.take_if(|_| fatal) {
+        match self.trouble.take_latest_if(fatal) {
             Some(error) => Err(LinkError::Network(error)),
             None => Ok(()),
         }
@@ -550,7 +536,7 @@ impl Link {
             Ok(taken) => self.left = Some(skip + taken),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                if !self.note_trouble(error) {
+                if !self.trouble.note(self.now, error, &self.socket) {
                     self.left = None;
                 }
                 return Ok(true);
@@ -576,7 +562,7 @@ impl Link {
             }
         }
         match self.ended {
-            Some(Some(haul_udt::Error::TimedOut)) => Err(self.trouble.latest.take().map_or(
+            Some(Some(haul_udt::Error::TimedOut)) => Err(self.trouble.take_latest_if(true).map_or(
                 LinkError::Protocol(haul_udt::Error::TimedOut),
                 LinkError::Network,
             )),

@@ -7,33 +7,58 @@
 use std::io;
 
 use haul_cc::Time;
+use haul_io::udp::{UdpSocket, is_too_large};
 
-/// What one socket said since something last arrived.
+/// What one socket reported since something last arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
     /// The latest error.
-    pub(crate) latest: Option<io::Error>,
-    /// When the peer's host first said that nobody listens there.
+    latest: Option<io::Error>,
+    /// When the peer's host first refused.
     refused: Option<Time>,
+    /// The peer's host refused, and nobody has judged that yet.
+    refusal: bool,
 }
 
 /// An open connection outlives refusals for this long: a firewall or a network interface that is set up anew takes about 2 s.
 const REFUSED_NS: u64 = 3 * haul_cc::time::SECOND_NS;
 
 impl Trouble {
-    /// Takes note of an error; whether the peer's host refused.
-    pub(crate) fn note(&mut self, now: Time, error: io::Error) -> bool {
-        let refusal = error.kind() == io::ErrorKind::ConnectionRefused;
-        if refusal {
+    /// Takes note of an error of `socket`: packets are lost. Returns whether what is being sent deserves another try, because
+    /// the error may be about an earlier packet: the first refusal, or the first packet that IP has to fragment.
+    pub(crate) fn note(&mut self, now: Time, error: io::Error, socket: &UdpSocket) -> bool {
+        let fragments = is_too_large(&error) && socket.allow_fragments();
+        let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+        if refused {
             self.refused.get_or_insert(now);
         }
+        let first_refusal = refused && !self.refusal;
+        self.refusal |= refused;
         self.latest = Some(error);
-        refusal
+        fragments || first_refusal
+    }
+
+    /// Forgets everything but a refusal that nobody has judged yet: something arrived.
+    pub(crate) fn clear(&mut self) {
+        *self = Self {
+            refusal: self.refusal,
+            ..Self::default()
+        };
+    }
+
+    /// Whether the peer's host has refused since this was last asked.
+    pub(crate) fn take_refusal(&mut self) -> bool {
+        std::mem::take(&mut self.refusal)
     }
 
     /// Refusals have come for so long that nobody will listen there again.
     pub(crate) fn is_refused_for_long(&self, now: Time) -> bool {
         self.refused
             .is_some_and(|since| now.since(since) >= REFUSED_NS)
+    }
+
+    /// Takes the latest error if it is wanted.
+    pub(crate) fn take_latest_if(&mut self, wanted: bool) -> Option<io::Error> {
+        self.latest.take_if(|_| wanted)
     }
 }
