@@ -65,8 +65,8 @@ impl Bell {
     /// Ends what [`Bell::enter`] began. The caller looks for something to take afterwards.
     pub fn leave(&self) {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
-        // Only who has cleared a signal that was set may say so: a thread that is about to set it would leave behind a signal that
-        // nobody clears.
+        // Only the thread that has cleared a set signal may clear this flag. Otherwise a thread that is about to set the
+        // signal would leave behind one that nobody clears.
         if self.rung.load(Ordering::Acquire) && self.signal.clear() {
             self.rung.swap(false, Ordering::AcqRel);
             fence(Ordering::SeqCst);

@@ -12,7 +12,7 @@ use crate::world::{Flow, MessageOut};
 pub struct Rx {
     /// Payload octets placed, each counted once.
     pub placed_bytes: u64,
-    /// Most payload octets that waited for the sink at a time.
+    /// Most payload bytes that waited for the sink at a time.
     pub held_most: u64,
     /// Payload octets delivered in order.
     pub delivered_bytes: u64,
@@ -42,11 +42,11 @@ pub struct Host {
     rest_ns: u64,
     reads_at: Option<Time>,
     sink: Vec<(u64, u64)>,
-    /// Octets that the sink has taken, and until when.
+    /// Bytes that the sink has taken, and until when.
     sunk: (u64, Time),
 }
 
-/// Octets that wait for a sink at most.
+/// Bytes that wait for a sink at most.
 pub const ROOM_BYTES: u64 = 64 << 20;
 /// How often a sink takes something.
 const SINK_NS: u64 = 1_000_000;
@@ -177,7 +177,7 @@ impl Host {
         self.closed
     }
 
-    /// Octets that wait for the sink.
+    /// Bytes that wait for the sink.
     fn held(&self) -> u64 {
         if self.sink.is_empty() {
             return 0;

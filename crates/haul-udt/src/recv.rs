@@ -64,7 +64,7 @@ pub(crate) struct Receiver {
     plain: Option<PlainFeedback>,
     /// The packet without payload that ends the stream, once it has come.
     end: Option<u64>,
-    /// Payload octets that were given a place.
+    /// Payload bytes that were given a place.
     placed_bytes: u64,
     /// Packets that there was no room for; wraps.
     refused: u32,
@@ -383,7 +383,7 @@ impl Receiver {
         self.note_limit(now, step);
     }
 
-    /// The caller holds `held` payload octets that arrived, and can hold `most` at a time: the sender may go no further than
+    /// The caller holds `held` payload bytes that arrived, and can hold `most` at a time: the sender may go no further than
     /// that. What was offered before stands.
     pub(crate) fn limit_room(&mut self, now: Time, held: u64, most: u64) {
         let least = self.schedule.limit_reported.max(WINDOW_BYTES_MIN);

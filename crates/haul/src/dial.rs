@@ -94,7 +94,7 @@ pub(crate) fn connect(
     let mut last = None;
     for address in addresses {
         let server = Server::At(address);
-        // If the control connection fails, that is the failure that the user is told.
+        // If the control connection fails, the user sees that failure.
         let opening = both(&server);
         match TcpStream::connect_timeout(&address, config.connect_timeout) {
             Ok(stream) => return Ok((stream, server, opening?)),

@@ -383,7 +383,7 @@ fn silent_connections_keep_no_client_of_a_bench_out() {
         run(&server, "--bytes 1MiB").ok();
         let took = begun.elapsed();
         assert!(took < Duration::from_secs(5), "{kind:?}: {took:?}");
-        // The first to come made room, and is told the truth.
+        // The first one made room, and its error says so.
         let mut told = String::new();
         (&silent[0]).read_to_string(&mut told).unwrap();
         assert!(told.contains("more clients connect"), "{told}");

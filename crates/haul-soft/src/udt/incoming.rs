@@ -26,7 +26,7 @@ pub(super) struct Incoming {
 struct State {
     queue: VecDeque<Chunk>,
     spare: Vec<Chunk>,
-    /// Octets that arrived and that the sink has not taken; at most what [`Incoming::room`] answered last.
+    /// Bytes that arrived and that the sink has not taken; at most what [`Incoming::room`] answered last.
     held: u64,
     written: u64,
     /// `written` when the receiving thread asked last.
@@ -43,7 +43,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Chunk {
     bytes: Vec<u8>,
-    /// Position and length of each, octets.
+    /// Position and length of each, bytes.
     pieces: Vec<(u64, usize)>,
 }
 
@@ -54,7 +54,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 const SPARE_CHUNKS: usize = 16;
 
 impl Incoming {
-    /// Octets that are held, and that may be. Fails once the sink has.
+    /// Bytes that are held, and that may be. Fails once the sink has.
     pub(super) fn room(&self, now: Time) -> io::Result<(u64, u64)> {
         let mut state = self.lock();
         if state.failed {

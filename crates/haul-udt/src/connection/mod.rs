@@ -321,7 +321,7 @@ impl Connection {
         }
     }
 
-    /// Placed streams: the caller holds `held` payload octets that arrived, and has room for `most` at a time. From the first
+    /// Placed streams: the caller holds `held` payload bytes that arrived, and has room for `most` at a time. From the first
     /// call on the sender goes no further than that room; called again as it changes.
     pub fn limit_room(&mut self, now: Time, held: u64, most: u64) {
         if let Phase::Open(open) = &mut self.phase {

@@ -70,7 +70,7 @@ impl ChannelError {
         Self::Lost(plain(error))
     }
 
-    /// What the user is told. A sink that could not be written has said so itself before: here it was not asked for.
+    /// The fault that the user sees. A sink that could not be written has said so itself before: here it was not asked for.
     pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::Source(error) => Fault::file("cannot read a source", error),
