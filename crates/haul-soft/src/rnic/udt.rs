@@ -479,9 +479,8 @@ impl UdtLink {
                 Event::Closed(Some(_)) => self.core.handle_lost(now),
             }
         }
-        let refused = self.lower.trouble.take_refusal()
-            && self.lower.trouble.is_refused_for_long(transport_time(now));
-        if refused && !self.lower.udt.is_closed() {
+        // At once: a queue pair's user, unlike a transfer, has no other way to learn that its peer was killed.
+        if self.lower.trouble.take_refusal() && !self.lower.udt.is_closed() {
             self.lower.udt.abort(transport_time(now));
             self.core.handle_lost(now);
         }

@@ -486,8 +486,7 @@ impl Link {
             return Ok(());
         }
         let fatal = match self.connection.params() {
-            // After the end of a stream a refusal is a peer that has left.
-            Some(_) => self.ending || self.trouble.is_refused_for_long(self.now),
+            Some(_) => self.trouble.is_refused_for_good(self.now, self.ending),
             None => !self.patient,
         };
         match self.trouble.take_latest_if(fatal) {

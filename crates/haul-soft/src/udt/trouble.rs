@@ -51,10 +51,11 @@ impl Trouble {
         std::mem::take(&mut self.refusal)
     }
 
-    /// Refusals have come for so long that nobody will listen there again.
-    pub(crate) fn is_refused_for_long(&self, now: Time) -> bool {
+    /// Whether the refusals since something last arrived mean that nobody will listen there again: at once if this end is
+    /// `ending`, which has no reason to wait for the peer's return.
+    pub(crate) fn is_refused_for_good(&self, now: Time, ending: bool) -> bool {
         self.refused
-            .is_some_and(|since| now.since(since) >= REFUSED_NS)
+            .is_some_and(|since| ending || now.since(since) >= REFUSED_NS)
     }
 
     /// Takes the latest error if it is wanted.
