@@ -38,6 +38,7 @@ pub struct Model {
     queue: Queue,
     round: Round,
     smoothed_rtt_ns: u64,
+    lag_ns: u64,
     company: Company,
     /// The window among flows that fill the queue, while there are any.
     contest: Option<Window<Cubic>>,
@@ -194,6 +195,7 @@ impl Model {
             queue: Queue::default(),
             round: Round::default(),
             smoothed_rtt_ns: INITIAL_RTT_NS,
+            lag_ns: 0,
             company: Company::new(),
             contest: None,
             left_contest_with: None,
@@ -218,8 +220,14 @@ impl Model {
     }
 
     /// A delay beyond this is a queue and not noise.
-    fn queue_threshold_ns(&self) -> u64 {
+    fn noise_ns(&self) -> u64 {
         (self.base_ns() / 24).max(3 * MILLISECOND_NS / 2)
+    }
+
+    /// A queue beyond this is too much. What a thread that ran late has made up for stays below it: it keeps the path busy the
+    /// next time.
+    fn queue_threshold_ns(&self) -> u64 {
+        self.noise_ns() + self.lag_ns
     }
 
     fn is_starting(&self) -> bool {
@@ -227,9 +235,9 @@ impl Model {
     }
 
     fn take_rtt(&mut self, now: Time, rtt_ns: u64) {
-        let threshold_ns = self.queue_threshold_ns();
+        let (noise_ns, threshold_ns) = (self.noise_ns(), self.queue_threshold_ns());
         let base = self.base.ns.get_or_insert(rtt_ns);
-        if rtt_ns <= *base + threshold_ns / 2 {
+        if rtt_ns <= *base + noise_ns / 2 {
             *base = rtt_ns.min(*base);
             self.base.confirmed = now;
         }
@@ -260,10 +268,10 @@ impl Model {
                 *best = sample.rate.max(*best);
                 *told |= sample.whole_train;
             }
-            // What arrives within the first round trip left before the climb began.
-            // What the application held up says nothing of the path.
+            // What arrives within the first round trip left before the climb began: a sample that reaches back there is also one of
+            // the time in which nothing was sent. What the application held up says nothing of the path.
             State::Climb { best, started, .. }
-                if now.since(*started) >= base_ns && !sample.app_limited =>
+                if now.since(*started) >= base_ns + sample.interval_ns && !sample.app_limited =>
             {
                 *best = sample.rate.max(*best);
             }
@@ -373,7 +381,7 @@ impl Model {
                 let fills =
                     self.queue.delay_ns > self.queue_threshold_ns() || self.round.is_marked();
                 let queue_stands = fills && now.since(started) > self.smoothed_rtt_ns;
-                if judged || queue_stands {
+                if judged || queue_stands && best > Rate::default() {
                     self.judge_climb(now, pace, cap_bytes, best);
                 }
             }
@@ -419,13 +427,16 @@ impl Model {
     }
 
     fn judge_climb(&mut self, now: Time, pace: Rate, cap_bytes: u64, best: Rate) {
+        let fills = self.queue.delay_ns > self.queue_threshold_ns() || self.round.is_marked();
+        // Whatever arrived tells more than another train into a queue would.
+        let best = match best {
+            best if best == Rate::default() && fills => self.round.best.max(self.last_round.best),
+            best => best,
+        };
         let saturated = best < pace.percent(SATURATED_PERCENT);
         if best == Rate::default() {
             self.climb(now, pace, cap_bytes);
-        } else if saturated
-            || self.queue.delay_ns > self.queue_threshold_ns()
-            || self.round.is_marked()
-        {
+        } else if saturated || fills {
             self.bandwidth.reset(now, best.bytes_per_second());
             self.cruise(now);
         } else {
@@ -585,6 +596,7 @@ const FALLING_RTTS: u64 = 2;
 impl Controller for Model {
     fn handle_ack(&mut self, now: Time, ack: &Ack) {
         self.smoothed_rtt_ns = ack.smoothed_rtt_ns;
+        self.lag_ns = ack.lag_ns;
         self.stalled = false;
         self.round.acked_bytes += ack.acked_bytes;
         self.company

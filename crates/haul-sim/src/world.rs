@@ -43,11 +43,21 @@ pub struct Flow {
     pub rendezvous: Option<Time>,
     /// How long each side's application rests after it has read, ns.
     pub rest_ns: [u64; 2],
+    /// How often and for how long each side's thread does not run: from one pause's begin to the next, ns, and its length, ns.
+    pub pauses: [Option<(u64, u64)>; 2],
     /// How fast the server's sink takes what has arrived: from when, ns, and bits per second. Empty: at once.
     pub sink: Vec<(u64, u64)>,
 }
 
 impl Flow {
+    /// When a side's thread that would run at `now` does run, ns.
+    fn runs_at(&self, side: usize, now: u64) -> u64 {
+        match self.pauses[side] {
+            Some((every, length)) if now % every < length => now - now % every + length,
+            _ => now,
+        }
+    }
+
     /// All that a side writes.
     pub(crate) fn stream_bytes_of(&self, side: usize) -> u64 {
         let later = self.later.iter().filter(|_| side == 0);
@@ -270,6 +280,10 @@ impl World {
             }
             self.now = self.now.max(entry.at);
             self.check_progress();
+            if let Some(at) = self.pause_ends(&entry.what) {
+                self.push(at, entry.what);
+                continue;
+            }
             match entry.what {
                 What::Arrive(packet) => self.arrive(&packet),
                 What::Wake { flow, side } => self.wake(flow, side),
@@ -279,6 +293,16 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// When the thread that this is for runs again, if it is in a pause.
+    fn pause_ends(&self, what: &What) -> Option<u64> {
+        let (flow, side) = match *what {
+            What::Arrive(Packet { flow, side, .. }) | What::Wake { flow, side } => (flow, side),
+            What::Write { .. } => return None,
+        };
+        let at = self.flows[flow].flow.runs_at(side, self.now);
+        (at > self.now).then_some(at)
     }
 
     fn check_progress(&mut self) {

@@ -32,6 +32,7 @@ struct Cell {
     control: Algorithm,
     /// What the sender is told of a policer: its rate, and half of its burst.
     told: Option<(Rate, u64)>,
+    pauses: [Option<(u64, u64)>; 2],
     ceiling_bps: f64,
     share_min: f64,
     resent_max: f64,
@@ -91,6 +92,30 @@ fn a_flow_that_trickles_at_first_fills_the_path_as_soon_as_it_may() {
     }
 }
 
+/// What waits for a thread is read all at once, faster than the path carries: that is no rate of the path's.
+#[test]
+fn threads_that_run_late_cost_little() {
+    let every_ns = 170 * MILLISECOND_NS;
+    let mut cells = Vec::new();
+    for rtt_ms in [10, 50, 100] {
+        for length_ms in [5, 15, 25] {
+            for (side, end) in ["sender", "receiver"].into_iter().enumerate() {
+                let mut cell = lossy(rtt_ms, 1e-4);
+                cell.name += &format!(", the {end} late by {length_ms} ms");
+                cell.pauses[side] = Some((every_ns, length_ms * MILLISECOND_NS));
+                // Two round trips may be in flight, and the queue holds one.
+                (cell.share_min, cell.resent_max) = if length_ms < rtt_ms {
+                    (0.9, 0.005)
+                } else {
+                    (0.85, 0.02)
+                };
+                cells.push(cell);
+            }
+        }
+    }
+    measure(cells);
+}
+
 #[test]
 fn lost_feedback_costs_nothing() {
     let mut cell = lossy(50, 0.0);
@@ -140,6 +165,7 @@ fn lossy(rtt_ms: u64, loss: f64) -> Cell {
         rtt_ms,
         control: Algorithm::Model,
         told: None,
+        pauses: [None; 2],
         ceiling_bps: RATE_BPS as f64 * PAYLOAD / WIRE * (1.0 - loss),
         share_min: if loss > 1e-3 { 0.93 } else { 0.97 },
         resent_max: loss * 1.5 + 0.005,
@@ -184,6 +210,7 @@ fn run(cell: &Cell) -> (f64, f64) {
         client: config.clone(),
         server: config,
         stream_bytes: [u64::MAX / 4, 0],
+        pauses: cell.pauses,
         ..Flow::default()
     });
     let placed = |world: &World| world.host(flow, 1).map_or(0, |host| host.rx.placed_bytes);

@@ -300,6 +300,11 @@ impl Sender {
         self.in_flight_bytes
     }
 
+    /// When the most recently sent packet that arrived had been sent.
+    pub(crate) fn newest_delivered(&self) -> Time {
+        self.newest_delivered
+    }
+
     pub(crate) fn next_packet(&self) -> u64 {
         self.first + self.packets.len() as u64
     }

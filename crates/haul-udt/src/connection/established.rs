@@ -43,8 +43,8 @@ pub(super) struct Established {
 #[derive(Debug, Default)]
 struct FeedbackState {
     number: Option<u32>,
-    /// Arrival times (receiver's clock, ns) and wire bytes arrived, oldest first.
-    arrivals: VecDeque<(u64, u64)>,
+    /// What earlier reports told, oldest first.
+    arrivals: VecDeque<Arrivals>,
     train: Train,
     /// Marks that the peer has told of.
     marked_packets: u32,
@@ -57,6 +57,17 @@ struct FeedbackState {
     /// Number of the latest sender info.
     info_number: u32,
     probe: Probe,
+}
+
+/// What a report told of arrivals.
+#[derive(Debug, Clone, Copy)]
+struct Arrivals {
+    /// By the receiver's clock, ns.
+    at_ns: u64,
+    /// Wire bytes that had arrived.
+    bytes: u64,
+    /// When the last of them to leave had left.
+    newest_sent: Time,
 }
 
 /// A question to a peer that is silent: a sender info, whose answer tells what has arrived. Data is not repeated for it, as the
@@ -404,6 +415,7 @@ impl Established {
                 acked_bytes: progress.acked_bytes,
                 rtt_ns,
                 smoothed_rtt_ns: self.rtt.smoothed_ns(),
+                lag_ns: self.pacer.lag_ns(),
                 arrival,
                 link_capacity_pps: None,
                 in_flight_bytes: self.sender.in_flight_bytes(),
@@ -501,30 +513,41 @@ impl Established {
         })
     }
 
-    /// The arrival rate between this report and the youngest one that is far enough back.
+    /// The arrival rate between this report and the youngest one that is far enough back. What waited on the way, or for the
+    /// receiver's thread, arrives at once and faster than the path carries, but never on the whole faster than it left.
     fn sample_between(&mut self, feedback: &Feedback<'_>) -> Option<RateSample> {
-        let (at_ns, bytes) = (feedback.arrived_at_ns, feedback.arrived_bytes);
+        let end = Arrivals {
+            at_ns: feedback.arrived_at_ns,
+            bytes: feedback.arrived_bytes,
+            newest_sent: self.sender.newest_delivered(),
+        };
         let interval_ns = self.controller.sampling_interval_ns().max(SAMPLE_NS_MIN);
         let arrivals = &mut self.feedback.arrivals;
         let start = arrivals
             .iter()
             .rev()
-            .find(|(then_ns, _)| then_ns.saturating_add(interval_ns) <= at_ns)
+            .find(|then| then.at_ns.saturating_add(interval_ns) <= end.at_ns)
             .copied();
-        if arrivals.back().is_none_or(|&(then_ns, _)| then_ns < at_ns) {
+        if arrivals.back().is_none_or(|then| then.at_ns < end.at_ns) {
             if arrivals.len() == ARRIVALS_KEPT {
                 arrivals.pop_front();
             }
-            arrivals.push_back((at_ns, bytes));
+            arrivals.push_back(end);
         }
-        let (start_ns, start_bytes) = start?;
-        let bytes = bytes.checked_sub(start_bytes).filter(|&bytes| bytes > 0)?;
+        let start = start?;
+        let bytes = end
+            .bytes
+            .checked_sub(start.bytes)
+            .filter(|&bytes| bytes > 0)?;
+        let arrival_ns = end.at_ns - start.at_ns;
+        let departure_ns = end.newest_sent.since(start.newest_sent);
+        let interval_ns = arrival_ns.max(departure_ns);
         Some(RateSample {
-            rate: Rate::of(bytes, at_ns - start_ns),
-            interval_ns: at_ns - start_ns,
+            rate: Rate::of(bytes, interval_ns),
+            interval_ns,
             bytes,
-            app_limited: self.app_limited(start_bytes),
-            late: start_bytes < self.feedback.late_until,
+            app_limited: self.app_limited(start.bytes),
+            late: start.bytes < self.feedback.late_until,
             whole_train: false,
         })
     }
@@ -573,6 +596,7 @@ impl Established {
                 acked_bytes: progress.acked_bytes,
                 rtt_ns: Some(rtt_ns),
                 smoothed_rtt_ns: self.rtt.smoothed_ns(),
+                lag_ns: self.pacer.lag_ns(),
                 arrival,
                 link_capacity_pps: rates.speed.map(|(_, capacity)| u64::from(capacity)),
                 in_flight_bytes: self.sender.in_flight_bytes(),
@@ -765,7 +789,7 @@ impl Established {
             if !sendable {
                 self.note_app_limited(in_flight);
             }
-            self.pacer.handle_idle(now);
+            self.pacer.handle_idle();
             return false;
         }
         self.pacer
@@ -849,7 +873,7 @@ impl Established {
 
     /// The count of arrived bytes that tells that all of what is in flight has arrived too.
     fn arrived_with(&self, in_flight: u64) -> u64 {
-        let arrived = self.feedback.arrivals.back().map_or(0, |&(_, bytes)| bytes);
+        let arrived = self.feedback.arrivals.back().map_or(0, |last| last.bytes);
         arrived.saturating_add(in_flight + 1)
     }
 

@@ -196,11 +196,11 @@ impl Peer {
                 let in_flight = sending.window.in_flight_bytes();
                 sending.samples.note_app_limited(in_flight);
             }
-            sending.pacer.handle_idle(now);
+            sending.pacer.handle_idle();
             return None;
         }
         if sending.window.in_flight_bytes() >= sending.controller.window_bytes() {
-            sending.pacer.handle_idle(now);
+            sending.pacer.handle_idle();
             return None;
         }
         sending.pacer.set_rate(sending.controller.pacing_rate());
@@ -267,9 +267,10 @@ impl Peer {
             self.limit = limit;
             sending.window.handle_limit(now, limit);
             let interval_ns = sending.controller.sampling_interval_ns();
+            let newest_sent = sending.window.newest_sent();
             arrival = sending
                 .samples
-                .take(shim.msg_id.0, shim.msg_len, interval_ns);
+                .take(shim.msg_id.0, shim.msg_len, newest_sent, interval_ns);
         }
         let in_flight_bytes = sending.window.in_flight_bytes();
         let lost = self.next;
@@ -278,6 +279,7 @@ impl Peer {
             acked_bytes: progress.acked_bytes,
             rtt_ns,
             smoothed_rtt_ns: sending.rtt.smoothed_ns(),
+            lag_ns: sending.pacer.lag_ns(),
             arrival,
             link_capacity_pps: None,
             in_flight_bytes,

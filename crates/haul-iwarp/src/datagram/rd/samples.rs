@@ -3,38 +3,56 @@
 use std::collections::VecDeque;
 
 use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS};
-use haul_cc::{Rate, RateSample};
+use haul_cc::{Rate, RateSample, Time};
 
 /// Reports of a peer, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    /// Its clock, us, and wire octets that had arrived.
-    reports: VecDeque<(u64, u64)>,
+    reports: VecDeque<Report>,
     /// Samples that begin below this count were limited by the user.
     app_limited_until: u64,
     /// Samples that begin below this count were limited by how late this end was woken.
     late_until: u64,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Report {
+    /// The peer's clock, us.
+    at_us: u64,
+    /// Wire octets that had arrived.
+    octets: u64,
+    /// When the last of them to leave had left.
+    newest_sent: Time,
+}
+
 const KEPT: usize = 128;
 const INTERVAL_NS_MIN: u64 = MILLISECOND_NS / 2;
 
 impl Samples {
-    /// Takes a report; answers the rate since the youngest one that is `interval_ns` back.
+    /// Takes a report; answers the rate since the youngest one that is `interval_ns` back. `newest_sent`: when the last packet to
+    /// leave of those that have arrived had left. What waited on the way arrives at once, but never on the whole faster than it
+    /// left.
     pub(super) fn take(
         &mut self,
         clock_us: u32,
         octets: u32,
+        newest_sent: Time,
         interval_ns: u64,
     ) -> Option<RateSample> {
-        let Some(&(last_us, last_octets)) = self.reports.back() else {
-            self.reports
-                .push_back((u64::from(clock_us), u64::from(octets)));
+        let Some(&last) = self.reports.back() else {
+            self.reports.push_back(Report {
+                at_us: u64::from(clock_us),
+                octets: u64::from(octets),
+                newest_sent,
+            });
             return None;
         };
-        let at_us = forward(last_us, clock_us)?;
-        let octets = forward(last_octets, octets)?;
-        if at_us == last_us {
+        let end = Report {
+            at_us: forward(last.at_us, clock_us)?,
+            octets: forward(last.octets, octets)?,
+            newest_sent,
+        };
+        if end.at_us == last.at_us {
             return None;
         }
         let interval_us = interval_ns.max(INTERVAL_NS_MIN) / MICROSECOND_NS;
@@ -42,21 +60,22 @@ impl Samples {
             .reports
             .iter()
             .rev()
-            .find(|(then_us, _)| then_us + interval_us <= at_us)
+            .find(|then| then.at_us + interval_us <= end.at_us)
             .copied();
         if self.reports.len() == KEPT {
             self.reports.pop_front();
         }
-        self.reports.push_back((at_us, octets));
-        let (start_us, start_octets) = start?;
-        let bytes = (octets - start_octets).max(1);
-        let interval_ns = (at_us - start_us) * MICROSECOND_NS;
+        self.reports.push_back(end);
+        let start = start?;
+        let bytes = (end.octets - start.octets).max(1);
+        let arrival_ns = (end.at_us - start.at_us) * MICROSECOND_NS;
+        let interval_ns = arrival_ns.max(end.newest_sent.since(start.newest_sent));
         Some(RateSample {
             rate: Rate::of(bytes, interval_ns),
             interval_ns,
             bytes,
-            app_limited: start_octets < self.app_limited_until,
-            late: start_octets < self.late_until,
+            app_limited: start.octets < self.app_limited_until,
+            late: start.octets < self.late_until,
             whole_train: false,
         })
     }
@@ -74,7 +93,7 @@ impl Samples {
     }
 
     fn arrived(&self) -> u64 {
-        self.reports.back().map_or(0, |&(_, octets)| octets)
+        self.reports.back().map_or(0, |last| last.octets)
     }
 }
 

@@ -116,6 +116,11 @@ impl Window {
         self.sent.is_empty()
     }
 
+    /// When the most recently sent packet that has arrived had been sent.
+    pub(super) fn newest_sent(&self) -> Time {
+        self.newest.map_or(Time::ZERO, |(_, at)| at)
+    }
+
     pub(super) fn in_flight_bytes(&self) -> u64 {
         self.in_flight_bytes
     }
