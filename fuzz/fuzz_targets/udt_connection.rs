@@ -124,6 +124,7 @@ impl Host {
                 placement,
                 ecn: false,
                 finish: placement,
+                check: false,
             },
         };
         let now = Time::from_ns(1_000_000);

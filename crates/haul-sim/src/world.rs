@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use haul_cc::Time;
 use haul_netem::{Fate, Link, LinkConfig, Rng};
-use haul_udt::wire::Handshake;
+use haul_udt::wire::{HEADER_LEN, Handshake};
 use haul_udt::{Config, Connection, Identity, Listener, Reaction, Seq};
 
 use crate::host::{Host, socket_id};
@@ -158,6 +158,8 @@ pub struct World {
     /// Events of the present millisecond: a host that never comes to rest is found out.
     busy: (u64, u32),
     damaged: Damage,
+    /// Damaged headers and control packets arrive, as if UDP's checksum had missed all of it.
+    misses_damage: bool,
 }
 
 /// Packets that arrived damaged.
@@ -194,6 +196,7 @@ impl World {
             rng,
             busy: (0, 0),
             damaged: Damage::default(),
+            misses_damage: false,
         }
     }
 
@@ -249,6 +252,11 @@ impl World {
     #[must_use]
     pub fn link(&self, direction: usize) -> &Link {
         &self.links[direction]
+    }
+
+    /// From now on no checksum of UDP's finds damage. Payload is spared: its checks are not part of the world.
+    pub fn miss_damage(&mut self) {
+        self.misses_damage = true;
     }
 
     /// Packets that arrived damaged so far.
@@ -505,12 +513,20 @@ impl World {
             return;
         };
         if corrupted {
-            if self.corrupt(&mut bytes) {
+            let is_data = bytes.first().is_some_and(|first| first & 0x80 == 0);
+            let header_len = bytes.len().min(HEADER_LEN);
+            if self.misses_damage {
+                let spared = if is_data { header_len } else { bytes.len() };
+                self.corrupt(&mut bytes[..spared]);
                 self.damaged.missed += 1;
             } else {
-                self.damaged.caught += 1;
+                if self.corrupt(&mut bytes) {
+                    self.damaged.missed += 1;
+                } else {
+                    self.damaged.caught += 1;
+                }
+                return;
             }
-            return;
         }
         if let Some(at_ns) = duplicate_at_ns {
             let packet = Packet {

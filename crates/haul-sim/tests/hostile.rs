@@ -73,6 +73,36 @@ fn every_byte_and_message_survives_hostile_paths() {
     );
 }
 
+#[test]
+fn damage_that_no_checksum_of_udp_finds_is_loss() {
+    const WORLDS: u64 = 60;
+    let mut missed = 0;
+    for seed in 1..=WORLDS {
+        let mut rng = Rng::new(seed);
+        let mut flow = random_flow(&mut rng);
+        (flow.client.offer_placement, flow.server.offer_placement) = (true, true);
+        let mut path = scenario::hostile(rng.next_u64());
+        (path.forward.corrupt, path.reverse.corrupt) = (0.05, 0.05);
+        let mut world = World::new(&path, seed);
+        world.miss_damage();
+        let index = world.add(flow);
+        world.run_until(Time::from_ns(TRANSFER_NS_MAX));
+        for side in 0..2 {
+            let host = world.host(index, side);
+            let host = host.unwrap_or_else(|| panic!("seed {seed}: side {side} never came to be"));
+            assert_eq!(host.rx.wrong, None, "seed {seed}: side {side}");
+            assert_eq!(host.closed(), None, "seed {seed}: side {side} ended early");
+        }
+        assert!(
+            world.outcome(index).finished.is_some(),
+            "seed {seed}: not finished"
+        );
+        missed += world.damaged().missed;
+    }
+    println!("{missed} damaged headers and control packets arrived");
+    assert!(missed > 1_000, "{missed} are too few to tell");
+}
+
 #[derive(Debug)]
 struct Report {
     #[expect(dead_code, reason = "printed when a seed is repeated")]

@@ -33,6 +33,8 @@ pub struct Config {
     pub offer_placement: bool,
     /// Offer with it to count marks of congestion and to tell of them.
     pub offer_ecn: bool,
+    /// Offer with it that headers and control packets carry a check: damage that UDP's checksum misses is loss then.
+    pub offer_check: bool,
     /// Over any time no more leaves than the rate brings and this, wire octets: for a policer on the way. `None`: no limit but
     /// the pacer's own.
     pub burst_bytes: Option<u64>,
@@ -61,6 +63,7 @@ impl Default for Config {
             rate_max: Rate::UNLIMITED,
             offer_placement: true,
             offer_ecn: true,
+            offer_check: true,
             burst_bytes: None,
             connect_timeout_ns: 10 * SECOND_NS,
             idle_timeout_ns: 30 * SECOND_NS,
@@ -86,6 +89,7 @@ impl Config {
             placement: self.offer_placement,
             ecn: self.offer_placement && self.offer_ecn,
             finish: self.offer_placement && self.kind == SocketKind::Stream,
+            check: self.offer_placement && self.offer_check,
         }
     }
 
@@ -128,6 +132,8 @@ pub struct Params {
     pub ecn: bool,
     /// Each half of the stream may end by itself.
     pub finish: bool,
+    /// Headers and control packets carry a check.
+    pub check: bool,
 }
 
 impl Params {
@@ -145,6 +151,7 @@ impl Params {
             placement: offer.placement && config.offer().placement,
             ecn: offer.ecn && config.offer().ecn,
             finish: offer.finish && config.offer().finish,
+            check: offer.check && config.offer().check,
         })
     }
 }

@@ -86,6 +86,7 @@ impl Listener {
                     &body,
                     RequestKind::Induction,
                     self.cookie(from, minute(now)),
+                    offer,
                     out,
                 );
                 Reaction::Reply
@@ -95,7 +96,7 @@ impl Listener {
             }
             RequestKind::Conclusion if !compatible => {
                 let code = RequestKind::Rejected(crate::wire::REJECT_INCOMPATIBLE);
-                self.reply(&body, code, body.cookie, out);
+                self.reply(&body, code, body.cookie, offer, out);
                 Reaction::Reply
             }
             RequestKind::Conclusion => Reaction::Accept(Request {
@@ -112,10 +113,19 @@ impl Listener {
     /// Writes a refusal of `request` with libudt's `code` (above 1000).
     pub fn refuse(&self, request: &Request, code: u32, out: &mut Vec<u8>) {
         let kind = RequestKind::Rejected(code);
-        self.reply(&request.handshake, kind, request.handshake.cookie, out);
+        let cookie = request.handshake.cookie;
+        self.reply(&request.handshake, kind, cookie, request.offer, out);
     }
 
-    fn reply(&self, body: &Handshake, request: RequestKind, cookie: u32, out: &mut Vec<u8>) {
+    /// Nothing is agreed by this: the request's own offer is there for its check.
+    fn reply(
+        &self,
+        body: &Handshake,
+        request: RequestKind,
+        cookie: u32,
+        offer: Offer,
+        out: &mut Vec<u8>,
+    ) {
         let answer = Handshake {
             version: VERSION,
             mss: self.mtu.min(body.mss),
@@ -124,7 +134,7 @@ impl Listener {
             cookie,
             ..*body
         };
-        ControlWriter::new(out, body.socket).handshake(&answer, Offer::default());
+        ControlWriter::new(out, body.socket).handshake(&answer, offer);
     }
 
     fn cookie_holds(&self, now: Time, from: SocketAddr, cookie: u32) -> bool {

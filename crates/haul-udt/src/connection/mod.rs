@@ -18,7 +18,7 @@ use crate::send::SendTotals;
 use crate::seq::Seq;
 use crate::slots::{Message, Piece, Slots};
 use crate::wire::{
-    Control, ControlWriter, Handshake, Offer, Packet, RequestKind, SocketId, SocketKind,
+    Control, ControlWriter, Handshake, Offer, Packet, RequestKind, SocketId, SocketKind, check,
 };
 use established::Established;
 
@@ -33,6 +33,8 @@ pub struct Connection {
     local: SocketId,
     seed: u64,
     phase: Phase,
+    /// Headers and control packets carry a check, both ways ([`Params::check`]).
+    checked: bool,
     /// What to answer to a handshake that the peer repeats, and whether one has to be answered.
     repeat: Option<(Handshake, Offer)>,
     repeat_due: bool,
@@ -128,6 +130,7 @@ impl Connection {
             config,
             local: own.socket,
             seed,
+            checked: false,
             repeat: None,
             repeat_due: false,
             events: VecDeque::new(),
@@ -182,8 +185,10 @@ impl Connection {
                     placement: params.placement,
                     ecn: params.ecn,
                     finish: params.finish,
+                    check: params.check,
                 },
             )),
+            checked: params.check,
             repeat_due: true,
             events: VecDeque::from([Event::Connected(params)]),
             phase: Phase::Open(Box::new(established)),
@@ -213,9 +218,17 @@ impl Connection {
         datagram: &[u8],
     ) -> Result<Received, Error> {
         let packet = Packet::parse(datagram)?;
-        let destination = Packet::destination(datagram);
-        let unaddressed = matches!(packet, Packet::Control(Control::Handshake { .. }))
-            && destination == Some(SocketId(0));
+        if let (Phase::Opening(_), Packet::Data(_)) = (&self.phase, packet) {
+            // The peer is connected already; our own answer was lost. Its repetition will come.
+            return Ok(Received::Discard);
+        }
+        let is_handshake = matches!(packet, Packet::Control(Control::Handshake { .. }));
+        let destination = if self.checked && !is_handshake {
+            Some(check::opened(datagram))
+        } else {
+            Packet::destination(datagram)
+        };
+        let unaddressed = is_handshake && destination == Some(SocketId(0));
         if destination != Some(self.local) && !unaddressed {
             return Err(Error::PeerMisbehaved(Misbehaviour::OutOfPlace));
         }
@@ -227,7 +240,6 @@ impl Connection {
                     &data,
                     datagram.len() - crate::wire::HEADER_LEN,
                 ),
-                // The peer is connected already; our own answer was lost. Its repetition will come.
                 Phase::Opening(_) => Ok(Received::Discard),
                 Phase::Closed { tell, .. } => {
                     *tell = (*tell).max(1);
@@ -411,6 +423,14 @@ impl Connection {
 
     /// Fills `out` with the next control packet or batch of data packets; false when there is nothing to send now.
     pub fn poll_transmit(&mut self, now: Time, out: &mut Transmit) -> bool {
+        let some = self.next_transmit(now, out);
+        if some && self.checked {
+            out.seal();
+        }
+        some
+    }
+
+    fn next_transmit(&mut self, now: Time, out: &mut Transmit) -> bool {
         out.clear();
         if self.repeat_due
             && let Some((body, offer)) = &self.repeat
@@ -426,7 +446,7 @@ impl Connection {
                 let some = open.poll_transmit(now, out);
                 if !some && open.is_closing() && open.is_drained() {
                     self.finish_close(now);
-                    return self.poll_transmit(now, out);
+                    return self.next_transmit(now, out);
                 }
                 some
             }
@@ -603,6 +623,7 @@ impl Connection {
                 self.repeat_due = opening.is_rendezvous() && body.request != RequestKind::Agreement;
                 let open = Established::new(now, &self.config, &agreed, initial, self.seed);
                 self.phase = Phase::Open(Box::new(open));
+                self.checked = agreed.params.check;
                 self.events.push_back(Event::Connected(agreed.params));
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! What leaves: one control packet, or a batch of data packets as headers and named payload.
 
-use crate::wire::HEADER_LEN;
+use crate::wire::{HEADER_LEN, check};
 
 /// A run of the send space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,16 @@ impl Transmit {
         self.control.clear();
         self.headers.clear();
         self.payload.clear();
+    }
+
+    /// Adds the checks of headers and control packets.
+    pub(super) fn seal(&mut self) {
+        if !self.control.is_empty() {
+            check::seal_control(&mut self.control);
+        }
+        for (header, payload) in self.headers.iter_mut().zip(&self.payload) {
+            check::seal_data(header, payload.len);
+        }
     }
 
     /// Octets of each data packet but the last, header included; the last is no longer than that.

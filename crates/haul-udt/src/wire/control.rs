@@ -1,5 +1,6 @@
 //! Control packets.
 
+use super::check::seal_handshake;
 use super::{
     CONTROL_BIT, Feedback, HEADER_LEN, Handshake, Offer, ParseError, SenderInfo, SocketId, word,
 };
@@ -197,7 +198,7 @@ impl<'a> Control<'a> {
             TYPE_HANDSHAKE => Self::Handshake {
                 destination: SocketId(word(header, 3)),
                 body: Handshake::parse(body)?,
-                offer: Offer::from_words(info, word(header, 2)),
+                offer: Offer::parse(header, body)?,
             },
             TYPE_KEEP_ALIVE => Self::KeepAlive,
             TYPE_ACK => {
@@ -276,6 +277,9 @@ impl<'b> ControlWriter<'b> {
         let (info, word2) = offer.to_words();
         self.header(TYPE_HANDSHAKE, 0, info, word2);
         body.emit(self.out);
+        if offer.check && offer.placement {
+            seal_handshake(self.out);
+        }
     }
 
     pub(crate) fn keep_alive(mut self) {

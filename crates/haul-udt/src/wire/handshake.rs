@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::{ParseError, word};
+use super::check::of_handshake;
+use super::{HEADER_LEN, ParseError, word};
 use crate::seq::Seq;
 use crate::wire::SocketId;
 
@@ -69,6 +70,8 @@ pub struct Offer {
     pub ecn: bool,
     /// Each half of a stream may end by itself; only with placement.
     pub finish: bool,
+    /// Headers and control packets carry a check, and so does this handshake; only with placement.
+    pub check: bool,
 }
 
 /// "HAUL".
@@ -77,15 +80,30 @@ const OFFER_MAGIC: u32 = 0x4841_554c;
 const OFFER_PLACEMENT: u32 = 8;
 const OFFER_ECN: u32 = 2;
 const OFFER_FINISH: u32 = 4;
+const OFFER_CHECK: u32 = 16;
+/// A word that differs from the magic number in no more bits is that number, damaged.
+const OFFER_DAMAGE_BITS: u32 = 2;
 
 impl Offer {
-    pub(super) fn from_words(info: u32, word2: u32) -> Self {
+    /// What a handshake packet offers.
+    pub(super) fn parse(header: &[u8; HEADER_LEN], body: &[u8]) -> Result<Self, ParseError> {
+        let (info, word2) = (word(header, 1), word(header, 2));
+        let is_damaged = if word2 == OFFER_MAGIC {
+            let check = info >> 16;
+            check != 0 && check != u32::from(of_handshake(header, body))
+        } else {
+            (word2 ^ OFFER_MAGIC).count_ones() <= OFFER_DAMAGE_BITS
+        };
+        if is_damaged {
+            return Err(ParseError::Damaged);
+        }
         let placement = word2 == OFFER_MAGIC && info & OFFER_PLACEMENT != 0;
-        Self {
+        Ok(Self {
             placement,
             ecn: placement && info & OFFER_ECN != 0,
             finish: placement && info & OFFER_FINISH != 0,
-        }
+            check: placement && info & OFFER_CHECK != 0,
+        })
     }
 
     pub(super) fn to_words(self) -> (u32, u32) {
@@ -93,7 +111,9 @@ impl Offer {
             return (0, 0);
         }
         let bit = |offered: bool, bit: u32| if offered { bit } else { 0 };
-        let more = bit(self.ecn, OFFER_ECN) | bit(self.finish, OFFER_FINISH);
+        let more = bit(self.ecn, OFFER_ECN)
+            | bit(self.finish, OFFER_FINISH)
+            | bit(self.check, OFFER_CHECK);
         (OFFER_PLACEMENT | more, OFFER_MAGIC)
     }
 }

@@ -3,6 +3,7 @@
 //! [`Packet::parse`] is the only fallible step: it checks every length once; what it returns needs no further check of
 //! form. Values (sequence numbers in range, sizes within limits) are for the state machine to judge.
 
+pub(crate) mod check;
 mod control;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -58,6 +59,9 @@ pub enum ParseError {
         /// Its length, octets.
         len: usize,
     },
+    /// A handshake between Longhaul ends whose check says that it was damaged on the way.
+    #[error("a handshake that was damaged on the way")]
+    Damaged,
     /// A control type that UDT4 does not have.
     #[error("unknown control type {0}")]
     UnknownControl(u16),

@@ -58,6 +58,7 @@ fn a_plain_handshake_offers_nothing_and_ours_says_haul() {
         placement: true,
         ecn: true,
         finish: true,
+        check: false,
     };
     ControlWriter::new(&mut out, SocketId(0)).handshake(&body, offer);
     assert_eq!(out[4..12], *b"\0\0\0\x0eHAUL");
@@ -147,18 +148,21 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
         })
     };
     prop_oneof![
-        (any_handshake(), any::<[bool; 3]>()).prop_map(|(body, [placement, ecn, finish])| {
-            let mut out = Vec::new();
-            ControlWriter::new(&mut out, SocketId(0)).handshake(
-                &body,
-                Offer {
-                    placement,
-                    ecn,
-                    finish,
-                },
-            );
-            out
-        }),
+        (any_handshake(), any::<[bool; 4]>()).prop_map(
+            |(body, [placement, ecn, finish, check])| {
+                let mut out = Vec::new();
+                ControlWriter::new(&mut out, SocketId(0)).handshake(
+                    &body,
+                    Offer {
+                        placement,
+                        ecn,
+                        finish,
+                        check,
+                    },
+                );
+                out
+            }
+        ),
         written(|writer, _| writer.keep_alive()),
         written(|writer, _| writer.shutdown()),
         written(|writer, words| writer.ack2(words[0])),
