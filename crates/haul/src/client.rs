@@ -85,6 +85,7 @@ pub fn send(
         directory: directory.to_vec(),
         policy,
     });
+    let binding = wire::binding(&put)?;
     let mut tally = Tally::new(config);
     persist(config, observer, |config, observer| {
         let sources = open_sources(files)?;
@@ -100,6 +101,7 @@ pub fn send(
         let result = sender::run(
             &session.link,
             sources,
+            binding,
             session.opening,
             observer,
             &mut outcome,
@@ -142,6 +144,7 @@ pub fn get(
     let transfer = transfer_id()?;
     let wanted = paths.iter().map(|path| path.clone().into()).collect();
     let request = Message::Get(Get { paths: wanted });
+    let binding = wire::binding(&request)?;
     let mut tally = Tally::new(config);
     persist(config, observer, |config, observer| {
         let session = Session::open(config, transfer, std::slice::from_ref(&request), observer)?;
@@ -172,7 +175,7 @@ pub fn get(
             &session.link,
             &dir,
             &offer,
-            policy,
+            receiver::Terms { policy, binding },
             session.opening,
             observer,
             &mut outcome,
@@ -343,7 +346,7 @@ fn answer(handshake: &mut Handshake<'_>, peer: &str) -> Result<Hello, Fault> {
     if got == 0 {
         return Err(silent("closes it again"));
     }
-    if &preamble != CONTROL_PREAMBLE {
+    if !wire::is_preamble(preamble, CONTROL_PREAMBLE) {
         let answer = printable(&preamble[..got]);
         return Err(Fault::new(
             Code::NotHaul,

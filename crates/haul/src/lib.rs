@@ -45,6 +45,7 @@ pub mod fuzzing;
 
 pub use haul_io::file::raise_open_file_limit;
 pub use name::printable;
+pub use wire::crc32c;
 
 /// The port that `haul serve` listens on, TCP and UDP, unless told otherwise.
 pub const DEFAULT_PORT: u16 = 4725;

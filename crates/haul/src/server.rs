@@ -14,8 +14,8 @@ pub use haul_io::address::listen_address;
 use haul_io::file::Dir;
 use haul_soft::udt::Listener;
 
-use crate::channel::tcp::STREAM_HEADER;
-use crate::channel::{Doors, Opening, Setup, Token, udt};
+use crate::channel::tcp::{STREAM_HEADER_REST, parse_stream_header};
+use crate::channel::{Doors, Opening, Setup, udt};
 use crate::fault::{Code, Fault, plain};
 use crate::link::{Handshake, Link, agree};
 use crate::name::{Name, printable, relative_path};
@@ -25,6 +25,7 @@ use crate::session::{bench, receiver, sender};
 use crate::source::SourceFile;
 use crate::wire::{
     self, Bench, CONTROL_PREAMBLE, DATA_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, WireError,
+    binding, is_preamble,
 };
 use crate::{SOFTWARE, client};
 
@@ -220,25 +221,29 @@ fn receive_visitor(
     {
         return;
     }
-    if &preamble == DATA_PREAMBLE {
-        let mut rest = [0; STREAM_HEADER - 8];
-        if handshake.read(&mut rest).is_ok_and(|got| got == rest.len()) {
-            let (token, index) = rest.split_at(8);
-            let token = token.try_into().map(u64::from_be_bytes).unwrap_or(0);
-            let index = index.try_into().map(u16::from_be_bytes).unwrap_or(0);
-            shared
-                .doors
-                .tcp
-                .deliver(Token::from_wire(token), index, stream, deadline);
+    if is_preamble(preamble, DATA_PREAMBLE) {
+        let mut rest = [0; STREAM_HEADER_REST];
+        if handshake.read(&mut rest).is_ok_and(|got| got == rest.len())
+            && let Some((token, index)) = parse_stream_header(rest)
+        {
+            shared.doors.tcp.deliver(token, index, stream, deadline);
         }
         drop(place);
         return;
     }
-    if &preamble != CONTROL_PREAMBLE {
+    if !is_preamble(preamble, CONTROL_PREAMBLE) {
         return;
     }
-    let Ok(Some(Message::Hello(hello))) = handshake.message() else {
-        return;
+    let hello = match handshake.message() {
+        Ok(Some(Message::Hello(hello))) => hello,
+        Ok(_) => return,
+        Err(fault) => {
+            // A client that reads why tries again.
+            if fault.code == Code::PeerGone && handshake.write(CONTROL_PREAMBLE).is_ok() {
+                refuse(shared, &mut handshake, stream.try_clone(), peer, &fault);
+            }
+            return;
+        }
     };
     match admit(shared, &stream, &mut handshake, &hello, peer) {
         Ok(ticket) => {
@@ -383,11 +388,15 @@ fn take(
     };
     let mut outcome = receiver::ReceiverOutcome::default();
     let observer = Logger(log);
+    let terms = receiver::Terms {
+        policy: put.policy,
+        binding: binding(&Message::Put(put.clone()))?,
+    };
     receiver::run(
         link,
         &Arc::new(dir),
         &offer,
-        put.policy,
+        terms,
         opening,
         &observer,
         &mut outcome,
@@ -417,7 +426,8 @@ fn give(
     let files = get.paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     link.send(&sender::offer(&files))?;
     let mut outcome = sender::SenderOutcome::default();
-    sender::run(link, files, opening, &Logger(log), &mut outcome)
+    let binding = binding(&Message::Get(get.clone()))?;
+    sender::run(link, files, binding, opening, &Logger(log), &mut outcome)
 }
 
 fn measure(link: &Link, request: &Bench, opening: Opening) -> Result<(), Fault> {

@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use crossbeam_channel::Sender;
@@ -13,17 +13,26 @@ use haul_soft::bulk::Sink;
 use crate::fault::Fault;
 use crate::space::{Placed, Space};
 use crate::target::Target;
-use crate::wire::Run;
+use crate::wire::{PieceRun, Run};
 use crate::{lock, read, write};
 
 /// Slices handed to one `pwritev`.
 const SLICES: usize = 64;
 
-/// A block whose bytes have all been written.
+/// A block of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockId {
     pub(crate) file: u32,
     pub(crate) block: u32,
+}
+
+/// What there is to hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Complete {
+    /// All bytes of the block have been written.
+    Block(BlockId),
+    /// Each piece of the block by itself: those that were damaged have been written again, or are to be found.
+    Pieces(BlockId),
 }
 
 /// What the channel writes.
@@ -31,13 +40,31 @@ pub(crate) struct BlockId {
 pub(crate) struct FileSink {
     /// `None` for a file that is there already.
     targets: Vec<Option<Arc<Target>>>,
-    space: RwLock<Space<Box<[Count]>>>,
-    complete: Sender<BlockId>,
+    space: RwLock<Space<Missing>>,
+    complete: Sender<Complete>,
     placed: AtomicU64,
     fault: Mutex<Option<Fault>>,
 }
 
-/// How much of a block is still to come.
+/// What of a run is still to come.
+#[derive(Debug)]
+enum Missing {
+    /// Of each of its blocks.
+    Blocks(Box<[Count]>),
+    /// Of pieces of a block, and how many such runs of it are not whole yet.
+    Pieces(Count, Arc<AtomicUsize>),
+}
+
+impl Missing {
+    fn count(&self, index: usize) -> Option<&Count> {
+        match self {
+            Self::Blocks(counts) => counts.get(index),
+            Self::Pieces(count, _) => (index == 0).then_some(count),
+        }
+    }
+}
+
+/// How much of a block, or of a run of its pieces, is still to come.
 #[derive(Debug)]
 struct Count {
     /// Bytes that no `place` has claimed; `unreserved <= unwritten`.
@@ -48,7 +75,7 @@ struct Count {
 
 impl FileSink {
     /// A sink that reports each complete block to `complete`.
-    pub(crate) fn new(targets: Vec<Option<Arc<Target>>>, complete: Sender<BlockId>) -> Self {
+    pub(crate) fn new(targets: Vec<Option<Arc<Target>>>, complete: Sender<Complete>) -> Self {
         Self {
             targets,
             space: RwLock::new(Space::new()),
@@ -62,27 +89,43 @@ impl FileSink {
     pub(crate) fn append(&self, runs: &[Run]) -> Result<(), Fault> {
         let mut space = write(&self.space);
         for run in runs {
-            let target = self.targets.get(run.file as usize).and_then(Option::as_ref);
-            let Some(target) = target else {
-                return Err(Fault::protocol(
-                    "a run of a file that is not being received",
-                ));
-            };
+            let target = self.target(run.file)?;
             let (position, len) = target.blocks.range(run.first, run.count);
             let counts = (run.first..run.first + run.count)
-                .map(|block| {
-                    let (_, len) = target.blocks.range(block, 1);
-                    Count {
-                        unreserved: AtomicU64::new(len),
-                        unwritten: AtomicU64::new(len),
-                    }
-                })
+                .map(|block| Count::new(target.blocks.range(block, 1).1))
                 .collect();
-            if !space.append(*run, position, len, counts) {
-                return Err(Fault::protocol("more was asked for than offsets can name"));
+            if !space.append(*run, position, len, Missing::Blocks(counts)) {
+                return Err(too_much());
             }
         }
         Ok(())
+    }
+
+    /// Appends pieces of a block to the space, before the sender is told of them; returns how many bytes.
+    pub(crate) fn append_pieces(&self, id: BlockId, runs: &[PieceRun]) -> Result<u64, Fault> {
+        let pieces = self.target(id.file)?.blocks.pieces(id.block);
+        let left = Arc::new(AtomicUsize::new(runs.len()));
+        let (mut space, mut bytes) = (write(&self.space), 0);
+        for run in runs {
+            let (position, len) = pieces.range(run.first, run.count);
+            let missing = Missing::Pieces(Count::new(len), Arc::clone(&left));
+            if !space.append(id.run(), position, len, missing) {
+                return Err(too_much());
+            }
+            bytes += len;
+        }
+        Ok(bytes)
+    }
+
+    /// Has the pieces of a block hashed.
+    pub(crate) fn rehash(&self, id: BlockId) {
+        // Nobody listens once the session is over.
+        let _ = self.complete.send(Complete::Pieces(id));
+    }
+
+    fn target(&self, file: u32) -> Result<&Target, Fault> {
+        let target = self.targets.get(file as usize).and_then(Option::as_deref);
+        target.ok_or_else(|| Fault::protocol("a run of a file that is not being received"))
     }
 
     /// Bytes written so far; a repaired block counts again.
@@ -97,7 +140,7 @@ impl FileSink {
 
     fn write(
         &self,
-        placed: &Placed<Box<[Count]>>,
+        placed: &Placed<Missing>,
         inside: u64,
         len: u64,
         parts: &mut Parts<'_>,
@@ -149,13 +192,7 @@ impl Sink for FileSink {
             let mut block = 0;
             self.each_block(placed, inside, len, |count, piece| {
                 if count.unwritten.fetch_sub(piece, Ordering::AcqRel) == piece {
-                    let first = self.first_block(placed, inside);
-                    let id = BlockId {
-                        file: placed.run.file,
-                        block: first + block,
-                    };
-                    // Nobody listens once the session is over.
-                    let _ = self.complete.send(id);
+                    self.note_complete(placed, self.first_block(placed, inside) + block);
                 }
                 block += 1;
                 Ok(())
@@ -168,7 +205,26 @@ impl Sink for FileSink {
 }
 
 impl FileSink {
-    fn block_size(&self, placed: &Placed<Box<[Count]>>) -> u64 {
+    /// A block, or a run of its pieces, is whole.
+    fn note_complete(&self, placed: &Placed<Missing>, block: u32) {
+        let file = placed.run.file;
+        let id = BlockId { file, block };
+        let complete = match &placed.extra {
+            Missing::Blocks(_) => Complete::Block(id),
+            Missing::Pieces(_, left) if left.fetch_sub(1, Ordering::AcqRel) == 1 => {
+                Complete::Pieces(id)
+            }
+            Missing::Pieces(..) => return,
+        };
+        // Nobody listens once the session is over.
+        let _ = self.complete.send(complete);
+    }
+
+    /// Bytes that are counted together.
+    fn block_size(&self, placed: &Placed<Missing>) -> u64 {
+        if let Missing::Pieces(..) = placed.extra {
+            return u64::MAX;
+        }
         let target = self
             .targets
             .get(placed.segment.file)
@@ -176,7 +232,7 @@ impl FileSink {
         target.map_or(u64::MAX, |target| target.blocks.block_size())
     }
 
-    fn first_block(&self, placed: &Placed<Box<[Count]>>, inside: u64) -> u32 {
+    fn first_block(&self, placed: &Placed<Missing>, inside: u64) -> u32 {
         let skipped = inside / self.block_size(placed);
         placed.run.first + u32::try_from(skipped).unwrap_or(u32::MAX - placed.run.first)
     }
@@ -185,7 +241,7 @@ impl FileSink {
     /// of its bytes that are.
     fn each_block(
         &self,
-        placed: &Placed<Box<[Count]>>,
+        placed: &Placed<Missing>,
         inside: u64,
         len: u64,
         mut act: impl FnMut(&Count, u64) -> io::Result<()>,
@@ -195,7 +251,10 @@ impl FileSink {
         while at < end {
             let index = usize::try_from(at / size).unwrap_or(usize::MAX);
             let piece = (size - at % size).min(end - at);
-            let count = placed.extra.get(index).ok_or(io::ErrorKind::InvalidInput)?;
+            let count = placed
+                .extra
+                .count(index)
+                .ok_or(io::ErrorKind::InvalidInput)?;
             act(count, piece)?;
             at += piece;
         }
@@ -203,7 +262,28 @@ impl FileSink {
     }
 }
 
+impl BlockId {
+    fn run(self) -> Run {
+        Run {
+            file: self.file,
+            first: self.block,
+            count: 1,
+        }
+    }
+}
+
+fn too_much() -> Fault {
+    Fault::protocol("more was asked for than offsets can name")
+}
+
 impl Count {
+    fn new(len: u64) -> Self {
+        Self {
+            unreserved: AtomicU64::new(len),
+            unwritten: AtomicU64::new(len),
+        }
+    }
+
     fn reserve(&self, bytes: u64) -> io::Result<()> {
         self.unreserved
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
@@ -258,7 +338,7 @@ mod tests {
     const SIZES: [u64; 2] = [2 * MIB + 5, 3 * MIB];
 
     /// A sink that wants both files whole, the second before the last block of the first.
-    fn sink() -> (FileSink, Receiver<BlockId>, tempfile::TempDir) {
+    fn sink() -> (FileSink, Receiver<Complete>, tempfile::TempDir) {
         let place = tempfile::tempdir().unwrap();
         let dir = Arc::new(Dir::open(place.path()).unwrap());
         let targets = (0..).zip(SIZES).map(|(index, size): (u8, u64)| {
@@ -317,6 +397,30 @@ mod tests {
         );
     }
 
+    #[test]
+    fn pieces_are_whole_when_all_that_were_asked_for_have_come() {
+        let (sink, completed, place) = sink();
+        let space = space();
+        sink.place(0, &[IoSlice::new(&space)]).unwrap();
+        assert_eq!(completed.try_iter().count(), 6);
+        let id = BlockId { file: 0, block: 1 };
+        let runs = [(3, 2), (63, 1)].map(|(first, count)| PieceRun { first, count });
+        assert_eq!(sink.append_pieces(id, &runs).unwrap(), 48 << 10);
+        let end = space.len() as u64;
+        sink.place(end, &[IoSlice::new(&[1; 33 << 10])]).unwrap();
+        assert_eq!(completed.try_recv().ok(), None);
+        assert!(sink.place(end + 5, &[IoSlice::new(b"twice")]).is_err());
+        let rest = [2; 15 << 10];
+        sink.place(end + (33 << 10), &[IoSlice::new(&rest)])
+            .unwrap();
+        assert_eq!(completed.try_recv().ok(), Some(Complete::Pieces(id)));
+        let a = std::fs::read(place.path().join(".a.haul-part")).unwrap();
+        let repaired = (1 << 20) + (3 << 14)..(1 << 20) + (5 << 14);
+        assert!(a[repaired.clone()] == [1; 32 << 10]);
+        assert!(a[..repaired.start] == space[..repaired.start]);
+        assert!(a[(2 << 20) - (16 << 10)..2 << 20] == [[1; 1 << 10].as_slice(), &rest].concat());
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20))]
         #[test]
@@ -347,7 +451,13 @@ mod tests {
             }
             let blocks: Vec<_> = completed.try_iter().collect();
             prop_assert_eq!(blocks.len(), 6);
-            let different: HashSet<_> = blocks.iter().map(|id| (id.file, id.block)).collect();
+            let different: HashSet<_> = blocks
+                .iter()
+                .map(|complete| match complete {
+                    Complete::Block(id) => (id.file, id.block),
+                    Complete::Pieces(_) => panic!("no pieces were asked for"),
+                })
+                .collect();
             prop_assert_eq!(different.len(), 6);
             let a = std::fs::read(place.path().join(".a.haul-part")).unwrap();
             let b = std::fs::read(place.path().join(".b.haul-part")).unwrap();

@@ -17,7 +17,7 @@ use crate::fault::{Code, Fault};
 use crate::name::Name;
 use crate::space::{Segment, Space};
 use crate::tree::{Blocks, SIZE_MAX};
-use crate::wire::{Entry, Run, Time};
+use crate::wire::{Entry, Locate, REPAIRS_MAX, Repair, Run, Time};
 use crate::{lock, read, write};
 
 /// A file whose size the system does not know is copied to memory up to this length, bytes, because
@@ -190,6 +190,10 @@ impl SourceFile {
     }
 }
 
+fn over_and_over() -> Fault {
+    Fault::protocol("the receiver asks for the same over and over")
+}
+
 fn changed(name: &dyn fmt::Display, how: &str) -> Fault {
     Fault::new(
         Code::SourceChanged,
@@ -221,7 +225,7 @@ fn read_at(file: &File, buf: &mut [u8], position: u64) -> io::Result<usize> {
 pub(crate) struct FileSource {
     files: Vec<SourceFile>,
     blocks: usize,
-    space: RwLock<Space<()>>,
+    space: RwLock<Space<Purpose>>,
     gate: Mutex<Gate>,
     changed: Condvar,
     /// Offsets below this one have been taken by the channel.
@@ -238,6 +242,17 @@ struct Gate {
     aside: VecDeque<Aside>,
     /// Blocks whose digests were asked for without their content; no more than there are.
     confirmed: usize,
+    /// Blocks whose pieces were asked for; no more than there are.
+    located: usize,
+}
+
+/// What a run of the space is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// The receiver waits for the digests of its blocks.
+    Blocks,
+    /// It repairs pieces whose digests the receiver has.
+    Pieces,
 }
 
 /// Work for the hasher that no byte of the space waits for.
@@ -245,6 +260,8 @@ struct Gate {
 pub(crate) enum Aside {
     /// Hash these blocks, which the receiver has.
     Confirm(Run),
+    /// Hash the pieces of this block.
+    Locate(Locate),
     /// Tell whether the file still is what was hashed.
     Prove(u32),
 }
@@ -275,6 +292,7 @@ impl FileSource {
                 complete: false,
                 aside: VecDeque::new(),
                 confirmed: 0,
+                located: 0,
             }),
             changed: Condvar::new(),
             taken: AtomicU64::new(0),
@@ -288,23 +306,68 @@ impl FileSource {
 
     /// Appends what the receiver asks for.
     pub(crate) fn append(&self, runs: &[Run]) -> Result<(), Fault> {
-        // Every block once, and some of them again.
-        let runs_max = self.blocks.saturating_mul(6).saturating_add(64);
-        let mut space = write(&self.space);
-        if space.runs().len() + runs.len() > runs_max {
-            return Err(Fault::protocol(
-                "the receiver asks for the same over and over",
-            ));
-        }
-        for run in runs {
+        let placed = runs.iter().map(|run| {
             let (position, len) = self.inside(run)?.range(run.first, run.count);
-            if !space.append(*run, position, len, ()) {
+            Ok((*run, position, len))
+        });
+        self.extend(placed.collect::<Result<_, Fault>>()?, Purpose::Blocks)
+    }
+
+    /// Appends pieces of a block, which arrived damaged.
+    pub(crate) fn repair(&self, repair: &Repair) -> Result<(), Fault> {
+        let (file, first) = (repair.file, repair.block);
+        let block = Run {
+            file,
+            first,
+            count: 1,
+        };
+        let pieces = self.inside(&block)?.pieces(first);
+        let placed = repair.runs.iter().map(|run| {
+            let end = run.first.checked_add(run.count);
+            if run.count == 0 || end.is_none_or(|end| end > pieces.count()) {
+                return Err(Fault::protocol(
+                    "the receiver asked for pieces that no block has",
+                ));
+            }
+            let (position, len) = pieces.range(run.first, run.count);
+            Ok((block, position, len))
+        });
+        self.extend(placed.collect::<Result<_, Fault>>()?, Purpose::Pieces)
+    }
+
+    fn extend(&self, placed: Vec<(Run, u64, u64)>, purpose: Purpose) -> Result<(), Fault> {
+        // Every block once, stale ones twice, and pieces of them as often as a receiver may repair.
+        let runs_max = self.blocks.saturating_mul(2).saturating_add(REPAIRS_MAX);
+        let mut space = write(&self.space);
+        if space.runs().len() + placed.len() > runs_max {
+            return Err(over_and_over());
+        }
+        for (run, position, len) in placed {
+            if !space.append(run, position, len, purpose) {
                 return Err(Fault::protocol("the receiver asked for too much"));
             }
         }
         let end = space.end();
         drop(space);
         lock(&self.gate).end = end;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Has the hasher find the digests of a block's pieces.
+    pub(crate) fn locate(&self, locate: Locate) -> Result<(), Fault> {
+        self.inside(&Run {
+            file: locate.file,
+            first: locate.block,
+            count: 1,
+        })?;
+        let mut gate = lock(&self.gate);
+        gate.located += 1;
+        if gate.located > self.blocks {
+            return Err(over_and_over());
+        }
+        gate.aside.push_back(Aside::Locate(locate));
+        drop(gate);
         self.changed.notify_all();
         Ok(())
     }
@@ -316,9 +379,7 @@ impl FileSource {
             self.inside(run)?;
             gate.confirmed += run.count as usize;
             if gate.confirmed > self.blocks {
-                return Err(Fault::protocol(
-                    "the receiver asks for the same over and over",
-                ));
+                return Err(over_and_over());
             }
             gate.aside.push_back(Aside::Confirm(*run));
         }
@@ -361,12 +422,16 @@ impl FileSource {
         self.changed.notify_all();
     }
 
-    /// The run with this index, or other work, waiting for either; `None` when there will be none.
-    pub(crate) fn work(&self, index: usize) -> Option<Work> {
+    /// The next run from `index` on that is to be hashed, or other work, waiting for either; `None` when there will be
+    /// none.
+    pub(crate) fn work(&self, index: &mut usize) -> Option<Work> {
         let mut gate = lock(&self.gate);
         loop {
-            if let Some(placed) = read(&self.space).runs().get(index) {
-                return Some(Work::Run(placed.run, placed.segment));
+            while let Some(placed) = read(&self.space).runs().get(*index) {
+                *index += 1;
+                if placed.extra == Purpose::Blocks {
+                    return Some(Work::Run(placed.run, placed.segment));
+                }
             }
             if gate.complete {
                 return None;
@@ -504,6 +569,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::wire::PieceRun;
 
     const MIB: usize = 1 << 20;
 
@@ -560,8 +626,73 @@ mod tests {
                 "{bad:?}"
             );
         }
-        let again = std::iter::repeat_n(run(0, 0, 1), 100).collect::<Vec<_>>();
+        let again = std::iter::repeat_n(run(0, 0, 1), REPAIRS_MAX + 5).collect::<Vec<_>>();
         assert!(source.append(&again).is_err(), "the same over and over");
+    }
+
+    #[test]
+    fn pieces_that_no_block_has_cannot_be_asked_for() {
+        let source = source(&[MIB + 10]);
+        let repair = |block, first, count| {
+            let runs = vec![PieceRun { first, count }];
+            let file = 0;
+            source.repair(&Repair { file, block, runs })
+        };
+        repair(0, 60, 4).unwrap();
+        repair(1, 0, 1).unwrap();
+        assert_eq!(source.wait(0, Duration::ZERO).end, 4 * (16 << 10) + 10);
+        for (block, first, count) in [
+            (0, 60, 5),
+            (0, 0, 0),
+            (1, 1, 1),
+            (2, 0, 1),
+            (0, u32::MAX, 2),
+        ] {
+            let refused = repair(block, first, count).unwrap_err();
+            assert_eq!(refused.code, Code::Protocol, "{block} {first} {count}");
+        }
+        let locate = |block| source.locate(Locate { file: 0, block });
+        assert!(locate(2).is_err());
+        locate(0).unwrap();
+        locate(1).unwrap();
+        assert!(locate(1).is_err(), "the same over and over");
+    }
+
+    /// What becomes of a file whose size the system does not know, as some of FUSE are.
+    fn unknown(content: &[u8], len: u64) -> (SourceFile, File) {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(content).unwrap();
+        file.set_len(len).unwrap();
+        let told = metadata(&file).unwrap();
+        let name = Name::new(b"a").unwrap();
+        let source = SourceFile::measured(name, file.try_clone().unwrap(), &told).unwrap();
+        assert!(source.unproven && source.size == len);
+        (source, file)
+    }
+
+    #[test]
+    fn a_short_file_of_unknown_size_is_sent_as_it_was_read() {
+        let (source, file) = unknown(b"content", 7);
+        file.write_all_at(b"changed and longer", 0).unwrap();
+        let mut read = [0; 7];
+        source.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(&read, b"content");
+        assert_eq!(source.check_unchanged().unwrap(), Standing::Unchanged);
+    }
+
+    #[test]
+    fn a_long_file_of_unknown_size_is_read_in_place_and_may_not_change() {
+        let len = SNAPSHOT_MAX as u64 + 1;
+        for changed in [len + 1, len - 1] {
+            let (source, file) = unknown(b"content", len);
+            let mut read = [0; 7];
+            source.read_exact_at(&mut read, 0).unwrap();
+            assert_eq!(&read, b"content");
+            assert_eq!(source.check_unchanged().unwrap(), Standing::Unchanged);
+            file.set_len(changed).unwrap();
+            let fault = source.check_unchanged().unwrap_err();
+            assert_eq!(fault.code, Code::SourceChanged);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use haul_io::file::{Dir, FileTime, metadata, preallocate, restrict_mode, set_mod
 use crate::fault::{Code, Fault};
 use crate::journal::{Content, Journal, Subject, Verified};
 use crate::name::Name;
-use crate::tree::{Blocks, Digest, SIZE_MAX};
+use crate::tree::{BlockHasher, Blocks, Digest, Pieces, SIZE_MAX};
 use crate::wire::{Entry, Policy, Time};
 use crate::{lock, random_bytes};
 
@@ -182,18 +182,17 @@ impl Target {
 
     /// Reads block `index` back and hashes it.
     pub(crate) fn hash_block(&self, index: u32, buffer: &mut [u8]) -> io::Result<Digest> {
-        let (mut position, mut left) = self.blocks.range(index, 1);
-        let mut hasher = self.blocks.hasher(index);
-        while left > 0 {
-            let piece = usize::try_from(left)
-                .unwrap_or(usize::MAX)
-                .min(buffer.len());
-            self.file.read_exact_at(&mut buffer[..piece], position)?;
-            hasher.update(&buffer[..piece]);
-            position += piece as u64;
-            left -= piece as u64;
-        }
-        Ok(hasher.finish())
+        let hasher = self.blocks.hasher(index);
+        hash_range(hasher, self.blocks.range(index, 1), buffer, |buf, at| {
+            self.file.read_exact_at(buf, at)
+        })
+    }
+
+    /// Reads the pieces of block `index` back and hashes each.
+    pub(crate) fn hash_pieces(&self, index: u32, buffer: &mut [u8]) -> io::Result<Vec<Digest>> {
+        hash_pieces(self.blocks.pieces(index), buffer, |buf, at| {
+            self.file.read_exact_at(buf, at)
+        })
     }
 
     /// Makes the data durable, then notes the blocks as verified.
@@ -240,6 +239,36 @@ impl Target {
     pub(crate) fn fault(&self, doing: &str, error: &io::Error) -> Fault {
         Fault::file(&format!("{doing} '{}'", self.name), error)
     }
+}
+
+/// Hashes `len` bytes from `position` on, as `read` gives them.
+pub(crate) fn hash_range(
+    mut hasher: BlockHasher,
+    (mut position, mut left): (u64, u64),
+    buffer: &mut [u8],
+    read: impl Fn(&mut [u8], u64) -> io::Result<()>,
+) -> io::Result<Digest> {
+    while left > 0 {
+        let piece = usize::try_from(left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
+        read(&mut buffer[..piece], position)?;
+        hasher.update(&buffer[..piece]);
+        position += piece as u64;
+        left -= piece as u64;
+    }
+    Ok(hasher.finish())
+}
+
+/// Hashes each piece of a block, as `read` gives its bytes.
+pub(crate) fn hash_pieces(
+    pieces: Pieces,
+    buffer: &mut [u8],
+    read: impl Fn(&mut [u8], u64) -> io::Result<()>,
+) -> io::Result<Vec<Digest>> {
+    (0..pieces.count())
+        .map(|index| hash_range(pieces.hasher(index), pieces.range(index, 1), buffer, &read))
+        .collect()
 }
 
 fn file_time(time: Time) -> Result<FileTime, Fault> {

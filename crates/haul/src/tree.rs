@@ -10,6 +10,11 @@ use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
 const BLOCK_MIN: u64 = 1 << 20;
 /// The most blocks that a file has.
 const BLOCKS_MAX: u64 = 1 << 16;
+/// The smallest piece of a block that is repaired by itself, bytes: a dozen packets, most of which arrive whole where one in
+/// twenty does not.
+const PIECE_MIN: u64 = 16 << 10;
+/// The most pieces of a block: their digests fit into one message.
+const PIECES_MAX: u64 = 1 << 16;
 /// The largest file, bytes: what an `off_t` can address.
 pub(crate) const SIZE_MAX: u64 = i64::MAX.unsigned_abs();
 
@@ -58,16 +63,69 @@ impl Blocks {
         }
     }
 
+    /// How block `index` is cut for repair.
+    pub(crate) fn pieces(self, index: u32) -> Pieces {
+        let (start, len) = self.range(index, 1);
+        let piece = self.block.div_ceil(PIECES_MAX).next_power_of_two();
+        Pieces {
+            start,
+            len,
+            piece: piece.max(PIECE_MIN),
+            whole_file: self.count() == 1,
+        }
+    }
+
     /// The BLAKE3 hash of the file from the digests of all its blocks, in order.
     pub(crate) fn root(self, digests: &[Digest]) -> blake3::Hash {
         debug_assert_eq!(digests.len(), self.count() as usize);
         match digests {
             [] => blake3::hash(b""),
             [only] => blake3::Hash::from_bytes(*only),
-            _ => {
-                let (left, right) = digests.split_at(left_half(digests.len()));
-                hazmat::merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash)
-            }
+            _ => root(digests),
+        }
+    }
+}
+
+/// How a block is cut into the pieces that are repaired: subtrees, as blocks are of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pieces {
+    start: u64,
+    len: u64,
+    piece: u64,
+    whole_file: bool,
+}
+
+impl Pieces {
+    /// How many pieces there are.
+    pub(crate) fn count(self) -> u32 {
+        u32::try_from(self.len.div_ceil(self.piece)).unwrap_or(u32::MAX)
+    }
+
+    /// Position in the file and length of the pieces `first..first + count`, bytes.
+    pub(crate) fn range(self, first: u32, count: u32) -> (u64, u64) {
+        let offset = |index: u64| index.saturating_mul(self.piece).min(self.len);
+        let start = offset(first.into());
+        let end = offset(u64::from(first) + u64::from(count));
+        (self.start + start, end - start)
+    }
+
+    /// Starts hashing piece `index`.
+    pub(crate) fn hasher(self, index: u32) -> BlockHasher {
+        let mut hasher = Hasher::new();
+        hasher.set_input_offset(self.range(index, 1).0);
+        BlockHasher {
+            hasher,
+            whole_file: self.whole_file && self.count() == 1,
+        }
+    }
+
+    /// The digest of the block from those of all its pieces, in order.
+    pub(crate) fn block(self, digests: &[Digest]) -> Digest {
+        debug_assert_eq!(digests.len(), self.count() as usize);
+        if self.whole_file && digests.len() > 1 {
+            *root(digests).as_bytes()
+        } else {
+            subtree(digests)
         }
     }
 }
@@ -90,6 +148,12 @@ impl BlockHasher {
             self.hasher.finalize_non_root()
         }
     }
+}
+
+/// The root above at least two subtrees.
+fn root(digests: &[Digest]) -> blake3::Hash {
+    let (left, right) = digests.split_at(left_half(digests.len()));
+    hazmat::merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash)
 }
 
 fn subtree(digests: &[Digest]) -> Digest {
@@ -164,6 +228,42 @@ mod tests {
                 "{size}"
             );
         }
+    }
+
+    #[test]
+    fn the_pieces_of_a_block_merge_to_its_digest() {
+        let content: Vec<u8> = (0..251_u8).cycle().take(3 << 20 | 17).collect();
+        let slice = |(start, len): (u64, u64)| {
+            let start = usize::try_from(start).unwrap();
+            &content[start..start + usize::try_from(len).unwrap()]
+        };
+        for size in [
+            1,
+            PIECE_MIN - 1,
+            PIECE_MIN,
+            PIECE_MIN + 1,
+            5 * PIECE_MIN,
+            BLOCK_MIN,
+            BLOCK_MIN + 1,
+            3 * BLOCK_MIN + 17,
+        ] {
+            let blocks = Blocks::new(size);
+            for block in 0..blocks.count() {
+                let pieces = blocks.pieces(block);
+                let digest = |index| {
+                    let mut hasher = pieces.hasher(index);
+                    hasher.update(slice(pieces.range(index, 1)));
+                    hasher.finish()
+                };
+                let digests: Vec<_> = (0..pieces.count()).map(digest).collect();
+                let mut whole = blocks.hasher(block);
+                whole.update(slice(blocks.range(block, 1)));
+                assert_eq!(pieces.block(&digests), whole.finish(), "{size}: {block}");
+                assert_eq!(pieces.range(0, pieces.count()), blocks.range(block, 1));
+            }
+        }
+        let huge = Blocks::new(SIZE_MAX).pieces(7);
+        assert!(u64::from(huge.count()) <= PIECES_MAX);
     }
 
     proptest! {

@@ -26,6 +26,9 @@ pub(crate) const FILES_MAX: usize = 4096;
 /// The most runs in one `Wants` message.
 pub(crate) const RUNS_MAX: usize = 65_536;
 
+/// The most runs of pieces that a receiver asks for again in one session.
+pub(crate) const REPAIRS_MAX: usize = 1 << 16;
+
 /// Who a session is, chosen at random by the client and kept when it reconnects.
 pub(crate) type TransferId = [u8; 16];
 
@@ -59,7 +62,7 @@ pub(crate) enum Message {
     Progress(#[n(0)] Progress),
     /// Data receiver to data sender: every block of the file is verified. May it have its name?
     #[n(10)]
-    Verified(#[n(0)] FileRoot),
+    Verified(#[n(0)] Verified),
     /// Data sender to data receiver: the source is still what was offered; name it.
     #[n(11)]
     Commit(#[n(0)] FileId),
@@ -83,6 +86,15 @@ pub(crate) enum Message {
     /// Data receiver to data sender: send the digests of these blocks, which an earlier session left here.
     #[n(18)]
     Confirm(#[n(0)] Confirm),
+    /// Data receiver to data sender: this block arrived damaged; send the digests of its pieces.
+    #[n(19)]
+    Locate(#[n(0)] Locate),
+    /// Data sender to data receiver: the digests of all pieces of a block.
+    #[n(20)]
+    Pieces(#[n(0)] Pieces),
+    /// Data receiver to data sender: append these pieces of a block to the transfer space.
+    #[n(21)]
+    Repair(#[n(0)] Repair),
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -215,15 +227,50 @@ pub(crate) struct FilePlan {
 pub(crate) struct Wants {
     #[n(0)]
     pub(crate) runs: Vec<Run>,
-    /// These blocks came damaged and are asked for again.
-    #[n(1)]
-    pub(crate) repair: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub(crate) struct Confirm {
     #[n(0)]
     pub(crate) runs: Vec<Run>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Locate {
+    #[n(0)]
+    pub(crate) file: u32,
+    #[n(1)]
+    pub(crate) block: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Pieces {
+    #[n(0)]
+    pub(crate) file: u32,
+    #[n(1)]
+    pub(crate) block: u32,
+    /// 32 bytes for each piece.
+    #[cbor(n(2), with = "minicbor::bytes")]
+    pub(crate) digests: Vec<u8>,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Repair {
+    #[n(0)]
+    pub(crate) file: u32,
+    #[n(1)]
+    pub(crate) block: u32,
+    #[n(2)]
+    pub(crate) runs: Vec<PieceRun>,
+}
+
+/// Pieces `first..first + count` of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct PieceRun {
+    #[n(0)]
+    pub(crate) first: u32,
+    #[n(1)]
+    pub(crate) count: u32,
 }
 
 /// Blocks `first..first + count` of a file.
@@ -267,6 +314,17 @@ pub(crate) struct FileRoot {
     pub(crate) file: u32,
     #[cbor(n(1), with = "minicbor::bytes")]
     pub(crate) blake3: [u8; 32],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Verified {
+    #[n(0)]
+    pub(crate) file: u32,
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub(crate) blake3: [u8; 32],
+    /// [`seal`] of the file as the data receiver knows it.
+    #[cbor(n(2), with = "minicbor::bytes")]
+    pub(crate) seal: [u8; 32],
 }
 
 /// What one end spent on the session.
@@ -343,6 +401,9 @@ impl Message {
             Self::BenchEnd(_) => "BenchEnd",
             Self::BenchReport(_) => "BenchReport",
             Self::Confirm(_) => "Confirm",
+            Self::Locate(_) => "Locate",
+            Self::Pieces(_) => "Pieces",
+            Self::Repair(_) => "Repair",
         };
         Fault::protocol(format!("the peer sent '{kind}' at the wrong time"))
     }
@@ -400,8 +461,28 @@ pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
     Ok(frame)
 }
 
+/// The digest of the request, Put or Get, that a session is about: with it a [`seal`] covers directories and paths.
+pub(crate) fn binding(request: &Message) -> Result<[u8; 32], Fault> {
+    encode(request).map(|frame| *blake3::hash(&frame).as_bytes())
+}
+
+/// What both ends must find equal before a file gets its name: the request, what was offered of the file, and its content.
+/// A CRC32C misses one damaged message in 2^32, and a wrong name looks like any other.
+pub(crate) fn seal(binding: &[u8; 32], entry: &Entry, root: &[u8; 32]) -> Result<[u8; 32], Fault> {
+    let mut bytes = [&binding[..], &root[..]].concat();
+    minicbor::encode(entry, &mut bytes)
+        .map_err(|error| Fault::new(Code::Other, format!("cannot encode a message: {error}")))?;
+    Ok(*blake3::hash(&bytes).as_bytes())
+}
+
+/// Whether these bytes are this preamble: damage that TCP's checksum missed may have flipped a bit, and what follows has
+/// a check of its own. The two preambles differ in eight bits.
+pub(crate) fn is_preamble(bytes: [u8; 8], preamble: &[u8; 8]) -> bool {
+    (u64::from_be_bytes(bytes) ^ u64::from_be_bytes(*preamble)).count_ones() <= 2
+}
+
 /// The CRC32C (RFC 3385) of these bytes.
-pub(crate) fn crc32c(bytes: &[u8]) -> [u8; CHECK] {
+pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
     // A CRC of 32 bits fits.
     u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, bytes))
         .unwrap_or(0)
@@ -471,6 +552,61 @@ mod tests {
             u32::try_from(frame.len() - LENGTH).unwrap().to_be_bytes()
         );
         assert_eq!(decode(checked(&frame).unwrap()).unwrap(), Some(message));
+    }
+
+    #[test]
+    fn a_seal_covers_the_request_the_name_and_what_else_was_offered() {
+        let put = |directory: &[u8]| {
+            let policy = Policy {
+                replace: true,
+                recheck: false,
+            };
+            let directory = directory.to_vec();
+            binding(&Message::Put(Put { directory, policy })).unwrap()
+        };
+        let entry = Entry {
+            name: b"name".to_vec(),
+            size: 7,
+            modified: Time {
+                seconds: 5,
+                nanos: 6,
+            },
+            mode: 0o644,
+            unproven: false,
+        };
+        let sealed = |change: fn(&mut Entry)| {
+            let mut entry = entry.clone();
+            change(&mut entry);
+            seal(&put(b"in"), &entry, &[9; 32]).unwrap()
+        };
+        let same = sealed(|_| {});
+        assert_eq!(seal(&put(b"in"), &entry, &[9; 32]).unwrap(), same);
+        for other in [
+            sealed(|entry| entry.name[3] ^= 1),
+            sealed(|entry| entry.size ^= 1),
+            sealed(|entry| entry.modified.seconds ^= 1),
+            sealed(|entry| entry.modified.nanos ^= 1),
+            sealed(|entry| entry.mode ^= 1),
+            sealed(|entry| entry.unproven ^= true),
+            seal(&put(b"io"), &entry, &[9; 32]).unwrap(),
+            seal(&put(b"in"), &entry, &[8; 32]).unwrap(),
+        ] {
+            assert_ne!(other, same);
+        }
+    }
+
+    #[test]
+    fn a_preamble_with_a_flipped_bit_is_known_and_the_two_are_not_mistaken() {
+        for (ours, other) in [
+            (CONTROL_PREAMBLE, DATA_PREAMBLE),
+            (DATA_PREAMBLE, CONTROL_PREAMBLE),
+        ] {
+            for bit in 0..64 {
+                let flipped = (u64::from_be_bytes(*ours) ^ 1 << bit).to_be_bytes();
+                assert!(is_preamble(flipped, ours) && !is_preamble(flipped, other));
+            }
+        }
+        assert!(!is_preamble(*b"HTTP/1.1", CONTROL_PREAMBLE));
     }
 
     #[test]

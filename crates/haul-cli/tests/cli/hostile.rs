@@ -88,7 +88,7 @@ fn junk_connections_harm_nobody() {
     ]);
     let tls: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
     let endless: &[u8] = b"haulctl\n\xff\xff\xff\xff";
-    let stray: &[u8] = b"hauldat\n\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00";
+    let stray: &[u8] = b"hauldat\n\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x46\x9c\x62\x15";
     let broken: &[u8] = b"haulctl\n\x00\x00\x00\x04\xff\xff\xff\xff";
     let http: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut open = Vec::new();

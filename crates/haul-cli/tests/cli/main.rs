@@ -18,6 +18,7 @@ mod gateway;
 mod hostile;
 mod json;
 mod narrow;
+mod noise;
 mod path;
 mod proxy;
 mod rdma;

@@ -39,7 +39,7 @@ impl Proxy {
                     (client.try_clone().unwrap(), server.try_clone().unwrap());
                 let is_data = Arc::new(AtomicBool::new(false));
                 let (known, control) = (Arc::clone(&is_data), Arc::clone(&shared));
-                std::thread::spawn(move || forward(client, server, 18, &is_data, &control));
+                std::thread::spawn(move || forward(client, server, 22, &is_data, &control));
                 let control = Arc::clone(&shared);
                 std::thread::spawn(move || forward(server_too, client_too, 0, &known, &control));
             }
@@ -119,8 +119,8 @@ impl Chunks {
                 self.skip -= 1;
             } else if self.left == 0 {
                 self.header.push(*byte);
-                if self.header.len() == 12 {
-                    self.left = u32::from_be_bytes(self.header[8..].try_into().unwrap()) as usize;
+                if self.header.len() == 16 {
+                    self.left = u32::from_be_bytes(self.header[8..12].try_into().unwrap()) as usize;
                     self.header.clear();
                 }
             } else {

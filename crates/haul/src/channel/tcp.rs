@@ -1,8 +1,8 @@
 //! The TCP channel: the space in chunks over one or more streams.
 //!
 //! Each stream takes the next chunk when it is done with its last, so a slow stream does not hold
-//! the others up. A chunk is a 12-byte header (offset in the space as u64, length as u32, both
-//! big-endian) and its payload. The sender hands files to the kernel (`sendfile`); the receiver
+//! the others up. A chunk is a 16-byte header (offset in the space as u64, length as u32, CRC32C of
+//! both, all big-endian) and its payload. The sender hands files to the kernel (`sendfile`); the receiver
 //! reads into one buffer per stream and writes at the place (measured on loopback: `splice` through
 //! a pipe costs a fifth less processor time than this with 1 MiB reads, not enough to have a second
 //! way of placing bytes).
@@ -22,14 +22,16 @@ use super::{Channel, ChannelError, ChannelStats, Setup, Token};
 use crate::dial::Server;
 use crate::fault::{Code, Fault, plain};
 use crate::lock;
-use crate::wire::DATA_PREAMBLE;
+use crate::wire::{DATA_PREAMBLE, crc32c};
 
 /// The longest chunk, bytes.
 const CHUNK: u64 = 1 << 20;
-/// Offset and length.
-const CHUNK_HEADER: usize = 12;
-/// Preamble, token, index of the stream.
-pub(crate) const STREAM_HEADER: usize = 18;
+/// Offset, length, check.
+const CHUNK_HEADER: usize = 16;
+/// Preamble, token, index of the stream, check.
+const STREAM_HEADER: usize = 8 + STREAM_HEADER_REST;
+/// The part behind the preamble.
+pub(crate) const STREAM_HEADER_REST: usize = 14;
 /// Bytes of an incomplete chunk are placed after this long, so that progress shows on slow paths.
 const PLACE_AFTER: Duration = Duration::from_millis(50);
 /// How long a stream waits for the space to grow before it looks whether the channel is closed.
@@ -51,10 +53,7 @@ impl TcpChannel {
     ) -> Result<Self, Fault> {
         let connect = |index: u16| -> Result<TcpStream, Fault> {
             let stream = server.connect(timeout)?;
-            let mut header = [0; STREAM_HEADER];
-            header[..8].copy_from_slice(DATA_PREAMBLE);
-            header[8..16].copy_from_slice(&setup.token.to_wire().to_be_bytes());
-            header[16..].copy_from_slice(&index.to_be_bytes());
+            let header = stream_header(setup.token, index);
             let written = (&stream).write_all(&header);
             written.map_err(|error| Fault::connection(&error))?;
             Ok(stream)
@@ -211,6 +210,42 @@ fn configure(setup: &Setup, stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
+/// What a stream begins with.
+fn stream_header(token: Token, index: u16) -> [u8; STREAM_HEADER] {
+    let mut header = [0; STREAM_HEADER];
+    header[..8].copy_from_slice(DATA_PREAMBLE);
+    header[8..16].copy_from_slice(&token.to_wire().to_be_bytes());
+    header[16..18].copy_from_slice(&index.to_be_bytes());
+    let check = crc32c(&header[8..18]);
+    header[18..].copy_from_slice(&check);
+    header
+}
+
+/// The token and the index behind a stream's preamble; `None` where they were damaged.
+pub(crate) fn parse_stream_header(rest: [u8; STREAM_HEADER_REST]) -> Option<(Token, u16)> {
+    let (covered, check) = rest.split_last_chunk::<4>()?;
+    let (token, index) = covered.split_first_chunk()?;
+    let index = index.try_into().map(u16::from_be_bytes).ok()?;
+    (crc32c(covered) == *check).then(|| (Token::from_wire(u64::from_be_bytes(*token)), index))
+}
+
+fn chunk_header(offset: u64, len: u32) -> [u8; CHUNK_HEADER] {
+    let mut header = [0; CHUNK_HEADER];
+    header[..8].copy_from_slice(&offset.to_be_bytes());
+    header[8..12].copy_from_slice(&len.to_be_bytes());
+    let check = crc32c(&header[..12]);
+    header[12..].copy_from_slice(&check);
+    header
+}
+
+/// Offset and length of a chunk; `None` where its header was damaged.
+fn parse_chunk_header(header: [u8; CHUNK_HEADER]) -> Option<(u64, u32)> {
+    let (covered, check) = header.split_last_chunk::<4>()?;
+    let (offset, len) = covered.split_first_chunk()?;
+    let len = len.try_into().map(u32::from_be_bytes).ok()?;
+    (crc32c(covered) == *check).then(|| (u64::from_be_bytes(*offset), len))
+}
+
 fn send_chunk(
     stream: &TcpStream,
     source: &dyn Source,
@@ -219,10 +254,8 @@ fn send_chunk(
     buffer: &mut Vec<u8>,
 ) -> Result<(), ChannelError> {
     let lost = |error: io::Error| ChannelError::lost(&error);
-    let mut header = [0; CHUNK_HEADER];
-    header[..8].copy_from_slice(&offset.to_be_bytes());
     // A chunk is no longer than CHUNK.
-    header[8..].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+    let header = chunk_header(offset, u32::try_from(len).unwrap_or(u32::MAX));
     tcp::send_all_more(stream, &header).map_err(lost)?;
     let (mut at, end) = (offset, offset + len);
     while at < end {
@@ -259,12 +292,10 @@ fn receive_chunks(mut stream: &TcpStream, sink: &dyn Sink) -> Result<(), Channel
         if !read_header(stream, &mut header).map_err(lost)? {
             return Ok(());
         }
-        let (offset, len) = header.split_at(8);
-        let offset = offset
-            .try_into()
-            .map(u64::from_be_bytes)
-            .unwrap_or(u64::MAX);
-        let len = len.try_into().map(u32::from_be_bytes).unwrap_or(u32::MAX) as usize;
+        let Some((offset, len)) = parse_chunk_header(header) else {
+            return Err(ChannelError::Lost("a header arrived damaged".into()));
+        };
+        let len = len as usize;
         if len == 0 || len > buffer.len() || offset.checked_add(len as u64).is_none() {
             return Err(ChannelError::Peer("a chunk of an impossible length".into()));
         }
@@ -410,5 +441,32 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.give_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_of_a_header_is_noticed() {
+        let header = chunk_header(7 << 40, 1 << 20);
+        assert_eq!(parse_chunk_header(header), Some((7 << 40, 1 << 20)));
+        for bit in 0..header.len() * 8 {
+            let mut header = header;
+            header[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse_chunk_header(header), None, "bit {bit}");
+        }
+        let stream = stream_header(Token::from_wire(u64::MAX), 3);
+        let (preamble, rest) = stream.split_first_chunk().unwrap();
+        let rest: [u8; STREAM_HEADER_REST] = rest.try_into().unwrap();
+        assert_eq!(preamble, DATA_PREAMBLE);
+        let parsed = parse_stream_header(rest);
+        assert_eq!(parsed, Some((Token::from_wire(u64::MAX), 3)));
+        for bit in 0..rest.len() * 8 {
+            let mut rest = rest;
+            rest[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse_stream_header(rest), None, "bit {bit}");
+        }
     }
 }

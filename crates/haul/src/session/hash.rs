@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use crate::fault::Fault;
-use crate::sink::BlockId;
+use crate::sink::{BlockId, Complete};
 use crate::source::{Aside, FileSource, Work, blame};
 use crate::space::Segment;
-use crate::target::{HASH_PIECE, Target};
+use crate::target::{HASH_PIECE, Target, hash_pieces, hash_range};
 use crate::tree::Digest;
-use crate::wire::{Digests, Run};
+use crate::wire::{Digests, Locate, Pieces, Run};
 
 /// Digests sent in one message …
 const BATCH: usize = 8;
@@ -25,6 +25,8 @@ const BATCH_WAIT: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) enum Hashed {
     Digests(Digests),
+    /// Of a block that arrived damaged.
+    Pieces(Pieces),
     /// The file still is what the digests say.
     Proved(u32),
 }
@@ -41,12 +43,9 @@ pub(super) fn hash_source(source: &FileSource, send: impl FnMut(Result<Hashed, F
         digests: digests.map(|count| vec![None; count as usize]).collect(),
     };
     let mut index = 0;
-    while let Some(work) = source.work(index) {
+    while let Some(work) = source.work(&mut index) {
         let goes_on = match work {
-            Work::Run(run, segment) => {
-                index += 1;
-                hasher.hash(run, Some(segment))
-            }
+            Work::Run(run, segment) => hasher.hash(run, Some(segment)),
             Work::Aside(aside) => hasher.work_aside(aside),
         };
         if !goes_on {
@@ -67,8 +66,30 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
     fn work_aside(&mut self, aside: Aside) -> bool {
         match aside {
             Aside::Confirm(run) => self.hash(run, None),
+            Aside::Locate(locate) => self.locate(locate),
             Aside::Prove(file) => self.prove(file),
         }
+    }
+
+    /// Hashes the pieces of a block, so that the receiver finds the damaged ones. What they join to is the digest of the
+    /// block from now on.
+    fn locate(&mut self, Locate { file, block }: Locate) -> bool {
+        let source = &self.source.files()[file as usize];
+        let pieces = source.blocks().pieces(block);
+        let read = |buf: &mut [u8], at| source.read_exact_at(buf, at);
+        let digests = match hash_pieces(pieces, &mut self.buffer, read) {
+            Ok(digests) => digests,
+            Err(error) => {
+                (self.send)(Err(blame(self.source, &error)));
+                return false;
+            }
+        };
+        self.digests[file as usize][block as usize] = Some(pieces.block(&digests));
+        (self.send)(Ok(Hashed::Pieces(Pieces {
+            file,
+            block,
+            digests: digests.concat(),
+        })))
     }
 
     /// Hashes the blocks of a run, each once the channel has taken it where the run is in the space.
@@ -137,38 +158,45 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
 
     fn hash_block(&mut self, file: u32, block: u32) -> io::Result<Digest> {
         let file = &self.source.files()[file as usize];
-        let (mut at, len) = file.blocks().range(block, 1);
-        let (mut hasher, end) = (file.blocks().hasher(block), at + len);
-        while at < end {
-            let piece = usize::try_from(end - at)
-                .unwrap_or(usize::MAX)
-                .min(self.buffer.len());
-            file.read_exact_at(&mut self.buffer[..piece], at)?;
-            hasher.update(&self.buffer[..piece]);
-            at += piece as u64;
-        }
-        Ok(hasher.finish())
+        let (hasher, range) = (file.blocks().hasher(block), file.blocks().range(block, 1));
+        hash_range(hasher, range, &mut self.buffer, |buf, at| {
+            file.read_exact_at(buf, at)
+        })
     }
+}
+
+/// What was read back of the targets.
+#[derive(Debug)]
+pub(super) enum Found {
+    Block(BlockId, Digest),
+    Pieces(BlockId, Vec<Digest>),
 }
 
 /// Reads complete blocks back and hashes them.
 pub(super) fn hash_targets(
     targets: &[Option<Arc<Target>>],
-    complete: &Receiver<BlockId>,
+    complete: &Receiver<Complete>,
     stop: &AtomicBool,
-    mut send: impl FnMut(BlockId, Result<Digest, Fault>) -> bool,
+    mut send: impl FnMut(Result<Found, Fault>) -> bool,
 ) {
     let mut buffer = vec![0; HASH_PIECE];
-    while let Ok(id) = complete.recv() {
+    while let Ok(complete) = complete.recv() {
         if stop.load(Ordering::Acquire) {
             return;
         }
+        let (Complete::Block(id) | Complete::Pieces(id)) = complete;
         let Some(Some(target)) = targets.get(id.file as usize) else {
             continue;
         };
-        let digest = target.hash_block(id.block, &mut buffer);
-        let digest = digest.map_err(|error| target.fault("cannot read back", &error));
-        if !send(id, digest) {
+        let found = match complete {
+            Complete::Block(_) => target
+                .hash_block(id.block, &mut buffer)
+                .map(|digest| Found::Block(id, digest)),
+            Complete::Pieces(_) => target
+                .hash_pieces(id.block, &mut buffer)
+                .map(|digests| Found::Pieces(id, digests)),
+        };
+        if !send(found.map_err(|error| target.fault("cannot read back", &error))) {
             return;
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use haul_io::file::Dir;
 
-use super::hash::hash_targets;
+use super::hash::{Found, hash_targets};
 use super::keeper::{Job, keep};
 use super::plan::{Planned, prepare};
 use super::sender::{restarted, stale};
@@ -21,14 +21,23 @@ use crate::sink::{BlockId, FileSink};
 use crate::target::Target;
 use crate::tree::Digest;
 use crate::wire::{
-    Complete, Confirm, Digests, FilePlan, FileRoot, Message, Offer, Plan, Policy, Progress,
-    RUNS_MAX, Run, Wants,
+    self, Complete, Confirm, Digests, FilePlan, FileRoot, Locate, Message, Offer, PieceRun, Pieces,
+    Plan, Policy, Progress, REPAIRS_MAX, RUNS_MAX, Repair, Run, Verified, Wants,
 };
 
 /// The sender hears about progress this often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-/// A block that is still damaged after being sent this often will not get better.
-const ATTEMPTS: u8 = 5;
+/// A block that is still damaged after being repaired this often will not get better: where one packet in twenty is damaged,
+/// one piece in two arrives whole, and all of a mebibyte's do within 32 rounds but once in 10^9 times.
+const ATTEMPTS: u8 = 32;
+
+/// What a session was asked to do with the files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) policy: Policy,
+    /// Of the request, for [`wire::seal`].
+    pub(crate) binding: [u8; 32],
+}
 
 /// What a receiver knows when all is done, and, where it failed, what it knows until then.
 #[derive(Debug, Default)]
@@ -48,7 +57,7 @@ pub(crate) fn run(
     link: &Link,
     dir: &Arc<Dir>,
     offer: &Offer,
-    policy: Policy,
+    terms: Terms,
     opening: Opening,
     observer: &dyn Observer,
     outcome: &mut ReceiverOutcome,
@@ -56,11 +65,11 @@ pub(crate) fn run(
     let meter = Meter::start();
     let carrier = Carrier::new(&opening);
     let mut moved = (0, 0);
-    let result = prepare(dir, offer, policy).and_then(|planned| {
+    let result = prepare(dir, offer, terms.policy).and_then(|planned| {
         outcome.plan.clone_from(&planned.plans);
         outcome.roots = vec![None; planned.plans.len()];
         receive(
-            link, planned, opening, observer, &carrier, meter, outcome, &mut moved,
+            link, planned, offer, terms, opening, observer, &carrier, meter, outcome, &mut moved,
         )
     });
     carrier.close();
@@ -79,6 +88,8 @@ pub(crate) fn run(
 fn receive(
     link: &Link,
     planned: Planned,
+    offer: &Offer,
+    terms: Terms,
     opening: Opening,
     observer: &dyn Observer,
     carrier: &Carrier,
@@ -107,8 +118,8 @@ fn receive(
         };
         let hash_events = events.clone();
         let hash = move || {
-            hash_targets(targets, &completed, stop, |id, digest| {
-                hash_events.send(Happened::Hashed(id, digest)).is_ok()
+            hash_targets(targets, &completed, stop, |found| {
+                hash_events.send(Happened::Hashed(found)).is_ok()
             });
         };
         let keep = move || {
@@ -127,6 +138,8 @@ fn receive(
         }
         let mut session = Session {
             link,
+            offer,
+            binding: terms.binding,
             observer,
             carrier,
             sink: &sink,
@@ -134,6 +147,7 @@ fn receive(
             total: saturating_sum(planned.files.iter().map(|file| file.size)),
             present_before: saturating_sum(planned.plans.iter().map(|plan| plan.present)),
             repaired: 0,
+            repairs: 0,
             left: 0,
             meter,
             files: planned.files.into_iter().map(Incoming::new).collect(),
@@ -151,12 +165,15 @@ fn receive(
 
 enum Happened {
     Channel(CarrierEnd),
-    Hashed(BlockId, Result<Digest, Fault>),
+    Hashed(Result<Found, Fault>),
     Published(Result<u32, Fault>),
 }
 
 struct Session<'a> {
     link: &'a Link,
+    offer: &'a Offer,
+    /// Of the request, for [`wire::seal`].
+    binding: [u8; 32],
     observer: &'a dyn Observer,
     carrier: &'a Carrier,
     sink: &'a FileSink,
@@ -169,6 +186,8 @@ struct Session<'a> {
     present_before: u64,
     /// Bytes asked for again.
     repaired: u64,
+    /// In so many runs.
+    repairs: usize,
     /// Files without their final name.
     left: usize,
 }
@@ -182,6 +201,8 @@ struct Incoming {
     doubtful: HashMap<u32, Doubtful>,
     /// A block that was left here is not the source's.
     is_stale: bool,
+    /// Some of it arrived damaged.
+    is_damaged: bool,
     root: Option<[u8; 32]>,
     committed: bool,
 }
@@ -191,6 +212,8 @@ struct Incoming {
 struct Doubtful {
     announced: Option<Digest>,
     computed: Option<Digest>,
+    /// The digests of the pieces of a block that arrived damaged; empty until the sender has sent them.
+    pieces: Option<Vec<Digest>>,
     attempts: u8,
     /// An earlier session left it here, and the sender has not said yet that it still is the source's.
     is_left: bool,
@@ -216,6 +239,7 @@ impl Incoming {
             digests: vec![None; count as usize],
             doubtful: file.verified.into_iter().map(left).collect(),
             is_stale: false,
+            is_damaged: false,
             root: None,
             committed: false,
         }
@@ -326,7 +350,7 @@ impl Session<'_> {
                 .collect()
         };
         for runs in runs(false).chunks(RUNS_MAX) {
-            self.ask(runs.to_vec(), false)?;
+            self.ask(runs.to_vec())?;
         }
         for runs in runs(true).chunks(RUNS_MAX) {
             let runs = runs.to_vec();
@@ -335,14 +359,15 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn ask(&self, runs: Vec<Run>, repair: bool) -> Result<(), Fault> {
+    fn ask(&self, runs: Vec<Run>) -> Result<(), Fault> {
         self.sink.append(&runs)?;
-        self.link.send(&Message::Wants(Wants { runs, repair }))
+        self.link.send(&Message::Wants(Wants { runs }))
     }
 
     fn handle(&mut self, message: Message, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
         match message {
             Message::Digests(digests) => self.on_digests(&digests, outcome),
+            Message::Pieces(pieces) => self.on_pieces(&pieces),
             Message::Commit(id) => {
                 let incoming = self.files.get_mut(id.file as usize);
                 let ready = incoming.filter(|file| file.root.is_some() && !file.committed);
@@ -387,11 +412,14 @@ impl Session<'_> {
 
     fn on_event(&mut self, event: Happened, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
         match event {
-            Happened::Hashed(id, digest) => {
-                let incoming = &mut self.files[id.file as usize];
-                incoming.doubtful.entry(id.block).or_default().computed = Some(digest?);
-                self.compare(id, outcome)
-            }
+            Happened::Hashed(found) => match found? {
+                Found::Block(id, digest) => {
+                    let incoming = &mut self.files[id.file as usize];
+                    incoming.doubtful.entry(id.block).or_default().computed = Some(digest);
+                    self.compare(id, outcome)
+                }
+                Found::Pieces(id, digests) => self.compare_pieces(id, &digests, outcome),
+            },
             Happened::Published(file) => {
                 let file = file?;
                 let incoming = &self.files[file as usize];
@@ -443,11 +471,102 @@ impl Session<'_> {
             return self.replace(id, outcome);
         }
         *doubtful = Doubtful {
-            attempts: doubtful.attempts + 1,
+            pieces: Some(Vec::new()),
             ..Doubtful::default()
         };
-        let attempts = doubtful.attempts;
-        self.repair(id, attempts)
+        let (file, block) = (id.file, id.block);
+        self.link.send(&Message::Locate(Locate { file, block }))
+    }
+
+    /// The digests of the pieces of a block that arrived damaged.
+    fn on_pieces(&mut self, message: &Pieces) -> Result<(), Fault> {
+        let id = BlockId {
+            file: message.file,
+            block: message.block,
+        };
+        let incoming = self.files.get_mut(id.file as usize);
+        let doubtful = incoming.and_then(|incoming| {
+            let blocks = incoming.target.as_ref()?.blocks;
+            let doubtful = incoming.doubtful.get_mut(&id.block)?;
+            Some((doubtful, blocks.pieces(id.block)))
+        });
+        let (digests, rest) = message.digests.as_chunks::<32>();
+        match doubtful {
+            Some((doubtful, pieces))
+                if doubtful.pieces.as_ref().is_some_and(Vec::is_empty)
+                    && rest.is_empty()
+                    && digests.len() == pieces.count() as usize =>
+            {
+                doubtful.pieces = Some(digests.to_vec());
+                self.sink.rehash(id);
+                Ok(())
+            }
+            _ => Err(Fault::protocol(
+                "the peer sent digests of pieces that were not asked for",
+            )),
+        }
+    }
+
+    /// Asks again for the pieces of a block that are not as the sender says.
+    fn compare_pieces(
+        &mut self,
+        id: BlockId,
+        found: &[Digest],
+        outcome: &mut ReceiverOutcome,
+    ) -> Result<(), Fault> {
+        let incoming = &mut self.files[id.file as usize];
+        let Some((doubtful, target)) = incoming
+            .doubtful
+            .get_mut(&id.block)
+            .zip(incoming.target.as_ref())
+        else {
+            return Ok(());
+        };
+        let Some(announced) = &doubtful.pieces else {
+            return Ok(());
+        };
+        let mut runs: Vec<PieceRun> = Vec::new();
+        for piece in (0..).zip(announced.iter().zip(found)) {
+            match (piece, runs.last_mut()) {
+                ((_, (announced, found)), _) if announced == found => {}
+                ((index, _), Some(run)) if run.first + run.count == index => run.count += 1,
+                ((first, _), _) => runs.push(PieceRun { first, count: 1 }),
+            }
+        }
+        let pieces = target.blocks.pieces(id.block);
+        if runs.is_empty() {
+            let digest = Some(pieces.block(announced));
+            (doubtful.announced, doubtful.computed) = (digest, digest);
+            return self.compare(id, outcome);
+        }
+        doubtful.attempts += 1;
+        let (from, name) = (pieces.range(runs[0].first, 1).0, &target.name);
+        if doubtful.attempts > ATTEMPTS {
+            let place = format!("data from byte {from} of '{name}' on");
+            return Err(Fault::new(
+                Code::Integrity,
+                format!("{place} arrived damaged {} times", doubtful.attempts),
+            )
+            .hint("check the memory and network adapters of both ends"));
+        }
+        if !std::mem::replace(&mut incoming.is_damaged, true) {
+            let note =
+                format!("data from byte {from} of '{name}' on arrived damaged; asking again");
+            self.observer.event(&Event::Note(&note));
+        }
+        self.repairs += runs.len();
+        if self.repairs > REPAIRS_MAX {
+            return Err(Fault::new(
+                Code::PeerGone,
+                "too much arrived damaged for one connection",
+            ));
+        }
+        self.repaired += self.sink.append_pieces(id, &runs)?;
+        self.link.send(&Message::Repair(Repair {
+            file: id.file,
+            block: id.block,
+            runs,
+        }))
     }
 
     /// Asks for a block that an earlier session left here and that is not the source's.
@@ -480,38 +599,7 @@ impl Session<'_> {
             first: id.block,
             count: 1,
         };
-        self.ask(vec![run], false)
-    }
-
-    fn repair(&mut self, id: BlockId, attempts: u8) -> Result<(), Fault> {
-        let Some(target) = self.files[id.file as usize].target.clone() else {
-            return Ok(());
-        };
-        let (position, len) = target.blocks.range(id.block, 1);
-        let place = format!(
-            "bytes {position} to {} of '{}'",
-            position + len,
-            target.name
-        );
-        if attempts >= ATTEMPTS {
-            return Err(Fault::new(
-                Code::Integrity,
-                format!("{place} arrived damaged {attempts} times"),
-            )
-            .hint("check the memory and network adapters of both ends"));
-        }
-        self.repaired += len;
-        self.observer.event(&Event::Note(&format!(
-            "{place} arrived damaged; asking again"
-        )));
-        self.ask(
-            vec![Run {
-                file: id.file,
-                first: id.block,
-                count: 1,
-            }],
-            true,
-        )
+        self.ask(vec![run])
     }
 
     /// Once all blocks of a file are verified, asks the sender whether it may have its name.
@@ -526,9 +614,15 @@ impl Session<'_> {
         let digests: Vec<Digest> = incoming.digests.iter().flatten().copied().collect();
         let root = *target.blocks.root(&digests).as_bytes();
         incoming.root = Some(root);
+        let entry = self.offer.files.get(file);
+        let entry = entry.ok_or_else(|| Fault::protocol("no such file"))?;
+        let seal = wire::seal(&self.binding, entry, &root)?;
         let file = u32::try_from(file).map_err(|_| Fault::protocol("too many files"))?;
-        self.link
-            .send(&Message::Verified(FileRoot { file, blake3: root }))
+        self.link.send(&Message::Verified(Verified {
+            file,
+            blake3: root,
+            seal,
+        }))
     }
 
     fn on_channel(&self, end: CarrierEnd) -> Fault {

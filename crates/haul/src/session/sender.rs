@@ -9,7 +9,9 @@ use crate::link::Link;
 use crate::report::{Event, FileResult, Observer};
 use crate::session::hash::{Hashed, hash_source};
 use crate::source::{FileSource, SourceFile, Standing, blame};
-use crate::wire::{Complete, FileId, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX, Run};
+use crate::wire::{
+    self, Complete, FileId, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX, Run, Verified,
+};
 
 /// What a sender knows when all is done, and, where it failed, what it knows until then.
 #[derive(Debug, Default)]
@@ -39,6 +41,7 @@ pub(crate) fn offer(files: &[SourceFile]) -> Message {
 pub(crate) fn run(
     link: &Link,
     files: Vec<SourceFile>,
+    binding: [u8; 32],
     opening: Opening,
     observer: &dyn Observer,
     outcome: &mut SenderOutcome,
@@ -64,6 +67,7 @@ pub(crate) fn run(
         let session = Session {
             link,
             source,
+            binding,
             carrier,
             observer,
             meter,
@@ -91,6 +95,8 @@ enum Happened {
 struct Session<'a> {
     link: &'a Link,
     source: &'a FileSource,
+    /// Of the request: [`seal`] covers it.
+    binding: [u8; 32],
     carrier: &'a Carrier,
     observer: &'a dyn Observer,
     meter: Meter,
@@ -114,6 +120,7 @@ impl Session<'_> {
                 recv(happened) -> event => match event {
                     Ok(Happened::Hashed(hashed)) => match hashed? {
                         Hashed::Digests(digests) => self.link.send(&Message::Digests(digests))?,
+                        Hashed::Pieces(pieces) => self.link.send(&Message::Pieces(pieces))?,
                         Hashed::Proved(file) => self.link.send(&Message::Commit(FileId { file }))?,
                     },
                     Ok(Happened::Channel(end)) => self.on_channel(end)?,
@@ -134,10 +141,10 @@ impl Session<'_> {
                     ));
                 }
                 self.source.append(&wants.runs)?;
-                if !wants.repair {
-                    self.count_as_missing(&wants.runs, outcome);
-                }
+                self.count_as_missing(&wants.runs, outcome);
             }
+            Message::Locate(locate) => self.source.locate(locate)?,
+            Message::Repair(repair) => self.source.repair(&repair)?,
             Message::Confirm(confirm) => self.source.confirm(&confirm.runs)?,
             Message::Progress(progress) => {
                 let total = saturating_sum(self.source.files().iter().map(|file| file.size));
@@ -146,9 +153,12 @@ impl Session<'_> {
                     total,
                 });
             }
-            Message::Verified(FileRoot { file, .. }) => {
+            Message::Verified(Verified { file, blake3, seal }) => {
                 let source = self.source.files().get(file as usize);
                 let source = source.ok_or_else(|| Fault::protocol("no such file"))?;
+                if wire::seal(&self.binding, &source.entry(), &blake3)? != seal {
+                    return Err(wire::damaged());
+                }
                 match source.check_unchanged()? {
                     Standing::Unchanged => self.link.send(&Message::Commit(FileId { file }))?,
                     Standing::Touched => self.source.prove(file),
