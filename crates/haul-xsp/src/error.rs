@@ -30,6 +30,9 @@ pub enum Error {
     /// No answer in time, or suspended for longer than the session lives.
     #[error("the peer did not answer in time")]
     TimedOut,
+    /// What arrived on the control connection is not what was sent: the caller closes it, as one that broke.
+    #[error("a control message arrived damaged")]
+    Damaged,
     /// The control connection broke and the session cannot be resumed.
     #[error("the control connection was lost")]
     Lost,
@@ -56,6 +59,9 @@ pub enum Misbehaviour {
     /// Octets that are no PDU.
     #[error("{0}")]
     Parse(#[from] ParseError),
+    /// It is not what was sent; see [`Error::Damaged`].
+    #[error("a PDU arrived damaged")]
+    Damaged,
     /// A PDU of another session.
     #[error("a PDU of another session")]
     Session,
@@ -90,7 +96,7 @@ impl Error {
             Self::NotAuthenticated(_) => NackStatus::NotAuthenticated,
             Self::Ended { status, .. } => *status,
             Self::TimedOut => NackStatus::TimedOut,
-            Self::Lost | Self::Closed => NackStatus::Closing,
+            Self::Lost | Self::Damaged | Self::Closed => NackStatus::Closing,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use haul_slab::{AccessFlags, Region};
 use haul_xsp::bag::{Memory, Place, Producer};
 use haul_xsp::wire::{Address, Endpoint, Key, Proto};
-use haul_xsp::{ChanId, SECOND_NS, Session, SlabSeq, Time};
+use haul_xsp::{ChanId, Error, SECOND_NS, Session, SlabSeq, Time};
 
 use super::fabric::{Accepted, Fabric, Guard, Knock, News, Wanted, lane_bytes, weave};
 use crate::config::ChannelKind;
@@ -155,10 +155,17 @@ impl Half {
                 let result = session.handle_input(now, &self.input[self.left.clone()]);
                 // Whatever came behind it: it counts as placed.
                 self.place_inline(session)?;
-                // The peer is told what it did wrong by what is still sent.
-                let Ok(taken) = result else {
-                    self.left = 0..0;
-                    return Ok(true);
+                let taken = match result {
+                    Ok(taken) => taken,
+                    Err(error @ Error::Damaged) => {
+                        self.left = 0..0;
+                        return Err(Lost(error.to_string()));
+                    }
+                    // The peer is told what it did wrong by what is still sent.
+                    Err(_) => {
+                        self.left = 0..0;
+                        return Ok(true);
+                    }
                 };
                 self.left.start += taken;
                 if taken == 0 {

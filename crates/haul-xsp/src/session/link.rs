@@ -4,12 +4,37 @@ use std::collections::VecDeque;
 
 use crate::SessionId;
 use crate::auth::{AuthConfig, Handshake};
+use crate::crc::{crc32c, crc32c_continued};
 use crate::error::{Error, Misbehaviour};
 use crate::time::Time;
-use crate::wire::{HEADER_LEN, Header, Pdu};
+use crate::wire::{FLAG_CHECK, HEADER_LEN, Header, Pdu};
 
 /// Silence of so many intervals ends a control connection (part B3, failures).
 const MISSES_MAX: u64 = 3;
+
+/// Where a PDU has its check: the channel, which is 0 in every PDU of a session.
+const CHECK: std::ops::Range<usize> = 24..28;
+
+/// CRC32C of a PDU with zeros for its check.
+fn check(octets: &[u8]) -> u32 {
+    let before = crc32c_continued(crc32c(&octets[..CHECK.start]), &[0; 4]);
+    crc32c_continued(before, &octets[CHECK.end..])
+}
+
+/// Adds its check to a PDU.
+fn seal(octets: &mut [u8]) {
+    octets[1] |= FLAG_CHECK;
+    let check = check(octets);
+    octets[CHECK].copy_from_slice(&check.to_be_bytes());
+}
+
+/// Whether a whole PDU is not what was sent. One without a check has zeros for it, or has lost its flag on the way.
+fn is_damaged(header: &Header, octets: &[u8]) -> bool {
+    if header.flags & FLAG_CHECK == 0 {
+        return header.chan != 0;
+    }
+    header.chan != check(octets)
+}
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -85,7 +110,8 @@ impl Link {
     }
 
     fn number(&mut self, pdu: &Pdu) -> Vec<u8> {
-        let octets = pdu.emit(self.session.unwrap_or(SessionId([0; 16])), 0, self.seq_out);
+        let mut octets = pdu.emit(self.session.unwrap_or(SessionId([0; 16])), 0, self.seq_out);
+        seal(&mut octets);
         self.seq_out = self.seq_out.wrapping_add(1);
         octets
     }
@@ -100,14 +126,23 @@ impl Link {
         let Some(head) = self.input.first_chunk::<HEADER_LEN>() else {
             return Ok((taken, None));
         };
-        let header = Header::parse(head)?;
-        if header.len > self.body_max {
-            return Err(Misbehaviour::TooLarge(header.len));
-        }
+        let header = match Header::parse(head) {
+            Ok(header) if header.len <= self.body_max => header,
+            // No peer that adds checks sends these; damage makes them.
+            Ok(Header { flags, .. }) if flags & FLAG_CHECK != 0 => {
+                return Err(Misbehaviour::Damaged);
+            }
+            Ok(header) => return Err(Misbehaviour::TooLarge(header.len)),
+            Err(_) if head[1] & FLAG_CHECK != 0 => return Err(Misbehaviour::Damaged),
+            Err(error) => return Err(error.into()),
+        };
         let whole = HEADER_LEN + header.len as usize;
         taken += self.fill(whole, &octets[taken..]);
         if self.input.len() < whole {
             return Ok((taken, None));
+        }
+        if is_damaged(&header, &self.input) {
+            return Err(Misbehaviour::Damaged);
         }
         if header.seq != self.seq_in {
             let (expected, found) = (self.seq_in, header.seq);
@@ -172,5 +207,48 @@ impl Link {
 
     pub(super) fn poll_timeout(&self) -> Time {
         self.dead_at().min(self.last_ping.after(self.keepalive_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(is_opener: bool) -> Link {
+        let session = is_opener.then_some(SessionId([7; 16]));
+        Link::new(Time::from_ns(0), is_opener, session, [0; 32], 1 << 20, 1)
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_pdu_is_noticed() {
+        let pdu = Pdu::Ping {
+            t_us: 77,
+            echo_us: 5,
+        };
+        let octets = link(true).encode(&pdu);
+        let taken = link(false).take(Time::from_ns(0), &octets);
+        assert_eq!(taken, Ok((octets.len(), Some(pdu.clone()))));
+        for bit in 0..octets.len() * 8 {
+            let mut damaged = octets.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // A longer one waits for the rest, and silence ends the connection.
+            let taken = link(false).take(Time::from_ns(0), &damaged);
+            let waits = taken == Ok((octets.len(), None)) && (32..64).contains(&bit);
+            assert!(
+                waits || taken == Err(Misbehaviour::Damaged),
+                "{bit}: {taken:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pdu_of_a_peer_without_checks_is_taken() {
+        let pdu = Pdu::Ping {
+            t_us: 77,
+            echo_us: 5,
+        };
+        let octets = pdu.emit(SessionId([7; 16]), 0, 1);
+        let taken = link(false).take(Time::from_ns(0), &octets);
+        assert_eq!(taken, Ok((octets.len(), Some(pdu))));
     }
 }

@@ -285,7 +285,8 @@ impl Session {
     /// Octets of the control connection: how many were taken. Fewer than there are: drain events and transmissions first.
     ///
     /// # Errors
-    /// The session is over; what the peer is to be told is still in [`Self::poll_transmit`].
+    /// [`Error::Damaged`]: the control connection is of no use any more; close it and call [`Self::handle_lost`]. Another: the
+    /// session is over; what the peer is to be told is still in [`Self::poll_transmit`].
     pub fn handle_input(&mut self, now: Time, octets: &[u8]) -> Result<usize, Error> {
         let mut taken = 0;
         while taken < octets.len() && self.wants_input() {
@@ -294,6 +295,7 @@ impl Session {
             };
             let (len, pdu) = match link.take(now, &octets[taken..]) {
                 Ok(some) => some,
+                Err(Misbehaviour::Damaged) => return Err(Error::Damaged),
                 Err(error) => return Err(self.fail(error.into())),
             };
             taken += len;

@@ -40,6 +40,8 @@ pub const VERSION: u8 = 2;
 
 /// Flag of a PDU that answers another.
 pub const FLAG_RESP: u8 = 0x80;
+/// Flag of a PDU whose channel is the CRC32C of the PDU with zeros there.
+pub const FLAG_CHECK: u8 = 0x40;
 
 /// Why octets are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -92,7 +94,7 @@ pub const fn detect(first: u8) -> Option<u8> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// [`FLAG_RESP`] and flags that are not used yet.
+    /// [`FLAG_RESP`], [`FLAG_CHECK`] and flags that are not used yet.
     pub flags: u8,
     /// Type of the PDU.
     pub kind: u16,
@@ -100,7 +102,7 @@ pub struct Header {
     pub len: u32,
     /// The session.
     pub session: SessionId,
-    /// The channel it belongs to; 0 is the session's control.
+    /// The channel it belongs to; 0 is the session's control. With [`FLAG_CHECK`]: the check.
     pub chan: u32,
     /// One more for every PDU of a direction of a control connection, from 1.
     pub seq: u32,
