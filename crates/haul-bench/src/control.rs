@@ -1,7 +1,9 @@
 //! The conversation beside the benchmark: JSON, a message a line, over a TCP connection of its own.
+//!
+//! The last member of each object is `crc32c`: eight hexadecimal digits of the CRC32C of all that comes before it in the line.
 
 use std::cell::RefCell;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -18,16 +20,16 @@ use crate::plan::Plan;
 use crate::report::{DeviceInfo, Memory, Spent};
 
 /// Both ends must speak the same.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// What the first message says that it is.
 pub(crate) const PROTOCOL: &str = "haul-bench-rdma";
 /// The same of a client that measures the path, and its version.
 pub(crate) const PATH_PROTOCOL: &str = "haul-bench";
-pub(crate) const PATH_VERSION: u32 = 2;
+pub(crate) const PATH_VERSION: u32 = 3;
 /// The longest message of a stranger, bytes.
 const GREETING_MAX: usize = 64 << 10;
 /// The longest message, bytes: the endpoints of all queue pairs.
-const MESSAGE_MAX: u64 = 8 << 20;
+const MESSAGE_MAX: usize = 8 << 20;
 /// A server waits so long for a greeting.
 const GREETING_TIME: Duration = Duration::from_secs(10);
 /// How long the peer's own account of a failure is waited for that showed first on a queue pair.
@@ -196,14 +198,15 @@ impl Control {
     pub(crate) fn start(stream: TcpStream, dead_after: Duration) -> Result<Self, Fault> {
         let failed = |error: io::Error| Fault::connection(&error);
         stream.set_nodelay(true).map_err(failed)?;
-        stream.set_read_timeout(None).map_err(failed)?;
+        // How long a message may take once it has begun.
+        stream.set_read_timeout(Some(dead_after)).map_err(failed)?;
         stream.set_write_timeout(Some(dead_after)).map_err(failed)?;
         haul_io::tcp::detect_dead_peer(&stream, dead_after).map_err(failed)?;
         let input = stream.try_clone().map_err(failed)?;
         let (sender, incoming) = channel();
         let reader = std::thread::Builder::new()
             .name("bench-control".into())
-            .spawn(move || read_all(input, &sender))
+            .spawn(move || read_all(input, &sender, dead_after))
             .map_err(|error| Fault::new(Code::Other, format!("cannot start a thread: {error}")))?;
         Ok(Self {
             stream,
@@ -373,7 +376,10 @@ pub(crate) fn greeting(mut stream: &TcpStream) -> Result<Asked, Fault> {
 
 /// Reads a greeting, which may be anything.
 pub(crate) fn asked(line: &[u8]) -> Result<Asked, Fault> {
-    match serde_json::from_slice(line) {
+    let Some(message) = checked(line) else {
+        return Err(not_understood(line));
+    };
+    match serde_json::from_slice(message) {
         Ok(Message::Hello {
             protocol,
             version: VERSION,
@@ -402,6 +408,9 @@ fn not_understood(line: &[u8]) -> Fault {
     let Some((name, version)) = found else {
         return Fault::new(Code::NotHaul, "not a haul bench");
     };
+    if value["version"] == *version {
+        return damaged();
+    }
     let theirs = value["version"].as_u64().unwrap_or(0);
     let text = format!("the client speaks version {theirs} of {name}, not {version}");
     Fault::new(Code::Version, text).hint("run the same haul version at both ends")
@@ -423,30 +432,93 @@ fn failed(fault: &Fault) -> Message {
 }
 
 fn write(mut stream: &TcpStream, message: &Message) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    stream.write_all(&line)
+    stream.write_all(&line_of(message)?)
 }
 
-fn read_all(input: TcpStream, sender: &Sender<Result<Message, Fault>>) {
-    let mut input = BufReader::new(input);
-    let mut line = Vec::new();
+/// What the member with the check begins with.
+const CHECK: &[u8] = b",\"crc32c\":\"";
+/// What comes behind its digits.
+const CHECK_END: &[u8] = b"\"}\n";
+
+/// A message as it goes over the wire.
+fn line_of(message: &Message) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    // The end of the object, which each message is.
+    line.pop();
+    let digits = digits(&line);
+    line.extend([CHECK, &digits, CHECK_END].concat());
+    Ok(line)
+}
+
+fn digits(covered: &[u8]) -> [u8; 8] {
+    let mut digits = [0; 8];
+    for (pair, byte) in digits.chunks_mut(2).zip(haul::crc32c(covered)) {
+        for (digit, half) in pair.iter_mut().zip([byte >> 4, byte & 15]) {
+            *digit = b"0123456789abcdef"[usize::from(half)];
+        }
+    }
+    digits
+}
+
+/// The line, if its check holds.
+fn checked(line: &[u8]) -> Option<&[u8]> {
+    let rest = line.strip_suffix(CHECK_END)?;
+    let (rest, found) = rest.split_last_chunk::<8>()?;
+    let covered = rest.strip_suffix(CHECK)?;
+    (digits(covered) == *found).then_some(line)
+}
+
+/// The message in a line. A refusal may come from a server of another version, without a check.
+fn message_of(line: &[u8]) -> Result<Message, Fault> {
+    let message = serde_json::from_slice(line);
+    if checked(line).is_none() && !matches!(message, Ok(Message::Failed { .. })) {
+        return Err(damaged());
+    }
+    message.map_err(|error| Fault::protocol(format!("the peer talks nonsense: {error}")))
+}
+
+fn damaged() -> Fault {
+    Fault::new(Code::PeerGone, "a control message arrived damaged")
+        .hint("run the same command again")
+}
+
+fn read_all(mut input: TcpStream, sender: &Sender<Result<Message, Fault>>, patience: Duration) {
+    let (mut line, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+    let mut begun = None;
     loop {
-        line.clear();
-        let result = match input
-            .by_ref()
-            .take(MESSAGE_MAX)
-            .read_until(b'\n', &mut line)
-        {
-            Ok(0) => Err(gone("it has closed the connection")),
-            Ok(_) if !line.ends_with(b"\n") => Err(gone("it has closed the connection")),
-            Ok(_) => serde_json::from_slice(&line)
-                .map_err(|error| Fault::protocol(format!("the peer talks nonsense: {error}"))),
-            Err(error) => Err(gone(&error.to_string())),
+        let mut over = match input.read(&mut piece) {
+            Ok(0) => Some(gone("it has closed the connection")),
+            Ok(count) => {
+                line.extend_from_slice(&piece[..count]);
+                None
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted
+                | io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut => None,
+                _ => Some(gone(&error.to_string())),
+            },
         };
-        let over = result.is_err();
-        // Without a receiver nobody wants to know.
-        if sender.send(result).is_err() || over {
+        while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+            let message = message_of(&line[..=end]);
+            line.drain(..=end);
+            begun = None;
+            let is_last = message.is_err();
+            // Without a receiver nobody wants to know.
+            if sender.send(message).is_err() || is_last {
+                return;
+            }
+        }
+        if line.is_empty() {
+            begun = None;
+        } else if begun.get_or_insert_with(Instant::now).elapsed() > patience
+            || line.len() > MESSAGE_MAX
+        {
+            over.get_or_insert_with(|| gone("its message has no end"));
+        }
+        if let Some(fault) = over {
+            // As above.
+            let _ = sender.send(Err(fault));
             return;
         }
     }
@@ -467,7 +539,70 @@ mod tests {
             version,
             plan: plan(),
         };
-        serde_json::to_vec(&hello).unwrap()
+        line_of(&hello).unwrap()
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_message_is_noticed() {
+        let finished = Message::Finished {
+            messages: vec![7, 70_000],
+        };
+        for message in [Message::Connected, finished] {
+            let line = line_of(&message).unwrap();
+            assert_eq!(message_of(&line), Ok(message));
+            for bit in 0..line.len() * 8 {
+                let mut damaged = line.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                let noticed = message_of(&damaged).map_err(|fault| fault.code);
+                assert_eq!(noticed, Err(Code::PeerGone), "bit {bit}");
+            }
+        }
+        let line = hello(PROTOCOL, VERSION);
+        for bit in 0..line.len() * 8 {
+            let mut damaged = line.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(asked(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_client_without_checks_is_told_its_version_and_a_refusal_needs_none() {
+        let unchecked = |version| {
+            let line = String::from_utf8(hello(PROTOCOL, version)).unwrap();
+            let end = line.find(",\"crc32c").unwrap();
+            format!("{}}}\n", &line[..end])
+        };
+        let fault = asked(unchecked(VERSION - 1).as_bytes()).unwrap_err();
+        assert_eq!(fault.code, Code::Version);
+        let fault = asked(unchecked(VERSION).as_bytes()).unwrap_err();
+        assert_eq!(fault.code, Code::PeerGone);
+        let refusal = failed(&Fault::new(Code::Version, "older"));
+        let line = serde_json::to_vec(&refusal).unwrap();
+        assert_eq!(message_of(&line), Ok(refusal));
+    }
+
+    #[test]
+    fn a_message_that_does_not_end_is_a_lost_connection() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let control = Control::start(stream, Duration::from_millis(300)).unwrap();
+        // A peer that says nothing is not gone, and one that is slow is not either.
+        std::thread::sleep(Duration::from_millis(500));
+        let line = line_of(&Message::Ready).unwrap();
+        for half in line.chunks(line.len().div_ceil(2)) {
+            peer.write_all(half).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(control.receive(), Ok(Message::Ready));
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(2) {
+            // Its reader may have closed.
+            let _ = peer.write_all(b"x");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let fault = control.receive_within(Duration::ZERO).unwrap_err();
+        assert!(fault.text.contains("has no end"), "{fault}");
     }
 
     #[test]
@@ -480,7 +615,7 @@ mod tests {
                 version,
                 plan: path::Plan::new(path::Engine::Tcp),
             };
-            serde_json::to_vec(&ask).unwrap()
+            line_of(&ask).unwrap()
         };
         let plan = Box::new(path::Plan::new(path::Engine::Tcp));
         assert_eq!(asked(&ask(PATH_VERSION)), Ok(Asked::Path(plan)));
@@ -502,7 +637,7 @@ mod tests {
             version: VERSION,
             plan,
         };
-        let fault = asked(&serde_json::to_vec(&hello).unwrap()).unwrap_err();
+        let fault = asked(&line_of(&hello).unwrap()).unwrap_err();
         assert_eq!(fault.code, Code::Usage);
     }
 
