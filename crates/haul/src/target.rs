@@ -69,9 +69,11 @@ impl Target {
                 )
                 .hint("remove it or send to another directory"));
             }
-            if !policy.recheck
-                && !entry.unproven
-                && (existing.size, existing.modified) == (entry.size, modified)
+            let is_known = !policy.recheck && !entry.unproven && existing.size == entry.size;
+            if is_known
+                && (existing.modified == modified
+                    || is_near(existing.modified, modified)
+                        && stored_time(dir, &name, entry.mode, modified)? == existing.modified)
             {
                 if dir.metadata(&name.part()).is_ok_and(|part| part.is_none()) {
                     // Left by an end that was killed between naming the file and removing it.
@@ -91,17 +93,23 @@ impl Target {
 
     fn open(dir: &Arc<Dir>, entry: &Entry, name: Name, replace: bool) -> Result<Found, Fault> {
         let file = lock_part(dir, &name, entry.mode)?;
+        let modified = file_time(entry.modified)?;
         let target = Self {
             file,
             blocks: Blocks::new(entry.size),
             size: entry.size,
             dir: Arc::clone(dir),
-            modified: file_time(entry.modified)?,
+            modified,
             mode: entry.mode & 0o777,
             replace,
             journal: Mutex::new(None),
             name,
         };
+        let can_keep = target.try_time();
+        if can_keep.is_err() && target.is_empty() {
+            target.discard();
+        }
+        can_keep?;
         let (mut verified, mut restarted) = (Vec::new(), false);
         if target.blocks.count() > 1 {
             let content = target.open_journal().map_err(|error| {
@@ -122,6 +130,20 @@ impl Target {
             verified,
             restarted,
         })
+    }
+
+    /// Refuses a time that the file system would replace by another, such as the last one that it knows: the file would
+    /// look changed ever after.
+    fn try_time(&self) -> Result<(), Fault> {
+        let stored = store_time(&self.file, self.modified)
+            .map_err(|error| self.fault("cannot set the time of", &error))?;
+        if is_near(stored, self.modified) {
+            return Ok(());
+        }
+        let (name, seconds) = (&self.name, self.modified.seconds);
+        let text = format!("the target cannot store the time of '{name}', {seconds} s after 1970");
+        Err(Fault::new(Code::Refused, text)
+            .hint("give the file another time (touch), or send it to another file system"))
     }
 
     fn open_journal(&self) -> io::Result<Content> {
@@ -269,6 +291,34 @@ pub(crate) fn hash_pieces(
     (0..pieces.count())
         .map(|index| hash_range(pieces.hasher(index), pieces.range(index, 1), buffer, &read))
         .collect()
+}
+
+/// Time stamps of file systems are no coarser than this: 2 s for FAT, 1 s for NFS version 2 and ext4 with small inodes.
+const COARSE_NS: u128 = 2_000_000_000;
+
+/// Whether a file system may have rounded one of these times to the other.
+fn is_near(one: FileTime, other: FileTime) -> bool {
+    let ns = |time: FileTime| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
+    ns(one).abs_diff(ns(other)) < COARSE_NS
+}
+
+/// Sets the time of a file and returns what its file system made of it.
+fn store_time(file: &File, modified: FileTime) -> io::Result<FileTime> {
+    set_modified(file, modified)?;
+    Ok(metadata(file)?.modified)
+}
+
+/// What the file system of `dir` makes of a time, tried with the part file.
+fn stored_time(dir: &Dir, name: &Name, mode: u32, modified: FileTime) -> Result<FileTime, Fault> {
+    let part = name.part();
+    let file = lock_part(dir, name, mode)?;
+    let failed = |error: io::Error| Fault::file(&format!("cannot write '{name}'"), &error);
+    let stored = store_time(&file, modified).map_err(failed)?;
+    if metadata(&file).map_err(failed)?.size == 0 {
+        // One with something in it was there before. What cannot be removed stays; the next transfer uses it.
+        let _ = dir.remove(&part);
+    }
+    Ok(stored)
 }
 
 fn file_time(time: Time) -> Result<FileTime, Fault> {

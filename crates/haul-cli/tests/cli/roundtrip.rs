@@ -1,6 +1,8 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
-use crate::support::{MIB, Place, Server, haul, make_file, read_file, text};
+use crate::support::{Disk, MIB, Place, Server, haul, make_file, read_file, text};
 
 const SIZES: [usize; 9] = [
     0,
@@ -223,4 +225,108 @@ fn a_file_that_says_that_it_is_empty_is_read_to_its_end() {
     let system = Server::start("/proc".as_ref(), "127.0.0.1:0", &[]);
     haul(["get", &system.at("version"), &text(&place.client(""))]).ok();
     assert!(read_file(&place.client("version")) == content);
+}
+
+#[test]
+fn a_file_that_says_that_it_is_longer_than_it_is_ends_where_reading_ends() {
+    let source = Path::new("/sys/devices/system/cpu/online");
+    if !std::fs::metadata(source).is_ok_and(|meta| meta.len() == 4096) {
+        println!("SKIPPED: no sysfs here");
+        return;
+    }
+    let place = Place::new();
+    let server = place.serve();
+    let content = read_file(source);
+    assert!(content.len() < 4096);
+    haul(["send", &text(source), &server.at("")]).ok();
+    assert!(read_file(&place.server("online")) == content);
+    let system = Server::start(source.parent().unwrap(), "127.0.0.1:0", &[]);
+    haul(["get", &system.at("online"), &text(&place.client(""))]).ok();
+    assert!(read_file(&place.client("online")) == content);
+}
+
+/// Gives a file this time of its last change, seconds and nanoseconds since 1970.
+fn set_time(path: &Path, seconds: u64, nanos: u32) {
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+    file.set_modified(time).unwrap();
+}
+
+#[test]
+fn a_target_with_coarse_times_knows_a_file_again() {
+    let place = Place::new();
+    let Some(_disk) = Disk::mount_coarse(&place.outside("image"), &place.server("")) else {
+        return;
+    };
+    let server = place.serve();
+    for (name, size) in [("a", 3 * MIB + 1), ("b", 5), ("c", 0)] {
+        make_file(&place.client(name), size, 1);
+        set_time(&place.client(name), 1_700_000_000, 987_654_321);
+        let send = || {
+            let ended = haul(["send", &text(&place.client(name)), &server.at(""), "--json"]);
+            ended.ok().json()["files"][0]["status"].clone()
+        };
+        assert_eq!(send(), "copied");
+        let stored = std::fs::metadata(place.server(name)).unwrap();
+        assert_eq!(stored.mtime_nsec(), 0, "its times have whole seconds");
+        assert_eq!(send(), "already_there");
+        assert!(!place.server(&format!(".{name}.haul-part")).exists());
+        // Rewritten with the same size, less than two seconds later.
+        make_file(&place.client(name), size, 2);
+        set_time(&place.client(name), 1_700_000_001, 500_000_000);
+        assert_eq!(send(), "copied");
+        assert!(read_file(&place.server(name)) == read_file(&place.client(name)));
+        set_time(&place.client(name), 1_700_000_000, 999_999_999);
+        assert_eq!(send(), "copied");
+    }
+}
+
+#[test]
+fn a_time_that_the_target_cannot_store_is_refused_by_name() {
+    let place = Place::new();
+    let Some(_disk) = Disk::mount_coarse(&place.outside("image"), &place.server("")) else {
+        return;
+    };
+    let server = place.serve();
+    make_file(&place.client("late"), 5, 1);
+    set_time(&place.client("late"), 2_300_000_000, 0);
+    let send = ["send", &text(&place.client("late")), &server.at("")];
+    haul(send).failed(
+        7,
+        "the target cannot store the time of 'late', 2300000000 s after 1970",
+    );
+    assert_eq!(
+        std::fs::read_dir(place.server("")).unwrap().count(),
+        1,
+        "lost+found"
+    );
+    set_time(&place.client("late"), 2_000_000_000, 0);
+    haul(send).ok();
+}
+
+#[test]
+fn a_time_after_2262_is_kept() {
+    let place = Place::new();
+    let server = place.serve();
+    make_file(&place.client("late"), 5, 1);
+    set_time(&place.client("late"), 10_000_000_000, 7);
+    if std::fs::metadata(place.client("late")).unwrap().mtime() != 10_000_000_000 {
+        println!("SKIPPED: the file system here does not store times after 2262");
+        return;
+    }
+    let send = [
+        "send",
+        &text(&place.client("late")),
+        &server.at(""),
+        "--json",
+    ];
+    haul(send).ok();
+    let stored = std::fs::metadata(place.server("late")).unwrap();
+    assert_eq!((stored.mtime(), stored.mtime_nsec()), (10_000_000_000, 7));
+    let again = haul(send).ok().json();
+    assert_eq!(again["files"][0]["status"], "already_there");
+    // 2262 and later looked alike where times were counted in 64 bits of nanoseconds.
+    set_time(&place.client("late"), 10_000_000_100, 7);
+    let changed = haul(send).ok().json();
+    assert_eq!(changed["files"][0]["status"], "copied");
 }
