@@ -442,12 +442,15 @@ const CHECK_END: &[u8] = b"\"}\n";
 
 /// A message as it goes over the wire.
 fn line_of(message: &Message) -> serde_json::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(message)?;
-    // The end of the object, which each message is.
-    line.pop();
-    let digits = digits(&line);
-    line.extend([CHECK, &digits, CHECK_END].concat());
-    Ok(line)
+    serde_json::to_vec(message).map(seal)
+}
+
+/// Adds its check to an object, and ends the line.
+pub(crate) fn seal(mut object: Vec<u8>) -> Vec<u8> {
+    object.pop();
+    let digits = digits(&object);
+    object.extend([CHECK, &digits, CHECK_END].concat());
+    object
 }
 
 fn digits(covered: &[u8]) -> [u8; 8] {
