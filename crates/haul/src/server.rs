@@ -35,6 +35,8 @@ use table::{Table, Ticket};
 
 /// A connection must have said what it is by then.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The first message of a client, which comes in one piece, must be whole this long after its preamble.
+const HELLO: Duration = Duration::from_secs(4);
 /// So many connections may be pending; one more, and the oldest of them is closed.
 const PENDING_MAX: usize = 256;
 /// Sessions at the same time unless told otherwise.
@@ -234,7 +236,9 @@ fn receive_visitor(
     if !is_preamble(preamble, CONTROL_PREAMBLE) {
         return;
     }
-    let hello = match handshake.message() {
+    // A damaged length may ask for more than will come; the client is told while it still waits.
+    let end_of_hello = deadline.min(Instant::now() + HELLO);
+    let hello = match Handshake::new(&stream, end_of_hello).message() {
         Ok(Some(Message::Hello(hello))) => hello,
         Ok(_) => return,
         Err(fault) => {

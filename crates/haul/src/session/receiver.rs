@@ -1,6 +1,6 @@
 //! The role of the end that gets the files.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -148,6 +148,9 @@ fn receive(
             present_before: saturating_sum(planned.plans.iter().map(|plan| plan.present)),
             repaired: 0,
             repairs: 0,
+            damaged: VecDeque::new(),
+            in_repair: 0,
+            in_repair_max: 1,
             left: 0,
             meter,
             files: planned.files.into_iter().map(Incoming::new).collect(),
@@ -188,6 +191,12 @@ struct Session<'a> {
     repaired: u64,
     /// In so many runs.
     repairs: usize,
+    /// Blocks that arrived damaged and wait for their repair …
+    damaged: VecDeque<BlockId>,
+    /// … how many are in repair, and how many may be: one more for each that was repaired. A path that damages data damages
+    /// control messages as well, and a session that repairs all at once ends before it has repaired any.
+    in_repair: usize,
+    in_repair_max: usize,
     /// Files without their final name.
     left: usize,
 }
@@ -454,6 +463,10 @@ impl Session<'_> {
             return Ok(());
         };
         if announced == computed {
+            if doubtful.pieces.is_some() {
+                self.in_repair = self.in_repair.saturating_sub(1);
+                self.in_repair_max += 1;
+            }
             let is_noted = doubtful.is_left && !incoming.is_stale;
             incoming.doubtful.remove(&id.block);
             incoming.digests[id.block as usize] = Some(computed);
@@ -464,6 +477,7 @@ impl Session<'_> {
                     block: (id.block, computed),
                 })?;
             }
+            self.locate()?;
             return self.announce_if_verified(id.file as usize);
         }
         if doubtful.is_left {
@@ -474,8 +488,19 @@ impl Session<'_> {
             pieces: Some(Vec::new()),
             ..Doubtful::default()
         };
-        let (file, block) = (id.file, id.block);
-        self.link.send(&Message::Locate(Locate { file, block }))
+        self.damaged.push_back(id);
+        self.locate()
+    }
+
+    /// Asks for the digests of the pieces of blocks that arrived damaged, as many as may be in repair.
+    fn locate(&mut self) -> Result<(), Fault> {
+        while self.in_repair < self.in_repair_max
+            && let Some(BlockId { file, block }) = self.damaged.pop_front()
+        {
+            self.in_repair += 1;
+            self.link.send(&Message::Locate(Locate { file, block }))?;
+        }
+        Ok(())
     }
 
     /// The digests of the pieces of a block that arrived damaged.
