@@ -125,6 +125,7 @@ impl Host {
                 ecn: false,
                 finish: placement,
                 check: false,
+                path: placement,
             },
         };
         let now = Time::from_ns(1_000_000);

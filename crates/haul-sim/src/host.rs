@@ -1,8 +1,8 @@
 //! One end of a connection, with a memory to send from and one to receive into.
 
 use haul_cc::Time;
-use haul_udt::wire::{HEADER_LEN, SocketId, SocketKind};
-use haul_udt::{Config, Connection, Event, Received, Transmit};
+use haul_udt::wire::{HEADER_LEN, Piece, SocketId, SocketKind, cut, piece_len};
+use haul_udt::{Config, Connection, Event, Joiner, Received, Transmit};
 
 use crate::pattern;
 use crate::world::{Flow, MessageOut};
@@ -36,6 +36,7 @@ pub struct Host {
     kind: SocketKind,
     memory: Vec<u8>,
     transmit: Transmit,
+    joiner: Joiner,
     connected: bool,
     closed: Option<Option<haul_udt::Error>>,
     expected: Expected,
@@ -137,6 +138,7 @@ impl Host {
             kind: config.kind,
             memory,
             transmit: Transmit::default(),
+            joiner: Joiner::default(),
             connected: false,
             closed: None,
             expected: Expected::new(flow.stream_bytes_of(1 - side), &flow.messages[1 - side]),
@@ -202,6 +204,14 @@ impl Host {
 
     /// Takes a datagram that has passed the checksum. `len` is its true length where bytes do not travel.
     pub(crate) fn handle(&mut self, now: Time, datagram: &[u8], len: usize) {
+        if let Some(piece) = Piece::parse(datagram) {
+            let mut joiner = std::mem::take(&mut self.joiner);
+            if let Some(packet) = joiner.join(&piece) {
+                self.handle(now, packet, packet.len());
+            }
+            self.joiner = joiner;
+            return;
+        }
         let padded;
         let view = if datagram.len() == len {
             datagram
@@ -259,7 +269,20 @@ impl Host {
                 if self.bytes_matter {
                     pattern::extend(&mut packet, self.seed, range.position, u64::from(range.len));
                 }
-                send(packet, HEADER_LEN + range.len as usize);
+                let (len, max) = (
+                    HEADER_LEN + range.len as usize,
+                    self.connection.datagram_max(),
+                );
+                if len <= max {
+                    send(packet, len);
+                    continue;
+                }
+                packet.resize(len, 0);
+                let (piece_len, mut pieces) = (piece_len(len, max), Vec::new());
+                cut(&packet, piece_len, &mut pieces);
+                for piece in pieces.chunks(piece_len) {
+                    send(piece.to_vec(), piece_len);
+                }
             }
         }
         while let Some(event) = self.connection.poll_event() {

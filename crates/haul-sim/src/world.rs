@@ -152,6 +152,8 @@ pub struct World {
     queue: BinaryHeap<Reverse<Entry>>,
     links: [Link; 2],
     blackouts: Vec<(u64, u64)>,
+    /// From when on the links carry IP packets of at most so many bytes; ascending.
+    mtus: Vec<(u64, u32)>,
     flows: Vec<Running>,
     listeners: Vec<Listener>,
     rng: Rng,
@@ -191,6 +193,7 @@ impl World {
             queue: BinaryHeap::new(),
             links,
             blackouts: path.blackouts.clone(),
+            mtus: Vec::new(),
             flows: Vec::new(),
             listeners: Vec::new(),
             rng,
@@ -226,6 +229,11 @@ impl World {
             }
         }
         index
+    }
+
+    /// From `at` on, later than in any call before, the links drop longer IP packets than `mtu` without a word.
+    pub fn narrow(&mut self, at: Time, mtu: u32) {
+        self.mtus.push((at.as_ns(), mtu));
     }
 
     /// The virtual clock.
@@ -501,6 +509,10 @@ impl World {
             return;
         }
         let wire_bytes = u32::try_from(len + LOWER_LEN).unwrap_or(u32::MAX);
+        let mtu = self.mtus.iter().rev().find(|(at, _)| *at <= now);
+        if mtu.is_some_and(|&(_, mtu)| wire_bytes > mtu) {
+            return;
+        }
         let sender = self.flows[flow].hosts[1 - side].as_ref();
         let ecn_capable = sender.is_some_and(|host| host.connection.is_ecn_capable());
         let Fate::Delivered {

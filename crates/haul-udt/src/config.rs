@@ -90,6 +90,7 @@ impl Config {
             ecn: self.offer_placement && self.offer_ecn,
             finish: self.offer_placement && self.kind == SocketKind::Stream,
             check: self.offer_placement && self.offer_check,
+            path: self.offer_placement,
         }
     }
 
@@ -103,7 +104,7 @@ impl Config {
 /// libudt never advertises less than two packets; we keep room for a burst.
 const SLOTS_MIN: u32 = 64;
 
-fn payload_len(mtu: u32, lower_len: u32) -> u32 {
+pub(crate) fn payload_len(mtu: u32, lower_len: u32) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "16")]
     const HEADER: u32 = HEADER_LEN as u32;
     mtu.saturating_sub(lower_len + HEADER)
@@ -119,7 +120,7 @@ const LOWER_LEN_LEAST: u32 = LOWER_LEN_V4 as u32;
 /// What both ends agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Params {
-    /// Octets of payload in a full packet that this end sends.
+    /// Octets of payload in the longest packet that this end sends.
     pub payload_len: u32,
     /// Octets of payload that the peer may put into a packet: it may count fewer headers than we do (libudt takes IPv6's
     /// to be as short as IPv4's).
@@ -134,6 +135,8 @@ pub struct Params {
     pub finish: bool,
     /// Headers and control packets carry a check.
     pub check: bool,
+    /// The path's MTU is probed, and packets that are too long for it travel in pieces.
+    pub path: bool,
 }
 
 impl Params {
@@ -152,6 +155,7 @@ impl Params {
             ecn: offer.ecn && config.offer().ecn,
             finish: offer.finish && config.offer().finish,
             check: offer.check && config.offer().check,
+            path: offer.path && config.offer().path,
         })
     }
 }

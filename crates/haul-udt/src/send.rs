@@ -42,6 +42,10 @@ pub(crate) struct Sender {
     in_flight_bytes: u64,
     totals: SendTotals,
     told: Told,
+    /// Stream: payload of a packet at most.
+    full: u32,
+    /// Longest packet that was retransmitted more than once lately, payload bytes.
+    stuck: u32,
 }
 
 /// The end of this half of the stream: a packet without payload behind all others.
@@ -211,6 +215,8 @@ impl Sender {
             in_flight_bytes: 0,
             totals: SendTotals::default(),
             told: Told::default(),
+            full: params.payload_len,
+            stuck: 0,
         }
     }
 
@@ -270,7 +276,36 @@ impl Sender {
         Ok(number)
     }
 
+    /// Stream: packets that are sent from now on carry at most `bytes`.
+    pub(crate) fn set_full_len(&mut self, bytes: u32) {
+        self.full = bytes;
+    }
+
+    /// Whether packets with more than `bytes` of payload were retransmitted more than once since this was last asked.
+    pub(crate) fn take_stuck(&mut self, bytes: u32) -> bool {
+        std::mem::take(&mut self.stuck) > bytes
+    }
+
+    /// Packets in flight with more than `bytes` of payload are lost: the path does not carry them.
+    pub(crate) fn lose_longer(&mut self, bytes: u32) {
+        for number in self.first..self.next_packet() {
+            let is_longer = |packet: &Packet| u32::from(packet.len) > bytes;
+            if self.get(number).is_some_and(is_longer) {
+                self.mark_lost(number, &mut Progress::default());
+            }
+        }
+    }
+
     // ---- getters
+
+    /// Payload of a full packet, bytes.
+    pub(crate) fn full_len(&self) -> u32 {
+        self.full
+    }
+
+    pub(crate) fn is_stream(&self) -> bool {
+        self.kind == SocketKind::Stream
+    }
 
     /// Send space below this position need not be kept.
     pub(crate) fn released(&self) -> u64 {
@@ -311,7 +346,7 @@ impl Sender {
 
     pub(crate) fn totals(&self) -> SendTotals {
         let resent = self.totals.resent_bytes - self.totals.timer_bytes;
-        let bytes = |packets: u32| u64::from(packets) * u64::from(self.params.payload_len);
+        let bytes = |packets: u32| u64::from(packets) * u64::from(self.full);
         let refused_bytes = bytes(self.told.refused).min(resent);
         SendTotals {
             refused_bytes,
@@ -393,6 +428,9 @@ impl Sender {
         packet.sent = now;
         packet.transmissions = packet.transmissions.saturating_add(1);
         let packet = *packet;
+        if packet.transmissions > 2 {
+            self.stuck = self.stuck.max(packet.len.into());
+        }
         if packet.by_timer {
             self.totals.timer_bytes += u64::from(packet.len);
         }
@@ -456,22 +494,21 @@ impl Sender {
     }
 
     fn fresh_len(&self) -> Option<u32> {
-        let full = self.params.payload_len;
         if self.next_packet() >= self.limits.packet {
             return None;
         }
         if let Some(message) = self.messages.front() {
-            return Some(
-                u32::try_from(message.len - message.sent).map_or(full, |rest| rest.min(full)),
-            );
+            let most = self.params.payload_len;
+            let rest = u32::try_from(message.len - message.sent);
+            return Some(rest.map_or(most, |rest| rest.min(most)));
         }
         let available = self
             .written
             .min(self.limits.offset)
             .saturating_sub(self.position);
         let short_allowed = self.pushed > self.position || self.packets.is_empty();
-        if available >= u64::from(full) {
-            Some(full)
+        if available >= u64::from(self.full) {
+            Some(self.full)
         } else if available > 0 && short_allowed && self.position + available == self.written {
             u32::try_from(available).ok()
         } else if self.finish == Finish::Wanted && self.position == self.written {

@@ -1,12 +1,13 @@
-//! Transfers across a router whose link towards the receiver has an MTU of 1,300 bytes, while both
-//! ends' links have 1,500. Everything is in network namespaces that the test makes.
+//! Transfers across a router with a link whose MTU is lower than that of both ends. Everything is in network namespaces that the
+//! test makes.
 
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text};
 
+/// Where the far host listens.
+const ADDRESSES: [&str; 2] = ["10.9.2.1", "[fd09:2::1]"];
 /// No transfer here takes longer, with time for a loaded machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -44,19 +45,36 @@ fn across_a_router() {
         println!("SKIPPED: `ip`, `nft`, `nsenter` or the right to use them is missing");
         return;
     };
-    for (case, icmp, late) in [
-        ("ICMP works", true, false),
-        ("ICMP works, narrowed in mid-transfer", true, true),
-        ("ICMP filtered", false, false),
-        ("ICMP filtered, narrowed in mid-transfer", false, true),
+    for (case, filter) in [
+        ("ICMP works", Filter::Nothing),
+        ("ICMP filtered", Filter::Icmp),
+        ("ICMP and fragments filtered", Filter::IcmpAndFragments),
     ] {
-        // Without ICMP no sender learns that an IPv6 path is narrow, and routers do not fragment.
-        let addresses = ["10.9.2.1", "[fd09:2::1]"];
-        for address in addresses.into_iter().take(1 + usize::from(icmp)) {
-            network.send(&format!("{case}, {address}"), address, icmp, late);
+        for address in ADDRESSES {
+            for late in [false, true] {
+                network.send(
+                    &format!("{case}, {address}, late: {late}"),
+                    address,
+                    filter,
+                    late,
+                );
+            }
         }
     }
-    network.get("ICMP filtered, get", "10.9.2.1");
+    for address in ADDRESSES {
+        network.get(&format!("get, {address}"), address);
+        network.bench(&format!("bench, {address}"), address);
+        network.rdma(&format!("RDMA, {address}"), address);
+    }
+    network.jumbo();
+}
+
+/// What the network keeps from the ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Filter {
+    Nothing,
+    Icmp,
+    IcmpAndFragments,
 }
 
 /// A network namespace that lives as long as the process that holds it.
@@ -116,13 +134,18 @@ struct Network {
 impl Network {
     fn make() -> Option<Self> {
         let (router, far) = (Host::new()?, Host::new()?);
+        // Before the host joins fragments; links cut what the socket gave as one.
+        let chain = "nft add table inet filter
+             nft 'add chain inet filter in { type filter hook prerouting priority -450; }'";
         let near = format!(
             "ip link add near type veth peer name left netns {}
              ip address add 10.9.1.1/24 dev near
              ip address add fd09:1::1/64 dev near nodad
              ip link set near up
              ip route add default via 10.9.1.254
-             ip route add default via fd09:1::254",
+             ip route add default via fd09:1::254
+             ip link set near gso_max_segs 1
+             {chain}",
             router.0.id()
         );
         let middle = format!(
@@ -135,57 +158,71 @@ impl Network {
              ip link set right up
              echo 1 >/proc/sys/net/ipv4/ip_forward
              echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+             ip link set left gso_max_segs 1
+             ip link set right gso_max_segs 1
              nft add table inet filter
              nft 'add chain inet filter out {{ type filter hook output priority 0; }}'",
             far.0.id()
         );
-        let end = "ip address add 10.9.2.1/24 dev far
+        let end = format!(
+            "ip address add 10.9.2.1/24 dev far
              ip address add fd09:2::1/64 dev far nodad
              ip link set far up
              ip route add default via 10.9.2.254
-             ip route add default via fd09:2::254";
+             ip route add default via fd09:2::254
+             ip link set far gso_max_segs 1
+             {chain}"
+        );
         let made =
-            is_ok(Command::new("sh").args(["-ec", &near])) && router.run(&middle) && far.run(end);
+            is_ok(Command::new("sh").args(["-ec", &near])) && router.run(&middle) && far.run(&end);
         made.then_some(Self { router, far })
     }
 
-    /// Sets the router's MTUs, forgets what the ends have learnt, and lets ICMP pass or not.
-    fn set(&self, device: &str, mtu: u32, icmp: bool) {
-        let (drop4, drop6) = (
-            "icmp type destination-unreachable",
-            "icmpv6 type packet-too-big",
-        );
-        let filter = match icmp {
-            true => String::new(),
-            false => format!(
-                "nft add rule inet filter out {drop4} drop
-                 nft add rule inet filter out {drop6} drop"
-            ),
-        };
+    /// Sets the MTUs of the link to this host and of the one behind the router, forgets what the ends have learnt, and filters.
+    fn set(&self, (near, far): (u32, u32), filter: Filter) {
+        let icmp = "nft add rule inet filter out icmp type destination-unreachable drop
+             nft add rule inet filter out icmpv6 type packet-too-big drop";
+        let icmp = if filter == Filter::Nothing { "" } else { icmp };
         assert!(self.router.run(&format!(
-            "ip link set left mtu 1500
-             ip link set right mtu 1500
-             ip link set {device} mtu {mtu}
+            "ip link set left mtu {near}
+             ip link set right mtu {far}
              nft flush chain inet filter out
-             {filter}"
+             {icmp}"
         )));
-        let forget = "ip route flush cache; ip -6 route flush cache";
-        assert!(is_ok(Command::new("sh").args(["-ec", forget])) && self.far.run(forget));
+        let fragments = "nft add rule inet filter in ip frag-off \\& 0x3fff != 0 drop
+             nft add rule inet filter in exthdr frag exists drop";
+        let fragments = if filter == Filter::IcmpAndFragments {
+            fragments
+        } else {
+            ""
+        };
+        let end = |device| {
+            format!(
+                "ip route flush cache
+                 ip -6 route flush cache
+                 ip link set {device} mtu {}
+                 nft flush chain inet filter in
+                 {fragments}",
+                near.max(far).max(1_500)
+            )
+        };
+        let near_set = is_ok(Command::new("sh").args(["-ec", &end("near")]));
+        assert!(near_set && self.far.run(&end("far")));
     }
 
-    fn serve(&self, dir: &Path, address: &str) -> Server {
+    fn serve(&self, args: &[&str], address: &str) -> Server {
         let mut program = self.far.command();
         program.arg(env!("CARGO_BIN_EXE_haul"));
         let at = format!("{address}:0");
         let listen = ["--listen", &at, "--allow-insecure"];
-        Server::spawn_as(program, ["serve", &text(dir)].into_iter().chain(listen))
+        Server::spawn_as(program, args.iter().copied().chain(listen))
     }
 
-    fn send(&self, case: &str, address: &str, icmp: bool, late: bool) {
-        self.set("right", if late { 1_500 } else { 1_300 }, icmp);
+    fn send(&self, case: &str, address: &str, filter: Filter, late: bool) {
+        self.set((1_500, if late { 1_500 } else { 1_300 }), filter);
         let place = Place::new();
-        let server = self.serve(&place.server(""), address);
-        let content = make_file(&place.client("a"), 8 * MIB, 1);
+        let server = self.serve(&["serve", &text(&place.server(""))], address);
+        let content = make_file(&place.client("a"), 4 * MIB, 1);
         let begun = Instant::now();
         let client = start([
             "send",
@@ -196,7 +233,7 @@ impl Network {
             &server.at_address(address, ""),
         ]);
         if late {
-            client.wait_for_bytes(2 << 20);
+            client.wait_for_bytes(1 << 20);
             assert!(self.router.run("ip link set right mtu 1300"));
         }
         let ended = client.end().ok();
@@ -208,14 +245,87 @@ impl Network {
     }
 
     fn get(&self, case: &str, address: &str) {
-        self.set("left", 1_300, false);
+        self.set((1_300, 1_500), Filter::IcmpAndFragments);
         let place = Place::new();
-        let server = self.serve(&place.server(""), address);
-        let content = make_file(&place.server("a"), 8 * MIB, 1);
+        let server = self.serve(&["serve", &text(&place.server(""))], address);
+        let content = make_file(&place.server("a"), 4 * MIB, 1);
         let begun = Instant::now();
         let into = text(&place.client(""));
         haul(["get", &server.at_address(address, "a"), &into]).ok();
         println!("{case}: {:.2} s", begun.elapsed().as_secs_f64());
         assert!(read_file(&place.client("a")) == content, "{case}");
+    }
+
+    /// Memory to memory, over several connections.
+    fn bench(&self, case: &str, address: &str) {
+        self.set((1_500, 1_300), Filter::IcmpAndFragments);
+        let server = self.serve(&["bench", "serve"], address);
+        let to = format!("{address}:{}", server.port);
+        let flags = [
+            "--engine=udt",
+            "--rate=100Mbit",
+            "--streams=2",
+            "--time=3s",
+            "--json",
+        ];
+        let ended = haul(["bench", "run", &to].iter().chain(&flags)).ok().json();
+        let bytes = ended["runs"][0]["bytes"].as_u64().unwrap();
+        println!("{case}: {bytes} bytes");
+        assert!(
+            bytes > 10_000_000,
+            "{case}: {bytes} bytes in 3 s at 100 Mb/s"
+        );
+    }
+
+    /// RDMA over UDT, whose segments keep their size.
+    fn rdma(&self, case: &str, address: &str) {
+        self.set((1_500, 1_300), Filter::IcmpAndFragments);
+        let server = self.serve(&["bench", "rdma", "serve", "--channel=udt"], address);
+        let to = format!("{address}:{}", server.port);
+        for op in ["write", "read", "send"] {
+            let begun = Instant::now();
+            let flags = [
+                "--op",
+                op,
+                "--sizes=65536..65536",
+                "--iterations=50",
+                "--verify",
+                "--json",
+            ];
+            let flags = flags.iter().chain(&["--channel=udt"]);
+            let json = haul(["bench", "rdma", &to].iter().chain(flags)).ok().json();
+            println!("{case}, {op}: {:.2} s", begun.elapsed().as_secs_f64());
+            assert_eq!(json["rows"][0]["bandwidth"]["iterations"], 50, "{case}");
+        }
+    }
+
+    /// Long packets where all links carry them, and short ones where the one behind the router does not.
+    fn jumbo(&self) {
+        for (far, most) in [(9_000, 9_000), (1_500, 1_500)] {
+            self.set((9_000, far), Filter::IcmpAndFragments);
+            for address in ADDRESSES {
+                let case = format!("jumbo, {far}, {address}");
+                let place = Place::new();
+                let server = self.serve(&["serve", &text(&place.server(""))], address);
+                let content = make_file(&place.client("a"), 4 * MIB, 1);
+                let before = self.received();
+                let from = text(&place.client("a"));
+                haul(["send", &from, &server.at_address(address, "")]).ok();
+                let after = self.received();
+                assert!(read_file(&place.server("a")) == content, "{case}");
+                let mean = (after.0 - before.0) / (after.1 - before.1);
+                println!("{case}: packets of {mean} bytes");
+                assert!(mean > most * 3 / 4 && mean <= most + 14, "{case}: {mean}");
+            }
+        }
+    }
+
+    /// Bytes and packets that have come to the far host, each packet as long as it was on the wire.
+    fn received(&self) -> (u64, u64) {
+        let output = self.far.command().args(["cat", "/proc/net/dev"]).output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        let counts = text.split("far:").nth(1).unwrap().split_whitespace();
+        let mut counts = counts.map(|count| count.parse().unwrap());
+        (counts.next().unwrap(), counts.next().unwrap())
     }
 }

@@ -14,12 +14,14 @@ use std::sync::Arc;
 
 use haul_cc::{Algorithm, Rate};
 use haul_io::poller::{Interest, Poller};
-use haul_io::udp::{Received as Arrival, RecvBatch, UdpSocket};
+use haul_io::udp::{
+    Received as Arrival, RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket,
+};
 use haul_iwarp::{
     CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, Time,
 };
-use haul_udt::wire::{HEADER_LEN, SocketKind};
-use haul_udt::{Connection, Event, Received, Seq, Transmit};
+use haul_udt::wire::{HEADER_LEN, Piece, SocketKind, cut, piece_len};
+use haul_udt::{Connection, Event, Joiner, Received, Seq, Transmit};
 use haul_verbs::{QpStatistics, RateLimit};
 
 use super::buffers::place;
@@ -46,6 +48,7 @@ pub(super) struct Lower {
     gone: usize,
     blocked: bool,
     trouble: Trouble,
+    joiner: Joiner,
     tap: Option<Tapped>,
 }
 
@@ -178,6 +181,7 @@ impl Lower {
             gone: 0,
             blocked: false,
             trouble: Trouble::default(),
+            joiner: Joiner::default(),
         }
     }
 
@@ -201,9 +205,9 @@ impl Lower {
         Some(blocked.map_or(due, |tick| due.max(tick)))
     }
 
-    /// Drives the opening; whether it is open, or why it will not be.
+    /// Drives the opening; whether it is open and the size of segments known, or why it will not be.
     pub(super) fn open(&mut self, now: Time, batch: &mut RecvBatch) -> Result<bool, String> {
-        while self.udt.params().is_none() {
+        while !self.udt.is_path_settled() {
             match self.socket.recv_batch(batch) {
                 Ok(count) if count > 0 => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -230,7 +234,7 @@ impl Lower {
                 return Err(reason.unwrap_or_else(|| "the peer closed".into()));
             }
         }
-        Ok(self.udt.params().is_some())
+        Ok(self.udt.is_path_settled())
     }
 
     /// Sends control packets only: there is no payload yet, or no more.
@@ -251,9 +255,10 @@ impl Lower {
 
     /// Hands what is to leave to the socket; false when it is full.
     fn push(&mut self, now: Time) -> bool {
-        let packets = self.flat.len().div_ceil(self.segment_len.max(1));
-        while self.gone < packets {
+        while self.gone * self.segment_len < self.flat.len() {
+            self.fit();
             let rest = &self.flat[self.gone * self.segment_len..];
+            let rest = &rest[..rest.len().min(self.batch_bytes())];
             let slices = [IoSlice::new(rest)];
             match self
                 .socket
@@ -269,8 +274,9 @@ impl Lower {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 // As if lost on the way, unless these packets deserve another try.
                 Err(error) => {
+                    let (socket, udt) = (&self.socket, &mut self.udt);
                     let now = transport_time(now);
-                    if !self.trouble.note(now, error, &self.socket) {
+                    if !self.trouble.note(now, error, socket, udt) {
                         break;
                     }
                 }
@@ -281,11 +287,40 @@ impl Lower {
         true
     }
 
+    /// Cuts data packets that are too long for the path into pieces.
+    fn fit(&mut self) {
+        let max = self.udt.datagram_max();
+        if self.segment_len <= max || !is_data(&self.flat) {
+            return;
+        }
+        let len = piece_len(self.segment_len, max);
+        let mut pieces = Vec::with_capacity(2 * self.flat.len());
+        for packet in self.flat.chunks(self.segment_len).skip(self.gone) {
+            cut(packet, len, &mut pieces);
+        }
+        (self.flat, self.segment_len, self.gone) = (pieces, len, 0);
+    }
+
+    /// What the socket takes in one call.
+    fn batch_bytes(&self) -> usize {
+        let segments = SUPER_PACKET_BYTES_MAX / self.segment_len;
+        segments.clamp(1, SEGMENTS_MAX) * self.segment_len
+    }
+
+    /// Bytes of a segment that the path carries whole.
+    fn segment_max(&self) -> u32 {
+        let payload = self
+            .udt
+            .params()
+            .map_or(0, |params| params.payload_len as usize);
+        let len = payload.min(self.udt.datagram_max().saturating_sub(HEADER_LEN));
+        u32::try_from(len.saturating_sub(CRC_LEN)).unwrap_or(u32::MAX)
+    }
+
     fn config(&self, qp: QpConfig) -> MessageConfig {
-        let payload = self.udt.params().map_or(0, |params| params.payload_len);
         MessageConfig {
             qp,
-            segment_max: payload.saturating_sub(u32::try_from(CRC_LEN).unwrap_or(0)),
+            segment_max: self.segment_max(),
             ..MessageConfig::default()
         }
     }
@@ -318,6 +353,11 @@ impl UdtLink {
             fresh_end: false,
             control: Vec::new(),
         }
+    }
+
+    /// Offers segments as long as the path carries by now. Only before the connection is accepted.
+    pub(super) fn fit_segments(&mut self) {
+        self.core.set_segment_max(self.lower.segment_max());
     }
 
     pub(super) fn limit_rate(&mut self, limit: RateLimit) {
@@ -396,7 +436,8 @@ impl UdtLink {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
                     let now = transport_time(env.now);
-                    self.lower.trouble.note(now, error, &self.lower.socket);
+                    let (socket, udt) = (&self.lower.socket, &mut self.lower.udt);
+                    self.lower.trouble.note(now, error, socket, udt);
                     continue;
                 }
             }
@@ -416,7 +457,7 @@ impl UdtLink {
         env.scratch.give_batch(batch);
         let now = transport_time(env.now);
         self.lower.udt.handle_timeout(now);
-        if self.lower.udt.is_path_suspect(now) {
+        if self.lower.udt.wants_fragments(now) {
             self.lower.socket.allow_fragments();
         }
         self.note_events(env.now);
@@ -430,6 +471,14 @@ impl UdtLink {
         arrived: haul_cc::Time,
         datagram: &[u8],
     ) {
+        if let Some(piece) = Piece::parse(datagram) {
+            let mut joiner = std::mem::take(&mut self.lower.joiner);
+            if let Some(packet) = joiner.join(&piece) {
+                self.handle_datagram(env, now, arrived, packet);
+            }
+            self.lower.joiner = joiner;
+            return;
+        }
         let data = is_data(datagram);
         let message = datagram.get(HEADER_LEN..).unwrap_or_default();
         if data && !MessageConnection::verify(message) {

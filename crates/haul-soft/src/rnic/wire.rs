@@ -83,6 +83,9 @@ impl Wire {
     }
 
     pub(super) fn accept(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
+        if let Self::Udt(link) = self {
+            link.fit_segments();
+        }
         each!(self, link => link.core.accept(now, private))
     }
 

@@ -12,8 +12,8 @@ use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller, Waker, set_timer_slack_ns};
 use haul_io::ring::mirror_ring;
 use haul_io::udp::{RecvBatch, UdpSocket};
-use haul_udt::wire::HEADER_LEN;
-use haul_udt::{Connection, Event, Placement, Received, Stats, Transmit};
+use haul_udt::wire::{HEADER_LEN, Piece, cut, piece_len};
+use haul_udt::{Connection, Event, Joiner, Placement, Received, Stats, Transmit};
 
 use super::LinkError;
 use super::incoming::Incoming;
@@ -52,6 +52,9 @@ pub struct Link {
     pub(super) ended: Option<Option<haul_udt::Error>>,
     peer_closed: bool,
     trouble: Trouble,
+    joiner: Joiner,
+    /// Packets too long for the path, and the pieces of one.
+    long: (Vec<u8>, Vec<u8>),
     /// The peer may open its socket later than this end.
     patient: bool,
     /// This half of a stream has ended.
@@ -155,6 +158,8 @@ impl Link {
             ended: None,
             peer_closed: false,
             trouble: Trouble::default(),
+            joiner: Joiner::default(),
+            long: Default::default(),
             patient: false,
             ending: false,
         })
@@ -402,7 +407,7 @@ impl Link {
         self.read_clock();
         self.receive_some(place)?;
         self.connection.handle_timeout(self.now);
-        if self.connection.is_path_suspect(self.now) {
+        if self.connection.wants_fragments(self.now) {
             self.socket.allow_fragments();
         }
         self.flush(outgoing)?;
@@ -448,7 +453,8 @@ impl Link {
                         return self.judge_refusal();
                     }
                     Err(error) => {
-                        self.trouble.note(self.now, error, &self.socket);
+                        let (socket, udt) = (&self.socket, &mut self.connection);
+                        self.trouble.note(self.now, error, socket, udt);
                         failed += 1;
                         continue;
                     }
@@ -467,8 +473,8 @@ impl Link {
                     let marked = u32::try_from(datagrams.len()).unwrap_or(u32::MAX);
                     self.connection.handle_marks(marked);
                 }
-                take(&mut self.connection, self.now, arrived, datagrams, place)
-                    .map_err(LinkError::Sink)?;
+                let joined = (&mut self.connection, &mut self.joiner);
+                take(joined, self.now, arrived, datagrams, place).map_err(LinkError::Sink)?;
             }
         }
         if failed == RECEIVE_ROUNDS {
@@ -515,14 +521,17 @@ impl Link {
     fn push_out(&mut self, outgoing: &mut Outgoing<'_>) -> Result<bool, LinkError> {
         let (socket, peer, transmit) = (&self.socket, self.peer, &self.transmit);
         let skip = self.left.unwrap_or(0);
-        let (taken, total) = if transmit.control.is_empty() {
-            let segment_len = transmit.segment_len();
+        let total = transmit.headers.len().saturating_sub(skip);
+        let segment_len = transmit.segment_len();
+        let (taken, total) = if segment_len > self.connection.datagram_max() {
+            (self.push_pieces(outgoing, skip)?, total)
+        } else if transmit.control.is_empty() {
             let sent = outgoing
                 .gather(transmit, skip, |slices| {
                     socket.send_segments(peer, segment_len, slices)
                 })
                 .map_err(LinkError::Source)?;
-            (sent, transmit.headers.len() - skip)
+            (sent, total)
         } else {
             let control = [IoSlice::new(&transmit.control)];
             (
@@ -535,7 +544,8 @@ impl Link {
             Ok(taken) => self.left = Some(skip + taken),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                if !self.trouble.note(self.now, error, &self.socket) {
+                let (socket, udt) = (&self.socket, &mut self.connection);
+                if !self.trouble.note(self.now, error, socket, udt) {
                     self.left = None;
                 }
                 return Ok(true);
@@ -550,6 +560,38 @@ impl Link {
             .modify(&self.socket, TOKEN, interest)
             .map_err(LinkError::Network)?;
         Ok(false)
+    }
+
+    /// Hands the packets of `transmit` but the first `skip` to the socket in pieces; how many it took whole.
+    fn push_pieces(
+        &mut self,
+        outgoing: &mut Outgoing<'_>,
+        skip: usize,
+    ) -> Result<io::Result<usize>, LinkError> {
+        let (segment_len, max) = (self.transmit.segment_len(), self.connection.datagram_max());
+        let len = piece_len(segment_len, max);
+        let (packets, pieces) = (&mut self.long.0, &mut self.long.1);
+        packets.clear();
+        outgoing
+            .gather(&self.transmit, skip, |slices| {
+                slices
+                    .iter()
+                    .for_each(|slice| packets.extend_from_slice(slice));
+            })
+            .map_err(LinkError::Source)?;
+        for (sent, packet) in packets.chunks(segment_len).enumerate() {
+            pieces.clear();
+            let count = cut(packet, len, pieces);
+            let slices = [IoSlice::new(pieces)];
+            match self.socket.send_segments(self.peer, len, &slices) {
+                Ok(taken) if taken >= count => {}
+                Ok(_) if sent == 0 => return Ok(Err(io::ErrorKind::WouldBlock.into())),
+                Err(error) if sent == 0 => return Ok(Err(error)),
+                // What is left of this packet leaves with all of it.
+                _ => return Ok(Ok(sent)),
+            }
+        }
+        Ok(Ok(self.transmit.headers.len() - skip))
     }
 
     fn note_events(&mut self) -> Result<(), LinkError> {
@@ -607,7 +649,7 @@ impl Link {
 
 /// Feeds datagrams to the connection and places their payload, runs of neighbours at once.
 fn take<'d>(
-    connection: &mut Connection,
+    (connection, joiner): (&mut Connection, &mut Joiner),
     now: Time,
     arrived: Time,
     datagrams: impl Iterator<Item = &'d [u8]>,
@@ -616,6 +658,15 @@ fn take<'d>(
     let mut parts = [IoSlice::new(&[]); RUN];
     let (mut used, mut start, mut end) = (0, 0, 0);
     for datagram in datagrams {
+        if let Some(piece) = Piece::parse(datagram) {
+            if let Some(packet) = joiner.join(&piece)
+                && let Ok(Received::Data(Placement { position, .. })) =
+                    connection.handle_datagram(now, arrived, packet)
+            {
+                place.place(position, &[IoSlice::new(&packet[HEADER_LEN..])])?;
+            }
+            continue;
+        }
         let Ok(Received::Data(Placement { position, len })) =
             connection.handle_datagram(now, arrived, datagram)
         else {

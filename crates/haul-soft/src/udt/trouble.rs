@@ -8,6 +8,7 @@ use std::io;
 
 use haul_cc::Time;
 use haul_io::udp::{UdpSocket, is_too_large};
+use haul_udt::Connection;
 
 /// What one socket reported since something last arrived.
 #[derive(Debug, Default)]
@@ -25,9 +26,19 @@ const REFUSED_NS: u64 = 3 * haul_cc::time::SECOND_NS;
 
 impl Trouble {
     /// Takes note of an error of `socket`: packets are lost. Returns whether what is being sent deserves another try, because
-    /// the error may be about an earlier packet: the first refusal, or the first packet that IP has to fragment.
-    pub(crate) fn note(&mut self, now: Time, error: io::Error, socket: &UdpSocket) -> bool {
-        let fragments = is_too_large(&error) && socket.allow_fragments();
+    /// the error may be about an earlier packet: the first refusal, or a packet that was too long for the path, which goes in pieces
+    /// or in IP's fragments from now on.
+    pub(crate) fn note(
+        &mut self,
+        now: Time,
+        error: io::Error,
+        socket: &UdpSocket,
+        connection: &mut Connection,
+    ) -> bool {
+        let fits_now = is_too_large(&error)
+            && connection
+                .handle_too_big(now, socket.path_mtu())
+                .unwrap_or_else(|| socket.allow_fragments());
         let refused = error.kind() == io::ErrorKind::ConnectionRefused;
         if refused {
             self.refused.get_or_insert(now);
@@ -35,7 +46,7 @@ impl Trouble {
         let first_refusal = refused && !self.refusal;
         self.refusal |= refused;
         self.latest = Some(error);
-        fragments || first_refusal
+        fits_now || first_refusal
     }
 
     /// Forgets everything but a refusal that nobody has judged yet: something arrived.

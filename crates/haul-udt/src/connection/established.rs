@@ -11,6 +11,7 @@ use super::{PayloadRange, Stats, Transmit};
 use crate::config::{Config, Params};
 use crate::error::{Error, Misbehaviour, SendError};
 use crate::handshake::Agreed;
+use crate::path::PathMtu;
 use crate::plain::{PlainControl, SYN_NS, append_losses};
 use crate::recv::{Received, Receiver};
 use crate::send::{Emit, Progress, Sender};
@@ -22,19 +23,20 @@ use crate::wire::{
 /// An open connection.
 #[derive(Debug)]
 pub(super) struct Established {
-    params: Params,
-    peer: SocketId,
+    pub(super) params: Params,
+    pub(super) peer: SocketId,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     controller: Box<dyn Controller>,
     pacer: Pacer,
-    rtt: RttEstimator,
+    pub(super) rtt: RttEstimator,
     rate_max: Rate,
-    wire_overhead: u64,
+    pub(super) wire_overhead: u64,
     feedback: FeedbackState,
-    timers: Timers,
+    pub(super) timers: Timers,
     /// Control packets that wait to be written.
-    pending: Pending,
+    pub(super) pending: Pending,
+    pub(super) path: PathMtu,
     closing: Option<Time>,
     misbehaviour: u32,
 }
@@ -97,24 +99,26 @@ struct Train {
 }
 
 #[derive(Debug)]
-struct Timers {
+pub(super) struct Timers {
     heard: Time,
     said: Time,
     /// From when the retransmission time-out counts.
-    waiting_since: Time,
+    pub(super) waiting_since: Time,
     /// When the peer last acknowledged something new, or the first unacknowledged packet left.
     progress: Time,
-    timeouts_in_a_row: u32,
+    pub(super) timeouts_in_a_row: u32,
     timeouts: u32,
     idle_timeout_ns: u64,
     linger_ns: u64,
 }
 
 #[derive(Debug, Default)]
-struct Pending {
+pub(super) struct Pending {
     ack2: Option<u32>,
     ack2_at: Time,
     drop: Option<(u32, u64, u64)>,
+    /// Numbers of the peer's probes of the path.
+    pub(super) answers: VecDeque<u32>,
 }
 
 /// What one segmentation-offload call may carry (Linux `UDP_MAX_SEGMENTS` of old).
@@ -137,8 +141,6 @@ const EXPIRATION_NS_MIN: u64 = 300 * MILLISECOND_NS;
 const TIMEOUT_NS_MAX: u64 = 2 * SECOND_NS;
 /// Probes without an answer before everything in flight counts as lost.
 const PROBES: u32 = 2;
-/// Beyond four round trips: how long nothing is acknowledged before the path's MTU is suspected.
-const SUSPECT_NS: u64 = 300 * MILLISECOND_NS;
 const REORDER_NS_MIN: u64 = MILLISECOND_NS;
 const RTT_NS_MAX: u64 = 60 * SECOND_NS;
 
@@ -152,7 +154,12 @@ impl Established {
     ) -> Self {
         let params = agreed.params;
         let wire_overhead = u64::from(config.lower_len) + HEADER_LEN as u64;
-        let packet_bytes = u64::from(params.payload_len) + wire_overhead;
+        let path = PathMtu::new(params.payload_len + config.lower_len + HEADER_LEN as u32);
+        let packet_bytes = if params.path {
+            path.current().into()
+        } else {
+            u64::from(params.payload_len) + wire_overhead
+        };
         let algorithm = if params.placement {
             config.control
         } else {
@@ -167,7 +174,7 @@ impl Established {
         }
         // One wrap above zero, so that packet numbers before the first stay positive.
         let first = |initial: u32| u64::from(initial) + (1 << 31);
-        Self {
+        let mut open = Self {
             params,
             peer: agreed.peer,
             sender: Sender::new(
@@ -203,9 +210,12 @@ impl Established {
                 linger_ns: config.linger_ns,
             },
             pending: Pending::default(),
+            path,
             closing: None,
             misbehaviour: 0,
-        }
+        };
+        open.follow_path();
+        open
     }
 
     pub(super) fn limit_rate(&mut self, rate_max: Rate, burst_bytes: Option<u64>) {
@@ -239,14 +249,9 @@ impl Established {
     }
 
     /// How long packets have been in flight without an acknowledgement of any of them.
-    fn stalled_ns(&self, now: Time) -> Option<u64> {
+    pub(super) fn stalled_ns(&self, now: Time) -> Option<u64> {
         let in_flight = self.sender.has_unacknowledged();
         in_flight.then(|| now.since(self.timers.progress))
-    }
-
-    pub(super) fn is_path_suspect(&self, now: Time) -> bool {
-        let limit_ns = SUSPECT_NS + 4 * self.rtt.smoothed_ns();
-        self.stalled_ns(now).is_some_and(|ns| ns >= limit_ns)
     }
 
     pub(super) fn stats(&self) -> Stats {
@@ -354,6 +359,14 @@ impl Established {
                 first,
                 last,
             } => self.receiver.handle_drop(now, *message, *first, *last),
+            Control::Probe { number } if self.params.path => {
+                self.note_probe(*number);
+                Ok(())
+            }
+            Control::ProbeAnswer { number } if self.params.path => {
+                self.on_probe_answer(now, *number);
+                Ok(())
+            }
             Control::KeepAlive
             | Control::CongestionWarning
             | Control::PeerError(_)
@@ -445,7 +458,7 @@ impl Established {
             return;
         }
         let next_packet = self.sender.next_packet();
-        let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
+        let packet_bytes = u64::from(self.sender.full_len()) + self.wire_overhead;
         self.controller.handle_marks(
             now,
             &Marks {
@@ -613,6 +626,7 @@ impl Established {
         if self.closing.is_some_and(|until| now >= until) {
             return true;
         }
+        self.search_path(now);
         if self.sender.has_unacknowledged() && now >= self.retransmission_due() {
             self.timers.waiting_since = now;
             self.timers.timeouts_in_a_row += 1;
@@ -670,6 +684,9 @@ impl Established {
         if let Some(until) = self.closing {
             due = due.min(until);
         }
+        if let Some(at) = self.path_due() {
+            due = due.min(at);
+        }
         due.min(self.plain_due()).min(self.data_due())
     }
 
@@ -712,7 +729,10 @@ impl Established {
             self.receiver.write_feedback(now, self.peer, out);
             return true;
         }
-        if self.write_plain(now, out) || self.write_sender_info(now, out) {
+        if self.write_path(now, out)
+            || self.write_plain(now, out)
+            || self.write_sender_info(now, out)
+        {
             return true;
         }
         if now.since(self.timers.said) >= KEEP_ALIVE_NS {
@@ -819,7 +839,7 @@ impl Established {
     }
 
     fn batch_limit(&self) -> u64 {
-        let packet_bytes = u64::from(self.params.payload_len) + self.wire_overhead;
+        let packet_bytes = u64::from(self.sender.full_len()) + self.wire_overhead;
         let trains = self.params.placement && !self.feedback.train.taken;
         if trains || self.sender.totals().packets < TRAIN_PACKETS {
             (TRAIN_BATCH_PACKETS * packet_bytes).min(BATCH_BYTES_MAX)
@@ -854,7 +874,7 @@ impl Established {
         if !self.feedback.train.spoiled || self.feedback.train.due || !self.params.placement {
             return;
         }
-        let bytes = TRAIN_PACKETS * u64::from(self.params.payload_len);
+        let bytes = TRAIN_PACKETS * u64::from(self.sender.full_len());
         let is_full = self.sender.in_flight_bytes() >= self.controller.window_bytes();
         self.feedback.train.due =
             self.sender.has_sendable() && is_full || self.sender.has_backlog(bytes);

@@ -1,6 +1,7 @@
 //! A connection: opening, data both ways, closing.
 
 mod established;
+mod path;
 mod transmit;
 
 use std::collections::VecDeque;
@@ -186,6 +187,7 @@ impl Connection {
                     ecn: params.ecn,
                     finish: params.finish,
                     check: params.check,
+                    path: params.path,
                 },
             )),
             checked: params.check,
@@ -265,6 +267,15 @@ impl Connection {
                     Err(Error::Closed)
                 }
             },
+        }
+    }
+
+    /// The kernel refused, or reports, a packet that is too long for the path; `mtu` is the path's as far as the kernel knows it.
+    /// Answers whether packets are shorter from now on, or none where IP has to fragment them instead.
+    pub fn handle_too_big(&mut self, now: Time, mtu: Option<u32>) -> Option<bool> {
+        match &mut self.phase {
+            Phase::Open(open) => open.handle_too_big(now, mtu),
+            _ => None,
         }
     }
 
@@ -567,11 +578,25 @@ impl Connection {
         matches!(self.phase, Phase::Closed { .. })
     }
 
-    /// Whether full packets may be too large for the path: packets are in flight, and for several
-    /// round trips none of them was acknowledged.
+    /// Whether IP is to fragment packets that are too long for the path: packets are in flight, for several round trips none of
+    /// them was acknowledged, and this end does not find the path's MTU itself, or not even 1,280 bytes pass.
     #[must_use]
-    pub fn is_path_suspect(&self, now: Time) -> bool {
-        self.open().is_some_and(|open| open.is_path_suspect(now))
+    pub fn wants_fragments(&self, now: Time) -> bool {
+        self.open().is_some_and(|open| open.wants_fragments(now))
+    }
+
+    /// The longest datagram that the path is known to carry, UDP payload in bytes. The caller cuts longer data packets into
+    /// pieces ([`crate::wire::cut`]). [`Params::payload_len`] limits them where the path is not probed.
+    #[must_use]
+    pub fn datagram_max(&self) -> usize {
+        self.open().map_or(usize::MAX, Established::datagram_max)
+    }
+
+    /// Whether this end knows whether longer packets than at the start pass. Messages that fit [`Connection::datagram_max`] then
+    /// stay whole unless the path becomes narrower.
+    #[must_use]
+    pub fn is_path_settled(&self) -> bool {
+        self.open().is_some_and(Established::is_path_settled)
     }
 
     /// Counters, while the connection is open.

@@ -21,6 +21,8 @@ const TYPE_USER: u16 = 0x7fff;
 const USER_LONGHAUL: u16 = 0x4c48;
 const LONGHAUL_FEEDBACK: u32 = 1;
 const LONGHAUL_SENDER_INFO: u32 = 2;
+const LONGHAUL_PROBE: u32 = 3;
+const LONGHAUL_PROBE_ANSWER: u32 = 4;
 
 /// libudt ends control packets that have no body with four octets of padding, and so do we (`packet.cpp` pack).
 const PAD: [u8; 4] = [0; 4];
@@ -72,6 +74,16 @@ pub enum Control<'a> {
     Feedback(Feedback<'a>),
     /// Between Longhaul ends: what the data sender wishes of feedback.
     SenderInfo(SenderInfo),
+    /// Between Longhaul ends: as long as the sender would like to make packets. The rest is padding.
+    Probe {
+        /// To be returned.
+        number: u32,
+    },
+    /// Between Longhaul ends: a probe has arrived.
+    ProbeAnswer {
+        /// The probe's.
+        number: u32,
+    },
     /// Somebody else's user-defined packet; ignored.
     User(u16),
 }
@@ -231,6 +243,14 @@ impl<'a> Control<'a> {
             TYPE_USER if extended == USER_LONGHAUL && info == LONGHAUL_SENDER_INFO => {
                 Self::SenderInfo(SenderInfo::parse(body)?)
             }
+            TYPE_USER if extended == USER_LONGHAUL && info == LONGHAUL_PROBE => Self::Probe {
+                number: word(header, 2),
+            },
+            TYPE_USER if extended == USER_LONGHAUL && info == LONGHAUL_PROBE_ANSWER => {
+                Self::ProbeAnswer {
+                    number: word(header, 2),
+                }
+            }
             TYPE_USER => Self::User(extended),
             other => return Err(ParseError::UnknownControl(other)),
         })
@@ -334,5 +354,16 @@ impl<'b> ControlWriter<'b> {
     pub(crate) fn sender_info(mut self, info: SenderInfo) {
         self.header(TYPE_USER, USER_LONGHAUL, LONGHAUL_SENDER_INFO, 0);
         info.emit(self.out);
+    }
+
+    /// A probe of `len` bytes, header included.
+    pub(crate) fn probe(mut self, number: u32, len: usize) {
+        self.header(TYPE_USER, USER_LONGHAUL, LONGHAUL_PROBE, number);
+        self.out.resize(len.max(HEADER_LEN), 0);
+    }
+
+    pub(crate) fn probe_answer(mut self, number: u32) {
+        self.header(TYPE_USER, USER_LONGHAUL, LONGHAUL_PROBE_ANSWER, number);
+        self.out.extend_from_slice(&PAD);
     }
 }

@@ -29,6 +29,8 @@ pub fn emit(packet: &Packet<'_>, destination: SocketId) -> Vec<u8> {
                 push_ranges(&mut out, feedback.gaps);
             }
             Control::SenderInfo(info) => writer.sender_info(*info),
+            Control::Probe { number } => writer.probe(*number, 0),
+            Control::ProbeAnswer { number } => writer.probe_answer(*number),
             Control::CongestionWarning | Control::PeerError(_) | Control::User(_) => {}
         },
     }

@@ -72,6 +72,8 @@ pub struct Offer {
     pub finish: bool,
     /// Headers and control packets carry a check, and so does this handshake; only with placement.
     pub check: bool,
+    /// Probes of the path are answered, and packets may come in pieces; only with placement.
+    pub path: bool,
 }
 
 /// "HAUL".
@@ -81,6 +83,7 @@ const OFFER_PLACEMENT: u32 = 8;
 const OFFER_ECN: u32 = 2;
 const OFFER_FINISH: u32 = 4;
 const OFFER_CHECK: u32 = 16;
+const OFFER_PATH: u32 = 32;
 /// A word that differs from the magic number in no more bits is that number, damaged.
 const OFFER_DAMAGE_BITS: u32 = 2;
 
@@ -103,6 +106,7 @@ impl Offer {
             ecn: placement && info & OFFER_ECN != 0,
             finish: placement && info & OFFER_FINISH != 0,
             check: placement && info & OFFER_CHECK != 0,
+            path: placement && info & OFFER_PATH != 0,
         })
     }
 
@@ -113,7 +117,8 @@ impl Offer {
         let bit = |offered: bool, bit: u32| if offered { bit } else { 0 };
         let more = bit(self.ecn, OFFER_ECN)
             | bit(self.finish, OFFER_FINISH)
-            | bit(self.check, OFFER_CHECK);
+            | bit(self.check, OFFER_CHECK)
+            | bit(self.path, OFFER_PATH);
         (OFFER_PLACEMENT | more, OFFER_MAGIC)
     }
 }

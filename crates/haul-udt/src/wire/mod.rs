@@ -10,10 +10,12 @@ mod control;
 pub mod emit;
 mod feedback;
 mod handshake;
+mod piece;
 
 pub use control::{Ack, AckRates, Control, LossRanges};
 pub use feedback::{FEEDBACK_GAP_WORDS_MAX, Feedback, SenderInfo};
 pub use handshake::{Handshake, Offer, RequestKind, SocketKind};
+pub use piece::{Piece, cut, piece_len};
 
 pub(crate) use control::{ControlWriter, push_range};
 pub(crate) use handshake::{REJECT_INCOMPATIBLE, UDT_VERSION};

@@ -59,9 +59,10 @@ fn a_plain_handshake_offers_nothing_and_ours_says_haul() {
         ecn: true,
         finish: true,
         check: false,
+        path: true,
     };
     ControlWriter::new(&mut out, SocketId(0)).handshake(&body, offer);
-    assert_eq!(out[4..12], *b"\0\0\0\x0eHAUL");
+    assert_eq!(out[4..12], *b"\0\0\0\x2eHAUL");
     assert_eq!(out[16..], first[16..]);
 }
 
@@ -148,8 +149,8 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
         })
     };
     prop_oneof![
-        (any_handshake(), any::<[bool; 4]>()).prop_map(
-            |(body, [placement, ecn, finish, check])| {
+        (any_handshake(), any::<[bool; 5]>()).prop_map(
+            |(body, [placement, ecn, finish, check, path])| {
                 let mut out = Vec::new();
                 ControlWriter::new(&mut out, SocketId(0)).handshake(
                     &body,
@@ -158,6 +159,7 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
                         ecn,
                         finish,
                         check,
+                        path,
                     },
                 );
                 out
@@ -165,6 +167,8 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
         ),
         written(|writer, _| writer.keep_alive()),
         written(|writer, _| writer.shutdown()),
+        written(|writer, words| writer.probe(words[0], 0)),
+        written(|writer, words| writer.probe_answer(words[0])),
         written(|writer, words| writer.ack2(words[0])),
         written(|writer, words| writer.drop_request(words[0], words[1].into(), words[2].into())),
         written(|writer, words| writer.ack(

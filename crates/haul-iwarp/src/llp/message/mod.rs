@@ -218,6 +218,11 @@ impl MessageConnection {
         self.qp.configure(qp);
     }
 
+    /// Responder, before [`Self::accept`]: bytes of a message at most, now that the path is known better.
+    pub fn set_segment_max(&mut self, bytes: u32) {
+        self.config.segment_max = bytes;
+    }
+
     /// Responder, after [`Event::Request`]: the IRD and ORD that the initiator named.
     #[must_use]
     pub fn requested(&self) -> Option<(u16, u16)> {
