@@ -418,3 +418,46 @@ proptest! {
         }
     }
 }
+
+/// An ACK to the client: everything before packet `next` has arrived, and there is room for `window` more.
+fn ack(number: u32, next: u32, window: u32) -> Vec<u8> {
+    let next = (INITIAL + next) & 0x7fff_ffff;
+    words(&[
+        0x8002_0000,
+        number,
+        0,
+        CLIENT.0,
+        next,
+        10_000,
+        1_000,
+        window,
+    ])
+}
+
+/// Lets a plain peer answer all that comes with the same ACK for a minute; when the client had enough of it, seconds.
+fn ends_with(window: u32) -> Option<u64> {
+    let (mut client, _) = open(SocketKind::Stream, false);
+    client.write(time_ms(1), 1 << 20, true).unwrap();
+    for ms in (1..60_000).step_by(10) {
+        let now = time_ms(ms);
+        client.handle_timeout(now);
+        drain(&mut client, now);
+        let ack = ack(u32::try_from(ms).unwrap(), 8, window);
+        let _ = client.handle_datagram(now, now, &ack);
+        if client.is_closed() {
+            return Some(ms / 1_000);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_plain_peer_that_has_room_and_acknowledges_nothing_is_gone_and_a_full_one_is_not() {
+    assert_eq!(ends_with(1_000), Some(30), "room for more, and no progress");
+    assert_eq!(
+        ends_with(2),
+        None,
+        "libudt's least window: its buffer is full"
+    );
+    assert_eq!(ends_with(0), None);
+}
