@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, MIB, Place, Server, make_file, read_file, start_with, text};
+use crate::support::{Client, Ended, MIB, Place, Server, make_file, read_file, start_with, text};
 
 const EPERM: i32 = 1;
 const ECONNREFUSED: i32 = 111;
@@ -114,6 +114,80 @@ fn errors_without_end_are_a_lost_connection_and_not_the_sources_fault() {
                     assert_eq!(ended.code, Some(5), "{errno} {calls}: {}", ended.stderr);
                     assert!(!ended.stderr.contains("source"), "{}", ended.stderr);
                 }
+            });
+        }
+    });
+}
+
+/// Whatever reads datagrams: a socket that fails without end is readable without end.
+#[test]
+fn a_server_whose_receive_calls_fail_without_end_rests() {
+    let place = Place::new();
+    let Some(library) = shim(&place) else { return };
+    let mut settings = vec![format!("LD_PRELOAD={library}")];
+    let faults = fault(EPERM, "receive", 0, 600_000);
+    settings.extend(faults.iter().map(|(name, value)| format!("{name}={value}")));
+    let dir = text(&place.server(""));
+    make_file(&place.client("a"), MIB, 1);
+    let file = text(&place.client("a"));
+    let bench = ["bench", "rdma", "serve"];
+    let servers: [(&[&str], &[&str]); 3] = [
+        (
+            &["serve", &dir],
+            &["send", &file, "TO", "--channel=udt", "--give-up-after=5s"],
+        ),
+        (
+            &bench,
+            &[
+                "bench",
+                "rdma",
+                "TO",
+                "--channel=udt",
+                "--sizes=65536..65536",
+            ],
+        ),
+        (
+            &bench,
+            &[
+                "bench",
+                "rdma",
+                "TO",
+                "--qp=ud",
+                "--sizes=1024..1024",
+                "--op=send",
+            ],
+        ),
+    ];
+    std::thread::scope(|scope| {
+        for (serve, client) in servers {
+            let settings = &settings;
+            scope.spawn(move || {
+                let channel: &[&str] = match client.contains(&"--channel=udt") {
+                    true if serve.len() == 3 => &["--channel=udt"],
+                    _ => &[],
+                };
+                let listen = ["--listen", "127.0.0.1:0"];
+                let args = serve.iter().chain(channel).chain(&listen);
+                let server = Server::start_with(settings, args);
+                let to = if serve.len() == 3 {
+                    format!("127.0.0.1:{}", server.port)
+                } else {
+                    server.at("")
+                };
+                let args = client
+                    .iter()
+                    .map(|arg| if *arg == "TO" { &to } else { *arg });
+                let client: Client = start_with(&[], args);
+                std::thread::sleep(Duration::from_secs(1));
+                let before = server.cpu_ticks();
+                std::thread::sleep(Duration::from_secs(2));
+                let ticks = server.cpu_ticks() - before;
+                client.kill();
+                println!("{serve:?}: {ticks} of 200 ticks");
+                assert!(
+                    ticks < 60,
+                    "{serve:?} with {channel:?}: {ticks} ticks in 2 s"
+                );
             });
         }
     });

@@ -30,7 +30,7 @@ use super::tcp::Env;
 use crate::udt::BLOCKED_NS;
 use crate::udt::Options;
 use crate::udt::plain::random_identity;
-use crate::udt::trouble::Trouble;
+use crate::udt::trouble::{FAILURES, Trouble, rest};
 
 /// A UDT connection without a protocol above it yet.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ pub(super) struct UdtLink {
 }
 
 /// Receive calls, and batches sent, before other connections have their turn.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = FAILURES;
 const BATCHES: usize = 8;
 /// Octets announced and not sent yet: a few of the transport's bursts.
 const AHEAD: u64 = 1 << 20;
@@ -428,7 +428,7 @@ impl UdtLink {
         let Some(mut batch) = env.scratch.take_batch() else {
             return false;
         };
-        let mut moved = false;
+        let (mut moved, mut failed) = (false, 0);
         for _ in 0..ROUNDS {
             match self.lower.socket.recv_batch(&mut batch) {
                 Ok(0) => break,
@@ -438,6 +438,7 @@ impl UdtLink {
                     let now = transport_time(env.now);
                     let (socket, udt) = (&self.lower.socket, &mut self.lower.udt);
                     self.lower.trouble.note(now, error, socket, udt);
+                    failed += 1;
                     continue;
                 }
             }
@@ -453,6 +454,9 @@ impl UdtLink {
                 }
             }
             self.free_slots();
+        }
+        if failed == ROUNDS {
+            rest();
         }
         env.scratch.give_batch(batch);
         let now = transport_time(env.now);

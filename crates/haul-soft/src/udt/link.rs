@@ -18,7 +18,7 @@ use haul_udt::{Connection, Event, Joiner, Placement, Received, Stats, Transmit};
 use super::LinkError;
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, RING_BYTES, read_ahead};
-use super::trouble::Trouble;
+use super::trouble::{FAILURES, Trouble, rest};
 use crate::bulk::{Sink, Source};
 
 /// One connection, its socket and its buffers.
@@ -78,7 +78,7 @@ const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// What the kernel hands over at a time.
 pub(super) const RECEIVE_MEMORY_BYTES: usize = RECEIVE_MESSAGES * RECEIVE_BUFFER_BYTES;
 /// Rounds of receiving, and batches sent, before the other direction gets its turn.
-const RECEIVE_ROUNDS: usize = 4;
+const RECEIVE_ROUNDS: usize = FAILURES;
 const SEND_BATCHES: usize = 8;
 /// How long arrivals gather where no report is due.
 const PAUSE_NS: u64 = haul_cc::time::MILLISECOND_NS / 4;
@@ -94,8 +94,6 @@ const BACKLOG_BYTES: u64 = 4 << 20;
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 /// How often timers act while the socket's buffer stays full.
 pub(crate) const BLOCKED_NS: u64 = 20 * haul_cc::time::MILLISECOND_NS;
-/// Rest after a turn whose every receive call failed.
-const FAILING: Duration = Duration::from_millis(1);
 /// Slices of one placement: the packets of a super-packet.
 const RUN: usize = 64;
 
@@ -478,8 +476,7 @@ impl Link {
             }
         }
         if failed == RECEIVE_ROUNDS {
-            // A socket that fails without end is readable without end.
-            std::thread::sleep(FAILING);
+            rest();
             return self.judge_refusal();
         }
         Ok(())

@@ -323,7 +323,7 @@ impl Listener {
 
     /// The same, to be driven otherwise.
     pub(super) fn accept_link(&mut self) -> io::Result<Option<Link>> {
-        while let Some((request, local)) = self.acceptor.next_request()? {
+        while let Some((request, local)) = self.acceptor.next_request() {
             let now = Time::from_ns(haul_io::clock::Clock::new().now_ns());
             let opened = self.acceptor.open(&request, local, &self.options, now)?;
             if let Some((socket, connection)) = opened {

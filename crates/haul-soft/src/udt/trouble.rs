@@ -5,6 +5,7 @@
 //! the end of a connection whose peer fell silent can name it.
 
 use std::io;
+use std::time::Duration;
 
 use haul_cc::Time;
 use haul_io::udp::{UdpSocket, is_too_large};
@@ -23,6 +24,14 @@ pub(crate) struct Trouble {
 
 /// An open connection outlives refusals for this long: a firewall or a network interface that is set up anew takes about 2 s.
 const REFUSED_NS: u64 = 3 * haul_cc::time::SECOND_NS;
+
+/// Receive calls that fail in a row before the thread rests.
+pub(crate) const FAILURES: usize = 4;
+
+/// Rests after [`FAILURES`]: a socket that fails without end is readable without end.
+pub(crate) fn rest() {
+    std::thread::sleep(Duration::from_millis(1));
+}
 
 impl Trouble {
     /// Takes note of an error of `socket`: packets are lost. Returns whether what is being sent deserves another try, because

@@ -37,6 +37,7 @@ use crate::rnic::pair::Shape;
 use crate::rnic::qp::Shared;
 use crate::rnic::tap::Tap;
 use crate::rnic::tcp::Scratch;
+use crate::udt::trouble::{FAILURES, rest};
 
 /// What a service works with: its shard's.
 pub(in crate::rnic) struct Tools<'a> {
@@ -74,7 +75,7 @@ pub(in crate::rnic) struct Service {
 }
 
 /// Receive calls, and batches sent, before others have their turn.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = FAILURES;
 const BATCHES: usize = 16;
 /// Headers of IP and UDP.
 const HEADERS_V4: u32 = 28;
@@ -488,6 +489,9 @@ impl Service {
                     link.note_errors(tools.now);
                     if round < ROUNDS {
                         continue;
+                    }
+                    if !moved {
+                        rest();
                     }
                     break;
                 }

@@ -262,7 +262,7 @@ fn accept_udt(
     closed: bool,
     tap: Option<&Arc<Tap>>,
 ) -> Option<(Accepted, SocketAddr)> {
-    let (request, local) = acceptor.next_request().ok().flatten()?;
+    let (request, local) = acceptor.next_request()?;
     if closed {
         return None;
     }
