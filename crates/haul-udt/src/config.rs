@@ -104,9 +104,11 @@ impl Config {
 /// libudt never advertises less than two packets; we keep room for a burst.
 const SLOTS_MIN: u32 = 64;
 
+/// Bytes of every UDT header.
+#[expect(clippy::cast_possible_truncation, reason = "16")]
+pub(crate) const HEADER: u32 = HEADER_LEN as u32;
+
 pub(crate) fn payload_len(mtu: u32, lower_len: u32) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "16")]
-    const HEADER: u32 = HEADER_LEN as u32;
     mtu.saturating_sub(lower_len + HEADER)
 }
 

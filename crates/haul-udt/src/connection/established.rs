@@ -8,7 +8,7 @@ use haul_cc::{
 };
 
 use super::{PayloadRange, Stats, Transmit};
-use crate::config::{Config, Params};
+use crate::config::{Config, HEADER, Params};
 use crate::error::{Error, Misbehaviour, SendError};
 use crate::handshake::Agreed;
 use crate::path::PathMtu;
@@ -156,7 +156,7 @@ impl Established {
     ) -> Self {
         let params = agreed.params;
         let wire_overhead = u64::from(config.lower_len) + HEADER_LEN as u64;
-        let path = PathMtu::new(params.payload_len + config.lower_len + HEADER_LEN as u32);
+        let path = PathMtu::new(params.payload_len + config.lower_len + HEADER);
         let packet_bytes = if params.path {
             path.current().into()
         } else {

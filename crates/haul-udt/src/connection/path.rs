@@ -4,9 +4,9 @@ use haul_cc::Time;
 use haul_cc::time::MILLISECOND_NS;
 
 use super::established::Established;
-use crate::config::payload_len;
+use crate::config::{HEADER, payload_len};
 use crate::path::{BASE, START};
-use crate::wire::{ControlWriter, HEADER_LEN};
+use crate::wire::ControlWriter;
 
 /// Beyond four round trips: how long nothing is acknowledged before the path's MTU is suspected.
 const SUSPECT_NS: u64 = 300 * MILLISECOND_NS;
@@ -44,7 +44,7 @@ impl Established {
     }
 
     fn lower_len(&self) -> u32 {
-        u32::try_from(self.wire_overhead).unwrap_or(0) - HEADER_LEN as u32
+        u32::try_from(self.wire_overhead).map_or(0, |bytes| bytes - HEADER)
     }
 
     fn full_len(&self, size: u32) -> u32 {
