@@ -48,10 +48,10 @@ impl From<&LinkError> for Error {
     fn from(error: &LinkError) -> Self {
         let (status, errno) = match error {
             LinkError::Protocol(haul_soft::udt::Error::TimedOut) => (HAUL_ERR_TIMED_OUT, None),
-            LinkError::Network(source) if source.kind() == io::ErrorKind::TimedOut => {
-                (HAUL_ERR_TIMED_OUT, source.raw_os_error())
+            LinkError::Silent(source) => (HAUL_ERR_TIMED_OUT, source.raw_os_error()),
+            LinkError::Network(source) | LinkError::System(source) => {
+                (HAUL_ERR_OS, source.raw_os_error())
             }
-            LinkError::Network(source) => (HAUL_ERR_OS, source.raw_os_error()),
             _ => (HAUL_ERR_DISCONNECTED, None),
         };
         Self::Stream {

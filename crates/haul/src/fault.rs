@@ -102,7 +102,7 @@ impl Fault {
         }
     }
 
-    /// The system has no room for one more thread.
+    /// The system has no room for one more thread, or no memory for it.
     pub(crate) fn thread(error: &io::Error) -> Self {
         Self::new(
             Code::Other,

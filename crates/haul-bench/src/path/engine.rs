@@ -43,13 +43,34 @@ impl Announced {
     }
 }
 
+/// Why streams ended early, by where it arose.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The source's file could not be read.
+    Source(io::Error),
+    /// The sink's file could not be written.
+    Sink(io::Error),
+    /// What the plan asks for cannot be done on this path.
+    Plan(&'static str),
+    /// This host has no thread, memory or descriptor for it.
+    System(io::Error),
+    /// The path or the peer.
+    Path(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Path(error)
+    }
+}
+
 /// Connected streams. One thread sends or receives, another may sample or cancel.
 pub(crate) trait Engine: Sync {
     /// Sends until the budget is spent and the transport has taken all.
-    fn send(&self, run: &Run<'_>, source: &SourceStore) -> io::Result<Streams<Sent>>;
+    fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure>;
 
     /// Receives until the sender is done.
-    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> io::Result<Streams<()>>;
+    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure>;
 
     /// Has `send` and `receive` end soon, with whatever error.
     fn cancel(&self);
@@ -107,8 +128,8 @@ pub(crate) fn open_all<S: Send, E: Send>(
 pub(crate) fn each<S: Sync, T: Send>(
     streams: &[S],
     cancel: impl Fn() + Sync,
-    work: impl Fn(usize, &S) -> io::Result<T> + Sync,
-) -> io::Result<Streams<T>> {
+    work: impl Fn(usize, &S) -> Result<T, Failure> + Sync,
+) -> Result<Streams<T>, Failure> {
     let first_error = Mutex::new(None);
     let fail = |error| {
         let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +149,8 @@ pub(crate) fn each<S: Sync, T: Send>(
                 result
             };
             let builder = std::thread::Builder::new().name("haul-bench".into());
-            builder.spawn_scoped(scope, run).map_err(fail).ok()
+            let thread = builder.spawn_scoped(scope, run).map_err(Failure::System);
+            thread.map_err(fail).ok()
         };
         let threads: Vec<_> = streams.iter().enumerate().map(start).collect();
         // A thread that panicked has said so.
@@ -170,16 +192,16 @@ mod tests {
         let cancelled = AtomicBool::new(false);
         let work = |index: usize, _: &()| {
             if index == 1 {
-                return Err(io::ErrorKind::StorageFull.into());
+                return Err(Failure::Sink(io::ErrorKind::StorageFull.into()));
             }
             while !cancelled.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
-            Err::<(), _>(io::ErrorKind::BrokenPipe.into())
+            Err::<(), _>(Failure::Path(io::ErrorKind::BrokenPipe.into()))
         };
         let cancel = || cancelled.store(true, Ordering::Relaxed);
         let error = each(&[(), (), ()], cancel, work).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(matches!(error, Failure::Sink(_)), "{error:?}");
         let all = each(&[5, 6], || {}, |index, stream| Ok(index + stream)).unwrap();
         assert_eq!(all.parts, [5, 7]);
     }

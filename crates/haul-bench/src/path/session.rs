@@ -1,6 +1,5 @@
 //! What both ends do once their streams are connected: send or receive, tell how far it is, and account for it.
 
-use std::io;
 use std::num::NonZeroU64;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use haul::fault::{Code, Fault};
 
 use super::account::{Account, Acknowledged, Received, Sample, Sent};
-use super::engine::{Announced, Engine, Run, Streams};
+use super::engine::{Announced, Engine, Failure, Run, Streams};
 use super::meter::Meter;
 use super::plan::{Medium, PathLimit, Plan};
 use super::store::{SinkStore, SourceStore};
@@ -128,7 +127,7 @@ impl Session<'_> {
                     .and_then(|()| self.hear(run, &mut heard));
                 told.map_err(|fault| self.cancelled(fault))?;
             };
-            let done = done.map_err(|error| self.control.account_of(self.failed(&error)))?;
+            let done = done.map_err(|failure| self.control.account_of(self.failed(&failure)))?;
             self.settle(run, &meter, done, heard, ticker)
         })
     }
@@ -195,7 +194,8 @@ impl Session<'_> {
         let begun = Instant::now();
         match self.role {
             Role::Receiver(sink) if self.plan.sink == Medium::File => {
-                sink.finish().map_err(|error| self.failed(&error))?;
+                let finished = sink.finish().map_err(Failure::Sink);
+                finished.map_err(|failure| self.failed(&failure))?;
                 Ok(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
             }
             _ => Ok(0),
@@ -243,17 +243,17 @@ impl Session<'_> {
         fault
     }
 
-    fn failed(&self, error: &io::Error) -> Fault {
+    fn failed(&self, failure: &Failure) -> Fault {
         let doing = match self.role {
             Role::Sender(_) => "sending",
             Role::Receiver(_) => "receiving",
         };
-        match error.kind() {
-            io::ErrorKind::StorageFull
-            | io::ErrorKind::QuotaExceeded
-            | io::ErrorKind::FileTooLarge => Fault::file("cannot write the sink's file", error),
-            io::ErrorKind::InvalidInput => Fault::new(Code::Usage, format!("{doing}: {error}")),
-            _ => Fault::new(Code::PeerGone, format!("{doing} failed: {error}")),
+        match failure {
+            Failure::Source(error) => Fault::file("cannot read the source's file", error),
+            Failure::Sink(error) => Fault::file("cannot write the sink's file", error),
+            Failure::Plan(why) => Fault::new(Code::Usage, format!("{doing}: {why}")),
+            Failure::System(error) => Fault::new(Code::Other, format!("{doing}: {error}")),
+            Failure::Path(error) => Fault::new(Code::PeerGone, format!("{doing} failed: {error}")),
         }
     }
 }
@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    fn all<T>(part: T) -> io::Result<Streams<T>> {
+    fn all<T>(part: T) -> Result<Streams<T>, Failure> {
         Ok(Streams {
             parts: vec![part],
             thread_ns: 0,
@@ -408,7 +408,7 @@ mod tests {
     }
 
     impl Engine for Held {
-        fn send(&self, run: &Run<'_>, _: &SourceStore) -> io::Result<Streams<Sent>> {
+        fn send(&self, run: &Run<'_>, _: &SourceStore) -> Result<Streams<Sent>, Failure> {
             while !run.budget.is_over() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -418,7 +418,7 @@ mod tests {
             })
         }
 
-        fn receive(&self, run: &Run<'_>, _: &SinkStore) -> io::Result<Streams<()>> {
+        fn receive(&self, run: &Run<'_>, _: &SinkStore) -> Result<Streams<()>, Failure> {
             // The first byte is in order.
             run.tally.add(0, 1);
             std::thread::sleep(REPAIRED);

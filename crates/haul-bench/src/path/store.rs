@@ -12,6 +12,7 @@ use haul::endless::pattern;
 use haul::fault::{Code, Fault};
 use haul_io::file::memory_file;
 
+use super::engine::Failure;
 use super::plan::{Medium, Plan};
 
 /// A stream writes so much of the sink's file before it begins again, bytes.
@@ -71,9 +72,9 @@ impl SourceStore {
     }
 
     /// Reads from the file.
-    pub(crate) fn read(&self, file: &File, buffer: &mut [u8], at: u64) -> io::Result<()> {
+    pub(crate) fn read(&self, file: &File, buffer: &mut [u8], at: u64) -> Result<(), Failure> {
         let begun = Instant::now();
-        file.read_exact_at(buffer, at)?;
+        file.read_exact_at(buffer, at).map_err(Failure::Source)?;
         add(&self.waited_ns, begun);
         Ok(())
     }

@@ -11,7 +11,7 @@ use haul_io::zero_copy::{Pipe, ZeroCopy};
 use socket2::SockRef;
 
 use super::account::{Sample, Sent, per_mille};
-use super::engine::{Engine, Run, Streams, each, open_all};
+use super::engine::{Engine, Failure, Run, Streams, each, open_all};
 use super::plan::{Plan, ReceiveBy, SendBy};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Budget;
@@ -170,7 +170,7 @@ fn configure(plan: &Plan, stream: &TcpStream) -> io::Result<()> {
 }
 
 impl Engine for Tcp {
-    fn send(&self, run: &Run<'_>, source: &SourceStore) -> io::Result<Streams<Sent>> {
+    fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
         let begun = Instant::now();
         let sent = each(
             &self.streams,
@@ -214,7 +214,7 @@ impl Engine for Tcp {
         })
     }
 
-    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> io::Result<Streams<()>> {
+    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure> {
         each(
             &self.streams,
             || self.cancel(),
@@ -298,14 +298,14 @@ fn send(
     run: &Run<'_>,
     source: &SourceStore,
     from: u64,
-) -> io::Result<(u64, Option<(u64, u64)>)> {
+) -> Result<(u64, Option<(u64, u64)>), Failure> {
     let (budget, message) = (run.budget, run.plan.message);
     // Streams begin at different places of a file.
     let mut at = from % source.round;
     let mut sent = 0;
     let mut buffer = Vec::new();
     let pipe = match run.plan.send_by {
-        SendBy::Splice => Some(Pipe::new()?),
+        SendBy::Splice => Some(Pipe::new().map_err(Failure::System)?),
         _ => None,
     };
     let mut zero_copy = match run.plan.send_by {
@@ -335,7 +335,7 @@ fn send(
                     write(stream, &buffer)
                 }
             },
-            (None, None) => return Err(io::ErrorKind::InvalidInput.into()),
+            (None, None) => return Err(Failure::Source(io::ErrorKind::NotFound.into())),
         };
         let is_sent = done.is_ok();
         forgive(budget, done)?;
@@ -360,7 +360,7 @@ fn read(
     index: usize,
     chunk: usize,
     memory: &mut [u8],
-) -> io::Result<()> {
+) -> Result<(), Failure> {
     let (mut at, mut offset) = (0, 0);
     while !is_over(run) {
         let end = (at + chunk).min(memory.len());
@@ -368,7 +368,8 @@ fn read(
             Ok(0) => return Ok(()),
             Ok(got) => {
                 run.tally.add(index, got as u64);
-                sink.write(index, offset, &memory[at..at + got])?;
+                let written = sink.write(index, offset, &memory[at..at + got]);
+                written.map_err(Failure::Sink)?;
                 offset += got as u64;
                 at = if at + got == memory.len() {
                     0
@@ -377,7 +378,7 @@ fn read(
                 };
             }
             Err(error) if is_nothing(&error) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(Failure::Path(error)),
         }
     }
     Ok(())
@@ -391,9 +392,15 @@ fn is_nothing(error: &io::Error) -> bool {
     )
 }
 
-fn splice(stream: &TcpStream, run: &Run<'_>, sink: &SinkStore, index: usize) -> io::Result<()> {
-    let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
-    let pipe = Pipe::new()?;
+fn splice(
+    stream: &TcpStream,
+    run: &Run<'_>,
+    sink: &SinkStore,
+    index: usize,
+) -> Result<(), Failure> {
+    let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null");
+    let nowhere = nowhere.map_err(Failure::System)?;
+    let pipe = Pipe::new().map_err(Failure::System)?;
     let mut offset = 0;
     while !is_over(run) {
         let (place, room) = sink.place(index, offset);
@@ -411,8 +418,18 @@ fn splice(stream: &TcpStream, run: &Run<'_>, sink: &SinkStore, index: usize) -> 
                 offset += got as u64;
             }
             Err(error) if is_nothing(&error) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(of_splice(error)),
         }
     }
     Ok(())
+}
+
+/// splice(2) works on the socket and the file at once; these are errors that no socket has.
+fn of_splice(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            Failure::Sink(error)
+        }
+        _ => Failure::Path(error),
+    }
 }

@@ -17,10 +17,12 @@ use haul_io::poller::set_timer_slack_ns;
 use haul_io::udp::{RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpOptions, UdpSocket};
 
 use super::account::{Datagrams, Sample, Sent};
-use super::engine::{Engine, Run, Streams, each};
+use super::engine::{Engine, Failure, Run, Streams, each};
 use super::plan::Plan;
 use super::store::{SinkStore, SourceStore};
 
+/// Rest after a call that failed: the next one may fail at once, too.
+const REST: Duration = Duration::from_millis(1);
 /// Socket buffers that are asked for unless the plan says otherwise, bytes.
 const BUFFER: usize = 16 << 20;
 /// A batch holds what is due in so long, at most.
@@ -166,7 +168,7 @@ fn greeted(
         }
         let ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
         wait_readable([socket.as_fd()], Some(ns))?;
-        if receive(socket, batch)? == 0 {
+        if receive(socket, batch) == 0 {
             continue;
         }
         let hello = |bytes: &[u8]| bytes.get(..NUMBER) == Some(&token.to_be_bytes());
@@ -176,23 +178,18 @@ fn greeted(
     }
 }
 
-/// What has arrived; nothing where nothing has, or where the peer's host says that nobody listens yet.
-fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> io::Result<usize> {
-    match socket.recv_batch(batch) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused
-            ) =>
-        {
-            Ok(0)
+/// What has arrived; nothing where nothing has, or where the call fails: that is like a lost datagram.
+fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> usize {
+    socket.recv_batch(batch).unwrap_or_else(|error| {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            std::thread::sleep(REST);
         }
-        other => other,
-    }
+        0
+    })
 }
 
 impl Engine for Udp {
-    fn send(&self, run: &Run<'_>, source: &SourceStore) -> io::Result<Streams<Sent>> {
+    fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
         each(
             &self.flows,
             || self.cancel(),
@@ -203,7 +200,7 @@ impl Engine for Udp {
         )
     }
 
-    fn receive(&self, run: &Run<'_>, _sink: &SinkStore) -> io::Result<Streams<()>> {
+    fn receive(&self, run: &Run<'_>, _sink: &SinkStore) -> Result<Streams<()>, Failure> {
         let (all, arrivals) = (Mutex::new(Datagrams::default()), AtomicU64::new(0));
         let received = each(
             &self.flows,
@@ -240,7 +237,7 @@ impl Udp {
         Ok(())
     }
 
-    fn send_flow(&self, run: &Run<'_>, source: &SourceStore, flow: &Flow) -> io::Result<Sent> {
+    fn send_flow(&self, run: &Run<'_>, source: &SourceStore, flow: &Flow) -> Result<Sent, Failure> {
         let len = usize::try_from(run.plan.message)
             .unwrap_or(HEADER)
             .max(HEADER);
@@ -250,7 +247,7 @@ impl Udp {
         buffer.extend(memory.iter().copied().cycle().take(len * pace.segments));
         buffer.resize(len * pace.segments, 0);
         let (clock, begun) = (Clock::new(), Instant::now());
-        let mut number = 0;
+        let (mut number, mut refused, mut is_sent) = (0, None, false);
         while run.budget.take(run.plan.message).is_some() {
             self.cancelled()?;
             pace.wait(&clock);
@@ -267,7 +264,10 @@ impl Udp {
                     .socket
                     .send_segments(flow.peer, len, &[IoSlice::new(rest)])
                 {
-                    Ok(sent) => rest = &rest[(sent * len).min(rest.len())..],
+                    Ok(sent) => {
+                        rest = &rest[(sent * len).min(rest.len())..];
+                        is_sent = true;
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         self.cancelled()?;
                         wait_writable([flow.socket.as_fd()], Some(TICK_NS))?;
@@ -275,12 +275,21 @@ impl Udp {
                     // It tells of an earlier datagram.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                     Err(error) if error.raw_os_error() == Some(EMSGSIZE) => {
-                        let text = "the datagram is longer than the path's packets: ask for a shorter --message";
-                        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                        return Err(Failure::Plan(
+                            "the datagram is longer than the path's packets: ask for a shorter --message",
+                        ));
                     }
-                    Err(error) => return Err(error),
+                    // The batch is lost.
+                    Err(error) => {
+                        refused = Some(error);
+                        std::thread::sleep(REST);
+                        break;
+                    }
                 }
             }
+        }
+        if let Some(error) = refused.filter(|_| !is_sent) {
+            return Err(Failure::Path(error));
         }
         Ok(Sent {
             bytes: number * len as u64,
@@ -296,7 +305,7 @@ impl Udp {
         index: usize,
         flow: &Flow,
         arrivals: &AtomicU64,
-    ) -> io::Result<Datagrams> {
+    ) -> Result<Datagrams, Failure> {
         let mut batch = RecvBatch::new(32, 0, 0)?;
         let mut counted = Counted::default();
         let dropped = flow.socket.receive_buffer_drops()?;
@@ -304,7 +313,7 @@ impl Udp {
         loop {
             self.cancelled()?;
             wait_readable([flow.socket.as_fd()], Some(TICK_NS))?;
-            if receive(&flow.socket, &mut batch)? == 0 {
+            if receive(&flow.socket, &mut batch) == 0 {
                 let Some(sent) = run.announced.datagrams() else {
                     latest = Instant::now();
                     continue;

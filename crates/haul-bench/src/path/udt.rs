@@ -16,7 +16,7 @@ use haul_soft::udt::{
 use haul_udt::wire::SocketId;
 
 use super::account::{Sample, Sent};
-use super::engine::{Engine, Run, Streams, each, open_all};
+use super::engine::{Engine, Failure, Run, Streams, each, open_all};
 use super::plan::{PathLimit, Plan};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Tally;
@@ -49,7 +49,7 @@ impl Udt {
             let own = identity(token, index);
             Connecting::begin(SocketAddr::new(any, 0), server, own, &options)?.finish()
         };
-        let links = open_all(plan.streams, connect, LinkError::Network).map_err(|error| {
+        let links = open_all(plan.streams, connect, LinkError::System).map_err(|error| {
             Fault::new(
                 Code::Unreachable,
                 format!("cannot open a UDT connection to {server}: {error}"),
@@ -138,13 +138,13 @@ fn identity(token: u64, index: u16) -> Identity {
 }
 
 impl Engine for Udt {
-    fn send(&self, run: &Run<'_>, source: &SourceStore) -> io::Result<Streams<Sent>> {
+    fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
         let begun = Instant::now();
         let sent = each(
             &self.links,
             || self.cancel(),
             |index, link| {
-                let endless = endless(run.plan, source, index)?;
+                let endless = endless(run.plan, source, index).map_err(Failure::Source)?;
                 let mut link = link.lock().unwrap_or_else(PoisonError::into_inner);
                 settle(link.send(&endless))?;
                 Ok(endless.finished().unwrap_or_else(|| endless.taken()))
@@ -161,7 +161,7 @@ impl Engine for Udt {
         })
     }
 
-    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> io::Result<Streams<()>> {
+    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure> {
         each(
             &self.links,
             || self.cancel(),
@@ -209,10 +209,13 @@ impl Engine for Udt {
     }
 }
 
-fn settle(result: Result<(), LinkError>) -> io::Result<()> {
+fn settle(result: Result<(), LinkError>) -> Result<(), Failure> {
     result.map_err(|error| match error {
-        LinkError::Network(error) | LinkError::Source(error) | LinkError::Sink(error) => error,
-        other => io::Error::new(io::ErrorKind::ConnectionAborted, other),
+        LinkError::Source(error) => Failure::Source(error),
+        LinkError::Sink(error) => Failure::Sink(error),
+        LinkError::System(error) => Failure::System(error),
+        LinkError::Network(error) => Failure::Path(error),
+        other => Failure::Path(io::Error::other(other)),
     })
 }
 

@@ -192,3 +192,44 @@ fn a_server_whose_receive_calls_fail_without_end_rests() {
         }
     });
 }
+
+/// A benchmark with a server of its own; calls of one end fail.
+fn bench(at: At, flags: &str, faults: &[(&str, String)]) -> Option<Ended> {
+    let place = Place::new();
+    let library = shim(&place)?;
+    let mut settings = vec![format!("LD_PRELOAD={library}")];
+    settings.extend(faults.iter().map(|(name, value)| format!("{name}={value}")));
+    let of = |end| if at == end { &settings[..] } else { &[] };
+    let serve = ["bench", "serve", "--listen", "127.0.0.1:0"];
+    let server = Server::start_with(of(At::Server), serve);
+    let to = format!("127.0.0.1:{}", server.port);
+    let args = ["bench", "run", &to].into_iter().chain(flags.split(' '));
+    Some(start_with(of(At::Client), args).end())
+}
+
+/// Also errors that would say something about a file or an option, if a file or an option had them.
+#[test]
+fn a_benchmark_takes_errors_of_datagram_sockets_for_loss() {
+    const EINVAL: i32 = 22;
+    const ENOSPC: i32 = 28;
+    std::thread::scope(|scope| {
+        for engine in ["udp", "udt"] {
+            for (errno, calls) in [(EPERM, "both"), (EINVAL, "send"), (ENOSPC, "receive")] {
+                scope.spawn(move || {
+                    let flags = format!("--engine {engine} --reverse --rate 20Mbit --time 2s");
+                    let faults = fault(errno, calls, 300, 700);
+                    if let Some(ended) = bench(At::Server, &flags, &faults) {
+                        assert_eq!(ended.code, Some(0), "{engine} {errno}: {}", ended.stderr);
+                    }
+                });
+            }
+        }
+        scope.spawn(|| {
+            let flags = "--engine udp --reverse --rate 20Mbit --time 1s";
+            if let Some(ended) = bench(At::Server, flags, &fault(ENOSPC, "send", 0, 600_000)) {
+                assert_eq!(ended.code, Some(5), "{}", ended.stderr);
+                assert!(ended.stderr.contains("sending failed"), "{}", ended.stderr);
+            }
+        });
+    });
+}

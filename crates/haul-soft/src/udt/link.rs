@@ -207,14 +207,14 @@ impl Link {
     }
 
     fn send_read_ahead(&mut self, source: &dyn Source) -> Result<(), LinkError> {
-        let (producer, consumer) = mirror_ring(RING_BYTES).map_err(LinkError::Source)?;
+        let (producer, consumer) = mirror_ring(RING_BYTES).map_err(LinkError::System)?;
         let stop = AtomicBool::new(false);
         let waker = self.poller.waker();
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("haul-read".into());
             let reader = builder
                 .spawn_scoped(scope, || read_ahead(source, producer, &waker, &stop))
-                .map_err(LinkError::Source)?;
+                .map_err(LinkError::System)?;
             let mut outgoing = Outgoing::ring(source, consumer, reader.thread().clone());
             let sent = self.drive_send(&mut outgoing);
             stop.store(true, Ordering::Release);
@@ -296,7 +296,7 @@ impl Link {
             let builder = std::thread::Builder::new().name("haul-write".into());
             let writer = builder
                 .spawn_scoped(scope, || incoming.write_out(sink, &waker))
-                .map_err(LinkError::Sink)?;
+                .map_err(LinkError::System)?;
             let received = self.drive_receive(&mut &incoming, Some(&incoming));
             incoming.finish();
             match writer.join() {
@@ -602,7 +602,7 @@ impl Link {
         match self.ended {
             Some(Some(haul_udt::Error::TimedOut)) => Err(self.trouble.take_latest_if(true).map_or(
                 LinkError::Protocol(haul_udt::Error::TimedOut),
-                LinkError::Network,
+                LinkError::Silent,
             )),
             Some(Some(error)) => Err(LinkError::Protocol(error)),
             Some(None) if self.peer_closed => Err(LinkError::PeerClosed),

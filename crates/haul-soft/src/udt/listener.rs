@@ -164,7 +164,7 @@ impl Listener {
         let Some((socket, connection)) = opened.map_err(LinkError::Network)? else {
             return Ok(None);
         };
-        let mut link = Link::new(socket, request.from, connection).map_err(LinkError::Network)?;
+        let mut link = Link::new(socket, request.from, connection).map_err(LinkError::System)?;
         link.wait_open(false)?;
         Ok(Some(link))
     }

@@ -38,6 +38,12 @@ pub enum LinkError {
     /// The network: no route, refused, not permitted.
     #[error("UDP: {0}")]
     Network(#[source] io::Error),
+    /// The peer does not answer, and this is the latest error of the socket.
+    #[error("the peer does not answer (UDP: {0})")]
+    Silent(#[source] io::Error),
+    /// This host has no thread, memory or descriptor for it.
+    #[error("this host has no room for it: {0}")]
+    System(#[source] io::Error),
     /// The source of what was to be sent.
     #[error("reading what is to be sent: {0}")]
     Source(#[source] io::Error),
@@ -189,5 +195,5 @@ fn unopened(
     let words = haul_udt::wire::Handshake::peer_words(peer.ip());
     let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
     let connection = opener(now, config, own, words, seed);
-    Link::new(socket, peer, connection).map_err(LinkError::Network)
+    Link::new(socket, peer, connection).map_err(LinkError::System)
 }

@@ -35,7 +35,7 @@ pub(super) fn connecting(peer: SocketAddr, options: &Options) -> Result<Link, Li
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    let own = random_identity().map_err(LinkError::Network)?;
+    let own = random_identity().map_err(LinkError::System)?;
     let opener = haul_udt::Connection::connect;
     unopened(local, peer, own, options, opener)
 }
@@ -200,12 +200,12 @@ impl Stream {
     /// follows at once.
     ///
     /// # Errors
-    /// [`LinkError::Closed`]; [`LinkError::Source`] where the system has no memory for them.
+    /// [`LinkError::Closed`]; [`LinkError::System`] where the system has no memory for them.
     pub fn write(&mut self, bytes: &[u8], more: bool) -> Result<usize, LinkError> {
         let bytes = &bytes[..bytes.len().min(self.room())];
         if !bytes.is_empty() {
             let taken = self.to_send.push(bytes, PENDING_MAX);
-            taken.map_err(LinkError::Source)?;
+            taken.map_err(LinkError::System)?;
             let (now, len) = (self.link.now, bytes.len() as u64);
             let written = self.link.connection.write(now, len, !more);
             written.map_err(|_| LinkError::Closed)?;
@@ -385,7 +385,7 @@ impl Socket {
         }
         // One message may lie behind what is full.
         let taken = self.0.to_send.push(bytes, PENDING_MAX + bytes.len());
-        taken.map_err(LinkError::Source)?;
+        taken.map_err(LinkError::System)?;
         let link = &mut self.0.link;
         let (now, len) = (link.now, bytes.len() as u64);
         let sent = link.connection.send_message(now, len, in_order, ttl_ns);

@@ -148,10 +148,10 @@ impl Stream {
     /// Begins to connect.
     ///
     /// # Errors
-    /// [`LinkError::Network`] where the address cannot be reached or memory is short.
+    /// [`LinkError::Network`] where the address cannot be reached, [`LinkError::System`] where memory is short.
     pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
         let link = plain::connecting(peer, &options.link())?;
-        Self::start(link, options).map_err(LinkError::Network)
+        Self::start(link, options).map_err(LinkError::System)
     }
 
     fn start(link: Link, options: &Options) -> io::Result<Self> {

@@ -59,9 +59,9 @@ pub enum ChannelError {
     /// The peer broke the protocol.
     #[error("{0}")]
     Peer(String),
-    /// The system has no room for one more thread.
-    #[error("starting a thread: {0}")]
-    Thread(#[source] io::Error),
+    /// This host has no thread or memory for it.
+    #[error("no thread or memory: {0}")]
+    System(#[source] io::Error),
 }
 
 impl ChannelError {
@@ -80,7 +80,7 @@ impl ChannelError {
                     .hint("run the same command again; what has arrived is not sent twice")
             }
             Self::Peer(why) => Fault::protocol(why.as_str()),
-            Self::Thread(error) => Fault::thread(error),
+            Self::System(error) => Fault::thread(error),
         }
     }
 }

@@ -120,7 +120,7 @@ impl TcpChannel {
                 };
                 let builder = std::thread::Builder::new().name("haul-tcp".into());
                 if let Err(error) = builder.spawn_scoped(scope, run) {
-                    lock(first_error).get_or_insert(ChannelError::Thread(error));
+                    lock(first_error).get_or_insert(ChannelError::System(error));
                     self.shut();
                 }
             }

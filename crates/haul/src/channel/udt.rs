@@ -101,7 +101,10 @@ fn settle(result: Result<(), LinkError>) -> Result<(), ChannelError> {
         Ok(()) | Err(LinkError::Closed) => Ok(()),
         Err(LinkError::Source(error)) => Err(ChannelError::Source(error)),
         Err(LinkError::Sink(error)) => Err(ChannelError::Sink(error)),
-        Err(LinkError::Network(error)) => Err(ChannelError::lost(&error)),
+        Err(LinkError::System(error)) => Err(ChannelError::System(error)),
+        Err(LinkError::Network(error) | LinkError::Silent(error)) => {
+            Err(ChannelError::lost(&error))
+        }
         Err(
             error @ (LinkError::PeerClosed
             | LinkError::Protocol(haul_udt::Error::TimedOut | haul_udt::Error::Closed)),
