@@ -577,7 +577,8 @@ enum haul_wr_opcode {
 };
 
 /* Flags of haul_send_wr. */
-#define HAUL_SEND_SIGNALED (1u << 0)  /* report the completion; without it only an error is reported */
+#define HAUL_SEND_SIGNALED (1u << 0)  /* report the completion; without it only an error is reported, and polling the next reported
+                                         completion of the queue pair frees the request's place in the send queue */
 #define HAUL_SEND_FENCE (1u << 1)     /* wait until all reads and atomics before it are complete */
 #define HAUL_SEND_SOLICITED (1u << 2) /* the peer's completion counts as solicited */
 #define HAUL_SEND_INLINE (1u << 3)    /* the pieces are any memory, copied when posted; not for reads and atomics */

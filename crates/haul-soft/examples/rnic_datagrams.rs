@@ -180,21 +180,20 @@ fn receive(end: &End, slot: u64) {
 /// Plays `rounds`; the time of each in ns, at the end that begins.
 fn pong(end: &End, peer: Option<Peer>, rounds: usize, begins: bool) -> Vec<u64> {
     let bytes = [7; 64];
-    let mut wr =
-        SendWr::new(0, SendOp::Send, Data::Inline(&bytes)).with_flags(SendFlags::default());
+    let mut wr = SendWr::new(0, SendOp::Send, Data::Inline(&bytes));
     wr.peer = peer;
     let mut out = [WorkCompletion::default(); 4];
     let mut times = Vec::with_capacity(rounds);
-    for _ in 0..rounds {
+    for round in 0..rounds {
+        // The completion of one in so many frees the places of those before it.
+        wr.flags.set(SendFlags::SIGNALED, round % 64 == 0);
         let before = Instant::now();
         if begins {
             end.qp.post_send(&[wr]).expect("send");
         }
-        while end.cq.poll(&mut out[..1]).expect("poll") == 0 {}
-        assert_eq!(
-            (out[0].status, out[0].opcode),
-            (WcStatus::Success, WcOpcode::Recv)
-        );
+        while end.cq.poll(&mut out[..1]).expect("poll") == 0 || out[0].opcode != WcOpcode::Recv {
+            assert_eq!(out[0].status, WcStatus::Success);
+        }
         receive(end, out[0].wr_id);
         if !begins {
             end.qp.post_send(&[wr]).expect("send");

@@ -14,6 +14,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use haul_soft::rnic::{Options, provider};
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
     AccessFlags, Context, Cq, Data, Mr, Qp, QpCapacity, QpInit, RecvWr, Region, Remote, SendFlags,
-    SendOp, SendWr, WcStatus, WorkCompletion,
+    SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion,
 };
 
 const LENGTH: usize = 1 << 20;
@@ -32,6 +33,7 @@ struct End {
     cq: Cq,
     mr: Mr,
     qp: Qp,
+    pings: AtomicU32,
     _events: haul_verbs::cm::EventChannel,
 }
 
@@ -126,6 +128,7 @@ fn open(options: &Options, device: usize) -> (End, haul_verbs::cm::EventChannel)
         cq,
         mr,
         qp,
+        pings: AtomicU32::new(0),
         _events: events.clone(),
     };
     (end, events)
@@ -141,7 +144,7 @@ fn serve(end: &End) {
                 eprintln!("peer ends: {:?}", end.qp.failure());
                 return;
             }
-            if wc.opcode == haul_verbs::WcOpcode::Recv {
+            if wc.opcode == WcOpcode::Recv {
                 end.qp
                     .post_recv(&[RecvWr::new(wc.wr_id, end.mr.sge(wc.wr_id * 64, 64))])
                     .expect("receive");
@@ -151,8 +154,17 @@ fn serve(end: &End) {
     }
 }
 
+/// One in so many is signalled: the completion frees the places of those before it.
+const SIGNALLED_EVERY: u32 = 256;
+
 fn ping(end: &End) {
-    let wr = SendWr::new(99, SendOp::Send, Data::Inline(&[7; 64])).with_flags(SendFlags::empty());
+    let wr = SendWr::new(99, SendOp::Send, Data::Inline(&[7; 64]));
+    let count = end.pings.fetch_add(1, Ordering::Relaxed);
+    let wr = if count.is_multiple_of(SIGNALLED_EVERY) {
+        wr
+    } else {
+        wr.with_flags(SendFlags::empty())
+    };
     end.qp.post_send(&[wr]).expect("send");
 }
 
@@ -165,8 +177,9 @@ type Look = fn(&Cq, &mut [WorkCompletion]) -> haul_verbs::Result<usize>;
 
 fn pong_by(end: &End, look: Look) {
     let mut out = [WorkCompletion::default()];
-    while look(&end.cq, &mut out).expect("completions") == 0 {}
-    assert_eq!(out[0].status, WcStatus::Success, "{:?}", end.qp.failure());
+    while look(&end.cq, &mut out).expect("completions") == 0 || out[0].opcode != WcOpcode::Recv {
+        assert_eq!(out[0].status, WcStatus::Success, "{:?}", end.qp.failure());
+    }
     let slot = out[0].wr_id;
     end.qp
         .post_recv(&[RecvWr::new(slot, end.mr.sge(slot * 64, 64))])

@@ -52,9 +52,9 @@ pub enum QpState {
 /// Room in a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpCapacity {
-    /// Send work requests that are posted and not complete.
+    /// Send work requests that are posted and whose completions have not been polled; see [`SendFlags::SIGNALED`](crate::SendFlags::SIGNALED).
     pub max_send_wr: u32,
-    /// Receive work requests. Not used with a shared receive queue.
+    /// Receive work requests that are posted and whose completions have not been polled. Not used with a shared receive queue.
     pub max_recv_wr: u32,
     /// Pieces of a send work request.
     pub max_send_sge: u32,
@@ -340,7 +340,7 @@ impl Qp {
 /// How to make a shared receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqInit {
-    /// Receive work requests.
+    /// Receive work requests that are posted and whose completions have not been polled.
     pub max_wr: u32,
     /// Pieces of each.
     pub max_sge: u32,

@@ -161,8 +161,8 @@ bitflags::bitflags! {
     /// Modifiers of a send work request (`ibv_send_flags`; for `IBV_SEND_INLINE` see [`Data::Inline`]).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct SendFlags: u32 {
-        /// Report the completion. Without it only an error is reported (unless [`QpInit::signal_all`](crate::QpInit::signal_all)); its place in the queue
-        /// comes free with the next reported one.
+        /// Report the completion. Without it only an error is reported (unless [`QpInit::signal_all`](crate::QpInit::signal_all)),
+        /// and polling the next reported completion of the queue pair frees the request's place in the send queue.
         const SIGNALED = 1;
         /// Wait until all reads and atomics before it are complete.
         const FENCE = 1 << 1;

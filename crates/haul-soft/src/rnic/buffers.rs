@@ -9,8 +9,9 @@ use arrayvec::ArrayVec;
 use haul_iwarp::datagram::Source as Sender;
 use haul_iwarp::{AtomicAccess, Memory, Payload, Pd, RecvWr, Rights, StagEntry, Target};
 use haul_slab::{AccessFlags, Entry, Guard, Region, Registry, Stag};
-use haul_verbs::{Peer, SGE_MAX, Sge, SgeList, Sources, WcOpcode};
+use haul_verbs::{Peer, QpCapacity, SGE_MAX, Sge, SgeList, Sources, WcOpcode};
 
+use super::places::Places;
 use super::slots::Slots;
 use super::srq;
 
@@ -296,6 +297,14 @@ impl Buffers {
         }
     }
 
+    /// The places of the receives that are taken from here.
+    pub(super) fn receive_places(&self, capacity: &QpCapacity) -> Arc<Places> {
+        match &self.srq {
+            Some(srq) => Arc::clone(srq.places()),
+            None => Places::new(capacity.max_recv_wr),
+        }
+    }
+
     pub(super) fn memory<'a>(&'a mut self, registry: &'a Registry) -> PairMemory<'a> {
         PairMemory {
             registry,
@@ -397,6 +406,16 @@ impl Buffers {
                     wanted,
                 )
             }
+        }
+    }
+}
+
+/// Receives of a shared queue that the queue pair has taken and never completed have a place there no longer.
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        if let Some(srq) = &self.srq {
+            let left = u32::try_from(self.receives.len()).unwrap_or(u32::MAX);
+            srq.places().free(left);
         }
     }
 }

@@ -15,13 +15,14 @@ use haul_verbs::{AsyncEvent, Error, Notify, Result, WcStatus, WorkCompletion};
 use super::context::Rnic;
 use super::events::AsyncEvents;
 use super::patience::{Patience, Wait};
+use super::places::Held;
 use super::shard::Drive;
 use super::{deadline, lock, remaining};
 
 /// A completion queue as the shards see it: they push, applications pop.
 #[derive(Debug)]
 pub(super) struct Queue {
-    entries: Mutex<VecDeque<WorkCompletion>>,
+    entries: Mutex<VecDeque<Pushed>>,
     capacity: usize,
     /// Entries, to be looked at without the lock.
     len: AtomicUsize,
@@ -37,10 +38,12 @@ pub(super) struct Queue {
 }
 
 /// A completion, and whether it counts as solicited.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Pushed {
     pub(super) wc: WorkCompletion,
     pub(super) solicited: bool,
+    /// What is free in a work queue once this is polled; a record of a Write-Record had no place.
+    pub(super) held: Option<Held>,
 }
 
 const ARMED_NOT: u8 = 0;
@@ -69,24 +72,26 @@ impl Queue {
         })
     }
 
-    /// Adds completions; whoever waits is told. False where they do not fit: then the queue has overflowed, and what its
-    /// queue pairs still complete is lost.
-    pub(super) fn push(&self, batch: &[Pushed]) -> bool {
+    /// Moves completions here; whoever waits is told. False where they do not fit: then the queue has overflowed, and what
+    /// its queue pairs still complete is lost.
+    pub(super) fn push(&self, batch: &mut Vec<Pushed>) -> bool {
         if batch.is_empty() {
             return true;
         }
         let mut entries = lock(&self.entries);
         let room = self.capacity - entries.len();
-        let fitting = &batch[..batch.len().min(room)];
-        entries.extend(fitting.iter().map(|pushed| pushed.wc));
+        let fits = batch.len() <= room;
+        batch.truncate(room);
+        let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
+        let solicited = batch.iter().any(solicited);
+        entries.extend(batch.drain(..));
         self.len.store(entries.len(), Ordering::Release);
         drop(entries);
-        let fits = fitting.len() == batch.len();
         if !fits && !self.overflowed.swap(true, Ordering::AcqRel) {
             self.async_events
                 .push(AsyncEvent::CqError { token: self.token });
         }
-        self.notify(batch);
+        self.notify(solicited);
         fits
     }
 
@@ -96,12 +101,11 @@ impl Queue {
         self.len.load(Ordering::Acquire) + more <= self.capacity / 2
     }
 
-    fn notify(&self, batch: &[Pushed]) {
+    fn notify(&self, solicited: bool) {
         self.bell.ring();
-        let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
         let wanted = match self.armed.load(Ordering::SeqCst) {
             ARMED_ANY => true,
-            ARMED_SOLICITED => batch.iter().any(solicited),
+            ARMED_SOLICITED => solicited,
             _ => false,
         };
         if wanted
@@ -128,7 +132,8 @@ impl Queue {
         let mut entries = lock(&self.entries);
         let count = out.len().min(entries.len());
         for (place, entry) in out.iter_mut().zip(entries.drain(..count)) {
-            *place = entry;
+            *place = entry.wc;
+            drop(entry.held);
         }
         self.len.store(entries.len(), Ordering::Release);
         let more = !entries.is_empty();

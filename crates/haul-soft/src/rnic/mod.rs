@@ -12,7 +12,7 @@
 //! Map: [`provider`], [`Options`] the door · `context` an opened device · `shard` baton and engine thread · `pair` a queue
 //! pair inside its shard · `wire` its connection, `tcp` or `udt` · `buffers` from work requests to memory · `qp`, `cq`, `srq`, `memory`,
 //! `cm`, `endpoint`, `events` what applications hold · `datagram` queue pairs without connections · `patience` whether to look or
-//! to sleep · `slots` numbers for buffers · `tap` what was said, as pcap.
+//! to sleep · `places` how full a work queue is · `slots` numbers for buffers · `tap` what was said, as pcap.
 
 mod buffers;
 mod cm;
@@ -24,6 +24,7 @@ mod events;
 mod memory;
 mod pair;
 mod patience;
+mod places;
 mod qp;
 mod shard;
 mod slots;

@@ -21,6 +21,7 @@ use super::buffers::{Buffers, Outgoing, OutgoingData};
 use super::cq::{Pushed, Queue};
 use super::events::CmEvents;
 use super::lock;
+use super::places::Places;
 use super::tcp::{Env, Watched};
 use super::udt::{Lower, UdtLink};
 use super::wire::Wire;
@@ -131,8 +132,11 @@ pub(super) struct Pair {
     pub(super) events: Option<Arc<CmEvents>>,
     /// Receives that were posted before there was a core to take them.
     early: VecDeque<haul_iwarp::RecvWr>,
-    /// Send work requests that are posted and not complete.
-    outstanding: u32,
+    sends: Arc<Places>,
+    /// Those of its own receive queue, or of the shared one.
+    receives: Arc<Places>,
+    /// Send work requests that are complete, but have no completion: the next one frees their places as well.
+    unreported: u32,
     established: bool,
     /// A request that no completion is reported for has failed like this; the next one reported bears it.
     blame: Option<WcStatus>,
@@ -190,12 +194,14 @@ const STEPS: u32 = 3;
 impl Pair {
     pub(super) fn new(shape: Shape, buffers: Buffers) -> Self {
         Self {
+            sends: Places::new(shape.capacity.max_send_wr),
+            receives: buffers.receive_places(&shape.capacity),
+            unreported: 0,
             shape,
             buffers,
             link: Link::None,
             events: None,
             early: VecDeque::new(),
-            outstanding: 0,
             established: false,
             blame: None,
             orphaned: None,
@@ -259,16 +265,17 @@ impl Pair {
 
     fn post_one(&mut self, wr: &SendWr<'_>) -> Result<()> {
         self.check(wr)?;
-        match self.shape.view.state() {
-            QpState::Rts => {}
-            QpState::Err => {
-                self.flush_send(wr);
-                return Ok(());
-            }
-            state => return Err(Error::State(state)),
+        let state = self.shape.view.state();
+        if !matches!(state, QpState::Rts | QpState::Err) {
+            return Err(Error::State(state));
         }
-        if self.outstanding >= self.shape.capacity.max_send_wr {
+        if self.sends.are_taken() {
             return Err(Error::Full("send queue"));
+        }
+        if state == QpState::Err {
+            self.sends.take();
+            self.report_send(wr.wr_id, WcStatus::WrFlushErr, opcode(wr.op), 0);
+            return Ok(());
         }
         let signalled = self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED);
         let steps = self.steps(wr, signalled)?;
@@ -276,7 +283,7 @@ impl Pair {
             let silent = number + 1 < steps.len();
             self.post_step(wr, number == 0, *op, silent, signalled)?;
         }
-        self.outstanding += 1;
+        self.sends.take();
         Ok(())
     }
 
@@ -438,16 +445,19 @@ impl Pair {
         })
     }
 
-    fn flush_send(&mut self, wr: &SendWr<'_>) {
+    fn report_send(&mut self, wr_id: u64, status: WcStatus, opcode: WcOpcode, byte_len: u32) {
+        let places = 1 + std::mem::take(&mut self.unreported);
         self.sent.push(Pushed {
             wc: WorkCompletion {
-                wr_id: wr.wr_id,
-                status: WcStatus::WrFlushErr,
-                opcode: opcode(wr.op),
+                wr_id,
+                status,
+                opcode,
+                byte_len,
                 qp_num: self.shape.view.qp_num,
                 ..WorkCompletion::default()
             },
             solicited: false,
+            held: Some(self.sends.held(places)),
         });
     }
 
@@ -466,7 +476,11 @@ impl Pair {
             ));
         }
         let len = self.shape.check_receive(wr)?;
+        if self.receives.are_taken() {
+            return Err(Error::Full("receive queue"));
+        }
         if self.shape.view.state() == QpState::Err {
+            self.receives.take();
             let pushed = self.receive_completion(wr.wr_id, WcStatus::WrFlushErr);
             self.received.push(pushed);
             return Ok(());
@@ -478,17 +492,19 @@ impl Pair {
             slot,
             len,
         };
-        let Link::Up(link) = &mut self.link else {
+        if let Link::Up(link) = &mut self.link {
+            link.post_receive(request).map_err(|error| {
+                self.buffers.receives.remove(slot);
+                match error {
+                    haul_iwarp::PostError::Full => Error::Full("receive queue"),
+                    _ => Error::State(QpState::Sqd),
+                }
+            })?;
+        } else {
             self.early.push_back(request);
-            return Ok(());
-        };
-        link.post_receive(request).map_err(|error| {
-            self.buffers.receives.remove(slot);
-            match error {
-                haul_iwarp::PostError::Full => Error::Full("receive queue"),
-                _ => Error::State(QpState::Sqd),
-            }
-        })
+        }
+        self.receives.take();
+        Ok(())
     }
 
     // ---- what the core says
@@ -730,20 +746,10 @@ impl Pair {
         if status != WcStatus::Success {
             status = self.blame.take().unwrap_or(status);
         }
-        self.outstanding = self.outstanding.saturating_sub(1);
         if completion.signalled || status != WcStatus::Success {
-            let wc = WorkCompletion {
-                wr_id: completion.id,
-                status,
-                opcode: outgoing.opcode,
-                byte_len: completion.len,
-                qp_num: self.shape.view.qp_num,
-                ..WorkCompletion::default()
-            };
-            self.sent.push(Pushed {
-                wc,
-                solicited: false,
-            });
+            self.report_send(completion.id, status, outgoing.opcode, completion.len);
+        } else {
+            self.unreported += 1;
         }
     }
 
@@ -757,6 +763,7 @@ impl Pair {
                 ..WorkCompletion::default()
             },
             solicited: false,
+            held: Some(self.receives.held(1)),
         }
     }
 
@@ -766,7 +773,8 @@ impl Pair {
             return;
         }
         let fit = self.orphaned.is_some()
-            || self.shape.send_cq.push(&self.sent) & self.shape.recv_cq.push(&self.received);
+            || self.shape.send_cq.push(&mut self.sent)
+                & self.shape.recv_cq.push(&mut self.received);
         self.sent.clear();
         self.received.clear();
         if !fit && let Link::Up(link) = &mut self.link {

@@ -9,6 +9,7 @@ use haul_verbs::{AsyncEvent, Error, PostError, RecvWr, Result, SrqInit};
 use super::events::AsyncEvents;
 use super::lock;
 use super::memory::Pd;
+use super::places::Places;
 
 /// Receives for any queue pair that was made with it.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub(super) struct Srq {
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
+    places: Arc<Places>,
     init: SrqInit,
     async_events: Arc<AsyncEvents>,
 }
@@ -48,6 +50,7 @@ impl Srq {
         Ok(Self {
             shared: Arc::new(Shared {
                 state,
+                places: Places::new(init.max_wr),
                 init: *init,
                 async_events: Arc::clone(&pd.rnic.async_events),
             }),
@@ -57,6 +60,10 @@ impl Srq {
 }
 
 impl Shared {
+    pub(super) fn places(&self) -> &Arc<Places> {
+        &self.places
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.state).queue.is_empty()
     }
@@ -82,9 +89,10 @@ impl SrqOps for Srq {
         for (posted, wr) in requests.iter().enumerate() {
             let error = if wr.sges.as_slice().len() > init.max_sge as usize {
                 Error::Invalid("more pieces than the shared receive queue was made for")
-            } else if state.queue.len() >= init.max_wr as usize {
+            } else if self.shared.places.are_taken() {
                 Error::Full("shared receive queue")
             } else {
+                self.shared.places.take();
                 state.queue.push_back(*wr);
                 continue;
             };

@@ -18,6 +18,7 @@ mod hostile;
 mod many;
 mod messages;
 mod path;
+mod places;
 mod records;
 mod relay;
 mod reliable;

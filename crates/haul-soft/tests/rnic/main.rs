@@ -18,6 +18,7 @@ mod killed;
 mod lossy;
 mod misuse;
 mod operations;
+mod places;
 mod random;
 mod support;
 mod waiting;

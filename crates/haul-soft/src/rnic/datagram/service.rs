@@ -34,6 +34,7 @@ use crate::rnic::cq::Pushed;
 use crate::rnic::events::AsyncEvents;
 use crate::rnic::memory::Pd;
 use crate::rnic::pair::Shape;
+use crate::rnic::places::{Held, Places};
 use crate::rnic::qp::Shared;
 use crate::rnic::tap::Tap;
 use crate::rnic::tcp::Scratch;
@@ -58,8 +59,11 @@ pub(in crate::rnic) struct Service {
     link: Option<Box<Link>>,
     /// Receives that were posted before there was a core to take them.
     early: VecDeque<haul_iwarp::RecvWr>,
-    /// Send work requests that are posted and not complete.
-    outstanding: u32,
+    sends: Arc<Places>,
+    /// Those of its own receive queue, or of the shared one.
+    receives: Arc<Places>,
+    /// Send work requests that are complete, but have no completion: the next one frees their places as well.
+    unreported: u32,
     /// Records that are kept without a completion, because the queue was too full of others.
     unannounced: u64,
     records: Records,
@@ -102,13 +106,15 @@ impl Service {
             capacity.max_inline as usize,
         );
         Ok(Self {
+            sends: Places::new(capacity.max_send_wr),
+            receives: buffers.receive_places(&capacity),
+            unreported: 0,
             shape,
             buffers,
             qp_type: init.qp_type,
             init: init.datagram.clone(),
             link: None,
             early: VecDeque::new(),
-            outstanding: 0,
             unannounced: 0,
             records: Records::default(),
             standing: Standing::default(),
@@ -270,13 +276,14 @@ impl Service {
         let waiting: Vec<_> = self.standing.flush().collect();
         for wr in waiting {
             if let Some(outgoing) = self.buffers.sends.remove(wr.slot) {
-                self.sent.push(self.flushed(wr.id, outgoing.opcode));
+                self.report_send(wr.id, (WcStatus::WrFlushErr, 0), outgoing.opcode, 0);
             }
         }
         self.report(tools);
         self.link = None;
         for wr in std::mem::take(&mut self.early) {
-            self.received.push(self.flushed(wr.id, WcOpcode::Recv));
+            let pushed = self.receipt(wr.id, WcStatus::WrFlushErr, WcOpcode::Recv);
+            self.received.push(pushed);
         }
         self.push(tools);
     }
@@ -314,16 +321,18 @@ impl Service {
             _ => (Op::Ud(work::op(wr)?), None),
         };
         self.shape.check_data(wr)?;
-        match self.shape.view.state() {
-            QpState::Rts => {}
-            QpState::Err => {
-                self.sent.push(self.flushed(wr.wr_id, work::opcode(wr.op)));
-                return Ok(());
-            }
-            state => return Err(Error::State(state)),
+        let state = self.shape.view.state();
+        if !matches!(state, QpState::Rts | QpState::Err) {
+            return Err(Error::State(state));
         }
-        if self.outstanding >= self.shape.capacity.max_send_wr {
+        if self.sends.are_taken() {
             return Err(Error::Full("send queue"));
+        }
+        if state == QpState::Err {
+            self.sends.take();
+            let status = (WcStatus::WrFlushErr, 0);
+            self.report_send(wr.wr_id, status, work::opcode(wr.op), 0);
+            return Ok(());
         }
         self.post_step(tools, wr, peer, op, then.is_some())?;
         if let Some(op) = then {
@@ -334,7 +343,7 @@ impl Service {
             };
             self.post_step(tools, &rest, peer, op, false)?;
         }
-        self.outstanding += 1;
+        self.sends.take();
         Ok(())
     }
 
@@ -414,8 +423,13 @@ impl Service {
             ));
         }
         let len = self.shape.check_receive(wr)?;
+        if self.receives.are_taken() {
+            return Err(Error::Full("receive queue"));
+        }
         if self.shape.view.state() == QpState::Err {
-            self.received.push(self.flushed(wr.wr_id, WcOpcode::Recv));
+            self.receives.take();
+            let pushed = self.receipt(wr.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
+            self.received.push(pushed);
             return Ok(());
         }
         let slot = self.buffers.receives.insert(wr.sges);
@@ -425,14 +439,16 @@ impl Service {
             slot,
             len,
         };
-        let Some(link) = &mut self.link else {
+        if let Some(link) = &mut self.link {
+            link.core.post_receive(now, request).map_err(|error| {
+                self.buffers.receives.remove(slot);
+                post_error(error)
+            })?;
+        } else {
             self.early.push_back(request);
-            return Ok(());
-        };
-        link.core.post_receive(now, request).map_err(|error| {
-            self.buffers.receives.remove(slot);
-            post_error(error)
-        })
+        }
+        self.receives.take();
+        Ok(())
     }
 
     // ---- driving
@@ -665,7 +681,7 @@ impl Service {
             return self.finish(id, slot, status, len, completion.signalled);
         };
         self.buffers.receives.remove(completion.slot);
-        let mut pushed = self.completion(completion.id, status, opcode);
+        let mut pushed = self.receipt(completion.id, status, opcode);
         pushed.solicited = solicited;
         pushed.wc.data = data;
         pushed.wc.byte_len = len;
@@ -682,21 +698,19 @@ impl Service {
             if link.core.post_send(now, op, &wr).is_err()
                 && let Some(outgoing) = self.buffers.sends.remove(wr.slot)
             {
-                self.outstanding = self.outstanding.saturating_sub(1);
                 refused.push((wr.id, outgoing.opcode));
             }
         }
         link.ask(&mut self.standing, now);
         for (wr_id, opcode) in refused {
-            let pushed = self.completion(wr_id, WcStatus::LocQpOpErr, opcode);
-            self.sent.push(pushed);
+            self.report_send(wr_id, (WcStatus::LocQpOpErr, 0), opcode, 0);
         }
     }
 
     fn note_received(&mut self, received: &Received) {
         self.buffers.receives.remove(received.slot);
         let status = work::status(received.status);
-        let mut pushed = self.completion(received.id, status, WcOpcode::Recv);
+        let mut pushed = self.receipt(received.id, status, WcOpcode::Recv);
         if received.status == UdStatus::Flushed {
             self.received.push(pushed);
             return;
@@ -761,18 +775,15 @@ impl Service {
             }
             return;
         }
-        self.outstanding = self.outstanding.saturating_sub(1);
         let blamed = |blame: &(Option<Peer>, WcStatus, u32)| blame.0 == outgoing.peer;
         if let Some(at) = self.blames.iter().position(blamed) {
             (_, status, vendor_err) = self.blames.swap_remove(at);
         }
         if status == WcStatus::Success && !signalled {
+            self.unreported += 1;
             return;
         }
-        let mut pushed = self.completion(id, status, outgoing.opcode);
-        pushed.wc.byte_len = len;
-        pushed.wc.vendor_err = vendor_err;
-        self.sent.push(pushed);
+        self.report_send(id, (status, vendor_err), outgoing.opcode, len);
     }
 
     /// Why a datagram of a request did not leave.
@@ -790,14 +801,20 @@ impl Service {
             self.unannounced += 1;
             return;
         }
-        let mut pushed = self.completion(wr_id, WcStatus::Success, WcOpcode::RecvWriteRecord);
+        let mut pushed = self.completion(wr_id, WcStatus::Success, WcOpcode::RecvWriteRecord, None);
         pushed.wc.byte_len = valid;
         pushed.wc.src = Some(source);
         pushed.wc.data = imm.map_or(WcData::None, WcData::Imm);
         self.received.push(pushed);
     }
 
-    fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Pushed {
+    fn completion(
+        &self,
+        wr_id: u64,
+        status: WcStatus,
+        opcode: WcOpcode,
+        held: Option<Held>,
+    ) -> Pushed {
         Pushed {
             wc: WorkCompletion {
                 wr_id,
@@ -807,11 +824,22 @@ impl Service {
                 ..WorkCompletion::default()
             },
             solicited: false,
+            held,
         }
     }
 
-    fn flushed(&self, wr_id: u64, opcode: WcOpcode) -> Pushed {
-        self.completion(wr_id, WcStatus::WrFlushErr, opcode)
+    /// The end of a receive work request.
+    fn receipt(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Pushed {
+        self.completion(wr_id, status, opcode, Some(self.receives.held(1)))
+    }
+
+    /// Reports the end of a send work request: its status and the provider's number for it.
+    fn report_send(&mut self, wr_id: u64, status: (WcStatus, u32), opcode: WcOpcode, len: u32) {
+        let places = 1 + std::mem::take(&mut self.unreported);
+        let held = Some(self.sends.held(places));
+        let mut pushed = self.completion(wr_id, status.0, opcode, held);
+        (pushed.wc.vendor_err, pushed.wc.byte_len) = (status.1, len);
+        self.sent.push(pushed);
     }
 
     /// Moves completions to their queues; those of sends when the kernel has the datagrams. Where they do not fit, the queue
@@ -820,12 +848,10 @@ impl Service {
         let stuck = self.link.as_ref().is_some_and(|link| link.stuck.is_some());
         let mut fit = true;
         if !self.sent.is_empty() && !stuck {
-            fit &= self.shape.send_cq.push(&self.sent);
-            self.sent.clear();
+            fit &= self.shape.send_cq.push(&mut self.sent);
         }
         if !self.received.is_empty() {
-            fit &= self.shape.recv_cq.push(&self.received);
-            self.received.clear();
+            fit &= self.shape.recv_cq.push(&mut self.received);
         }
         if !fit && self.link.is_some() {
             self.shape.view.note_overflow();
