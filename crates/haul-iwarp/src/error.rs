@@ -146,6 +146,8 @@ codes! {
     MPA_CATASTROPHIC = 2 / 0 / 0x05, "MPA: local catastrophic error";
     MPA_IRD = 2 / 0 / 0x06, "MPA: insufficient IRD";
     MPA_RTR = 2 / 0 / 0x07, "MPA: no matching ready-to-receive kind";
+    // No RFC's: no error, but the end of a connection (docs/protocol/iwarp.md, close notice).
+    CLOSE_NOTICE = 15 / 0 / 0x00, "close notice";
 }
 
 impl TermCode {

@@ -47,6 +47,7 @@ fn post(end: &mut MessageEnd, id: u64, op: SendOp, bytes: Vec<u8>) {
         len: u32::try_from(bytes.len()).unwrap(),
         signalled: true,
         fence: false,
+        continues: false,
     };
     end.connection.post_send(wr).expect("it is taken");
     end.ram.sends.insert(slot, bytes);
@@ -142,6 +143,7 @@ fn messages_are_made_again_until_they_are_acknowledged() {
         len: 5_000,
         signalled: true,
         fence: false,
+        continues: false,
     };
     a.connection.post_send(wr).unwrap();
     for (index, octets) in said(a) {
@@ -192,6 +194,7 @@ fn reads_into_the_same_memory_may_be_answered_in_any_order() {
                 len,
                 signalled: true,
                 fence: false,
+                continues: false,
             };
             a.connection.post_send(wr).unwrap();
         }
@@ -222,6 +225,7 @@ fn a_short_answer_is_found_out_though_reads_share_their_memory() {
             len: 100,
             signalled: true,
             fence: false,
+            continues: false,
         };
         a.connection.post_send(wr).unwrap();
     }
@@ -497,6 +501,7 @@ fn a_send_with_immediate_data_is_for_ends_that_agree_on_it() {
         len: 4,
         signalled: true,
         fence: false,
+        continues: false,
     };
     assert_eq!(end.connection.post_send(wr), Err(PostError::Unsupported));
     end.take(1, &segment(Opcode::SendImmediate, 1));

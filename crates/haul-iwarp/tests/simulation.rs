@@ -206,6 +206,7 @@ fn act(random: &mut Random, core: &mut impl Core, user: &mut User, credit: usize
         len: len as u32,
         signalled: random.chance(700),
         fence: random.chance(100),
+        continues: false,
     };
     match core.post_send(wr) {
         Err(PostError::Full | PostError::NoReads) => return,

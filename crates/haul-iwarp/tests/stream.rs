@@ -329,10 +329,14 @@ fn closing_finishes_what_is_posted_and_flushes_receives() {
 #[test]
 fn what_a_peer_that_closes_did_not_wait_for_is_flushed_and_no_fault() {
     let (mut a, mut b) = pair(config(), config());
+    a.post_send(0, write(Stag(1), 0), vec![]);
+    settle(&mut a, &mut b);
     b.post_receive(1, 8);
     b.connection.close(b.now);
     b.drain();
     assert_eq!(b.connection.state(), State::Finished);
+    let notice = std::mem::take(&mut b.wire);
+    a.feed(&notice);
     // Sent in part, and not at all.
     a.try_post_send(1, SEND, vec![1; 64], false).unwrap();
     let mut header = [0; HEADER_MAX];
@@ -344,7 +348,7 @@ fn what_a_peer_that_closes_did_not_wait_for_is_flushed_and_no_fault() {
     assert!(a.has(Event::Disconnect));
     assert_eq!(a.connection.error(), None);
     let done: Vec<_> = a.completions.iter().map(|c| (c.id, c.status)).collect();
-    assert_eq!(done, [(1, Status::Flushed), (2, Status::Flushed)]);
+    assert_eq!(done[1..], [(1, Status::Flushed), (2, Status::Flushed)]);
     // What the one that closed sees of it.
     b.feed(&header[..8]);
     b.connection.handle_eof(b.now);
@@ -387,6 +391,113 @@ fn an_end_in_the_middle_is_a_loss() {
         len: 8,
     };
     assert_eq!(a.connection.post_receive(wr), Err(PostError::NotOpen));
+}
+
+#[test]
+fn only_a_close_notice_makes_the_end_of_a_stream_an_end_in_order() {
+    let foreign = StreamConfig {
+        extensions: false,
+        ..config()
+    };
+    for (theirs, notices) in [(config(), true), (foreign, false)] {
+        for closes in [true, false] {
+            let (mut a, mut b) = pair(config(), theirs);
+            a.post_send(1, write(Stag(1), 0), vec![]);
+            settle(&mut a, &mut b);
+            if closes {
+                b.connection.close(b.now);
+                settle(&mut a, &mut b);
+                assert!(b.shut_down);
+            }
+            assert!(
+                !a.has(Event::Disconnect),
+                "the end of the stream is the end"
+            );
+            a.connection.handle_eof(a.now);
+            a.drain();
+            assert!(a.has(Event::Disconnect));
+            let lost = notices && !closes;
+            assert_eq!(a.connection.error(), lost.then_some(Error::Lost));
+        }
+    }
+    // Who has sent nothing was told nothing: the responder may not send before.
+    let (mut a, _) = pair(config(), config());
+    a.connection.handle_eof(a.now);
+    a.drain();
+    assert_eq!(a.connection.error(), None);
+}
+
+#[test]
+fn a_close_notice_follows_all_that_was_posted() {
+    let (mut a, mut b) = pair(config(), config());
+    for id in 0..5 {
+        b.post_receive(id, 8);
+        a.post_send(id, SEND, vec![1; 8]);
+    }
+    a.connection.close(a.now);
+    settle(&mut a, &mut b);
+    assert!(a.shut_down);
+    b.connection.handle_eof(b.now);
+    b.drain();
+    assert_eq!(b.connection.error(), None);
+    assert!(b.completions.iter().all(|c| c.status == Status::Success));
+    assert_eq!(b.completions.len(), 5);
+}
+
+#[test]
+fn memory_that_goes_is_charged_to_the_operation_that_it_was_for() {
+    // Of three Sends, the second's: before, and in the midst of, its FPDU.
+    for begun in [false, true] {
+        let (mut a, mut b) = pair(config(), config());
+        settle(&mut a, &mut b);
+        for id in 1..4 {
+            a.try_post_send(id, SEND, vec![2; 64], false).unwrap();
+        }
+        let mut header = [0; HEADER_MAX];
+        for _ in 0..2 {
+            let fpdu = a.connection.poll_transmit(a.now, &mut a.ram, &mut header);
+            let payload = fpdu.unwrap().segment.payload;
+            if payload == (haul_iwarp::Payload::Request { slot: 2, offset: 0 }) {
+                a.connection.handle_payload_gone(a.now, payload, begun);
+            }
+        }
+        a.drain();
+        let code = haul_iwarp::TermCode::INVALID_STAG;
+        assert_eq!(a.connection.error(), Some(Error::LocalMemory(code)));
+        let done: Vec<_> = a.completions.iter().map(|c| (c.id, c.status)).collect();
+        let flushed = |id| (id, Status::Flushed);
+        assert_eq!(done, [flushed(1), (2, Status::LocalProtection), flushed(3)]);
+        assert_eq!(
+            a.wire.is_empty(),
+            begun,
+            "a Terminate in the middle of an FPDU"
+        );
+    }
+    // A receive's.
+    let (mut a, mut b) = pair(config(), config());
+    b.post_receive(8, 64);
+    b.post_receive(9, 64);
+    b.post_send(1, SEND, vec![1; 8]);
+    a.post_send(1, SEND, vec![9; 64]);
+    a.drain();
+    let wire = std::mem::take(&mut a.wire);
+    b.connection.handle_bytes(b.now, &mut b.ram, &wire);
+    b.connection.handle_memory_gone(b.now);
+    b.drain();
+    let done: Vec<_> = b.completions.iter().map(|c| (c.id, c.status)).collect();
+    let flushed = |id| (id, Status::Flushed);
+    assert_eq!(done, [flushed(1), (8, Status::LocalProtection), flushed(9)]);
+    // What the peer writes is none of this end's.
+    let (mut a, mut b) = pair(config(), config());
+    let stag = b.ram.register(0x100, 0, vec![0; 64], Rights::REMOTE_WRITE);
+    b.post_send(1, SEND, vec![1; 8]);
+    a.post_send(1, write(stag, 0), vec![9; 64]);
+    a.drain();
+    let wire = std::mem::take(&mut a.wire);
+    b.connection.handle_bytes(b.now, &mut b.ram, &wire);
+    b.connection.handle_memory_gone(b.now);
+    b.drain();
+    assert_eq!(b.completions[0].status, Status::Flushed);
 }
 
 #[test]
@@ -481,12 +592,9 @@ fn an_answer_whose_memory_is_gone_ends_the_connection() {
     let wire = std::mem::take(&mut a.wire);
     b.connection.handle_bytes(b.now, &mut b.ram, &wire);
     let mut header = [0; HEADER_MAX];
-    assert!(
-        b.connection
-            .poll_transmit(b.now, &mut b.ram, &mut header)
-            .is_some()
-    );
-    b.connection.handle_memory_gone(b.now);
+    let fpdu = b.connection.poll_transmit(b.now, &mut b.ram, &mut header);
+    let payload = fpdu.unwrap().segment.payload;
+    b.connection.handle_payload_gone(b.now, payload, false);
     b.drain();
     let code = haul_iwarp::TermCode::INVALID_STAG;
     assert_eq!(b.connection.error(), Some(Error::LocalMemory(code)));

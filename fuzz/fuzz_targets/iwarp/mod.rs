@@ -499,6 +499,7 @@ impl Host {
             len: len.into(),
             signalled: true,
             fence: flags & 8 != 0,
+            continues: false,
         };
         let taken = match &mut self.core {
             Core::Stream(connection) => connection.post_send(wr),

@@ -32,6 +32,8 @@ pub(crate) enum Effect {
     ReadyToReceive,
     /// Its content is in `Qp::heard`.
     Terminate,
+    /// The peer closes: the end of its stream follows.
+    CloseNotice,
 }
 
 /// What a Send has in the ULP field of its header.
@@ -74,6 +76,10 @@ impl Qp {
             Effect::ReadyToReceive => {
                 self.rtr_send_expected = false;
                 self.into.send = self.into.send.wrapping_add(1);
+                Ok(())
+            }
+            Effect::CloseNotice => {
+                self.noticed = true;
                 Ok(())
             }
             Effect::Terminate => {

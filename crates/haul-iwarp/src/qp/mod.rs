@@ -13,12 +13,13 @@ pub(crate) mod work;
 use std::collections::VecDeque;
 
 use crate::error::{Error, PostError, TermCode};
-use crate::stag::{Rights, StagEntry};
+use crate::stag::{Rights, StagEntry, Target};
 use crate::wire::rdmap::{ReadRequest, Terminate};
 use crate::wire::{Features, ddp};
 
 pub(crate) use deliver::Effect;
 pub(crate) use recv::Incoming;
+pub(crate) use respond::quote_request;
 pub(crate) use send::{Cut, Emission, SEGMENT_HEADER_MAX};
 pub use work::{
     Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, Status,
@@ -112,6 +113,14 @@ pub(crate) struct Qp {
     /// Index of the segment that is the Terminate, once it is made.
     terminate_segment: Option<u64>,
     heard: Option<Box<Terminate>>,
+    /// Number of the read that the latest segment answers, if it answers one.
+    answering: Option<u64>,
+    /// Whose memory was withdrawn.
+    charge: Option<Charge>,
+    /// The peer is still to be told that this end closes.
+    owes_notice: bool,
+    /// The peer has said that it closes.
+    noticed: bool,
     /// A first message of no effect, a zero-length Send, may come (RFC 6581 §4).
     rtr_send_expected: bool,
     /// Segments made so far: the index of the next.
@@ -128,6 +137,15 @@ enum Class {
     Response,
 }
 
+/// The request or receive that an error is charged to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Charge {
+    /// By number.
+    Request(u64),
+    /// By slot.
+    Receive(u32),
+}
+
 /// A rule that a segment breaks: what a Terminate will say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Violation {
@@ -136,6 +154,15 @@ pub(crate) struct Violation {
     pub(crate) read: Option<ReadRequest>,
     /// The segment is right; it is this end that has withdrawn the memory.
     pub(crate) local: bool,
+}
+
+impl Violation {
+    /// The memory of a payload that was to be sent is gone.
+    pub(crate) const WITHDRAWN: Self = Self {
+        code: TermCode::INVALID_STAG,
+        read: None,
+        local: true,
+    };
 }
 
 impl From<TermCode> for Violation {
@@ -178,6 +205,10 @@ impl Qp {
             terminate: None,
             terminate_segment: None,
             heard: None,
+            answering: None,
+            charge: None,
+            owes_notice: false,
+            noticed: false,
             rtr_send_expected: false,
             segments: 0,
             released: 0,
@@ -215,12 +246,17 @@ impl Qp {
     /// From here on segments are sent.
     pub(crate) fn open(&mut self) {
         if self.state == State::Waiting {
-            self.state = if self.closing {
-                State::Draining
-            } else {
-                State::Open
-            };
+            self.state = State::Open;
+            if self.closing {
+                self.drain();
+            }
         }
+    }
+
+    /// Takes nothing more; once all is done, tells a peer that knows close notices.
+    fn drain(&mut self) {
+        self.state = State::Draining;
+        self.owes_notice = self.order == Order::InOrder && self.features.close_notice;
     }
 
     pub(crate) fn event(&mut self, event: Event) {
@@ -284,6 +320,7 @@ impl Qp {
             len: 0,
             signalled: false,
             fence: false,
+            continues: false,
         };
         self.sends.push_back(Wqe::new(wr, Role::Rtr));
     }
@@ -298,18 +335,28 @@ impl Qp {
         self.sends.is_empty() && self.responses_sent == self.responses.len()
     }
 
-    /// Takes no more requests, and finishes those that were taken.
-    pub(crate) fn close(&mut self) {
+    /// Takes no more requests, and finishes those that were taken. `opens`: the peer's first message comes of itself.
+    pub(crate) fn close(&mut self, opens: bool) {
         match self.state {
-            State::Open => self.state = State::Draining,
+            State::Open => self.drain(),
             State::Waiting if !self.agreed => self.fail(Error::Aborted),
-            // Over messages, what says so could overtake the reply.
-            State::Waiting if self.order == Order::InOrder && self.is_idle() => {
+            // Over messages, what says so could overtake the reply. A close notice waits for the peer's first message.
+            State::Waiting if self.order == Order::InOrder && self.is_idle() && !opens => {
                 self.state = State::Draining;
             }
             State::Waiting => self.closing = true,
             _ => {}
         }
+    }
+
+    /// Whether all is done that was to be done before closing.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.state == State::Draining && self.is_idle() && !self.owes_notice
+    }
+
+    /// Whether the end of the peer's stream is in order: a peer that knows close notices sends one first.
+    pub(crate) fn may_end(&self) -> bool {
+        self.noticed || !self.features.close_notice
     }
 
     /// After draining: nothing more will be sent.
@@ -393,6 +440,25 @@ impl Qp {
             self.events.push_back(Event::Error(error));
         }
         self.flush();
+    }
+
+    /// The place of the latest segment's payload is gone: charges the operation of this end that it was for.
+    pub(crate) fn charge_placement(&mut self, target: Target) {
+        self.charge = match target {
+            Target::Receive { slot, .. } => Some(Charge::Receive(slot)),
+            Target::Region { .. } => self.answering.map(Charge::Request),
+            Target::Discard => None,
+        };
+    }
+
+    /// The payload of a segment is gone: charges the request that it is of. An answer is the peer's operation.
+    pub(crate) fn charge_payload(&mut self, payload: Payload) {
+        let Payload::Request { slot, .. } = payload else {
+            return;
+        };
+        let mut numbers = (self.sends_first..).zip(&self.sends);
+        let found = numbers.find(|(_, wqe)| wqe.wr.slot == slot);
+        self.charge = found.map(|(number, _)| Charge::Request(number));
     }
 
     /// Whether a Terminate waits to be sent.

@@ -2,7 +2,7 @@
 
 use super::deliver::{Effect, With};
 use super::work::SendOp;
-use super::{Order, Qp, Receive, Refusal, State, Violation};
+use super::{Charge, Order, Qp, Receive, Refusal, State, Violation};
 use crate::error::TermCode;
 use crate::stag::{Memory, Placement, Rights, Stag, Target};
 use crate::wire::ParseError;
@@ -47,6 +47,7 @@ impl Qp {
         incoming: &Incoming<'_>,
     ) -> Result<Admitted, Violation> {
         debug_assert!(!matches!(self.state, State::Terminating | State::Closed));
+        self.answering = None;
         let header = Header::parse(incoming.octets).map_err(|error| match error {
             ParseError::DdpVersion { tagged: true, .. } => TermCode::DDP_VERSION_TAGGED,
             ParseError::DdpVersion { tagged: false, .. } => TermCode::DDP_VERSION_UNTAGGED,
@@ -82,15 +83,21 @@ impl Qp {
                 match qn {
                     ddp::QN_SEND => self.admit_send(memory, &segment),
                     ddp::QN_READ => self.admit_request(&segment),
-                    ddp::QN_TERMINATE => {
-                        self.heard = Some(Box::new(Terminate::parse(own)));
-                        Ok((None, Effect::Terminate))
-                    }
+                    ddp::QN_TERMINATE => Ok((None, self.admit_terminate(own))),
                     ddp::QN_ATOMIC => self.admit_atomic_response(&segment),
                     _ => Err(TermCode::DDP_INVALID_QN.into()),
                 }
             }
         }
+    }
+
+    fn admit_terminate(&mut self, own: &[u8]) -> Effect {
+        let terminate = Terminate::parse(own);
+        if terminate.code == TermCode::CLOSE_NOTICE && self.features.close_notice {
+            return Effect::CloseNotice;
+        }
+        self.heard = Some(Box::new(terminate));
+        Effect::Terminate
     }
 
     /// A segment of zero length names no memory: its tag is not looked at (RFC 5041 §7.1).
@@ -136,6 +143,7 @@ impl Qp {
             }
             Order::Any => self.read_into(stag, to, len)?,
         };
+        self.answering = Some(number);
         let wqe = self
             .request_ref(number)
             .ok_or(TermCode::UNEXPECTED_OPCODE)?;
@@ -160,13 +168,15 @@ impl Qp {
         if len == 0 {
             return Ok((None, effect));
         }
-        let (entry, offset) = self
-            .access(memory.lookup(sink), to, len, Rights::LOCAL_WRITE)
-            .map_err(|refusal| Violation {
+        let found = self.access(memory.lookup(sink), to, len, Rights::LOCAL_WRITE);
+        let (entry, offset) = found.map_err(|refusal| {
+            self.charge = Some(Charge::Request(number));
+            Violation {
                 code: refusal.of_placement(),
                 read: None,
                 local: true,
-            })?;
+            }
+        })?;
         if shares_sink {
             self.shared_got += u64::from(len);
         } else if let Some(wqe) = self.request(number) {

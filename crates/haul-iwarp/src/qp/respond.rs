@@ -6,7 +6,9 @@ use super::{Class, Qp, Refusal, Violation};
 use crate::error::TermCode;
 use crate::stag::{AtomicAccess, Memory, Rights};
 use crate::wire::ddp::{self, Header, Model};
-use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Opcode, ReadRequest};
+use crate::wire::rdmap::{
+    ATOMIC_REQUEST_LEN, AtomicRequest, AtomicResponse, Opcode, READ_REQUEST_LEN, ReadRequest,
+};
 
 /// A request of the peer.
 #[derive(Debug, Clone, Copy)]
@@ -225,25 +227,13 @@ impl Qp {
             Kind::Performed { .. } => return,
         };
         let code = refusal.map_or(TermCode::UNSPECIFIED, Refusal::of_request);
-        let header = Header {
-            last: true,
-            control: control.emit(),
-            model: Model::Untagged {
-                ulp: 0,
-                qn: ddp::QN_READ,
-                msn: response.msn,
-                mo: 0,
-            },
-        };
-        let own = if read.is_some() { 28 } else { 52 };
-        let mut octets = [0; ddp::UNTAGGED_LEN];
-        header.emit(&mut octets);
+        let (octets, len) = quote_request(control, response.msn);
         let violation = Violation {
             code,
             read,
             local: true,
         };
-        self.terminate(violation, &octets, 18 + own);
+        self.terminate(violation, &octets, len);
     }
 
     pub(super) fn regenerate_response(
@@ -284,6 +274,27 @@ impl Qp {
             self.responses_sent -= 1;
         }
     }
+}
+
+/// The header of a Read or Atomic Request that is not at hand any more, and the octets of its segment, for a Terminate.
+pub(crate) fn quote_request(opcode: Opcode, msn: u32) -> ([u8; ddp::UNTAGGED_LEN], u32) {
+    let header = Header {
+        last: true,
+        control: opcode.emit(),
+        model: Model::Untagged {
+            ulp: 0,
+            qn: ddp::QN_READ,
+            msn,
+            mo: 0,
+        },
+    };
+    let mut octets = [0; ddp::UNTAGGED_LEN];
+    header.emit(&mut octets);
+    let own = match opcode {
+        Opcode::ReadRequest => READ_REQUEST_LEN,
+        _ => ATOMIC_REQUEST_LEN,
+    };
+    (octets, 18 + u32::try_from(own).unwrap_or(0))
 }
 
 fn atomic_segment(answer: &AtomicResponse, msn: u32, out: &mut [u8]) -> Emission {

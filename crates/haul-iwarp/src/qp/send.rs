@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::work::{CompletionKind, Payload, SendOp, SendWr, Status, is_read};
-use super::{Class, Completion, Event, Order, Qp, State, Violation};
-use crate::error::TermCode;
+use super::{Charge, Class, Completion, Event, Order, Qp, State, Violation};
+use crate::error::{Error, TermCode};
 use crate::stag::{Memory, Stag};
 use crate::wire::ddp::{self, Header, Model};
-use crate::wire::rdmap::{AtomicRequest, Opcode, ReadRequest};
+use crate::wire::rdmap::{AtomicRequest, Opcode, ReadRequest, Terminate};
 
 /// Octets of the longest header of a segment: DDP's and that of a Terminate.
 pub(crate) const SEGMENT_HEADER_MAX: usize =
@@ -123,6 +123,7 @@ impl Wqe {
             op,
             len: 0,
             fence: false,
+            continues: true,
             ..*wr
         };
         Self::new(read, Role::Proof { len: wr.len })
@@ -301,9 +302,10 @@ impl Qp {
         if self.state == State::Terminating {
             return self.emit_terminate(out);
         }
-        let emission = match self.choose()? {
-            Class::Request => self.emit_request(ulpdu_max, out),
-            Class::Response => self.emit_response(memory, ulpdu_max, out),
+        let emission = match self.choose() {
+            Some(Class::Request) => self.emit_request(ulpdu_max, out),
+            Some(Class::Response) => self.emit_response(memory, ulpdu_max, out),
+            None => self.emit_close_notice(out),
         };
         if emission.is_none() && self.state == State::Terminating {
             return self.emit_terminate(out);
@@ -318,12 +320,8 @@ impl Qp {
         {
             let entry = memory.lookup(stag);
             if !entry.is_some_and(|entry| self.is_mine(&entry)) {
-                let violation = Violation {
-                    code: TermCode::INVALID_STAG,
-                    read: None,
-                    local: true,
-                };
-                self.terminate(violation, &[], 0);
+                self.charge = Some(Charge::Request(self.sends_first));
+                self.terminate(Violation::WITHDRAWN, &[], 0);
                 return;
             }
             memory.invalidate(stag);
@@ -449,24 +447,19 @@ impl Qp {
 
     fn terminate_at(&self, index: u64, out: &mut [u8]) -> Option<Emission> {
         let terminate = self.terminate.as_ref()?;
-        let header = Header {
-            last: true,
-            control: Opcode::Terminate.emit(),
-            model: Model::Untagged {
-                ulp: 0,
-                qn: ddp::QN_TERMINATE,
-                msn: 1,
-                mo: 0,
-            },
-        };
-        let start = header.emit(out);
-        let header_len = start + terminate.emit(&mut out[start..]);
-        Some(Emission {
-            index,
-            header_len,
-            payload: Payload::None,
-            payload_len: 0,
-        })
+        Some(terminate_segment(terminate, index, out))
+    }
+
+    /// The last segment of an end that closes.
+    fn emit_close_notice(&mut self, out: &mut [u8]) -> Option<Emission> {
+        if !self.owes_notice || self.state != State::Draining || !self.is_idle() {
+            return None;
+        }
+        self.owes_notice = false;
+        let index = self.segments;
+        self.segments += 1;
+        let notice = Terminate::bare(TermCode::CLOSE_NOTICE);
+        Some(terminate_segment(&notice, index, out))
     }
 
     /// Makes a segment again that was made before and not released: over messages, segments are cut alike.
@@ -504,10 +497,11 @@ impl Qp {
         self.retire_requests();
     }
 
-    /// Completes, in order, what is complete.
+    /// Completes, in order, what is complete with all that continues it.
     pub(super) fn retire_requests(&mut self) {
         while let Some(wqe) = self.sends.front() {
-            if !wqe.is_complete(self.released) {
+            let mut rest = self.sends.iter().skip(1).take_while(|wqe| wqe.wr.continues);
+            if !wqe.is_complete(self.released) || !rest.all(|wqe| wqe.is_complete(self.released)) {
                 return;
             }
             if let Some(completion) = wqe.completion(Status::Success) {
@@ -518,10 +512,15 @@ impl Qp {
         }
     }
 
-    /// Ends everything that was posted. The oldest request that is not complete bears the blame, where it is known.
+    /// Ends everything that was posted. The error is charged to the request or receive that it is of, or to none.
     pub(super) fn flush(&mut self) {
-        let mut status = self.error.map_or(Status::Flushed, blame);
-        for wqe in self.sends.drain(..) {
+        let blame = self.error.map_or(Status::Flushed, blame);
+        let charged = self.charged();
+        let mut status = Status::Flushed;
+        for (number, wqe) in (self.sends_first..).zip(self.sends.drain(..)) {
+            if charged == Some(Charge::Request(number)) {
+                status = blame;
+            }
             if let Some(completion) = wqe.completion(status) {
                 self.events.push_back(Event::Completion(completion));
                 status = Status::Flushed;
@@ -534,10 +533,11 @@ impl Qp {
         self.responses_sent = 0;
         self.under_way = None;
         for receive in self.receives.drain(..) {
+            let is_charged = charged == Some(Charge::Receive(receive.wr.slot));
             let completion = Completion {
                 id: receive.wr.id,
                 slot: receive.wr.slot,
-                status: Status::Flushed,
+                status: if is_charged { blame } else { Status::Flushed },
                 kind: CompletionKind::Receive {
                     solicited: false,
                     invalidated: None,
@@ -547,6 +547,52 @@ impl Qp {
             };
             self.events.push_back(Event::Completion(completion));
         }
+    }
+
+    /// What the error is charged to.
+    fn charged(&self) -> Option<Charge> {
+        match self.error? {
+            Error::LocalMemory(_) => self.charge,
+            Error::Terminated(code) => self.quoted(code).map(Charge::Request),
+            _ => None,
+        }
+    }
+
+    /// Number of the request that the peer's Terminate quotes, if that is not complete. Where it quotes none, an error of RDMAP's
+    /// protection is that of the oldest read or atomic: DDP finds those of Writes.
+    fn quoted(&self, code: TermCode) -> Option<u64> {
+        let Some(octets) = self.heard.as_ref()?.header else {
+            let is_read = (code.layer, code.etype) == (0, 1);
+            return self.reads.front().copied().filter(|_| is_read);
+        };
+        let header = Header::parse(&octets).ok()?;
+        let opcode = Opcode::parse(header.control).ok()?;
+        let is_quoted = |wqe: &Wqe| match (header.model, wqe.wr.op) {
+            (
+                Model::Tagged { stag, to },
+                SendOp::Write {
+                    stag: its,
+                    to: start,
+                    ..
+                },
+            ) => {
+                let within = to.wrapping_sub(start) < u64::from(wqe.wr.len);
+                opcode == Opcode::Write && stag == its && within
+            }
+            (Model::Untagged { qn, msn, .. }, op) => {
+                let queue = match op {
+                    SendOp::Send { .. } | SendOp::SendImmediate { .. } => ddp::QN_SEND,
+                    SendOp::Immediate { .. } => ddp::QN_SEND,
+                    SendOp::Read { .. } | SendOp::Atomic { .. } => ddp::QN_READ,
+                    SendOp::Write { .. } | SendOp::LocalInvalidate(_) => return false,
+                };
+                (queue, wqe.msn) == (qn, msn)
+            }
+            _ => false,
+        };
+        let mut numbers = (self.sends_first..).zip(&self.sends);
+        let found = numbers.find(|(_, wqe)| wqe.segments > 0 && is_quoted(wqe));
+        found.map(|(number, _)| number)
     }
 
     pub(super) fn request(&mut self, number: u64) -> Option<&mut Wqe> {
@@ -560,14 +606,34 @@ impl Qp {
     }
 }
 
+fn terminate_segment(terminate: &Terminate, index: u64, out: &mut [u8]) -> Emission {
+    let header = Header {
+        last: true,
+        control: Opcode::Terminate.emit(),
+        model: Model::Untagged {
+            ulp: 0,
+            qn: ddp::QN_TERMINATE,
+            msn: 1,
+            mo: 0,
+        },
+    };
+    let start = header.emit(out);
+    let header_len = start + terminate.emit(&mut out[start..]);
+    Emission {
+        index,
+        header_len,
+        payload: Payload::None,
+        payload_len: 0,
+    }
+}
+
 /// What an atomic's response repeats: the lower half of the request's number.
 pub(super) fn atomic_id(number: u64) -> u32 {
     let [_, _, _, _, a, b, c, d] = number.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
 }
 
-fn blame(error: crate::error::Error) -> Status {
-    use crate::error::Error;
+fn blame(error: Error) -> Status {
     let Error::Terminated(TermCode { layer, etype, .. }) = error else {
         return match error {
             Error::LocalMemory(_) => Status::LocalProtection,

@@ -52,6 +52,8 @@ pub struct SendWr {
     pub signalled: bool,
     /// Not begun before all earlier reads and atomics are complete.
     pub fence: bool,
+    /// Part of the same work as the request before it, which completes no earlier: an error of that one finds it still there.
+    pub continues: bool,
 }
 
 /// The operations.

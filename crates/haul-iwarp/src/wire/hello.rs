@@ -4,7 +4,8 @@
 //!   0  4  "LHIW"            its first octet is no DDP version 1, so a hello is never taken for a segment
 //!   4  1  version, 1
 //!   5  1  kind: 1 request, 2 reply, 3 refusal, 4 ready, 5 finish
-//!   6  2  capabilities: 1 atomics, 2 immediate data, 4 Send with immediate data ([`super::Features`])
+//!   6  2  capabilities: 1 atomics, 2 immediate data, 4 Send with immediate data ([`super::Features`];
+//!          8 is for streams)
 //!   8  2  IRD
 //!  10  2  ORD
 //!  12  4  largest segment accepted, octets

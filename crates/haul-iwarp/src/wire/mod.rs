@@ -18,6 +18,8 @@ pub struct Features {
     pub immediate: bool,
     /// 4: immediate data with the payload of a Send ([`rdmap::Opcode::SendImmediate`]), which no RFC has.
     pub send_immediate: bool,
+    /// 8: over streams, a close notice precedes the end of a stream that is in order ([`crate::TermCode::CLOSE_NOTICE`]).
+    pub close_notice: bool,
 }
 
 impl Features {
@@ -26,6 +28,7 @@ impl Features {
         atomics: true,
         immediate: true,
         send_immediate: true,
+        close_notice: true,
     };
 
     pub(crate) const fn parse(bits: u16) -> Self {
@@ -33,6 +36,7 @@ impl Features {
             atomics: bits & 1 != 0,
             immediate: bits & 2 != 0,
             send_immediate: bits & 4 != 0,
+            close_notice: bits & 8 != 0,
         }
     }
 
@@ -40,6 +44,7 @@ impl Features {
         u16::from(self.atomics)
             | u16::from(self.immediate) << 1
             | u16::from(self.send_immediate) << 2
+            | u16::from(self.close_notice) << 3
     }
 
     /// What both have.
@@ -49,6 +54,7 @@ impl Features {
             atomics: self.atomics && other.atomics,
             immediate: self.immediate && other.immediate,
             send_immediate: self.send_immediate && other.send_immediate,
+            close_notice: self.close_notice && other.close_notice,
         }
     }
 }

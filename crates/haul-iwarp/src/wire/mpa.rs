@@ -176,7 +176,8 @@ impl Enhanced {
 ///
 /// ```text
 ///  0  4  "RXX1"
-///  4  2  capabilities: 1 atomics, 2 immediate data, 4 Send with immediate data ([`super::Features`])
+///  4  2  capabilities: 1 atomics, 2 immediate data, 4 Send with immediate data, 8 close notice
+///          ([`super::Features`])
 ///  6  2  largest FPDU accepted, in units of 256 octets
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

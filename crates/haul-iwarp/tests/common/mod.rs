@@ -162,6 +162,7 @@ impl End {
             len: u32::try_from(bytes.len()).unwrap(),
             signalled: true,
             fence,
+            continues: false,
         };
         self.connection.post_send(wr)?;
         self.ram.sends.insert(slot, bytes);
@@ -177,6 +178,7 @@ impl End {
             len,
             signalled: true,
             fence: false,
+            continues: false,
         };
         self.connection.post_send(wr).expect("it is taken");
     }

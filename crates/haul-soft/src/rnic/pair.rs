@@ -427,6 +427,7 @@ impl Pair {
             len: u32::try_from(len).unwrap_or(u32::MAX),
             signalled,
             fence: with_data && wr.flags.contains(SendFlags::FENCE),
+            continues: !with_data,
         };
         let Link::Up(link) = &mut self.link else {
             return Err(Error::State(self.shape.view.state()));

@@ -597,7 +597,8 @@ impl TcpLink {
                 .source(env.registry, segment.payload, segment.payload_len);
             let Some(source) = source else {
                 batch.flat.truncate(start);
-                self.core.handle_memory_gone(env.now);
+                self.core
+                    .handle_payload_gone(env.now, segment.payload, false);
                 continue;
             };
             batch.add(start, &fpdu, &source);
@@ -634,8 +635,11 @@ impl TcpLink {
             if let Part::Payload(payload, len) = *part {
                 match env.buffers.source(env.registry, payload, len) {
                     Some(source) => sources.push(source),
-                    // Half an FPDU cannot be taken back.
-                    None => return Err(io::ErrorKind::InvalidData.into()),
+                    None => {
+                        // Half an FPDU cannot be taken back.
+                        self.core.handle_payload_gone(env.now, payload, true);
+                        return Err(io::ErrorKind::InvalidData.into());
+                    }
                 }
             }
         }

@@ -671,7 +671,7 @@ impl UdtLink {
             .buffers
             .source(env.registry, named.payload, named.payload_len);
         let Some(source) = source else {
-            self.core.handle_memory_gone(env.now);
+            self.core.handle_payload_gone(env.now, named.payload);
             return false;
         };
         let mut digest = Crc32c::new();

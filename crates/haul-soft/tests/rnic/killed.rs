@@ -11,6 +11,8 @@ use crate::support::{End, LOOPBACK, TCP, Wish};
 
 /// Says to this test's own program, started again, whom to connect to.
 const PEER: &str = "HAUL_TEST_KILLED_PEER";
+/// Says to it to send nothing.
+const IDLE: &str = "HAUL_TEST_KILLED_IDLE";
 
 /// Not a test: what the process that will be killed does.
 #[test]
@@ -26,6 +28,9 @@ fn killed_process() {
     end.established();
     println!("connected");
     std::io::stdout().flush().unwrap();
+    if std::env::var(IDLE).is_ok() {
+        std::thread::sleep(crate::support::PATIENCE);
+    }
     for number in 0.. {
         end.post(number, SendOp::Send, 0, 100_000);
         if end.completion().status != WcStatus::Success {
@@ -34,8 +39,12 @@ fn killed_process() {
     }
 }
 
-fn start(address: SocketAddr) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+fn start(address: SocketAddr, is_idle: bool) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    if is_idle {
+        command.env(IDLE, "");
+    }
+    let mut child = command
         .args(["--exact", "killed::killed_process", "--nocapture"])
         .env(PEER, address.to_string())
         .stdout(Stdio::piped())
@@ -58,7 +67,7 @@ fn the_survivor_is_told_and_everything_is_flushed() {
     }
     let listener = end.context.listen(LOOPBACK, &end.events, 8).unwrap();
     let address = listener.local_addr();
-    let accepting = std::thread::spawn(move || start(address));
+    let accepting = std::thread::spawn(move || start(address, false));
     let CmEvent::ConnectRequest(request) = end.event() else {
         panic!("no request");
     };
@@ -78,11 +87,34 @@ fn the_survivor_is_told_and_everything_is_flushed() {
     }
     assert!(flushed > 0);
     match end.event() {
-        // Between two messages the end of the stream looks like an end in order.
         CmEvent::Disconnected { failure, .. } => {
-            assert!(failure.is_none_or(|failure| failure.blame == Blame::Network));
+            assert_eq!(failure.unwrap().blame, Blame::Network);
         }
         other => panic!("{other:?}"),
     }
     assert_eq!(end.qp.state(), QpState::Err);
+}
+
+#[test]
+fn an_idle_peer_that_is_killed_did_not_disconnect_in_order() {
+    let end = End::new(&Default::default(), &Wish::default());
+    let listener = end.context.listen(LOOPBACK, &end.events, 8).unwrap();
+    let address = listener.local_addr();
+    let accepting = std::thread::spawn(move || start(address, true));
+    let CmEvent::ConnectRequest(request) = end.event() else {
+        panic!("no request");
+    };
+    request.accept(&end.qp, &Wish::default().param()).unwrap();
+    end.established();
+    let mut child = accepting.join().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    match end.event() {
+        CmEvent::Disconnected { failure, .. } => {
+            let failure = failure.expect("a reason");
+            assert_eq!(failure.blame, Blame::Network);
+            assert!(!failure.reason.is_empty());
+        }
+        other => panic!("{other:?}"),
+    }
 }

@@ -2,8 +2,8 @@
 
 use haul_verbs::cm::CmEvent;
 use haul_verbs::{
-    AccessFlags, Blame, Error, Mr, QpInit, QpState, RateLimit, RecvWr, Remote, SendOp, SendWr, Sge,
-    WcStatus,
+    AccessFlags, Blame, Error, Mr, QpInit, QpState, RateLimit, RecvWr, Region, Remote, SendOp,
+    SendWr, Sge, WcStatus,
 };
 
 use crate::support::{End, Wish, connected, connected_with, over_both};
@@ -220,6 +220,86 @@ fn local_mistakes_are_the_local_users(wish: &Wish) {
     assert_eq!(far.completion().status, WcStatus::WrFlushErr);
 }
 
+fn a_refused_write_is_not_charged_to_the_read_behind_it(wish: &Wish) {
+    for remote_placement in [false, true] {
+        let wish = Wish {
+            remote_placement,
+            ..*wish
+        };
+        let (near, far) = connected(&wish);
+        let wrong = Remote {
+            rkey: far.mr.rkey() ^ 1,
+            ..far.mr.remote(0)
+        };
+        let write = SendWr::new(1, SendOp::RdmaWrite(wrong), near.mr.sge(0, 64));
+        let read = SendWr::new(2, SendOp::RdmaRead(far.mr.remote(0)), near.mr.sge(64, 64));
+        near.qp.post_send(&[write, read]).unwrap();
+        let status = near.completion().status;
+        // Without proof it is complete when the transport has it.
+        if remote_placement || status != WcStatus::Success {
+            assert_eq!(status, WcStatus::RemAccessErr);
+        }
+        let wc = near.completion();
+        assert_eq!((wc.wr_id, wc.status), (2, WcStatus::WrFlushErr));
+        assert_eq!(near.qp.failure().unwrap().blame, Blame::PeerComplains);
+    }
+}
+
+fn of_two_reads_the_one_that_is_refused_is_charged(wish: &Wish) {
+    let (near, far) = connected(wish);
+    let wrong = Remote {
+        rkey: far.mr.rkey() ^ 1,
+        ..far.mr.remote(0)
+    };
+    let reads = [far.mr.remote(0), wrong, far.mr.remote(0)];
+    let reads: Vec<_> = (0..)
+        .zip(reads)
+        .map(|(number, from)| {
+            let sink = near.mr.sge(number * 1_000_000, 1_000_000);
+            SendWr::new(number, SendOp::RdmaRead(from), sink)
+        })
+        .collect();
+    near.qp.post_send(&reads).unwrap();
+    for number in 0..3 {
+        let wc = near.completion();
+        let wanted: &[WcStatus] = match number {
+            0 => &[WcStatus::Success, WcStatus::WrFlushErr],
+            1 => &[WcStatus::RemAccessErr],
+            _ => &[WcStatus::WrFlushErr],
+        };
+        assert_eq!(wc.wr_id, number);
+        assert!(wanted.contains(&wc.status), "{number}: {:?}", wc.status);
+    }
+}
+
+fn memory_that_is_deregistered_in_the_midst_of_writes_is_the_local_users(wish: &Wish) {
+    const LEN: u32 = 8 << 20;
+    let (near, far) = connected(wish);
+    let region = || Region::map(LEN as usize).unwrap();
+    let source = near.pd.reg_mr(&region(), AccessFlags::all()).unwrap();
+    let target = far.pd.reg_mr(&region(), AccessFlags::all()).unwrap();
+    let op = SendOp::RdmaWrite(target.remote(0));
+    let requests: Vec<_> = (0..16)
+        .map(|number| SendWr::new(number, op, source.sge(0, LEN)))
+        .collect();
+    near.qp.post_send(&requests).unwrap();
+    source.dereg().unwrap();
+    let done: Vec<_> = (0..16).map(|_| near.completion()).collect();
+    let charged = done
+        .iter()
+        .position(|wc| wc.status == WcStatus::LocProtErr)
+        .expect("one is charged");
+    for (number, wc) in done.iter().enumerate() {
+        let wanted = match number.cmp(&charged) {
+            std::cmp::Ordering::Less => WcStatus::Success,
+            std::cmp::Ordering::Equal => WcStatus::LocProtErr,
+            std::cmp::Ordering::Greater => WcStatus::WrFlushErr,
+        };
+        assert_eq!((wc.wr_id, wc.status), (number as u64, wanted));
+    }
+    assert_eq!(near.qp.failure().unwrap().blame, Blame::Local);
+}
+
 fn a_queue_pair_that_may_send_nothing_is_not_made(wish: &Wish) {
     let (near, _far) = connected(wish);
     let init = QpInit {
@@ -301,6 +381,9 @@ fn more_reads_than_agreed_wait_for_their_turn(wish: &Wish) {
 }
 
 over_both!(
+    a_refused_write_is_not_charged_to_the_read_behind_it,
+    of_two_reads_the_one_that_is_refused_is_charged,
+    memory_that_is_deregistered_in_the_midst_of_writes_is_the_local_users,
     a_queue_pair_that_may_send_nothing_is_not_made,
     a_key_that_nobody_gave_out_is_refused,
     a_region_of_another_protection_domain_is_refused,

@@ -16,9 +16,10 @@ use crate::error::{Error, Incompatible, PostError, TermCode};
 use crate::llp::agree::{answer, conclude};
 use crate::llp::{HEADER_MAX, Params, Segment};
 use crate::qp::{
-    Effect, Emission, Event, Incoming, Order, Qp, QpConfig, RecvWr, SendWr, State, Violation,
+    Effect, Emission, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendWr, State,
+    Violation, quote_request,
 };
-use crate::stag::{Memory, Placement};
+use crate::stag::{Memory, Placement, Target};
 use crate::time::{SECOND_NS, Time};
 use crate::wire::ddp::{Header, UNTAGGED_LEN};
 use crate::wire::hello::{Hello, Terms};
@@ -132,8 +133,8 @@ pub struct MessageConnection {
     control_sent: usize,
     /// Segments handed out.
     segments: u64,
-    /// A placement was handed out: the message, and what it does.
-    placing: Option<(u64, Deed)>,
+    /// A placement was handed out: the message, what it does, and the place.
+    placing: Option<(u64, Deed, Target)>,
     peer_finished: bool,
     deadline: Option<Time>,
     shut_down: bool,
@@ -309,7 +310,7 @@ impl MessageConnection {
 
     /// Finishes what is posted, then says so to the peer.
     pub fn close(&mut self, now: Time) {
-        self.qp.close();
+        self.qp.close(true);
         self.settle(now);
     }
 
@@ -383,7 +384,7 @@ impl MessageConnection {
             }
             Ok((None, effect)) => self.enqueue(memory, index, Deed::Effect(effect)),
             Ok((Some(placement), effect)) => {
-                self.placing = Some((index, Deed::Effect(effect)));
+                self.placing = Some((index, Deed::Effect(effect), placement.target));
                 let payload = octets.len()..body_len;
                 return Some(Arrived { payload, placement });
             }
@@ -393,25 +394,30 @@ impl MessageConnection {
 
     /// The payload of the message is in its place.
     pub fn handle_placed(&mut self, now: Time, memory: &mut impl Memory) {
-        if let Some((index, deed)) = self.placing.take() {
+        if let Some((index, deed, _)) = self.placing.take() {
             self.enqueue(memory, index, deed);
         }
         self.settle(now);
     }
 
-    /// A placement, or the payload of a segment, could not be carried out: the memory was withdrawn meanwhile.
+    /// A placement could not be carried out: the memory was withdrawn meanwhile.
     pub fn handle_memory_gone(&mut self, now: Time) {
-        let code = if self.placing.take().is_some() {
-            TermCode::DDP_INVALID_STAG
-        } else {
-            TermCode::INVALID_STAG
-        };
+        if let Some((_, _, target)) = self.placing.take() {
+            self.qp.charge_placement(target);
+        }
         let violation = Violation {
-            code,
+            code: TermCode::DDP_INVALID_STAG,
             read: None,
             local: true,
         };
         self.refuse(violation, &[], 0);
+        self.settle(now);
+    }
+
+    /// The payload of a segment cannot be sent: its memory was withdrawn meanwhile.
+    pub fn handle_payload_gone(&mut self, now: Time, payload: Payload) {
+        self.qp.charge_payload(payload);
+        self.refuse(Violation::WITHDRAWN, &[], 0);
         self.settle(now);
     }
 
@@ -445,7 +451,18 @@ impl MessageConnection {
                 Deed::Finish(received) => self.deliver_finish(received),
             };
             if let Err(violation) = done {
-                self.refuse(violation, &[], 0);
+                // The segment itself was not kept.
+                let quoted = match deed {
+                    Deed::Effect(Effect::ReadRequest(_, msn)) => Some((Opcode::ReadRequest, msn)),
+                    Deed::Effect(Effect::AtomicRequest(_, msn)) => {
+                        Some((Opcode::AtomicRequest, msn))
+                    }
+                    _ => None,
+                };
+                match quoted.map(|(opcode, msn)| quote_request(opcode, msn)) {
+                    Some((octets, len)) => self.refuse(violation, &octets, len),
+                    None => self.refuse(violation, &[], 0),
+                }
                 return;
             }
         }
@@ -638,7 +655,7 @@ impl MessageConnection {
 
     /// Makes a message again that was handed out and is not released: its header is written to `header`, or all of it
     /// appended to `control`. `None`: it is not needed any more, or its memory was withdrawn and
-    /// [`Self::handle_memory_gone`] is in order.
+    /// [`Self::handle_payload_gone`] is in order.
     pub fn repeat(
         &self,
         memory: &impl Memory,
@@ -708,7 +725,7 @@ impl MessageConnection {
 
     /// What follows from the queue pair's state for the lower layer.
     fn settle(&mut self, now: Time) {
-        if self.qp.state() == State::Draining && self.qp.is_idle() {
+        if self.qp.is_drained() {
             self.qp.finish();
             let index = self.index_of(self.segments);
             let received = self.arrivals.base();

@@ -12,7 +12,7 @@ use crate::crc::Crc32c;
 use crate::error::{Error, Incompatible, PostError, TermCode};
 use crate::llp::{HEADER_MAX, Params, Segment};
 use crate::qp::{
-    Effect, Event, Incoming, Order, Qp, QpConfig, RecvWr, SendOp, SendWr, State, Violation,
+    Effect, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendOp, SendWr, State, Violation,
 };
 use crate::stag::{Memory, Placement, Stag, Target};
 use crate::time::{SECOND_NS, Time};
@@ -231,7 +231,8 @@ impl StreamConnection {
 
     /// Finishes what is posted, then closes this end's half: RFC 5040 §6.2.
     pub fn close(&mut self, now: Time) {
-        self.qp.close();
+        let opens = |params: Params| params.peer_to_peer && params.features.close_notice;
+        self.qp.close(self.params.is_some_and(opens));
         self.settle(now);
     }
 
@@ -372,21 +373,30 @@ impl StreamConnection {
         self.settle(now);
     }
 
-    /// A placement, or the payload of a segment, could not be carried out: the memory was withdrawn meanwhile.
+    /// A placement could not be carried out: the memory was withdrawn meanwhile.
     pub fn handle_memory_gone(&mut self, now: Time) {
-        let placing = self.rx.is_placing() || self.unstaging.is_some();
-        let (code, (octets, len)) = if placing {
-            (TermCode::DDP_INVALID_STAG, self.rx.last_segment())
-        } else {
-            (TermCode::INVALID_STAG, (&[][..], 0))
-        };
-        self.unstaging = None;
+        let staged = self.unstaging.take();
+        let placement = staged.unwrap_or_else(|| self.rx.placement());
+        self.qp.charge_placement(placement.target);
+        let (octets, len) = self.rx.last_segment();
         let violation = Violation {
-            code,
+            code: TermCode::DDP_INVALID_STAG,
             read: None,
             local: true,
         };
         self.qp.terminate(violation, octets, len);
+        self.settle(now);
+    }
+
+    /// The payload of a segment cannot be sent: its memory was withdrawn meanwhile. Where the FPDU has `begun` to leave, no
+    /// Terminate can follow: close the stream in a way that the peer notices.
+    pub fn handle_payload_gone(&mut self, now: Time, payload: Payload, begun: bool) {
+        self.qp.charge_payload(payload);
+        if begun {
+            self.qp.fail(Error::LocalMemory(TermCode::INVALID_STAG));
+        } else {
+            self.qp.terminate(Violation::WITHDRAWN, &[], 0);
+        }
         self.settle(now);
     }
 
@@ -427,13 +437,19 @@ impl StreamConnection {
                 Error::Lost
             });
         } else if self.qp.state() == State::Finished
-            || (self.rx.is_between() && self.unstaging.is_none())
+            || (self.rx.is_between() && self.unstaging.is_none() && self.may_end())
         {
             self.qp.peer_finished();
         } else {
             self.qp.fail(Error::Lost);
         }
         self.settle(now);
+    }
+
+    /// Whether the end of the peer's stream is in order. A responder may not send before it has received: an initiator that has
+    /// sent nothing expects no close notice.
+    fn may_end(&self) -> bool {
+        self.qp.may_end() || self.is_initiator && !self.qp.has_sent()
     }
 
     /// The stream is broken.
@@ -603,7 +619,7 @@ impl StreamConnection {
 
     /// What follows from the queue pair's state for the lower layer.
     fn settle(&mut self, now: Time) {
-        let drained = self.qp.state() == State::Draining && self.qp.is_idle();
+        let drained = self.qp.is_drained();
         if drained {
             self.qp.finish();
         }

@@ -96,11 +96,6 @@ impl Rx {
         self.have == 0
     }
 
-    /// Whether payload is being received.
-    pub(super) fn is_placing(&self) -> bool {
-        self.phase == Phase::Payload
-    }
-
     pub(super) fn digest(&mut self) -> &mut Crc32c {
         &mut self.digest
     }
