@@ -6,7 +6,10 @@
 //! ([`Stag`]) and rights, and takes both away *now*: when it returns, nobody is placing into them any more.
 //!
 //! What a racing write does: a copy out may see old and new bytes mixed, as with any DMA device. Nothing here decides
-//! anything by the content of a region.
+//! anything by the content of a region. In the memory model a copy is a series of relaxed atomic accesses to bytes, so two threads
+//! of safe code that copy into and out of the same region have no data race. Two things lie outside of the model: system calls
+//! and devices that access a region, as everywhere, and a copy that races with [`Region::atomic`] on the same eight bytes, which
+//! accesses them at another size; the processor gives each byte its old or new value there too.
 //!
 //! Map: [`Arena`] one mapping, cut into regions · [`Region`] · [`Gather`], [`Scatter`] ranges for system calls ·
 //! [`Registry`], [`Stag`], [`AccessFlags`] names
@@ -15,6 +18,7 @@
 
 mod access;
 mod arena;
+mod copy;
 mod mapping;
 mod region;
 mod registry;

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::arena::Piece;
+use crate::copy;
 use crate::mapping::Mapping;
 use crate::span::{Gather, Scatter};
 
 /// Memory that somebody else may write. Clones name the same bytes; the last one gives them back.
 ///
-/// All access is checked against its bounds and goes through copies. A copy that races with a peer's write sees old and
-/// new bytes mixed: wait for the completion that says the bytes are there.
+/// All access is checked against its bounds and goes through copies. A copy that races with a peer's write, or with another
+/// thread's, is no data race: it sees old and new bytes mixed. Wait for the completion that says the bytes are there.
 #[derive(Clone)]
 pub struct Region {
     start: NonNull<u8>,
@@ -47,7 +48,7 @@ pub struct OutOfBounds {
 
 // SAFETY: a region is a raw range; nothing in it is tied to a thread, and the hold is shared by an `Arc`.
 unsafe impl Send for Region {}
-// SAFETY: as above; no method forms a reference to the bytes except to atomics.
+// SAFETY: as above; copies of several threads are atomic accesses, and no method forms a reference to the bytes except to atomics.
 unsafe impl Sync for Region {}
 
 /// Bytes that [`Region::visit`] shows at a time: they stay in the first-level cache.
@@ -126,7 +127,7 @@ impl Region {
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.check(offset, to.len())?;
         // SAFETY: `check` has found `to.len()` mapped bytes at `from`; a reference to other memory cannot overlap with them.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+        unsafe { copy::load(from, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
@@ -137,7 +138,7 @@ impl Region {
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfBounds> {
         let to = self.check(offset, from.len())?;
         // SAFETY: `check` has found `from.len()` mapped bytes at `to`; a reference to other memory cannot overlap with them.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        unsafe { copy::store(from.as_ptr(), to, from.len()) };
         Ok(())
     }
 
@@ -148,7 +149,7 @@ impl Region {
     pub fn fill(&self, offset: usize, len: usize, byte: u8) -> Result<(), OutOfBounds> {
         let to = self.check(offset, len)?;
         // SAFETY: `check` has found `len` mapped bytes at `to`.
-        unsafe { to.write_bytes(byte, len) };
+        unsafe { copy::fill(to, len, byte) };
         Ok(())
     }
 
@@ -181,9 +182,7 @@ impl Region {
             let piece = WINDOW_BYTES.min(offset + len - at);
             let from = self.check(at, piece)?;
             // SAFETY: `check` has found `piece` mapped bytes at `from`, and the window holds as many.
-            unsafe {
-                std::ptr::copy_nonoverlapping(from.as_ptr(), window.as_mut_ptr().cast(), piece)
-            };
+            unsafe { copy::load(from, window.as_mut_ptr().cast(), piece) };
             // SAFETY: the copy has filled the first `piece` bytes of the window.
             show(unsafe { std::slice::from_raw_parts(window.as_ptr().cast(), piece) });
             at += piece;
