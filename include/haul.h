@@ -52,7 +52,7 @@ extern "C" {
 /* ---- Version ------------------------------------------------------------------------------------------------------ */
 
 /* What this header describes: major version << 16 | minor version. */
-#define HAUL_ABI_VERSION 0x00010002
+#define HAUL_ABI_VERSION 0x00010003
 
 /* What the library implements. It serves this program if the upper 16 bits are equal and the lower ones not smaller. */
 uint32_t haul_abi_version(void);
@@ -182,8 +182,13 @@ typedef struct haul_open_options {
   const char *pcap;       /* writes what is sent and received to this file, as a packet capture; NULL: does not */
   uint64_t rate_bps;      /* sends at this rate over UDT, wire bits per second, whatever the path does: for a circuit that is the
                              user's; 0: finds the rate */
+  uint64_t connect_timeout_ns; /* how long an attempt to connect may take; 0: 30 s over TCP, 10 s over UDT */
+  uint64_t close_timeout_ns;   /* how long a connection that this end disconnects, or whose queue pair was destroyed, waits for the
+                                  peer to close; 0: 5 s */
+  uint64_t peer_timeout_ns;    /* how long a peer may answer nothing, idle or not, before its connection is lost, at least 1 s;
+                                  0: 30 s */
 } haul_open_options;
-#define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL, 0 }
+#define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0 }
 
 /*
  * Opens a device: the one of this name, or the first of the provider of this name ("soft" needs neither hardware nor
@@ -390,7 +395,8 @@ typedef struct haul_wc {
   uint64_t wr_id;
   uint32_t status;     /* enum haul_wc_status */
   uint32_t opcode;     /* enum haul_wc_opcode */
-  uint32_t byte_len;   /* bytes received or read, of a Write-Record those that are valid; not defined for sends and writes */
+  uint32_t byte_len;   /* bytes received or read, of a Write-Record those that are valid, of HAUL_WC_RECV_RDMA_WITH_IMM those that
+                          the peer has written (0 where an iWARP end other than Longhaul's wrote); not defined for sends and writes */
   uint32_t qp_num;     /* the queue pair */
   uint32_t flags;      /* HAUL_WC_WITH_... */
   uint32_t data;       /* what flags say */
@@ -485,8 +491,8 @@ typedef struct haul_qp_init {
   uint32_t size;
   uint32_t type;          /* enum haul_qp_type */
   uint32_t flags;         /* HAUL_QP_... */
-  uint32_t max_send_wr;   /* send work requests that are posted and not complete */
-  uint32_t max_recv_wr;   /* receive work requests; not used with a shared receive queue */
+  uint32_t max_send_wr;   /* send work requests that are posted and whose completions are not polled: HAUL_SEND_SIGNALED */
+  uint32_t max_recv_wr;   /* receive work requests, the same; not used with a shared receive queue */
   uint32_t max_send_sge;  /* pieces of a send work request */
   uint32_t max_recv_sge;  /* pieces of a receive work request */
   uint32_t max_inline;    /* bytes of inline data */
@@ -671,7 +677,7 @@ typedef struct haul_conn_request haul_conn_request;
 enum haul_cm_type {
   HAUL_CM_CONNECT_REQUEST = 1, /* request: answer it with haul_accept or haul_reject */
   HAUL_CM_ESTABLISHED = 2,     /* the connection is there: sends may be posted */
-  HAUL_CM_REJECTED = 3,        /* the peer's application does not want it; another attempt takes a new queue pair */
+  HAUL_CM_REJECTED = 3,        /* the peer's application does not want it: the queue pair is in error, another attempt takes a new one */
   HAUL_CM_UNREACHABLE = 4,     /* no listener, no route, no answer, or one that makes no sense: blame, reason */
   HAUL_CM_DISCONNECTED = 5,    /* it is over; what was posted is flushed. blame is HAUL_BLAME_NONE if an end disconnected in order */
   HAUL_CM_OTHER = 255
@@ -855,7 +861,7 @@ int haul_qp_records(haul_qp *qp, uint32_t rkey, haul_record *out, uint32_t len);
 typedef struct haul_datagram_statistics {
   uint32_t size;
   uint32_t reserved;
-  uint64_t sent;         /* datagrams */
+  uint64_t sent;         /* datagrams of messages */
   uint64_t received;     /* datagrams, of any kind */
   uint64_t bad_checksum; /* dropped: CRC wrong */
   uint64_t malformed;    /* dropped: not of this protocol, or contradicting itself */
@@ -866,7 +872,7 @@ typedef struct haul_datagram_statistics {
   uint64_t incomplete;   /* messages given up with parts missing */
   uint64_t refused;      /* writes or reads: key, right, bounds, source */
   uint64_t late;         /* segments of a record that was closed; not placed */
-  uint64_t evicted;      /* messages in parts, or records, for which room was short */
+  uint64_t evicted;      /* messages in parts, or records, for which room was short; peers without room or common ground (RD) */
   uint64_t resent;       /* segments (RD) */
   uint64_t peers;        /* with state (RD) */
   uint64_t peer_bytes;   /* of that state */

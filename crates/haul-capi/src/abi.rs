@@ -11,7 +11,7 @@ use crate::cm::haul_conn_request;
 use crate::completion::haul_cq;
 use crate::queue::haul_srq;
 
-pub const HAUL_ABI_VERSION: u32 = 0x0001_0002;
+pub const HAUL_ABI_VERSION: u32 = 0x0001_0003;
 
 pub const HAUL_OK: i32 = 0;
 pub const HAUL_ERR_UNSUPPORTED: i32 = -1;
@@ -272,6 +272,9 @@ pub struct haul_open_options {
     pub socket_buffer: u64,
     pub pcap: *const c_char,
     pub rate_bps: u64,
+    pub connect_timeout_ns: u64,
+    pub close_timeout_ns: u64,
+    pub peer_timeout_ns: u64,
 }
 
 #[repr(C)]

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use haul_verbs::provider::Provider;
 use haul_verbs::{AsyncEvent, Context, Device, DeviceAttributes, DeviceCaps, Transport};
@@ -117,6 +118,9 @@ const OPEN_DEFAULTS: haul_open_options = haul_open_options {
     socket_buffer: 0,
     pcap: std::ptr::null(),
     rate_bps: 0,
+    connect_timeout_ns: 0,
+    close_timeout_ns: 0,
+    peer_timeout_ns: 0,
 };
 
 /// All providers, the one that works everywhere first.
@@ -128,6 +132,7 @@ unsafe fn providers(options: &haul_open_options) -> Result<Vec<Arc<dyn Provider>
         return Err(Error::Argument("flags that haul_open does not have"));
     }
     let defaults = haul_soft::rnic::Options::default();
+    let time = |ns: u64| (ns > 0).then(|| Duration::from_nanos(ns));
     let or_default = |value: u32, default: u32| if value == 0 { default } else { value };
     // SAFETY: the caller's contract.
     let pcap = unsafe { text(options.pcap)? };
@@ -145,6 +150,9 @@ unsafe fn providers(options: &haul_open_options) -> Result<Vec<Arc<dyn Provider>
         },
         rate_bps: (options.rate_bps > 0).then_some(options.rate_bps),
         pcap: pcap.map(PathBuf::from),
+        connect_timeout: time(options.connect_timeout_ns).or(defaults.connect_timeout),
+        close_timeout: time(options.close_timeout_ns).unwrap_or(defaults.close_timeout),
+        peer_timeout: time(options.peer_timeout_ns).unwrap_or(defaults.peer_timeout),
     };
     Ok(vec![
         haul_soft::rnic::provider(soft),
@@ -411,7 +419,12 @@ fn has_streams(device: &Device, attributes: &DeviceAttributes) -> bool {
     device.provider() == haul_soft::rnic::PROVIDER && attributes.transport == Transport::IwarpUdt
 }
 
+/// The bits of the header are those of the verbs.
 fn caps(caps: DeviceCaps) -> u64 {
+    caps.bits().into()
+}
+
+const _: () = {
     let table = [
         (DeviceCaps::ATOMIC, HAUL_CAP_ATOMIC),
         (DeviceCaps::SRQ, HAUL_CAP_SRQ),
@@ -427,6 +440,13 @@ fn caps(caps: DeviceCaps) -> u64 {
         (DeviceCaps::WRITE_RECORD, HAUL_CAP_WRITE_RECORD),
         (DeviceCaps::RATE_LIMIT, HAUL_CAP_RATE_LIMIT),
     ];
-    let set = table.iter().filter(|(ours, _)| caps.contains(*ours));
-    set.fold(0, |all, (_, theirs)| all | theirs)
-}
+    let mut all = HAUL_CAP_STREAM;
+    let mut at = 0;
+    while at < table.len() {
+        let (ours, theirs) = table[at];
+        assert!(ours.bits() as u64 == theirs && all & theirs == 0);
+        all |= theirs;
+        at += 1;
+    }
+    assert!(DeviceCaps::all().bits() as u64 | HAUL_CAP_STREAM == all);
+};

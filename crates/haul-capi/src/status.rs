@@ -72,7 +72,9 @@ impl Error {
         use haul_verbs::Error as Verbs;
         match self {
             Self::Verbs(Verbs::Unsupported(_)) => HAUL_ERR_UNSUPPORTED,
-            Self::Verbs(Verbs::Invalid(_)) | Self::Argument(_) => HAUL_ERR_INVALID,
+            Self::Verbs(Verbs::Invalid(_) | Verbs::Limit { .. }) | Self::Argument(_) => {
+                HAUL_ERR_INVALID
+            }
             Self::Verbs(Verbs::Full(_)) => HAUL_ERR_FULL,
             Self::Verbs(Verbs::State(_)) => HAUL_ERR_STATE,
             Self::Verbs(Verbs::Exhausted(_)) => HAUL_ERR_EXHAUSTED,

@@ -5,7 +5,7 @@
 //! [`CmEvent::Disconnected`] when it is over, whoever ended it and however.
 
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,8 +67,7 @@ pub enum CmEvent {
     },
     /// The peer's application does not want the connection.
     Rejected {
-        /// The queue pair. It may be in error then, and another attempt takes a new one. The software provider's is reset,
-        /// its receives flushed, and may connect again.
+        /// The queue pair. It is in error and its receives are flushed; another attempt takes a new one.
         qp_num: u32,
         /// What the peer's application says.
         private_data: Vec<u8>,
@@ -124,6 +123,18 @@ impl EventChannel {
     /// [`Error::Os`](crate::Error::Os).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>> {
         self.0.wait(timeout)
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+impl AsRawFd for EventChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd().as_raw_fd()
     }
 }
 

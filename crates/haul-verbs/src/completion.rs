@@ -1,6 +1,7 @@
 //! Completion queues and channels.
 
-use std::os::fd::BorrowedFd;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,6 +97,18 @@ impl CompletionChannel {
     }
 }
 
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd().as_raw_fd()
+    }
+}
+
 /// How a work request ended (`ibv_wc_status`; IBTA 1.4 §11.6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -137,6 +150,33 @@ pub enum WcStatus {
     /// None of these.
     GeneralErr,
 }
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::LocLenErr => "a length does not fit the operation or its receive buffer",
+            Self::LocQpOpErr => "the queue pair cannot do this operation",
+            Self::LocProtErr => "a local key, right or range is not valid",
+            Self::WrFlushErr => "flushed: the queue pair was in error",
+            Self::MwBindErr => "binding a memory window failed",
+            Self::BadRespErr => "the peer's answer makes no sense",
+            Self::LocAccessErr => "the peer violated the rights of local memory",
+            Self::RemInvReqErr => "the peer refuses the request as invalid",
+            Self::RemAccessErr => "the peer's key does not allow this, or not in this range",
+            Self::RemOpErr => "the peer could not do the operation",
+            Self::RetryExcErr => "the peer did not answer",
+            Self::RnrRetryExcErr => "the peer had no receive posted for too long",
+            Self::RemAbortErr => "the peer aborted the operation",
+            Self::FatalErr => "the device is broken",
+            Self::RespTimeoutErr => "no whole answer came in time",
+            Self::GeneralErr => "an error that the provider's number describes",
+        })
+    }
+}
+
+/// For `?` and `anyhow`; [`WcStatus::Success`] is none, of course.
+impl std::error::Error for WcStatus {}
 
 /// What was completed (`ibv_wc_opcode`). Meaningful with [`WcStatus::Success`] only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -189,7 +229,8 @@ pub struct WorkCompletion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Octets received, read, or (for an atomic) 8. Of sends and writes: not defined.
+    /// Octets received, read, or (for an atomic) 8. Of a receive by a Write with immediate data: the length of that Write, or 0 where
+    /// the peer is an iWARP end other than Longhaul's, which does not tell it. Of sends and writes: not defined.
     pub byte_len: u32,
     /// The queue pair's number.
     pub qp_num: u32,
@@ -199,4 +240,17 @@ pub struct WorkCompletion {
     pub vendor_err: u32,
     /// The sender, for datagram services.
     pub src: Option<Peer>,
+}
+
+impl WorkCompletion {
+    /// For `?`: its status, if that is an error.
+    ///
+    /// # Errors
+    /// The status.
+    pub fn result(&self) -> Result<(), WcStatus> {
+        match self.status {
+            WcStatus::Success => Ok(()),
+            status => Err(status),
+        }
+    }
 }

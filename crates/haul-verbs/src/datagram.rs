@@ -167,7 +167,7 @@ impl Default for DatagramInit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct DatagramStatistics {
-    /// Datagrams sent.
+    /// Datagrams of messages sent.
     pub sent: u64,
     /// Datagrams received, of any kind.
     pub received: u64,
@@ -189,7 +189,7 @@ pub struct DatagramStatistics {
     pub refused: u64,
     /// Segments of a record that was closed; not placed.
     pub late: u64,
-    /// Room for messages in parts, for records, or for their completions was short.
+    /// Room for messages in parts, for records, or for their completions was short; RD: for peers, or nothing was common with them.
     pub evicted: u64,
     /// RD: segments sent again.
     pub resent: u64,

@@ -60,8 +60,9 @@ bitflags::bitflags! {
         const RC = 1 << 10;
         /// RDMA Write-Record.
         const WRITE_RECORD = 1 << 11;
-        /// [`QpInit::rate_limit`](crate::QpInit::rate_limit).
-        const RATE_LIMIT = 1 << 12;
+        /// [`QpInit::rate_limit`](crate::QpInit::rate_limit). The bits are those of `include/haul.h`, which has 1 << 12 for byte
+        /// streams, and no device of this crate has those.
+        const RATE_LIMIT = 1 << 13;
     }
 }
 

@@ -20,6 +20,16 @@ pub enum Error {
     /// An argument makes no sense, or does not fit to the others (`EINVAL`).
     #[error("{0}")]
     Invalid(&'static str),
+    /// A number is beyond what the device has or can do (`EINVAL`).
+    #[error("{field} is {value}, and the limit is {limit}")]
+    Limit {
+        /// The field, as the structure names it.
+        field: &'static str,
+        /// What it is.
+        value: u64,
+        /// The most, or the least, that it can be.
+        limit: u64,
+    },
     /// The queue is full: poll completions first (`ENOMEM` of `ibv_post_send`).
     #[error("the {0} is full")]
     Full(&'static str),
@@ -46,6 +56,36 @@ pub enum Error {
 }
 
 impl Error {
+    /// Checks that a field is no more than its limit.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub fn at_most(field: &'static str, value: u64, limit: u64) -> Result<()> {
+        if value > limit {
+            return Err(Self::Limit {
+                field,
+                value,
+                limit,
+            });
+        }
+        Ok(())
+    }
+
+    /// Checks that a field is no less than its limit.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub fn at_least(field: &'static str, value: u64, limit: u64) -> Result<()> {
+        if value < limit {
+            return Err(Self::Limit {
+                field,
+                value,
+                limit,
+            });
+        }
+        Ok(())
+    }
+
     /// For `map_err` on system calls.
     pub fn os(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Os { what, source }
@@ -84,6 +124,8 @@ pub struct Failure {
     /// One line: what was wrong, with the protocol's own words and numbers.
     pub reason: String,
 }
+
+impl std::error::Error for Failure {}
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -515,10 +515,15 @@ impl Qp {
     /// Ends everything that was posted. The error is charged to the request or receive that it is of, or to none.
     pub(super) fn flush(&mut self) {
         let blame = self.error.map_or(Status::Flushed, blame);
-        let charged = self.charged();
+        // Numbers, for every operation is compared with them; none is that high.
+        let (request, slot) = match self.charged() {
+            Some(Charge::Request(number)) => (number, u64::MAX),
+            Some(Charge::Receive(slot)) => (u64::MAX, slot.into()),
+            None => (u64::MAX, u64::MAX),
+        };
         let mut status = Status::Flushed;
         for (number, wqe) in (self.sends_first..).zip(self.sends.drain(..)) {
-            if charged == Some(Charge::Request(number)) {
+            if number == request {
                 status = blame;
             }
             if let Some(completion) = wqe.completion(status) {
@@ -533,7 +538,7 @@ impl Qp {
         self.responses_sent = 0;
         self.under_way = None;
         for receive in self.receives.drain(..) {
-            let is_charged = charged == Some(Charge::Receive(receive.wr.slot));
+            let is_charged = u64::from(receive.wr.slot) == slot;
             let completion = Completion {
                 id: receive.wr.id,
                 slot: receive.wr.slot,

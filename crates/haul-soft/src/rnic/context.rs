@@ -40,11 +40,7 @@ pub(super) struct Rnic {
 
 impl Rnic {
     pub(super) fn open(transport: Transport, options: &Options) -> Result<Arc<Self>> {
-        if options.shards == 0 || !(512..=65_536).contains(&options.fpdu_max) {
-            return Err(Error::Invalid(
-                "no shard, or FPDUs of a length that cannot be",
-            ));
-        }
+        options.check()?;
         let tap = match &options.pcap {
             Some(path) => Some(Arc::new(Tap::create(path).map_err(Error::os("pcap file"))?)),
             None => None,
@@ -77,7 +73,7 @@ impl Rnic {
             registry,
             async_events: Arc::new(events::async_events()?),
             socket_buffer: options.socket_buffer,
-            udt: super::udt::options(options.rate_bps),
+            udt: super::udt::options(options),
             engines,
             armed,
             next_pd: AtomicU32::new(1),
@@ -215,9 +211,8 @@ impl ContextOps for Rnic {
         channel: Option<&Arc<dyn CompletionChannelOps>>,
         token: u64,
     ) -> Result<Arc<dyn CqOps>> {
-        if entries == 0 || entries > CQE_MAX {
-            return Err(Error::Invalid("no entries, or more than the device has"));
-        }
+        Error::at_least("entries", entries.into(), 1)?;
+        Error::at_most("entries", entries.into(), CQE_MAX.into())?;
         let channel = match channel {
             Some(channel) => {
                 let channel: &CompletionChannel = ours(channel)?;

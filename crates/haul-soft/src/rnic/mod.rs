@@ -39,8 +39,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use haul_io::clock::Clock;
+use haul_iwarp::SECOND_NS;
 use haul_verbs::provider::{ContextOps, DeviceOps, Provider};
-use haul_verbs::{Device, DeviceAttributes, DeviceCaps, Result, Transport};
+use haul_verbs::{Device, DeviceAttributes, DeviceCaps, Error, Result, Transport};
 
 use context::Rnic;
 
@@ -62,6 +63,34 @@ pub struct Options {
     pub rate_bps: Option<u64>,
     /// Write all that is sent and received to this file, as a packet capture.
     pub pcap: Option<PathBuf>,
+    /// How long an attempt to connect may take before [`CmEvent::Unreachable`](haul_verbs::cm::CmEvent::Unreachable); none: 30 s over
+    /// TCP, 10 s over UDT.
+    pub connect_timeout: Option<Duration>,
+    /// How long a connection that this end disconnects, or whose queue pair was dropped, waits for the peer to close. 5 s by default.
+    pub close_timeout: Duration,
+    /// How long a peer may answer nothing, idle or not, before its connection is lost. 30 s by default; TCP counts whole seconds
+    /// while it is idle.
+    pub peer_timeout: Duration,
+}
+
+impl Options {
+    fn check(&self) -> Result<()> {
+        Error::at_least("shards", self.shards as u64, 1)?;
+        Error::at_least("fpdu_max", self.fpdu_max.into(), FPDU_MIN)?;
+        Error::at_most("fpdu_max", self.fpdu_max.into(), FPDU_MAX)?;
+        if let Some(connect) = self.connect_timeout {
+            Error::at_least("connect_timeout (ns)", ns(connect), 1)?;
+        }
+        Error::at_least("close_timeout (ns)", ns(self.close_timeout), 1)?;
+        Error::at_least("peer_timeout (ns)", ns(self.peer_timeout), SECOND_NS)
+    }
+}
+
+const FPDU_MIN: u64 = 512;
+const FPDU_MAX: u64 = 65_536;
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Default for Options {
@@ -74,6 +103,9 @@ impl Default for Options {
             socket_buffer: None,
             rate_bps: None,
             pcap: None,
+            connect_timeout: None,
+            close_timeout: Duration::from_secs(5),
+            peer_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -140,6 +172,8 @@ impl DeviceOps for SoftDevice {
 
 /// Work requests of a queue: what memory is spent on is taken as it is used.
 pub(super) const QP_WR_MAX: u32 = 1 << 16;
+/// Pieces of a work request.
+pub(super) const SGES_MAX: u32 = haul_verbs::SGE_MAX as u32;
 /// Octets of inline data.
 pub(super) const INLINE_MAX: u32 = 1_024;
 /// Entries of a completion queue.
@@ -172,7 +206,7 @@ fn attributes(transport: Transport) -> DeviceAttributes {
         },
         max_qp: shard::PAIRS_MAX,
         max_qp_wr: QP_WR_MAX,
-        max_sge: u32::try_from(haul_verbs::SGE_MAX).unwrap_or(u32::MAX),
+        max_sge: SGES_MAX,
         max_inline: INLINE_MAX,
         max_cqe: CQE_MAX,
         max_mr: haul_slab::REGIONS_MAX,
@@ -191,8 +225,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// When `timeout` is over, nanoseconds of the clock; none is never.
 fn deadline(clock: Clock, timeout: Option<Duration>) -> Option<u64> {
-    let ns = u64::try_from(timeout?.as_nanos()).unwrap_or(u64::MAX);
-    Some(clock.now_ns().saturating_add(ns))
+    Some(clock.now_ns().saturating_add(ns(timeout?)))
 }
 
 /// How long it is from `now` to `end`.

@@ -63,12 +63,6 @@ impl View {
         lock(&self.failure).get_or_insert(failure);
     }
 
-    /// As before the attempt to connect.
-    fn reset(&self) {
-        *lock(&self.failure) = None;
-        self.set_state(QpState::Reset);
-    }
-
     /// Completions were lost.
     pub(super) fn note_overflow(&self) {
         self.set_failure(Failure {
@@ -138,6 +132,8 @@ pub(super) struct Pair {
     /// Send work requests that are complete, but have no completion: the next one frees their places as well.
     unreported: u32,
     established: bool,
+    /// The application has been told that the connection is over.
+    disconnected: bool,
     /// A request that no completion is reported for has failed like this; the next one reported bears it.
     blame: Option<WcStatus>,
     /// The application has let go of it: it ends in order, or at this moment.
@@ -145,6 +141,8 @@ pub(super) struct Pair {
     /// What is about to be pushed; empty between calls.
     sent: Vec<Pushed>,
     received: Vec<Pushed>,
+    /// What the application is about to be told, when it can see the completions before it; empty between calls.
+    news: Vec<CmEvent>,
 }
 
 /// The connection of a queue pair.
@@ -203,10 +201,12 @@ impl Pair {
             events: None,
             early: VecDeque::new(),
             established: false,
+            disconnected: false,
             blame: None,
             orphaned: None,
             sent: Vec::new(),
             received: Vec::new(),
+            news: Vec::new(),
         }
     }
 
@@ -316,8 +316,9 @@ impl Pair {
             solicited,
             invalidate,
         };
-        let immediate = |imm: u32| haul_iwarp::SendOp::Immediate {
-            data: imm.into(),
+        // The upper half tells a Longhaul peer how long the Write before it is.
+        let immediate = |len: u64, imm: u32| haul_iwarp::SendOp::Immediate {
+            data: len << 32 | u64::from(imm),
             solicited,
         };
         match wr.op {
@@ -326,7 +327,7 @@ impl Pair {
             SendOp::SendWithImm(data) if self.features().send_immediate => {
                 steps.push(haul_iwarp::SendOp::SendImmediate { data, solicited });
             }
-            SendOp::SendWithImm(imm) if wr.data.total_len() == 0 => steps.push(immediate(imm)),
+            SendOp::SendWithImm(imm) if wr.data.total_len() == 0 => steps.push(immediate(0, imm)),
             SendOp::SendWithImm(_) => {
                 return Err(Error::Unsupported(
                     "immediate data with the payload of a Send with this peer",
@@ -335,7 +336,9 @@ impl Pair {
             SendOp::RdmaWrite(remote) => steps.push(write(remote)),
             SendOp::RdmaWriteWithImm(remote, imm) => {
                 steps.push(write(remote));
-                steps.push(immediate(imm));
+                let is_told = self.params().is_some_and(|params| params.extended);
+                let len = if is_told { wr.data.total_len() } else { 0 };
+                steps.push(immediate(len, imm));
             }
             SendOp::RdmaRead(remote) => steps.push(read(wr, remote)),
             SendOp::CompareSwap {
@@ -597,7 +600,7 @@ impl Pair {
 
     /// Hands on what the core has to say, and completions.
     pub(super) fn report(&mut self, tools: &Tools<'_>) {
-        let mut over = false;
+        let (mut over, mut failed) = (false, false);
         while let Link::Up(link) = &mut self.link
             && let Some(event) = link.poll_event()
         {
@@ -608,6 +611,7 @@ impl Pair {
                 Event::Error(error) => {
                     self.shape.view.set_state(QpState::Err);
                     self.shape.view.set_failure(failure(error));
+                    failed = true;
                 }
                 Event::ShutdownSend => link.end(),
                 Event::Disconnect => over = true,
@@ -616,7 +620,18 @@ impl Pair {
         if over {
             self.end(tools);
         }
+        // Everything is flushed. What the peer is still to be told may take as long as it takes.
+        if failed && self.established {
+            self.tell_disconnected();
+        }
         self.push(tools);
+    }
+
+    fn tell_disconnected(&mut self) {
+        if !std::mem::replace(&mut self.disconnected, true) {
+            let failure = self.shape.view.failure();
+            self.tell(|qp_num| CmEvent::Disconnected { qp_num, failure });
+        }
     }
 
     fn note_established(&mut self) {
@@ -635,10 +650,8 @@ impl Pair {
         });
     }
 
-    fn tell(&self, event: impl FnOnce(u32) -> CmEvent) {
-        if let (Some(events), None) = (&self.events, self.orphaned) {
-            events.push(event(self.shape.view.qp_num));
-        }
+    fn tell(&mut self, event: impl FnOnce(u32) -> CmEvent) {
+        self.news.push(event(self.shape.view.qp_num));
     }
 
     /// The connection is over: the application is told why.
@@ -650,10 +663,8 @@ impl Pair {
         let private_data = link.private_data().to_vec();
         let error = link.error();
         if self.established {
-            let failure = self.shape.view.failure();
-            self.tell(|qp_num| CmEvent::Disconnected { qp_num, failure });
+            self.tell_disconnected();
         } else if error == Some(haul_iwarp::Error::Rejected) {
-            self.shape.view.reset();
             self.tell(|qp_num| CmEvent::Rejected {
                 qp_num,
                 private_data,
@@ -709,9 +720,8 @@ impl Pair {
                 (solicited, WcData::Imm(data), WcOpcode::Recv)
             }
             CompletionKind::ReceiveImmediate { data, solicited } => {
-                let [_, _, _, _, a, b, c, d] = data.to_be_bytes();
-                let imm = u32::from_be_bytes([a, b, c, d]);
-                (solicited, WcData::Imm(imm), WcOpcode::RecvRdmaWithImm)
+                let imm = WcData::Imm(lower_half(data));
+                (solicited, imm, WcOpcode::RecvRdmaWithImm)
             }
             _ => return self.complete_send(registry, completion, status),
         };
@@ -719,9 +729,14 @@ impl Pair {
         let mut pushed = self.receive_completion(completion.id, status);
         pushed.solicited = solicited;
         (pushed.wc.data, pushed.wc.opcode) = (data, opcode);
-        if opcode == WcOpcode::Recv {
-            pushed.wc.byte_len = completion.len;
-        }
+        pushed.wc.byte_len = match completion.kind {
+            // Other peers may have anything there.
+            CompletionKind::ReceiveImmediate { data, .. } => {
+                let is_told = self.params().is_some_and(|params| params.extended);
+                if is_told { lower_half(data >> 32) } else { 0 }
+            }
+            _ => completion.len,
+        };
         self.received.push(pushed);
     }
 
@@ -768,8 +783,18 @@ impl Pair {
         }
     }
 
-    /// Moves completions to their queues. Where they do not fit, the queue pair ends: nothing may look complete that is not.
+    /// Moves completions to their queues, then events to their channel. Where completions do not fit, the queue pair ends:
+    /// nothing may look complete that is not.
     pub(super) fn push(&mut self, tools: &Tools<'_>) {
+        self.push_completions(tools);
+        for event in self.news.drain(..) {
+            if let (Some(events), None) = (&self.events, self.orphaned) {
+                events.push(event);
+            }
+        }
+    }
+
+    fn push_completions(&mut self, tools: &Tools<'_>) {
         if self.sent.is_empty() && self.received.is_empty() {
             return;
         }
@@ -852,6 +877,12 @@ fn compare_swap(remote: Remote, compare: u64, swap: u64) -> haul_iwarp::SendOp {
         compare_mask: u64::MAX,
     };
     atomic(remote, op)
+}
+
+/// 32 bits of what an Immediate Data message holds (RFC 7306 §6).
+pub(super) fn lower_half(data: u64) -> u32 {
+    let [_, _, _, _, a, b, c, d] = data.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
 }
 
 fn opcode(op: SendOp) -> WcOpcode {

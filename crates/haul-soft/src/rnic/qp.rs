@@ -8,7 +8,7 @@ use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{CqOps, EventChannelOps, QpOps};
 use haul_verbs::{
     Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, QpType, RecvWr,
-    Result, SGE_MAX, SendWr,
+    Result, SendWr,
 };
 
 use super::buffers::Buffers;
@@ -20,7 +20,7 @@ use super::memory::Pd;
 use super::pair::{Link, Pair, Shape, View};
 use super::shard::Shard;
 use super::srq::Srq;
-use super::{INLINE_MAX, PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX, lock};
+use super::{INLINE_MAX, PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX, SGES_MAX, lock};
 
 /// A queue pair: its place in a shard.
 #[derive(Debug)]
@@ -115,12 +115,16 @@ pub(super) fn shape(pd: &Pd, init: &QpInit<'_>) -> Result<(Shape, Option<Shared>
 }
 
 fn check_capacity(capacity: &QpCapacity) -> Result<()> {
-    let sges = capacity.max_send_sge.max(capacity.max_recv_sge);
-    let requests = capacity.max_send_wr.max(capacity.max_recv_wr);
-    if sges as usize > SGE_MAX || requests > QP_WR_MAX || capacity.max_inline > INLINE_MAX {
-        return Err(Error::Invalid("a capacity that the device does not have"));
-    }
-    Ok(())
+    let limits = [
+        ("max_send_wr", capacity.max_send_wr, QP_WR_MAX),
+        ("max_recv_wr", capacity.max_recv_wr, QP_WR_MAX),
+        ("max_send_sge", capacity.max_send_sge, SGES_MAX),
+        ("max_recv_sge", capacity.max_recv_sge, SGES_MAX),
+        ("max_inline", capacity.max_inline, INLINE_MAX),
+    ];
+    let check =
+        |(field, value, limit): (_, u32, u32)| Error::at_most(field, value.into(), limit.into());
+    limits.into_iter().try_for_each(check)
 }
 
 fn queue<'a>(pd: &Pd, ops: &'a Arc<dyn CqOps>) -> Result<&'a Cq> {
@@ -188,9 +192,8 @@ impl QpOps for Qp {
         channel: &Arc<dyn EventChannelOps>,
     ) -> Result<()> {
         let channel: &EventChannel = ours(channel)?;
-        if param.private_data.len() > PRIVATE_DATA_MAX {
-            return Err(Error::Invalid("the private data is too long"));
-        }
+        let limit = PRIVATE_DATA_MAX as u64;
+        Error::at_most("private_data", param.private_data.len() as u64, limit)?;
         let (private, limits) = (param.private_data, limits(param));
         self.shard
             .with(|inner| inner.connect(self.number, peer, private, limits, &channel.events))

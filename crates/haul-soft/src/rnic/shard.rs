@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use haul_io::clock::Clock;
 use haul_io::notify::{Signal, wait_readable};
@@ -51,8 +52,8 @@ const STANDBY_NS: u64 = 1_000_000;
 const BUSY_NS: u64 = 100_000;
 /// How often time-outs are looked at, ns: they are seconds long.
 const TIMERS_NS: u64 = 20_000_000;
-/// How long a connection whose queue pair is gone may take to end in order.
-const ORPHAN_NS: u64 = 5 * SECOND_NS;
+/// How long an attempt to connect may take, unless it was said.
+const CONNECT_NS: u64 = 30 * SECOND_NS;
 /// How long the engine's end waits for such connections.
 const LINGER_NS: u64 = SECOND_NS;
 
@@ -131,6 +132,8 @@ pub(super) struct Inner {
     config: StreamConfig,
     socket_buffer: Option<usize>,
     udt: crate::udt::Options,
+    connect_ns: u64,
+    peer_timeout: Duration,
     tap: Option<Arc<Tap>>,
 }
 
@@ -228,7 +231,9 @@ impl Engine {
                 transport,
                 config,
                 socket_buffer: options.socket_buffer,
-                udt: super::udt::options(options.rate_bps),
+                udt: super::udt::options(options),
+                connect_ns: options.connect_timeout.map_or(CONNECT_NS, super::ns),
+                peer_timeout: options.peer_timeout,
                 tap,
             }),
             ready,
@@ -275,6 +280,7 @@ fn stream_config(options: &Options) -> StreamConfig {
         crc: options.crc,
         fpdu_max: options.fpdu_max,
         strict: options.strict,
+        close_timeout_ns: super::ns(options.close_timeout),
         peer_to_peer: Some(RtrKinds {
             send: false,
             write: true,
@@ -748,7 +754,7 @@ impl Inner {
         let Some(pair) = self.pairs.get_mut(number) else {
             return;
         };
-        pair.orphaned = Some(now.after(ORPHAN_NS));
+        pair.orphaned = Some(now.after(self.config.close_timeout_ns));
         pair.events = None;
         match &mut pair.link {
             Link::Up(link) => {

@@ -7,9 +7,9 @@ use haul_verbs::provider::SrqOps;
 use haul_verbs::{AsyncEvent, Error, PostError, RecvWr, Result, SrqInit};
 
 use super::events::AsyncEvents;
-use super::lock;
 use super::memory::Pd;
 use super::places::Places;
+use super::{SGES_MAX, lock};
 
 /// Receives for any queue pair that was made with it.
 #[derive(Debug)]
@@ -39,10 +39,9 @@ pub(super) const SRQ_WR_MAX: u32 = 1 << 20;
 
 impl Srq {
     pub(super) fn new(pd: Arc<Pd>, init: &SrqInit) -> Result<Self> {
-        let sge_max = haul_verbs::SGE_MAX;
-        if init.max_wr == 0 || init.max_wr > SRQ_WR_MAX || init.max_sge as usize > sge_max {
-            return Err(Error::Invalid("a capacity that the device does not have"));
-        }
+        Error::at_least("max_wr", init.max_wr.into(), 1)?;
+        Error::at_most("max_wr", init.max_wr.into(), SRQ_WR_MAX.into())?;
+        Error::at_most("max_sge", init.max_sge.into(), SGES_MAX.into())?;
         let state = Mutex::new(State {
             queue: VecDeque::new(),
             limit: 0,
@@ -102,9 +101,7 @@ impl SrqOps for Srq {
     }
 
     fn arm_limit(&self, limit: u32) -> Result<()> {
-        if limit > self.shared.init.max_wr {
-            return Err(Error::Invalid("a limit above the queue's capacity"));
-        }
+        Error::at_most("limit", limit.into(), self.shared.init.max_wr.into())?;
         lock(&self.shared.state).limit = limit;
         Ok(())
     }

@@ -18,7 +18,8 @@ use haul_io::udp::{
     Received as Arrival, RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket,
 };
 use haul_iwarp::{
-    CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, Time,
+    CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, StreamConfig,
+    Time,
 };
 use haul_udt::wire::{HEADER_LEN, Piece, SocketKind, cut, piece_len};
 use haul_udt::{Connection, Event, Joiner, Received, Seq, Transmit};
@@ -105,11 +106,15 @@ const MESSAGES: usize = 8;
 const MESSAGE_BYTES: usize = 64 << 10;
 
 /// How links are opened.
-pub(super) fn options(rate_bps: Option<u64>) -> Options {
+pub(super) fn options(given: &super::Options) -> Options {
     let mut options = Options::default();
-    if let Some(rate_bps) = rate_bps {
+    if let Some(rate_bps) = given.rate_bps {
         options.config.control = Algorithm::Fixed(Rate::from_bps(rate_bps));
     }
+    if let Some(connect) = given.connect_timeout {
+        options.config.connect_timeout_ns = super::ns(connect);
+    }
+    options.config.idle_timeout_ns = super::ns(given.peer_timeout);
     options.config.kind = SocketKind::Datagram;
     options.config.slot_memory_bytes = SLOTS_BYTES;
     options
@@ -317,10 +322,13 @@ impl Lower {
         u32::try_from(len.saturating_sub(CRC_LEN)).unwrap_or(u32::MAX)
     }
 
-    fn config(&self, qp: QpConfig) -> MessageConfig {
+    /// Its protocol's, which takes as long for its steps as one over a stream.
+    fn config(&self, qp: QpConfig, times: &StreamConfig) -> MessageConfig {
         MessageConfig {
             qp,
             segment_max: self.segment_max(),
+            startup_timeout_ns: times.startup_timeout_ns,
+            close_timeout_ns: times.close_timeout_ns,
             ..MessageConfig::default()
         }
     }
@@ -328,14 +336,20 @@ impl Lower {
 
 impl UdtLink {
     /// The initiator's end of an open connection. None where the private data does not fit.
-    pub(super) fn initiate(lower: Lower, now: Time, qp: QpConfig, private: &[u8]) -> Option<Self> {
-        let core = MessageConnection::connect(now, lower.config(qp), private).ok()?;
+    pub(super) fn initiate(
+        lower: Lower,
+        now: Time,
+        qp: QpConfig,
+        times: &StreamConfig,
+        private: &[u8],
+    ) -> Option<Self> {
+        let core = MessageConnection::connect(now, lower.config(qp, times), private).ok()?;
         Some(Self::new(lower, core))
     }
 
     /// The responder's end of an open connection.
-    pub(super) fn respond(lower: Lower, now: Time) -> Self {
-        let core = MessageConnection::listen(now, lower.config(QpConfig::default()));
+    pub(super) fn respond(lower: Lower, now: Time, times: &StreamConfig) -> Self {
+        let core = MessageConnection::listen(now, lower.config(QpConfig::default(), times));
         Self::new(lower, core)
     }
 

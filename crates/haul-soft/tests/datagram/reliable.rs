@@ -1,12 +1,14 @@
 //! Reliable datagrams: order, exactly once, over paths that lose.
 
+use std::net::UdpSocket;
+
 use haul_verbs::{
     DatagramInit, Peer, QpState, QpType, Remote, SendOp, SendWr, Sources, WcData, WcOpcode,
     WcStatus,
 };
 
 use crate::relay::Relay;
-use crate::support::{End, pattern};
+use crate::support::{End, LOOPBACK, pattern};
 
 fn reliable() -> End {
     End::with(QpType::Rd, DatagramInit::default(), Sources::Validated)
@@ -97,6 +99,34 @@ fn atomics_happen_exactly_once_whatever_is_lost() {
 }
 
 #[test]
+fn what_arrives_and_what_is_refused_is_counted() {
+    let (near, far) = (reliable(), reliable());
+    let stray = UdpSocket::bind(LOOPBACK).unwrap();
+    for sent in 1..=200 {
+        stray.send_to(b"nothing of ours", far.addr).unwrap();
+        if sent % 50 == 0 {
+            far.counts(|counts| counts.received == sent && counts.malformed == sent);
+        }
+    }
+    let wrong = Remote {
+        rkey: far.mr.rkey() ^ 1,
+        ..far.mr.remote(0)
+    };
+    near.post(1, SendOp::RdmaWrite(wrong), 0, 8, far.peer());
+    assert_eq!(near.completion().status, WcStatus::RemAccessErr);
+    assert_eq!(far.statistics().refused, 1);
+    far.receive(1, 0, 10);
+    near.post(2, SendOp::Send, 0, 100, far.peer());
+    assert_eq!(near.completion().status, WcStatus::RemInvReqErr);
+    assert_eq!(far.statistics().too_long, 1);
+    let before = far.statistics();
+    assert!(before.received > 202, "{before:?}");
+    let elsewhere = Peer::new(far.addr, far.qp.qp_num() ^ 0x800);
+    near.post(3, SendOp::Send, 0, 8, elsewhere);
+    far.counts(|counts| counts.unknown_qp > before.unknown_qp);
+}
+
+#[test]
 fn immediate_data_follows_a_write_that_is_whole() {
     let (near, far) = (reliable(), reliable());
     let bytes = pattern(100_000, 4);
@@ -107,7 +137,7 @@ fn immediate_data_follows_a_write_that_is_whole() {
     let op = SendOp::RdmaWriteWithImm(far.mr.remote(4_096), 0xfeed);
     near.post(1, op, 0, 100_000, peer);
     let wc = far.success(7, WcOpcode::RecvRdmaWithImm);
-    assert_eq!(wc.data, WcData::Imm(0xfeed));
+    assert_eq!((wc.data, wc.byte_len), (WcData::Imm(0xfeed), 100_000));
     assert!(far.read(4_096, 100_000) == bytes);
     near.success(1, WcOpcode::RdmaWrite);
     near.nothing();

@@ -75,27 +75,30 @@ fn a_rejected_application_learns_why(wish: &Wish) {
     assert_eq!(near.completion().status, WcStatus::WrFlushErr);
 }
 
-fn a_rejected_queue_pair_may_connect_again(wish: &Wish) {
-    let (near, far) = (
+fn a_rejected_queue_pair_is_in_error_and_another_attempt_takes_a_new_one(wish: &Wish) {
+    let (mut near, far) = (
         End::new(&Default::default(), wish),
         End::new(&Default::default(), wish),
     );
     near.receive(1, 0, 8);
     let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
-    for _ in 0..3 {
+    let ask = |near: &End| {
         near.qp
             .connect(listener.local_addr(), &wish.param(), &near.events)
-            .unwrap();
-        let CmEvent::ConnectRequest(request) = far.event() else {
-            panic!("no request");
-        };
-        request.reject(b"").unwrap();
-        assert!(matches!(near.event(), CmEvent::Rejected { .. }));
-        assert_eq!(near.qp.state(), QpState::Reset);
-        assert!(near.qp.failure().is_none());
-        assert_eq!(near.completion().status, WcStatus::WrFlushErr);
-        near.receive(1, 0, 8);
-    }
+    };
+    ask(&near).unwrap();
+    let CmEvent::ConnectRequest(request) = far.event() else {
+        panic!("no request");
+    };
+    request.reject(b"").unwrap();
+    assert!(matches!(near.event(), CmEvent::Rejected { .. }));
+    assert_eq!(near.qp.state(), QpState::Err);
+    assert!(near.qp.failure().is_some());
+    assert_eq!(near.completion().status, WcStatus::WrFlushErr);
+    let again = ask(&near).unwrap_err();
+    assert!(matches!(again, Error::State(QpState::Err)), "{again}");
+    near.qp = make_qp(&near.pd, &near.cq, wish);
+    near.receive(1, 0, 8);
     drop(listener);
     connect(&near, &far, wish);
     far.post(2, SendOp::Send, 0, 8);
@@ -449,7 +452,7 @@ over_both!(
     connections_that_have_asked_make_no_room,
     private_data_and_depths_reach_both_applications,
     a_rejected_application_learns_why,
-    a_rejected_queue_pair_may_connect_again,
+    a_rejected_queue_pair_is_in_error_and_another_attempt_takes_a_new_one,
     a_request_that_is_dropped_is_rejected,
     nobody_listening_is_told,
     a_disconnect_in_order_delivers_what_was_sent_and_tells_both,

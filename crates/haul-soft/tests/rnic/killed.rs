@@ -3,16 +3,20 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use haul_soft::rnic::Options;
 use haul_verbs::cm::CmEvent;
-use haul_verbs::{Blame, QpState, SendOp, WcStatus};
+use haul_verbs::{AccessFlags, Blame, QpState, Region, Remote, SendOp, SendWr, WcStatus};
 
-use crate::support::{End, LOOPBACK, TCP, Wish};
+use crate::support::{End, LOOPBACK, TCP, UDT, Wish};
 
 /// Says to this test's own program, started again, whom to connect to.
 const PEER: &str = "HAUL_TEST_KILLED_PEER";
 /// Says to it to send nothing.
 const IDLE: &str = "HAUL_TEST_KILLED_IDLE";
+/// Says to it that it is about UDT.
+const OVER_UDT: &str = "HAUL_TEST_KILLED_UDT";
 
 /// Not a test: what the process that will be killed does.
 #[test]
@@ -21,10 +25,12 @@ fn killed_process() {
         return;
     };
     let address: SocketAddr = address.parse().unwrap();
-    let end = End::new(&Default::default(), &Wish::default());
-    end.qp
-        .connect(address, &Wish::default().param(), &end.events)
-        .unwrap();
+    let mut wish = Wish::default();
+    if std::env::var(OVER_UDT).is_ok() {
+        wish.device = UDT;
+    }
+    let end = End::new(&Default::default(), &wish);
+    end.qp.connect(address, &wish.param(), &end.events).unwrap();
     end.established();
     println!("connected");
     std::io::stdout().flush().unwrap();
@@ -39,11 +45,9 @@ fn killed_process() {
     }
 }
 
-fn start(address: SocketAddr, is_idle: bool) -> Child {
+fn start(address: SocketAddr, settings: &[&str]) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    if is_idle {
-        command.env(IDLE, "");
-    }
+    command.envs(settings.iter().map(|setting| (setting, "")));
     let mut child = command
         .args(["--exact", "killed::killed_process", "--nocapture"])
         .env(PEER, address.to_string())
@@ -67,7 +71,7 @@ fn the_survivor_is_told_and_everything_is_flushed() {
     }
     let listener = end.context.listen(LOOPBACK, &end.events, 8).unwrap();
     let address = listener.local_addr();
-    let accepting = std::thread::spawn(move || start(address, false));
+    let accepting = std::thread::spawn(move || start(address, &[]));
     let CmEvent::ConnectRequest(request) = end.event() else {
         panic!("no request");
     };
@@ -100,7 +104,7 @@ fn an_idle_peer_that_is_killed_did_not_disconnect_in_order() {
     let end = End::new(&Default::default(), &Wish::default());
     let listener = end.context.listen(LOOPBACK, &end.events, 8).unwrap();
     let address = listener.local_addr();
-    let accepting = std::thread::spawn(move || start(address, true));
+    let accepting = std::thread::spawn(move || start(address, &[IDLE]));
     let CmEvent::ConnectRequest(request) = end.event() else {
         panic!("no request");
     };
@@ -117,4 +121,69 @@ fn an_idle_peer_that_is_killed_did_not_disconnect_in_order() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// An end that is connected over UDT to a process that is stopped, and that process.
+fn stopped(options: &Options) -> (End, Child) {
+    let wish = Wish {
+        device: UDT,
+        ..Wish::default()
+    };
+    let end = End::new(options, &wish);
+    let listener = end.context.listen(LOOPBACK, &end.events, 8).unwrap();
+    let address = listener.local_addr();
+    let accepting = std::thread::spawn(move || start(address, &[IDLE, OVER_UDT]));
+    let CmEvent::ConnectRequest(request) = end.event() else {
+        panic!("no request");
+    };
+    request.accept(&end.qp, &wish.param()).unwrap();
+    end.established();
+    let child = accepting.join().unwrap();
+    let id = child.id().to_string();
+    let stopped = Command::new("kill").args(["-STOP", &id]).status().unwrap();
+    assert!(stopped.success());
+    (end, child)
+}
+
+/// The next event, and how long it took.
+fn disconnected(end: &End) -> (Blame, Duration) {
+    let start = Instant::now();
+    match end.event() {
+        CmEvent::Disconnected { failure, .. } => (failure.unwrap().blame, start.elapsed()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_end_follows_the_flush_though_the_peer_takes_nothing() {
+    let (end, mut child) = stopped(&Options::default());
+    let region = Region::map(8 << 20).unwrap();
+    let source = end.pd.reg_mr(&region, AccessFlags::all()).unwrap();
+    let op = SendOp::RdmaWrite(Remote::default());
+    let requests: Vec<_> = (0..16)
+        .map(|number| SendWr::new(number, op, source.sge(0, 8 << 20)))
+        .collect();
+    end.qp.post_send(&requests).unwrap();
+    source.dereg().unwrap();
+    let statuses: Vec<_> = (0..16).map(|_| end.completion().status).collect();
+    assert!(statuses.contains(&WcStatus::LocProtErr), "{statuses:?}");
+    let (blame, after) = disconnected(&end);
+    assert_eq!(blame, Blame::Local);
+    assert!(after < Duration::from_secs(2), "{after:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_peer_that_answers_nothing_has_the_time_that_the_options_say() {
+    let options = Options {
+        peer_timeout: Duration::from_secs(2),
+        ..Options::default()
+    };
+    let (end, mut child) = stopped(&options);
+    let (blame, after) = disconnected(&end);
+    assert_eq!(blame, Blame::Network);
+    assert!(after < Duration::from_secs(15), "{after:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

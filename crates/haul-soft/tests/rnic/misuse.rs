@@ -312,6 +312,23 @@ fn a_queue_pair_that_may_send_nothing_is_not_made(wish: &Wish) {
     assert!(matches!(near.pd.create_qp(&init), Err(Error::Invalid(_))));
 }
 
+fn a_capacity_that_cannot_be_is_named_with_its_limit(wish: &Wish) {
+    let (near, _far) = connected(wish);
+    let mut init = QpInit::new(&near.cq);
+    init.capacity.max_recv_sge = 5;
+    let error = near.pd.create_qp(&init).unwrap_err();
+    assert_eq!(error.to_string(), "max_recv_sge is 5, and the limit is 4");
+    init.capacity.max_recv_sge = 1;
+    init.capacity.max_send_wr = 100_000;
+    let error = near.pd.create_qp(&init).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "max_send_wr is 100000, and the limit is 65536"
+    );
+    let error = near.context.create_cq(0, None, 0).unwrap_err();
+    assert_eq!(error.to_string(), "entries is 0, and the limit is 1");
+}
+
 fn only_regions_of_the_queue_pairs_domain_can_be_invalidated(wish: &Wish) {
     let (near, far) = connected(wish);
     let other = near.context.alloc_pd().unwrap();
@@ -381,6 +398,7 @@ fn more_reads_than_agreed_wait_for_their_turn(wish: &Wish) {
 }
 
 over_both!(
+    a_capacity_that_cannot_be_is_named_with_its_limit,
     a_refused_write_is_not_charged_to_the_read_behind_it,
     of_two_reads_the_one_that_is_refused_is_charged,
     memory_that_is_deregistered_in_the_midst_of_writes_is_the_local_users,

@@ -128,6 +128,7 @@ fn immediate_data_follows_a_write_and_may_come_alone(wish: &Wish) {
         (wc.opcode, wc.data),
         (WcOpcode::RecvRdmaWithImm, WcData::Imm(0xdead_beef))
     );
+    assert_eq!(wc.byte_len, 7);
     assert_eq!(far.read(50, 7), b"written");
     near.post(4, SendOp::SendWithImm(5), 0, 0);
     near.success(4);

@@ -349,6 +349,11 @@ impl RdQp {
             return;
         };
         let (remote, epoch) = (peer.remote, peer.epoch);
+        match code {
+            NoticeCode::Access => self.stats.denied += 1,
+            NoticeCode::TooLong => self.stats.too_long += 1,
+            _ => self.stats.malformed += 1,
+        }
         if self.notices.refusals.len() == REFUSALS_KEPT {
             self.notices.refusals.pop_front();
         }

@@ -284,7 +284,11 @@ impl RdQp {
         let now = now.into();
         self.handle_memory_gone(now); // the caller owes an answer: what is not placed is not there
         let shim = &datagram.shim;
-        if self.state != State::Open || shim.dst_qpn != self.config.qpn {
+        if self.state != State::Open {
+            return None;
+        }
+        if shim.dst_qpn != self.config.qpn {
+            self.stats.stranger += 1;
             return None;
         }
         let from = Remote {

@@ -323,12 +323,16 @@ pub struct RdStats {
     pub early: u64,
     /// Datagrams that are none of this protocol, damaged, or contradict themselves.
     pub malformed: u64,
-    /// Datagrams from a peer, or an epoch of it, that is not known.
+    /// Datagrams from a peer, or an epoch of it, that is not known, or for another queue pair.
     pub stranger: u64,
     /// Hellos whose cookie is not ours, or too old.
     pub bad_cookie: u64,
     /// Hellos refused because there is no room, or nothing in common.
     pub refused: u64,
+    /// Messages refused because of a key, a right or bounds.
+    pub denied: u64,
+    /// Messages refused because they are longer than their receive.
+    pub too_long: u64,
     /// Peers closed to make room.
     pub evicted: u64,
     /// Time-outs.

@@ -45,6 +45,8 @@ pub(super) struct Link {
     pub(super) anywhere: bool,
     /// Datagrams that the socket has no room for.
     pub(super) stuck: Option<Box<Outbox>>,
+    /// Datagrams of any kind.
+    pub(super) received: u64,
     /// What a reliable core does not get to see.
     pub(super) bad_checksum: u64,
     pub(super) malformed: u64,
@@ -85,6 +87,7 @@ impl Link {
             sender: None,
         };
         for octets in arrival.datagrams() {
+            self.received += 1;
             ours |= self.take_one(tools.now, &mut memory, arrival.from, octets);
         }
         if let (true, true, Some(to)) = (self.anywhere, ours, arrival.to) {

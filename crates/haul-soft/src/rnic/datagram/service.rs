@@ -33,7 +33,7 @@ use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData};
 use crate::rnic::cq::Pushed;
 use crate::rnic::events::AsyncEvents;
 use crate::rnic::memory::Pd;
-use crate::rnic::pair::Shape;
+use crate::rnic::pair::{Shape, lower_half};
 use crate::rnic::places::{Held, Places};
 use crate::rnic::qp::Shared;
 use crate::rnic::tap::Tap;
@@ -183,6 +183,7 @@ impl Service {
             routes: Routes::default(),
             anywhere: local.ip().is_unspecified(),
             stuck: None,
+            received: 0,
             bad_checksum: 0,
             malformed: 0,
             own,
@@ -665,7 +666,8 @@ impl Service {
             }
             CompletionKind::ReceiveImmediate { data, solicited } => {
                 opcode = WcOpcode::RecvRdmaWithImm;
-                Some((solicited, WcData::Imm(work::imm(data)), 0))
+                let imm = WcData::Imm(lower_half(data));
+                Some((solicited, imm, lower_half(data >> 32)))
             }
             _ => None,
         };
@@ -718,7 +720,7 @@ impl Service {
         pushed.solicited = received.solicited;
         pushed.wc.src = Some(work::peer(&received.from));
         match received.immediate {
-            Some(data) => pushed.wc.data = WcData::Imm(work::imm(data)),
+            Some(data) => pushed.wc.data = WcData::Imm(lower_half(data)),
             None => pushed.wc.byte_len = received.len,
         }
         self.received.push(pushed);
@@ -887,6 +889,7 @@ impl Service {
             return DatagramStatistics::default();
         };
         let mut statistics = link.core.statistics();
+        statistics.received = link.received;
         statistics.bad_checksum += link.bad_checksum;
         statistics.malformed += link.malformed;
         statistics.evicted += self.unannounced;

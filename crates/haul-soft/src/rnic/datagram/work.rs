@@ -12,6 +12,7 @@ use haul_verbs::{
 };
 
 use super::core::Op;
+use crate::rnic::pair::lower_half;
 
 /// What the core of reliable datagrams is to do for a work request, and what behind it.
 pub(super) fn reliable_ops(wr: &SendWr<'_>) -> Result<(Op, Option<Op>)> {
@@ -22,8 +23,9 @@ pub(super) fn reliable_ops(wr: &SendWr<'_>) -> Result<(Op, Option<Op>)> {
         stag: Stag(remote.rkey),
         to: remote.addr,
     };
+    // The upper half tells the peer how long the Write is.
     let immediate = RdOp::Immediate {
-        data: imm.into(),
+        data: wr.data.total_len() << 32 | u64::from(imm),
         solicited: wr.flags.contains(SendFlags::SOLICITED),
     };
     Ok((Op::Rd(write), Some(Op::Rd(immediate))))
@@ -182,12 +184,6 @@ pub(super) fn reliable_status(status: RdStatus) -> WcStatus {
     }
 }
 
-/// Immediate data as the verbs have it: the last 32 of 64 bits.
-pub(super) fn imm(data: u64) -> u32 {
-    let [_, _, _, _, a, b, c, d] = data.to_be_bytes();
-    u32::from_be_bytes([a, b, c, d])
-}
-
 pub(super) fn record_mode(mode: RecordMode) -> core::RecordMode {
     match mode {
         RecordMode::Aggregate => core::RecordMode::Aggregate,
@@ -225,7 +221,7 @@ pub(super) fn record(record: &core::Record) -> WriteRecord {
         len: record.len,
         valid: record.valid,
         valid_ranges: valid_ranges(&record.map, record.len),
-        imm: record.immediate.map(imm),
+        imm: record.immediate.map(lower_half),
     }
 }
 
@@ -266,7 +262,7 @@ pub(super) fn chunk(chunk: &core::Chunk) -> WriteRecord {
         len: chunk.message_len,
         valid: chunk.len,
         valid_ranges: std::iter::once(chunk.offset..chunk.offset + chunk.len).collect(),
-        imm: chunk.immediate.map(imm),
+        imm: chunk.immediate.map(lower_half),
     }
 }
 
@@ -274,7 +270,6 @@ pub(super) fn statistics(counters: &Counters) -> DatagramStatistics {
     let dropped = |reasons: &[Reason]| reasons.iter().map(|reason| counters.dropped(*reason)).sum();
     let mut statistics = DatagramStatistics::default();
     statistics.sent = counters.sent;
-    statistics.received = counters.received;
     statistics.bad_checksum = dropped(&[Reason::BadCrc]);
     statistics.malformed = dropped(&[
         Reason::Foreign,
@@ -303,13 +298,14 @@ pub(super) fn reliable_statistics(core: &RdQp) -> DatagramStatistics {
     let stats = core.stats();
     let mut statistics = DatagramStatistics::default();
     statistics.sent = stats.sent;
-    statistics.received = stats.received;
     statistics.malformed = stats.malformed + stats.bad_cookie;
     statistics.unknown_qp = stats.stranger;
     statistics.no_receive = stats.no_receive + stats.early;
     statistics.duplicates = stats.duplicate;
-    statistics.refused = stats.refused;
-    statistics.evicted = stats.evicted;
+    statistics.too_long = stats.too_long;
+    statistics.refused = stats.denied;
+    // Those who were not let in had no room, or nothing in common.
+    statistics.evicted = stats.evicted + stats.refused;
     statistics.resent = stats.repeated;
     statistics.peers = core.peer_count() as u64;
     statistics.peer_bytes = core.peers_bytes() as u64;
@@ -332,6 +328,6 @@ pub(super) fn whole_record(
         len,
         valid: len,
         valid_ranges: valid_ranges(&ValidityMap::Full, len),
-        imm: immediate.map(imm),
+        imm: immediate.map(lower_half),
     }
 }

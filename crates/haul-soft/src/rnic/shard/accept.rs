@@ -112,7 +112,9 @@ impl Inner {
                 let core = StreamConnection::listen(now, config);
                 Wire::Tcp(Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref())))
             }
-            Accepted::Udt(lower) => Wire::Udt(Box::new(UdtLink::respond(*lower, now))),
+            Accepted::Udt(lower) => {
+                Wire::Udt(Box::new(UdtLink::respond(*lower, now, &self.config)))
+            }
         };
         self.take_in(Embryo {
             link,

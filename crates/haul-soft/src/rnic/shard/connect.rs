@@ -3,11 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use haul_io::poller::Interest;
 use haul_io::stream::Stream;
-use haul_iwarp::{QpConfig, SECOND_NS, StreamConfig, StreamConnection};
+use haul_iwarp::{QpConfig, StreamConfig, StreamConnection};
 use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
 
 use super::{Inner, Subject};
@@ -16,10 +15,6 @@ use crate::rnic::pair::{Attempt, Link, Opening};
 use crate::rnic::tcp::TcpLink;
 use crate::rnic::udt::{Lower, UdtLink};
 use crate::rnic::wire::Wire;
-
-const CONNECT_NS: u64 = 30 * SECOND_NS;
-/// Silence with data outstanding after which the kernel gives a connection up.
-const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 impl Inner {
     pub(in crate::rnic) fn connect(
@@ -30,18 +25,12 @@ impl Inner {
         (ird, ord): (u16, u16),
         channel: &Arc<CmEvents>,
     ) -> Result<()> {
-        let deadline = self.now.after(CONNECT_NS);
+        let deadline = self.now.after(self.connect_ns);
         let pair = self.pairs.get_mut(number);
         let pair = pair.ok_or(Error::Invalid("the queue pair is gone"))?;
         let state = pair.shape.view.state();
         if state != QpState::Reset {
             return Err(Error::State(state));
-        }
-        // The end of an attempt that was rejected.
-        if let Link::Closing(before) = std::mem::replace(&mut pair.link, Link::None) {
-            before.unregister(&self.poller);
-            self.clocked
-                .retain(|subject| !matches!(subject, Subject::Pair(other) if *other == number));
         }
         pair.events = Some(Arc::clone(channel));
         pair.shape.view.set_state(QpState::Rtr);
@@ -139,7 +128,13 @@ impl Inner {
             }
             Ok(true) => {
                 if let Opening::Udt(lower) = attempt.socket {
-                    let link = UdtLink::initiate(*lower, self.now, attempt.qp, &attempt.private);
+                    let link = UdtLink::initiate(
+                        *lower,
+                        self.now,
+                        attempt.qp,
+                        &self.config,
+                        &attempt.private,
+                    );
                     match link {
                         Some(link) => self.begin(number, Wire::Udt(Box::new(link)), false),
                         None => self.give_up(number, "the private data is too long"),
@@ -181,7 +176,7 @@ impl Inner {
             socket.set_buffers(bytes);
         }
         // Without it a dead peer is noticed later, or by nobody while nothing is sent; everything else works.
-        let _ = socket.detect_dead_peer(DEAD_AFTER);
+        let _ = socket.detect_dead_peer(self.peer_timeout);
         let emss = socket.segment_len().unwrap_or(self.config.emss);
         StreamConfig {
             qp,
