@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
 /// Programs that are both ends themselves.
-const ALONE: [&str; 5] = ["srq", "verbs", "errors", "ud", "rd"];
+const ALONE: [&str; 6] = ["hello", "srq", "verbs", "errors", "ud", "rd"];
 /// Programs of two ends, and what the one that connects is told.
 const BETWEEN_TWO: [(&str, &[&str]); 4] = [
     ("pingpong", &["300", "64"]),
@@ -45,6 +45,12 @@ fn the_library_exports_what_the_header_declares() {
     let all = symbols.lines().filter(|line| !line.ends_with(" A HAUL_1"));
     assert_eq!(exported.len(), all.count(), "{symbols}");
     assert_eq!(exported, declared());
+}
+
+#[test]
+fn the_page_shows_the_first_example() {
+    let read = |path| std::fs::read_to_string(root().join(path)).unwrap();
+    assert!(read("docs/c-api.md").contains(&read("c/examples/hello.c")));
 }
 
 #[test]
@@ -123,31 +129,28 @@ fn an_installed_library_is_found_by_pkg_config_shared_and_static() {
     }
     let prefix = folder("installed");
     let built = folder("to-install");
+    // Built for another prefix than the one that it is installed to.
+    let elsewhere = format!("PREFIX={}", prefix.join("elsewhere").display());
+    make(&built, &["all", &elsewhere]);
     make(
         &built,
         &["install-library", &format!("PREFIX={}", prefix.display())],
     );
-    for kind in ["--shared", "--static"] {
+    for package in ["haul", "haul-static"] {
         let mut ask = Command::new("pkg-config");
-        ask.args(["--cflags", "--libs", kind, "haul"]);
+        ask.args(["--cflags", "--libs", package]);
         let flags = succeed(ask.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
-        let mut flags: Vec<_> = flags.split_whitespace().map(str::to_owned).collect();
-        if kind == "--static" {
-            let archive = prefix.join("lib/libhaul.a").display().to_string();
-            flags.iter_mut().for_each(|flag| {
-                if flag == "-lhaul" {
-                    flag.clone_from(&archive);
-                }
-            });
-        }
-        let program = built.join(kind.trim_start_matches('-'));
+        let program = built.join(format!("installed-{package}"));
         let mut compile = Command::new("cc");
         compile.args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-o"]);
         compile.arg(&program).arg(root().join("c/examples/verbs.c"));
-        succeed(compile.args(&flags));
+        succeed(compile.args(flags.split_whitespace()));
+        let needed = succeed(Command::new("readelf").arg("-d").arg(&program));
+        let is_shared = package == "haul";
+        assert_eq!(needed.contains("libhaul.so.1"), is_shared, "{needed}");
         let mut run = Command::new("timeout");
         run.arg(PATIENCE).arg(&program);
-        if kind == "--shared" {
+        if is_shared {
             run.env("LD_LIBRARY_PATH", prefix.join("lib"));
         }
         succeed(&mut run);

@@ -13,6 +13,13 @@
 //! the transport has taken it, not when it has reached the peer, unless the queue pair was made with
 //! [`QpInit::remote_placement`].
 //!
+//! Threads: every object is `Send` and `Sync`, its clones are the same object, and every method may be called from several threads
+//! at once. What waits: [`Cq::wait`], [`CompletionChannel::wait_event`], [`cm::EventChannel::wait`] and [`Qp::connect_endpoint`], no
+//! longer than they are told; dropping an [`Mr`] waits for a copy that is in progress. Nothing else waits for a peer. The software
+//! provider sends and receives in the thread that posts, polls or waits; while none does, in a thread of its own. For an event loop
+//! there are file descriptors: the channels are `AsFd` and `AsRawFd` ([`CompletionChannel`], [`cm::EventChannel`]), and
+//! [`Context::async_fd`].
+//!
 //! This crate knows no provider. One implements [`provider::Provider`] and what hangs below it; an operation that it does not
 //! have returns [`Error::Unsupported`], which is what the traits' default methods do.
 //!

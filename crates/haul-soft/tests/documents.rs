@@ -1,0 +1,54 @@
+//! The examples of docs/verbs.md run, and are what the page shows.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the examples wait, and say so to people"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use haul_soft::verbs::Peer;
+
+#[path = "../examples/hello.rs"]
+mod hello;
+#[path = "../examples/ud.rs"]
+#[expect(dead_code, reason = "the test calls what its main calls")]
+mod ud;
+
+const PAGE: &str = include_str!("../../../docs/verbs.md");
+/// Says to this test's own program, started again, to answer.
+const ANSWER: &str = "HAUL_TEST_UD_ANSWER";
+
+#[test]
+fn the_first_example_runs_and_is_what_the_page_shows() {
+    assert!(PAGE.contains(include_str!("../examples/hello.rs")));
+    hello::main().unwrap();
+}
+
+/// Not a test: the process that answers.
+#[test]
+fn answering_process() {
+    if std::env::var(ANSWER).is_ok() {
+        ud::answer(1).unwrap();
+    }
+}
+
+#[test]
+fn two_processes_talk_by_unreliable_datagrams() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "answering_process", "--nocapture"])
+        .env(ANSWER, "")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let peer = lines.find_map(|line| {
+        let line = line.ok()?;
+        let (_, peer) = line.split_once("ask me: ")?;
+        let (address, number) = peer.split_once(' ')?;
+        Some(Peer::new(address.parse().ok()?, number.parse().ok()?))
+    });
+    assert_eq!(ud::ask(peer.unwrap()).unwrap(), "you said: who is there?");
+    assert!(child.wait().unwrap().success());
+}
