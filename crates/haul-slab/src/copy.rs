@@ -19,10 +19,10 @@ pub(crate) unsafe fn load(from: NonNull<u8>, to: *mut u8, len: usize) {
         return;
     }
     for at in 0..len {
-        // SAFETY: the caller's contract; a byte is always aligned, and others access it atomically as well.
-        let byte = unsafe { from.add(at).cast::<AtomicU8>().as_ref() };
         // SAFETY: the caller's contract.
-        unsafe { to.add(at).write(byte.load(Ordering::Relaxed)) };
+        let byte = unsafe { shared(from, at) }.load(Ordering::Relaxed);
+        // SAFETY: the caller's contract: `at` is below `len`.
+        unsafe { to.wrapping_add(at).write(byte) };
     }
 }
 
@@ -36,10 +36,10 @@ pub(crate) unsafe fn store(from: *const u8, to: NonNull<u8>, len: usize) {
         return;
     }
     for at in 0..len {
-        // SAFETY: the caller's contract; a byte is always aligned, and others access it atomically as well.
-        let place = unsafe { to.add(at).cast::<AtomicU8>().as_ref() };
+        // SAFETY: the caller's contract: `at` is below `len`.
+        let byte = unsafe { from.wrapping_add(at).read() };
         // SAFETY: the caller's contract.
-        place.store(unsafe { from.add(at).read() }, Ordering::Relaxed);
+        unsafe { shared(to, at) }.store(byte, Ordering::Relaxed);
     }
 }
 
@@ -53,10 +53,18 @@ pub(crate) unsafe fn fill(to: NonNull<u8>, len: usize, byte: u8) {
         return;
     }
     for at in 0..len {
-        // SAFETY: the caller's contract; a byte is always aligned, and others access it atomically as well.
-        let place = unsafe { to.add(at).cast::<AtomicU8>().as_ref() };
-        place.store(byte, Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { shared(to, at) }.store(byte, Ordering::Relaxed);
     }
+}
+
+/// A byte of shared memory.
+///
+/// # Safety
+/// The byte at `at` is valid as long as the result is used, and others access it atomically.
+unsafe fn shared<'a>(start: NonNull<u8>, at: usize) -> &'a AtomicU8 {
+    // SAFETY: the caller's contract; a byte is always aligned.
+    unsafe { AtomicU8::from_ptr(start.as_ptr().wrapping_add(at)) }
 }
 
 /// What the compiler does not see into. `false`: nothing was done.
@@ -86,18 +94,19 @@ mod opaque {
         let mut at = 0;
         while at + LINE <= len {
             // SAFETY: `at + LINE` is at most `len`.
-            unsafe { line(from.add(at), to.add(at)) };
+            unsafe { line(from.wrapping_add(at), to.wrapping_add(at)) };
             at += LINE;
         }
         while at + BLOCK <= len {
             // SAFETY: `at + BLOCK` is at most `len`.
-            unsafe { block(from.add(at), to.add(at)) };
+            unsafe { block(from.wrapping_add(at), to.wrapping_add(at)) };
             at += BLOCK;
         }
         if at < len {
-            // Some bytes of it once more.
-            // SAFETY: `len` is at least `BLOCK`.
-            unsafe { block(from.add(len - BLOCK), to.add(len - BLOCK)) };
+            // Some of its bytes are copied twice.
+            let last = len - BLOCK;
+            // SAFETY: `last + BLOCK` is `len`.
+            unsafe { block(from.wrapping_add(last), to.wrapping_add(last)) };
         }
         true
     }
@@ -166,22 +175,22 @@ mod tests {
     fn every_byte_and_no_other_is_copied() {
         let lens = (0..300).chain([1_452, 4_095, 4_096, 4_097, 10_000]);
         for (len, shift) in lens.flat_map(|len| [(len, 0), (len, 1), (len, 15)]) {
-            let from: Vec<u8> = (0..len).map(|at| at as u8 ^ 0x5a).collect();
+            let from: Vec<u8> = (0..=250).cycle().take(len).collect();
             let mut shared = vec![0xee_u8; len + 32];
-            let start = NonNull::new(shared.as_mut_ptr()).unwrap();
+            let start = NonNull::new(shared[shift..].as_mut_ptr()).unwrap();
             // SAFETY: the vector has that many bytes from there on, and nobody else uses it.
-            unsafe { store(from.as_ptr(), start.add(shift), len) };
+            unsafe { store(from.as_ptr(), start, len) };
             assert_eq!(shared[shift..shift + len], from, "{len} at {shift}");
             assert!(shared[..shift].iter().all(|byte| *byte == 0xee));
             assert!(shared[shift + len..].iter().all(|byte| *byte == 0xee));
             let mut to = vec![0xdd_u8; len + 1];
-            let start = NonNull::new(shared.as_mut_ptr()).unwrap();
+            let start = NonNull::new(shared[shift..].as_mut_ptr()).unwrap();
             // SAFETY: as above.
-            unsafe { load(start.add(shift), to.as_mut_ptr(), len) };
+            unsafe { load(start, to.as_mut_ptr(), len) };
             assert_eq!(to[..len], from);
             assert_eq!(to[len], 0xdd);
             // SAFETY: as above.
-            unsafe { fill(start.add(shift), len, 0x11) };
+            unsafe { fill(start, len, 0x11) };
             assert!(shared[shift..shift + len].iter().all(|byte| *byte == 0x11));
             assert_eq!(shared[shift + len], 0xee);
         }

@@ -1,5 +1,4 @@
 //! The examples of docs/verbs.md run, and are what the page shows.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(
     clippy::disallowed_methods,
     reason = "the examples wait, and say so to people"

@@ -173,7 +173,8 @@ impl DeviceOps for SoftDevice {
 /// Work requests of a queue: what memory is spent on is taken as it is used.
 pub(super) const QP_WR_MAX: u32 = 1 << 16;
 /// Pieces of a work request.
-pub(super) const SGES_MAX: u32 = haul_verbs::SGE_MAX as u32;
+pub(super) const SGES_MAX: u32 = 4;
+const _: () = assert!(SGES_MAX as usize == haul_verbs::SGE_MAX);
 /// Octets of inline data.
 pub(super) const INLINE_MAX: u32 = 1_024;
 /// Entries of a completion queue.

@@ -166,7 +166,7 @@ fn a_peer_that_is_not_there_fails_its_requests_and_no_others() {
     };
     let near = End::with(QpType::Rd, impatient, Sources::Validated);
     let far = reliable();
-    let gone = std::net::UdpSocket::bind(crate::support::LOOPBACK).unwrap();
+    let gone = UdpSocket::bind(LOOPBACK).unwrap();
     let nobody = Peer::new(gone.local_addr().unwrap(), 9);
     near.post(1, SendOp::Send, 0, 8, nobody);
     far.receive(1, 0, 8);
