@@ -155,7 +155,7 @@ impl Desk {
     }
 
     fn accept(&mut self, now: u64) {
-        while self.guests.len() < GUESTS_MAX {
+        for _ in self.guests.len()..GUESTS_MAX {
             match self.acceptor.listener.accept() {
                 Ok(Some((stream, _))) => self.admit(stream, now),
                 Ok(None) => return,

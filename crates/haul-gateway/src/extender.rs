@@ -49,7 +49,8 @@ pub(crate) use link::Plan;
 
 /// Applications that wait for an answer at a door; further ones are turned away.
 const BACKLOG: u32 = 64;
-
+/// Events of the connections at an entrance before others have their turn.
+const EVENTS_MAX: usize = 16;
 /// Lines about single connections, in so many ns.
 const LINES_MAX: u32 = 16;
 const LINES_NS: u64 = 10_000_000_000;
@@ -377,9 +378,13 @@ impl Worker {
                     }
                 }
                 channel if channel & CHANNEL != 0 => {
-                    while let Some(entrance) = self.entrances.get(&channel)
-                        && let Some(event) = entrance.events.poll()?
-                    {
+                    for _ in 0..EVENTS_MAX {
+                        let Some(entrance) = self.entrances.get(&channel) else {
+                            break;
+                        };
+                        let Some(event) = entrance.events.poll()? else {
+                            break;
+                        };
                         self.on_cm(channel, event);
                     }
                 }

@@ -4,6 +4,7 @@ mod guests;
 mod strangers;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ use strangers::{Guest, STRANGERS_MAX, Strangers};
 const GUEST_BYTES: u64 = (64 << 10) + (1 << 20) + (256 << 10);
 /// Time to wait where the system has no descriptor or thread left, ns.
 const PAUSE_NS: u64 = SECOND_NS / 5;
+/// Data connections that are taken, or events of connections, before others have their turn.
+const ACCEPT_MAX: usize = 16;
 /// Time to wait where all places are taken, by some who have just come or are about to leave, ns.
 const SOON_NS: u64 = SECOND_NS / 100;
 
@@ -101,14 +104,19 @@ impl Entrance {
         }
     }
 
-    fn accept(&mut self) -> io::Result<Option<Guest>> {
+    fn accept(&mut self) -> io::Result<Option<(Guest, IpAddr)>> {
         match self {
             Self::Tcp(acceptor) => {
-                let accepted = acceptor.accept()?.map(|(stream, _)| stream);
-                accepted.iter().try_for_each(prepare)?;
-                Ok(accepted.map(Guest::Tcp))
+                let Some((stream, from)) = acceptor.accept()? else {
+                    return Ok(None);
+                };
+                prepare(&stream)?;
+                Ok(Some((Guest::Tcp(stream), from.ip())))
             }
-            Self::Udt(listener) => Ok(listener.accept()?.map(|stream| Guest::Udt(stream.into()))),
+            Self::Udt(listener) => Ok(listener.accept()?.map(|stream| {
+                let from = stream.peer().ip();
+                (Guest::Udt(stream.into()), from)
+            })),
         }
     }
 }
@@ -251,12 +259,11 @@ impl Desk {
         };
         let entrance = &mut entrance.listener;
         let kind = entrance.kind();
-        // All of them: those that came together are not told of again.
-        loop {
+        for _ in 0..ACCEPT_MAX {
             let admitted = entrance.accept().and_then(|accepted| match accepted {
-                Some(guest) => self
+                Some((guest, from)) => self
                     .strangers
-                    .admit(&self.poller, now_ns, kind, guest)
+                    .admit(&self.poller, now_ns, kind, guest, from)
                     .map(Some),
                 None => Ok(None),
             });
@@ -278,7 +285,7 @@ impl Desk {
     }
 
     fn take_events(&self, kind: ChannelKind, events: &EventChannel) {
-        loop {
+        for _ in 0..ACCEPT_MAX {
             match events.poll() {
                 Ok(Some(event)) => self.on_event(kind, event),
                 Ok(None) => return,

@@ -1,4 +1,4 @@
-//! Addresses as people write them, IPv6 scopes included.
+//! Addresses as people write them, IPv6 scopes included, and as budgets count them.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
@@ -25,9 +25,27 @@ pub fn listen_address(text: &str, port: Option<u16>) -> Option<SocketAddr> {
     (host, port).to_socket_addrs().ok()?.next()
 }
 
+/// Returns what one holder of addresses counts as: the address in IPv4, all of its /64 in IPv6 (RFC 6177 §2).
+#[must_use]
+pub fn source(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        ip => ip,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source() {
+        let source = |text: &str| source(text.parse().unwrap());
+        assert_eq!(source("2001:db8::1:2:3:4"), source("2001:db8::ffff"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+    }
 
     #[test]
     fn an_address_may_leave_out_its_port_and_may_have_a_scope() {

@@ -41,6 +41,8 @@ use crate::watch::Watch;
 const ACCEPTOR: u64 = u64::MAX - 1;
 /// How long nothing is accepted after the system had no descriptor or no memory for it, ns.
 const EXHAUSTED_NS: u64 = SECOND_NS / 10;
+/// Connections that are accepted before others have their turn.
+const ACCEPT_MAX: usize = 64;
 
 /// Takes connections of TCP, fills slabs with what they bring, and drops it, until it is dropped itself.
 #[derive(Debug)]
@@ -298,9 +300,12 @@ impl Pair {
         act(&mut self.edges, &mut tools)
     }
 
-    /// Asks for a connection for each that waits.
+    /// Asks for a connection for some of those that wait.
     fn accept(&mut self, acceptor: &Acceptor) -> io::Result<()> {
-        while let Some((stream, from)) = acceptor.accept()? {
+        for _ in 0..ACCEPT_MAX {
+            let Some((stream, from)) = acceptor.accept()? else {
+                break;
+            };
             // The session has as many as it may: the client is reset.
             let Ok(conn) = self.near.session.open_conn(self.to.clone()) else {
                 continue;

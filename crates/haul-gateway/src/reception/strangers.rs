@@ -1,9 +1,12 @@
 //! Data connections of others that are byte streams, until they have shown a cookie.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
+use haul_io::address::source;
 use haul_io::poller::{Interest, Poller};
 use haul_io::stream::Stream;
 use haul_soft::udt::plain;
@@ -14,7 +17,8 @@ use crate::engine::{Knock, Pipe};
 
 /// Octets of a cookie.
 const COOKIE_LEN: usize = 16;
-/// Connections that have not shown theirs, at most. The oldest makes room for a new one: whoever has a cookie shows it at once.
+/// Connections that have not shown theirs, at most. The oldest of the source that has most of them makes room for a new one: whoever
+/// has a cookie shows it at once.
 pub(super) const STRANGERS_MAX: usize = 64;
 /// Time for it, ns.
 const PATIENCE_NS: u64 = 10 * SECOND_NS;
@@ -75,6 +79,7 @@ struct Stranger {
     token: u64,
     kind: ChannelKind,
     guest: Guest,
+    from: IpAddr,
     cookie: [u8; COOKIE_LEN],
     /// Octets of the cookie that have come.
     have: usize,
@@ -122,35 +127,50 @@ impl Strangers {
         [due, over].into_iter().flatten().min()
     }
 
-    /// A connection that has come. Where it would be one too many the oldest is looked at once more before it makes room: what it
-    /// has shown by then is for the caller.
+    /// A connection that has come, from this address. Where it would be one too many, another is looked at once more before it
+    /// makes room: what it has shown by then is for the caller.
     pub(super) fn admit(
         &mut self,
         poller: &Poller,
         now_ns: u64,
         kind: ChannelKind,
         guest: Guest,
+        from: IpAddr,
     ) -> io::Result<Option<Shown>> {
         let token = self.next;
         self.next += 1;
         poller.add(guest.fd(), token, Interest::READ)?;
         let mut shown = None;
         if self.waiting.len() == STRANGERS_MAX {
-            let oldest = self.waiting.front().map(|stranger| stranger.token);
-            shown = oldest.and_then(|oldest| self.hear(poller, oldest));
-        }
-        if self.waiting.len() == STRANGERS_MAX {
-            self.show_out(poller, 0);
+            let leaver = self.next_to_leave();
+            shown = leaver.and_then(|leaver| self.hear(poller, leaver));
+            if self.waiting.len() == STRANGERS_MAX {
+                let at = self
+                    .waiting
+                    .iter()
+                    .position(|one| Some(one.token) == leaver);
+                self.show_out(poller, at.unwrap_or(0));
+            }
         }
         self.waiting.push_back(Stranger {
             token,
             kind,
             guest,
+            from: source(from),
             cookie: [0; COOKIE_LEN],
             have: 0,
             until_ns: now_ns.saturating_add(PATIENCE_NS),
         });
         Ok(shown)
+    }
+
+    /// Of the source that has most of them, the oldest.
+    fn next_to_leave(&self) -> Option<u64> {
+        let all = || self.waiting.iter();
+        let of_source = |one: &Stranger| all().filter(|other| other.from == one.from).count();
+        // Of equals it is the first, the oldest.
+        let next = all().min_by_key(|one| Reverse(of_source(one)));
+        next.map(|one| one.token)
     }
 
     /// Something has come from the one with this token; the connection, once its cookie is there.
@@ -240,10 +260,16 @@ mod tests {
             let near = Stream::start_connect(self.acceptor.local_addr().unwrap()).unwrap();
             notify::wait_readable([self.acceptor.as_fd()], None).unwrap();
             let (far, _) = self.acceptor.accept().unwrap().unwrap();
-            let admitted =
-                self.strangers
-                    .admit(&self.poller, now_ns, ChannelKind::Tcp, Guest::Tcp(far));
-            (near, admitted.unwrap())
+            let shown = self.admit(now_ns, far, Ipv4Addr::LOCALHOST);
+            (near, shown)
+        }
+
+        fn admit(&mut self, now_ns: u64, far: Stream, from: Ipv4Addr) -> Option<Shown> {
+            let (kind, guest) = (ChannelKind::Tcp, Guest::Tcp(far));
+            let admitted = self
+                .strangers
+                .admit(&self.poller, now_ns, kind, guest, from.into());
+            admitted.unwrap()
         }
 
         /// Waits until something has come from somebody, and hears all of them.
@@ -307,6 +333,20 @@ mod tests {
         let _silent: Vec<Stream> = (1..STRANGERS_MAX).map(|_| desk.connect(0)).collect();
         let (_last, shown) = desk.connect_and_hear(0);
         assert_eq!(shown.unwrap().cookie, [9; 16]);
+    }
+
+    #[test]
+    fn many_of_one_source_make_room_before_one_of_another() {
+        let mut desk = Desk::new();
+        let acceptor = desk.acceptor.local_addr().unwrap();
+        let near = Stream::start_connect(acceptor).unwrap();
+        notify::wait_readable([desk.acceptor.as_fd()], None).unwrap();
+        let (far, _) = desk.acceptor.accept().unwrap().unwrap();
+        assert!(desk.admit(0, far, Ipv4Addr::new(192, 0, 2, 1)).is_none());
+        let _flood: Vec<Stream> = (0..2 * STRANGERS_MAX).map(|_| desk.connect(0)).collect();
+        assert_eq!(desk.strangers.waiting.len(), STRANGERS_MAX);
+        near.write(&[9; 16]).unwrap();
+        assert_eq!(desk.hear().pop().unwrap().cookie, [9; 16]);
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Door {
             Transport::IwarpUdt => {
                 let secret = haul_io::random::bytes()?;
                 let acceptor = crate::udt::Acceptor::bind(address, &rnic.udt, secret)?;
-                Self::Udt(Box::new(acceptor))
+                Self::Udt(Box::new(acceptor.with_budget()))
             }
             _ => Self::Tcp(Acceptor::bind(address)?),
         })

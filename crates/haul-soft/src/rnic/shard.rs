@@ -144,6 +144,10 @@ struct Listening {
     backlog: u32,
     /// Connections that have come to it.
     arrivals: u64,
+    /// Those that wait to be accepted.
+    pending: usize,
+    /// And have said what they want. `asked <= pending`
+    asked: usize,
 }
 
 /// What an event of the poller is about.
@@ -533,8 +537,8 @@ impl Inner {
     fn due_of(&self, subject: Subject) -> Option<Time> {
         match subject {
             Subject::Pair(number) => self.pairs.get(number)?.due(self.now),
-            Subject::Embryo(number) => self.embryos.get(number)?.link.due(self.now),
-            Subject::Listener(_) | Subject::Doors => None,
+            // Nobody waits for what they send by a clock: a look in each round of the timers is enough.
+            Subject::Embryo(_) | Subject::Listener(_) | Subject::Doors => None,
             Subject::Service(number) => self.services.get(number)?.due(),
         }
     }
@@ -544,11 +548,10 @@ impl Inner {
             self.clocked_due = None;
             return;
         }
-        let (pairs, embryos, services) = (&self.pairs, &self.embryos, &self.services);
+        let (pairs, services) = (&self.pairs, &self.services);
         self.clocked.retain(|subject| match *subject {
             Subject::Pair(number) => pairs.get(number).is_some_and(Pair::is_clocked),
-            Subject::Embryo(number) => embryos.get(number).is_some(),
-            Subject::Listener(_) | Subject::Doors => false,
+            Subject::Embryo(_) | Subject::Listener(_) | Subject::Doors => false,
             Subject::Service(number) => services
                 .get(number)
                 .is_some_and(|service| service.due().is_some()),
@@ -643,10 +646,14 @@ impl Inner {
             }
         }
         for number in self.embryos.numbers() {
-            if let Some(embryo) = self.embryos.get_mut(number)
-                && embryo.link.poll_timeout().is_some_and(|due| now >= due)
-            {
+            let Some(embryo) = self.embryos.get_mut(number) else {
+                continue;
+            };
+            let is_over = embryo.link.poll_timeout().is_some_and(|due| now >= due);
+            if is_over {
                 embryo.link.handle_timeout(now);
+            }
+            if is_over || embryo.link.due(now).is_some_and(|due| now >= due) {
                 self.embryo_turn(number);
             }
         }

@@ -15,6 +15,7 @@ use haul_io::udp::{RecvBatch, UdpOptions, UdpSocket};
 use haul_udt::wire::SocketId;
 use haul_udt::{Connection, Identity, Reaction, Request};
 
+use super::budget::Budget;
 use super::trouble::{FAILURES, rest};
 use super::{Link, LinkError, Options};
 
@@ -37,10 +38,10 @@ pub(crate) struct Acceptor {
     core: haul_udt::Listener,
     batch: RecvBatch,
     reply: Vec<u8>,
-    /// Connections accepted last: their client may not have heard yet and ask again.
-    recent: Vec<(SocketAddr, SocketId, Time)>,
-    /// Requests that came together with one that was handed out before them.
-    waiting: VecDeque<(Request, SocketAddr)>,
+    /// Connections accepted last, the oldest first: their client may not have the answer yet and ask again.
+    recent: VecDeque<(SocketAddr, SocketId, Time)>,
+    /// What handshakes may cost, where whoever asks is accepted.
+    budget: Option<Budget>,
     next_socket: u32,
 }
 
@@ -52,6 +53,8 @@ const TOKEN: u64 = 1;
 /// A client repeats its request every 250 ms until it hears; its connection answers, not we.
 const RECENT_NS: u64 = 30 * haul_cc::time::SECOND_NS;
 const RECENT_MAX: usize = 1_024;
+/// Datagrams that are looked at in one call, before its caller does other work.
+const DATAGRAMS_MAX: usize = 64;
 /// A request that nobody wants is asked about again until its client repeats it.
 const EARLY_NS: u64 = 250 * haul_cc::time::MILLISECOND_NS;
 const EARLY_MAX: usize = 64;
@@ -176,16 +179,18 @@ impl Acceptor {
         let shared = options.socket_options(true);
         let socket_options = UdpOptions {
             report_destination: local.ip().is_unspecified(),
+            gro: false,
             ..shared
         };
         let socket = UdpSocket::bind(local, &socket_options)?;
         let [a, b, c, d, ..] = secret;
         Ok(Self {
             core: haul_udt::Listener::new(&options.config, secret),
-            batch: RecvBatch::new(8, 64 << 10, 0)?,
+            // One datagram at a time: as long as a request waits, the socket is readable.
+            batch: RecvBatch::new(1, 64 << 10, 0)?,
             reply: Vec::new(),
-            recent: Vec::new(),
-            waiting: VecDeque::new(),
+            recent: VecDeque::new(),
+            budget: None,
             next_socket: u32::from_be_bytes([a, b, c, d]) >> 2,
             socket,
         })
@@ -195,16 +200,21 @@ impl Acceptor {
         self.socket.local_addr()
     }
 
-    /// Answers what has arrived, up to the next request with a valid cookie; with it the address that it was sent to.
+    /// Completes no more handshakes than a [`Budget`] allows, of each source and in all. A client that gets no answer repeats
+    /// its request.
+    pub(crate) fn with_budget(self) -> Self {
+        Self {
+            budget: Some(Budget::default()),
+            ..self
+        }
+    }
+
+    /// Answers what has arrived, up to the next request with a valid cookie; with it the address that it was sent to. None
+    /// also where much arrives and no request is among the first [`DATAGRAMS_MAX`]: the socket stays readable then.
     /// Receive calls that fail are like lost packets.
     pub(crate) fn next_request(&mut self) -> Option<(Request, SocketAddr)> {
         let mut failed = 0;
-        loop {
-            while let Some((request, local)) = self.waiting.pop_front() {
-                if !self.is_recent(&request) {
-                    return Some((request, local));
-                }
-            }
+        for _ in 0..DATAGRAMS_MAX {
             match self.socket.recv_batch(&mut self.batch) {
                 Ok(0) => return None,
                 Ok(_) => {}
@@ -219,7 +229,6 @@ impl Acceptor {
                 }
             }
             let now = Time::from_ns(self.batch.now_ns());
-            self.recent.retain(|(.., at)| now.since(*at) < RECENT_NS);
             for message in self.batch.iter() {
                 let mut local = message.to.unwrap_or_else(|| self.socket.local_addr());
                 local.set_port(self.socket.local_addr().port());
@@ -233,11 +242,19 @@ impl Acceptor {
                             // A lost reply is like any lost packet: the client asks again.
                             let _ = self.socket.send_from(local, message.from, &self.reply);
                         }
-                        Reaction::Accept(request) => self.waiting.push_back((request, local)),
+                        Reaction::Accept(request) => {
+                            let budget = self.budget.as_mut();
+                            if budget.is_none_or(|budget| budget.take(now, request.from.ip()))
+                                && !self.is_recent(&request)
+                            {
+                                return Some((request, local));
+                            }
+                        }
                     }
                 }
             }
         }
+        None
     }
 
     fn is_recent(&self, request: &Request) -> bool {
@@ -265,11 +282,12 @@ impl Acceptor {
         let Ok(connection) = Connection::accept(now, config, id, request, seed) else {
             return Ok(None);
         };
-        if self.recent.len() == RECENT_MAX {
-            self.recent.remove(0);
+        let is_old = |(.., at): &(SocketAddr, SocketId, Time)| now.since(*at) >= RECENT_NS;
+        while self.recent.len() == RECENT_MAX || self.recent.front().is_some_and(is_old) {
+            self.recent.pop_front();
         }
         self.recent
-            .push((request.from, request.handshake.socket, now));
+            .push_back((request.from, request.handshake.socket, now));
         Ok(Some((socket, connection)))
     }
 }

@@ -5,9 +5,10 @@
 //! [`Remote`] watches or ends a link from another thread.
 //!
 //! Map: `link` the loop · `outgoing` where payload comes from · `listener` cookies and sockets of its own for each
-//! accepted connection · [`plain`] a socket-like face, `memory` what it holds · [`stream`] the same with a thread of its own, for
+//! accepted connection, `budget` how many of them · [`plain`] a socket-like face, `memory` what it holds · [`stream`] the same with a thread of its own, for
 //! callers that have none.
 
+mod budget;
 mod incoming;
 mod link;
 mod listener;

@@ -297,7 +297,7 @@ impl Listener {
     /// Of `bind(2)`.
     pub fn bind(local: SocketAddr, options: Options) -> io::Result<Self> {
         let secret = haul_io::random::bytes()?;
-        let acceptor = Acceptor::bind(local, &options, secret)?;
+        let acceptor = Acceptor::bind(local, &options, secret)?.with_budget();
         Ok(Self { acceptor, options })
     }
 

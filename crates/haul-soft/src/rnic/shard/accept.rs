@@ -1,8 +1,11 @@
 //! The passive end of connections.
 
-use std::net::SocketAddr;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use haul_io::address::source;
 use haul_io::poller::Interest;
 use haul_io::stream::Stream;
 use haul_iwarp::{QpConfig, StreamConnection, Time};
@@ -18,6 +21,9 @@ use crate::rnic::udt::{Lower, UdtLink};
 use crate::rnic::wire::Wire;
 use crate::udt::{Acceptor, Options};
 
+/// Connections that a listener takes before others have their turn.
+const ACCEPT_MAX: usize = 8;
+
 impl Inner {
     pub(in crate::rnic) fn listen(
         &mut self,
@@ -30,6 +36,8 @@ impl Inner {
             channel: Arc::clone(channel),
             backlog,
             arrivals: 0,
+            pending: 0,
+            asked: 0,
         };
         let number = self.listeners.insert(listening);
         let number = number.map_err(|_| Error::Exhausted("listeners"))?;
@@ -61,30 +69,22 @@ impl Inner {
         }
     }
 
-    /// Takes what waits at a listener: what has come together is told of once.
+    /// Takes some of what waits at a listener, whose socket stays readable as long as something does.
     pub(super) fn accept(&mut self, number: u32) -> bool {
-        let mut moved = false;
-        while self.accept_one(number) {
-            moved = true;
-        }
-        moved
+        (0..ACCEPT_MAX)
+            .take_while(|_| self.accept_one(number))
+            .count()
+            > 0
     }
 
     fn accept_one(&mut self, number: u32) -> bool {
-        let (mut waiting, mut asked) = (0, 0);
-        for embryo in self.embryos.numbers() {
-            let embryo = self.embryos.get(embryo);
-            if let Some(embryo) = embryo.filter(|embryo| embryo.listener == number) {
-                waiting += 1;
-                asked += usize::from(embryo.has_asked);
-            }
-        }
         let Some(listening) = self.listeners.get_mut(number) else {
             return false;
         };
         let backlog = listening.backlog as usize;
         // Those that have asked wait for the application; the others make room.
-        let closed = asked >= backlog;
+        let closed = listening.asked >= backlog;
+        let is_full = listening.pending >= backlog;
         let channel = Arc::clone(&listening.channel);
         let now = self.now;
         let accepted = match &mut listening.door {
@@ -100,7 +100,7 @@ impl Inner {
         };
         listening.arrivals += 1;
         let arrival = listening.arrivals;
-        let has_room = !closed && (waiting < backlog || self.make_room(number));
+        let has_room = !closed && (!is_full || self.make_room(number));
         let link = match accepted {
             Accepted::Tcp(socket) if !has_room => {
                 socket.reset_on_drop();
@@ -128,16 +128,25 @@ impl Inner {
         true
     }
 
-    /// Ends the oldest connection of a listener that has not said what it wants; whoever means it does so as soon as it is connected.
-    /// Whether one was ended.
+    /// Ends a connection of a listener that has not said what it wants; whoever means it does so as soon as it is connected. It is the
+    /// oldest of the source that has most of them. Whether one was ended.
     fn make_room(&mut self, listener: u32) -> bool {
         loop {
-            let silent = self.embryos.numbers().filter_map(|number| {
-                let embryo = self.embryos.get(number)?;
-                let is_silent = embryo.listener == listener && !embryo.has_asked;
-                is_silent.then_some((embryo.arrival, number))
+            let silent = || {
+                self.embryos.numbers().filter_map(|number| {
+                    let embryo = self.embryos.get(number)?;
+                    let is_silent = embryo.listener == listener && !embryo.has_asked;
+                    is_silent.then(|| (source(embryo.peer.ip()), embryo.arrival, number))
+                })
+            };
+            let mut of_source: HashMap<IpAddr, usize> = HashMap::new();
+            for (source, ..) in silent() {
+                *of_source.entry(source).or_default() += 1;
+            }
+            let oldest = silent().min_by_key(|(source, arrival, _)| {
+                (Reverse(of_source.get(source).copied()), *arrival)
             });
-            let Some((_, oldest)) = silent.min() else {
+            let Some((.., oldest)) = oldest else {
                 return false;
             };
             // What it wants may have come and not been looked at.
@@ -154,10 +163,13 @@ impl Inner {
     }
 
     fn take_in(&mut self, embryo: Embryo) {
-        let clocked = matches!(embryo.link, Wire::Udt(_));
+        let listener = embryo.listener;
         let Ok(number) = self.embryos.insert(embryo) else {
             return;
         };
+        if let Some(listening) = self.listeners.get_mut(listener) {
+            listening.pending += 1;
+        }
         let subject = Subject::Embryo(number);
         let registered = self
             .embryos
@@ -168,17 +180,14 @@ impl Inner {
             return;
         }
         self.set_timer();
-        if clocked {
-            self.clocked.push(subject);
-        }
         self.embryo_turn(number);
-        self.note_due();
     }
 
     pub(in crate::rnic) fn embryo_turn(&mut self, number: u32) -> bool {
         let Some(embryo) = self.embryos.get_mut(number) else {
             return false;
         };
+        let had_asked = embryo.has_asked;
         let mut env = Env {
             now: self.now,
             registry: &self.registry,
@@ -199,6 +208,12 @@ impl Inner {
             embryo.link.transmit(&mut env);
             over |= embryo.report(&self.me, number);
         }
+        if embryo.has_asked
+            && !had_asked
+            && let Some(listening) = self.listeners.get_mut(embryo.listener)
+        {
+            listening.asked += 1;
+        }
         if over {
             self.remove_embryo(number);
         }
@@ -206,15 +221,17 @@ impl Inner {
     }
 
     fn remove_embryo(&mut self, number: u32) {
-        if let Some(embryo) = self.embryos.remove(number) {
-            embryo.link.unregister(&self.doors);
-        }
+        drop(self.take_embryo(number));
     }
 
     /// Takes an accepted connection out, for a queue pair that may be another shard's.
     pub(in crate::rnic) fn take_embryo(&mut self, number: u32) -> Option<Embryo> {
         let embryo = self.embryos.remove(number)?;
         embryo.link.unregister(&self.doors);
+        if let Some(listening) = self.listeners.get_mut(embryo.listener) {
+            listening.pending -= 1;
+            listening.asked -= usize::from(embryo.has_asked);
+        }
         Some(embryo)
     }
 
