@@ -13,6 +13,7 @@ use haul_xsp::bag::{Data, End, Read};
 use haul_xsp::wire::{Endpoint, NackStatus};
 use haul_xsp::{ConnId, SECOND_NS, Session, Time};
 
+use super::fabric::UNSENT_BYTES;
 use super::half::{Half, checksum};
 use crate::caller::{Call, Party};
 use crate::door::status_of;
@@ -92,6 +93,12 @@ pub(crate) struct Counts {
     pub(crate) begun: u64,
     /// That came to nothing.
     pub(crate) refused: u64,
+}
+
+/// What the kernel takes for an application that does not read is little: nobody else has a use for it. Without the limit, where the
+/// system has none, it is more.
+fn limit_unsent(stream: &Stream) {
+    let _ = stream.limit_unsent(UNSENT_BYTES);
 }
 
 /// What edges work with.
@@ -245,6 +252,7 @@ impl Edges {
                     }
                 };
                 stream.reset_on_drop();
+                limit_unsent(&stream);
                 if tools
                     .poller
                     .add(&stream, token(conn), Interest::WRITE)
@@ -272,6 +280,7 @@ impl Edges {
             match party {
                 Party::Client(stream, answer) => {
                     edge.greeting = answer.accepted().to_vec();
+                    limit_unsent(&stream);
                     edge.stream = Some(stream);
                 }
                 Party::Own(caller) => {

@@ -37,7 +37,7 @@ use crate::config::ChannelKind;
 use crate::house::{Means, Network};
 
 pub(crate) use frame::GET_BYTES_MAX;
-pub(crate) use pipe::{Pipe, prepare, udt_options};
+pub(crate) use pipe::{Pipe, UNSENT_BYTES, prepare, udt_options};
 
 /// Octets of memory that a channel of this kind takes beside the session's ring and arena.
 pub(crate) fn lane_bytes(kind: ChannelKind) -> u64 {

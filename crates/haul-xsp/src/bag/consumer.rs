@@ -1,5 +1,6 @@
 //! The consumer's side: where each stream goes, what is read when, what is acknowledged, what is handed out in order.
 
+mod grant;
 mod inline;
 mod pushed;
 mod rx;
@@ -22,9 +23,6 @@ pub use rx::{Data, Read};
 /// connections that only exist take little from those that move something.
 const WINDOW_START_SHARE: u64 = 2_048;
 const WINDOW_START_MAX: u64 = 256 << 10;
-/// A connection may have so many times what is free: alone all but a 17th of the arena, two of them all but a 33rd. What the others
-/// begin with is not taken from that ([`Arena::take_first`]).
-const FREE_GAIN: u64 = 16;
 /// Checksums of a slab may fail so often.
 const TRIES_MAX: u8 = 8;
 
@@ -304,58 +302,6 @@ impl Consumer {
                     rx.hungry = false;
                 }
                 self.grant(conn);
-            }
-        }
-    }
-
-    /// Promises more to a connection: up to its window, and no more than [`FREE_GAIN`] times what is free, so that nobody can have it
-    /// all (dynamic thresholds, Choudhury and Hahne 1998). It begins with one of the first extents, and has one again where it has
-    /// nothing and there is nothing else. They are for nothing else: else, over several hops, each could wait for memory that
-    /// the other has.
-    fn grant(&mut self, conn: ConnId) {
-        while let Some(rx) = self.conns.get(&conn).filter(|rx| rx.is_open()) {
-            let (promised, window, is_new) = (rx.promised(), rx.window, rx.is_new());
-            let (free, least) = (self.arena.free_bytes(), self.arena.least());
-            let most = window.min((free * FREE_GAIN).max(least));
-            if promised >= window {
-                return;
-            }
-            let want = (most / 4).clamp(least, self.config.extent_bytes_max);
-            // As long as extents are.
-            let want = 1 << want.ilog2();
-            // A small extent costs a read of its own: what was given back gathers until it is worth one.
-            if promised > 0 && most == window && most - promised < want {
-                return;
-            }
-            let first = (promised == 0 && (is_new || free < want)).then(|| self.arena.take_first());
-            let may = promised == 0 || promised < most && free >= want;
-            let taken = first
-                .flatten()
-                .or_else(|| may.then(|| self.arena.take(want)).flatten());
-            let Some(rx) = self.conns.get_mut(&conn) else {
-                return;
-            };
-            let Some((at, len)) = taken else {
-                if !std::mem::replace(&mut rx.hungry, true) {
-                    self.hungry.push_back(conn);
-                }
-                return;
-            };
-            let offset = rx.credit;
-            rx.push_extent(at, len);
-            match self.config.mode {
-                Mode::Pull => {
-                    self.credits.insert(conn);
-                }
-                Mode::Push => self.grants.push_back((
-                    Grant {
-                        conn,
-                        offset,
-                        at,
-                        len,
-                    },
-                    None,
-                )),
             }
         }
     }
@@ -990,3 +936,6 @@ fn first_plan(config: &ConsumerConfig) -> Plan {
         starved: false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,6 +61,11 @@ impl Arena {
         self.bytes
     }
 
+    /// All but what connections begin with.
+    pub(crate) const fn shared_bytes(&self) -> u64 {
+        self.firsts.from
+    }
+
     pub(crate) const fn free_bytes(&self) -> u64 {
         self.free_bytes
     }

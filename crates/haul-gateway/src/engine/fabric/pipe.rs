@@ -63,7 +63,7 @@ pub(crate) struct Turned {
 
 /// Octets that the kernel takes and has not sent: with more, a stream that is slow, or repairs a loss, would hold what others
 /// could send. These keep a path of 10 Gb/s busy for 0.4 ms, until this thread has its turn again.
-const UNSENT_BYTES: u32 = 512 << 10;
+pub(crate) const UNSENT_BYTES: u32 = 512 << 10;
 /// After so long without an answer the kernel gives a peer up.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 

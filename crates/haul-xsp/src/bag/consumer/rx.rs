@@ -11,6 +11,10 @@ use crate::wire::Record;
 /// little keeps nobody waiting.
 const WINDOW_BULK: u64 = 1 << 20;
 
+/// Octets of a stream that sockets on the way to its application take at most while nobody reads. Of TCP it is what the receiver's kernel
+/// takes (about 128 KiB where nothing was read, `tcp_rmem`), and what the sender's has beside that.
+const ABSORBED: u64 = 1 << 20;
+
 /// What a connection has for its application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
@@ -114,6 +118,11 @@ impl Rx {
     /// Nothing has been promised yet.
     pub(super) const fn is_new(&self) -> bool {
         self.credit == self.base
+    }
+
+    /// Whether its application takes what comes to it, more than sockets on the way take by themselves.
+    pub(super) const fn is_taken(&self) -> bool {
+        self.released > ABSORBED
     }
 
     /// Octets promised to the peer or occupied by it.

@@ -1,0 +1,143 @@
+//! What connections that nobody reads leave to the others.
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+/// What the sockets on the way to an application take that does not read.
+const ABSORBED: u64 = 700 << 10;
+
+struct Sink {
+    consumer: Consumer,
+    next: SlabSeq,
+    now: Time,
+}
+
+impl Sink {
+    fn new() -> Self {
+        let config = ConsumerConfig {
+            arena_bytes: 64 * MIB,
+            ..ConsumerConfig::default()
+        };
+        Self {
+            consumer: Consumer::new(config, true),
+            next: SlabSeq(0),
+            now: Time::from_ns(1_000_000_000),
+        }
+    }
+
+    fn open(&mut self, number: u32) -> Stream {
+        let conn = ConnId(number);
+        self.consumer.open(conn, 0);
+        Stream {
+            conn,
+            sent: 0,
+            taken: 0,
+            held: Vec::new(),
+        }
+    }
+
+    /// One round trip of a stream that has endless octets: all that it may send comes, and its application takes no more than `most`
+    /// octets of it since the beginning. Returns how many have come.
+    fn round(&mut self, stream: &mut Stream, most: u64) -> u64 {
+        self.now = self.now.after(20_000_000);
+        let len = self.consumer.credit(stream.conn) - stream.sent;
+        if len > 0 {
+            let slab = SlabAnnounce {
+                seq: self.next,
+                last: false,
+                grant: false,
+                t_us: 0,
+                records: vec![Record {
+                    conn: stream.conn,
+                    offset: stream.sent,
+                    len: len.try_into().unwrap(),
+                    crc: None,
+                    fin: false,
+                    reset: None,
+                    key: Key::default(),
+                }],
+                inline: Vec::new(),
+            };
+            self.next = self.next.next();
+            self.consumer.on_announce(self.now, &slab, false).unwrap();
+            // The path has no limit.
+            while let Some(get) = self.consumer.poll_get(self.now) {
+                self.consumer.handle_got(self.now, get.id, true).unwrap();
+            }
+            stream.sent += len;
+        }
+        while let Some(Read::Data(data)) = self.consumer.read(stream.conn, 64 << 10) {
+            stream.held.push((data.offset, data.len));
+        }
+        while let Some(&(offset, len)) = stream.held.first()
+            && stream.taken + len <= most
+        {
+            stream.held.remove(0);
+            stream.taken += len;
+            self.consumer.release(stream.conn, offset, len);
+        }
+        len
+    }
+}
+
+struct Stream {
+    conn: ConnId,
+    sent: u64,
+    taken: u64,
+    /// Pieces that were read and are not used up.
+    held: Vec<(u64, u64)>,
+}
+
+/// Rounds that another connection takes for so many octets, beside connections that nobody reads.
+fn rounds(unread: u32, octets: u64) -> usize {
+    let mut sink = Sink::new();
+    let mut streams: Vec<Stream> = (0..unread).map(|number| sink.open(number)).collect();
+    for _ in 0..20 {
+        for stream in &mut streams {
+            sink.round(stream, ABSORBED);
+        }
+    }
+    let mut other = sink.open(unread);
+    let mut rounds = 0;
+    while other.taken < octets {
+        sink.round(&mut other, u64::MAX);
+        rounds += 1;
+        assert!(rounds < 100_000, "{} of {octets}", other.taken);
+    }
+    println!(
+        "{unread} unread: {rounds} rounds, {} of {} octets free",
+        sink.consumer.arena.free_bytes(),
+        sink.consumer.arena.shared_bytes()
+    );
+    rounds
+}
+
+#[test]
+fn connections_that_nobody_reads_hold_a_share_and_the_others_move_on() {
+    let alone = rounds(0, 5 * MIB);
+    // Its first octets come in smaller steps, until it has shown that somebody takes them.
+    assert!(rounds(1, 5 * MIB) <= alone + 8);
+    assert!(rounds(64, 5 * MIB) <= alone + 16);
+    assert!(rounds(300, 5 * MIB) <= alone + 60);
+    // What it loses is lost once; from then on it has half of the memory at least.
+    assert!(rounds(64, 200 * MIB) <= 2 * rounds(0, 200 * MIB) + 14);
+}
+
+#[test]
+fn one_that_nobody_reads_has_no_more_than_half() {
+    let mut sink = Sink::new();
+    let mut stream = sink.open(0);
+    for _ in 0..20 {
+        sink.round(&mut stream, ABSORBED);
+    }
+    let held = stream.sent - stream.taken;
+    let half = sink.consumer.arena.shared_bytes() / 2;
+    assert!((half / 2..half + 4 * MIB + 1).contains(&held), "{held}");
+    // Once somebody takes it there is more: all but a seventeenth.
+    for _ in 0..20 {
+        sink.round(&mut stream, u64::MAX);
+    }
+    let before = stream.sent;
+    sink.round(&mut stream, 0);
+    assert!(stream.sent - before > half * 3 / 2);
+}
