@@ -14,8 +14,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use common::{connect, echo_server, entry_gateway, exchange, pattern, start};
@@ -142,7 +142,7 @@ fn streams_of_udt_take_from_memory_and_give_back_and_where_there_is_none_it_is_t
 }
 
 /// Passes octets on to what `to` says, and cuts every connection when as many have passed as `cut` says for this one. Where it is.
-fn cutter(to: Arc<std::sync::OnceLock<SocketAddr>>, cut: fn(usize) -> usize) -> SocketAddr {
+fn cutter(to: Arc<OnceLock<SocketAddr>>, cut: fn(usize) -> usize) -> SocketAddr {
     let count = AtomicUsize::new(0);
     common::serve(move |near| {
         let left = Arc::new(AtomicUsize::new(cut(count.fetch_add(1, Ordering::SeqCst))));
@@ -204,13 +204,21 @@ fn cuts(passed: &AtomicUsize) -> usize {
     (passed.load(Ordering::SeqCst) / CUT_AFTER).min(CUTS)
 }
 
-/// Passes the datagrams that come to a port on to another. When it is cut nobody is there for a moment, as the kernel tells who
-/// sends then, and afterwards all come from other ports. It is there as long as the test.
-fn tunnel(from: SocketAddr, to: SocketAddr, passed: Arc<AtomicUsize>) {
+/// Passes the datagrams that come to a port on to another. When it is cut nobody is there until `noticed` says that so many cuts have been
+/// noticed, as the kernel tells who sends then. An end whose packets are all lost sends when its timer expires, and that may be longer than
+/// any fixed time. Afterwards all come from other ports. It is there as long as the test.
+fn tunnel(
+    from: SocketAddr,
+    to: SocketAddr,
+    passed: Arc<AtomicUsize>,
+    noticed: impl Fn(usize) -> bool + Send + 'static,
+) {
     std::thread::spawn(move || {
         loop {
             pass_datagrams(from, to, &passed);
-            std::thread::sleep(Duration::from_millis(300));
+            while !noticed(cuts(&passed)) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     });
 }
@@ -286,14 +294,26 @@ fn a_transfer_over_datagrams_goes_on_where_its_channel_was_cut() {
         let has_run = in_own_network(|| {
             let passed = Arc::new(AtomicUsize::new(0));
             // Channels that take the place of others may have ports of their own.
+            let ends: Arc<OnceLock<[common::Lines; 2]>> = Arc::default();
             for further in 0..4 {
                 let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port + further));
-                tunnel(local(8000), local(7000), Arc::clone(&passed));
+                let ends = Arc::clone(&ends);
+                // The end that notices closes the control connection.
+                tunnel(local(8000), local(7000), Arc::clone(&passed), move |cuts| {
+                    let all = ends
+                        .get()
+                        .into_iter()
+                        .flatten()
+                        .flat_map(common::Lines::all);
+                    let closed = all.filter(|line| line.contains("closed its control connection"));
+                    closed.count() >= cuts
+                });
             }
             let listen = "listen = '127.0.0.1:7000'\npublic = '127.0.0.1:8000'";
             let (far, far_lines) = exit(&format!("[[channel]]\nkind = '{kind}'\n{listen}\n"));
             let route = format!("channels = ['{kind}']\nmode = '{mode}'");
             let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), &route);
+            ends.set([lines.clone(), far_lines.clone()]).ok().unwrap();
             let sent = pattern(8 << 20, 2);
             let got = exchange(connect(near.door_addrs()[0]), sent.clone());
             let said = (lines.all(), far_lines.all());
