@@ -1,7 +1,7 @@
 //! What all sessions of a gateway share: configuration, names, devices, memory, and who is to be told what.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,6 +27,7 @@ use crate::reception::Guests;
 use crate::resolver::Resolver;
 use crate::status::{Status, Totals};
 use crate::tls::TlsContext;
+use crate::unproven::Unproven;
 
 /// A kind of data channel that this gateway has.
 #[derive(Debug)]
@@ -167,6 +168,8 @@ pub(crate) struct Registers {
     pub(crate) guests: Guests,
     /// Sessions without their owner.
     pub(crate) abandoned: Abandoned,
+    /// Sessions whose owner has not shown who it is.
+    pub(crate) unproven: Unproven,
 }
 
 impl Registers {
@@ -230,6 +233,7 @@ impl Registers {
         self.openers.retain(|(_, opener)| !opener.is(mailbox));
         self.retired.retain(|(_, opener)| !opener.is(mailbox));
         self.abandoned.remove(mailbox);
+        self.unproven.remove(mailbox);
         self.cookies.retain(|_, owner| !owner.is(mailbox));
         self.qps.retain(|_, owner| !owner.is(mailbox));
     }
@@ -422,30 +426,65 @@ impl House {
         })
     }
 
-    /// What a new session takes, `bytes` of memory or none, where there may be none left: then sessions that their owners have left make
-    /// room, one after another, if that helps.
+    /// What a new session takes, `bytes` of memory or none, where there may be none left: then sessions make room, one after another, if
+    /// that helps. Those that their owners have left come first; for a session that has come `from` somewhere, then those that
+    /// carry nothing and whose owners have not shown who they are.
     pub(crate) fn with_room<T>(
         &self,
         bytes: u64,
+        from: Option<IpAddr>,
         mut take: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        loop {
+        for _ in 0..=LEAVERS_MAX {
             if let Some(taken) = take() {
                 return Some(taken);
             }
             let now_ns = self.clock.now_ns();
             let mut registers = self.registers();
-            if self.memory_left() + registers.abandoned.bytes(now_ns) < bytes {
+            let left = registers.abandoned.bytes(now_ns);
+            let idle = from.map(|from| registers.unproven.leavers(from, now_ns, false));
+            let idle = idle.unwrap_or_default();
+            let idle_bytes: u64 = idle.iter().map(|(_, bytes)| bytes).sum();
+            if self.memory_left() + left + idle_bytes < bytes {
                 return None;
             }
-            let leaver = registers.abandoned.make_room(now_ns)?;
+            let leaver = registers.abandoned.make_room(now_ns);
+            let leaver = leaver.or_else(|| idle.into_iter().next().map(|(leaver, _)| leaver))?;
             drop(registers);
-            let (asked, answer) = bounded(1);
-            // Who is gone has made room.
-            let _ = leaver.post(Letter::MakeRoom(Some(asked)));
-            // Nothing comes: the end of it is the answer.
-            let _ = answer.recv_timeout(ROOM);
+            self.ask_to_leave(&leaver);
         }
+        None
+    }
+
+    /// Whether sessions that came from `from`, whose owners have not shown who they are, may take so many octets more: three quarters of
+    /// the memory are for all from there, and one session always. Those of them that carry
+    /// nothing make room first, and then any that their owners have left.
+    pub(crate) fn may_take(&self, bytes: u64, from: IpAddr) -> bool {
+        let most = (self.memory_size / 4 * 3).max(bytes);
+        for _ in 0..=LEAVERS_MAX {
+            let mut registers = self.registers();
+            if registers.unproven.bytes_of(from) + bytes <= most {
+                return true;
+            }
+            let now_ns = self.clock.now_ns();
+            let own = registers.unproven.leavers(from, now_ns, true).into_iter();
+            let own = own.map(|(leaver, _)| leaver).next();
+            let leaver = own.or_else(|| registers.abandoned.make_room(now_ns));
+            drop(registers);
+            let Some(leaver) = leaver else {
+                return false;
+            };
+            self.ask_to_leave(&leaver);
+        }
+        false
+    }
+
+    fn ask_to_leave(&self, leaver: &Mailbox) {
+        let (asked, answer) = bounded(1);
+        // Who is gone has made room.
+        let _ = leaver.post(Letter::MakeRoom(Some(asked)));
+        // Nothing comes: the end of it is the answer.
+        let _ = answer.recv_timeout(ROOM);
     }
 
     /// What sessions of this class may send.
@@ -496,6 +535,8 @@ impl House {
 /// Time between two lines that say that this system is short of something, ns.
 const SHORT_NS: u64 = 10 * SECOND_NS;
 
+/// Sessions that are asked to make room for one.
+const LEAVERS_MAX: usize = 16;
 /// Time for the thread of a session to end.
 const ROOM: Duration = Duration::from_secs(1);
 

@@ -38,6 +38,7 @@ mod resolver;
 mod status;
 mod thread;
 mod tls;
+mod unproven;
 mod watch;
 
 pub use budget::{Budget, MemoryPlan, RdmaBudget};

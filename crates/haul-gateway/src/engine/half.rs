@@ -500,7 +500,7 @@ impl Half {
         self.end_fabric();
         let bytes = lane_bytes(network.kind) * u64::from(wanted.lanes);
         if bytes > 0 {
-            let share = house.with_room(bytes, || house.take_memory(bytes));
+            let share = house.with_room(bytes, None, || house.take_memory(bytes));
             self.fabric_share = Some(share.ok_or_else(|| {
                 let left = house.memory_left();
                 Lost(format!(

@@ -13,7 +13,7 @@ mod ways;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -34,6 +34,7 @@ use crate::house::{House, Letter, Mailbox, Share};
 use crate::log::Level;
 use crate::reception::Standing;
 use crate::status::{Role, Status};
+use crate::unproven::Idle;
 use path::Paths;
 use ways::Ways;
 
@@ -114,6 +115,10 @@ pub(crate) struct Worker {
     /// Of an opener, those that it may go; of a gateway between, what becomes of its next hop.
     ways: Ways,
     share: Option<Share>,
+    /// Where a control connection that came in is from.
+    from: Option<IpAddr>,
+    /// Of a session whose owner has not shown who it is.
+    idle: Option<Idle>,
     /// The class of the session, by name.
     class: Option<String>,
     paths: Paths,
@@ -181,6 +186,8 @@ impl Worker {
             wanted: None,
             ways: Ways::default(),
             share: None,
+            from: None,
+            idle: None,
             class: None,
             paths: Paths::default(),
             metadata: Metadata::default(),
@@ -247,6 +254,7 @@ impl Worker {
         let mut half = Half::bare(worker.shape.verifies).map_err(text)?;
         half.control = Some(control);
         half.peer = peer.to_string();
+        worker.from = Some(peer.ip());
         worker.halves[0] = Some(half);
         let (number, now_ns) = (worker.status_number, worker.since.as_ns());
         let mailbox = worker.mailbox.clone();
@@ -300,9 +308,22 @@ impl Worker {
         let sides = if is_end { 1 } else { 2 };
         let bytes = self.shape.bytes(is_end);
         let may_ask_for_room = self.role == Role::Guest && !self.is_dry_run();
+        let is_unproven = may_ask_for_room
+            && self
+                .body
+                .session(0)
+                .is_some_and(|session| session.peer().is_none());
+        let from = self.from.filter(|_| may_ask_for_room);
+        if let Some(from) = from.filter(|_| is_unproven)
+            && !self.house.may_take(bytes, from)
+        {
+            return Err(format!(
+                "sessions from {from} have all that one source without a key may have of memory, three quarters (see `memory`)"
+            ));
+        }
         let take = || self.house.take_memory(bytes);
         let share = match may_ask_for_room {
-            true => self.house.with_room(bytes, take),
+            true => self.house.with_room(bytes, from, take),
             false => take(),
         };
         let left = self.house.memory_left();
@@ -474,6 +495,9 @@ impl Worker {
 
     fn on_time(&mut self) {
         let now = self.now();
+        if let (Some(idle), Some(session)) = (&self.idle, self.body.session(0)) {
+            idle.note(session.conns() > 0, now.as_ns());
+        }
         for side in 0..2 {
             if let Some(session) = self.body.session(side)
                 && session.poll_timeout().is_some_and(|at| at <= now)

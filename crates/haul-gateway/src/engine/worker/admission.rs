@@ -21,7 +21,7 @@ impl Worker {
         }
         let peer = self.body.session(0).and_then(|session| session.peer());
         self.class = self.house.config().class_of_guest(peer).map(str::to_owned);
-        let admission = self.house.with_room(0, || {
+        let admission = self.house.with_room(0, self.from, || {
             let admission = self.house.directory().admit(now, id, &open);
             let is_full = matches!(admission, Admission::Refused(NackStatus::Busy, _));
             (!is_full || open.dry_run).then_some(admission)
@@ -116,6 +116,19 @@ impl Worker {
         self.role = role;
         let mut registers = self.house.registers();
         registers.guests.remove(self.status_number);
+        let is_unproven = self
+            .body
+            .session(0)
+            .is_some_and(|session| session.peer().is_none());
+        if let (true, false, Some(from), Some(share)) =
+            (is_unproven, open.dry_run, self.from, &self.share)
+        {
+            let (mailbox, now) = (self.mailbox.clone(), self.house.now());
+            let added = registers
+                .unproven
+                .add(mailbox, from, share.bytes(), now.as_ns());
+            self.idle = Some(added);
+        }
         drop(registers);
         // Nobody comes back to a dry run, and its name may be a session's by the time it is over.
         if !open.dry_run {

@@ -125,16 +125,21 @@ impl Worker {
             self.is_over |= self.standing() < Standing::Proven;
             return;
         }
-        let session = self.body.session(0);
-        if session.is_some_and(|session| matches!(session.state(), State::Suspended(_))) {
-            let text =
-                "its owner has left without a word and not come back, and others need the room";
-            self.house
-                .say(Level::Warning, format!("a session ends: {text}"));
-            self.trouble = Some(text.to_owned());
-            self.room = asked;
-            self.abort();
-        }
+        let Some(session) = self.body.session(0) else {
+            return;
+        };
+        let text = if self.idle.is_some() && session.conns() == 0 {
+            "it carries nothing, its owner has not shown who it is, and others need the room"
+        } else if matches!(session.state(), State::Suspended(_)) {
+            "its owner has left without a word and not come back, and others need the room"
+        } else {
+            return;
+        };
+        self.house
+            .say(Level::Warning, format!("a session ends: {text}"));
+        self.trouble = Some(text.to_owned());
+        self.room = asked;
+        self.abort();
     }
 
     /// Ends now. At a gateway between ends that acknowledge without a word, as if it had died: they go on with the session by another
