@@ -965,6 +965,15 @@ int haul_stream_connect(haul_context *context, const struct sockaddr *address, s
                         const haul_stream_options *options, haul_stream **out);
 
 /*
+ * Begins to connect to a peer that does the same from address to local (UDT's rendezvous): neither end listens, and both may be behind
+ * firewalls that let answers in. local has a port, and no wildcard as its address unless its host has one address only. Which end begins first, and by
+ * how much within its connect_timeout_ns, is the same. Otherwise as haul_stream_connect. Errors: also HAUL_ERR_OS where local is in use.
+ */
+int haul_stream_rendezvous(haul_context *context, const struct sockaddr *local, socklen_t local_len,
+                           const struct sockaddr *address, socklen_t address_len, const haul_stream_options *options,
+                           haul_stream **out);
+
+/*
  * What of wanted (HAUL_STREAM_..., one or more) is so now. If nothing is, the file descriptor becomes readable when that changes;
  * it tells of the last call only, so it is for one thread.
  */

@@ -359,6 +359,8 @@ static void streams(void) {
   expect(haul_stream_connect(context, (struct sockaddr *)&address, sizeof address, &options, &near), HAUL_ERR_INVALID, context,
          "rings of");
   expect(haul_stream_connect(context, (struct sockaddr *)&address, 1, NULL, &near), HAUL_ERR_INVALID, context, "address");
+  expect(haul_stream_rendezvous(context, (struct sockaddr *)&address, sizeof address, (struct sockaddr *)&address, sizeof address,
+                                NULL, &near), HAUL_ERR_INVALID, context, "local port");
   near = make_streams(context, &far);
   expect(haul_stream_poll(near, 0), HAUL_ERR_INVALID, context, "wanted");
   expect(haul_stream_wait(near, 1u << 20, 0), HAUL_ERR_INVALID, context, "wanted");

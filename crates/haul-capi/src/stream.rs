@@ -198,6 +198,37 @@ pub unsafe extern "C" fn haul_stream_connect(
 
 /// See include/haul.h.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn haul_stream_rendezvous(
+    context: Option<&haul_context>,
+    local: *const sockaddr,
+    local_len: socklen_t,
+    address: *const sockaddr,
+    address_len: socklen_t,
+    options: *const haul_stream_options,
+    out: Option<&mut MaybeUninit<*mut haul_stream>>,
+) -> c_int {
+    create(context, "haul_stream_rendezvous", out, |context| {
+        // SAFETY: the caller's addresses.
+        let local = unsafe { address::read(local, local_len)? };
+        // SAFETY: as above.
+        let peer = unsafe { address::read(address, address_len)? };
+        if local.port() == 0 || local.is_ipv4() != peer.is_ipv4() {
+            return Err(Error::Argument(
+                "a rendezvous has a local port that the peer knows, and two addresses of one family",
+            ));
+        }
+        // SAFETY: the caller's structure.
+        let options = unsafe { self::options(context, options)? };
+        Ok(haul_stream {
+            stream: Stream::rendezvous(local, peer, &options)
+                .map_err(|error| Error::from(&error))?,
+            last: Arc::clone(&context.last),
+        })
+    })
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
 pub extern "C" fn haul_stream_fd(stream: Option<&haul_stream>) -> c_int {
     on(stream, "haul_stream_fd", |handle| {
         Ok(handle.stream.as_fd().as_raw_fd())

@@ -302,3 +302,35 @@ fn a_port_that_stays_closed_ends_the_connection() {
         assert!(over.contains("Connection refused"), "{over}");
     });
 }
+
+/// Two ports that were free a moment ago.
+fn free_ports() -> [SocketAddr; 2] {
+    let sockets = [(); 2].map(|()| UdpSocket::bind(LOCAL).unwrap());
+    sockets.map(|socket| socket.local_addr().unwrap())
+}
+
+#[test]
+fn two_that_connect_to_each_other_meet_whoever_begins_first() {
+    for (placement, head_start_ms) in [(true, 0), (true, 700), (false, 300)] {
+        let [here, there] = free_ports();
+        let options = options(placement, MIB);
+        let near = Stream::rendezvous(here, there, &options).unwrap();
+        // Nobody is there, and the kernel says so.
+        thread::sleep(Duration::from_millis(head_start_ms));
+        let far = Stream::rendezvous(there, here, &options).unwrap();
+        let since = Instant::now();
+        assert_eq!(near.wait(Ready::OPEN, PATIENCE), Ready::OPEN);
+        assert_eq!(far.wait(Ready::OPEN, PATIENCE), Ready::OPEN);
+        println!("{head_start_ms} ms: {:?}", since.elapsed());
+        send(&near, 100_000, 10_000);
+        let mut got = vec![0; 100_000];
+        let mut filled = 0;
+        while filled < got.len() {
+            match far.recv(&mut got[filled..]).unwrap() {
+                Received::Bytes(count) => filled += count,
+                _ => assert!(!far.wait(Ready::READABLE, PATIENCE).is_empty()),
+            }
+        }
+        assert!(got.iter().copied().eq((0..got.len()).map(octet)));
+    }
+}

@@ -28,7 +28,7 @@ use super::link::{NAP_NS_MAX, Place};
 use super::memory::Memory;
 use super::outgoing::Outgoing;
 use super::plain;
-use super::{Link, LinkError, Remote};
+use super::{Link, LinkError, Remote, unopened};
 
 /// How to open streams.
 #[derive(Debug, Clone)]
@@ -151,10 +151,26 @@ impl Stream {
     /// [`LinkError::Network`] where the address cannot be reached, [`LinkError::System`] where memory is short.
     pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
         let link = plain::connecting(peer, &options.link())?;
-        Self::start(link, options).map_err(LinkError::System)
+        Self::start(link, options, false).map_err(LinkError::System)
     }
 
-    fn start(link: Link, options: &Options) -> io::Result<Self> {
+    /// Begins to connect to a peer that does the same from `peer` to `local` (UDT's rendezvous).
+    ///
+    /// # Errors
+    /// [`LinkError::Network`] where `local` is in use or `peer` cannot be reached, [`LinkError::System`] where memory is short.
+    pub fn rendezvous(
+        local: SocketAddr,
+        peer: SocketAddr,
+        options: &Options,
+    ) -> Result<Self, LinkError> {
+        let own = plain::random_identity().map_err(LinkError::Network)?;
+        let opener = haul_udt::Connection::rendezvous;
+        let link = unopened(local, peer, own, &options.link(), opener)?;
+        Self::start(link, options, true).map_err(LinkError::System)
+    }
+
+    /// With `patient`, nobody need be at the peer's port yet.
+    fn start(link: Link, options: &Options, patient: bool) -> io::Result<Self> {
         let least = usize::try_from(WINDOW_BYTES_MIN).unwrap_or(usize::MAX);
         let (outgoing, to_send) = mirror_ring(options.send_bytes)?;
         let (arriving, incoming) = mirror_ring(options.receive_bytes.max(least))?;
@@ -162,6 +178,7 @@ impl Stream {
         let (remote, peer) = (link.remote(), link.peer());
         let engine = Engine {
             link,
+            patient,
             outgoing: Outgoing::Held(to_send),
             incoming: Incoming {
                 ring: arriving,
@@ -407,6 +424,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Drives the connection.
 struct Engine {
     link: Link,
+    /// Nobody need be at the peer's port before the connection is open.
+    patient: bool,
     outgoing: Outgoing<'static>,
     incoming: Incoming,
     shared: Arc<Shared>,
@@ -495,7 +514,7 @@ impl Engine {
 
     fn step(&mut self) -> Result<(), LinkError> {
         if !self.shared.open.load(Ordering::Relaxed) {
-            self.link.wait_open(false)?;
+            self.link.wait_open(self.patient)?;
             self.begin();
         }
         self.take_over()?;
@@ -685,7 +704,7 @@ impl Listener {
     /// Those of the socket, and of memory.
     pub fn accept(&mut self) -> io::Result<Option<Stream>> {
         let link = self.listener.accept_link()?;
-        link.map(|link| Stream::start(link, &self.options))
+        link.map(|link| Stream::start(link, &self.options, false))
             .transpose()
     }
 
