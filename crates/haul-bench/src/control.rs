@@ -536,6 +536,30 @@ mod tests {
     use super::*;
     use crate::plan::tests::plan;
 
+    #[test]
+    fn a_message_that_stays_incomplete_ends_the_connection() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        let limit = Duration::from_millis(300);
+        let control = Control::start(far, limit).unwrap();
+        // Between messages a peer may be silent.
+        std::thread::sleep(2 * limit);
+        near.write_all(&line_of(&Message::Ready).unwrap()).unwrap();
+        let first = control.receive_within(Duration::from_secs(10));
+        let ended = first.and_then(|_| {
+            // What trickles in does not prolong it.
+            for _ in 0..40 {
+                let _ = near.write_all(b"[");
+                std::thread::sleep(limit / 10);
+            }
+            control.receive_within(Duration::from_secs(10))
+        });
+        let fault = ended.unwrap_err();
+        assert_eq!(fault.code, Code::PeerGone, "{fault}");
+        assert!(fault.text.contains("no end"), "{fault}");
+    }
+
     fn hello(protocol: &str, version: u32) -> Vec<u8> {
         let hello = Message::Hello {
             protocol: protocol.into(),

@@ -302,7 +302,7 @@ impl Shared {
         session.meet()?;
         if plan.test == Test::Idle {
             session.idle()?;
-            return match control.receive()? {
+            return match control.receive_within(session.patience())? {
                 Message::Memory { .. } => session.take_part(),
                 other => Err(other.misplaced()),
             };

@@ -21,6 +21,11 @@ const WARM_UP_BYTES: u64 = 32 << 20;
 /// Messages that warm up a latency.
 const WARM_UP_TRIPS: u64 = 100;
 
+/// What a peer may take to connect a queue pair.
+const QUEUE_PAIR_TIME: Duration = Duration::from_millis(20);
+/// Bytes of a file that a slow disk gives in a second.
+const FILE_BYTES_A_SECOND: u64 = 20 << 20;
+
 /// An end whose queue pairs are connected.
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
@@ -86,10 +91,17 @@ impl<'a> Session<'a> {
     /// Both ends have said that their queue pairs are connected.
     pub(crate) fn meet(&self) -> Result<(), Fault> {
         self.control.send(&Message::Connected)?;
-        match self.control.receive()? {
+        match self.control.receive_within(self.patience())? {
             Message::Connected => Ok(()),
             other => Err(other.misplaced()),
         }
+    }
+
+    /// How long the peer may take for a message between measurements: it connects its queue pairs meanwhile, or reads a file again.
+    pub(crate) fn patience(&self) -> Duration {
+        let plan = &self.end.plan;
+        let read_again = plan.file.filter(|_| plan.verify).unwrap_or(0) / FILE_BYTES_A_SECOND;
+        self.dead_after + QUEUE_PAIR_TIME * plan.qps + Duration::from_secs(read_again)
     }
 
     /// Client: measures one size, after warming up.
@@ -107,7 +119,7 @@ impl<'a> Session<'a> {
     /// Server: takes part in what the client begins, until it ends.
     pub(crate) fn take_part(&mut self) -> Result<(), Fault> {
         loop {
-            match self.control.receive()? {
+            match self.control.receive_within(self.patience())? {
                 Message::Begin { size, iterations } => self.follow(size, iterations)?,
                 Message::End => return Ok(()),
                 other => return Err(other.misplaced()),
@@ -208,7 +220,7 @@ impl<'a> Session<'a> {
         own.round_trip_ns = round_trip_ns;
         own.resent_bytes = resent_bytes.saturating_sub(self.resent_before);
         self.control.send(&Message::Spent { spent: own })?;
-        match self.control.receive()? {
+        match self.control.receive_within(self.patience())? {
             Message::Spent { spent } => Ok((own, spent)),
             other => Err(other.misplaced()),
         }
