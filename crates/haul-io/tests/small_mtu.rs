@@ -1,7 +1,8 @@
 //! UDP on a path with an ordinary MTU: loopback of a network namespace made for the purpose.
 
+mod own_network;
+
 use std::io::IoSlice;
-use std::process::Command;
 
 use haul_io::udp::{QUOTED_MAX, RecvBatch, UdpOptions, UdpSocket, Undelivered, route_mtu};
 
@@ -17,27 +18,7 @@ fn complaints_are_heard_in_a_namespace_of_its_own() {
 
 /// Runs another test of this file where the MTU is 1,500.
 fn in_namespace(name: &str) {
-    let test = std::env::current_exe().expect("this program has a file");
-    let made = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "sh", "-c"])
-        .arg(r#"ip link set lo mtu 1500 up || exit 77; exec "$0" --ignored --exact "$1""#)
-        .arg(test)
-        .arg(name)
-        .output();
-    let Ok(output) = made else {
-        println!("SKIPPED: no `unshare` command (Debian package util-linux)");
-        return;
-    };
-    let text = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(77) || text.contains("unshare:") {
-        println!("SKIPPED: cannot make a network namespace here: {text}");
-        return;
-    }
-    let report = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && report.contains("1 passed"),
-        "{report}{text}"
-    );
+    own_network::run_ignored(name, "ip link set lo mtu 1500 up");
 }
 
 #[test]

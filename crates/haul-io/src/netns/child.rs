@@ -176,7 +176,7 @@ fn bind_all(binds: &[(CString, CString)]) -> io::Result<()> {
     }
     // SAFETY: only the mount namespace becomes the child's own, which has one thread.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }?;
-    mount(c"none", c"/", libc::MS_REC | libc::MS_SLAVE)?;
+    keep_mounts()?;
     for (from, to) in binds {
         match mount(from, to, libc::MS_BIND) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -184,6 +184,31 @@ fn bind_all(binds: &[(CString, CString)]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Has mounts from now on stay in the mount namespace, which is new.
+fn keep_mounts() -> io::Result<()> {
+    const SLAVES: libc::c_ulong = libc::MS_REC | libc::MS_SLAVE;
+    match mount(c"none", c"/", SLAVES) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+        result => return result,
+    }
+    // After chroot(2) the root need not be a mount, and what belongs to none cannot be told where to appear. A copy of it is one: it is
+    // put where a mount is, so that the copy itself appears nowhere else.
+    let mut folder = [0; libc::PATH_MAX as usize];
+    // SAFETY: the buffer is as long as is said, and the kernel ends the path in it with NUL.
+    let has_folder = !unsafe { libc::getcwd(folder.as_mut_ptr(), folder.len()) }.is_null();
+    mount(c"none", c"/proc", SLAVES)?;
+    mount(c"/", c"/proc", libc::MS_BIND | libc::MS_REC)?;
+    mount(c"none", c"/proc", SLAVES)?;
+    rustix::process::chroot(c"/proc")?;
+    // SAFETY: `getcwd` has written a path that ends in NUL; without one the buffer is empty, which is no path.
+    let folder = unsafe { CStr::from_ptr(folder.as_ptr()) };
+    Ok(rustix::process::chdir(if has_folder {
+        folder
+    } else {
+        c"/"
+    })?)
 }
 
 fn mount(from: &CStr, to: &CStr, flags: libc::c_ulong) -> io::Result<()> {

@@ -1,5 +1,8 @@
 //! A path that is narrower than either end's network: between them a router, all in namespaces of the test's own.
 
+#[path = "../../../haul-io/tests/own_network/mod.rs"]
+mod own_network;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::Instant;
@@ -19,26 +22,7 @@ const LEN: u32 = 60_000;
 
 #[test]
 fn a_narrow_path_is_found_and_ends_nothing() {
-    let test = std::env::current_exe().unwrap();
-    let made = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "--"])
-        .arg(test)
-        .args(["--ignored", "--exact", "path::behind_a_router"])
-        .output();
-    let Ok(output) = made else {
-        println!("SKIPPED: no `unshare` command (Debian package util-linux)");
-        return;
-    };
-    let text = String::from_utf8_lossy(&output.stderr);
-    let report = String::from_utf8_lossy(&output.stdout);
-    if text.contains("unshare:") || report.contains("SKIPPED") {
-        println!("SKIPPED: cannot make network namespaces here: {text}{report}");
-        return;
-    }
-    assert!(
-        output.status.success() && report.contains("1 passed"),
-        "{report}{text}"
-    );
+    own_network::run_ignored("path::behind_a_router", "true");
 }
 
 #[test]

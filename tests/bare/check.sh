@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Runs test programs in a bare Debian root, which has the essential packages and iproute2: what a test needs beyond that it finds, or
+# it skips itself. The root is entered by chroot(2), so there are no user namespaces in it, and / is no mount.
+#
+# Usage: check.sh ROOT_DIR 'FOLDER PROGRAM [FILTER…]'…
+#
+# The root is made by debootstrap where there is none, and kept. FOLDER, below the checkout, is where PROGRAM is run. Nothing stays
+# mounted: the mounts are in a namespace of their own.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+readonly MIRROR=http://deb.debian.org/debian
+
+main() {
+  local root=$1 line folder program filters status=0
+  shift
+  if [[ -z ${HAUL_BARE_INSIDE:-} ]]; then
+    make_root "$root"
+    HAUL_BARE_INSIDE=1 exec unshare --mount --propagation private "${BASH_SOURCE[0]}" "$root" "$@"
+  fi
+  mkdir -p "$root$PWD"
+  mount --bind "$PWD" "$root$PWD"
+  mount -t proc proc "$root/proc"
+  mount --rbind /dev "$root/dev"
+  mount -t tmpfs tmpfs "$root/run"
+  for line in "$@"; do
+    read -r folder program filters <<<"$line"
+    printf '\n     Running %s %s, in a bare root\n' "$program" "$filters"
+    # shellcheck disable=SC2016,SC2086  # the inner shell expands; filters are words
+    env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp \
+      chroot "$root" sh -c 'cd "$1" && shift && exec "$@"' sh "$PWD/$folder" "$program" --show-output $filters || status=1
+  done
+  return "$status"
+}
+
+make_root() {
+  local codename
+  ((EUID == 0)) || skip 'only root can enter one'
+  unshare --mount true 2>/dev/null || skip 'no right to make mount namespaces'
+  command -v debootstrap >/dev/null || skip 'debootstrap is not installed (apt-get install debootstrap)'
+  [[ ! -e $1/made ]] || return 0
+  # The programs need the C library that they were linked with, or a newer one.
+  # shellcheck disable=SC1091  # of this system
+  codename=$(. /etc/os-release && [[ $ID == debian ]] && echo "$VERSION_CODENAME") || skip 'this system is not Debian'
+  rm -rf --one-file-system "$1"
+  debootstrap --variant=minbase --include=iproute2 "$codename" "$1" "$MIRROR" >"$1.log" 2>&1 ||
+    skip "debootstrap failed: $(tail -n 1 "$1.log")"
+  # Installers and container engines leave one, and the lab puts its hosts into it.
+  touch "$1/etc/hosts" "$1/made"
+}
+
+skip() {
+  echo "SKIPPED: no bare root: $*"
+  exit 0
+}
+
+main "$@"
