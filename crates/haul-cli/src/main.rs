@@ -1,7 +1,7 @@
 //! The `haul` command: parse, resolve, run.
 //!
 //! Map: `args` what the command line may say · `quantity` and `operand` the values in it · `command`
-//! one module for each verb · `provider` the RDMA devices · `output` progress, text and JSON. Text for people goes to stderr,
+//! one module for each verb · `interrupt` signals that end a client · `provider` the RDMA devices · `output` progress, text and JSON. Text for people goes to stderr,
 //! results go to stdout.
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_methods, reason = "progress is shown by the clock")]
@@ -13,6 +13,7 @@ use clap::Parser;
 
 mod args;
 mod command;
+mod interrupt;
 mod operand;
 mod output;
 mod provider;

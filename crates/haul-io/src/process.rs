@@ -24,6 +24,16 @@ pub fn raise_open_files() -> io::Result<Option<u64>> {
     Ok(limit.maximum)
 }
 
+/// Whether this process ignores the signal of this number: so it was started by `nohup`, or in a shell's background.
+#[must_use]
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: a `sigaction` is numbers, for which zero is a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set, and the pointer is to an initialised value that outlives the call.
+    let got = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    got == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
 /// A child process; its end tells what it used.
 #[derive(Debug)]
 pub struct Process {
@@ -141,6 +151,14 @@ mod tests {
         let most = raise_open_files().unwrap();
         let limit = rustix::process::getrlimit(Resource::Nofile);
         assert_eq!((limit.current, limit.maximum), (most, most));
+    }
+
+    #[test]
+    fn a_signal_is_ignored_where_the_program_says_so() {
+        // The runtime of Rust ignores it, and nothing here takes the other.
+        assert!(is_ignored(libc::SIGPIPE));
+        assert!(!is_ignored(libc::SIGWINCH));
+        assert!(!is_ignored(-1));
     }
 
     #[test]

@@ -107,6 +107,9 @@ pub fn send(
             &mut outcome,
         );
         tally.sent(&outcome);
+        observer.event(&Event::AttemptOver {
+            moved: outcome.spent.moved,
+        });
         if result.is_ok() {
             session.link.hang_up();
         }
@@ -181,6 +184,9 @@ pub fn get(
             &mut outcome,
         );
         tally.received(&outcome);
+        observer.event(&Event::AttemptOver {
+            moved: outcome.spent.moved,
+        });
         if result.is_ok() {
             session.link.hang_up();
         }
@@ -218,14 +224,14 @@ pub fn bench(
         observer,
     )?;
     let (report, sender, receiver) = if reverse {
-        let received = bench::receive(&session.link, session.opening)?;
+        let received = bench::receive(&session.link, session.opening, observer)?;
         (
             received.report.clone(),
             received.peer,
             received.report.spent,
         )
     } else {
-        let sent = bench::send(&session.link, &request, session.opening)?;
+        let sent = bench::send(&session.link, &request, session.opening, observer)?;
         (sent.report.clone(), sent.spent, sent.report.spent)
     };
     Ok(bench_summary(

@@ -44,6 +44,7 @@ mod wire;
 pub mod fuzzing;
 
 pub use haul_io::file::raise_open_file_limit;
+pub use haul_io::process::is_ignored as is_signal_ignored;
 pub use name::printable;
 pub use wire::crc32c;
 

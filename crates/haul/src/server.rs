@@ -352,7 +352,7 @@ fn converse(
         Err(fault) => ("session", Err(fault)),
         Ok((Message::Put(put), opening)) => ("put", take(shared, link, &put, opening, log)),
         Ok((Message::Get(get), opening)) => ("get", give(shared, link, &get, opening, log)),
-        Ok((Message::Bench(bench), opening)) => ("bench", measure(link, &bench, opening)),
+        Ok((Message::Bench(bench), opening)) => ("bench", measure(link, &bench, opening, log)),
         Ok((other, _)) => ("session", Err(other.misplaced())),
     }
 }
@@ -434,7 +434,12 @@ fn give(
     sender::run(link, files, binding, opening, &Logger(log), &mut outcome)
 }
 
-fn measure(link: &Link, request: &Bench, opening: Opening) -> Result<(), Fault> {
+fn measure(
+    link: &Link,
+    request: &Bench,
+    opening: Opening,
+    log: &(dyn Fn(&str) + Sync),
+) -> Result<(), Fault> {
     let limit = u64::try_from(bench::TIME_MAX.as_millis()).unwrap_or(u64::MAX);
     let mut request = request.clone();
     request.time_ms = match (request.time_ms, request.bytes) {
@@ -442,9 +447,9 @@ fn measure(link: &Link, request: &Bench, opening: Opening) -> Result<(), Fault> 
         (time, _) => Some(time.unwrap_or(limit).min(limit)),
     };
     if request.reverse {
-        bench::send(link, &request, opening).map(drop)
+        bench::send(link, &request, opening, &Logger(log)).map(drop)
     } else {
-        bench::receive(link, opening).map(drop)
+        bench::receive(link, opening, &Logger(log)).map(drop)
     }
 }
 
@@ -491,7 +496,11 @@ impl Observer for Logger<'_> {
                 ));
             }
             Event::Note(note) => (self.0)(note),
-            Event::Connected { .. } | Event::Progress { .. } | Event::Retrying { .. } => {}
+            Event::Connected { .. }
+            | Event::Progress { .. }
+            | Event::Measured { .. }
+            | Event::AttemptOver { .. }
+            | Event::Retrying { .. } => {}
         }
     }
 }

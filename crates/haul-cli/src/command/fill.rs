@@ -9,6 +9,7 @@ use haul_gateway::{Filler, Log, Taken};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::interrupt::not_ignored;
 use crate::{args, output};
 
 /// Time between two lines.
@@ -23,7 +24,7 @@ pub(crate) fn run(args: &args::GatewayFill) -> ExitCode {
 
 /// Until a signal ends it.
 fn try_run(args: &args::GatewayFill) -> Result<(), Fault> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])
+    let mut signals = Signals::new(not_ignored(&[SIGINT, SIGTERM]))
         .map_err(|error| Fault::new(Code::Other, format!("cannot take signals: {error}")))?;
     let (sender, ended) = channel::<()>();
     std::thread::spawn(move || {

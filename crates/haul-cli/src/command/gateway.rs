@@ -13,6 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args;
+use crate::interrupt::not_ignored;
 use crate::output;
 use crate::provider;
 
@@ -124,7 +125,8 @@ fn try_run(args: &args::GatewayRun) -> Result<(), Fault> {
 
 /// What signals ask for, in order. Whoever asks twice to stop does not want to wait.
 fn wishes() -> std::io::Result<Receiver<Wish>> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    // SIGHUP asks for the configuration, also where a terminal that hangs up is ignored.
+    let mut signals = Signals::new([vec![SIGHUP], not_ignored(&[SIGINT, SIGTERM])].concat())?;
     let (sender, wishes) = channel();
     std::thread::spawn(move || {
         let mut is_stopping = false;

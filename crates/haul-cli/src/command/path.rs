@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use haul::fault::{Code, Fault};
@@ -18,8 +19,8 @@ const REPEAT_VS: u32 = 3;
 
 /// Measures.
 pub(crate) fn run(args: &Run) -> ExitCode {
-    let output = PathOutput::new(args.output);
-    match run_all(args, &output) {
+    let output = Arc::new(PathOutput::new(args.output));
+    match output.watch().and_then(|()| run_all(args, &output)) {
         Ok(document) => output.finish(&document),
         Err(fault) => output.fault(&fault),
     }

@@ -1,6 +1,7 @@
 //! `haul profile`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use haul::fault::{Code, Fault};
@@ -18,8 +19,10 @@ use crate::output::path::PathOutput;
 
 /// Profiles.
 pub(crate) fn run(args: &Profile) -> ExitCode {
-    let output = PathOutput::new(args.output);
-    match profile(args, &output) {
+    let output = Arc::new(PathOutput::new(args.output));
+    // The profile that has started one inside a lab prints for both, and ends with its lab.
+    let watched = if args.inside { Ok(()) } else { output.watch() };
+    match watched.and_then(|()| profile(args, &output)) {
         Ok(document) if args.inside => output.finish(&document),
         Ok(document) => {
             for finding in &document.findings {
@@ -110,7 +113,7 @@ impl Observer for Show<'_> {
     }
 
     fn run(&self, run: &Run) {
-        self.output.event("run", run);
+        self.output.ran(run);
         self.output.status_add(&rate(run.goodput_bps));
     }
 
@@ -133,6 +136,6 @@ pub(super) fn progress(number: usize, count: usize, left: Duration, what: &str) 
 
 /// A line about a run, beside progress.
 pub(super) fn told(output: &PathOutput, run: &Run) {
-    output.event("run", run);
+    output.ran(run);
     output.status_add(&show::line(run));
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use haul::fault::{Code, Fault};
@@ -17,6 +18,7 @@ use super::fail;
 use super::listen::Listen;
 use crate::args::Channel;
 use crate::args::rdma::{self, Rdma, RdmaKind, Serve};
+use crate::interrupt;
 use crate::operand::host_and_port;
 use crate::output::rdma::RdmaOutput;
 use crate::output::tell;
@@ -34,8 +36,10 @@ pub(crate) fn run(args: Rdma) -> ExitCode {
     match args.kind {
         Some(RdmaKind::Serve(args)) => serve(args),
         None => {
-            let output = RdmaOutput::new(args.output);
-            match measure(&args, &output) {
+            let output = Arc::new(RdmaOutput::new(args.output));
+            let shown = Arc::clone(&output);
+            let watched = interrupt::watch(move |by| shown.interrupted(by));
+            match watched.and_then(|()| measure(&args, &output)) {
                 Ok(summary) => output.summary(&summary),
                 Err(fault) => output.fault(&fault),
             }

@@ -10,27 +10,35 @@ use haul::report::Summary;
 
 use super::through::Through;
 use crate::args::{Channel, Existing, Get, Send, Transfer};
+use crate::interrupt;
 use crate::operand::Remote;
 use crate::output::Output;
 
 /// Sends files.
 pub(crate) fn send(args: Send) -> ExitCode {
-    let output = Output::transfer(args.transfer.output);
+    let output = Arc::new(Output::transfer(args.transfer.output));
     let policy = policy(&args.transfer.existing);
-    let result = resolve_send(&args).and_then(|(config, files, remote)| {
-        client::send(&config, &files, &remote.path, policy, &output)
+    let result = watch(&output).and_then(|()| {
+        let (config, files, remote) = resolve_send(&args)?;
+        client::send(&config, &files, &remote.path, policy, &*output)
     });
     finish(&output, result)
 }
 
 /// Gets files.
 pub(crate) fn get(args: Get) -> ExitCode {
-    let output = Output::transfer(args.transfer.output);
+    let output = Arc::new(Output::transfer(args.transfer.output));
     let policy = policy(&args.transfer.existing);
-    let result = resolve_get(&args).and_then(|(config, paths, directory)| {
-        client::get(&config, &paths, &directory, policy, &output)
+    let result = watch(&output).and_then(|()| {
+        let (config, paths, directory) = resolve_get(&args)?;
+        client::get(&config, &paths, &directory, policy, &*output)
     });
     finish(&output, result)
+}
+
+fn watch(output: &Arc<Output>) -> Result<(), Fault> {
+    let output = Arc::clone(output);
+    interrupt::watch(move |by| output.interrupted(by))
 }
 
 fn finish(output: &Output, result: Result<Summary, Fault>) -> ExitCode {

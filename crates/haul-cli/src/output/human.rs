@@ -169,7 +169,7 @@ fn cpu(sender: &Cpu, receiver: &Cpu) -> String {
     )
 }
 
-fn count(number: usize, one: &str, many: &str) -> String {
+pub(super) fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 

@@ -16,15 +16,18 @@ use serde_json::{Value, json};
 
 use crate::args;
 use crate::command::devices::Found;
+use crate::interrupt::{Ending, Interrupt};
 
 mod human;
 pub(crate) mod path;
 mod progress;
 pub(crate) mod rdma;
 pub(crate) mod run;
+mod so_far;
 
 use human::{binary, percent};
 use progress::Progress;
+use so_far::SoFar;
 
 /// Schema of the final object of a transfer, and of its events.
 const TRANSFER_SCHEMA: &str = "haul.transfer/1";
@@ -34,6 +37,9 @@ const BENCH_SCHEMA: &str = "haul.bench/1";
 const DEVICES_SCHEMA: &str = "haul.devices/1";
 /// Schema of what is wrong with a gateway's configuration.
 const GATEWAY_CHECK_SCHEMA: &str = "haul.gateway-check/1";
+/// How an interrupted command goes on.
+const RESUME: &str = "run the same command again; what has arrived is not sent twice";
+const MEASURE_AGAIN: &str = "run the same command again; a measurement starts over";
 /// `--json-stream` reports the rate this often.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -41,41 +47,50 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Output {
     schema: &'static str,
+    /// What an interrupted command says about going on.
+    resume: &'static str,
     options: args::Output,
     begun: Instant,
     state: Mutex<State>,
+    ending: Ending,
 }
 
 #[derive(Debug)]
 struct State {
     progress: Progress,
+    so_far: SoFar,
     interval: Option<(Instant, u64)>,
 }
 
 impl Output {
     pub(crate) fn transfer(options: args::Output) -> Self {
-        Self::new(TRANSFER_SCHEMA, options)
+        Self::new(TRANSFER_SCHEMA, RESUME, options)
     }
 
     pub(crate) fn bench(options: args::Output) -> Self {
-        Self::new(BENCH_SCHEMA, options)
+        Self::new(BENCH_SCHEMA, MEASURE_AGAIN, options)
     }
 
-    fn new(schema: &'static str, options: args::Output) -> Self {
+    fn new(schema: &'static str, resume: &'static str, options: args::Output) -> Self {
+        let begun = Instant::now();
         let state = State {
             progress: Progress::new(options.quiet),
+            so_far: SoFar::new(begun),
             interval: None,
         };
         Self {
             schema,
+            resume,
             options,
-            begun: Instant::now(),
+            begun,
             state: Mutex::new(state),
+            ending: Ending::default(),
         }
     }
 
     /// A transfer that went well.
     pub(crate) fn summary(&self, summary: &Summary) {
+        self.ending.begin();
         self.state().progress.clear();
         self.say(&human::summary(summary));
         self.finish(&self.object(true, summary));
@@ -83,6 +98,7 @@ impl Output {
 
     /// A bench that went well.
     pub(crate) fn bench_summary(&self, summary: &BenchSummary) {
+        self.ending.begin();
         self.state().progress.clear();
         self.say(&human::bench(summary));
         self.finish(&self.object(true, summary));
@@ -90,11 +106,39 @@ impl Output {
 
     /// A command that failed.
     pub(crate) fn fault(&self, fault: &Fault) -> ExitCode {
+        self.ending.begin();
         self.state().progress.clear();
         print_fault(fault);
         self.event("error", &error(fault));
-        self.finish(&self.object(false, &json!({ "error": error(fault) })));
+        let mut object = self.object(false, &json!({ "error": error(fault) }));
+        self.add_figures(&mut object);
+        self.finish(&object);
         ExitCode::from(fault.exit())
+    }
+
+    /// A command that a signal ends.
+    pub(crate) fn interrupted(&self, by: Interrupt) {
+        self.ending.begin();
+        let text = {
+            let mut state = self.state();
+            state.progress.clear();
+            state.so_far.text()
+        };
+        self.say(&format!(
+            "interrupted by {} {text} ({})",
+            by.name(),
+            self.resume
+        ));
+        let mut object = self.object(false, &by.fields(self.resume));
+        self.event("error", &object["error"]);
+        self.add_figures(&mut object);
+        self.finish(&object);
+    }
+
+    fn add_figures(&self, object: &mut Value) {
+        if let Some(figures) = self.state().so_far.figures() {
+            object["so_far"] = json!(figures);
+        }
     }
 
     fn object(&self, ok: bool, body: &impl Serialize) -> Value {
@@ -153,6 +197,15 @@ impl Output {
 
 impl Observer for Output {
     fn event(&self, event: &Event<'_>) {
+        self.ending.before(|| {
+            self.state().so_far.note(event);
+            self.show(event);
+        });
+    }
+}
+
+impl Output {
+    fn show(&self, event: &Event<'_>) {
         match event {
             Event::Connected { peer, software } => self.event(
                 "start",
@@ -179,7 +232,8 @@ impl Observer for Output {
                     ));
                 }
             }
-            Event::Progress { present, total } => self.on_progress(*present, *total),
+            Event::Progress { present, total, .. } => self.on_progress(*present, *total),
+            Event::Measured { .. } | Event::AttemptOver { .. } => {}
             Event::FileDone(file) => self.event("file", file),
             Event::Note(text) => {
                 self.state().progress.say(text);

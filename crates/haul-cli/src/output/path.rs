@@ -1,8 +1,8 @@
 //! What `haul bench run` and `haul profile` print.
 
-use std::cell::Cell;
 use std::io::{IsTerminal as _, Write};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul::fault::Fault;
@@ -12,17 +12,40 @@ use haul_bench::path::{Plan, Progress, show};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::human::{rate, rate_bps};
-use super::{error, merge, print_fault, print_line, tell};
+use super::human::{binary, count, rate, rate_bps, time};
+use super::{MEASURE_AGAIN, error, merge, print_fault, print_line, tell};
 use crate::args;
+use crate::interrupt::{self, Ending, Interrupt};
 
 /// The output of one command.
 #[derive(Debug)]
 pub(crate) struct PathOutput {
     options: args::Output,
     begun: Instant,
-    /// Until when the last progress of this run was told.
-    last: Cell<Duration>,
+    state: Mutex<State>,
+    ending: Ending,
+}
+
+/// What has been measured.
+#[derive(Debug, Default)]
+struct State {
+    runs: Vec<Run>,
+    /// Which run goes on, and how far it is.
+    current: Option<Current>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Current {
+    setting: String,
+    repetition: u32,
+    /// Since its start, of the last progress.
+    #[serde(rename = "until_s", serialize_with = "in_seconds")]
+    until: Duration,
+    bytes: u64,
+}
+
+fn in_seconds<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(time.as_secs_f64())
 }
 
 impl PathOutput {
@@ -30,13 +53,32 @@ impl PathOutput {
         Self {
             options,
             begun: Instant::now(),
-            last: Cell::new(Duration::ZERO),
+            state: Mutex::default(),
+            ending: Ending::default(),
         }
+    }
+
+    /// From now on a signal has the figures so far printed.
+    ///
+    /// # Errors
+    /// Those of [`interrupt::watch`].
+    pub(crate) fn watch(self: &Arc<Self>) -> Result<(), Fault> {
+        let output = Arc::clone(self);
+        interrupt::watch(move |by| output.interrupted(by))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A run begins.
     pub(crate) fn begin(&self, label: &str, repetition: u32, plan: &Plan, several: bool) {
-        self.last.set(Duration::ZERO);
+        self.state().current = Some(Current {
+            setting: label.to_owned(),
+            repetition,
+            until: Duration::ZERO,
+            bytes: 0,
+        });
         self.event(
             "run_start",
             &json!({ "setting": label, "repetition": repetition, "plan": plan }),
@@ -53,9 +95,12 @@ impl PathOutput {
 
     /// How far it is.
     pub(crate) fn progress(&self, progress: &Progress) {
-        let span = progress
-            .until
-            .saturating_sub(self.last.replace(progress.until));
+        let mut last = Duration::ZERO;
+        if let Some(current) = &mut self.state().current {
+            last = std::mem::replace(&mut current.until, progress.until);
+            current.bytes = current.bytes.saturating_add(progress.bytes);
+        }
+        let span = progress.until.saturating_sub(last);
         let bps = rate_bps(progress.bytes, span);
         let until_s = progress.until.as_secs_f64();
         self.event(
@@ -67,7 +112,7 @@ impl PathOutput {
 
     /// A run is over.
     pub(crate) fn run(&self, run: &Run) {
-        self.event("run", run);
+        self.ran(run);
         let label = if run.setting == "A" && run.repetition == 0 {
             String::new()
         } else {
@@ -80,10 +125,22 @@ impl PathOutput {
         }
     }
 
+    /// Keeps a run that is over, and its event.
+    pub(crate) fn ran(&self, run: &Run) {
+        self.event("run", run);
+        let mut state = self.state();
+        state.runs.push(run.clone());
+        state.current = None;
+    }
+
     /// Text that was asked for: on stdout, unless JSON was.
     pub(crate) fn result(&self, line: &str) {
+        self.ending.before(|| self.print_result(line));
+    }
+
+    fn print_result(&self, line: &str) {
         if self.options.json || self.options.json_stream {
-            self.note(line);
+            self.print_note(line);
         } else {
             // Whoever reads stdout may have gone.
             let _ = writeln!(std::io::stdout().lock(), "{line}");
@@ -92,6 +149,10 @@ impl PathOutput {
 
     /// Something for people, beside the result.
     pub(crate) fn note(&self, line: &str) {
+        self.ending.before(|| self.print_note(line));
+    }
+
+    fn print_note(&self, line: &str) {
         if !self.options.quiet {
             tell(line);
         }
@@ -99,30 +160,16 @@ impl PathOutput {
 
     /// How far a long occasion is: one line that is written over on a terminal, lines of their own elsewhere.
     pub(crate) fn status(&self, line: &str) {
-        if self.options.quiet {
-            return;
+        if !self.options.quiet {
+            self.ending.before(|| print_status(line));
         }
-        let mut stderr = std::io::stderr().lock();
-        // Whoever reads it may have gone.
-        let _ = if stderr.is_terminal() {
-            write!(stderr, "\r\x1b[Khaul: {line}")
-        } else {
-            writeln!(stderr, "haul: {line}")
-        };
     }
 
     /// What came of it, behind that line.
     pub(crate) fn status_add(&self, words: &str) {
-        if self.options.quiet {
-            return;
+        if !self.options.quiet {
+            self.ending.before(|| print_status_add(words));
         }
-        let mut stderr = std::io::stderr().lock();
-        // As above.
-        let _ = if stderr.is_terminal() {
-            write!(stderr, ": {words}")
-        } else {
-            writeln!(stderr, "haul:         {words}")
-        };
     }
 
     /// Ends the line of [`PathOutput::status`].
@@ -135,11 +182,12 @@ impl PathOutput {
 
     /// All went well.
     pub(crate) fn finish(&self, document: &Document) -> ExitCode {
+        self.ending.begin();
         if let Some(comparison) = &document.comparison {
             let (a, b) = (&comparison.a, &comparison.b);
-            self.result(&format!("goodput {a}/{b} {}", comparison.goodput.words()));
+            self.print_result(&format!("goodput {a}/{b} {}", comparison.goodput.words()));
             if let Some(cpu) = &comparison.cpu_per_gb {
-                self.result(&format!("CPU s/GB {a}/{b} {}", cpu.words()));
+                self.print_result(&format!("CPU s/GB {a}/{b} {}", cpu.words()));
             }
         }
         self.end(&serde_json::to_value(document).unwrap_or_default());
@@ -149,24 +197,86 @@ impl PathOutput {
     /// It did not.
     pub(crate) fn fault(&self, fault: &Fault) -> ExitCode {
         self.status_over();
+        self.ending.begin();
         print_fault(fault);
-        self.event("error", &error(fault));
-        self.end(&json!({ "schema": SCHEMA, "ok": false, "error": error(fault) }));
+        self.print_event("error", &error(fault));
+        let mut object = json!({ "schema": SCHEMA, "ok": false, "error": error(fault) });
+        self.add_figures(&mut object);
+        self.end(&object);
         ExitCode::from(fault.exit())
     }
 
+    fn add_figures(&self, object: &mut Value) {
+        let state = self.state();
+        object["so_far"] = json!({ "runs": state.runs, "run": state.current });
+    }
+
+    /// A signal ends it. Runs that are over have been printed; of the one that goes on this is the place for its figures.
+    fn interrupted(&self, by: Interrupt) {
+        self.status_over();
+        self.ending.begin();
+        let mut object = json!({ "schema": SCHEMA });
+        merge(&mut object, &by.fields(MEASURE_AGAIN));
+        self.print_event("error", &object["error"]);
+        let (current, runs) = {
+            let state = self.state();
+            (state.current.clone(), state.runs.len())
+        };
+        if let Some(current) = current {
+            let (setting, seconds) = (&current.setting, current.until.as_secs_f64());
+            let bps = rate_bps(current.bytes, current.until);
+            self.print_result(&format!(
+                "{setting} for {seconds:.1} s so far: {}, {}",
+                binary(current.bytes),
+                rate(bps)
+            ));
+        }
+        let after = time(self.begun.elapsed());
+        let runs = count(runs, "run is", "runs are");
+        self.print_note(&format!(
+            "interrupted by {} after {after}: {runs} complete ({MEASURE_AGAIN})",
+            by.name()
+        ));
+        self.add_figures(&mut object);
+        self.end(&object);
+    }
+
     fn end(&self, object: &Value) {
-        self.event("end", object);
+        self.print_event("end", object);
         if self.options.json {
             print_line(object);
         }
     }
 
     pub(crate) fn event(&self, name: &str, body: &impl Serialize) {
+        self.ending.before(|| self.print_event(name, body));
+    }
+
+    fn print_event(&self, name: &str, body: &impl Serialize) {
         if self.options.json_stream {
             let mut object = json!({ "event": name, "time_s": self.begun.elapsed().as_secs_f64() });
             merge(&mut object, body);
             print_line(&object);
         }
     }
+}
+
+fn print_status(line: &str) {
+    let mut stderr = std::io::stderr().lock();
+    // Whoever reads it may have gone.
+    let _ = if stderr.is_terminal() {
+        write!(stderr, "\r\x1b[Khaul: {line}")
+    } else {
+        writeln!(stderr, "haul: {line}")
+    };
+}
+
+fn print_status_add(words: &str) {
+    let mut stderr = std::io::stderr().lock();
+    // As above.
+    let _ = if stderr.is_terminal() {
+        write!(stderr, ": {words}")
+    } else {
+        writeln!(stderr, "haul:         {words}")
+    };
 }

@@ -1,8 +1,8 @@
 //! What `haul bench rdma` prints: a table on stdout, or JSON there and the table on stderr.
 
-use std::cell::Cell;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use haul::fault::Fault;
@@ -11,8 +11,10 @@ use haul_bench::{Op, Service};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{error, merge, print_fault, print_line, tell};
+use super::human::{count, time};
+use super::{MEASURE_AGAIN, error, merge, print_fault, print_line, tell};
 use crate::args;
+use crate::interrupt::{Ending, Interrupt};
 
 /// Schema of the final object, and of the events.
 const SCHEMA: &str = "haul.bench-rdma/1";
@@ -22,8 +24,9 @@ const SCHEMA: &str = "haul.bench-rdma/1";
 pub(crate) struct RdmaOutput {
     options: args::Output,
     begun: Instant,
-    /// The table's head has been printed.
-    headed: Cell<bool>,
+    /// What is measured, and the sizes that are done; none before the queue pairs are connected.
+    so_far: Mutex<Option<Summary>>,
+    ending: Ending,
 }
 
 impl RdmaOutput {
@@ -31,12 +34,14 @@ impl RdmaOutput {
         Self {
             options,
             begun: Instant::now(),
-            headed: Cell::new(false),
+            so_far: Mutex::default(),
+            ending: Ending::default(),
         }
     }
 
     /// A bench that went well.
     pub(crate) fn summary(&self, summary: &Summary) -> ExitCode {
+        self.ending.begin();
         if let Some(idle) = &summary.idle {
             self.table(&idle_line(idle));
         }
@@ -48,10 +53,38 @@ impl RdmaOutput {
 
     /// One that failed.
     pub(crate) fn fault(&self, fault: &Fault) -> ExitCode {
+        self.ending.begin();
         print_fault(fault);
         self.event("error", &error(fault));
-        self.finish(&json!({ "schema": SCHEMA, "ok": false, "error": error(fault) }));
+        self.finish(&json!({
+            "schema": SCHEMA, "ok": false, "error": error(fault), "so_far": *self.so_far(),
+        }));
         ExitCode::from(fault.exit())
+    }
+
+    /// One that a signal ends. The sizes that are done have been printed.
+    pub(crate) fn interrupted(&self, by: Interrupt) {
+        self.ending.begin();
+        let after = time(self.begun.elapsed());
+        let rows = self
+            .so_far()
+            .as_ref()
+            .map_or(0, |summary| summary.rows.len());
+        let rows = count(rows, "size is", "sizes are");
+        if !self.options.quiet {
+            tell(&format!(
+                "interrupted by {} after {after}: {rows} measured ({MEASURE_AGAIN})",
+                by.name()
+            ));
+        }
+        let mut object = json!({ "schema": SCHEMA, "so_far": *self.so_far() });
+        merge(&mut object, &by.fields(MEASURE_AGAIN));
+        self.event("error", &object["error"]);
+        self.finish(&object);
+    }
+
+    fn so_far(&self) -> MutexGuard<'_, Option<Summary>> {
+        self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn finish(&self, object: &Value) {
@@ -84,29 +117,48 @@ impl RdmaOutput {
 
 impl Observer for RdmaOutput {
     fn connected(&self, summary: &Summary) {
-        let mut start = json!({ "schema": SCHEMA });
-        merge(&mut start, summary);
-        self.event("start", &start);
-        if !self.options.quiet {
-            tell(&what(summary));
-        }
+        self.ending.before(|| {
+            *self.so_far() = Some(summary.clone());
+            let mut start = json!({ "schema": SCHEMA });
+            merge(&mut start, summary);
+            self.event("start", &start);
+            self.say(&what(summary));
+        });
     }
 
     fn row(&self, row: &Row) {
+        self.ending.before(|| self.show(row));
+    }
+
+    fn note(&self, text: &str) {
+        self.ending.before(|| self.say(text));
+    }
+}
+
+impl RdmaOutput {
+    fn show(&self, row: &Row) {
         self.event("row", row);
-        if !self.headed.replace(true) {
+        let is_first = {
+            let mut so_far = self.so_far();
+            let rows = so_far.as_mut().map(|summary| &mut summary.rows);
+            rows.is_some_and(|rows| {
+                rows.push(row.clone());
+                rows.len() == 1
+            })
+        };
+        if is_first {
             self.table(&head(row));
         }
         self.table(&line(row));
         for warning in &row.warnings {
-            self.note(&format!("{} bytes: {warning}", row.bytes));
+            self.say(&format!("{} bytes: {warning}", row.bytes));
         }
         if let Some(hash) = &row.file_blake3 {
-            self.note(&format!("the file is the same at both ends: blake3 {hash}"));
+            self.say(&format!("the file is the same at both ends: blake3 {hash}"));
         }
     }
 
-    fn note(&self, text: &str) {
+    fn say(&self, text: &str) {
         if !self.options.quiet {
             tell(text);
         }

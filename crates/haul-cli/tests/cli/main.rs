@@ -28,6 +28,7 @@ mod roundtrip;
 mod roundtrips;
 mod schema;
 mod service;
+mod signals;
 mod stall;
 mod support;
 mod through;

@@ -88,6 +88,8 @@ impl ChannelError {
 /// What a channel counts, at the end that asks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChannelStats {
+    /// Payload that has left this end, bytes, each byte counted once; none where the transport does not tell.
+    pub sent: Option<u64>,
     /// Payload sent again, bytes; 0 at the receiving end.
     pub retransmitted: u64,
     /// Smoothed round-trip time, microseconds.

@@ -171,7 +171,10 @@ impl Channel for TcpChannel {
             .iter()
             .filter_map(|s| tcp::info(s).ok())
             .collect();
+        let sent = |info: &tcp::Info| info.bytes_sent.saturating_sub(info.bytes_retransmitted);
         ChannelStats {
+            // The headers of chunks are in it.
+            sent: (!infos.is_empty()).then(|| infos.iter().map(sent).sum()),
             retransmitted: infos.iter().map(|info| info.bytes_retransmitted).sum(),
             rtt_us: infos.iter().map(|info| info.rtt_us).min(),
         }

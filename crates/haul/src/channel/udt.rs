@@ -133,6 +133,12 @@ impl Channel for UdtChannel {
     fn stats(&self) -> ChannelStats {
         let stats = self.remote.stats();
         ChannelStats {
+            sent: stats.map(|stats| {
+                stats
+                    .sent
+                    .payload_bytes
+                    .saturating_sub(stats.sent.resent_bytes)
+            }),
             retransmitted: stats.map_or(0, |stats| stats.sent.resent_bytes),
             rtt_us: stats.and_then(|stats| u32::try_from(stats.rtt_ns / 1_000).ok()),
         }

@@ -14,6 +14,7 @@ use crate::endless::Endless;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::lock;
+use crate::report::{Event, Observer};
 use crate::wire::{Bench, BenchEnd, BenchReport, Complete, Message};
 
 /// The receiver counts by spans of this length.
@@ -45,7 +46,12 @@ pub(crate) struct ReceivedBench {
 }
 
 /// Sends the pattern.
-pub(crate) fn send(link: &Link, bench: &Bench, opening: Opening) -> Result<SentBench, Fault> {
+pub(crate) fn send(
+    link: &Link,
+    bench: &Bench,
+    opening: Opening,
+    observer: &dyn Observer,
+) -> Result<SentBench, Fault> {
     let meter = Meter::start();
     let time = bench.time_ms.map(Duration::from_millis);
     let source = Endless::pattern(bench.bytes, time)
@@ -73,7 +79,10 @@ pub(crate) fn send(link: &Link, bench: &Bench, opening: Opening) -> Result<SentB
                         check_end(link, end.ok())?;
                         ended = crossbeam_channel::never();
                     }
-                    default(TICK) => {}
+                    default(TICK) => {
+                        let bytes = carrier.moved(source.taken());
+                        observer.event(&Event::Measured { bytes });
+                    }
                 }
                 if let (false, Some(end)) = (announced, source.finished()) {
                     link.send(&Message::BenchEnd(BenchEnd { end }))?;
@@ -87,7 +96,11 @@ pub(crate) fn send(link: &Link, bench: &Bench, opening: Opening) -> Result<SentB
 }
 
 /// Receives and counts.
-pub(crate) fn receive(link: &Link, opening: Opening) -> Result<ReceivedBench, Fault> {
+pub(crate) fn receive(
+    link: &Link,
+    opening: Opening,
+    observer: &dyn Observer,
+) -> Result<ReceivedBench, Fault> {
     let meter = Meter::start();
     let counter = Counter::new();
     with_channel(
@@ -109,7 +122,10 @@ pub(crate) fn receive(link: &Link, opening: Opening) -> Result<ReceivedBench, Fa
                         check_end(link, result.ok())?;
                         ended = crossbeam_channel::never();
                     }
-                    default(TICK) => {}
+                    default(TICK) => {
+                        let bytes = counter.bytes();
+                        observer.event(&Event::Measured { bytes });
+                    }
                 }
             }
             let spent = meter.spent(counter.bytes(), 0, carrier.stats());

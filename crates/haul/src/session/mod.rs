@@ -82,6 +82,11 @@ impl Carrier {
         }
     }
 
+    /// Of `taken` bytes that were given to the channel, how many have left.
+    fn moved(&self, taken: u64) -> u64 {
+        self.stats().sent.map_or(taken, |sent| sent.min(taken))
+    }
+
     fn stats(&self) -> ChannelStats {
         match &*lock(&self.state) {
             State::Opening(_) => ChannelStats::default(),

@@ -323,6 +323,7 @@ impl Session<'_> {
                 self.observer.event(&Event::Progress {
                     present: reported.1,
                     total: self.total,
+                    moved: self.sink.placed(),
                 });
             }
         }

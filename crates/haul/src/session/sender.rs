@@ -83,7 +83,7 @@ pub(crate) fn run(
         drop(happened);
         result
     });
-    outcome.spent = meter.spent(source.taken(), 0, carrier.stats());
+    outcome.spent = meter.spent(carrier.moved(source.taken()), 0, carrier.stats());
     result
 }
 
@@ -151,6 +151,7 @@ impl Session<'_> {
                 self.observer.event(&Event::Progress {
                     present: progress.present,
                     total,
+                    moved: self.carrier.moved(self.source.taken()),
                 });
             }
             Message::Verified(Verified { file, blake3, seal }) => {

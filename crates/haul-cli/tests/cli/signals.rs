@@ -1,0 +1,369 @@
+//! Signals: what they do to servers and clients, and what an interrupted client says.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::schema::Schema;
+use crate::support::{
+    Client, Ended, MIB, Place, Server, events, haul, make_file, read_file, start, start_as, text,
+    wait_until,
+};
+
+/// Every signal that ends a process by default, on Linux.
+const DEADLY: [(&str, i32); 23] = [
+    ("HUP", 1),
+    ("INT", 2),
+    ("QUIT", 3),
+    ("ILL", 4),
+    ("TRAP", 5),
+    ("ABRT", 6),
+    ("BUS", 7),
+    ("FPE", 8),
+    ("KILL", 9),
+    ("USR1", 10),
+    ("SEGV", 11),
+    ("USR2", 12),
+    ("PIPE", 13),
+    ("ALRM", 14),
+    ("TERM", 15),
+    ("STKFLT", 16),
+    ("XCPU", 24),
+    ("XFSZ", 25),
+    ("VTALRM", 26),
+    ("PROF", 27),
+    ("POLL", 29),
+    ("PWR", 30),
+    ("SYS", 31),
+];
+
+/// The final object of an interrupted command: the last line of its stdout, which keeps to its schema.
+fn object(ended: &Ended, signal: &str, schema: &str) -> Value {
+    let exit = 128 + DEADLY.iter().find(|(name, _)| *name == signal).unwrap().1;
+    assert_eq!(ended.code, Some(exit), "{ended:?}");
+    let object = events(&ended.stdout).pop().unwrap();
+    Schema::load(schema).check(&object);
+    assert_eq!(object["interrupted"], format!("SIG{signal}"));
+    assert_eq!(object["error"]["exit"], exit);
+    object
+}
+
+/// The one line that says that it was interrupted, and how it goes on.
+fn line<'a>(ended: &'a Ended, signal: &str) -> &'a str {
+    let said = format!("interrupted by SIG{signal} ");
+    let lines = ended.stderr.lines().filter(|line| line.contains(&said));
+    let lines: Vec<_> = lines.collect();
+    let [line] = lines[..] else {
+        panic!("{}", ended.stderr)
+    };
+    assert!(line.contains("run the same command again"), "{line}");
+    assert_eq!(ended.stderr.lines().next_back(), Some(line));
+    line
+}
+
+#[test]
+fn an_interrupted_transfer_tells_its_figures_and_goes_on_with_the_same_command() {
+    let place = Place::new();
+    let server = place.serve();
+    for (seed, signal) in (1..).zip(["INT", "TERM", "HUP"]) {
+        for verb in ["send", "get"] {
+            let name = format!("{verb}-{signal}");
+            let (from, to) = match verb {
+                "send" => (place.client(&name), place.server(&name)),
+                _ => (place.server(&name), place.client(&name)),
+            };
+            let content = make_file(&from, 24 * MIB, seed);
+            let mut args = match verb {
+                "send" => vec!["send".to_owned(), text(&from), server.at("")],
+                _ => vec!["get".to_owned(), server.at(&name), text(&place.client(""))],
+            };
+            let again = args.clone();
+            args.extend(["--rate", "80Mbit", "--json", "--json-stream"].map(str::to_owned));
+            let client = start(args);
+            // What arrived in the last second may be fetched again.
+            let reached = client.wait_for_bytes(14 * MIB as u64);
+            client.signal(signal);
+            let ended = client.end();
+            let object = object(&ended, signal, "transfer-v1.json");
+            let so_far = &object["so_far"];
+            assert!(so_far["present_bytes"].as_u64().unwrap() >= reached);
+            // A channel's counters are some 50 ms old.
+            let moved = so_far["moved_bytes"].as_u64().unwrap() + MIB as u64;
+            assert!((reached..content.len() as u64).contains(&moved), "{so_far}");
+            assert_eq!(so_far["bytes"], content.len());
+            assert!(line(&ended, signal).contains("of 24.00 MiB are at the receiver"));
+            // The events end with the same figures.
+            let schema = Schema::load("transfer-v1.json");
+            let events = events(&ended.stdout);
+            events[..events.len() - 1]
+                .iter()
+                .for_each(|event| schema.check_definition("event", event));
+            assert_eq!(events[events.len() - 2]["event"], "end");
+            assert_eq!(
+                events[events.len() - 2]["interrupted"],
+                object["interrupted"]
+            );
+            let done = haul(again.iter().map(String::as_str).chain(["--json"]));
+            let done = done.ok().json();
+            assert!(done["resumed_bytes"].as_u64().unwrap() > 0, "{done}");
+            assert!(read_file(&to) == content);
+        }
+    }
+}
+
+#[test]
+fn without_json_the_figures_are_words() {
+    let place = Place::new();
+    let server = place.serve();
+    make_file(&place.client("a"), 24 * MIB, 1);
+    let client = start([
+        "send",
+        &text(&place.client("a")),
+        &server.at(""),
+        "--rate=80Mbit",
+    ]);
+    wait_until("a partial file", || place.server(".a.haul-part").exists());
+    std::thread::sleep(Duration::from_millis(800));
+    client.signal("INT");
+    let ended = client.end();
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(130), ""));
+    let line = line(&ended, "INT");
+    assert!(line.contains("MiB moved, "), "{line}");
+    // Before anything is known.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let to = format!("127.0.0.1:{port}:");
+    let client = start(["send", &text(&place.client("a")), &to, "--json"]);
+    let accepted = listener.accept().unwrap();
+    client.signal("TERM");
+    let ended = client.end();
+    let object = object(&ended, "TERM", "transfer-v1.json");
+    assert_eq!(object["so_far"], Value::Null);
+    drop(accepted);
+}
+
+/// The kernel paces a TCP channel and queues megabytes; a UDT channel reads ahead.
+#[test]
+fn a_transfer_that_is_cut_short_counts_what_has_left_not_what_was_queued() {
+    for channel in ["--channel=tcp", "--channel=udt"] {
+        for is_interrupted in [true, false] {
+            let place = Place::new();
+            let mut server = place.serve();
+            make_file(&place.client("a"), 24 * MIB, 1);
+            let (from, to) = (text(&place.client("a")), server.at(""));
+            let flags = ["--give-up-after=0", "--json", "--json-stream"];
+            let args = ["send", &from, &to, channel, "--rate=16Mbit"];
+            let client = start(args.iter().chain(&flags));
+            client.wait_for_bytes(2 * MIB as u64);
+            if is_interrupted {
+                client.signal("INT");
+            } else {
+                server.kill();
+            }
+            let object = events(&client.end().stdout).pop().unwrap();
+            let number = |name: &str| object["so_far"][name].as_u64().unwrap();
+            let (present, moved) = (number("present_bytes"), number("moved_bytes"));
+            // In half a second 1 MB leaves.
+            let near = present.saturating_sub(MIB as u64)..present + MIB as u64;
+            assert!(
+                near.contains(&moved),
+                "{channel} {is_interrupted}: {moved} of {present}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_measurement_tells_its_figures() {
+    let place = Place::new();
+    let files = place.serve();
+    let paths = Server::spawn(["bench", "serve", "--listen", "127.0.0.1:0"]);
+    let rdma = Server::spawn(["bench", "rdma", "serve", "--listen", "127.0.0.1:0"]);
+    let out = text(&place.outside("profile"));
+    let interrupt = |words: &str, server: &Server, signal: &str| {
+        let to = format!("127.0.0.1:{}", server.port);
+        let words = words.replace("TO", &to).replace("OUT", &out);
+        let words = words.replace("PORT", &server.port.to_string());
+        let client = start(words.split(' '));
+        std::thread::sleep(Duration::from_millis(1500));
+        client.signal(signal);
+        client.end()
+    };
+    for reverse in ["", " --reverse"] {
+        let words = format!("bench 127.0.0.1 --port PORT --time 60s --rate 80Mbit --json{reverse}");
+        let ended = interrupt(&words, &files, "TERM");
+        let so_far = object(&ended, "TERM", "bench-v1.json")["so_far"].clone();
+        let moved = so_far["moved_bytes"].as_u64().unwrap();
+        assert!((MIB as u64..30 * MIB as u64).contains(&moved), "{so_far}");
+        assert!(line(&ended, "TERM").contains("MiB moved"));
+    }
+    let run = "bench run TO --interval 200ms --time";
+    let ended = interrupt(&format!("{run} 60s --json --json-stream"), &paths, "HUP");
+    let so_far = object(&ended, "HUP", "bench-run-v1.json")["so_far"].clone();
+    assert!(so_far["run"]["bytes"].as_u64().unwrap() > 0, "{so_far}");
+    line(&ended, "HUP");
+    let ended = interrupt(&format!("{run} 500ms --repeat 9"), &paths, "INT");
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let so_far = ended
+        .stdout
+        .lines()
+        .find(|line| line.contains("s so far: "));
+    assert!(so_far.is_some(), "{ended:?}");
+    assert!(line(&ended, "INT").contains("complete"));
+    let sizes = "bench rdma TO --size 1024 --time 60s --json";
+    let ended = interrupt(sizes, &rdma, "INT");
+    let object_ = object(&ended, "INT", "bench-rdma-v1.json");
+    assert_eq!(object_["so_far"]["rows"], Value::Array(Vec::new()));
+    assert!(line(&ended, "INT").contains("0 sizes are measured"));
+    let profile = "profile TO --out OUT --json --only streams";
+    let ended = interrupt(profile, &paths, "INT");
+    let so_far = object(&ended, "INT", "bench-run-v1.json")["so_far"].clone();
+    assert!(so_far["runs"].is_array(), "{so_far}");
+    line(&ended, "INT");
+}
+
+/// A client with its signals as this says.
+fn client_as(before: &str, args: &[&str]) -> Client {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!(r#"{before}; exec "$0" "$@""#)]);
+    shell.arg(env!("CARGO_BIN_EXE_haul"));
+    start_as(shell, args)
+}
+
+#[test]
+fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
+    let place = Place::new();
+    let server = place.serve();
+    let content = make_file(&place.client("a"), 8 * MIB, 1);
+    let (from, to) = (text(&place.client("a")), server.at(""));
+    let args = ["send", &from, &to, "--rate", "40Mbit", "--json-stream"];
+    let client = client_as("trap '' HUP INT TERM", &args);
+    client.wait_for_plan();
+    for signal in ["HUP", "INT", "TERM"] {
+        client.signal(signal);
+    }
+    client.end().ok();
+    assert!(read_file(&place.server("a")) == content);
+}
+
+#[test]
+fn a_second_signal_ends_a_client_at_once() {
+    let place = Place::new();
+    let server = place.serve();
+    make_file(&place.client("a"), 24 * MIB, 1);
+    // Its stdout takes no more: the figures cannot be printed.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"head -c 65536 /dev/zero; exec "$0" "$@""#]);
+    shell.arg(env!("CARGO_BIN_EXE_haul"));
+    let (from, to) = (text(&place.client("a")), server.at(""));
+    shell.args(["send", &from, &to, "--rate=8Mbit", "--json"]);
+    let mut child = shell
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("a partial file", || place.server(".a.haul-part").exists());
+    kill(&child, "TERM");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none());
+    kill(&child, "TERM");
+    assert_eq!(end_of(&mut child).unwrap().code(), Some(143));
+}
+
+fn kill(child: &Child, signal: &str) {
+    let (option, pid) = (format!("-{signal}"), child.id().to_string());
+    // It may have ended.
+    let _ = Command::new("kill")
+        .args([option, pid])
+        .stderr(Stdio::null())
+        .status();
+}
+
+/// How it has ended, if it does within a second.
+fn end_of(child: &mut Child) -> Option<ExitStatus> {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
+}
+
+/// What docs/operating.md says that a signal does: to a server, and to a client.
+fn decision(signal: &str) -> (String, String) {
+    let path = format!("{}/../../docs/operating.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(path).unwrap();
+    let name = format!("`SIG{signal}`");
+    let row = page
+        .lines()
+        .find(|line| line.starts_with('|') && line.contains(&name));
+    let row = row.unwrap_or_else(|| panic!("the table has no {name}"));
+    let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+    (cells[1].to_owned(), cells[2].to_owned())
+}
+
+/// Starts `haul`, with every signal as the system has it, and no core file.
+fn start_default(args: &[&str]) -> Child {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"ulimit -c 0; exec env --default-signal "$0" "$@""#]);
+    shell.arg(env!("CARGO_BIN_EXE_haul")).args(args);
+    shell.stdin(Stdio::null()).stdout(Stdio::null());
+    shell.stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Sends the signal, and checks that it does what the table says.
+fn check_decision(child: &mut Child, decision: &str, (signal, number): (&str, i32)) {
+    kill(child, signal);
+    let mut status = None;
+    if decision != "goes on" {
+        status = end_of(child);
+    }
+    if status.is_none() && matches!(signal, "SEGV" | "BUS") {
+        // Rust's runtime takes the first one for a full stack, and looks.
+        kill(child, signal);
+        status = end_of(child);
+    }
+    let context = format!("{signal} {decision}: {status:?}");
+    match decision {
+        "goes on" => {
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(child.try_wait().unwrap().is_none(), "{context}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        "ends" => assert_eq!(status.unwrap().signal(), Some(number), "{context}"),
+        "figures so far" => assert_eq!(status.unwrap().code(), Some(128 + number), "{context}"),
+        other => panic!("the table says '{other}'"),
+    }
+}
+
+#[test]
+fn every_signal_does_what_the_table_says() {
+    let place = Place::new();
+    let server = place.serve();
+    let dir = text(&place.outside("served"));
+    std::fs::create_dir(&dir).unwrap();
+    for signal in DEADLY {
+        let (name, _) = signal;
+        let (to_server, to_client) = decision(name);
+        // Its port is there before it serves.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = port.local_addr().unwrap().to_string();
+        drop(port);
+        let mut child = start_default(&["serve", &dir, "--listen", &address]);
+        wait_until("the server", || {
+            std::net::TcpStream::connect(&address).is_ok()
+        });
+        check_decision(&mut child, &to_server, signal);
+        make_file(&place.client(name), MIB, 1);
+        let (from, to) = (text(&place.client(name)), server.at(""));
+        let mut child = start_default(&["send", &from, &to, "--rate=800kbit"]);
+        let part = place.server(&format!(".{name}.haul-part"));
+        wait_until("a partial file", || part.exists());
+        check_decision(&mut child, &to_client, signal);
+    }
+}
