@@ -95,7 +95,11 @@ struct descriptor *descriptor_known(int fd) {
 }
 
 void descriptor_duplicated(int from, int to) {
-  if (shim_borrowed()) return;
+  if (shim_borrowed()) {
+    /* For the program that is started in the child of a vfork. */
+    haul_socket_shared(from);
+    return;
+  }
   struct descriptor *source = descriptor_known(from);
   const struct descriptor *watcher = descriptor_find(from);
   const uint32_t instance = watcher == NULL ? 0 : atomic_load(&watcher->instance);

@@ -32,6 +32,12 @@ int haul_socket_start(const char *table, const char *run);
 
 /* In the child after fork (not vfork), before anything else. */
 void haul_socket_forked(void);
+/* Before fork: the child has the sockets, too, whatever the parent does with them before the child runs. */
+void haul_socket_forking(void);
+/* Before posix_spawn, and before exec in the child of a vfork: likewise, of descriptors that exec keeps. */
+void haul_socket_spawning(void);
+/* Likewise, of one descriptor that such a child will have. */
+void haul_socket_shared(int fd);
 
 /* Before exec(3): nobody is told that the sockets of this process speak until the program after it takes them up again.
  * If exec returns, call haul_socket_start again (its arguments do not matter then). */

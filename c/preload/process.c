@@ -79,7 +79,11 @@ static bool is_leaving(void) {
 
 /* Before exec, and after one that failed. */
 static void leaving(void) {
-  if (is_leaving()) haul_socket_before_exec();
+  if (is_leaving()) {
+    haul_socket_before_exec();
+  } else if (shim_active()) {
+    haul_socket_spawning();
+  }
 }
 
 static int stayed(int result) {
@@ -146,4 +150,24 @@ EXPORT int execle(const char *path, const char *first, ...) {
   char *const *environment = va_arg(list, char *const *);
   va_end(list);
   return execve(path, arguments, environment);
+}
+
+/* libc starts the program without the calls above. */
+EXPORT int posix_spawn(pid_t *restrict child, const char *restrict path, const posix_spawn_file_actions_t *restrict actions,
+                       const posix_spawnattr_t *restrict attributes, char *const arguments[restrict],
+                       char *const environment[restrict]) {
+  if (shim_active()) haul_socket_spawning();
+  return real.posix_spawn(child, path, actions, attributes, arguments, environment);
+}
+
+EXPORT int posix_spawnp(pid_t *restrict child, const char *restrict file, const posix_spawn_file_actions_t *restrict actions,
+                        const posix_spawnattr_t *restrict attributes, char *const arguments[restrict],
+                        char *const environment[restrict]) {
+  if (shim_active()) haul_socket_spawning();
+  return real.posix_spawnp(child, file, actions, attributes, arguments, environment);
+}
+
+EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int fd, int to) {
+  if (shim_active()) haul_socket_shared(fd);
+  return real.posix_spawn_file_actions_adddup2(actions, fd, to);
 }

@@ -14,6 +14,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -89,9 +90,14 @@
   CALL(int, execvpe, (const char *, char *const[], char *const[]))                                           \
   CALL(int, fexecve, (int, char *const[], char *const[]))                                                    \
   CALL(int, execveat, (int, const char *, char *const[], char *const[], int))                                \
-  CALL(FILE *, fdopen, (int, const char *))                                                                  \
-  CALL(int, fclose, (FILE *))                                                                                \
-  CALL(int, fileno, (FILE *))                                                                                \
+  CALL(int, posix_spawn, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,           \
+                          char *const[], char *const[]))                                                     \
+  CALL(int, posix_spawnp, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,          \
+                           char *const[], char *const[]))                                                    \
+  CALL(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t *, int, int))                      \
+  CALL(void, perror, (const char *))                                                                         \
+  CALL(FILE *, freopen, (const char *, const char *, FILE *))                                                \
+  CALL(FILE *, freopen64, (const char *, const char *, FILE *))                                              \
   CALL(int, vdprintf, (int, const char *, va_list))                                                          \
   CALL(int, __vdprintf_chk, (int, int, const char *, va_list))
 
@@ -172,6 +178,9 @@ bool taken_ready(int fd);
 /* send.c */
 ssize_t taken_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t taken_send(int fd, const void *buffer, size_t length, int flags);
+
+/* stdio.c: has the streams of stdio pass the shim; false where this libc's are not known. */
+bool stdio_start(void);
 
 /* epoll.c */
 /* Octets came to be held in user space: wakes who waits for them. */

@@ -16,6 +16,10 @@ static atomic_bool started;
 static atomic_bool active;
 static atomic_int process;
 
+static void before_fork(void) {
+  if (atomic_load_explicit(&active, memory_order_relaxed)) haul_socket_forking();
+}
+
 static void in_child(void) {
   if (!atomic_load_explicit(&active, memory_order_relaxed)) return;
   atomic_store(&process, getpid());
@@ -44,8 +48,10 @@ static void start(void) {
   atomic_store_explicit(&started, true, memory_order_release);
   /* The loader drops foreign libraries from programs that change their user; this is for those it lets through. */
   if (getauxval(AT_SECURE) != 0 || locks_itself_in()) return;
+  /* Streams over a taken socket would read and write frames. */
+  if (secure_getenv("HAUL_RUN_ID") == NULL || !stdio_start()) return;
   if (haul_socket_start(secure_getenv("HAUL_RUN_TABLE"), secure_getenv("HAUL_RUN_ID")) != 1) return;
-  pthread_atfork(NULL, NULL, in_child);
+  pthread_atfork(before_fork, NULL, in_child);
   atomic_store_explicit(&active, true, memory_order_release);
 }
 

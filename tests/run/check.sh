@@ -203,7 +203,7 @@ check_program() {
       set -e
       if ((status == 0)) && ! is_right "$name" >>"$run/log" 2>&1; then status=1; fi
       if ((status == 0)); then break; fi
-      echo "$name $mode: attempt $attempt failed ($status)"
+      echo "$name $mode: attempt $attempt failed ($status): $(tail -n 1 "$run/log" | cut -c 1-200)"
     done
     if ((status == 0)); then
       echo "$name $mode ... ok ($((SECONDS - start)) s)"

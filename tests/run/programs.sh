@@ -5,7 +5,7 @@
 
 readonly PROGRAMS=(
   python_curl nginx_curl nginx_wget netcat_tcp netcat_udp iperf3_tcp iperf3_udp sipp_udp sipp_tcp ffmpeg_tcp ffmpeg_udp
-  vlc_http vlc_udp socat_fork rsync_daemon redis openssh through
+  vlc_http vlc_udp socat_fork inetd dev_tcp rsync_daemon redis openssh through
 )
 
 lacks() {
@@ -212,6 +212,62 @@ socat_fork() {
   wait_for 'the whole file' wait_size "$run/result" 8000000
   stop_server
   cmp "$work/data/file" "$run/result"
+}
+
+# Programs that inherit a connection as their standard input and output, and use stdio. The client's first line says which.
+readonly INETD=(date seq awk sed printf sort stdio perl bash)
+inetd_needs() { lacks socat nc cc perl bash; }
+# The report is that of the last of its clients.
+inetd_carries() { echo tcp 60; }
+start_inetd() {
+  cc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -o "$run/stdio" "$folder/stdio.c"
+  # A connection that is closed with something unread is reset, and loses what is still to be sent.
+  cat >"$run/serve.sh" <<SCRIPT
+read name
+case \$name in date | seq | printf) cat >/dev/null ;; esac
+case \$name in
+  date) exec date -u -d @0 +%Y ;;
+  seq) exec seq 20000 ;;
+  awk) exec awk '{ print NR ": " \$0 }' ;;
+  sed) exec sed 's/line/row/' ;;
+  printf) exec /usr/bin/printf '%s\\n' printed ;;
+  sort) exec sort -r ;;
+  stdio) exec "$run/stdio" ;;
+  perl) exec perl -ne 'BEGIN { \$| = 1 } print "perl \$_"; print STDERR "perl: \$_"' 2>&1 ;;
+  bash) exec bash -c 'while read -r line; do echo "bash \$line"; done; date -u -d @0 +%m; printf "end\\n"' ;;
+esac
+SCRIPT
+  server t 7704 socat TCP-LISTEN:7704,fork,reuseaddr "SYSTEM:. '$run/serve.sh',nofork"
+}
+inetd() {
+  local name
+  start_inetd
+  for name in "${INETD[@]}"; do
+    { echo "$name" && seq -f 'line %g' 3; } | client nc -N "$THERE" 7704 >"$run/$name.result"
+    { echo "== $name" && cat "$run/$name.result"; } >>"$run/result"
+  done
+  stop_server
+  (($(wc -l <"$run/result") > 20030))
+  grep -qx 1970 "$run/date.result"
+}
+
+# The shell's own connection, which its builtins and the programs that it starts use by stdio.
+dev_tcp_needs() { inetd_needs; }
+dev_tcp_carries() { echo tcp 20; }
+dev_tcp() {
+  start_inetd
+  # shellcheck disable=SC2016  # for the inner shell
+  client bash -c '
+    exec 3<>"/dev/tcp/$0/7704"
+    printf "perl\n" >&3
+    echo "builtin" >&3
+    date -u -d @0 +external-%Y >&3
+    for wanted in "perl builtin" "perl: builtin" "perl external-1970" "perl: external-1970"; do
+      read -r got <&3
+      echo "$got"
+    done' "$THERE" >"$run/result"
+  stop_server
+  grep -qx 'perl external-1970' "$run/result"
 }
 
 rsync_daemon_needs() { lacks rsync; }

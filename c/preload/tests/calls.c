@@ -159,7 +159,7 @@ void stop_interrupting(void) {
   timer_delete(timer);
 }
 
-int main(void) {
+int main(int count, char **arguments) {
   cases_matrix();
   cases_stream();
   cases_datagram();
@@ -168,6 +168,7 @@ int main(void) {
   cases_waiting();
   cases_process();
   cases_errors();
+  if (count > 1 && strcmp(arguments[1], "inherited") == 0) cases_inherited();
   printf("%d cases\n", cases);
   return 0;
 }

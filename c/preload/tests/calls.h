@@ -77,5 +77,6 @@ void cases_epoll(void);
 void cases_waiting(void);
 void cases_process(void);
 void cases_errors(void);
+void cases_inherited(void);
 
 #endif

@@ -242,6 +242,53 @@ static void passed(void) {
   close(fd), close(there), close(other), close(through[0]), close(through[1]);
 }
 
+enum way { FORK, FORK_EXEC, VFORK_EXEC, SPAWN };
+
+/* A child that reads a line and answers. */
+static pid_t child_with(int fd, enum way way) {
+  char script[] = "sleep 0.05; read -r line; echo \"got $line\"", buffer[16];
+  char *const arguments[] = {"sh", "-c", script, NULL};
+  posix_spawn_file_actions_t actions;
+  pid_t child;
+  if (way == SPAWN) {
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, fd, 0);
+    posix_spawn_file_actions_adddup2(&actions, fd, 1);
+    must(posix_spawn(&child, "/bin/sh", &actions, NULL, arguments, environ) == 0, "posix_spawn");
+    posix_spawn_file_actions_destroy(&actions);
+    return child;
+  }
+  child = way == VFORK_EXEC ? vfork() : fork();
+  if (child != 0) return child;
+  if (way == FORK) {
+    poll(NULL, 0, 20);
+    _exit(recv_all(fd, buffer, 6) == 6 && send_all(fd, "got words\n", 10) ? 0 : 1);
+  }
+  dup2(fd, 0), dup2(fd, 1);
+  execv("/bin/sh", arguments);
+  _exit(9);
+}
+
+/* Who starts a program with a connection closes it at once: the child is the only one that has it then. */
+static void left_to_child(const char *name, enum way way) {
+  int right = 0;
+  char buffer[16];
+  for (int i = 0; i < 5; i++) {
+    struct pair pair = tcp_pair(AF_INET);
+    /* What is held in user space goes along. */
+    must(send(pair.a, "first\nwords\n", 12, 0) == 12 && recv_all(pair.b, buffer, 6) == 6, "recv");
+    fcntl(pair.a, F_SETFD, FD_CLOEXEC);
+    fcntl(pair.b, F_SETFD, way == FORK_EXEC ? 0 : FD_CLOEXEC);
+    fflush(stdout);
+    const pid_t child = child_with(pair.b, way);
+    close(pair.b);
+    right += recv_all(pair.a, buffer, 10) == 10 && memcmp(buffer, "got words\n", 10) == 0;
+    close(pair.a);
+    waitpid(child, NULL, 0);
+  }
+  say(name, "%d of 5", right);
+}
+
 /* A daemon's first act. */
 static void closed_all(void) {
   fflush(stdout);
@@ -273,4 +320,12 @@ void cases_process(void) {
   replaced_program();
   passed();
   closed_all();
+}
+
+/* Only where what a process leaves to the program after it is kept. */
+void cases_inherited(void) {
+  left_to_child("left to a child by fork", FORK);
+  left_to_child("left to a program by fork", FORK_EXEC);
+  left_to_child("left to a program by vfork", VFORK_EXEC);
+  left_to_child("left to a program by posix_spawn", SPAWN);
 }

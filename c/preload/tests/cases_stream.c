@@ -1,6 +1,8 @@
 /* cases_stream.c - TCP: amounts, parts, ends, errors. */
 #include "calls.h"
 
+#include <wchar.h>
+
 struct transfer {
   int fd;
   size_t length;
@@ -417,6 +419,83 @@ static void stdio(void) {
   close(pair.b);
 }
 
+/* Streams over descriptors that stdio was given before: stdin, stdout and stderr are whatever has their numbers. */
+static void stdio_duplicated(void) {
+  struct pair pair = tcp_pair(AF_INET);
+  static const char wanted[] = "perror: No such file or directory\nstderr\nstdout 1\n";
+  char buffer[64] = {0};
+  fflush(stdout);
+  const int in = dup(0), out = dup(1), err = dup(2);
+  must(in >= 0 && out >= 0 && err >= 0, "dup");
+  must(dup2(pair.a, 0) == 0 && dup2(pair.a, 1) == 1 && dup2(pair.a, 2) == 2, "dup2");
+  clearerr(stdin);
+  errno = ENOENT;
+  perror("perror");
+  fprintf(stderr, "stderr\n");
+  const int printed = printf("stdout %d\n", 1), flushed = fflush(stdout);
+  const size_t got = recv_all(pair.b, buffer, sizeof wanted - 1);
+  must(send(pair.b, "17 word\n", 8, 0) == 8, "send");
+  int number = 0;
+  char word[16] = "";
+  const int scanned = scanf("%d %15s", &number, word);
+  must(dup2(in, 0) == 0 && dup2(out, 1) == 1 && dup2(err, 2) == 2, "dup2");
+  close(in), close(out), close(err);
+  clearerr(stdin);
+  say("stdio by dup2", "%d %d", printed, flushed);
+  say("stdio by dup2 at the peer", "%zu %s", got, strcmp(buffer, wanted) == 0 ? "equal" : "different");
+  say("stdio by dup2 reads", "%d %d %s", scanned, number, word);
+  FILE *wide = fdopen(pair.a, "r+");
+  say_result("stdio wide", fwprintf(wide, L"%ls\n", L"wide"));
+  fflush(wide);
+  say("stdio wide at the peer", "%zu", recv_all(pair.b, buffer, 5));
+  fputs("rest\n", wide);
+  const int fd = fileno(wide);
+  FILE *other = freopen("/dev/zero", "r", wide);
+  say("stdio freopen", "%d %d", other == wide && fileno(other) == fd, fgetc(other));
+  say_result("stdio freopen the peer sees the end", recv(pair.b, buffer, sizeof buffer, 0));
+  fclose(other);
+  close(pair.b);
+}
+
+/* More than a buffer at once, without a buffer, and against a peer that has left. */
+static void stdio_amounts(void) {
+  struct pair pair = tcp_pair(AF_INET);
+  static char sent[200000], got[200000];
+  fill(sent, sizeof sent, 77);
+  fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    FILE *file = fdopen(pair.b, "r+");
+    const bool read = fread(got, 1, sizeof got, file) == sizeof got && is_filled(got, sizeof got, 77);
+    setvbuf(file, NULL, _IONBF, 0);
+    fprintf(file, read ? "whole\n" : "broken\n");
+    /* exit writes what is left. */
+    setvbuf(file, NULL, _IOFBF, 4096);
+    fputs("last\n", file);
+    exit(0);
+  }
+  close(pair.b);
+  FILE *file = fdopen(pair.a, "r+");
+  say_result("stdio fwrite", (long)fwrite(sent, 1, sizeof sent, file));
+  fflush(file);
+  char line[16] = {0};
+  say("stdio of a child", "%s", fgets(line, sizeof line, file) != NULL && strcmp(line, "whole\n") == 0 ? "equal" : "different");
+  say("stdio of its exit", "%s", fgets(line, sizeof line, file) != NULL && strcmp(line, "last\n") == 0 ? "equal" : "different");
+  const int end = fgetc(file);
+  say("stdio end", "%d %d %d", end, feof(file) != 0, ferror(file) != 0);
+  waitpid(child, NULL, 0);
+  signal(SIGPIPE, SIG_IGN);
+  int failed = 0;
+  for (int i = 0; i < 100 && failed == 0; i++) {
+    fwrite(sent, 1, 5000, file);
+    failed = fflush(file);
+    poll(NULL, 0, 1);
+  }
+  say("stdio to nobody", "%d %d %s", failed, ferror(file) != 0, error_name(errno));
+  signal(SIGPIPE, SIG_DFL);
+  fclose(file);
+}
+
 void cases_stream(void) {
   amounts();
   both_ways();
@@ -433,4 +512,6 @@ void cases_stream(void) {
   spliced();
   options();
   stdio();
+  stdio_duplicated();
+  stdio_amounts();
 }

@@ -79,6 +79,16 @@ int haul_socket_start(const char *table, const char *run) {
   return 1;
 }
 
+void haul_socket_forking(void) {
+}
+
+void haul_socket_spawning(void) {
+}
+
+void haul_socket_shared(int fd) {
+  (void)fd;
+}
+
 void haul_socket_forked(void) {
   atomic_fetch_add(&next_port, (unsigned)getpid() * 37);
 }

@@ -76,11 +76,28 @@ extern "C" fn at_exit() {
     quietly(connect::exit);
 }
 
+/// Before `fork`.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_forking() {
+    quietly(connect::forking);
+}
+
 /// In the child after `fork`.
 #[unsafe(no_mangle)]
 pub extern "C" fn haul_socket_forked() {
     lock::forked();
-    quietly(connect::forked);
+}
+
+/// Before a program is started that gets descriptors of this process.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_spawning() {
+    quietly(connect::spawning);
+}
+
+/// Another process will have this descriptor, too.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_socket_shared(fd: c_int) {
+    with(fd, connect::share);
 }
 
 /// Before `exec`.

@@ -333,11 +333,22 @@ pub(crate) fn shutdown(entry: &Entry, how: c_int) -> c_int {
     sys::shutdown(entry.fd, how)
 }
 
-/// In the child after fork(2).
-pub(crate) fn forked() {
-    for entry in process::entries() {
-        entry.socket.shared.store(1, Ordering::Relaxed);
-    }
+/// Another process will have it, too: whoever closes it first does not end its record.
+pub(crate) fn share(entry: &Entry) {
+    entry.socket.shared.store(1, Ordering::Release);
+}
+
+/// Before fork(2). In the child it would be too late: the parent may close a socket before the child runs.
+pub(crate) fn forking() {
+    process::entries().for_each(|entry| share(&entry));
+}
+
+/// Before posix_spawn(3), and before exec(3) in the child of a vfork(2).
+pub(crate) fn spawning() {
+    let is_kept = |entry: &Entry| sys::is_kept_by_exec(entry.fd);
+    process::entries()
+        .filter(is_kept)
+        .for_each(|entry| share(&entry));
 }
 
 /// Before exec(3): sockets of this process speak again when the next program says so.
@@ -347,7 +358,7 @@ pub(crate) fn before_exec() {
         let is_own = entry.socket.pid.load(Ordering::Relaxed) == own;
         if is_own {
             entry.socket.published.store(0, Ordering::Release);
-            entry.socket.shared.store(1, Ordering::Relaxed);
+            share(&entry);
         }
     }
 }

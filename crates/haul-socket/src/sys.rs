@@ -596,6 +596,13 @@ pub(crate) fn tcp_state(fd: c_int) -> Option<u8> {
     tcp_info(fd).map(|info| info.tcpi_state)
 }
 
+/// Whether a program that is executed has this descriptor.
+pub(crate) fn is_kept_by_exec(fd: c_int) -> bool {
+    // SAFETY: the call takes numbers.
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };
+    flags >= 0 && flags & c_long::from(libc::FD_CLOEXEC) == 0
+}
+
 /// The number of the socket behind a descriptor; `None` if it is none.
 pub(crate) fn inode(fd: c_int) -> Option<u64> {
     // SAFETY: a `stat` is numbers, for which zero is a value.
