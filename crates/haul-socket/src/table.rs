@@ -30,7 +30,7 @@ const QUESTIONS: usize = 1024;
 /// `haul run`s at the same time.
 const RUNS: usize = 256;
 /// Part of the file's name: another layout is another table.
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 
 /// What a socket speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -516,7 +516,9 @@ pub(crate) struct Layout {
     next_socket: AtomicU32,
     /// Sockets that found no place.
     pub(crate) overflow: AtomicU32,
-    /// Questions ever asked: where the next one goes, and what agents wait on.
+    /// Where the next question goes.
+    next_question: AtomicU32,
+    /// Rises when a question is there to be taken: what agents wait on.
     asked: AtomicU32,
     runs: [Run; RUNS],
     questions: [AtomicU32; QUESTIONS],
@@ -844,10 +846,11 @@ impl Table {
         self.layout.peers[at]
             .socket
             .store(socket, Ordering::Release);
-        let number = self.layout.asked.fetch_add(1, Ordering::AcqRel);
+        let number = self.layout.next_question.fetch_add(1, Ordering::Relaxed);
         let slot = &self.layout.questions[number as usize % QUESTIONS];
         slot.store(u32::try_from(at + 1).unwrap_or(0), Ordering::Release);
-        let _ = futex::wake(&self.layout.asked, futex::Flags::empty(), u32::MAX);
+        // After the question: an agent that sees the new number finds it.
+        self.wake_agents();
         Some(at)
     }
 
@@ -898,6 +901,45 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An agent that saw the number rise without a question would wait, and leave it to the next one.
+    #[test]
+    fn who_sees_that_something_was_asked_finds_it() {
+        const ROUNDS: u32 = 10_000;
+        // On a busy machine it takes a moment for each of the two to run.
+        const MOST_MS: u32 = 2_000;
+        let folder = tempfile::tempdir().unwrap();
+        let table = Table::create(&folder.path().join("table")).unwrap();
+        let key = Key::new(Protocol::Tcp, 1, ([127, 0, 0, 1], 2).into());
+        let (start, begun, taken) = (table.asked(), now_ms(), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    table.ask(&key, 0).unwrap();
+                    while taken.load(Ordering::Acquire) <= round {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let mut missed = 0;
+            for round in 0..ROUNDS {
+                while table.asked() == start.wrapping_add(round) {
+                    std::hint::spin_loop();
+                }
+                if table.questions().count() == 0 {
+                    missed += 1;
+                    while table.questions().count() == 0 {}
+                }
+                if now_ms().wrapping_sub(begun) > MOST_MS {
+                    break;
+                }
+                taken.store(round + 1, Ordering::Release);
+            }
+            // The rest is not looked at.
+            taken.store(u32::MAX, Ordering::Release);
+            assert_eq!(missed, 0);
+        });
+    }
 
     #[test]
     fn what_was_written_after_the_clock_was_read_has_no_age() {
