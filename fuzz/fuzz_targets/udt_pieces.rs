@@ -11,8 +11,17 @@ use libfuzzer_sys::fuzz_target;
 #[derive(Debug, Arbitrary)]
 enum Step {
     Bytes(Vec<u8>),
-    Piece { number: u8, index: u16, total: u16, bytes: Vec<u8> },
-    Packet { number: u32, len: u16, max: u16 },
+    Piece {
+        number: u8,
+        index: u16,
+        total: u16,
+        bytes: Vec<u8>,
+    },
+    Packet {
+        number: u32,
+        len: u16,
+        max: u16,
+    },
 }
 
 fuzz_target!(|steps: Vec<Step>| {
@@ -20,11 +29,21 @@ fuzz_target!(|steps: Vec<Step>| {
     for step in steps {
         match step {
             Step::Bytes(bytes) => take(&mut joiner, &bytes),
-            Step::Piece { number, index, total, bytes } => {
+            Step::Piece {
+                number,
+                index,
+                total,
+                bytes,
+            } => {
                 let mut datagram = Vec::new();
                 let number = number.into();
-                Piece { number, index, total, bytes: &bytes }
-                    .emit(haul_udt::wire::SocketId(1), &mut datagram);
+                Piece {
+                    number,
+                    index,
+                    total,
+                    bytes: &bytes,
+                }
+                .emit(haul_udt::wire::SocketId(1), &mut datagram);
                 take(&mut joiner, &datagram);
             }
             Step::Packet { number, len, max } => whole(&mut joiner, number, len, max),
