@@ -557,7 +557,9 @@ pub(crate) fn verb(error: Error) -> Fault {
         Error::Os { .. } => Fault::new(Code::Other, error.to_string()),
         Error::Exhausted(_) => Fault::new(Code::Other, error.to_string())
             .hint("raise the limits of the process (ulimit -n, -l), or ask for less"),
-        Error::Unsupported(_) | Error::Invalid(_) | Error::Limit { .. } => Fault::new(Code::Usage, error.to_string()),
+        Error::Unsupported(_) | Error::Invalid(_) | Error::Limit { .. } => {
+            Fault::new(Code::Usage, error.to_string())
+        }
         _ => Fault::new(Code::Other, error.to_string()),
     }
 }
