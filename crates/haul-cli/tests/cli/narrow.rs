@@ -222,7 +222,9 @@ impl Network {
         self.set((1_500, if late { 1_500 } else { 1_300 }), filter);
         let place = Place::new();
         let server = self.serve(&["serve", &text(&place.server(""))], address);
-        let content = make_file(&place.client("a"), 4 * MIB, 1);
+        // Long enough to be told of in time.
+        let size = if late { 8 * MIB } else { 4 * MIB };
+        let content = make_file(&place.client("a"), size, 1);
         let begun = Instant::now();
         let client = start([
             "send",
