@@ -1,6 +1,9 @@
 //! Transfers across a router with a link whose MTU is lower than that of both ends. Everything is in network namespaces that the
 //! test makes.
 
+#[path = "../../../haul-io/tests/own_network/mod.rs"]
+mod own_network;
+
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,29 +16,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_narrow_path_carries_transfers_with_icmp_and_without() {
-    let made = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "--"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "narrow::across_a_router"])
-        .args(["--nocapture"])
-        .output();
-    let Ok(output) = made else {
-        println!("SKIPPED: no `unshare` command (Debian package util-linux)");
-        return;
-    };
-    let (errors, report) = (
-        String::from_utf8_lossy(&output.stderr),
-        String::from_utf8_lossy(&output.stdout),
-    );
-    if errors.contains("unshare:") || report.contains("SKIPPED") {
-        println!("SKIPPED: cannot make network namespaces here: {errors}{report}");
-        return;
-    }
-    assert!(
-        output.status.success() && report.contains("1 passed"),
-        "{report}{errors}"
-    );
-    print!("{report}");
+    own_network::run_ignored("narrow::across_a_router", "true");
 }
 
 #[test]
