@@ -9,7 +9,7 @@ use haul_soft::rnic::Options;
 use haul_verbs::cm::CmEvent;
 use haul_verbs::{AccessFlags, Blame, QpState, Region, Remote, SendOp, SendWr, WcStatus};
 
-use crate::support::{End, LOOPBACK, TCP, UDT, Wish};
+use crate::support::{End, LOOPBACK, MEMORY, TCP, UDT, Wish};
 
 /// Says to this test's own program, started again, whom to connect to.
 const PEER: &str = "HAUL_TEST_KILLED_PEER";
@@ -32,7 +32,7 @@ fn killed_process() {
     let end = End::new(&Default::default(), &wish);
     end.qp.connect(address, &wish.param(), &end.events).unwrap();
     end.established();
-    println!("connected");
+    println!("connected {}", end.mr.rkey());
     std::io::stdout().flush().unwrap();
     if std::env::var(IDLE).is_ok() {
         std::thread::sleep(crate::support::PATIENCE);
@@ -45,7 +45,7 @@ fn killed_process() {
     }
 }
 
-fn start(address: SocketAddr, settings: &[&str]) -> Child {
+fn start(address: SocketAddr, settings: &[&str]) -> (Child, u32) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.envs(settings.iter().map(|setting| (setting, "")));
     let mut child = command
@@ -55,11 +55,11 @@ fn start(address: SocketAddr, settings: &[&str]) -> Child {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let connected = lines
-        .map_while(Result::ok)
-        .any(|line| line.contains("connected"));
-    assert!(connected, "the child has not connected");
-    child
+    let rkey = lines.map_while(Result::ok).find_map(|line| {
+        let (_, rkey) = line.split_once("connected ")?;
+        rkey.parse().ok()
+    });
+    (child, rkey.expect("the child has connected"))
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn the_survivor_is_told_and_everything_is_flushed() {
     };
     request.accept(&end.qp, &Wish::default().param()).unwrap();
     end.established();
-    let mut child = accepting.join().unwrap();
+    let (mut child, _) = accepting.join().unwrap();
     end.success(0);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -110,7 +110,7 @@ fn an_idle_peer_that_is_killed_did_not_disconnect_in_order() {
     };
     request.accept(&end.qp, &Wish::default().param()).unwrap();
     end.established();
-    let mut child = accepting.join().unwrap();
+    let (mut child, _) = accepting.join().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     match end.event() {
@@ -123,26 +123,69 @@ fn an_idle_peer_that_is_killed_did_not_disconnect_in_order() {
     }
 }
 
-/// An end that is connected over UDT to a process that is stopped, and that process.
-fn stopped(options: &Options) -> (End, Child) {
+/// An end that is connected to a process that is stopped, that process, and the key of its memory.
+fn stopped(options: &Options, device: usize) -> (End, Child, u32) {
     let wish = Wish {
-        device: UDT,
+        device,
         ..Wish::default()
+    };
+    let settings: &[&str] = match device {
+        UDT => &[IDLE, OVER_UDT],
+        _ => &[IDLE],
     };
     let end = End::new(options, &wish);
     let listener = end.context.listen(LOOPBACK, &end.events, 8).unwrap();
     let address = listener.local_addr();
-    let accepting = std::thread::spawn(move || start(address, &[IDLE, OVER_UDT]));
+    let accepting = std::thread::spawn(move || start(address, settings));
     let CmEvent::ConnectRequest(request) = end.event() else {
         panic!("no request");
     };
     request.accept(&end.qp, &wish.param()).unwrap();
     end.established();
-    let child = accepting.join().unwrap();
+    let (child, rkey) = accepting.join().unwrap();
+    signal(&child, "-STOP");
+    (end, child, rkey)
+}
+
+fn signal(child: &Child, name: &str) {
     let id = child.id().to_string();
-    let stopped = Command::new("kill").args(["-STOP", &id]).status().unwrap();
-    assert!(stopped.success());
-    (end, child)
+    let sent = Command::new("kill").args([name, &id]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn memory_that_goes_in_the_midst_of_a_segment_is_the_local_users() {
+    let (end, mut child, rkey) = stopped(&Options::default(), TCP);
+    let region = Region::map(MEMORY).unwrap();
+    let source = end.pd.reg_mr(&region, AccessFlags::all()).unwrap();
+    let op = SendOp::RdmaWrite(Remote { addr: 0, rkey });
+    let len = MEMORY as u32;
+    let requests: Vec<_> = (0..16)
+        .map(|number| SendWr::new(number, op, source.sge(0, len)))
+        .collect();
+    end.qp.post_send(&requests).unwrap();
+    // Until the socket takes no more.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(300) {
+        end.cq.poll(&mut []).unwrap();
+    }
+    source.dereg().unwrap();
+    signal(&child, "-CONT");
+    let statuses: Vec<_> = (0..16).map(|_| end.completion().status).collect();
+    let charged = statuses
+        .iter()
+        .position(|status| *status == WcStatus::LocProtErr);
+    let charged = charged.expect("one is charged");
+    assert!(
+        statuses[..charged]
+            .iter()
+            .all(|status| *status == WcStatus::Success)
+    );
+    let flushed = |status: &WcStatus| *status == WcStatus::WrFlushErr;
+    assert!(statuses[charged + 1..].iter().all(flushed), "{statuses:?}");
+    assert_eq!(disconnected(&end).0, Blame::Local);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// The next event, and how long it took.
@@ -156,7 +199,7 @@ fn disconnected(end: &End) -> (Blame, Duration) {
 
 #[test]
 fn the_end_follows_the_flush_though_the_peer_takes_nothing() {
-    let (end, mut child) = stopped(&Options::default());
+    let (end, mut child, _) = stopped(&Options::default(), UDT);
     let region = Region::map(8 << 20).unwrap();
     let source = end.pd.reg_mr(&region, AccessFlags::all()).unwrap();
     let op = SendOp::RdmaWrite(Remote::default());
@@ -180,7 +223,7 @@ fn a_peer_that_answers_nothing_has_the_time_that_the_options_say() {
         peer_timeout: Duration::from_secs(2),
         ..Options::default()
     };
-    let (end, mut child) = stopped(&options);
+    let (end, mut child, _) = stopped(&options, UDT);
     let (blame, after) = disconnected(&end);
     assert_eq!(blame, Blame::Network);
     assert!(after < Duration::from_secs(15), "{after:?}");
