@@ -191,6 +191,20 @@ impl Dir {
     }
 }
 
+/// Begins to write what of the file is not on the disk yet, and waits for nothing of it. What cannot be written shows when the
+/// file is synchronised.
+pub fn start_writeback(file: &impl AsFd) {
+    // SAFETY: the descriptor is open, and the call takes no pointer. A length of 0 means up to the end.
+    unsafe {
+        libc::sync_file_range(
+            file.as_fd().as_raw_fd(),
+            0,
+            0,
+            libc::SYNC_FILE_RANGE_WRITE,
+        );
+    }
+}
+
 /// Makes a file to be written from its start, or empties the one that is there.
 ///
 /// # Errors

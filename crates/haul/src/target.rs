@@ -7,7 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use haul_io::file::{Dir, FileTime, metadata, preallocate, restrict_mode, set_modified};
+use haul_io::file::{
+    Dir, FileTime, metadata, preallocate, restrict_mode, set_modified, start_writeback,
+};
 
 use crate::fault::{Code, Fault};
 use crate::journal::{Content, Journal, Subject, Verified};
@@ -241,16 +243,28 @@ impl Target {
             .map_err(|error| self.fault("cannot write the journal of", &error))
     }
 
-    /// Gives the complete, verified file its final name, durably.
-    pub(crate) fn publish(&self) -> Result<(), Fault> {
-        let (part, name) = (self.name.part(), self.name.as_os_str());
-        let publish = || {
+    /// Begins to write what is not on the disk yet, so that the end has less to wait for. Only a hint.
+    pub(crate) fn start_writeback(&self) {
+        start_writeback(&self.file);
+    }
+
+    /// Makes the complete, verified file durable, with its length, time and mode.
+    pub(crate) fn settle(&self) -> Result<(), Fault> {
+        let settle = || {
             if metadata(&self.file)?.size != self.size {
                 self.file.set_len(self.size)?;
             }
             set_modified(&self.file, self.modified)?;
             restrict_mode(&self.file, self.mode)?;
-            self.file.sync_all()?;
+            self.file.sync_all()
+        };
+        settle().map_err(|error| self.fault("cannot complete", &error))
+    }
+
+    /// Gives the settled file its final name, durably.
+    pub(crate) fn publish(&self) -> Result<(), Fault> {
+        let (part, name) = (self.name.part(), self.name.as_os_str());
+        let publish = || {
             self.dir.rename(&part, name, self.replace)?;
             self.dir.remove(&self.name.journal())?;
             self.dir.sync()

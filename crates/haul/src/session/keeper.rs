@@ -15,13 +15,17 @@ use crate::target::Target;
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// … or until this many bytes of them have gathered.
 const COMMIT_BYTES: u64 = 256 << 20;
+/// The disk is kept busy: after so many verified bytes it begins to write them.
+const WRITEBACK_BYTES: u64 = 8 << 20;
 
 /// What the keeper is asked to do.
 #[derive(Debug)]
 pub(super) enum Job {
     /// Note a verified block.
     Verified { file: u32, block: Verified },
-    /// Give the file, all of whose blocks are verified, its final name.
+    /// Make the file, all of whose blocks are verified, durable, while the sender is asked whether it may have its name.
+    Settle { file: u32 },
+    /// Give the settled file its final name.
     Publish { file: u32 },
 }
 
@@ -33,7 +37,7 @@ pub(super) fn keep(
     mut published: impl FnMut(Result<u32, Fault>),
 ) {
     let mut pending: HashMap<u32, Vec<Verified>> = HashMap::new();
-    let (mut bytes, mut due) = (0, None);
+    let (mut bytes, mut due, mut unwritten) = (0, None, 0);
     loop {
         let job = match due {
             Some(due) => jobs.recv_deadline(due),
@@ -44,8 +48,21 @@ pub(super) fn keep(
             Ok(Job::Verified { file, block }) => {
                 if let Some(Some(target)) = targets.get(file as usize) {
                     bytes += target.blocks.block_size();
+                    unwritten += target.blocks.block_size();
+                    if unwritten >= WRITEBACK_BYTES {
+                        target.start_writeback();
+                        unwritten = 0;
+                    }
                     pending.entry(file).or_default().push(block);
                     due.get_or_insert_with(|| Instant::now() + COMMIT_EVERY);
+                }
+            }
+            Ok(Job::Settle { file }) => {
+                if let Some(Some(target)) = targets.get(file as usize)
+                    && let Err(fault) = target.settle()
+                {
+                    published(Err(fault));
+                    return;
                 }
             }
             Ok(Job::Publish { file }) => {

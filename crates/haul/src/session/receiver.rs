@@ -648,7 +648,8 @@ impl Session<'_> {
             file,
             blake3: root,
             seal,
-        }))
+        }))?;
+        self.job(Job::Settle { file })
     }
 
     fn on_channel(&self, end: CarrierEnd) -> Fault {
