@@ -196,12 +196,7 @@ impl Dir {
 pub fn start_writeback(file: &impl AsFd) {
     // SAFETY: the descriptor is open, and the call takes no pointer. A length of 0 means up to the end.
     unsafe {
-        libc::sync_file_range(
-            file.as_fd().as_raw_fd(),
-            0,
-            0,
-            libc::SYNC_FILE_RANGE_WRITE,
-        );
+        libc::sync_file_range(file.as_fd().as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE);
     }
 }
 

@@ -15,12 +15,14 @@ use crate::target::Target;
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// … or until this many bytes of them have gathered.
 const COMMIT_BYTES: u64 = 256 << 20;
-/// The disk is kept busy: after so many verified bytes it begins to write them.
-const WRITEBACK_BYTES: u64 = 8 << 20;
+/// After so many bytes the disk begins to write them, so that the end has little to wait for.
+const WRITEBACK_BYTES: u64 = 4 << 20;
 
 /// What the keeper is asked to do.
 #[derive(Debug)]
 pub(super) enum Job {
+    /// A block is complete, and may be damaged.
+    Complete { file: u32 },
     /// Note a verified block.
     Verified { file: u32, block: Verified },
     /// Make the file, all of whose blocks are verified, durable, while the sender is asked whether it may have its name.
@@ -45,14 +47,18 @@ pub(super) fn keep(
         };
         let mut over = false;
         match job {
-            Ok(Job::Verified { file, block }) => {
+            Ok(Job::Complete { file }) => {
                 if let Some(Some(target)) = targets.get(file as usize) {
-                    bytes += target.blocks.block_size();
                     unwritten += target.blocks.block_size();
                     if unwritten >= WRITEBACK_BYTES {
                         target.start_writeback();
                         unwritten = 0;
                     }
+                }
+            }
+            Ok(Job::Verified { file, block }) => {
+                if let Some(Some(target)) = targets.get(file as usize) {
+                    bytes += target.blocks.block_size();
                     pending.entry(file).or_default().push(block);
                     due.get_or_insert_with(|| Instant::now() + COMMIT_EVERY);
                 }

@@ -424,6 +424,7 @@ impl Session<'_> {
         match event {
             Happened::Hashed(found) => match found? {
                 Found::Block(id, digest) => {
+                    self.job(Job::Complete { file: id.file })?;
                     let incoming = &mut self.files[id.file as usize];
                     incoming.doubtful.entry(id.block).or_default().computed = Some(digest);
                     self.compare(id, outcome)
