@@ -100,7 +100,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, by_client: bool, shared: &Sha
     while let Ok(n @ 1..) = from.read(&mut buffer) {
         let bytes = &mut buffer[..n];
         // Data goes both ways; the server's first message on a control connection is its preamble.
-        let is_data = *is_data.get_or_insert(!bytes.starts_with(b"haulctl\n"));
+        let is_data = *is_data.get_or_insert_with(|| !bytes.starts_with(b"haulctl\n"));
         if by_client && !is_data {
             shared.rename(bytes);
         }
@@ -193,7 +193,7 @@ impl Shared {
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            crc >> 1 ^ 0x82f6_3b78 * (crc & 1)
+            (crc >> 1) ^ (0x82f6_3b78 * (crc & 1))
         })
     })
 }
