@@ -9,17 +9,21 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-readonly MIRROR=http://deb.debian.org/debian
-
 main() {
-  local root=$1 line folder program filters status=0
+  local root=$1 target line folder program filters status=0
   shift
+  (($# > 0)) || { echo 'FAILED: there are no test programs' && return 1; }
   if [[ -z ${HAUL_BARE_INSIDE:-} ]]; then
     make_root "$root"
     HAUL_BARE_INSIDE=1 exec unshare --mount --propagation private "${BASH_SOURCE[0]}" "$root" "$@"
   fi
   mkdir -p "$root$PWD"
   mount --bind "$PWD" "$root$PWD"
+  target=$(dirname "$root")
+  if [[ $target != "$PWD"/* ]]; then
+    mkdir -p "$root$target"
+    mount --bind "$target" "$root$target"
+  fi
   mount -t proc proc "$root/proc"
   mount --rbind /dev "$root/dev"
   mount -t tmpfs tmpfs "$root/run"
@@ -43,7 +47,7 @@ make_root() {
   # shellcheck disable=SC1091  # of this system
   codename=$(. /etc/os-release && [[ $ID == debian ]] && echo "$VERSION_CODENAME") || skip 'this system is not Debian'
   rm -rf --one-file-system "$1"
-  debootstrap --variant=minbase --include=iproute2 "$codename" "$1" "$MIRROR" >"$1.log" 2>&1 ||
+  debootstrap --variant=minbase --include=iproute2 "$codename" "$1" >"$1.log" 2>&1 ||
     skip "debootstrap failed: $(tail -n 1 "$1.log")"
   # Installers and container engines leave one, and the lab puts its hosts into it.
   touch "$1/etc/hosts" "$1/made"

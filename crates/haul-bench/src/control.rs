@@ -487,7 +487,7 @@ fn damaged() -> Fault {
 
 fn read_all(mut input: TcpStream, sender: &Sender<Result<Message, Fault>>, patience: Duration) {
     let (mut line, mut piece) = (Vec::new(), vec![0; 64 << 10]);
-    let mut begun = None;
+    let (mut begun, mut seen) = (None, 0);
     loop {
         let mut over = match input.read(&mut piece) {
             Ok(0) => Some(gone("it has closed the connection")),
@@ -502,9 +502,11 @@ fn read_all(mut input: TcpStream, sender: &Sender<Result<Message, Fault>>, patie
                 _ => Some(gone(&error.to_string())),
             },
         };
-        while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = line[seen..].iter().position(|byte| *byte == b'\n') {
+            let end = seen + end;
             let message = message_of(&line[..=end]);
             line.drain(..=end);
+            seen = 0;
             begun = None;
             let is_last = message.is_err();
             // Without a receiver nobody wants to know.
@@ -512,6 +514,7 @@ fn read_all(mut input: TcpStream, sender: &Sender<Result<Message, Fault>>, patie
                 return;
             }
         }
+        seen = line.len();
         if line.is_empty() {
             begun = None;
         } else if begun.get_or_insert_with(Instant::now).elapsed() > patience

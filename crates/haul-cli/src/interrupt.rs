@@ -1,14 +1,18 @@
 //! SIGHUP, SIGINT and SIGTERM in a client: the first signal has the figures so far printed and ends the process with 128 and
 //! its number; a second signal ends it at once.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use haul::fault::{Code, Fault};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
+
+/// A signal that comes so soon after the first is the same request: `timeout` sends it to the process and to its group.
+const SAME: Duration = Duration::from_millis(200);
 
 /// A signal that asks a client to end.
 #[derive(Debug, Clone, Copy)]
@@ -62,13 +66,17 @@ pub(crate) fn watch(print: impl FnOnce(Interrupt) + Send + 'static) -> Result<()
     let second = Arc::new(AtomicBool::new(false));
     for signal in signals {
         let exit = Interrupt(signal).exit();
-        // In this order: the handler of the first signal finds the flag down and raises it for the second.
         flag::register_conditional_shutdown(signal, exit, Arc::clone(&second)).map_err(failed)?;
-        flag::register(signal, Arc::clone(&second)).map_err(failed)?;
     }
     let thread = move || {
         if let Some(signal) = taken.forever().next() {
             let interrupt = Interrupt(signal);
+            let soon = move || {
+                std::thread::sleep(SAME);
+                second.store(true, Ordering::Release);
+            };
+            // Without a thread for it a second signal does nothing.
+            drop(std::thread::Builder::new().spawn(soon));
             print(interrupt);
             std::process::exit(interrupt.exit());
         }

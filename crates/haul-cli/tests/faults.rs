@@ -273,7 +273,7 @@ fn a_session_that_does_not_fit_into_memory_is_refused_and_others_go_on() {
     let refused = ask(another.door_at()).unwrap_err().kind();
     assert_eq!(refused, ErrorKind::ConnectionReset);
     for gateway in [&far, &another] {
-        gateway.said("takes 16777216 octets of memory and 0 are left");
+        gateway.said("have all that one source without a key may have of memory");
     }
     transfer.assert_going_on();
     transfer.end();

@@ -458,23 +458,20 @@ impl House {
 
     /// Whether sessions that came from `from`, whose owners have not shown who they are, may take so many octets more: three quarters of
     /// the memory are for all from there, and one session always. Those of them that carry
-    /// nothing make room first, and then any that their owners have left.
+    /// nothing make room.
     pub(crate) fn may_take(&self, bytes: u64, from: IpAddr) -> bool {
         let most = (self.memory_size / 4 * 3).max(bytes);
         for _ in 0..=LEAVERS_MAX {
-            let mut registers = self.registers();
+            let registers = self.registers();
             if registers.unproven.bytes_of(from) + bytes <= most {
                 return true;
             }
-            let now_ns = self.clock.now_ns();
-            let own = registers.unproven.leavers(from, now_ns, true).into_iter();
-            let own = own.map(|(leaver, _)| leaver).next();
-            let leaver = own.or_else(|| registers.abandoned.make_room(now_ns));
+            let leavers = registers.unproven.leavers(from, self.clock.now_ns(), true);
             drop(registers);
-            let Some(leaver) = leaver else {
+            let Some((leaver, _)) = leavers.first() else {
                 return false;
             };
-            self.ask_to_leave(&leaver);
+            self.ask_to_leave(leaver);
         }
         false
     }

@@ -60,6 +60,8 @@ fn beside_idle_sessions() {
             // The last ones may be refused.
             let _ = gateway.open_session(&to, PATIENCE, || true);
         }
+        // One that has only just opened may be about to carry its first connection, and stays.
+        std::thread::sleep(Duration::from_millis(50));
         let since = Instant::now();
         let honest = near(here, server);
         echo(&mut connect(honest.door_addrs()[0]), 1_000, 1);

@@ -2,7 +2,7 @@
 
 use crate::wire::Piece;
 
-/// Packets of which pieces have arrived. Its memory is bounded: 8 packets of 64 KiB, less on real paths.
+/// Packets of which pieces have arrived. Its memory is bounded: 8 packets.
 #[derive(Debug, Default)]
 pub struct Joiner {
     slots: [Slot; PACKETS],
@@ -13,7 +13,9 @@ pub struct Joiner {
 /// Packets that may be incomplete at a time. A sender sends the pieces of one packet in a row, so more are incomplete only where
 /// pieces overtake each other or are lost. A packet that has to make room counts as lost and is retransmitted.
 const PACKETS: usize = 8;
-/// The longest packet has 9,216 bytes, the shortest piece some 500.
+/// Bytes of the longest packet, that of jumbo frames.
+const PACKET_MAX: usize = 9_216;
+/// The shortest piece has some 500 bytes.
 const PIECES_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -30,7 +32,7 @@ impl Joiner {
     pub fn join(&mut self, piece: &Piece<'_>) -> Option<&[u8]> {
         let (total, len) = (usize::from(piece.total), piece.bytes.len());
         let count = total.div_ceil(len);
-        if count > PIECES_MAX || usize::from(piece.index) >= count {
+        if total > PACKET_MAX || count > PIECES_MAX || usize::from(piece.index) >= count {
             return None;
         }
         let key = Some((piece.number, piece.total, len));
@@ -43,7 +45,12 @@ impl Joiner {
         }
         let start = usize::from(piece.index) * len;
         let end = total.min(start + len);
-        slot.bytes[start..end].copy_from_slice(&piece.bytes[..end - start]);
+        let bytes = &piece.bytes[..end - start];
+        // The packet is sent again: what is there of it may be a damaged piece in the wrong place.
+        if slot.arrived >> piece.index & 1 != 0 && slot.bytes[start..end] != *bytes {
+            slot.arrived = 0;
+        }
+        slot.bytes[start..end].copy_from_slice(bytes);
         slot.arrived |= 1 << piece.index;
         if slot.arrived.count_ones() as usize != count {
             return None;

@@ -102,15 +102,15 @@ impl Fault {
         }
     }
 
-    /// The system has no room for one more thread, or no memory for it.
-    pub(crate) fn thread(error: &io::Error) -> Self {
-        Self::new(
-            Code::Other,
-            format!("cannot start a thread: {}", plain(error)),
-        )
-        .hint(
-            "raise the limit of processes (ulimit -u, pids.max), or run fewer transfers at a time",
-        )
+    /// This host has no thread, memory or descriptor for a transfer.
+    pub(crate) fn system(error: &io::Error) -> Self {
+        let (what, limit) = match error.raw_os_error() {
+            Some(EMFILE | ENFILE) => ("open a descriptor", "descriptors (ulimit -n)"),
+            _ => ("start a thread", "processes (ulimit -u, pids.max)"),
+        };
+        Self::new(Code::Other, format!("cannot {what}: {}", plain(error))).hint(format!(
+            "raise the limit of {limit}, or run fewer transfers at a time"
+        ))
     }
 
     /// A connection that was up has failed.

@@ -65,7 +65,7 @@ impl Link {
         stream.set_nodelay(true).map_err(failed)?;
         haul_io::tcp::detect_dead_peer(&stream, dead_after).map_err(failed)?;
         let (sender, incoming) = unbounded();
-        let input = stream.try_clone().map_err(failed)?;
+        let input = stream.try_clone().map_err(|error| Fault::system(&error))?;
         let writer = Arc::new(Writer {
             stream,
             last_sent: Mutex::new(Instant::now()),
@@ -87,7 +87,7 @@ impl Link {
                 // The session may be over and no longer listening.
                 let _ = sender.send(Err(fault));
             })
-            .map_err(|error| Fault::thread(&error))?;
+            .map_err(|error| Fault::system(&error))?;
         Ok(Self {
             writer,
             incoming,

@@ -74,16 +74,9 @@ impl Server {
     /// [`Code::DirectoryNotFound`], [`Code::Denied`], or [`Code::Other`] for an address that cannot be used.
     pub fn bind(config: &Config, log: Log) -> Result<Self, Fault> {
         let root = open_root(&config.root)?;
-        let listeners = config.listen.iter().map(|address| listen(*address));
-        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
-        // UDT comes in at the ports of TCP, also where the kernel chose them.
-        let datagrams = listeners.iter().map(|listener| {
-            let address = listener.local_addr().map_err(|error| {
-                Fault::new(Code::Other, format!("cannot tell the port: {error}"))
-            })?;
-            udt::listen(address)
-        });
-        let datagrams = datagrams.collect::<Result<Vec<_>, _>>()?;
+        let pairs = config.listen.iter().map(|address| listen_twice(*address));
+        let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+        let (listeners, datagrams) = pairs.into_iter().unzip();
         let shared = Arc::new(Shared {
             root,
             read_only: config.read_only,
@@ -114,7 +107,7 @@ impl Server {
     pub fn run(self) -> Result<(), Fault> {
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.into());
-            builder.spawn(work).map_err(|error| Fault::thread(&error))
+            builder.spawn(work).map_err(|error| Fault::system(&error))
         };
         let mut threads = Vec::new();
         for mut listener in self.datagrams {
@@ -169,6 +162,23 @@ fn open_root(path: &Path) -> Result<Arc<Dir>, Fault> {
             .hint("make it first, or name another"))
         }
         Err(error) => Err(Fault::file(&format!("cannot open '{shown}'"), &error)),
+    }
+}
+
+/// Listens at the same port of TCP and of UDP. Where the kernel chooses the first, somebody may have the second.
+fn listen_twice(address: SocketAddr) -> Result<(TcpListener, Listener), Fault> {
+    const ATTEMPTS: u32 = 16;
+    let mut attempt = 1;
+    loop {
+        let listener = listen(address)?;
+        let chosen = listener
+            .local_addr()
+            .map_err(|error| Fault::new(Code::Other, format!("cannot tell the port: {error}")))?;
+        match udt::listen(chosen) {
+            Ok(datagrams) => return Ok((listener, datagrams)),
+            Err(_) if address.port() == 0 && attempt < ATTEMPTS => attempt += 1,
+            Err(fault) => return Err(fault),
+        }
     }
 }
 

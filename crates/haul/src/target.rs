@@ -255,7 +255,8 @@ impl Target {
                 self.file.set_len(self.size)?;
             }
             set_modified(&self.file, self.modified)?;
-            restrict_mode(&self.file, self.mode)?;
+            // Another session must be able to open it if this one ends before the file has its name.
+            restrict_mode(&self.file, self.mode | OPENABLE)?;
             self.file.sync_all()
         };
         settle().map_err(|error| self.fault("cannot complete", &error))
@@ -265,6 +266,10 @@ impl Target {
     pub(crate) fn publish(&self) -> Result<(), Fault> {
         let (part, name) = (self.name.part(), self.name.as_os_str());
         let publish = || {
+            if self.mode & OPENABLE != OPENABLE {
+                restrict_mode(&self.file, self.mode)?;
+                self.file.sync_all()?;
+            }
             self.dir.rename(&part, name, self.replace)?;
             self.dir.remove(&self.name.journal())?;
             self.dir.sync()
@@ -344,6 +349,9 @@ fn file_time(time: Time) -> Result<FileTime, Fault> {
         nanos: time.nanos,
     })
 }
+
+/// What the mode of a part file allows its owner.
+const OPENABLE: u32 = 0o600;
 
 /// Opens the part file and takes its lock.
 fn lock_part(dir: &Dir, name: &Name, mode: u32) -> Result<File, Fault> {

@@ -13,7 +13,7 @@ pub(crate) const CONTROL_PREAMBLE: &[u8; 8] = b"haulctl\n";
 pub(crate) const DATA_PREAMBLE: &[u8; 8] = b"hauldat\n";
 
 /// The protocol versions that this build speaks.
-pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 2..=2;
+pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 3..=3;
 
 /// Bytes of the length in front of a message.
 pub(crate) const LENGTH: usize = 4;

@@ -23,6 +23,8 @@ use super::store::{SinkStore, SourceStore};
 
 /// Rest after a call that failed: the next one may fail at once, too.
 const REST: Duration = Duration::from_millis(1);
+/// Where no datagram has left for so long, none will.
+const REFUSED: Duration = Duration::from_secs(1);
 /// Socket buffers that are asked for unless the plan says otherwise, bytes.
 const BUFFER: usize = 16 << 20;
 /// A batch holds what is due in so long, at most.
@@ -278,6 +280,10 @@ impl Udp {
                         return Err(Failure::Plan(
                             "the datagram is longer than the path's packets: ask for a shorter --message",
                         ));
+                    }
+                    // Nothing leaves: this is no loss.
+                    Err(error) if !is_sent && begun.elapsed() > REFUSED => {
+                        return Err(Failure::Path(error));
                     }
                     // The batch is lost.
                     Err(error) => {

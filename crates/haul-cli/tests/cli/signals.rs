@@ -1,5 +1,6 @@
 //! Signals: what they do to servers and clients, and what an interrupted client says.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::schema::Schema;
 use crate::support::{
-    Client, Ended, MIB, Place, Server, events, haul, make_file, read_file, start, start_as, text,
+    Client, Ended, MIB, Place, Server, events, haul, make_file, read_file, start_as, text,
     wait_until,
 };
 
@@ -42,6 +43,13 @@ const DEADLY: [(&str, i32); 23] = [
 
 /// Longer than a signal takes to end a process on a busy machine.
 const LONG: Duration = Duration::from_secs(10);
+
+/// Starts a client that a signal ends, also where the tests run under `nohup`.
+fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Client {
+    let mut program = Command::new("env");
+    program.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_haul")]);
+    start_as(program, args)
+}
 
 /// The final object of an interrupted command: the last line of its stdout, which keeps to its schema.
 fn object(ended: &Ended, signal: &str, schema: &str) -> Value {

@@ -81,9 +81,10 @@ impl Queue {
         let mut entries = lock(&self.entries);
         let room = self.capacity - entries.len();
         let fits = batch.len() <= room;
-        batch.truncate(room);
+        // Also for one that no longer fits: whoever waits for it is to look.
         let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
         let solicited = batch.iter().any(solicited);
+        batch.truncate(room);
         entries.extend(batch.drain(..));
         self.len.store(entries.len(), Ordering::Release);
         drop(entries);

@@ -491,7 +491,8 @@ impl UdtLink {
     ) {
         if let Some(piece) = Piece::parse(datagram) {
             let mut joiner = std::mem::take(&mut self.lower.joiner);
-            if let Some(packet) = joiner.join(&piece) {
+            // Data is no piece: it goes no deeper.
+            if let Some(packet) = joiner.join(&piece).filter(|packet| is_data(packet)) {
                 self.handle_datagram(env, now, arrived, packet);
             }
             self.lower.joiner = joiner;

@@ -116,7 +116,7 @@ impl Listener {
                     break;
                 };
                 if now.since(came) < EARLY_NS
-                    && !self.acceptor.is_recent(&request)
+                    && !self.acceptor.is_recent(&request, now)
                     && let Some(accepted) = self.consider(request, local, came, wanted)?
                 {
                     return Ok(Some(accepted));
@@ -243,10 +243,11 @@ impl Acceptor {
                             let _ = self.socket.send_from(local, message.from, &self.reply);
                         }
                         Reaction::Accept(request) => {
+                            if self.is_recent(&request, now) {
+                                continue;
+                            }
                             let budget = self.budget.as_mut();
-                            if budget.is_none_or(|budget| budget.take(now, request.from.ip()))
-                                && !self.is_recent(&request)
-                            {
+                            if budget.is_none_or(|budget| budget.take(now, request.from.ip())) {
                                 return Some((request, local));
                             }
                         }
@@ -257,9 +258,11 @@ impl Acceptor {
         None
     }
 
-    fn is_recent(&self, request: &Request) -> bool {
-        let same = |(from, socket, _): &(SocketAddr, SocketId, Time)| {
-            *from == request.from && *socket == request.handshake.socket
+    fn is_recent(&self, request: &Request, now: Time) -> bool {
+        let same = |(from, socket, at): &(SocketAddr, SocketId, Time)| {
+            *from == request.from
+                && *socket == request.handshake.socket
+                && now.since(*at) < RECENT_NS
         };
         self.recent.iter().any(same)
     }

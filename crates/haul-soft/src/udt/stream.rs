@@ -163,7 +163,7 @@ impl Stream {
         peer: SocketAddr,
         options: &Options,
     ) -> Result<Self, LinkError> {
-        let own = plain::random_identity().map_err(LinkError::Network)?;
+        let own = plain::random_identity().map_err(LinkError::System)?;
         let opener = haul_udt::Connection::rendezvous;
         let link = unopened(local, peer, own, &options.link(), opener)?;
         Self::start(link, options, true).map_err(LinkError::System)

@@ -206,8 +206,8 @@ fn the_end_follows_the_flush_though_the_peer_takes_nothing() {
     let requests: Vec<_> = (0..16)
         .map(|number| SendWr::new(number, op, source.sge(0, 8 << 20)))
         .collect();
-    end.qp.post_send(&requests).unwrap();
     source.dereg().unwrap();
+    end.qp.post_send(&requests).unwrap();
     let statuses: Vec<_> = (0..16).map(|_| end.completion().status).collect();
     assert!(statuses.contains(&WcStatus::LocProtErr), "{statuses:?}");
     let (blame, after) = disconnected(&end);

@@ -80,7 +80,7 @@ impl ChannelError {
                     .hint("run the same command again; what has arrived is not sent twice")
             }
             Self::Peer(why) => Fault::protocol(why.as_str()),
-            Self::System(error) => Fault::thread(error),
+            Self::System(error) => Fault::system(error),
         }
     }
 }
@@ -309,7 +309,7 @@ impl Opening {
         open: impl FnOnce() -> Result<Arc<dyn Channel>, Fault> + Send + 'static,
     ) -> Result<Self, Fault> {
         let builder = std::thread::Builder::new().name("haul-open".into());
-        let thread = builder.spawn(open).map_err(|error| Fault::thread(&error))?;
+        let thread = builder.spawn(open).map_err(|error| Fault::system(&error))?;
         Ok(Self {
             thread: Some(thread),
             cancel,

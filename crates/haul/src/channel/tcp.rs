@@ -65,7 +65,7 @@ impl TcpChannel {
             };
             let threads: Vec<_> = (0..setup.streams).map(start).collect();
             let join = |thread: io::Result<ScopedJoinHandle<'_, _>>| {
-                let joined = thread.map_err(|error| Fault::thread(&error))?.join();
+                let joined = thread.map_err(|error| Fault::system(&error))?.join();
                 let panicked = |_| Err(Fault::new(Code::Other, "opening a connection failed"));
                 joined.unwrap_or_else(panicked)
             };

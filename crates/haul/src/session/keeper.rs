@@ -68,6 +68,8 @@ pub(super) fn keep(
                     && let Err(fault) = target.settle()
                 {
                     published(Err(fault));
+                    // The session goes on to ask for things until it has heard.
+                    jobs.iter().for_each(drop);
                     return;
                 }
             }
@@ -88,6 +90,8 @@ pub(super) fn keep(
                 };
                 if let Err(fault) = target.commit(&blocks) {
                     published(Err(fault));
+                    // The session goes on to ask for things until it has heard.
+                    jobs.iter().for_each(drop);
                     return;
                 }
             }

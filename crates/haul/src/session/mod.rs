@@ -127,7 +127,7 @@ fn spawn<'scope>(
 ) -> Result<(), Fault> {
     let builder = std::thread::Builder::new().name(name.into());
     let started = builder.spawn_scoped(scope, work);
-    started.map(drop).map_err(|error| Fault::thread(&error))
+    started.map(drop).map_err(|error| Fault::system(&error))
 }
 
 /// Adds up what one end spent in several attempts.
