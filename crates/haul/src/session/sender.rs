@@ -95,7 +95,7 @@ enum Happened {
 struct Session<'a> {
     link: &'a Link,
     source: &'a FileSource,
-    /// Of the request: [`wire::seal`](crate::wire::seal) covers it.
+    /// Of the request: [`wire::seal`] covers it.
     binding: [u8; 32],
     carrier: &'a Carrier,
     observer: &'a dyn Observer,
