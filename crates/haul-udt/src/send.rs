@@ -303,11 +303,6 @@ impl Sender {
         self.full
     }
 
-    /// Packets that the peer takes beyond those that it has acknowledged.
-    pub(crate) fn peer_room(&self) -> u64 {
-        self.limits.packet.saturating_sub(self.first)
-    }
-
     pub(crate) fn is_stream(&self) -> bool {
         self.kind == SocketKind::Stream
     }

@@ -141,8 +141,6 @@ const EXPIRATION_NS_MIN: u64 = 300 * MILLISECOND_NS;
 const TIMEOUT_NS_MAX: u64 = 2 * SECOND_NS;
 /// Probes without an answer before everything in flight counts as lost.
 const PROBES: u32 = 2;
-/// What libudt offers at least, also where its buffer is full (`core.cpp` sendCtrl).
-const PLAIN_WINDOW_MIN: u64 = 2;
 const REORDER_NS_MIN: u64 = MILLISECOND_NS;
 const RTT_NS_MAX: u64 = 60 * SECOND_NS;
 
@@ -241,21 +239,13 @@ impl Established {
         self.sender.is_drained()
     }
 
-    /// Nothing arrived for the idle timeout, or packets are in flight and none was acknowledged for as long. A plain UDT receiver
-    /// whose buffer is full drops what it gets, so that only silence counts while it offers no room.
+    /// Nothing arrived for the idle timeout, or packets are in flight and none was acknowledged
+    /// for as long. A plain UDT receiver may drop what its buffer cannot hold, so only silence
+    /// counts there.
     pub(super) fn is_dead(&self, now: Time) -> bool {
-        now >= self.dies_at()
-    }
-
-    fn dies_at(&self) -> Time {
         let idle_ns = self.timers.idle_timeout_ns;
-        let silent = self.timers.heard.after(idle_ns);
-        let is_full = !self.params.placement && self.sender.peer_room() <= PLAIN_WINDOW_MIN;
-        if self.sender.has_unacknowledged() && !is_full {
-            silent.min(self.timers.progress.after(idle_ns))
-        } else {
-            silent
-        }
+        let stalled_ns = self.stalled_ns(now).filter(|_| self.params.placement);
+        now.since(self.timers.heard) >= idle_ns || stalled_ns.is_some_and(|ns| ns >= idle_ns)
     }
 
     /// How long packets have been in flight without an acknowledgement of any of them.
@@ -586,10 +576,8 @@ impl Established {
 
     fn on_ack(&mut self, now: Time, number: u32, ack: &Ack) -> Result<(), Error> {
         let window = ack.rates.map(|rates| rates.window_packets);
-        let was_full = self.sender.peer_room() <= PLAIN_WINDOW_MIN;
         let progress = self.sender.handle_ack(now, ack.next, window)?;
-        // From when the peer offers room, it takes packets.
-        if progress.acked_bytes > 0 || was_full {
+        if progress.acked_bytes > 0 {
             self.timers.progress = now;
         }
         self.timers.waiting_since = now;
@@ -678,9 +666,12 @@ impl Established {
     }
 
     pub(super) fn timeout(&self) -> Time {
-        let mut due = self.dies_at();
+        let mut due = self.timers.heard.after(self.timers.idle_timeout_ns);
         due = due.min(self.timers.said.after(KEEP_ALIVE_NS));
         if self.sender.has_unacknowledged() {
+            if self.params.placement {
+                due = due.min(self.timers.progress.after(self.timers.idle_timeout_ns));
+            }
             due = due.min(self.retransmission_due());
         }
         if self.params.placement && self.sender.is_blocked() {
