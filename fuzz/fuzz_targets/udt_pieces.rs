@@ -65,7 +65,7 @@ fn whole(joiner: &mut Joiner, number: u32, len: u16, max: u16) {
     let mut packet: Vec<u8> = (0..len).map(|at| at.to_le_bytes()[0]).collect();
     packet[..4].copy_from_slice(&number.to_be_bytes());
     let (len, mut pieces) = (piece_len(len, max), Vec::new());
-    cut(&packet, len, &mut pieces);
+    cut(&packet, SocketId(9), false, len, &mut pieces);
     let mut joined = None;
     for datagram in pieces.chunks(len) {
         let piece = Piece::parse(datagram).expect("it was written by us");

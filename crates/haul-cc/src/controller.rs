@@ -103,8 +103,6 @@ pub struct Ack {
     pub rtt_ns: Option<u64>,
     /// Smoothed round-trip time, ns.
     pub smoothed_rtt_ns: u64,
-    /// How far behind its schedule the sender has been of late, ns, as far as the pacer made up for it.
-    pub lag_ns: u64,
     /// Arrival rate, where the receiver reports it.
     pub arrival: Option<RateSample>,
     /// UDT's packet-pair estimate of the link's capacity, packets per second.

@@ -38,7 +38,6 @@ pub struct Model {
     queue: Queue,
     round: Round,
     smoothed_rtt_ns: u64,
-    lag_ns: u64,
     company: Company,
     /// The window among flows that fill the queue, while there are any.
     contest: Option<Window<Cubic>>,
@@ -195,7 +194,6 @@ impl Model {
             queue: Queue::default(),
             round: Round::default(),
             smoothed_rtt_ns: INITIAL_RTT_NS,
-            lag_ns: 0,
             company: Company::new(),
             contest: None,
             left_contest_with: None,
@@ -220,14 +218,8 @@ impl Model {
     }
 
     /// A delay beyond this is a queue and not noise.
-    fn noise_ns(&self) -> u64 {
-        (self.base_ns() / 24).max(3 * MILLISECOND_NS / 2)
-    }
-
-    /// A queue beyond this is too much. What a thread that ran late has made up for stays below it: it keeps the path busy the
-    /// next time.
     fn queue_threshold_ns(&self) -> u64 {
-        self.noise_ns() + self.lag_ns
+        (self.base_ns() / 24).max(3 * MILLISECOND_NS / 2)
     }
 
     fn is_starting(&self) -> bool {
@@ -235,9 +227,9 @@ impl Model {
     }
 
     fn take_rtt(&mut self, now: Time, rtt_ns: u64) {
-        let (noise_ns, threshold_ns) = (self.noise_ns(), self.queue_threshold_ns());
+        let threshold_ns = self.queue_threshold_ns();
         let base = self.base.ns.get_or_insert(rtt_ns);
-        if rtt_ns <= *base + noise_ns / 2 {
+        if rtt_ns <= *base + threshold_ns / 2 {
             *base = rtt_ns.min(*base);
             self.base.confirmed = now;
         }
@@ -378,10 +370,11 @@ impl Model {
             } => {
                 let train_ns = pace.time_for(cap_bytes).min(self.smoothed_rtt_ns);
                 let judged = now.since(started) > self.smoothed_rtt_ns + train_ns + MILLISECOND_NS;
-                let fills =
-                    self.queue.delay_ns > self.queue_threshold_ns() || self.round.is_marked();
+                // A delay may also be a late thread's, so that a sample has to say more.
+                let delayed = self.queue.delay_ns > self.queue_threshold_ns();
+                let fills = self.round.is_marked() || delayed && best > Rate::default();
                 let queue_stands = fills && now.since(started) > self.smoothed_rtt_ns;
-                if judged || queue_stands && best > Rate::default() {
+                if judged || queue_stands {
                     self.judge_climb(now, pace, cap_bytes, best);
                 }
             }
@@ -596,7 +589,6 @@ const FALLING_RTTS: u64 = 2;
 impl Controller for Model {
     fn handle_ack(&mut self, now: Time, ack: &Ack) {
         self.smoothed_rtt_ns = ack.smoothed_rtt_ns;
-        self.lag_ns = ack.lag_ns;
         self.stalled = false;
         self.round.acked_bytes += ack.acked_bytes;
         self.company

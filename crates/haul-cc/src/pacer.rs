@@ -8,8 +8,7 @@
 //! the lag is too, so that batches and what is made up for stay within it together.
 
 use crate::controller::Rate;
-use crate::filter::WindowedMax;
-use crate::time::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, Time};
+use crate::time::{MICROSECOND_NS, MILLISECOND_NS, Time};
 
 /// The time that one batch covers at most, but for what [`WAKE_NS`] allows: less on short paths, whose queues are short.
 pub const QUANTUM_NS: u64 = MILLISECOND_NS;
@@ -23,8 +22,6 @@ const LAG_MAX_NS: u64 = 20 * MILLISECOND_NS;
 const LAG_MAX_NS_MIN: u64 = 2 * MILLISECOND_NS;
 /// The rate at which lag is made up, in eighths of the paced rate; the module's text says why not more.
 const CATCH_UP_EIGHTHS: u64 = 10;
-/// For so long a lag is remembered.
-const LAG_WINDOW_NS: u64 = 2 * SECOND_NS;
 
 /// A schedule of departures at a rate.
 #[derive(Debug, Clone)]
@@ -44,10 +41,6 @@ pub struct Pacer {
     left_bytes: u64,
     begun_bytes: u64,
     begun: Time,
-    /// There has been nothing to send.
-    idle: bool,
-    /// How far behind its schedule the sender has been of late, ns, as far as it made up for it.
-    lags_ns: WindowedMax,
 }
 
 impl Pacer {
@@ -66,8 +59,6 @@ impl Pacer {
             left_bytes: 0,
             begun_bytes: 0,
             begun: Time::ZERO,
-            idle: true,
-            lags_ns: WindowedMax::new(LAG_WINDOW_NS),
         }
     }
 
@@ -86,12 +77,6 @@ impl Pacer {
     /// bucket of that size lets pass. Half of it is for batches, the other half for lag, which is not made up for beyond it.
     pub fn limit_burst(&mut self, burst_bytes: Option<u64>) {
         self.burst_bytes = burst_bytes;
-    }
-
-    /// The longest lag of the last seconds that was made up for, ns: a queue of that length may be what made up for it.
-    #[must_use]
-    pub fn lag_ns(&self) -> u64 {
-        self.lags_ns.value().unwrap_or(0)
     }
 
     /// The rate in force.
@@ -139,9 +124,6 @@ impl Pacer {
 
     /// `bytes` left at `now`. True if that was so late that it cannot be made up for.
     pub fn handle_sent(&mut self, now: Time, bytes: u64) -> bool {
-        if std::mem::take(&mut self.idle) {
-            self.due = self.due.max(now);
-        }
         let batch_bytes = if self.left_bytes > 0 {
             self.left_bytes
         } else {
@@ -154,7 +136,6 @@ impl Pacer {
         self.left_bytes = batch_bytes.saturating_sub(bytes);
         let earliest = now.before(self.lag_max_ns());
         let late = self.due < earliest;
-        self.lags_ns.update(now, now.since(self.due.max(earliest)));
         self.due = self.due.max(earliest).after(self.rate.time_for(bytes));
         if self.left_bytes < self.packet_bytes {
             self.end_batch();
@@ -162,9 +143,9 @@ impl Pacer {
         late
     }
 
-    /// The sender has nothing that it may send: the time until it has is not lag.
-    pub fn handle_idle(&mut self) {
-        self.idle = true;
+    /// The sender had nothing to send until `now`: time that passed is not lag.
+    pub fn handle_idle(&mut self, now: Time) {
+        self.due = self.due.max(now);
         if self.left_bytes > 0 {
             self.end_batch();
         }
@@ -181,6 +162,7 @@ impl Pacer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::SECOND_NS;
 
     const PACKET: u64 = 1_500;
 
@@ -191,7 +173,7 @@ mod tests {
     /// Sends whenever allowed, waking up as `wake` says; answers wire bytes sent in a second.
     fn sent_in_a_second(mut pacer: Pacer, wake: impl Fn(Time) -> Time) -> u64 {
         let (mut now, mut sent) = (Time::from_ns(SECOND_NS), 0);
-        pacer.handle_idle();
+        pacer.handle_idle(now);
         while now < Time::from_ns(2 * SECOND_NS) {
             let budget = pacer.budget_bytes(now);
             if budget > 0 {
@@ -256,7 +238,7 @@ mod tests {
             let (mut now, mut filled) = (Time::from_ns(SECOND_NS), Time::from_ns(SECOND_NS));
             let rate = Rate::from_bps(RATE);
             let (mut tokens, mut sent) = (burst, 0);
-            pacer.handle_idle();
+            pacer.handle_idle(now);
             for wakeup in 0_u64..20_000 {
                 tokens = burst.min(tokens + rate.bytes_in(now.since(filled)) + 1);
                 filled = now;
@@ -280,7 +262,7 @@ mod tests {
     fn idleness_earns_no_burst() {
         let mut pacer = pacer(1_000_000_000);
         let now = Time::from_ns(SECOND_NS);
-        pacer.handle_idle();
+        pacer.handle_idle(now);
         pacer.handle_sent(now, 64_000);
         assert!(pacer.ready_at() > now);
         assert_eq!(pacer.ready_at().since(now), 512_000);

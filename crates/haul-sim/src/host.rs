@@ -1,7 +1,7 @@
 //! One end of a connection, with a memory to send from and one to receive into.
 
 use haul_cc::Time;
-use haul_udt::wire::{HEADER_LEN, Piece, SocketId, SocketKind, cut, piece_len};
+use haul_udt::wire::{HEADER_LEN, SocketId, SocketKind, piece_len};
 use haul_udt::{Config, Connection, Event, Joiner, Received, Transmit};
 
 use crate::pattern;
@@ -204,7 +204,7 @@ impl Host {
 
     /// Takes a datagram that has passed the checksum. `len` is its true length where bytes do not travel.
     pub(crate) fn handle(&mut self, now: Time, datagram: &[u8], len: usize) {
-        if let Some(piece) = Piece::parse(datagram) {
+        if let Some(piece) = self.connection.piece(datagram) {
             let mut joiner = std::mem::take(&mut self.joiner);
             if let Some(packet) = joiner.join(&piece) {
                 self.handle(now, packet, packet.len());
@@ -279,7 +279,7 @@ impl Host {
                 }
                 packet.resize(len, 0);
                 let (piece_len, mut pieces) = (piece_len(len, max), Vec::new());
-                cut(&packet, piece_len, &mut pieces);
+                self.connection.cut(&packet, piece_len, &mut pieces);
                 for piece in pieces.chunks(piece_len) {
                     send(piece.to_vec(), piece_len);
                 }

@@ -73,7 +73,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::wire::{HEADER_LEN, cut, piece_len};
+    use crate::wire::{HEADER_LEN, SocketId, cut, piece_len};
+
+    const DESTINATION: SocketId = SocketId(9);
 
     fn packet(len: usize, number: u32) -> Vec<u8> {
         let fill = |at: usize| {
@@ -99,7 +101,7 @@ mod tests {
             let mut flat = Vec::new();
             for packet in &packets {
                 let before = flat.len();
-                prop_assert_eq!(cut(packet, piece_len, &mut flat), (flat.len() - before) / piece_len);
+                prop_assert_eq!(cut(packet, DESTINATION, false, piece_len, &mut flat), (flat.len() - before) / piece_len);
             }
             let mut pieces: Vec<&[u8]> = flat.chunks(piece_len).collect();
             pieces.sort_by_key(|piece| {
@@ -124,7 +126,7 @@ mod tests {
         let mut flat = Vec::new();
         for number in 0..20 {
             flat.clear();
-            cut(&packet(1_472, number), 756, &mut flat);
+            cut(&packet(1_472, number), DESTINATION, false, 756, &mut flat);
             let first = Piece::parse(&flat[..756]).unwrap();
             assert_eq!(joiner.join(&first), None);
             assert_eq!(joiner.join(&first), None, "the same piece twice");

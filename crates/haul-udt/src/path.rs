@@ -167,14 +167,6 @@ impl PathMtu {
         }
     }
 
-    /// IP fragments carry packets from now on: an answer to a longer probe would say nothing of the path.
-    pub(crate) fn stop_raising(&mut self) {
-        (self.max, self.raise_at) = (self.current, None);
-        self.search = self
-            .search
-            .filter(|search| search.purpose != Purpose::Raise);
-    }
-
     /// The peer answers a probe. Returns whether the size in use has risen.
     pub(crate) fn handle_answer(&mut self, now: Time, number: u32) -> bool {
         let (of, size) = (number >> 16, number & 0xffff);

@@ -21,7 +21,7 @@ use haul_iwarp::{
     CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, StreamConfig,
     Time,
 };
-use haul_udt::wire::{HEADER_LEN, Piece, SocketKind, cut, piece_len};
+use haul_udt::wire::{HEADER_LEN, SocketKind, piece_len};
 use haul_udt::{Connection, Event, Joiner, Received, Seq, Transmit};
 use haul_verbs::{QpStatistics, RateLimit};
 
@@ -301,7 +301,7 @@ impl Lower {
         let len = piece_len(self.segment_len, max);
         let mut pieces = Vec::with_capacity(2 * self.flat.len());
         for packet in self.flat.chunks(self.segment_len).skip(self.gone) {
-            cut(packet, len, &mut pieces);
+            self.udt.cut(packet, len, &mut pieces);
         }
         (self.flat, self.segment_len, self.gone) = (pieces, len, 0);
     }
@@ -489,7 +489,7 @@ impl UdtLink {
         arrived: haul_cc::Time,
         datagram: &[u8],
     ) {
-        if let Some(piece) = Piece::parse(datagram) {
+        if let Some(piece) = self.lower.udt.piece(datagram) {
             let mut joiner = std::mem::take(&mut self.lower.joiner);
             // Data is no piece: it goes no deeper.
             if let Some(packet) = joiner.join(&piece).filter(|packet| is_data(packet)) {

@@ -12,7 +12,7 @@ use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller, Waker, set_timer_slack_ns};
 use haul_io::ring::mirror_ring;
 use haul_io::udp::{RecvBatch, UdpSocket};
-use haul_udt::wire::{HEADER_LEN, Piece, cut, piece_len};
+use haul_udt::wire::{HEADER_LEN, piece_len};
 use haul_udt::{Connection, Event, Joiner, Placement, Received, Stats, Transmit};
 
 use super::LinkError;
@@ -578,7 +578,7 @@ impl Link {
             .map_err(LinkError::Source)?;
         for (sent, packet) in packets.chunks(segment_len).enumerate() {
             pieces.clear();
-            let count = cut(packet, len, pieces);
+            let count = self.connection.cut(packet, len, pieces);
             let slices = [IoSlice::new(pieces)];
             match self.socket.send_segments(self.peer, len, &slices) {
                 Ok(taken) if taken >= count => {}
@@ -655,7 +655,7 @@ fn take<'d>(
     let mut parts = [IoSlice::new(&[]); RUN];
     let (mut used, mut start, mut end) = (0, 0, 0);
     for datagram in datagrams {
-        if let Some(piece) = Piece::parse(datagram) {
+        if let Some(piece) = connection.piece(datagram) {
             if let Some(packet) = joiner.join(&piece)
                 && let Ok(Received::Data(Placement { position, .. })) =
                     connection.handle_datagram(now, arrived, packet)

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use haul_cc::pacer::QUANTUM_NS;
 use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use haul_cc::{
     Ack as ControlAck, Controller, Loss, Marks, Pacer, Rate, RateSample, RttEstimator, Time,
@@ -428,7 +429,6 @@ impl Established {
                 acked_bytes: progress.acked_bytes,
                 rtt_ns,
                 smoothed_rtt_ns: self.rtt.smoothed_ns(),
-                lag_ns: self.pacer.lag_ns(),
                 arrival,
                 link_capacity_pps: None,
                 in_flight_bytes: self.sender.in_flight_bytes(),
@@ -553,7 +553,9 @@ impl Established {
             .checked_sub(start.bytes)
             .filter(|&bytes| bytes > 0)?;
         let arrival_ns = end.at_ns - start.at_ns;
+        // To within a batch at either end.
         let departure_ns = end.newest_sent.since(start.newest_sent);
+        let departure_ns = departure_ns.saturating_sub(2 * QUANTUM_NS);
         let interval_ns = arrival_ns.max(departure_ns);
         Some(RateSample {
             rate: Rate::of(bytes, interval_ns),
@@ -609,7 +611,6 @@ impl Established {
                 acked_bytes: progress.acked_bytes,
                 rtt_ns: Some(rtt_ns),
                 smoothed_rtt_ns: self.rtt.smoothed_ns(),
-                lag_ns: self.pacer.lag_ns(),
                 arrival,
                 link_capacity_pps: rates.speed.map(|(_, capacity)| u64::from(capacity)),
                 in_flight_bytes: self.sender.in_flight_bytes(),
@@ -809,7 +810,7 @@ impl Established {
             if !sendable {
                 self.note_app_limited(in_flight);
             }
-            self.pacer.handle_idle();
+            self.pacer.handle_idle(now);
             return false;
         }
         self.pacer

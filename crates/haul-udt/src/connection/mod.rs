@@ -432,6 +432,21 @@ impl Connection {
 
     // ---- outputs
 
+    /// The piece of a data packet in a datagram, if it is one and was not damaged.
+    #[must_use]
+    pub fn piece<'a>(&self, datagram: &'a [u8]) -> Option<crate::wire::Piece<'a>> {
+        let piece = crate::wire::Piece::parse(datagram)?;
+        (!self.checked || check::opened(datagram) == self.local).then_some(piece)
+    }
+
+    /// Appends the pieces of a data packet to `out`, each `piece_len` bytes long ([`piece_len`](crate::wire::piece_len)). Returns how many.
+    pub fn cut(&self, packet: &[u8], piece_len: usize, out: &mut Vec<u8>) -> usize {
+        match &self.phase {
+            Phase::Open(open) => crate::wire::cut(packet, open.peer, self.checked, piece_len, out),
+            Phase::Opening(_) | Phase::Closed { .. } => 0,
+        }
+    }
+
     /// Fills `out` with the next control packet or batch of data packets; false when there is nothing to send now.
     pub fn poll_transmit(&mut self, now: Time, out: &mut Transmit) -> bool {
         let some = self.next_transmit(now, out);

@@ -80,9 +80,6 @@ impl Established {
         if self.path_due().is_some_and(|due| now >= due) && self.path.handle_time(now) {
             self.shorten(now);
         }
-        if self.wants_fragments(now) {
-            self.path.stop_raising();
-        }
     }
 
     /// The path carries less than it did. What is in flight and longer is lost, which says nothing about the path's rate.
@@ -97,9 +94,6 @@ impl Established {
         let shorter = self
             .may_shorten()
             .then(|| self.path.handle_too_big(now, mtu));
-        if self.params.path && shorter.is_none() {
-            self.path.stop_raising();
-        }
         if shorter == Some(true) {
             self.shorten(now);
         }

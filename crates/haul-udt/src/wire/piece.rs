@@ -4,6 +4,7 @@
 //! of their own. The sender cuts its bytes into pieces of one length, and the receiver handles the packet when the last piece
 //! has arrived. Header: control type `0x7fff`, extended type "LH", kind 5, the packet's sequence number, the receiving socket.
 
+use super::check::seal_control;
 use super::{HEADER_LEN, SocketId, word};
 
 /// A piece of a data packet.
@@ -65,20 +66,30 @@ pub const fn piece_len(len: usize, max: usize) -> usize {
     len.div_ceil(len.div_ceil(room)) + HEADER_LEN + PREFIX
 }
 
-/// Appends the pieces of the data packet `datagram` to `out`, each `piece_len` bytes long. Returns how many.
-pub fn cut(datagram: &[u8], piece_len: usize, out: &mut Vec<u8>) -> usize {
+/// Appends the pieces of the data packet `datagram` for the socket `destination` to `out`, each `piece_len` bytes long, with checks where
+/// both ends have agreed on them. Returns how many.
+pub fn cut(
+    datagram: &[u8],
+    destination: SocketId,
+    checked: bool,
+    piece_len: usize,
+    out: &mut Vec<u8>,
+) -> usize {
     let total = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
     let mut count = 0;
     for (index, bytes) in (0..).zip(datagram.chunks(piece_len - HEADER_LEN - PREFIX)) {
-        let end = out.len() + piece_len;
+        let start = out.len();
         let piece = Piece {
             number: word(datagram, 0),
             index,
             total,
             bytes,
         };
-        piece.emit(SocketId(word(datagram, 3)), out);
-        out.resize(end, 0);
+        piece.emit(destination, out);
+        out.resize(start + piece_len, 0);
+        if checked {
+            seal_control(&mut out[start..]);
+        }
         count += 1;
     }
     count

@@ -196,11 +196,11 @@ impl Peer {
                 let in_flight = sending.window.in_flight_bytes();
                 sending.samples.note_app_limited(in_flight);
             }
-            sending.pacer.handle_idle();
+            sending.pacer.handle_idle(now);
             return None;
         }
         if sending.window.in_flight_bytes() >= sending.controller.window_bytes() {
-            sending.pacer.handle_idle();
+            sending.pacer.handle_idle(now);
             return None;
         }
         sending.pacer.set_rate(sending.controller.pacing_rate());
@@ -279,7 +279,6 @@ impl Peer {
             acked_bytes: progress.acked_bytes,
             rtt_ns,
             smoothed_rtt_ns: sending.rtt.smoothed_ns(),
-            lag_ns: sending.pacer.lag_ns(),
             arrival,
             link_capacity_pps: None,
             in_flight_bytes,
