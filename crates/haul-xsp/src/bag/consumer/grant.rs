@@ -5,7 +5,7 @@ use super::{Consumer, Grant, Mode};
 use crate::ConnId;
 
 /// A connection may have so many times what is free: alone all but a 17th of the arena, two of them all but a 33rd. What the others
-/// begin with is not taken from that ([`Arena::take_first`]).
+/// begin with is not taken from that (`Arena::take_first`).
 const FREE_GAIN: u64 = 16;
 /// Half of the arena is for connections whose applications take what comes. Of it each of the others has one such share at most, and
 /// less where there are many: 300 that nobody reads have two fifths of the arena together.
