@@ -5,7 +5,7 @@
 
 use arbitrary::Arbitrary;
 use haul_udt::Joiner;
-use haul_udt::wire::{HEADER_LEN, Piece, cut, piece_len};
+use haul_udt::wire::{HEADER_LEN, Piece, SocketId, cut, piece_len};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Debug, Arbitrary)]
@@ -43,7 +43,7 @@ fuzz_target!(|steps: Vec<Step>| {
                     total,
                     bytes: &bytes,
                 }
-                .emit(haul_udt::wire::SocketId(1), &mut datagram);
+                .emit(SocketId(1), &mut datagram);
                 take(&mut joiner, &datagram);
             }
             Step::Packet { number, len, max } => whole(&mut joiner, number, len, max),
