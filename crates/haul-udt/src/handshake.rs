@@ -20,11 +20,18 @@ pub(crate) struct Opening {
     /// What a rendezvous peer sent first.
     met: Option<Handshake>,
     offer: Offer,
+    /// The words of the offer as they were sent last, check included.
+    said: [u8; 8],
     deadline: Time,
     /// When the next request goes out.
     due: Time,
     sent: Option<Time>,
 }
+
+/// Where a handshake packet has its offer.
+const OFFER: std::ops::Range<usize> = 4..12;
+/// The check comes first.
+const CHECK_LEN: usize = 2;
 
 /// How a connection begins at this end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +76,7 @@ impl Opening {
             destination: SocketId(0),
             met: None,
             offer: config.offer(),
+            said: [0; 8],
             deadline: now.after(config.connect_timeout_ns),
             due: now,
             sent: None,
@@ -92,7 +100,22 @@ impl Opening {
         self.sent = self.sent.is_none().then_some(now);
         self.due = now.after(RETRY_NS);
         ControlWriter::new(out, self.destination).handshake(&self.body, self.offer);
+        if let Some(said) = out.get(OFFER) {
+            self.said.copy_from_slice(said);
+        }
         true
+    }
+
+    /// libudt's listener answers in the packet that it got, so that the offer comes back with the check of what was asked. Such an
+    /// answer is a plain peer's, which has no check.
+    pub(crate) fn without_echo(&self, datagram: &[u8]) -> Option<Vec<u8>> {
+        let has_check = self.said[..CHECK_LEN] != [0; CHECK_LEN];
+        let is_echo = has_check && datagram.get(OFFER) == Some(&self.said[..]);
+        is_echo.then(|| {
+            let mut plain = datagram.to_vec();
+            plain[OFFER][..CHECK_LEN].fill(0);
+            plain
+        })
     }
 
     pub(crate) fn handle(

@@ -219,6 +219,11 @@ impl Connection {
         arrived: Time,
         datagram: &[u8],
     ) -> Result<Received, Error> {
+        let plain = match &self.phase {
+            Phase::Opening(opening) => opening.without_echo(datagram),
+            Phase::Open(_) | Phase::Closed { .. } => None,
+        };
+        let datagram = plain.as_deref().unwrap_or(datagram);
         let packet = Packet::parse(datagram)?;
         if let (Phase::Opening(_), Packet::Data(_)) = (&self.phase, packet) {
             // The peer is connected already; our own answer was lost. Its repetition will come.
