@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use haul_io::clock::thread_cpu;
 
 use super::account::{Datagrams, Sample, Sent};
+use super::failure::Failure;
 use super::plan::Plan;
 use super::store::{SinkStore, SourceStore};
 use super::tally::{Budget, Tally};
@@ -40,27 +41,6 @@ impl Announced {
     pub(crate) fn datagrams(&self) -> Option<u64> {
         let done = self.done.load(Ordering::Acquire);
         done.then(|| self.datagrams.load(Ordering::Relaxed))
-    }
-}
-
-/// Why streams ended early, by where it arose.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The source's file could not be read.
-    Source(io::Error),
-    /// The sink's file could not be written.
-    Sink(io::Error),
-    /// What the plan asks for cannot be done on this path.
-    Plan(&'static str),
-    /// This host has no thread, memory or descriptor for it.
-    System(io::Error),
-    /// The path or the peer.
-    Path(io::Error),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Path(error)
     }
 }
 

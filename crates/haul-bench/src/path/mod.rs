@@ -2,7 +2,7 @@
 //!
 //! Map: [`plan`] what is measured · [`measure`] the client's door · [`record`] figures · [`document`] runs of one occasion, in
 //! JSON · [`show`] the same as text, HTML and CSV · [`verdict`] what limits a run · `session` what both ends do · `engine` what
-//! every engine does; `tcp`, `udp`, `udt` · `store` where bytes come from and go · `tally`, `meter`, [`account`] what is
+//! every engine does, `failure` why it ended early; `tcp`, `udp`, `udt` · `store` where bytes come from and go · `tally`, `meter`, [`account`] what is
 //! counted.
 
 pub mod account;
@@ -10,6 +10,7 @@ mod client;
 pub mod compare;
 pub mod document;
 mod engine;
+mod failure;
 pub mod meter;
 pub mod plan;
 pub mod record;

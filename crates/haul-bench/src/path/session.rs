@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use haul::fault::{Code, Fault};
 
 use super::account::{Account, Acknowledged, Received, Sample, Sent};
-use super::engine::{Announced, Engine, Failure, Run, Streams};
+use super::engine::{Announced, Engine, Run, Streams};
+use super::failure::Failure;
 use super::meter::Meter;
 use super::plan::{Medium, PathLimit, Plan};
 use super::store::{SinkStore, SourceStore};

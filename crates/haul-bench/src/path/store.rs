@@ -12,7 +12,7 @@ use haul::endless::pattern;
 use haul::fault::{Code, Fault};
 use haul_io::file::memory_file;
 
-use super::engine::Failure;
+use super::failure::Failure;
 use super::plan::{Medium, Plan};
 
 /// A stream writes so much of the sink's file before it begins again, bytes.

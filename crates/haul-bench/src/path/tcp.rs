@@ -11,7 +11,8 @@ use haul_io::zero_copy::{Pipe, ZeroCopy};
 use socket2::SockRef;
 
 use super::account::{Sample, Sent, per_mille};
-use super::engine::{Engine, Failure, Run, Streams, each, open_all};
+use super::engine::{Engine, Run, Streams, each, open_all};
+use super::failure::Failure;
 use super::plan::{Plan, ReceiveBy, SendBy};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Budget;

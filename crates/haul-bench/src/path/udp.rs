@@ -17,7 +17,8 @@ use haul_io::poller::set_timer_slack_ns;
 use haul_io::udp::{RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpOptions, UdpSocket};
 
 use super::account::{Datagrams, Sample, Sent};
-use super::engine::{Engine, Failure, Run, Streams, each};
+use super::engine::{Engine, Run, Streams, each};
+use super::failure::Failure;
 use super::plan::Plan;
 use super::store::{SinkStore, SourceStore};
 

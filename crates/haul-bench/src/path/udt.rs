@@ -16,7 +16,8 @@ use haul_soft::udt::{
 use haul_udt::wire::SocketId;
 
 use super::account::{Sample, Sent};
-use super::engine::{Engine, Failure, Run, Streams, each, open_all};
+use super::engine::{Engine, Run, Streams, each, open_all};
+use super::failure::Failure;
 use super::plan::{PathLimit, Plan};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Tally;
