@@ -49,6 +49,12 @@ impl Abandoned {
         self.there.retain(|left| !left.mailbox.is(mailbox));
     }
 
+    /// Whether this session may make room.
+    pub(crate) fn may_go(&self, mailbox: &Mailbox, now_ns: u64) -> bool {
+        let mut ripe = self.there.iter().filter(|left| left.may_go(now_ns));
+        ripe.any(|left| left.mailbox.is(mailbox))
+    }
+
     /// Octets of memory of those that may make room.
     pub(crate) fn bytes(&self, now_ns: u64) -> u64 {
         let ripe = self.there.iter().filter(|left| left.may_go(now_ns));
@@ -57,8 +63,18 @@ impl Abandoned {
 
     /// Whose session is to make room, once.
     pub(crate) fn make_room(&mut self, now_ns: u64) -> Option<Mailbox> {
-        self.there.front().filter(|left| left.may_go(now_ns))?;
-        self.there.pop_front().map(|left| left.mailbox)
+        self.make_room_of(now_ns, |_| true)
+    }
+
+    /// The same among sessions of which `of` is true.
+    pub(crate) fn make_room_of(
+        &mut self,
+        now_ns: u64,
+        of: impl Fn(&Mailbox) -> bool,
+    ) -> Option<Mailbox> {
+        let may_go = |left: &Left| left.may_go(now_ns) && of(&left.mailbox);
+        let at = self.there.iter().position(may_go)?;
+        self.there.remove(at).map(|left| left.mailbox)
     }
 }
 
@@ -80,6 +96,9 @@ mod tests {
         assert!(abandoned.make_room(STAY_NS).is_none());
         assert_eq!(abandoned.bytes(STAY_NS), 0);
         assert_eq!(abandoned.bytes(STAY_NS + 2), 10);
+        assert!(abandoned.may_go(&second, STAY_NS + 2) && !abandoned.may_go(&first, STAY_NS + 2));
+        let none = |_: &Mailbox| false;
+        assert!(abandoned.make_room_of(STAY_NS + 2, none).is_none());
         for expected in [&second, &third] {
             assert!(abandoned.make_room(STAY_NS + 2).unwrap().is(expected));
         }

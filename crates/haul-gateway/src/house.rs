@@ -27,7 +27,7 @@ use crate::reception::Guests;
 use crate::resolver::Resolver;
 use crate::status::{Status, Totals};
 use crate::tls::TlsContext;
-use crate::unproven::Unproven;
+use crate::unproven::{Idle, Unproven};
 
 /// A kind of data channel that this gateway has.
 #[derive(Debug)]
@@ -444,7 +444,11 @@ impl House {
             let left = registers.abandoned.bytes(now_ns);
             let idle = from.map(|from| registers.unproven.leavers(from, now_ns, false));
             let idle = idle.unwrap_or_default();
-            let idle_bytes: u64 = idle.iter().map(|(_, bytes)| bytes).sum();
+            // Those that their owners have left are counted.
+            let others = idle
+                .iter()
+                .filter(|(one, _)| !registers.abandoned.may_go(one, now_ns));
+            let idle_bytes: u64 = others.map(|(_, bytes)| bytes).sum();
             if self.memory_left() + left + idle_bytes < bytes {
                 return None;
             }
@@ -456,29 +460,34 @@ impl House {
         None
     }
 
-    /// Whether sessions that came from `from`, whose owners have not shown who they are, may take so many octets more: three quarters of
-    /// the memory are for all from there, and one session always. Those of them that carry
-    /// nothing make room.
-    pub(crate) fn may_take(&self, bytes: u64, from: IpAddr) -> bool {
+    /// Counts `bytes` of memory for a session that came `from` there and whose owner has not shown who it is. None where all such sessions
+    /// from there would then have more than three quarters of the memory; one session may always be. Those of them that carry nothing
+    /// make room, and then those that their owners have left.
+    pub(crate) fn reserve(&self, mailbox: &Mailbox, bytes: u64, from: IpAddr) -> Option<Idle> {
         let most = (self.memory_size / 4 * 3).max(bytes);
         for _ in 0..=LEAVERS_MAX {
-            let registers = self.registers();
+            let mut registers = self.registers();
             if registers.unproven.bytes_of(from) + bytes <= most {
-                return true;
+                return Some(registers.unproven.add(mailbox.clone(), from, bytes));
             }
-            let leavers = registers.unproven.leavers(from, self.clock.now_ns(), true);
+            let now_ns = self.clock.now_ns();
+            let Registers {
+                unproven,
+                abandoned,
+                ..
+            } = &mut *registers;
+            let idle = unproven.leavers(from, now_ns, true).into_iter().next();
+            let left = || abandoned.make_room_of(now_ns, |one| unproven.is_of(one, from));
+            let leaver = idle.map(|(leaver, _)| leaver).or_else(left)?;
             drop(registers);
-            let Some((leaver, _)) = leavers.first() else {
-                return false;
-            };
-            self.ask_to_leave(leaver);
+            self.ask_to_leave(&leaver);
         }
-        false
+        None
     }
 
     fn ask_to_leave(&self, leaver: &Mailbox) {
         let (asked, answer) = bounded(1);
-        // Who is gone has made room.
+        // A session that is over has made room.
         let _ = leaver.post(Letter::MakeRoom(Some(asked)));
         // Nothing comes: the end of it is the answer.
         let _ = answer.recv_timeout(ROOM);

@@ -15,13 +15,13 @@ use crate::house::Mailbox;
 
 /// What carries nothing for so long makes room, ns: the first connection of a session comes as soon as the session is open.
 const IDLE_NS: u64 = SECOND_NS;
-/// The same of one whose source has more memory than the source of the new session, ns.
+/// The same of one whose source has as much memory as the source of the new session will have, or more, ns.
 const IDLE_OF_MANY_NS: u64 = SECOND_NS / 50;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Unproven {
-    /// The first came first.
+    /// Those that came first are first.
     there: Vec<Member>,
 }
 
@@ -50,9 +50,9 @@ impl Idle {
 }
 
 impl Unproven {
-    /// A session is there that came from this address and has so many octets of memory.
-    pub(crate) fn add(&mut self, mailbox: Mailbox, from: IpAddr, bytes: u64, now_ns: u64) -> Idle {
-        let idle = Idle(Arc::new(now_ns.into()));
+    /// A session that came from this address takes so many bytes of memory. It makes room only after it has been noted as idle.
+    pub(crate) fn add(&mut self, mailbox: Mailbox, from: IpAddr, bytes: u64) -> Idle {
+        let idle = Idle(Arc::new(Idle::NOT.into()));
         self.there.push(Member {
             mailbox,
             from: source(from),
@@ -67,7 +67,14 @@ impl Unproven {
         self.there.retain(|member| !member.mailbox.is(mailbox));
     }
 
-    /// Octets of memory that the sessions of an address and its neighbours have.
+    /// Whether it is the session of an owner at this address, or a neighbour of it.
+    pub(crate) fn is_of(&self, mailbox: &Mailbox, from: IpAddr) -> bool {
+        let from = source(from);
+        let mut own = self.there.iter().filter(|member| member.from == from);
+        own.any(|member| member.mailbox.is(mailbox))
+    }
+
+    /// Bytes of memory that the sessions of an address and its neighbours have.
     pub(crate) fn bytes_of(&self, from: IpAddr) -> u64 {
         let from = source(from);
         let own = self.there.iter().filter(|member| member.from == from);
@@ -81,7 +88,7 @@ impl Unproven {
         let of_source = |member: &&Member| self.bytes_of(member.from);
         let since = |member: &&Member| member.idle.0.load(Ordering::Acquire);
         let may_go = |member: &&Member| {
-            let has_more = of_source(member) > own_bytes;
+            let has_more = member.from != own && of_source(member) >= own_bytes;
             let idle_ns = if has_more { IDLE_OF_MANY_NS } else { IDLE_NS };
             now_ns >= since(member).saturating_add(idle_ns) && (!only_own || member.from == own)
         };
@@ -116,7 +123,11 @@ mod tests {
         let idle: Vec<Idle> = (0..)
             .zip(&all)
             .zip(from)
-            .map(|((at, one), from)| unproven.add(one.clone(), from, 10, at))
+            .map(|((at, one), from)| {
+                let idle = unproven.add(one.clone(), from, 10);
+                idle.note(false, at);
+                idle
+            })
             .collect();
         assert_eq!((unproven.bytes_of(MANY), unproven.bytes_of(FEW)), (30, 20));
         idle[1].note(true, 5);

@@ -18,7 +18,7 @@ use common::{connect, echo, echo_server, entry_gateway, serve, start};
 use haul_gateway::{Gateway, raise_open_files};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A session's octets of memory, with `ring = '4MiB'`.
+/// A session's memory, with `ring = '4MiB'`.
 const SESSION_MIB: u64 = 8;
 
 /// A gateway at which sessions of anybody end, with memory for so many, and its port.
@@ -64,6 +64,8 @@ fn beside_idle_sessions() {
         std::thread::sleep(Duration::from_millis(50));
         let since = Instant::now();
         let honest = near(here, server);
+        let refused = honest.open_session(&to, PATIENCE, || true);
+        assert!(refused.is_ok(), "{refused:?}: {:#?}", lines.all());
         echo(&mut connect(honest.door_addrs()[0]), 1_000, 1);
         let took = since.elapsed();
         println!("memory for {sessions}: a session of another source opens in {took:?}");

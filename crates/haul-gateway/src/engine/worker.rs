@@ -302,8 +302,16 @@ impl Worker {
         Ok(())
     }
 
-    /// Memory for the sides of this session.
+    /// Memory for the sides of this session. Where there is none, none is counted for its source.
     fn take_memory(&mut self, is_end: bool) -> Result<(), String> {
+        let taken = self.try_memory(is_end);
+        if taken.is_err() && self.idle.take().is_some() {
+            self.house.registers().unproven.remove(&self.mailbox);
+        }
+        taken
+    }
+
+    fn try_memory(&mut self, is_end: bool) -> Result<(), String> {
         let plan = self.shape.memory(is_end);
         let sides = if is_end { 1 } else { 2 };
         let bytes = self.shape.bytes(is_end);
@@ -314,12 +322,13 @@ impl Worker {
                 .session(0)
                 .is_some_and(|session| session.peer().is_none());
         let from = self.from.filter(|_| may_ask_for_room);
-        if let Some(from) = from.filter(|_| is_unproven)
-            && !self.house.may_take(bytes, from)
-        {
-            return Err(format!(
-                "sessions from {from} have all that one source without a key may have of memory, three quarters (see `memory`)"
-            ));
+        if let Some(from) = from.filter(|_| is_unproven) {
+            let idle = self.house.reserve(&self.mailbox, bytes, from).ok_or_else(|| {
+                format!(
+                    "sessions from {from} have all that one source without a key may have of memory, three quarters (see `memory`)"
+                )
+            })?;
+            self.idle = Some(idle);
         }
         let take = || self.house.take_memory(bytes);
         let share = match may_ask_for_room {

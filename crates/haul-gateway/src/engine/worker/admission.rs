@@ -116,20 +116,10 @@ impl Worker {
         self.role = role;
         let mut registers = self.house.registers();
         registers.guests.remove(self.status_number);
-        let is_unproven = self
-            .body
-            .session(0)
-            .is_some_and(|session| session.peer().is_none());
-        if let (true, false, Some(from), Some(share)) =
-            (is_unproven, open.dry_run, self.from, &self.share)
-        {
-            let (mailbox, now) = (self.mailbox.clone(), self.house.now());
-            let added = registers
-                .unproven
-                .add(mailbox, from, share.bytes(), now.as_ns());
-            self.idle = Some(added);
-        }
         drop(registers);
+        if let Some(idle) = &self.idle {
+            idle.note(false, self.house.now().as_ns());
+        }
         // Nobody comes back to a dry run, and its name may be a session's by the time it is over.
         if !open.dry_run {
             self.register(id);
