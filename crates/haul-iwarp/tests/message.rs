@@ -273,7 +273,10 @@ fn segments_are_as_long_as_both_ends_can_take() {
     let mut net = Net::new([config(), short], CALM, 1, b"");
     net.establish();
     for end in &net.ends {
-        assert_eq!(end.connection.params().unwrap().ulpdu_max, 600);
+        let params = end.connection.params().unwrap();
+        assert_eq!(params.ulpdu_max, 600);
+        // That is for streams.
+        assert!(!params.features.close_notice);
     }
     let tiny = MessageConfig {
         segment_max: 100,

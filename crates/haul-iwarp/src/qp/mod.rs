@@ -256,7 +256,7 @@ impl Qp {
     /// Takes nothing more; once all is done, tells a peer that knows close notices.
     fn drain(&mut self) {
         self.state = State::Draining;
-        self.owes_notice = self.order == Order::InOrder && self.features.close_notice;
+        self.owes_notice = self.features.close_notice;
     }
 
     pub(crate) fn event(&mut self, event: Event) {

@@ -31,6 +31,11 @@ use arrivals::{Arrival, Arrivals};
 
 /// The least segment size that two ends agree on, octets.
 const SEGMENT_MIN: u32 = 256;
+/// A close notice is for streams: here the last word of a connection says how it ends.
+const FEATURES: Features = Features {
+    close_notice: false,
+    ..Features::ALL
+};
 
 /// How a connection over messages is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,7 +203,7 @@ impl MessageConnection {
             return Err(PostError::PrivateData);
         }
         Ok(Terms {
-            features: Features::ALL,
+            features: FEATURES,
             ird,
             ord,
             segment_max,
@@ -274,7 +279,7 @@ impl MessageConnection {
     }
 
     fn establish(&mut self, ird: u16, ord: u16, segment_max: u32, peer: Features) {
-        let features = Features::ALL.common(peer);
+        let features = FEATURES.common(peer);
         self.phase = Phase::Open;
         self.params = Some(Params {
             ird,
