@@ -3,13 +3,14 @@
 //! No I/O, no clock, no threads: callers pass [`Time`]. All byte counts are *wire* bytes (IP packet size), so that a
 //! declared rate means the rate of the link and not of the payload.
 //!
-//! Map: [`time`] the clock's currency · [`rtt`] round-trip estimates · [`pacer`] when the next batch may leave ·
+//! Map: [`time`] the clock's currency · [`rtt`] round-trip estimates · [`pacer`] when the next batch may leave · [`arrivals`] how fast data arrives ·
 //! [`controller`] what a congestion control sees and answers · [`algorithm`] the controls by name · [`fixed`], [`daimd`],
 //! [`model`], [`window`] the controls, the last one those of TCP · [`filter`] windowed extremes.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod algorithm;
+pub mod arrivals;
 pub mod controller;
 pub mod daimd;
 pub mod filter;
@@ -21,6 +22,7 @@ pub mod time;
 pub mod window;
 
 pub use algorithm::Algorithm;
+pub use arrivals::Arrivals;
 pub use controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Snapshot};
 pub use pacer::Pacer;
 pub use rtt::RttEstimator;

@@ -222,6 +222,11 @@ impl Model {
         (self.base_ns() / 24).max(3 * MILLISECOND_NS / 2)
     }
 
+    /// The bottleneck's queue is longer than noise, or its router says so.
+    fn fills_queue(&self) -> bool {
+        self.queue.delay_ns > self.queue_threshold_ns() || self.round.is_marked()
+    }
+
     fn is_starting(&self) -> bool {
         matches!(self.state, State::Train { .. } | State::Climb { .. })
     }
@@ -370,11 +375,10 @@ impl Model {
             } => {
                 let train_ns = pace.time_for(cap_bytes).min(self.smoothed_rtt_ns);
                 let judged = now.since(started) > self.smoothed_rtt_ns + train_ns + MILLISECOND_NS;
-                // A delay may also be a late thread's, so that a sample has to say more.
-                let delayed = self.queue.delay_ns > self.queue_threshold_ns();
-                let fills = self.round.is_marked() || delayed && best > Rate::default();
-                let queue_stands = fills && now.since(started) > self.smoothed_rtt_ns;
-                if judged || queue_stands {
+                // A delay alone may be a late thread's.
+                let is_sure = self.round.is_marked() || best > Rate::default();
+                let passed_rtt = now.since(started) > self.smoothed_rtt_ns;
+                if judged || passed_rtt && is_sure && self.fills_queue() {
                     self.judge_climb(now, pace, cap_bytes, best);
                 }
             }
@@ -420,11 +424,12 @@ impl Model {
     }
 
     fn judge_climb(&mut self, now: Time, pace: Rate, cap_bytes: u64, best: Rate) {
-        let fills = self.queue.delay_ns > self.queue_threshold_ns() || self.round.is_marked();
+        let fills = self.fills_queue();
         // Whatever arrived tells more than another train into a queue would.
-        let best = match best {
-            best if best == Rate::default() && fills => self.round.best.max(self.last_round.best),
-            best => best,
+        let best = if best == Rate::default() && fills {
+            self.round.best.max(self.last_round.best)
+        } else {
+            best
         };
         let saturated = best < pace.percent(SATURATED_PERCENT);
         if best == Rate::default() {

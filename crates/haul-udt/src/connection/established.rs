@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use haul_cc::pacer::QUANTUM_NS;
 use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use haul_cc::{
-    Ack as ControlAck, Controller, Loss, Marks, Pacer, Rate, RateSample, RttEstimator, Time,
+    Ack as ControlAck, Arrivals, Controller, Loss, Marks, Pacer, Rate, RateSample, RttEstimator,
+    Time,
 };
 
 use super::{PayloadRange, Stats, Transmit};
@@ -46,31 +46,15 @@ pub(super) struct Established {
 #[derive(Debug, Default)]
 struct FeedbackState {
     number: Option<u32>,
-    /// What earlier reports told, oldest first.
-    arrivals: VecDeque<Arrivals>,
+    arrivals: Arrivals,
     train: Train,
     /// Marks that the peer has told of.
     marked_packets: u32,
-    /// Samples that begin below this count of arrived bytes were limited by the application.
-    app_limited_until: u64,
-    /// Samples that begin below this count were limited by how late the sender's machine woke it.
-    late_until: u64,
     interval_ns: u64,
     interval_told: Option<(u64, Time)>,
     /// Number of the latest sender info.
     info_number: u32,
     probe: Probe,
-}
-
-/// What a report told of arrivals.
-#[derive(Debug, Clone, Copy)]
-struct Arrivals {
-    /// By the receiver's clock, ns.
-    at_ns: u64,
-    /// Wire bytes that had arrived.
-    bytes: u64,
-    /// When the last of them to leave had left.
-    newest_sent: Time,
 }
 
 /// A question to a peer that is silent: a sender info, whose answer tells what has arrived. Data is not repeated for it, as the
@@ -128,11 +112,9 @@ const BATCH_PACKETS_MAX: usize = 64;
 const BATCH_BYTES_MAX: u64 = 65_000;
 /// Most that leaves before the pacer pauses, in as many batches as it takes.
 const PACED_BYTES_MAX: u64 = 512 << 10;
-const ARRIVALS_KEPT: usize = 128;
 /// The first flight goes out in batches this large, so that the receiver can time the gaps between them.
 const TRAIN_PACKETS: u64 = 64;
 const TRAIN_BATCH_PACKETS: u64 = 16;
-const SAMPLE_NS_MIN: u64 = MILLISECOND_NS / 2;
 const FEEDBACK_NS_MIN: u64 = 250 * MICROSECOND_NS;
 const FEEDBACK_NS_MAX: u64 = 10 * MILLISECOND_NS;
 const FEEDBACK_RENEW_NS: u64 = 500 * MILLISECOND_NS;
@@ -432,7 +414,7 @@ impl Established {
                 arrival,
                 link_capacity_pps: None,
                 in_flight_bytes: self.sender.in_flight_bytes(),
-                app_limited: self.app_limited(feedback.arrived_bytes),
+                app_limited: self.feedback.arrivals.is_app_limited(),
             },
         );
         self.choose_feedback_interval();
@@ -498,7 +480,12 @@ impl Established {
 
     /// The arrival rate that a report tells: until there is a whole train, its dispersion.
     fn sample_arrivals(&mut self, feedback: &Feedback<'_>) -> Option<RateSample> {
-        let sample = self.sample_between(feedback);
+        let sample = self.feedback.arrivals.take(
+            feedback.arrived_at_ns,
+            feedback.arrived_bytes,
+            self.sender.newest_delivered(),
+            self.controller.sampling_interval_ns(),
+        );
         let train = &mut self.feedback.train;
         if train.taken {
             return sample;
@@ -524,51 +511,6 @@ impl Established {
             late: false,
             whole_train: train.taken,
         })
-    }
-
-    /// The arrival rate between this report and the youngest one that is far enough back. What waited on the way, or for the
-    /// receiver's thread, arrives at once and faster than the path carries, but never on the whole faster than it left.
-    fn sample_between(&mut self, feedback: &Feedback<'_>) -> Option<RateSample> {
-        let end = Arrivals {
-            at_ns: feedback.arrived_at_ns,
-            bytes: feedback.arrived_bytes,
-            newest_sent: self.sender.newest_delivered(),
-        };
-        let interval_ns = self.controller.sampling_interval_ns().max(SAMPLE_NS_MIN);
-        let arrivals = &mut self.feedback.arrivals;
-        let start = arrivals
-            .iter()
-            .rev()
-            .find(|then| then.at_ns.saturating_add(interval_ns) <= end.at_ns)
-            .copied();
-        if arrivals.back().is_none_or(|then| then.at_ns < end.at_ns) {
-            if arrivals.len() == ARRIVALS_KEPT {
-                arrivals.pop_front();
-            }
-            arrivals.push_back(end);
-        }
-        let start = start?;
-        let bytes = end
-            .bytes
-            .checked_sub(start.bytes)
-            .filter(|&bytes| bytes > 0)?;
-        let arrival_ns = end.at_ns - start.at_ns;
-        // To within a batch at either end.
-        let departure_ns = end.newest_sent.since(start.newest_sent);
-        let departure_ns = departure_ns.saturating_sub(2 * QUANTUM_NS);
-        let interval_ns = arrival_ns.max(departure_ns);
-        Some(RateSample {
-            rate: Rate::of(bytes, interval_ns),
-            interval_ns,
-            bytes,
-            app_limited: self.app_limited(start.bytes),
-            late: start.bytes < self.feedback.late_until,
-            whole_train: false,
-        })
-    }
-
-    fn app_limited(&self, arrived_bytes: u64) -> bool {
-        arrived_bytes < self.feedback.app_limited_until
     }
 
     fn choose_feedback_interval(&mut self) {
@@ -834,7 +776,7 @@ impl Established {
             self.timers.progress = now;
         }
         if self.pacer.handle_sent(now, sent) {
-            self.feedback.late_until = self.arrived_with(in_flight + sent);
+            self.feedback.arrivals.note_late(in_flight + sent);
         }
         true
     }
@@ -850,7 +792,7 @@ impl Established {
     }
 
     fn note_app_limited(&mut self, in_flight: u64) {
-        self.feedback.app_limited_until = self.arrived_with(in_flight);
+        self.feedback.arrivals.note_app_limited(in_flight);
         let train = &mut self.feedback.train;
         let (next, train_ends) = (self.sender.next_packet(), train.from + TRAIN_PACKETS);
         train.spoiled |= !train.taken && (train.from + 1..train_ends).contains(&next);
@@ -890,12 +832,6 @@ impl Established {
         };
         self.feedback.interval_told = None;
         self.tell_wishes(now, out)
-    }
-
-    /// The count of arrived bytes that tells that all of what is in flight has arrived too.
-    fn arrived_with(&self, in_flight: u64) -> u64 {
-        let arrived = self.feedback.arrivals.back().map_or(0, |last| last.bytes);
-        arrived.saturating_add(in_flight + 1)
     }
 
     /// Packets of one length, but for a shorter last one, as far as `budget` wire bytes go. Answers wire bytes.

@@ -194,7 +194,7 @@ impl Peer {
         if repeat.is_none() && !fresh {
             if !sending.has_next(ord, ird) {
                 let in_flight = sending.window.in_flight_bytes();
-                sending.samples.note_app_limited(in_flight);
+                sending.samples.arrivals.note_app_limited(in_flight);
             }
             sending.pacer.handle_idle(now);
             return None;
@@ -225,7 +225,7 @@ impl Peer {
         };
         let in_flight = sending.window.in_flight_bytes() + u64::from(bytes);
         if sending.pacer.handle_sent(now, u64::from(bytes)) {
-            sending.samples.note_late(in_flight);
+            sending.samples.arrivals.note_late(in_flight);
         }
         sending.window.handle_sent(now, psn, bytes);
     }
@@ -282,7 +282,7 @@ impl Peer {
             arrival,
             link_capacity_pps: None,
             in_flight_bytes,
-            app_limited: sending.samples.is_app_limited(),
+            app_limited: sending.samples.arrivals.is_app_limited(),
         };
         sending.controller.handle_ack(now, &news);
     }
