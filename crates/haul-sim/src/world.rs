@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use haul_cc::Time;
 use haul_netem::{Fate, Link, LinkConfig, Rng};
-use haul_udt::wire::{HEADER_LEN, Handshake};
+use haul_udt::wire::{HEADER_LEN, Handshake, is_data};
 use haul_udt::{Config, Connection, Identity, Listener, Reaction, Seq};
 
 use crate::host::{Host, socket_id};
@@ -525,11 +525,14 @@ impl World {
             return;
         };
         if corrupted {
-            let is_data = bytes.first().is_some_and(|first| first & 0x80 == 0);
             let header_len = bytes.len().min(HEADER_LEN);
             if self.misses_damage {
-                let spared = if is_data { header_len } else { bytes.len() };
-                self.corrupt(&mut bytes[..spared]);
+                let exposed_len = if is_data(&bytes) {
+                    header_len
+                } else {
+                    bytes.len()
+                };
+                self.corrupt(&mut bytes[..exposed_len]);
                 self.damaged.missed += 1;
             } else {
                 if self.corrupt(&mut bytes) {

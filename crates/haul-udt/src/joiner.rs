@@ -1,6 +1,6 @@
 //! Joins pieces to data packets. Engines own a [`Joiner`]; a [`Connection`](crate::Connection) sees whole packets only.
 
-use crate::wire::Piece;
+use crate::wire::{Piece, is_data};
 
 /// Packets of which pieces have arrived. Its memory is bounded: 8 packets.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct Slot {
 }
 
 impl Joiner {
-    /// Takes a piece and returns the packet that it completes.
+    /// Takes a piece and returns the data packet that it completes. Nothing but data comes in pieces.
     pub fn join(&mut self, piece: &Piece<'_>) -> Option<&[u8]> {
         let (total, len) = (usize::from(piece.total), piece.bytes.len());
         let count = total.div_ceil(len);
@@ -56,7 +56,7 @@ impl Joiner {
             return None;
         }
         slot.key = None;
-        Some(&slot.bytes)
+        is_data(&slot.bytes).then_some(&slot.bytes)
     }
 
     fn slot_of(&mut self, key: Option<(u32, u16, usize)>) -> usize {

@@ -44,6 +44,8 @@ pub(crate) struct PathMtu {
     rests_until: Time,
     /// The latest check drew no answer at all.
     is_silent: bool,
+    /// When the size in use last fell.
+    fell: Time,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +84,7 @@ impl PathMtu {
             raise_at: (current < max).then_some(Time::ZERO),
             rests_until: Time::ZERO,
             is_silent: false,
+            fell: Time::ZERO,
         }
     }
 
@@ -98,6 +101,19 @@ impl PathMtu {
     /// Whether the latest check drew no answer: not even [`BASE`] passes, or nothing does.
     pub(crate) const fn is_silent(&self) -> bool {
         self.is_silent
+    }
+
+    /// When the size in use last fell.
+    pub(crate) const fn fell(&self) -> Time {
+        self.fell
+    }
+
+    /// IP fragments carry packets from now on: an answer to a longer probe would say nothing of the path.
+    pub(crate) fn stop_raising(&mut self) {
+        (self.max, self.raise_at) = (self.current, None);
+        self.search = self
+            .search
+            .filter(|search| search.purpose != Purpose::Raise);
     }
 
     /// Whether a larger size is being probed, or is to be from the start.
@@ -133,7 +149,7 @@ impl PathMtu {
         };
         if falls {
             let shorter = |&size: &u32| size < search.longest;
-            self.current = BASE;
+            (self.current, self.fell) = (BASE, now);
             let longest = SIZES.into_iter().find(shorter).unwrap_or(BASE);
             self.begin(now, Purpose::Raise, longest);
         } else if search.rounds >= SILENT_ROUNDS {
@@ -206,7 +222,7 @@ impl PathMtu {
         else {
             return false;
         };
-        self.current = mtu;
+        (self.current, self.fell) = (mtu, now);
         self.settle(now);
         true
     }
@@ -254,6 +270,21 @@ mod tests {
     use super::*;
 
     const TIMEOUT_NS: u64 = 100 * MILLISECOND_NS;
+
+    #[test]
+    fn where_ip_fragments_nothing_longer_is_probed() {
+        let mut path = PathMtu::new(9_000);
+        path.handle_time(Time::ZERO);
+        assert!(path.poll_probe(Time::ZERO, TIMEOUT_NS).is_some());
+        path.stop_raising();
+        assert!(!path.is_raising());
+        assert_eq!(path.due(), None);
+        let later = Time::from_ns(3_600 * 1_000 * MILLISECOND_NS);
+        assert!(!path.handle_time(later));
+        assert_eq!(path.poll_probe(later, TIMEOUT_NS), None);
+        assert_eq!(path.current(), START);
+    }
+
     const RTT_NS: u64 = 50 * MILLISECOND_NS;
 
     fn after(ms: u64) -> Time {

@@ -21,7 +21,7 @@ use haul_iwarp::{
     CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, StreamConfig,
     Time,
 };
-use haul_udt::wire::{HEADER_LEN, SocketKind, piece_len};
+use haul_udt::wire::{HEADER_LEN, SocketKind, is_data, piece_len};
 use haul_udt::{Connection, Event, Joiner, Received, Seq, Transmit};
 use haul_verbs::{QpStatistics, RateLimit};
 
@@ -127,10 +127,6 @@ pub(super) fn batch() -> io::Result<RecvBatch> {
 
 fn transport_time(now: Time) -> haul_cc::Time {
     haul_cc::Time::from_ns(now.as_ns())
-}
-
-fn is_data(datagram: &[u8]) -> bool {
-    datagram.first().is_some_and(|first| first & 0x80 == 0)
 }
 
 fn sequence(header: &[u8]) -> Seq {
@@ -491,8 +487,7 @@ impl UdtLink {
     ) {
         if let Some(piece) = self.lower.udt.piece(datagram) {
             let mut joiner = std::mem::take(&mut self.lower.joiner);
-            // Data is no piece: it goes no deeper.
-            if let Some(packet) = joiner.join(&piece).filter(|packet| is_data(packet)) {
+            if let Some(packet) = joiner.join(&piece) {
                 self.handle_datagram(env, now, arrived, packet);
             }
             self.lower.joiner = joiner;

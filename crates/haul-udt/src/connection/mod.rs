@@ -606,7 +606,7 @@ impl Connection {
     }
 
     /// The longest datagram that the path is known to carry, UDP payload in bytes. The caller cuts longer data packets into
-    /// pieces ([`crate::wire::cut`]). [`Params::payload_len`] limits them where the path is not probed.
+    /// pieces ([`Connection::cut`]). [`Params::payload_len`] limits them where the path is not probed.
     #[must_use]
     pub fn datagram_max(&self) -> usize {
         self.open().map_or(usize::MAX, Established::datagram_max)

@@ -18,12 +18,21 @@ const BULK_BYTES: u64 = 4 * START as u64;
 impl Established {
     /// Packets are in flight, and none of them was acknowledged for several round trips.
     fn is_stalled(&self, now: Time) -> bool {
-        let limit_ns = SUSPECT_NS + 4 * self.rtt.smoothed_ns();
-        self.stalled_ns(now).is_some_and(|ns| ns >= limit_ns)
+        self.stalled_ns(now)
+            .is_some_and(|ns| ns >= self.suspect_ns())
+    }
+
+    fn suspect_ns(&self) -> u64 {
+        SUSPECT_NS + 4 * self.rtt.smoothed_ns()
     }
 
     pub(super) fn wants_fragments(&self, now: Time) -> bool {
-        (!self.may_shorten() || self.path.is_silent()) && self.is_stalled(now)
+        if self.may_shorten() {
+            return self.path.is_silent() && self.is_stalled(now);
+        }
+        // What was lost before packets became shorter says nothing of the shorter ones.
+        let tried_ns = now.since(self.path.fell());
+        self.is_stalled(now) && tried_ns >= self.suspect_ns()
     }
 
     /// This end can make packets shorter than they are.
@@ -80,6 +89,9 @@ impl Established {
         if self.path_due().is_some_and(|due| now >= due) && self.path.handle_time(now) {
             self.shorten(now);
         }
+        if self.wants_fragments(now) {
+            self.path.stop_raising();
+        }
     }
 
     /// The path carries less than it did. What is in flight and longer is lost, which says nothing about the path's rate.
@@ -94,8 +106,10 @@ impl Established {
         let shorter = self
             .may_shorten()
             .then(|| self.path.handle_too_big(now, mtu));
-        if shorter == Some(true) {
-            self.shorten(now);
+        match shorter {
+            Some(true) => self.shorten(now),
+            Some(false) => {}
+            None => self.path.stop_raising(),
         }
         shorter
     }

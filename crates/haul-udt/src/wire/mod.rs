@@ -30,6 +30,12 @@ pub const LOWER_LEN_V4: usize = 28;
 pub const LOWER_LEN_V6: usize = 48;
 
 const CONTROL_BIT: u32 = 1 << 31;
+
+/// Whether a datagram is a data packet, if it is a packet.
+#[must_use]
+pub fn is_data(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|first| first & 0x80 == 0)
+}
 const FIRST_BIT: u32 = 1 << 31;
 const LAST_BIT: u32 = 1 << 30;
 const ORDER_BIT: u32 = 1 << 29;
