@@ -466,8 +466,8 @@ pub(crate) fn binding(request: &Message) -> Result<[u8; 32], Fault> {
     encode(request).map(|frame| *blake3::hash(&frame).as_bytes())
 }
 
-/// What both ends must find equal before a file gets its name: the request, what was offered of the file, and its content.
-/// A CRC32C misses one damaged message in 2^32, and a wrong name looks like any other.
+/// What both ends must find equal before a file gets its name: the request and what was offered of the file, with the content's hash.
+/// The hash is the receiver's, of blocks whose digests are the sender's. A CRC32C misses one damaged message in 2^32, and a wrong name looks like any other.
 pub(crate) fn seal(binding: &[u8; 32], entry: &Entry, root: &[u8; 32]) -> Result<[u8; 32], Fault> {
     let mut bytes = [&binding[..], &root[..]].concat();
     minicbor::encode(entry, &mut bytes)
