@@ -1,7 +1,8 @@
 //! A datagram queue pair, its user, and whatever may arrive.
 //!
-//! Nothing panics or spins; payload goes nowhere but into memory that was offered; every receive and request completes at
-//! most once; no record claims what was not placed; a stranger gets no more octets than it sends.
+//! Nothing panics or spins; payload goes nowhere but into memory that was offered; every receive
+//! and request completes at most once; no record claims what was not placed; a stranger gets no
+//! more octets than it sends.
 
 #![no_main]
 

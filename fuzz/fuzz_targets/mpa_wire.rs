@@ -1,4 +1,5 @@
-//! Bytes as start-up frames, of MPA and of the hello over messages: what parses is written as it was read.
+//! Bytes as start-up frames, of MPA and of the hello over messages: what parses is written as it
+//! was read.
 
 #![no_main]
 

@@ -1,5 +1,6 @@
-//! A reliable-datagram queue pair with a friend (a queue pair like itself, over a path that the input decides), with
-//! half-open acquaintances, and with a hostile peer that knows everything that a peer can know.
+//! A reliable-datagram queue pair with a friend (a queue pair like itself, over a path that the
+//! input decides), with half-open acquaintances, and with a hostile peer that knows everything that
+//! a peer can know.
 
 #![no_main]
 
@@ -224,7 +225,8 @@ struct World {
     now: u64,
     ends: [End; 2],
     queue: Vec<(usize, Vec<u8>)>,
-    /// What the foe knows: the first packet that its peer sends, and that it is expected to send itself.
+    /// What the foe knows: the first packet that its peer sends, and that it is expected to send
+    /// itself.
     next: u32,
     msg: u32,
     cookie: Option<Cookie>,

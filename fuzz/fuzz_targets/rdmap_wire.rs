@@ -1,4 +1,5 @@
-//! Bytes as what RDMAP carries: what parses is written and read again alike; a Terminate is never refused.
+//! Bytes as what RDMAP carries: what parses is written and read again alike; a Terminate is never
+//! refused.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! What agents and peers of `haul run` get from the network: messages of discovery, and the heads of datagrams.
+//! What agents and peers of `haul run` get from the network: messages of discovery, and the heads
+//! of datagrams.
 
 #![no_main]
 

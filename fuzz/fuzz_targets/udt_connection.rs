@@ -1,5 +1,5 @@
-//! Operations on an open connection, hostile datagrams among them: it neither panics nor spins, and takes no payload beyond
-//! the memory that it offered.
+//! Operations on an open connection, hostile datagrams among them: it neither panics nor spins, and
+//! takes no payload beyond the memory that it offered.
 
 #![no_main]
 
@@ -60,7 +60,8 @@ enum Step {
     Bytes(Vec<u8>),
 }
 
-/// A word of a control packet: near the connection's sequence numbers more often than chance would have it.
+/// A word of a control packet: near the connection's sequence numbers more often than chance would
+/// have it.
 #[derive(Debug, Arbitrary)]
 enum Word {
     Near(u8),

@@ -1,5 +1,5 @@
-//! Bytes to a listener: no reply is longer than the request, and what is accepted makes a connection. (libFuzzer watches
-//! comparisons, so it does guess cookies.)
+//! Bytes to a listener: no reply is longer than the request, and what is accepted makes a
+//! connection. (libFuzzer watches comparisons, so it does guess cookies.)
 
 #![no_main]
 

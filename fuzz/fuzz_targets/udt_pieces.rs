@@ -1,5 +1,5 @@
-//! Pieces of data packets, hostile ones among good ones: what is joined has the length that its pieces name, and a good packet
-//! whose pieces come in a row arrives as it was.
+//! Pieces of data packets, hostile ones among good ones: what is joined has the length that its
+//! pieces name, and a good packet whose pieces come in a row arrives as it was.
 
 #![no_main]
 

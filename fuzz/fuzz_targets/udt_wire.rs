@@ -1,4 +1,5 @@
-//! Bytes as a UDT packet: what parses is written, and from then on stays the same (a range of one packet becomes one word).
+//! Bytes as a UDT packet: what parses is written, and from then on stays the same (a range of one
+//! packet becomes one word).
 
 #![no_main]
 

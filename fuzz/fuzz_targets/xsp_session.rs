@@ -1,4 +1,5 @@
-//! An acceptor's session with a user and a hostile peer: PDUs in number, reads that succeed and fail, time.
+//! An acceptor's session with a user and a hostile peer: PDUs in number, reads that succeed and
+//! fail, time.
 
 #![no_main]
 

@@ -153,7 +153,8 @@ const ALLOWED: &[Allowed] = &[
 /// Crates that tests may use as well.
 const FOR_TESTS: [&str; 2] = ["haul-netem", "haul-sim"];
 
-/// Edges between crates of this workspace, and dependencies of the cores, that the table does not have.
+/// Edges between crates of this workspace, and dependencies of the cores, that the table does not
+/// have.
 #[must_use]
 pub fn check(graph: &Graph) -> Vec<Finding> {
     graph.members().flat_map(check_package).collect()

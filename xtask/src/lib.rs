@@ -1,11 +1,12 @@
 //! The rules of this repository that no compiler checks, as functions that return what breaks them.
 //!
-//! `tests/tidy.rs` applies every rule to the tree, one test each, so that `cargo test -p xtask` is the style check and a
-//! broken rule names the place. A rule that clippy or rustc can check belongs there, not here.
+//! `tests/tidy.rs` applies every rule to the tree, one test each, so that `cargo test -p xtask` is
+//! the style check and a broken rule names the place. A rule that clippy or rustc can check belongs
+//! there, not here.
 //!
-//! Map: [`edges`] which crate may depend on which · [`supply`] licences, sources and Rust versions of dependencies ·
-//! [`text`] what source files and documents may hold · [`tree`] the files · [`graph`] what cargo says about the packages ·
-//! [`spdx`] licence expressions.
+//! Map: [`edges`] which crate may depend on which · [`supply`] licences, sources and Rust versions
+//! of dependencies · [`text`] what source files and documents may hold · [`tree`] the files ·
+//! [`graph`] what cargo says about the packages · [`spdx`] licence expressions.
 #![forbid(unsafe_code)]
 
 pub mod edges;

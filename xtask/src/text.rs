@@ -14,7 +14,8 @@ const ARCHITECTURE_LINES_MAX: usize = 400;
 
 /// The word that only some crates may use, in two parts so that this file passes its own rule.
 const UNSAFE: &str = concat!("un", "safe");
-/// Crates whose purpose needs it: system calls, memory that others write, and pointers that programs hand in.
+/// Crates whose purpose needs it: system calls, memory that others write, and pointers that
+/// programs hand in.
 const UNSAFE_ALLOWED: [&str; 5] = [
     "crates/haul-capi/",
     "crates/haul-ibv/",
@@ -203,7 +204,8 @@ fn find_lines<'a>(
     findings
 }
 
-/// The targets of `[text](target)`, and of `src` and `srcset`, which a picture for two colour schemes needs.
+/// The targets of `[text](target)`, and of `src` and `srcset`, which a picture for two colour
+/// schemes needs.
 fn links(markdown: &str) -> Vec<&str> {
     let mut targets = Vec::new();
     for (opening, closing) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {

@@ -1,6 +1,7 @@
 //! The conversation beside the benchmark: JSON, a message a line, over a TCP connection of its own.
 //!
-//! The last member of each object is `crc32c`: eight hexadecimal digits of the CRC32C of all that comes before it in the line.
+//! The last member of each object is `crc32c`: eight hexadecimal digits of the CRC32C of all that
+//! comes before it in the line.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -56,7 +57,8 @@ pub(crate) enum Message {
     Join { place: Place },
     /// All queue pairs are connected, and receives are posted.
     Connected,
-    /// Client: this size is next; `iterations` of each queue pair, or until the time of the plan is over.
+    /// Client: this size is next; `iterations` of each queue pair, or until the time of the plan is
+    /// over.
     Begin { size: u32, iterations: Option<u64> },
     /// Server: ready for it.
     Ready,
@@ -104,7 +106,8 @@ pub(crate) struct Place {
     pub(crate) rkey: u32,
     /// Of each queue pair, without the connection manager.
     pub(crate) endpoints: Vec<EndpointWire>,
-    /// Of each queue pair of a datagram service: its port and its number, at the address of this conversation.
+    /// Of each queue pair of a datagram service: its port and its number, at the address of this
+    /// conversation.
     pub(crate) bound: Vec<(u16, u32)>,
 }
 
@@ -274,7 +277,8 @@ impl Control {
         }
     }
 
-    /// What the peer says about a failure that showed here, or that it is gone; else the failure as it showed.
+    /// What the peer says about a failure that showed here, or that it is gone; else the failure as
+    /// it showed.
     pub(crate) fn account_of(&self, fault: Fault) -> Fault {
         loop {
             match self.incoming.recv_timeout(GRACE) {

@@ -1,6 +1,7 @@
 //! Whether a host is set up for long fat networks, and the exact lines that mend it.
 //!
-//! [`Host::read`] looks, [`examine`] judges: what was found goes in, so that every judgement can be tested.
+//! [`Host::read`] looks, [`examine`] judges: what was found goes in, so that every judgement can be
+//! tested.
 
 use std::path::Path;
 

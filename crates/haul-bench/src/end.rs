@@ -1,4 +1,5 @@
-//! One end: device, memory, queue pairs, and how they are connected, waited for and complained about.
+//! One end: device, memory, queue pairs, and how they are connected, waited for and complained
+//! about.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -24,7 +25,8 @@ use crate::tag::{Kind, Tag};
 const CONNECTING_MAX: usize = 64;
 /// How long all of that may take without any of them coming to be.
 const CONNECT_TIME: Duration = Duration::from_secs(20);
-/// Write-Records of a queue pair that may be announced and not polled yet: nothing holds their sender back.
+/// Write-Records of a queue pair that may be announced and not polled yet: nothing holds their
+/// sender back.
 const RECORDS: u32 = 16_384;
 /// How often somebody who waits looks up.
 const TICK: Duration = Duration::from_millis(20);
@@ -140,7 +142,8 @@ impl End {
         Ok(())
     }
 
-    /// Begins the datagram service of each queue pair at this address, from this port on; at any where it is zero.
+    /// Begins the datagram service of each queue pair at this address, from this port on; at any
+    /// where it is zero.
     pub(crate) fn bind_all(&mut self, ip: IpAddr, port: u16) -> Result<(), Fault> {
         for (qp, index) in self.qps.iter().zip(0_u16..) {
             let port = match port {
@@ -158,7 +161,8 @@ impl End {
         Ok(())
     }
 
-    /// Takes note of whom the queue pairs talk to: those of the other end, at the address of the conversation.
+    /// Takes note of whom the queue pairs talk to: those of the other end, at the address of the
+    /// conversation.
     pub(crate) fn meet_peers(&mut self, peer: &Place, address: IpAddr) -> Result<(), Fault> {
         if peer.bound.len() != self.qps.len() {
             return Err(Fault::protocol("the peer has described other queue pairs"));
@@ -178,8 +182,9 @@ impl End {
         }
     }
 
-    /// Nothing that an earlier measurement of messages of `size` bytes left may pass for this one's: what is to be written is
-    /// cleared, and what is to be sent is as `stamp` says of a queue pair and a slot.
+    /// Nothing that an earlier measurement of messages of `size` bytes left may pass for this
+    /// one's: what is to be written is cleared, and what is to be sent is as `stamp` says of a
+    /// queue pair and a slot.
     pub(crate) fn prepare(
         &self,
         size: u32,
@@ -296,8 +301,8 @@ impl End {
         Ok(())
     }
 
-    /// Connects each queue pair to the one that the peer has described. Software that listens at any address cannot say
-    /// where it is: it is where the conversation goes to.
+    /// Connects each queue pair to the one that the peer has described. Software that listens at
+    /// any address cannot say where it is: it is where the conversation goes to.
     pub(crate) fn connect_endpoints(&self, peer: &Place, address: IpAddr) -> Result<(), Fault> {
         if peer.endpoints.len() != self.qps.len() {
             return Err(Fault::protocol("the peer has described other queue pairs"));

@@ -1,8 +1,9 @@
 //! Bandwidth: as many messages outstanding as the plan allows, in one direction or both.
 //!
-//! A measurement ends with a read of a few bytes behind the last message of each queue pair. Its answer says that all
-//! messages before it are placed, on any transport; without it, iWARP's writes would be counted that are still in the
-//! sockets' buffers. Receives are given out as credits: iWARP ends a connection whose peer sends without any.
+//! A measurement ends with a read of a few bytes behind the last message of each queue pair. Its
+//! answer says that all messages before it are placed, on any transport; without it, iWARP's writes
+//! would be counted that are still in the sockets' buffers. Receives are given out as credits:
+//! iWARP ends a connection whose peer sends without any.
 
 use std::time::{Duration, Instant};
 
@@ -97,8 +98,8 @@ pub(crate) struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    /// Makes ready to send or take messages of `size` bytes, `iterations` on each queue pair or until the plan's time is
-    /// over.
+    /// Makes ready to send or take messages of `size` bytes, `iterations` on each queue pair or
+    /// until the plan's time is over.
     pub(crate) fn new(
         (end, peer, control, disk): (&'a End, &'a Place, &'a Control, &'a Disk),
         accounts: &'a mut [Account],
@@ -148,7 +149,8 @@ impl<'a> Flow<'a> {
             .prepare(self.size, |qp, number| Stamp { qp, number })
     }
 
-    /// Runs to the end of it: what it took, and the bytes that were complete in each [`STEP`](crate::path::tally::STEP).
+    /// Runs to the end of it: what it took, and the bytes that were complete in each
+    /// [`STEP`](crate::path::tally::STEP).
     pub(crate) fn run(
         mut self,
         time: Option<Duration>,
@@ -173,7 +175,8 @@ impl<'a> Flow<'a> {
         Ok((spent.with_cpu(used), self.tally.steps()))
     }
 
-    /// Posts and takes completions until both directions are done: how long this end's took, and its messages.
+    /// Posts and takes completions until both directions are done: how long this end's took, and
+    /// its messages.
     fn turns(&mut self, start: Instant, dead_after: Duration) -> Result<(Duration, u64), Fault> {
         let mut completions = [WorkCompletion::default(); COMPLETIONS];
         let mut finished = None;
@@ -484,7 +487,8 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// Credits are empty messages, and so are the notices of a file's writes, which go the other way.
+    /// Credits are empty messages, and so are the notices of a file's writes, which go the other
+    /// way.
     fn is_credit(&self, completion: &WorkCompletion) -> bool {
         let notices = self.is_file() && self.end.plan.op == Op::Write;
         completion.opcode == WcOpcode::Recv

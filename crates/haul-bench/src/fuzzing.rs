@@ -2,7 +2,8 @@
 
 use crate::control::{self, Asked};
 
-/// The greeting of a client: a plan that is let in has sizes and depths inside the limits, whatever it says.
+/// The greeting of a client: a plan that is let in has sizes and depths inside the limits, whatever
+/// it says.
 ///
 /// # Panics
 /// If memory that is let in is more than may be registered or taken.

@@ -1,14 +1,15 @@
-//! Benchmarks of a path by every engine there is (docs/bench.md), and of the RDMA verbs, as perftest's users know them, over any
-//! provider of `haul-verbs` (docs/bench-rdma.md).
+//! Benchmarks of a path by every engine there is (docs/bench.md), and of the RDMA verbs, as
+//! perftest's users know them, over any provider of `haul-verbs` (docs/bench-rdma.md).
 //!
-//! A client tells a server over a TCP connection what is to be measured; streams or queue pairs are connected beside it; then
-//! both ends measure and tell each other what that cost them.
+//! A client tells a server over a TCP connection what is to be measured; streams or queue pairs are
+//! connected beside it; then both ends measure and tell each other what that cost them.
 //!
-//! Map: [`path`] one measurement of the path · [`profile`] the whole picture of it · [`doctor`] the host · of the verbs:
-//! [`client`], [`server`] the doors · [`plan`] what is measured · [`report`] figures · `control` the conversation · `session`
-//! one size after another · `end` device, memory, queue pairs · `flow` bandwidth · `volley` bandwidth of what may be lost ·
-//! `pingpong` latency · `pattern` bytes that are checked · `disk` files · `memory` what idle queue pairs take · `tag` numbers
-//! of work requests.
+//! Map: [`path`] one measurement of the path · [`profile`] the whole picture of it · [`doctor`] the
+//! host · of the verbs: [`client`], [`server`] the doors · [`plan`] what is measured · [`report`]
+//! figures · `control` the conversation · `session` one size after another · `end` device, memory,
+//! queue pairs · `flow` bandwidth · `volley` bandwidth of what may be lost · `pingpong` latency ·
+//! `pattern` bytes that are checked · `disk` files · `memory` what idle queue pairs take · `tag`
+//! numbers of work requests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(

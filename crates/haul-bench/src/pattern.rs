@@ -1,4 +1,5 @@
-//! Bytes that differ with the queue pair, the message and the place in it, so that none can be mistaken for another.
+//! Bytes that differ with the queue pair, the message and the place in it, so that none can be
+//! mistaken for another.
 
 use std::ops::Range;
 
@@ -53,7 +54,8 @@ pub(crate) fn check(
     Ok(wrong)
 }
 
-/// Where, counted from the message's beginning at `offset`, the first byte of `range` is that is not the message's.
+/// Where, counted from the message's beginning at `offset`, the first byte of `range` is that is
+/// not the message's.
 pub(crate) fn check_range(
     region: &Region,
     offset: usize,

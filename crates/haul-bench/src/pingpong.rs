@@ -1,12 +1,13 @@
 //! Latency: one message at a time, there and back.
 //!
-//! A Send is answered by a Send, and a Write by a Write: each end looks at the last byte of its memory until it changes,
-//! as perftest does. Where a transport may place the end of a message before its beginning, and where an end is to sleep,
-//! an empty Send behind the Write says that it is there. A Read is its own answer. A Write-Record is there when its record says
-//! that all of it is.
+//! A Send is answered by a Send, and a Write by a Write: each end looks at the last byte of its
+//! memory until it changes, as perftest does. Where a transport may place the end of a message
+//! before its beginning, and where an end is to sleep, an empty Send behind the Write says that it
+//! is there. A Read is its own answer. A Write-Record is there when its record says that all of it
+//! is.
 //!
-//! Over unreliable datagrams a message or its answer may be lost: after a while without an answer the next one is sent, and the
-//! one before counts as lost, not as a sample.
+//! Over unreliable datagrams a message or its answer may be lost: after a while without an answer
+//! the next one is sent, and the one before counts as lost, not as a sample.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -74,7 +75,8 @@ pub(crate) struct PingPong<'a> {
     moderation: u64,
     verified: u64,
     lost: u64,
-    /// The receive that the last message took: it is posted again once there is an answer on its way.
+    /// The receive that the last message took: it is posted again once there is an answer on its
+    /// way.
     taken: Option<u64>,
     /// The service may lose messages.
     may_lose: bool,
@@ -298,7 +300,8 @@ impl<'a> PingPong<'a> {
         self.end.post_recv(&self.end.qps[0], 0, slot)
     }
 
-    /// Makes the bytes of a message: where somebody looks at its last byte, that differs from the one before.
+    /// Makes the bytes of a message: where somebody looks at its last byte, that differs from the
+    /// one before.
     fn make(&self, number: u64) -> Result<(), Fault> {
         let region = self.end.mr.region();
         let from = place(self.end.layout.from(0, 0));
@@ -440,7 +443,8 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// An answer that does not come is not waited for for ever. Who answers waits as long as there is a conversation.
+    /// An answer that does not come is not waited for for ever. Who answers waits as long as there
+    /// is a conversation.
     fn be_patient(&self) -> Result<(), Fault> {
         if self.heard.elapsed() > self.dead_after {
             return Err(Fault::new(

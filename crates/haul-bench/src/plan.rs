@@ -9,7 +9,8 @@ pub const SIZE_MAX: u32 = 1 << 23;
 pub const QPS_MAX: u32 = 16_384;
 /// Work requests in a queue.
 pub const DEPTH_MAX: u32 = 16_384;
-/// Most reads that a queue pair may have outstanding (14 bits of RFC 6581, less the value for "not negotiated").
+/// Most reads that a queue pair may have outstanding (14 bits of RFC 6581, less the value for "not
+/// negotiated").
 pub const OUTS_MAX: u16 = 0x3ffe;
 /// Work requests posted in one call.
 pub const POST_LIST_MAX: u32 = 64;
@@ -161,16 +162,16 @@ pub struct Plan {
     pub wire: Wire,
     /// Bytes of an IP packet of a datagram service; what the route has where there is none.
     pub path_mtu: Option<u16>,
-    /// The most that an end sends over each queue pair, bytes per second: payload of unreliable datagrams, of connections what is
-    /// on the wire.
+    /// The most that an end sends over each queue pair, bytes per second: payload of unreliable
+    /// datagrams, of connections what is on the wire.
     pub max_rate: Option<u64>,
     /// It runs beside another measurement, as traffic that that one is to meet.
     #[serde(default)]
     pub beside: bool,
 }
 
-/// Where messages lie in an end's memory region. Both ends have the same: a half that messages come out of, a half
-/// that they go into, and a line for each queue pair.
+/// Where messages lie in an end's memory region. Both ends have the same: a half that messages come
+/// out of, a half that they go into, and a line for each queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     qps: u64,
@@ -279,7 +280,8 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(1)
     }
 
-    /// Whether the receiving end must know of each message, and so the sender must know what the receiver has room for.
+    /// Whether the receiving end must know of each message, and so the sender must know what the
+    /// receiver has room for.
     pub(crate) fn is_notified(&self) -> bool {
         self.op == Op::Send && self.service != Service::Ud || self.file.is_some()
     }

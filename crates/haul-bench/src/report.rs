@@ -46,7 +46,8 @@ pub struct Arrived {
     pub partial: u64,
     /// Valid bytes of both.
     pub bytes: u64,
-    /// From the first completion to the last of a message that had not to be waited for to the end, nanoseconds.
+    /// From the first completion to the last of a message that had not to be waited for to the end,
+    /// nanoseconds.
     pub ns: u64,
     /// Datagrams that the kernel dropped because its receive buffer was full.
     pub kernel_drops: u64,
@@ -94,7 +95,8 @@ pub struct Bandwidth {
     pub server_gbps: f64,
 }
 
-/// The latency of one size, microseconds. Of a Send or Write half of the round trip, of a Read the whole.
+/// The latency of one size, microseconds. Of a Send or Write half of the round trip, of a Read the
+/// whole.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Latency {
     /// Samples.
@@ -171,8 +173,8 @@ pub struct Row {
     pub path: Option<PathSeen>,
     /// Why a figure is not to be trusted.
     pub warnings: Vec<String>,
-    /// Bytes that were complete at the client in each tenth of a second since the first post; of a bandwidth without unreliable datagrams
-    /// and Write-Record.
+    /// Bytes that were complete at the client in each tenth of a second since the first post; of a
+    /// bandwidth without unreliable datagrams and Write-Record.
     #[serde(skip)]
     pub steps: Vec<u64>,
 }
@@ -203,7 +205,8 @@ pub struct Memory {
     pub before_kib: u64,
     /// The same after.
     pub after_kib: u64,
-    /// What the kernel's own objects and the sockets' buffers of the whole machine have grown by meanwhile, KiB.
+    /// What the kernel's own objects and the sockets' buffers of the whole machine have grown by
+    /// meanwhile, KiB.
     pub kernel_kib: u64,
 }
 
@@ -316,8 +319,8 @@ pub(crate) fn datagram(plan: &Plan, client: &Spent, server: &Spent) -> Option<Da
     })
 }
 
-/// What counts as moved by each end. Of unreliable datagrams that is what was valid at the receiver, over the longer of the time
-/// in which it was sent and the time in which it came.
+/// What counts as moved by each end. Of unreliable datagrams that is what was valid at the
+/// receiver, over the longer of the time in which it was sent and the time in which it came.
 pub(crate) fn delivered(plan: &Plan, client: Spent, server: Spent) -> (Spent, Spent) {
     if plan.service != Service::Ud || plan.test != Test::Bw {
         return (client, server);

@@ -1,4 +1,5 @@
-//! The end that takes part in what clients ask for, one at a time: two at once would measure each other.
+//! The end that takes part in what clients ask for, one at a time: two at once would measure each
+//! other.
 
 use std::fmt;
 use std::io;
@@ -25,11 +26,13 @@ use crate::session::Session;
 const PENDING_MAX: usize = 64;
 /// Clients that may wait for the one that is measured.
 const WAITING_MAX: usize = 16;
-/// How long a client may take for each message before the measurement, which it has no reason to delay.
+/// How long a client may take for each message before the measurement, which it has no reason to
+/// delay.
 const SETUP: Duration = Duration::from_secs(20);
 /// Sessions beside the one that is measured.
 const BESIDE_MAX: usize = 4;
-/// A client is turned away after waiting so long for the one before it: that one's memory may still be being given back.
+/// A client is turned away after waiting so long for the one before it: that one's memory may still
+/// be being given back.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Makes a device that speaks as a client asks.

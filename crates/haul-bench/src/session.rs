@@ -60,7 +60,8 @@ enum Bandwidth<'a> {
 }
 
 impl Bandwidth<'_> {
-    /// What it took, and the bytes that were complete by time; of those that are counted where they arrive there is no such series.
+    /// What it took, and the bytes that were complete by time; of those that are counted where they
+    /// arrive there is no such series.
     fn run(self, time: Option<Duration>, dead_after: Duration) -> Result<(Spent, Vec<u64>), Fault> {
         match self {
             Self::Flow(flow) => flow.run(time, dead_after),
@@ -97,7 +98,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// How long the peer may take for a message between measurements: it connects its queue pairs meanwhile, or reads a file again.
+    /// How long the peer may take for a message between measurements: it connects its queue pairs
+    /// meanwhile, or reads a file again.
     pub(crate) fn patience(&self) -> Duration {
         let plan = &self.end.plan;
         let read_again = plan.file.filter(|_| plan.verify).unwrap_or(0) / FILE_BYTES_A_SECOND;
@@ -226,7 +228,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The longest round trip of its connections, nanoseconds, and the bytes that they have sent more than once.
+    /// The longest round trip of its connections, nanoseconds, and the bytes that they have sent
+    /// more than once.
     fn path_seen(&self) -> (u64, u64) {
         let seen = self.end.qps.iter().filter_map(|qp| qp.statistics().ok());
         seen.fold((0, 0), |(longest, resent), one| {

@@ -1,8 +1,10 @@
-//! Bandwidth of messages that are counted where they arrive: unreliable datagrams, and Write-Record.
+//! Bandwidth of messages that are counted where they arrive: unreliable datagrams, and
+//! Write-Record.
 //!
-//! Nothing holds the sender back but the queue's depth (and a rate, where one was asked for), and nothing says at its end what
-//! has arrived. So the receiver counts: a Send by its receive's completion, a Write-Record by its record, whole or in part; and a
-//! Read is counted by who asked. When the sender has told how much it has sent, the receiver waits until all of it is accounted
+//! Nothing holds the sender back but the queue's depth (and a rate, where one was asked for), and
+//! nothing says at its end what has arrived. So the receiver counts: a Send by its receive's
+//! completion, a Write-Record by its record, whole or in part; and a Read is counted by who asked.
+//! When the sender has told how much it has sent, the receiver waits until all of it is accounted
 //! for, or until nothing has come for a while.
 
 use std::time::{Duration, Instant};
@@ -26,8 +28,9 @@ use crate::tag::{Kind, Tag};
 const COMPLETIONS: usize = 64;
 /// The conversation is looked at in every so many turns, and whenever there was nothing else.
 const LOOK_EVERY: u32 = 64;
-/// After so long without an arrival, and so many looks for one, what has not come is lost. A record is closed earlier
-/// (docs/protocol/datagram.md); a machine that was busy with something else has not looked.
+/// After so long without an arrival, and so many looks for one, what has not come is lost. A record
+/// is closed earlier (docs/protocol/datagram.md); a machine that was busy with something else has
+/// not looked.
 const QUIET: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 10;
 
@@ -65,7 +68,8 @@ pub(crate) struct Volley<'a> {
 }
 
 impl<'a> Volley<'a> {
-    /// Makes ready to send or count messages of `size` bytes, `iterations` on each queue pair or until the plan's time is over.
+    /// Makes ready to send or count messages of `size` bytes, `iterations` on each queue pair or
+    /// until the plan's time is over.
     pub(crate) fn new(
         (end, peer, control): (&'a End, &'a Place, &'a Control),
         ways: Ways,
@@ -102,7 +106,8 @@ impl<'a> Volley<'a> {
         self.end.prepare(self.size, |qp, slot| self.stamp(qp, slot))
     }
 
-    /// What the bytes of a message are. The receiver of a Send cannot know its number: those are all alike.
+    /// What the bytes of a message are. The receiver of a Send cannot know its number: those are
+    /// all alike.
     fn stamp(&self, qp: u64, slot: u64) -> Stamp {
         let number = if self.end.plan.op == Op::Send {
             0

@@ -1,7 +1,8 @@
-//! The structures and numbers of include/haul.h, under its names. What they mean is said there; `tests/header.rs` compares
-//! the two word by word, and their layout through a C compiler.
+//! The structures and numbers of include/haul.h, under its names. What they mean is said there;
+//! `tests/header.rs` compares the two word by word, and their layout through a C compiler.
 //!
-//! Structures that begin with `size` may grow at their end; the others have reserved room and never change.
+//! Structures that begin with `size` may grow at their end; the others have reserved room and never
+//! change.
 
 use std::ffi::{c_char, c_void};
 
@@ -195,7 +196,8 @@ pub const HAUL_ASYNC_OTHER: u32 = 255;
 /// A structure that begins with its `size` and may grow at its end.
 ///
 /// # Safety
-/// `repr(C)`, its first field is `size: u32`, every pattern of bits is a value of it, and [`Growing::ROOM_MIN`] is at least 4.
+/// `repr(C)`, its first field is `size: u32`, every pattern of bits is a value of it, and
+/// [`Growing::ROOM_MIN`] is at least 4.
 pub unsafe trait Growing: Copy {
     /// What it was in the first version of the interface, bytes. No program has a shorter one.
     const ROOM_MIN: usize;
@@ -204,7 +206,8 @@ pub unsafe trait Growing: Copy {
 macro_rules! growing {
     ($($name:ident: $min:literal),* $(,)?) => {
         $(
-            // SAFETY: plain numbers, arrays of them and raw pointers in C's layout; `size` comes first.
+            // SAFETY: plain numbers, arrays of them and raw pointers in C's layout; `size` comes
+            // first.
             unsafe impl Growing for $name {
                 const ROOM_MIN: usize = $min;
             }

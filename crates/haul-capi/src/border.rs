@@ -1,5 +1,5 @@
-//! The border between C and Rust: panics end here, failures become numbers and are kept for who asks, pointers become
-//! references.
+//! The border between C and Rust: panics end here, failures become numbers and are kept for who
+//! asks, pointers become references.
 
 use std::any::Any;
 use std::ffi::{c_char, c_int};
@@ -76,7 +76,8 @@ pub(crate) use handles;
 
 /// Runs the function `what`: its result, or the number of its failure, which `last` keeps.
 pub(crate) fn run(last: &Last, what: &'static str, body: impl FnOnce() -> Result<c_int>) -> c_int {
-    // What a panic leaves behind is behind locks that ignore poison, or is reported as broken with the failure.
+    // What a panic leaves behind is behind locks that ignore poison, or is reported as broken with
+    // the failure.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => last.note(what, error),
@@ -96,7 +97,8 @@ pub(crate) fn on<H: Handle>(
     }
 }
 
-/// Runs the function `what` of a handle, which makes another one: into `out`, which is NULL after a failure.
+/// Runs the function `what` of a handle, which makes another one: into `out`, which is NULL after a
+/// failure.
 pub(crate) fn create<H: Handle, T>(
     handle: Option<&H>,
     what: &'static str,
@@ -147,7 +149,8 @@ fn panic_text(panic: Box<dyn Any + Send>) -> String {
 /// None for NULL, which means defaults. What `from` is too short for is as in `defaults`.
 ///
 /// # Errors
-/// A size that no version of the structure has, or one with fields that this library does not know in use.
+/// A size that no version of the structure has, or one with fields that this library does not know
+/// in use.
 ///
 /// # Safety
 /// NULL, or readable for as many bytes as its `size` says.
@@ -159,7 +162,8 @@ pub(crate) unsafe fn read_growing<T: Growing>(from: *const T, defaults: T) -> Re
     let room = unsafe { room(from)? };
     let known = room.min(size_of::<T>());
     let mut value = defaults;
-    // SAFETY: `from` is readable for `room` bytes, `value` has `size_of::<T>()`; every pattern of bits is a `T`.
+    // SAFETY: `from` is readable for `room` bytes, `value` has `size_of::<T>()`; every pattern of
+    // bits is a `T`.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut value).cast::<u8>(), known)
     };
@@ -235,7 +239,8 @@ const ROOM_MAX: usize = 64 << 10;
 /// NULL with a count.
 ///
 /// # Safety
-/// `count` readable, aligned elements at `start`, which do not change while the slice lives; or no elements.
+/// `count` readable, aligned elements at `start`, which do not change while the slice lives; or no
+/// elements.
 pub(crate) unsafe fn slice<'a, T>(start: *const T, count: usize) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
@@ -253,7 +258,8 @@ pub(crate) unsafe fn slice<'a, T>(start: *const T, count: usize) -> Result<&'a [
 /// As [`slice()`].
 ///
 /// # Safety
-/// `count` writable, aligned places at `start`, which nobody else uses while the slice lives; or none.
+/// `count` writable, aligned places at `start`, which nobody else uses while the slice lives; or
+/// none.
 pub(crate) unsafe fn places<'a, T>(
     start: *mut T,
     count: usize,

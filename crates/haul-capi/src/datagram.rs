@@ -197,7 +197,8 @@ pub unsafe extern "C" fn haul_qp_adopt(
         if fd < 0 {
             return Err(Error::Argument("the file descriptor is negative"));
         }
-        // SAFETY: the caller's descriptor, open during the call; one that is not is refused by the system.
+        // SAFETY: the caller's descriptor, open during the call; one that is not is refused by the
+        // system.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let socket = socket.try_clone_to_owned();
         let socket = socket.map_err(Error::os("duplicating a socket"))?;

@@ -67,7 +67,8 @@ impl haul_device_list {
         list
     }
 
-    /// The device of this name, else the first of the provider of this name, else (without a name) the first.
+    /// The device of this name, else the first of the provider of this name, else (without a name)
+    /// the first.
     fn find(&self, name: Option<&str>) -> Result<&Device> {
         let Some(name) = name else {
             return self.devices.first().ok_or_else(|| self.missing("at all"));

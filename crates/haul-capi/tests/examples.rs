@@ -1,5 +1,6 @@
-//! The programs of c/examples on loopback: as they are, with sanitizers, under valgrind, and built against an installed
-//! library. Each checks what it does itself; here they are compiled, run, and must end well.
+//! The programs of c/examples on loopback: as they are, with sanitizers, under valgrind, and built
+//! against an installed library. Each checks what it does itself; here they are compiled, run, and
+//! must end well.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 

@@ -30,9 +30,10 @@ const KEPT: usize = 128;
 const INTERVAL_NS_MIN: u64 = MILLISECOND_NS / 2;
 
 impl Arrivals {
-    /// Takes a report: by `at_ns` of the receiver's clock, `bytes` wire bytes had arrived, the last of which to leave had left at
-    /// `newest_sent`. Returns the rate since the youngest report that is `interval_ns` back. What waited on the way, or for the
-    /// receiver's thread, arrives at once and faster than the path carries, but never on the whole faster than it left.
+    /// Takes a report: by `at_ns` of the receiver's clock, `bytes` wire bytes had arrived, the last
+    /// of which to leave had left at `newest_sent`. Returns the rate since the youngest report that
+    /// is `interval_ns` back. What waited on the way, or for the receiver's thread, arrives at once
+    /// and faster than the path carries, but never on the whole faster than it left.
     pub fn take(
         &mut self,
         at_ns: u64,

@@ -1,8 +1,9 @@
 //! What a congestion control sees and what it answers.
 //!
-//! A transport feeds every control the same two inputs, [`Ack`] and [`Loss`], and obeys the same two answers, a pacing
-//! rate and a window. A new control is one file and one variant of [`Algorithm`](crate::Algorithm); one that keeps a window and
-//! reduces it on loss is a [`Law`](crate::window::Law).
+//! A transport feeds every control the same two inputs, [`Ack`] and [`Loss`], and obeys the same
+//! two answers, a pacing rate and a window. A new control is one file and one variant of
+//! [`Algorithm`](crate::Algorithm); one that keeps a window and reduces it on loss is a
+//! [`Law`](crate::window::Law).
 
 use std::fmt::Debug;
 
@@ -88,9 +89,11 @@ pub struct RateSample {
     pub bytes: u64,
     /// The sender had too little to send during a part of it, so the path may carry more.
     pub app_limited: bool,
-    /// The sender's machine could not keep the pace during a part of it, so the path may carry more.
+    /// The sender's machine could not keep the pace during a part of it, so the path may carry
+    /// more.
     pub late: bool,
-    /// The dispersion of a whole train of packets that left back to back: more of it there will not be.
+    /// The dispersion of a whole train of packets that left back to back: more of it there will not
+    /// be.
     pub whole_train: bool,
 }
 
@@ -126,7 +129,8 @@ pub struct Loss {
     pub in_flight_bytes: u64,
 }
 
-/// News of data that arrived and says that it met a filling queue: congestion experienced (RFC 3168 §5).
+/// News of data that arrived and says that it met a filling queue: congestion experienced (RFC 3168
+/// §5).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Marks {
     /// Wire bytes of the packets that said so in this report.
@@ -156,7 +160,8 @@ pub trait Controller: Debug + Send {
     fn handle_ack(&mut self, now: Time, ack: &Ack);
     /// Data was lost.
     fn handle_loss(&mut self, now: Time, loss: &Loss);
-    /// Data arrived that had met a filling queue. It counts as if one packet had been lost (RFC 3168 §6.1.2).
+    /// Data arrived that had met a filling queue. It counts as if one packet had been lost (RFC
+    /// 3168 §6.1.2).
     fn handle_marks(&mut self, now: Time, marks: &Marks) {
         let loss = Loss {
             lost_bytes: 0,
@@ -172,11 +177,13 @@ pub trait Controller: Debug + Send {
     fn pacing_rate(&self) -> Rate;
     /// The most wire bytes to have in flight.
     fn window_bytes(&self) -> u64;
-    /// The shortest interval over which an arrival rate is worth a sample, ns; zero while any two reports will do.
+    /// The shortest interval over which an arrival rate is worth a sample, ns; zero while any two
+    /// reports will do.
     fn sampling_interval_ns(&self) -> u64 {
         10 * MILLISECOND_NS
     }
-    /// How often the receiver should report, ns: often enough for two reports per sample, and no oftener than pays.
+    /// How often the receiver should report, ns: often enough for two reports per sample, and no
+    /// oftener than pays.
     fn feedback_interval_ns(&self) -> u64 {
         self.sampling_interval_ns() / 2
     }

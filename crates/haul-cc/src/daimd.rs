@@ -1,5 +1,6 @@
-//! UDT's own rate control: additive increase by the estimated spare bandwidth, decrease by 1/9 (UDT4 draft §6.1,
-//! libudt 4.11 `ccc.cpp`). The period is kept in nanoseconds; libudt's microseconds halve the rate beyond 8 Gb/s.
+//! UDT's own rate control: additive increase by the estimated spare bandwidth, decrease by 1/9
+//! (UDT4 draft §6.1, libudt 4.11 `ccc.cpp`). The period is kept in nanoseconds; libudt's
+//! microseconds halve the rate beyond 8 Gb/s.
 
 use crate::controller::{Ack, Controller, Loss, Rate, Snapshot};
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};

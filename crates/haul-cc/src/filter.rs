@@ -1,5 +1,5 @@
-//! Windowed extremes in constant space, after K. Nichols' algorithm as used for BBR: the best, second-best and
-//! third-best of the window, each younger than the one before.
+//! Windowed extremes in constant space, after K. Nichols' algorithm as used for BBR: the best,
+//! second-best and third-best of the window, each younger than the one before.
 
 use crate::time::Time;
 

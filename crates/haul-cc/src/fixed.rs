@@ -15,7 +15,8 @@ pub struct Fixed {
 
 /// Round trips in flight: one, and what waits for a retransmission or for delayed feedback.
 const WINDOW_RTTS: u64 = 3;
-/// At exactly the link's rate a queue that once arose would stand for ever, and every late batch would overflow it.
+/// At exactly the link's rate a queue that once arose would stand for ever, and every late batch
+/// would overflow it.
 const DRAIN_PER_MILLE: u64 = 995;
 const FEEDBACK_NS_MIN: u64 = MILLISECOND_NS;
 const FEEDBACK_NS_MAX: u64 = 5 * MILLISECOND_NS;

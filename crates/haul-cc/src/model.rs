@@ -1,23 +1,26 @@
 //! The default control: a model of the path, in the manner of BBR.
 //!
-//! It keeps two figures, the arrival rate that the path has shown and its base round-trip time, and sends what they
-//! multiply to. Random loss does not enter. It differs from BBR (draft-cardwell-iccrg-bbr-congestion-control) where bulk
-//! transfers on long paths are hurt by it:
+//! It keeps two figures, the arrival rate that the path has shown and its base round-trip time, and
+//! sends what they multiply to. Random loss does not enter. It differs from BBR
+//! (draft-cardwell-iccrg-bbr-congestion-control) where bulk transfers on long paths are hurt by it:
 //!
-//! * **Start.** The dispersion of the first back-to-back packets gives a first rate after one round trip; a longer paced
-//!   train confirms it after the second. Doubling per round trip needs 9 round trips for 1 Gb/s x 100 ms and then
-//!   overshoots by a whole bandwidth-delay product.
-//! * **Probe.** A burst of bounded length at 125 %, repaid at once, instead of a full round trip: what it shows arrives a
-//!   round trip later either way, and the queue that it costs no longer grows with distance.
-//! * **Queue.** While nobody else keeps the bottleneck's queue filled, a standing queue means that the model is too high, and
-//!   the rate yields until it is gone. When the queue neither goes nor falls although the flow yields, somebody else fills it
-//!   (another flow of this kind yields too, and it falls); then the flow takes the window that CUBIC would have, which neither
-//!   starves such a neighbour nor starves by it, until the queue empties (Copa's idea of a competitive mode). So it does where
-//!   a shallow queue overflows again and again that the flow did not fill, see [`company`].
+//! * **Start.** The dispersion of the first back-to-back packets gives a first rate after one round
+//!   trip; a longer paced train confirms it after the second. Doubling per round trip needs 9 round
+//!   trips for 1 Gb/s x 100 ms and then overshoots by a whole bandwidth-delay product.
+//! * **Probe.** A burst of bounded length at 125 %, repaid at once, instead of a full round trip:
+//!   what it shows arrives a round trip later either way, and the queue that it costs no longer
+//!   grows with distance.
+//! * **Queue.** While nobody else keeps the bottleneck's queue filled, a standing queue means that
+//!   the model is too high, and the rate yields until it is gone. When the queue neither goes nor
+//!   falls although the flow yields, somebody else fills it (another flow of this kind yields too,
+//!   and it falls); then the flow takes the window that CUBIC would have, which neither starves
+//!   such a neighbour nor starves by it, until the queue empties (Copa's idea of a competitive
+//!   mode). So it does where a shallow queue overflows again and again that the flow did not fill,
+//!   see [`company`].
 //! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
 //!   [`CONGESTION_LOSS_PERCENT`].
-//! * **Marks** of a router say that its queue fills, before any delay shows it: congestion where they exceed
-//!   [`CONGESTION_MARK_PERCENT`], so that the marks of a short burst are not.
+//! * **Marks** of a router say that its queue fills, before any delay shows it: congestion where
+//!   they exceed [`CONGESTION_MARK_PERCENT`], so that the marks of a short burst are not.
 
 mod company;
 
@@ -99,8 +102,9 @@ const RESUME_GAIN: u64 = 150;
 
 const UP_GAIN: u64 = 125;
 const DOWN_GAIN: u64 = 75;
-/// What a standing queue takes off the pace at once, and with every round trip that it goes on standing: two flows that
-/// both think a little too much of themselves must together come below the link's rate.
+/// What a standing queue takes off the pace at once, and with every round trip that it goes on
+/// standing: two flows that both think a little too much of themselves must together come below the
+/// link's rate.
 const YIELD_GAIN: u64 = 92;
 const YIELD_STEP: u64 = 5;
 const YIELD_GAIN_MIN: u64 = 65;
@@ -140,7 +144,8 @@ struct BaseRtt {
     confirmed: Time,
 }
 
-/// How long packets wait at the bottleneck: the least of each short epoch, so that scheduling noise does not count.
+/// How long packets wait at the bottleneck: the least of each short epoch, so that scheduling noise
+/// does not count.
 #[derive(Debug, Default)]
 struct Queue {
     epoch_start: Time,
@@ -176,7 +181,8 @@ impl Round {
 }
 
 impl Model {
-    /// A control for packets of `packet_bytes` wire bytes; `seed` keeps competing flows from probing in step.
+    /// A control for packets of `packet_bytes` wire bytes; `seed` keeps competing flows from
+    /// probing in step.
     #[must_use]
     pub fn new(packet_bytes: u64, seed: u64) -> Self {
         Self {
@@ -245,7 +251,8 @@ impl Model {
         self.round.stood_ns = self.round.stood_ns.max(self.queue.stood_ns());
     }
 
-    /// The longest queue of this round and the one before: losses are known later than the queue that they came from.
+    /// The longest queue of this round and the one before: losses are known later than the queue
+    /// that they came from.
     fn recent_queue_ns(&self) -> u64 {
         self.round.queue_ns.max(self.last_round.queue_ns)
     }
@@ -265,8 +272,9 @@ impl Model {
                 *best = sample.rate.max(*best);
                 *told |= sample.whole_train;
             }
-            // What arrives within the first round trip left before the climb began: a sample that reaches back there is also one of
-            // the time in which nothing was sent. What the application held up says nothing of the path.
+            // What arrives within the first round trip left before the climb began: a sample that
+            // reaches back there is also one of the time in which nothing was sent. What the
+            // application held up says nothing of the path.
             State::Climb { best, started, .. }
                 if now.since(*started) >= base_ns + sample.interval_ns && !sample.app_limited =>
             {
@@ -282,7 +290,8 @@ impl Model {
         }
     }
 
-    /// Ends the round when its time has come: loss together with a queue means congestion, and so do marks.
+    /// Ends the round when its time has come: loss together with a queue means congestion, and so
+    /// do marks.
     fn turn_round(&mut self, now: Time) {
         if now.since(self.round.started) < self.smoothed_rtt_ns {
             return;
@@ -517,13 +526,15 @@ impl Model {
         self.random % bound
     }
 
-    /// Slower than this nothing could be learnt; the window still holds a slower path's packets together.
+    /// Slower than this nothing could be learnt; the window still holds a slower path's packets
+    /// together.
     fn floor(&self) -> Rate {
         let window = WINDOW_PACKETS_MIN * self.packet_bytes;
         Rate::of(window, self.base_ns().max(FLOOR_NS))
     }
 
-    /// What delayed feedback and batches of a window keep in flight beyond the product of rate and time.
+    /// What delayed feedback and batches of a window keep in flight beyond the product of rate and
+    /// time.
     fn slack_bytes(&self, rate: Rate) -> u64 {
         rate.bytes_in(2 * MILLISECOND_NS) + WINDOW_PACKETS_MIN * self.packet_bytes
     }
@@ -618,8 +629,8 @@ impl Controller for Model {
         let overflow = self.recent_queue_ns() > self.queue_threshold_ns();
         if let Some(contest) = self.contest.as_mut().filter(|_| overflow) {
             contest.handle_loss(now, loss);
-            // The queue has just overflowed, for everybody: the moment to see whether it empties when the flow yields. It
-            // does where the neighbours yield too.
+            // The queue has just overflowed, for everybody: the moment to see whether it empties
+            // when the flow yields. It does where the neighbours yield too.
             self.queue.forget_standing();
         }
     }

@@ -1,26 +1,31 @@
 //! When the next batch may leave.
 //!
-//! Kernels without `fq` do not pace, and a timer per packet costs more than the packet. So the pacer keeps a schedule
-//! and lets a *batch* go when its moment has come: the batch is what the rate produces in [`QUANTUM_NS`], never more than
-//! what it was limited to. A sender that woke up late may catch up, at most 10/8 of the rate and only for what it
-//! missed within a bounded lag: forgetting the lag would turn every scheduling hiccup into lost throughput, and repaying
-//! it at once would be the burst that a shallow queue or a policer drops. Where the burst is limited ([`Pacer::limit_burst`]),
-//! the lag is too, so that batches and what is made up for stay within it together.
+//! Kernels without `fq` do not pace, and a timer per packet costs more than the packet. So the
+//! pacer keeps a schedule and lets a *batch* go when its moment has come: the batch is what the
+//! rate produces in [`QUANTUM_NS`], never more than what it was limited to. A sender that woke up
+//! late may catch up, at most 10/8 of the rate and only for what it missed within a bounded lag:
+//! forgetting the lag would turn every scheduling hiccup into lost throughput, and repaying it at
+//! once would be the burst that a shallow queue or a policer drops. Where the burst is limited
+//! ([`Pacer::limit_burst`]), the lag is too, so that batches and what is made up for stay within it
+//! together.
 
 use crate::controller::Rate;
 use crate::time::{MICROSECOND_NS, MILLISECOND_NS, Time};
 
-/// The time that one batch covers at most, but for what [`WAKE_NS`] allows: less on short paths, whose queues are short.
+/// The time that one batch covers at most, but for what [`WAKE_NS`] allows: less on short paths,
+/// whose queues are short.
 pub const QUANTUM_NS: u64 = MILLISECOND_NS;
 const QUANTUM_NS_MIN: u64 = 500 * MICROSECOND_NS;
 /// The most that one batch holds, wire bytes, …
 const BATCH_BYTES: u64 = 128 << 10;
 /// … unless the rate needs more because timers cannot wake it more often than this.
 const WAKE_NS: u64 = 600 * MICROSECOND_NS;
-/// The longest lag that is made up for; less on short paths, whose queues could not hold what it brings.
+/// The longest lag that is made up for; less on short paths, whose queues could not hold what it
+/// brings.
 const LAG_MAX_NS: u64 = 20 * MILLISECOND_NS;
 const LAG_MAX_NS_MIN: u64 = 2 * MILLISECOND_NS;
-/// The rate at which lag is made up, in eighths of the paced rate; the module's text says why not more.
+/// The rate at which lag is made up, in eighths of the paced rate; the module's text says why not
+/// more.
 const CATCH_UP_EIGHTHS: u64 = 10;
 
 /// A schedule of departures at a rate.
@@ -44,7 +49,8 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// A pacer whose batches hold at least one packet of `packet_bytes` and at most `batch_max_bytes` (wire bytes).
+    /// A pacer whose batches hold at least one packet of `packet_bytes` and at most
+    /// `batch_max_bytes` (wire bytes).
     #[must_use]
     pub fn new(rate: Rate, packet_bytes: u64, batch_max_bytes: u64) -> Self {
         Self {
@@ -73,8 +79,9 @@ impl Pacer {
         self.lag_max_ns = (2 * rtt_ns).clamp(LAG_MAX_NS_MIN, LAG_MAX_NS);
     }
 
-    /// Over any time no more leaves than the rate brings and `burst_bytes` (wire bytes; at least one packet): what a policer's
-    /// bucket of that size lets pass. Half of it is for batches, the other half for lag, which is not made up for beyond it.
+    /// Over any time no more leaves than the rate brings and `burst_bytes` (wire bytes; at least
+    /// one packet): what a policer's bucket of that size lets pass. Half of it is for batches, the
+    /// other half for lag, which is not made up for beyond it.
     pub fn limit_burst(&mut self, burst_bytes: Option<u64>) {
         self.burst_bytes = burst_bytes;
     }
@@ -107,7 +114,8 @@ impl Pacer {
         }
     }
 
-    /// The size that batches aim for, wire bytes: the rate over a quantum, within one packet and the burst.
+    /// The size that batches aim for, wire bytes: the rate over a quantum, within one packet and
+    /// the burst.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
         let most = self.rate.bytes_in(WAKE_NS).max(BATCH_BYTES);

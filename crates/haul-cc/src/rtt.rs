@@ -13,7 +13,8 @@ pub struct RttEstimator {
     sampled: bool,
 }
 
-/// UDT starts from 100 ms and 50 ms (libudt `core.cpp`), which also serves as a guess for anybody's WAN.
+/// UDT starts from 100 ms and 50 ms (libudt `core.cpp`), which also serves as a guess for anybody's
+/// WAN.
 const INITIAL_SMOOTHED_NS: u64 = 100 * MILLISECOND_NS;
 const INITIAL_VARIATION_NS: u64 = 50 * MILLISECOND_NS;
 /// A path's base delay may change; what is older than this no longer counts.
@@ -48,7 +49,8 @@ impl RttEstimator {
         self.smoothed_ns = (7 * self.smoothed_ns + sample_ns) / 8;
     }
 
-    /// Takes the peer's own smoothed figures (UDT's ACK carries them), blended as a sample would be.
+    /// Takes the peer's own smoothed figures (UDT's ACK carries them), blended as a sample would
+    /// be.
     pub fn adopt(&mut self, now: Time, smoothed_ns: u64, variation_ns: u64) {
         self.update(now, smoothed_ns);
         self.variation_ns = (3 * self.variation_ns + variation_ns) / 4;

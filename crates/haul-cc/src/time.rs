@@ -3,7 +3,8 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A moment, in nanoseconds since the caller's epoch. Monotonic by contract: callers never pass an earlier one.
+/// A moment, in nanoseconds since the caller's epoch. Monotonic by contract: callers never pass an
+/// earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 

@@ -1,6 +1,6 @@
-//! What all controls that keep a window have in common (RFC 5681): slow start, one reduction for the losses of a round trip,
-//! no growth until that round trip is over, and pacing by the window. How a window grows in congestion avoidance and what a
-//! loss leaves of it is each one's [`Law`].
+//! What all controls that keep a window have in common (RFC 5681): slow start, one reduction for
+//! the losses of a round trip, no growth until that round trip is over, and pacing by the window.
+//! How a window grows in congestion avoidance and what a loss leaves of it is each one's [`Law`].
 
 mod bic;
 mod cubic;
@@ -29,7 +29,8 @@ pub trait Law: Debug + Send {
     /// What it says in congestion avoidance.
     const AVOIDANCE: &'static str;
 
-    /// Takes what the path shows, in slow start and in congestion avoidance. A window in the answer ends slow start with it.
+    /// Takes what the path shows, in slow start and in congestion avoidance. A window in the answer
+    /// ends slow start with it.
     fn measure(&mut self, news: &News, window: f64) -> Option<f64> {
         let _ = (news, window);
         None
@@ -67,7 +68,8 @@ pub struct Window<L> {
     rtt_ns: u64,
     /// No further reduction for losses of packets sent before this one.
     recovery_until: u64,
-    /// Bytes in flight at the reduction of which nothing has been heard; until there are none, nothing grows.
+    /// Bytes in flight at the reduction of which nothing has been heard; until there are none,
+    /// nothing grows.
     recovery_bytes: u64,
 }
 

@@ -1,7 +1,9 @@
-//! Each control beside Linux' module of the same name: fed with what the kernel's was fed with, it keeps the same window.
+//! Each control beside Linux' module of the same name: fed with what the kernel's was fed with, it
+//! keeps the same window.
 //!
-//! `data/NAME.txt` is a trace of the kernel's control, made by `tests/guest/cc.sh`, see there for what its columns are. The same
-//! acknowledgements, round-trip times and losses go to ours, and whenever nothing is being recovered the two windows are compared.
+//! `data/NAME.txt` is a trace of the kernel's control, made by `tests/guest/cc.sh`, see there for
+//! what its columns are. The same acknowledgements, round-trip times and losses go to ours, and
+//! whenever nothing is being recovered the two windows are compared.
 
 use std::path::{Path, PathBuf};
 

@@ -43,7 +43,8 @@ pub(crate) enum Command {
     /// Carry the TCP of programs that cannot change over long fat networks, in slabs
     #[command(subcommand)]
     Gateway(Gateway),
-    /// What can do RDMA here: the software provider, and the machine's devices or why there are none
+    /// What can do RDMA here: the software provider, and the machine's devices or why there are
+    /// none
     Devices(Devices),
     /// An emulated WAN on this machine: hosts, paths, comparisons
     Lab(haul_lab::Args),
@@ -51,13 +52,14 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Gateway {
-    /// Run a gateway until it is told to stop: SIGTERM lets its connections finish, a second one does not; SIGHUP has it read its
-    /// configuration again
+    /// Run a gateway until it is told to stop: SIGTERM lets its connections finish, a second one
+    /// does not; SIGHUP has it read its configuration again
     Run(GatewayRun),
     /// Tell everything that is wrong with a configuration; exit 0 if it can be used, 2 if not
     Check(GatewayCheck),
-    /// Measure how fast slabs can merely be filled here: takes connections, fills slabs with what they bring, and drops it, which no
-    /// data channel can be faster than. Tells the rate each second; Ctrl-C ends it
+    /// Measure how fast slabs can merely be filled here: takes connections, fills slabs with what
+    /// they bring, and drops it, which no data channel can be faster than. Tells the rate each
+    /// second; Ctrl-C ends it
     Fill(GatewayFill),
 }
 
@@ -279,10 +281,12 @@ pub(crate) struct Through {
     /// Go through these instead, where those cannot be had; may be given again
     #[arg(long, requires = "gateway", value_name = "HOST[:PORT],…", value_parser = way)]
     pub(crate) gateway_or: Vec<Way>,
-    /// The key that is shared with the first gateway, and its name there [default name: the file's, without extension]
+    /// The key that is shared with the first gateway, and its name there [default name: the file's,
+    /// without extension]
     #[arg(long, requires = "gateway", value_name = "[NAME=]FILE", value_parser = key)]
     pub(crate) gateway_key: Option<Key>,
-    /// What the octets may go by, the best first: tcp, udp, udt, iwarp/tcp, iwarp/udt, verbs [default: as routes have it]
+    /// What the octets may go by, the best first: tcp, udp, udt, iwarp/tcp, iwarp/udt, verbs
+    /// [default: as routes have it]
     #[arg(
         long,
         requires = "gateway",
@@ -299,7 +303,8 @@ pub(crate) struct Through {
     /// The roots that the gateway's certificate must come from
     #[arg(long, requires = "gateway_tls_certificate", value_name = "FILE")]
     pub(crate) gateway_tls_roots: Option<PathBuf>,
-    /// Say this about the session to the gateways on the way, for their logs and pages; may be given again
+    /// Say this about the session to the gateways on the way, for their logs and pages; may be
+    /// given again
     #[arg(long, requires = "gateway", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) metadata: Vec<String>,
 }
@@ -386,7 +391,8 @@ pub(crate) struct Path {
     /// The rate that the path is known to have, or that may be used: 10Gbit, 1.2GiB
     #[arg(long, value_parser = rate, value_name = "RATE")]
     pub(crate) rate: Option<u64>,
-    /// Congestion control; udt: model (default), cubic, reno, bic, htcp, highspeed, scalable, vegas, daimd; tcp: the kernel's
+    /// Congestion control; udt: model (default), cubic, reno, bic, htcp, highspeed, scalable,
+    /// vegas, daimd; tcp: the kernel's
     #[arg(long, value_name = "NAME", alias = "tcp-congestion")]
     pub(crate) cc: Option<String>,
     /// How long connecting may take

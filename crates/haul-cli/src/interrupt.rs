@@ -1,5 +1,5 @@
-//! SIGHUP, SIGINT and SIGTERM in a client: the first signal has the figures so far printed and ends the process with 128 and
-//! its number; a second signal ends it at once.
+//! SIGHUP, SIGINT and SIGTERM in a client: the first signal has the figures so far printed and ends
+//! the process with 128 and its number; a second signal ends it at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-/// A signal that comes so soon after the first is the same request: `timeout` sends it to the process and to its group.
+/// A signal that comes so soon after the first is the same request: `timeout` sends it to the
+/// process and to its group.
 const SAME: Duration = Duration::from_millis(200);
 
 /// A signal that asks a client to end.
@@ -43,7 +44,8 @@ impl Interrupt {
     }
 }
 
-/// Those of `signals` that the process was not started to ignore, as `nohup` and the background jobs of a shell are.
+/// Those of `signals` that the process was not started to ignore, as `nohup` and the background
+/// jobs of a shell are.
 pub(crate) fn not_ignored(signals: &[i32]) -> Vec<i32> {
     let signals = signals.iter().copied();
     signals
@@ -100,7 +102,8 @@ impl Ending {
         }
     }
 
-    /// The caller prints the end and has the process exit. Whoever comes second waits here until that has happened.
+    /// The caller prints the end and has the process exit. Whoever comes second waits here until
+    /// that has happened.
     pub(crate) fn begin(&self) {
         let mut is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut *is_over, true) {

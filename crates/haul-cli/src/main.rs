@@ -1,8 +1,9 @@
 //! The `haul` command: parse, resolve, run.
 //!
-//! Map: `args` what the command line may say · `quantity` and `operand` the values in it · `command`
-//! one module for each verb · `interrupt` signals that end a client · `provider` the RDMA devices · `output` progress, text and JSON. Text for people goes to stderr,
-//! results go to stdout.
+//! Map: `args` what the command line may say · `quantity` and `operand` the values in it ·
+//! `command` one module for each verb · `interrupt` signals that end a client · `provider` the RDMA
+//! devices · `output` progress, text and JSON. Text for people goes to stderr, results go to
+//! stdout.
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_methods, reason = "progress is shown by the clock")]
 
@@ -41,8 +42,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes a write beyond `ulimit -f` an error of one transfer (EFBIG). By default SIGXFSZ ends the process with all its transfers.
-/// A handler, unlike an ignored signal, does not pass to a program that is executed.
+/// Makes a write beyond `ulimit -f` an error of one transfer (EFBIG). By default SIGXFSZ ends the
+/// process with all its transfers. A handler, unlike an ignored signal, does not pass to a program
+/// that is executed.
 fn survive_file_size_limit() {
     // It fails only for signals that cannot be caught.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());

@@ -66,7 +66,8 @@ pub(crate) fn host_and_port(text: &str) -> (String, Option<u16>) {
     };
     match rest.map(str::parse) {
         Some(Ok(port)) => (host.to_owned(), Some(port)),
-        // A port that is none is not cut off: the host that is then not found shows what was written.
+        // A port that is none is not cut off: the host that is then not found shows what was
+        // written.
         Some(Err(_)) => (text.to_owned(), None),
         None => (host.to_owned(), None),
     }

@@ -1,5 +1,5 @@
-//! What programs see of a gateway at the edge that is killed, or told to stop: a reset, and never an end that looks like one in
-//! order.
+//! What programs see of a gateway at the edge that is killed, or told to stop: a reset, and never
+//! an end that looks like one in order.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -133,7 +133,8 @@ fn is_reset(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-/// A gateway is killed in the middle of a transfer from one program to the other, which has more to come or waits for nothing.
+/// A gateway is killed in the middle of a transfer from one program to the other, which has more to
+/// come or waits for nothing.
 fn kill(killed: Side, from: Side, is_busy: bool) {
     // The gateway that lives waits no longer than that for the other, once it is to end.
     let mut path = Path::open("", &["--patience", "1"]);
@@ -154,7 +155,8 @@ fn kill(killed: Side, from: Side, is_busy: bool) {
     };
     let told = why_over(&close, sending_close);
     assert!(is_reset(told), "{case}: {told:?}");
-    // The session may be resumed, as far as the other gateway knows: until it is given up its program waits.
+    // The session may be resumed, as far as the other gateway knows: until it is given up its
+    // program waits.
     distant.set_read_timeout(Some(QUIET)).unwrap();
     assert_eq!(read_on(&distant), ErrorKind::WouldBlock, "{case}");
     let alive = path.gateway(killed.other());
@@ -221,7 +223,8 @@ fn a_far_gateway_that_is_killed_and_comes_back_ends_what_the_near_one_still_has(
 #[test]
 fn what_a_gateway_has_handed_to_its_kernel_arrives_after_it_has_ended() {
     let mut path = Path::open("", &[]);
-    // More than the program's socket takes unread, and no more than there is room for at the gateway's.
+    // More than the program's socket takes unread, and no more than there is room for at the
+    // gateway's.
     let sent = vec![7; 512 << 10];
     path.client.shutdown(Shutdown::Write).unwrap();
     path.server.write_all(&sent).unwrap();

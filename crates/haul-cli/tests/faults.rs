@@ -1,4 +1,5 @@
-//! Gateways that run out of what a system gives, or serve very many: processes whose memory and descriptors are counted.
+//! Gateways that run out of what a system gives, or serve very many: processes whose memory and
+//! descriptors are counted.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -28,7 +29,8 @@ impl Counts<'_> {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Memory of its own that it has touched, octets: not what it shares, its program and what that is linked with.
+    /// Memory of its own that it has touched, octets: not what it shares, its program and what that
+    /// is linked with.
     fn resident(&self) -> u64 {
         (self.status("RssAnon:") + self.status("RssShmem:")) << 10
     }
@@ -45,7 +47,8 @@ impl Counts<'_> {
     /// Processor time that it has used, hundredths of a second.
     fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.pid())).unwrap();
-        // Behind the name, which ends with the last parenthesis, come the state and eleven more fields.
+        // Behind the name, which ends with the last parenthesis, come the state and eleven more
+        // fields.
         let fields = stat.rsplit(')').next().unwrap().split_whitespace();
         let ticks = fields.skip(11).take(2);
         ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
@@ -63,7 +66,8 @@ fn prlimit(pid: u32, what: &str, most: &str) {
     assert!(command.status().unwrap().success());
 }
 
-/// Room for sockets of this process, which is the programs at both ends. False where there is not as much.
+/// Room for sockets of this process, which is the programs at both ends. False where there is not
+/// as much.
 fn has_sockets(count: u64) -> bool {
     let output = Command::new("sh").args(["-c", "ulimit -H -n"]).output();
     let most = String::from_utf8(output.unwrap().stdout).unwrap();

@@ -82,7 +82,8 @@ fn pattern(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Sends `octets` through `door` and reads what comes back; `half_way` is called when half of it is there.
+/// Sends `octets` through `door` and reads what comes back; `half_way` is called when half of it is
+/// there.
 fn exchange(door: SocketAddr, octets: &[u8], half_way: impl FnOnce()) -> std::io::Result<Vec<u8>> {
     let stream = connect(door);
     let mut writer = stream.try_clone()?;
@@ -178,7 +179,8 @@ fn without_acknowledgement_between_the_ends_a_kill_is_a_reset_and_never_a_silent
 /// How long a way may be missed that is gone for good: tries to have it back, and the next.
 const CHANGE: Duration = Duration::from_secs(15);
 
-/// Sends through `near` and has it all back, while half way `gone` is killed for good; what `near` has said.
+/// Sends through `near` and has it all back, while half way `gone` is killed for good; what `near`
+/// has said.
 fn outlive(kind: &str, near: &Gateway, gone: &mut Gateway) -> Vec<String> {
     let sent = pattern(32 << 20);
     let mut since = Instant::now();

@@ -1,7 +1,9 @@
-//! Sessions of others whose owner has left without a word, and which of them makes room for a new one.
+//! Sessions of others whose owner has left without a word, and which of them makes room for a new
+//! one.
 //!
-//! An owner that lives is back soon: whatever ended its control connection can be reached. One that has died, perhaps to be started
-//! again and to open sessions anew, never is, and its sessions would hold their memory as long as they live.
+//! An owner that lives is back soon: whatever ended its control connection can be reached. One that
+//! has died, perhaps to be started again and to open sessions anew, never is, and its sessions
+//! would hold their memory as long as they live.
 
 use std::collections::VecDeque;
 
@@ -9,8 +11,8 @@ use haul_xsp::SECOND_NS;
 
 use crate::house::Mailbox;
 
-/// Nobody makes room before, ns. An owner hears within ten seconds (`keepalive`) that its control connection is gone, waits five at most before it
-/// tries again, and has ten for that.
+/// Nobody makes room before, ns. An owner hears within ten seconds (`keepalive`) that its control
+/// connection is gone, waits five at most before it tries again, and has ten for that.
 const STAY_NS: u64 = 30 * SECOND_NS;
 
 /// See the module.

@@ -1,9 +1,11 @@
-//! Where operators look: the page, its data, the metrics. One thread, a few connections, one request on each.
+//! Where operators look: the page, its data, the metrics. One thread, a few connections, one
+//! request on each.
 //!
-//! It has no authentication, so it is this machine's own unless the operator says otherwise, it changes nothing, and it answers
-//! no page but its own.
+//! It has no authentication, so it is this machine's own unless the operator says otherwise, it
+//! changes nothing, and it answers no page but its own.
 //!
-//! Map: `http` requests and answers · `picture` what there is to show · `metrics` the same for OpenMetrics · `page.html` the page.
+//! Map: `http` requests and answers · `picture` what there is to show · `metrics` the same for
+//! OpenMetrics · `page.html` the page.
 
 mod http;
 mod metrics;
@@ -49,7 +51,8 @@ impl Admin {
     /// Listens and answers.
     ///
     /// # Errors
-    /// A line for the operator: the address is taken, or is one that others reach without that being wanted.
+    /// A line for the operator: the address is taken, or is one that others reach without that
+    /// being wanted.
     pub(crate) fn open(house: &Arc<House>, config: &config::Admin) -> Result<Self, String> {
         let listen = config.listen;
         if !listen.ip().is_loopback() && !config.allow_remote {

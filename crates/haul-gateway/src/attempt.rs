@@ -2,8 +2,8 @@
 
 use haul_xsp::Time;
 
-/// When an attempt that begins now is given up for the next: of the time that is left until `until` it and each of the `others`
-/// behind it have an equal part, the last one all of it.
+/// When an attempt that begins now is given up for the next: of the time that is left until `until`
+/// it and each of the `others` behind it have an equal part, the last one all of it.
 pub(crate) fn until(now: Time, until: Time, others: usize) -> Time {
     now.after(until.since(now) / (others as u64 + 1))
 }

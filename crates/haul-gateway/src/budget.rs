@@ -1,4 +1,5 @@
-//! What a gateway holds memory for, and how much of it at most: known from its configuration, before anything comes in.
+//! What a gateway holds memory for, and how much of it at most: known from its configuration,
+//! before anything comes in.
 
 use serde::Serialize;
 
@@ -16,7 +17,8 @@ pub struct Budget {
     pub bytes: u64,
     /// Octets that its data channels take beside that, where they are of the kind that takes most.
     pub channel_bytes: u64,
-    /// So many of them fit, if there are no others: with the channels that take most, and with those that take nothing.
+    /// So many of them fit, if there are no others: with the channels that take most, and with
+    /// those that take nothing.
     pub fit: [u64; 2],
 }
 

@@ -1,4 +1,5 @@
-//! Who wants a connection, and how they learn what becomes of it: a client of a door, or this process itself.
+//! Who wants a connection, and how they learn what becomes of it: a client of a door, or this
+//! process itself.
 
 #![expect(
     clippy::disallowed_types,
@@ -62,7 +63,8 @@ pub enum Cause {
 }
 
 impl Refusal {
-    /// Of a connection that was refused with this code; `session` says what has become of the session, where that is the reason.
+    /// Of a connection that was refused with this code; `session` says what has become of the
+    /// session, where that is the reason.
     pub(crate) fn new(status: u16, session: Option<&str>) -> Self {
         let cause = match NackStatus::from_code(status) {
             NackStatus::NotAuthenticated => Cause::Trust,
@@ -91,14 +93,16 @@ pub(crate) struct Call {
 
 /// Who is told what becomes of it.
 pub(crate) enum Party {
-    /// A client of a door. Nothing behind what its door speaks has been read from its stream, which is reset when it is dropped.
+    /// A client of a door. Nothing behind what its door speaks has been read from its stream, which
+    /// is reset when it is dropped.
     Client(Stream, Answer),
     /// This process.
     Own(Box<dyn Caller>),
 }
 
 impl Party {
-    /// Whether the connection is wanted still, as far as is known: clients of doors are not watched.
+    /// Whether the connection is wanted still, as far as is known: clients of doors are not
+    /// watched.
     pub(crate) fn is_wanted(&self) -> bool {
         match self {
             Self::Client(..) => true,

@@ -1,7 +1,8 @@
 //! What the operator wrote: one TOML file.
 //!
-//! Map: `rule` hosts and ports that are meant · `unit` quantities · `parse` text to [`Config`] · `check` what makes no sense in
-//! it · `key` files of keys · `path` what is asked of networks · `via` ways · `problem` what is told about it.
+//! Map: `rule` hosts and ports that are meant · `unit` quantities · `parse` text to [`Config`] ·
+//! `check` what makes no sense in it · `key` files of keys · `path` what is asked of networks ·
+//! `via` ways · `problem` what is told about it.
 
 mod check;
 mod key;
@@ -43,7 +44,8 @@ pub const DEFAULT_PORT: u16 = 7400;
 pub struct Config {
     /// How this gateway names itself: to peers with shared keys, in logs, on its page.
     pub name: String,
-    /// Where sessions of other gateways and of native clients come in. None: nothing comes in but through doors.
+    /// Where sessions of other gateways and of native clients come in. None: nothing comes in but
+    /// through doors.
     #[serde(default, deserialize_with = "crate::host::listen_if_any")]
     pub listen: Option<SocketAddr>,
     /// Most memory for slabs, all sessions together.
@@ -55,8 +57,8 @@ pub struct Config {
     /// Most sessions at a time.
     #[serde(default = "default_sessions")]
     pub sessions: usize,
-    /// Seconds between signs of life on a control connection, the fewer of both ends'. Who gives none for three times as long is
-    /// taken for gone, and its session waits for it to come back.
+    /// Seconds between signs of life on a control connection, the fewer of both ends'. Who gives
+    /// none for three times as long is taken for gone, and its session waits for it to come back.
     #[serde(default = "default_keepalive")]
     pub keepalive: u32,
     /// Where data channels come in, each kind that is to be had.
@@ -107,9 +109,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// Of a process that opens sessions for itself and takes none: whatever it wants goes over `hops`, the last of which
-    /// connects to the destination. With several, or with several ways, the ends acknowledge, so that one between may fail and come back, or
-    /// another way is taken.
+    /// Of a process that opens sessions for itself and takes none: whatever it wants goes over
+    /// `hops`, the last of which connects to the destination. With several, or with several ways,
+    /// the ends acknowledge, so that one between may fail and come back, or another way is taken.
     #[must_use]
     pub fn of_client(hops: Vec<HostPort>, means: ClientMeans) -> Self {
         let way = |hops: Vec<HostPort>| hops.into_iter().map(Via::Plain).collect();
@@ -162,8 +164,8 @@ impl Config {
         }
     }
 
-    /// The same routes, none of whose sessions is opened before it is asked for, and nothing that comes in: for a process beside the
-    /// gateway.
+    /// The same routes, none of whose sessions is opened before it is asked for, and nothing that
+    /// comes in: for a process beside the gateway.
     #[must_use]
     pub fn outwards(mut self) -> Self {
         for route in &mut self.routes {
@@ -184,7 +186,8 @@ impl Config {
         u64::from(self.keepalive) * SECOND_NS
     }
 
-    /// Whether sessions that end here may connect to `to`: an address that a name has led to, or one that was asked for.
+    /// Whether sessions that end here may connect to `to`: an address that a name has led to, or
+    /// one that was asked for.
     #[must_use]
     pub fn may_exit(&self, to: SocketAddr) -> bool {
         self.exit.iter().any(|rule| rule.allows(to))
@@ -216,7 +219,8 @@ impl Config {
         self.routes.get(self.route_number(to)?)
     }
 
-    /// The class of a session that comes in from somebody with this name: that of a key, or of a certificate.
+    /// The class of a session that comes in from somebody with this name: that of a key, or of a
+    /// certificate.
     #[must_use]
     pub fn class_of_guest(&self, name: Option<&str>) -> Option<&str> {
         let key = self.keys.iter().find(|key| Some(key.name.as_str()) == name);
@@ -311,8 +315,8 @@ impl std::fmt::Display for ChannelKind {
 pub struct Listen {
     /// Which kind.
     pub kind: ChannelKind,
-    /// Address and port; port 0 takes any, which the peer is told. With `udp` each channel of each session has a port of its own:
-    /// this one or the next that is free, of 64.
+    /// Address and port; port 0 takes any, which the peer is told. With `udp` each channel of each
+    /// session has a port of its own: this one or the next that is free, of 64.
     #[serde(deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
     /// What peers are to connect to, where it is not the address of the control connection.
@@ -354,7 +358,8 @@ pub struct Key {
 pub struct Class {
     /// How routes and keys call it.
     pub name: String,
-    /// Of a hundred parts of the gateway's `rate`, while others want theirs. What is in no class has what is left.
+    /// Of a hundred parts of the gateway's `rate`, while others want theirs. What is in no class
+    /// has what is left.
     pub share: u8,
     /// Rate that its sessions together do not exceed.
     #[serde(default)]
@@ -432,8 +437,8 @@ pub struct Rdma {
     /// Connections at a time, of those that come to doors and those that go out.
     #[serde(default = "default_connections")]
     pub connections: u16,
-    /// Seconds for the far end and its application to answer; and, when one side has ended, for the other to take more of what is left, or
-    /// to end.
+    /// Seconds for the far end and its application to answer; and, when one side has ended, for the
+    /// other to take more of what is left, or to end.
     #[serde(default = "default_answer")]
     pub answer: u32,
     /// Destinations that sessions which end here may reach by RDMA. Nothing else.
@@ -520,7 +525,8 @@ pub struct Route {
     /// The class of its session, by name.
     #[serde(default)]
     pub class: Option<String>,
-    /// What its sessions ask of the network, here and at the gateways on the way: `type key=value …`.
+    /// What its sessions ask of the network, here and at the gateways on the way: `type key=value
+    /// …`.
     #[serde(default)]
     pub path: Vec<PathRule>,
     /// What its sessions say about themselves to the gateways on the way.
@@ -570,8 +576,8 @@ pub struct Admin {
     /// Address and port of the page and the metrics.
     #[serde(default = "default_admin", deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
-    /// Names under which it may be asked, beside `localhost` and addresses. Whatever else a browser asks for is refused: the
-    /// page of another may have lent it its name.
+    /// Names under which it may be asked, beside `localhost` and addresses. Whatever else a browser
+    /// asks for is refused: the page of another may have lent it its name.
     #[serde(default)]
     pub names: Vec<String>,
     /// Others than this machine may look. Nobody has to prove who they are.

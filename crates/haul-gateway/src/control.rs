@@ -14,7 +14,8 @@ use crate::tls::{TlsContext, explain};
 const QUEUE_BYTES_MAX: usize = 256 << 10;
 /// Octets that go together.
 const PIECE_BYTES: usize = 1_024;
-/// Octets that are read and thrown away when TLS has failed: a close with octets unread is a reset, which overtakes the alert.
+/// Octets that are read and thrown away when TLS has failed: a close with octets unread is a reset,
+/// which overtakes the alert.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
 /// How an alert begins (RFC 8446 §5.1); no message of ours does.
 const TLS_ALERT: [u8; 2] = [21, 3];
@@ -44,8 +45,8 @@ impl Control {
         Self::over(stream, None)
     }
 
-    /// Within TLS, at the end that connected to `server_name`: a host's name or an address, for which the peer's certificate
-    /// must be. It is ready when [`Self::is_ready`] says so.
+    /// Within TLS, at the end that connected to `server_name`: a host's name or an address, for
+    /// which the peer's certificate must be. It is ready when [`Self::is_ready`] says so.
     ///
     /// # Errors
     /// A name that no certificate can have.
@@ -89,12 +90,14 @@ impl Control {
         &self.stream
     }
 
-    /// Whether octets can go through: TLS has shown who is who. Until then [`Self::read`] and [`Self::flush`] bring it on.
+    /// Whether octets can go through: TLS has shown who is who. Until then [`Self::read`] and
+    /// [`Self::flush`] bring it on.
     pub(crate) fn is_ready(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
     }
 
-    /// Brings the handshake on as far as it goes without waiting; octets behind it stay for [`Self::read`]. Whether it is done.
+    /// Brings the handshake on as far as it goes without waiting; octets behind it stay for
+    /// [`Self::read`]. Whether it is done.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -120,8 +123,8 @@ impl Control {
         tls || self.is_ready() && !self.out.is_empty()
     }
 
-    /// What binds proofs of keys to this connection: the same at both ends and on no other connection; zeros where it is plain,
-    /// or not ready.
+    /// What binds proofs of keys to this connection: the same at both ends and on no other
+    /// connection; zeros where it is plain, or not ready.
     pub(crate) fn binding(&self) -> [u8; 32] {
         let exported = self
             .tls
@@ -131,8 +134,8 @@ impl Control {
         exported.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Who the peer is by its certificate: the first host's name in it, or the address that it comes from if it is for that.
-    /// None where the connection is plain or not ready.
+    /// Who the peer is by its certificate: the first host's name in it, or the address that it
+    /// comes from if it is for that. None where the connection is plain or not ready.
     pub(crate) fn peer_name(&self) -> Option<String> {
         let tls = self.tls.as_ref().filter(|_| self.is_ready())?;
         let certificate = EndEntityCert::try_from(tls.peer_certificates()?.first()?).ok()?;
@@ -147,8 +150,8 @@ impl Control {
     /// Octets that have arrived; zero at the end.
     ///
     /// # Errors
-    /// `WouldBlock` where nothing has arrived; else that of the connection. `InvalidData` says in a line why the ends do not
-    /// believe each other, and the peer has been told.
+    /// `WouldBlock` where nothing has arrived; else that of the connection. `InvalidData` says in a
+    /// line why the ends do not believe each other, and the peer has been told.
     pub(crate) fn read(&mut self, octets: &mut [u8]) -> io::Result<usize> {
         let read = match &mut self.tls {
             None => read_plain(&self.stream, octets, &mut self.has_heard),
@@ -157,8 +160,8 @@ impl Control {
         self.note_distrust(read)
     }
 
-    /// Whether it has ended because one of the ends does not believe the other. The end that connects has shown what it has, and may
-    /// go on, before the other says so.
+    /// Whether it has ended because one of the ends does not believe the other. The end that
+    /// connects has shown what it has, and may go on, before the other says so.
     pub(crate) const fn is_distrusted(&self) -> bool {
         self.is_distrusted
     }
@@ -192,7 +195,8 @@ impl Control {
         self.queued < QUEUE_BYTES_MAX && !self.is_finished
     }
 
-    /// Puts octets behind those that wait. What is little goes together, in one packet and one record.
+    /// Puts octets behind those that wait. What is little goes together, in one packet and one
+    /// record.
     pub(crate) fn push(&mut self, octets: Vec<u8>) {
         self.queued += octets.len();
         match self.out.back_mut() {
@@ -201,7 +205,8 @@ impl Control {
         }
     }
 
-    /// Sends what there is room for; whether nothing waits for room. Until it is ready, what was put in waits for the peer.
+    /// Sends what there is room for; whether nothing waits for room. Until it is ready, what was
+    /// put in waits for the peer.
     ///
     /// # Errors
     /// That of the connection.

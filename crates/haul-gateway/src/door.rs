@@ -1,9 +1,11 @@
 //! How programs' connections come in.
 //!
-//! What flows through: a door's thread accepts connections, speaks with each client what the door's kind says, and hands it on
-//! with its destination. It reads exactly the handshake: what a client sends behind it stays in the socket.
+//! What flows through: a door's thread accepts connections, speaks with each client what the door's
+//! kind says, and hands it on with its destination. It reads exactly the handshake: what a client
+//! sends behind it stays in the socket.
 //!
-//! Map: `answer` what a client is told · `handshake` what it says: `socks`, `connect` · `porter` the thread.
+//! Map: `answer` what a client is told · `handshake` what it says: `socks`, `connect` · `porter`
+//! the thread.
 
 mod answer;
 mod connect;
@@ -33,7 +35,8 @@ pub(crate) use {
     socks::Socks,
 };
 
-/// A connection that wants to go somewhere. Nothing behind what its door speaks has been read from it.
+/// A connection that wants to go somewhere. Nothing behind what its door speaks has been read from
+/// it.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     /// The connection, which never waits, and is reset when it is dropped.
@@ -86,11 +89,13 @@ pub(crate) enum OpenError {
 }
 
 impl Door {
-    /// Listens, and hands on each connection that says where it wants to go. `deliver` is called on the door's thread and must
-    /// not wait; so is `report`, each time that the system has no means for a connection, with what became of it.
+    /// Listens, and hands on each connection that says where it wants to go. `deliver` is called on
+    /// the door's thread and must not wait; so is `report`, each time that the system has no means
+    /// for a connection, with what became of it.
     ///
     /// # Errors
-    /// No destination where there must be one; the system's: the address is taken, or not of this machine, or not allowed.
+    /// No destination where there must be one; the system's: the address is taken, or not of this
+    /// machine, or not allowed.
     pub(crate) fn open(
         config: &config::Door,
         deliver: impl Fn(Arrival) + Send + Sync + 'static,
@@ -146,7 +151,8 @@ impl Door {
         self.address
     }
 
-    /// Whether TPROXY can hand connections to it; a transparent door without the right for that has only REDIRECT's.
+    /// Whether TPROXY can hand connections to it; a transparent door without the right for that has
+    /// only REDIRECT's.
     pub(crate) const fn takes_tproxy(&self) -> bool {
         self.takes_tproxy
     }
@@ -175,7 +181,8 @@ enum Greeting {
     Http,
 }
 
-/// Connections that come in are reset when they are dropped, or this process ends, until they have ended in order.
+/// Connections that come in are reset when they are dropped, or this process ends, until they have
+/// ended in order.
 fn bind(config: &config::Door) -> io::Result<(Acceptor, bool)> {
     let (acceptor, takes_tproxy) = match config.kind {
         DoorKind::Transparent => bind_transparent(config.listen)?,

@@ -1,13 +1,17 @@
-//! Reliable connections of an RDMA device at the edges: each ends at the gateway that it comes to, and another one, from the last gateway
-//! to the application there, takes its messages on. The range extender of wan-profiling-2008.
+//! Reliable connections of an RDMA device at the edges: each ends at the gateway that it comes to,
+//! and another one, from the last gateway to the application there, takes its messages on. The
+//! range extender of wan-profiling-2008.
 //!
-//! What flows through: an application connects to a door of kind `rdma`; its request goes through the session, the far end connects to
-//! its application, and what that answers goes back. From then on what is received by one queue pair is sent by the other. The session
-//! has a byte stream for it ([`frame`]), by a pair of sockets within this process.
+//! What flows through: an application connects to a door of kind `rdma`; its request goes through
+//! the session, the far end connects to its application, and what that answers goes back. From then
+//! on what is received by one queue pair is sent by the other. The session has a byte stream for it
+//! ([`frame`]), by a pair of sockets within this process.
 //!
-//! One thread has all bridges of a gateway, for they share the device's completions. It waits in one place.
+//! One thread has all bridges of a gateway, for they share the device's completions. It waits in
+//! one place.
 //!
-//! Map: `frame` what the two ends say · `link` a queue pair and its memory · `bridge` one connection.
+//! Map: `frame` what the two ends say · `link` a queue pair and its memory · `bridge` one
+//! connection.
 
 #![expect(
     clippy::disallowed_types,
@@ -57,7 +61,8 @@ const LINES_NS: u64 = 10_000_000_000;
 
 /// Token of the device's completions.
 const COMPLETIONS: u64 = 1 << 40;
-/// Bit of the tokens of event channels, which are numbered. The first is that of connections which this end makes.
+/// Bit of the tokens of event channels, which are numbered. The first is that of connections which
+/// this end makes.
 const CHANNEL: u64 = 1 << 41;
 const OWN_CHANNEL: u64 = CHANNEL;
 
@@ -206,7 +211,8 @@ impl Extender {
         })
     }
 
-    /// A connection of a session to the application at the first address of `to` that can be connected to.
+    /// A connection of a session to the application at the first address of `to` that can be
+    /// connected to.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -297,7 +303,8 @@ struct Worker {
     mailbox: Mailbox,
     completions: CompletionChannel,
     events: EventChannel,
-    /// Doors, by the token of their events; those that are closed while a connection of theirs is there.
+    /// Doors, by the token of their events; those that are closed while a connection of theirs is
+    /// there.
     entrances: BTreeMap<u64, Entrance>,
     /// By token. Those that this end makes have no door.
     bridges: BTreeMap<u64, (Bridge, u64)>,
@@ -421,7 +428,8 @@ impl Worker {
         }
     }
 
-    /// An application wants to connect. Who is not let in is turned away by the request's being dropped.
+    /// An application wants to connect. Who is not let in is turned away by the request's being
+    /// dropped.
     fn on_request(&mut self, channel: u64, request: ConnectRequest) {
         let Some(entrance) = self.entrances.get(&channel) else {
             return;

@@ -5,8 +5,8 @@ use crate::door::{Connect, Handshake, Socks, listen};
 use crate::engine::fabric::fuzzing::hear;
 use crate::extender::Head;
 
-/// A client's octets at a door of either kind: what it is told, what is taken and where it ends do not depend on the pieces that
-/// the octets come in.
+/// A client's octets at a door of either kind: what it is told, what is taken and where it ends do
+/// not depend on the pieces that the octets come in.
 ///
 /// # Panics
 /// If they do.
@@ -21,8 +21,8 @@ pub fn door(octets: &[u8], piece: usize) {
     }
 }
 
-/// A peer's octets on a data channel that is a byte stream: what parses is emitted the same, and what becomes of them does not
-/// depend on the pieces that they come in.
+/// A peer's octets on a data channel that is a byte stream: what parses is emitted the same, and
+/// what becomes of them does not depend on the pieces that they come in.
 ///
 /// # Panics
 /// If that is not so.
@@ -33,7 +33,8 @@ pub fn tcp_channel(octets: &[u8], piece: usize) {
     );
 }
 
-/// What the other end of bridged RDMA connections says: a frame's beginning that is taken is written the same.
+/// What the other end of bridged RDMA connections says: a frame's beginning that is taken is
+/// written the same.
 ///
 /// # Panics
 /// If it is not.
@@ -46,8 +47,8 @@ pub fn rdma_frame(octets: &[u8]) {
     }
 }
 
-/// A request for the page or the metrics, and the same octets as rules of a path from another gateway: a rule that is taken is
-/// written as one that means the same.
+/// A request for the page or the metrics, and the same octets as rules of a path from another
+/// gateway: a rule that is taken is written as one that means the same.
 ///
 /// # Panics
 /// If it does not.

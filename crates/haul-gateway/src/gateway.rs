@@ -90,7 +90,8 @@ impl Gateway {
     /// Starts what `config` says. `device` gives the device of a kind of data channel.
     ///
     /// # Errors
-    /// An address that cannot be listened at, a key that cannot be read, a device that there is not.
+    /// An address that cannot be listened at, a key that cannot be read, a device that there is
+    /// not.
     pub fn start(
         config: Config,
         device: impl Fn(ChannelKind, Option<&str>) -> Result<Device, String>,
@@ -208,7 +209,8 @@ impl Gateway {
         self.house.config().memory_plan()
     }
 
-    /// Whether its threads are there and what they share can be had. It does not return where that cannot: for a watchdog.
+    /// Whether its threads are there and what they share can be had. It does not return where that
+    /// cannot: for a watchdog.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         drop((self.house.registers(), self.house.directory()));
@@ -221,8 +223,8 @@ impl Gateway {
         threads.all(Thread::is_running)
     }
 
-    /// Asks for a connection to `to` on behalf of this process, by the route that leads there; `caller` learns what becomes of
-    /// it, on another thread. `from` names it for people.
+    /// Asks for a connection to `to` on behalf of this process, by the route that leads there;
+    /// `caller` learns what becomes of it, on another thread. `from` names it for people.
     pub fn call(&self, from: &str, to: &HostPort, caller: Box<dyn Caller>) {
         let call = Call {
             party: Party::Own(caller),
@@ -252,8 +254,9 @@ impl Gateway {
             .unwrap_or_else(|error| Err(self.overdue(to, error)))
     }
 
-    /// Opens the session of the route that leads to `to`, if it is not there, and waits until octets can go through it, at most
-    /// for `patience`, and as long as `goes_on`, which is asked again and again, says so.
+    /// Opens the session of the route that leads to `to`, if it is not there, and waits until
+    /// octets can go through it, at most for `patience`, and as long as `goes_on`, which is asked
+    /// again and again, says so.
     ///
     /// # Errors
     /// Why it cannot be had.
@@ -313,15 +316,15 @@ impl Gateway {
         self.house.tell_all(|| Letter::Drain);
     }
 
-    /// Takes nothing new, lets what there is finish, and waits until all sessions are over or `patience` has passed; whether
-    /// they are.
+    /// Takes nothing new, lets what there is finish, and waits until all sessions are over or
+    /// `patience` has passed; whether they are.
     pub fn drain(&mut self, patience: Duration) -> bool {
         self.begin_drain();
         self.wait(patience)
     }
 
-    /// Waits until all sessions are over and all that they asked of the network is taken down, or `patience` has passed; whether
-    /// they are.
+    /// Waits until all sessions are over and all that they asked of the network is taken down, or
+    /// `patience` has passed; whether they are.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
@@ -344,8 +347,8 @@ impl Gateway {
     }
 }
 
-/// Lets this process have as many sockets as its owner may allow it; how many, if there is a limit. Each connection of a program
-/// takes one.
+/// Lets this process have as many sockets as its owner may allow it; how many, if there is a limit.
+/// Each connection of a program takes one.
 ///
 /// # Errors
 /// A sandbox may forbid it: then it has what it has.
@@ -448,7 +451,8 @@ fn networks(
     Ok((networks, entrances))
 }
 
-/// What data channels of a kind are made with, and where they come in if that is for this process to say.
+/// What data channels of a kind are made with, and where they come in if that is for this process
+/// to say.
 fn network(
     kind: ChannelKind,
     device: impl Fn(ChannelKind, Option<&str>) -> Result<Device, String>,
@@ -556,7 +560,8 @@ pub(crate) fn open_route(
     Ok(opener)
 }
 
-/// A connection goes to the session of its route, or is refused if there is no route; it comes back if there is no session.
+/// A connection goes to the session of its route, or is refused if there is no route; it comes back
+/// if there is no session.
 fn hand_in(house: &House, call: Call) -> Option<Call> {
     let config = house.config();
     let Some(route) = config.route(&call.to).filter(|_| !house.is_draining()) else {

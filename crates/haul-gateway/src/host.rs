@@ -74,7 +74,8 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Deserializes where to listen: `ADDR:PORT`, IPv6 in brackets and with the scope of a link-local address.
+/// Deserializes where to listen: `ADDR:PORT`, IPv6 in brackets and with the scope of a link-local
+/// address.
 pub(crate) fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     listen_address(&text, None).ok_or_else(|| {
@@ -129,8 +130,8 @@ pub(crate) fn bracketed(text: &str) -> Option<Address> {
     }
 }
 
-/// An IPv4 address or a name. What resolvers would take for an address though it is none in four decimal parts (`127.1`,
-/// `0x7f000001`) is neither, so that no rule about addresses is gone round.
+/// An IPv4 address or a name. What resolvers would take for an address though it is none in four
+/// decimal parts (`127.1`, `0x7f000001`) is neither, so that no rule about addresses is gone round.
 pub(crate) fn host(text: &str) -> Option<Address> {
     if let Ok(address) = text.parse::<Ipv4Addr>() {
         return Some(Address::V4(address.octets()));
@@ -148,7 +149,8 @@ fn is_label(label: &str) -> bool {
     (1..=LABEL_MAX).contains(&label.len()) && label.bytes().all(is_known)
 }
 
-/// What sessions call a destination that is reached by RDMA: a host and a port of TCP may be another program's.
+/// What sessions call a destination that is reached by RDMA: a host and a port of TCP may be
+/// another program's.
 const RDMA: &str = "urn:haul:rdma:";
 /// Most octets of what a session calls a destination.
 const URN_MAX: usize = 255;

@@ -1,4 +1,5 @@
-//! What all sessions of a gateway share: configuration, names, devices, memory, and who is to be told what.
+//! What all sessions of a gateway share: configuration, names, devices, memory, and who is to be
+//! told what.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -64,7 +65,8 @@ pub(crate) enum Means {
 pub(crate) enum Letter {
     /// A program's connection.
     Call(Call),
-    /// A connection is wanted no more that the far end may not have answered for: its caller says so when asked.
+    /// A connection is wanted no more that the far end may not have answered for: its caller says
+    /// so when asked.
     Withdrawn,
     /// Somebody waits until octets can go through the session, or it cannot be had.
     Await(Sender<Result<(), Refusal>>),
@@ -98,8 +100,8 @@ pub(crate) enum Letter {
     },
     /// How a path is, by its number in the session.
     Path(u32, PathState, String),
-    /// A control connection that has not said what it wants, or a session that its owner has left, is in the way of others. What comes
-    /// with it is dropped when it has made room, or does not.
+    /// A control connection that has not said what it wants, or a session that its owner has left,
+    /// is in the way of others. What comes with it is dropped when it has made room, or does not.
     MakeRoom(Option<Sender<()>>),
     /// Finish what there is, and end.
     Drain,
@@ -151,7 +153,8 @@ const RETIRED_MAX: usize = 2;
 pub(crate) struct Registers {
     /// Sessions by name.
     pub(crate) sessions: HashMap<SessionId, Mailbox>,
-    /// Sessions that this gateway has opened, by their route: after a reload the same one may have another number.
+    /// Sessions that this gateway has opened, by their route: after a reload the same one may have
+    /// another number.
     pub(crate) openers: Vec<(Route, Mailbox)>,
     /// Such sessions that get no more connections, for they are to end.
     retired: Vec<(Route, Mailbox)>,
@@ -179,8 +182,8 @@ impl Registers {
         found.map(|(_, opener)| opener)
     }
 
-    /// Whether an opener may get no more connections because a peer says so: of a route there are not more than so many that end, and
-    /// take memory meanwhile.
+    /// Whether an opener may get no more connections because a peer says so: of a route there are
+    /// not more than so many that end, and take memory meanwhile.
     pub(crate) fn may_retire(&self, opener: &Mailbox) -> bool {
         let own = self.openers.iter().find(|(_, other)| other.is(opener));
         let is_own = |route: &Route| own.is_some_and(|(own, _)| own == route);
@@ -413,7 +416,8 @@ impl House {
         self.networks.iter().find(|network| network.kind == kind)
     }
 
-    /// Takes memory for slabs; given back when the ticket is dropped. None: there is not as much left.
+    /// Takes memory for slabs; given back when the ticket is dropped. None: there is not as much
+    /// left.
     pub(crate) fn take_memory(self: &Arc<Self>, bytes: u64) -> Option<Share> {
         let taken = self
             .memory
@@ -426,9 +430,10 @@ impl House {
         })
     }
 
-    /// What a new session takes, `bytes` of memory or none, where there may be none left: then sessions make room, one after another, if
-    /// that helps. Those that their owners have left come first; for a session that has come `from` somewhere, then those that
-    /// carry nothing and whose owners have not shown who they are.
+    /// What a new session takes, `bytes` of memory or none, where there may be none left: then
+    /// sessions make room, one after another, if that helps. Those that their owners have left come
+    /// first; for a session that has come `from` somewhere, then those that carry nothing and whose
+    /// owners have not shown who they are.
     pub(crate) fn with_room<T>(
         &self,
         bytes: u64,
@@ -460,9 +465,10 @@ impl House {
         None
     }
 
-    /// Counts `bytes` of memory for a session that came `from` there and whose owner has not shown who it is. None where all such sessions
-    /// from there would then have more than three quarters of the memory; one session may always be. Those of them that carry nothing
-    /// make room, and then those that their owners have left.
+    /// Counts `bytes` of memory for a session that came `from` there and whose owner has not shown
+    /// who it is. None where all such sessions from there would then have more than three quarters
+    /// of the memory; one session may always be. Those of them that carry nothing make room, and
+    /// then those that their owners have left.
     pub(crate) fn reserve(&self, mailbox: &Mailbox, bytes: u64, from: IpAddr) -> Option<Idle> {
         let most = (self.memory_size / 4 * 3).max(bytes);
         for _ in 0..=LEAVERS_MAX {
@@ -515,8 +521,8 @@ impl House {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Says that this system is short of something; not again before ten seconds have passed, for it is met again and again until
-    /// there is more.
+    /// Says that this system is short of something; not again before ten seconds have passed, for
+    /// it is met again and again until there is more.
     pub(crate) fn say_short(&self, text: impl AsRef<str>) {
         let now_ns = self.clock.now_ns();
         let until_ns = self.short_until_ns.load(Ordering::Acquire);

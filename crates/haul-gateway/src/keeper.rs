@@ -24,8 +24,8 @@ struct Try {
     wait_ns: u64,
 }
 
-/// Starts a thread that opens the sessions of routes that are `ready`, and opens them again. It looks at the routes anew when
-/// it is woken.
+/// Starts a thread that opens the sessions of routes that are `ready`, and opens them again. It
+/// looks at the routes anew when it is woken.
 pub(crate) fn start(house: &Arc<House>) -> io::Result<Thread> {
     let house = Arc::clone(house);
     Thread::spawn("haul-keeper", Poller::new()?, move |poller, stop| {

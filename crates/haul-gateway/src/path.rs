@@ -1,9 +1,9 @@
-//! Paths asked of the network when a session opens, and given back when it ends: by a program or a service of the operator's,
-//! which knows what its network can do.
+//! Paths asked of the network when a session opens, and given back when it ends: by a program or a
+//! service of the operator's, which knows what its network can do.
 //!
-//! What flows through: a session's thread makes a [`Circuit`] of each request. A thread of the circuit asks for it to be set up,
-//! tells the session how it goes, waits until the circuit is dropped, and asks for it to be taken down. The session does not
-//! wait for any of that.
+//! What flows through: a session's thread makes a [`Circuit`] of each request. A thread of the
+//! circuit asks for it to be set up, tells the session how it goes, waits until the circuit is
+//! dropped, and asks for it to be taken down. The session does not wait for any of that.
 //!
 //! Map: `exec` a program · `http` a service.
 
@@ -52,7 +52,8 @@ pub(crate) struct Request {
     /// The session, in hexadecimal: with `request` the name of the path.
     pub(crate) session: String,
     pub(crate) request: u32,
-    /// The session's hops from the opener to the terminus, and how many of them are behind this gateway.
+    /// The session's hops from the opener to the terminus, and how many of them are behind this
+    /// gateway.
     pub(crate) hops: Vec<String>,
     pub(crate) position: usize,
     pub(crate) rules: Vec<PathRule>,

@@ -1,7 +1,8 @@
 //! What sessions may send to other gateways: classes share a rate.
 //!
-//! Start-time fair queueing (Goyal, Vin and Cheng, 1996) over slabs, as they are packed: of the classes that wait, the one goes
-//! first that has had least for its share. A class that waits for nothing costs the others nothing.
+//! Start-time fair queueing (Goyal, Vin and Cheng, 1996) over slabs, as they are packed: of the
+//! classes that wait, the one goes first that has had least for its share. A class that waits for
+//! nothing costs the others nothing.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -11,7 +12,8 @@ use serde::Serialize;
 use crate::config::{Class, Config};
 use crate::house::lock;
 
-/// Slabs are packed so long before their octets could have been sent, ns: no session's thread is that late.
+/// Slabs are packed so long before their octets could have been sent, ns: no session's thread is
+/// that late.
 const AHEAD_NS: u64 = SECOND_NS / 100;
 /// Who has waited is waited for so long, ns.
 const PATIENCE_NS: u64 = AHEAD_NS / 4;
@@ -29,7 +31,8 @@ pub(crate) struct Rates(Mutex<Inner>);
 struct Inner {
     /// Of all classes together.
     link: Bucket,
-    /// The first is for what is in no other. They stay when they are gone from the configuration: sessions know them by number.
+    /// The first is for what is in no other. They stay when they are gone from the configuration:
+    /// sessions know them by number.
     classes: Vec<Entry>,
     /// The tag of what was sent last.
     tag: u64,
@@ -105,7 +108,8 @@ impl Rates {
         ClassId(found.unwrap_or(0))
     }
 
-    /// Whether a slab of this class may be packed, and how many octets it may have; otherwise when to ask again.
+    /// Whether a slab of this class may be packed, and how many octets it may have; otherwise when
+    /// to ask again.
     pub(crate) fn ask(&self, class: ClassId, now: Time) -> Result<u64, Time> {
         self.inner()
             .ask(class.0, now.as_ns())
@@ -188,7 +192,8 @@ impl Bucket {
         self.used_until.saturating_sub(AHEAD_NS)
     }
 
-    /// A slab is no more than what is sent in the time that it is packed ahead: others have their turn behind it.
+    /// A slab is no more than what is sent in the time that it is packed ahead: others have their
+    /// turn behind it.
     fn slab_bytes(&self) -> u64 {
         let bytes = |bps: u64| (bps / 8 / (SECOND_NS / AHEAD_NS)).max(SLAB_BYTES_MIN);
         self.bps.map_or(u64::MAX, bytes)
@@ -218,8 +223,9 @@ mod tests {
         inner
     }
 
-    /// Sessions of these classes, each of which asks again as soon as it may, has so many octets to pack at a time, and rests
-    /// so long after each: octets that each has had when `span_ns` are over.
+    /// Sessions of these classes, each of which asks again as soon as it may, has so many octets to
+    /// pack at a time, and rests so long after each: octets that each has had when `span_ns` are
+    /// over.
     fn run(rates: &mut Inner, sessions: &[(usize, u64, u64)], span_ns: u64) -> Vec<u64> {
         let mut had = vec![0; sessions.len()];
         let mut due = vec![0_u64; sessions.len()];
@@ -281,7 +287,8 @@ mod tests {
     fn what_a_class_does_not_want_others_have() {
         let classes = [("rest", 80, None), ("bulk", 20, None)];
         let mut rates = rates(Some(100 * MEGABIT), &classes);
-        // The rest wants 16 KiB ten milliseconds after it had the last, and waits for no more than another ten.
+        // The rest wants 16 KiB ten milliseconds after it had the last, and waits for no more than
+        // another ten.
         let sessions = [(0, 16 << 10, SECOND_NS / 100), (1, BUSY.0, BUSY.1)];
         let had = run(&mut rates, &sessions, 10 * SECOND_NS);
         assert!(had[0] > (16 << 10) * 10 * 44, "{had:?}");

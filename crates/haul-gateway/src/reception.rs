@@ -27,7 +27,8 @@ use guests::GUESTS_MAX;
 pub(crate) use guests::{Guests, Standing};
 use strangers::{Guest, STRANGERS_MAX, Strangers};
 
-/// Octets that each of the guests may take: what is read at a time, a message, and what waits to be sent.
+/// Octets that each of the guests may take: what is read at a time, a message, and what waits to be
+/// sent.
 const GUEST_BYTES: u64 = (64 << 10) + (1 << 20) + (256 << 10);
 /// Time to wait where the system has no descriptor or thread left, ns.
 const PAUSE_NS: u64 = SECOND_NS / 5;
@@ -36,8 +37,8 @@ const ACCEPT_MAX: usize = 16;
 /// Time to wait where all places are taken, by some who have just come or are about to leave, ns.
 const SOON_NS: u64 = SECOND_NS / 100;
 
-/// Octets that those may take who have not shown who they are: on control connections what has come of one message, and on data
-/// connections what a transport in this process holds.
+/// Octets that those may take who have not shown who they are: on control connections what has come
+/// of one message, and on data connections what a transport in this process holds.
 pub(crate) fn strangers_bytes(config: &Config) -> u64 {
     let has = |kind| config.channels.iter().any(|channel| channel.kind == kind);
     let control = match config.listen {
@@ -58,8 +59,8 @@ const CONTROL: u64 = 1 << 60;
 const ENTRANCE: u64 = 2 << 60;
 const STRANGER: u64 = 3 << 60;
 
-/// The thread that takes what comes in; it ends when this is dropped: control connections at `control`, and data connections
-/// where there are entrances or networks.
+/// The thread that takes what comes in; it ends when this is dropped: control connections at
+/// `control`, and data connections where there are entrances or networks.
 pub(crate) fn open(
     house: &Arc<House>,
     control: Option<Acceptor>,
@@ -188,7 +189,8 @@ impl Desk {
         }
     }
 
-    /// Heeds what may come while there is room for more. When it is to be asked again, where it does not heed all.
+    /// Heeds what may come while there is room for more. When it is to be asked again, where it
+    /// does not heed all.
     fn listen(&mut self, now_ns: u64) -> Option<u64> {
         let can_hear = now_ns >= self.deaf_until_ns;
         let has_room = can_hear && self.house.registers().guests.has_room(now_ns);
@@ -241,7 +243,8 @@ impl Desk {
         }
     }
 
-    /// Asks a control connection to leave that has shown nothing, where one that has come would be one too many.
+    /// Asks a control connection to leave that has shown nothing, where one that has come would be
+    /// one too many.
     fn make_room(&self, now_ns: u64) {
         let leaver = self.house.registers().guests.make_room(now_ns);
         if let Some(leaver) = leaver {
@@ -324,8 +327,8 @@ impl Desk {
     }
 }
 
-/// Hands a data connection to the session that expects its cookie. Whoever has none, or an old one, is turned away with the drop of
-/// its connection.
+/// Hands a data connection to the session that expects its cookie. Whoever has none, or an old one,
+/// is turned away with the drop of its connection.
 fn introduce(house: &House, kind: ChannelKind, cookie: [u8; 16], knock: Knock) {
     // Good once.
     let owner = house.registers().cookies.remove(&cookie);

@@ -53,8 +53,8 @@ impl Resolver {
         Ok(resolver)
     }
 
-    /// Looks for the addresses of a name, and calls `reply` with them: one at least, or an error. It is called on another thread,
-    /// or at once where too many wait, and must not wait itself.
+    /// Looks for the addresses of a name, and calls `reply` with them: one at least, or an error.
+    /// It is called on another thread, or at once where too many wait, and must not wait itself.
     pub(crate) fn resolve(
         &self,
         name: impl Into<String>,

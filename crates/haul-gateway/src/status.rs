@@ -21,10 +21,11 @@ pub struct Status {
     pub at_ns: u64,
     /// Hops from the opener, which is none of them, to the terminus.
     pub hops: Vec<String>,
-    /// Hops between the opener and this gateway, itself counted: 0 at the opener, `hops.len()` at the terminus.
+    /// Hops between the opener and this gateway, itself counted: 0 at the opener, `hops.len()` at
+    /// the terminus.
     pub position: usize,
-    /// What the segments from here to the terminus have agreed to use, the nearest first. A segment of others may have fallen
-    /// back since.
+    /// What the segments from here to the terminus have agreed to use, the nearest first. A segment
+    /// of others may have fallen back since.
     pub agreed: Vec<Option<ChannelKind>>,
     /// Its segments at this gateway: towards the opener, towards the terminus.
     pub segments: Vec<Segment>,

@@ -1,4 +1,5 @@
-//! TLS 1.3 with certificates at both ends (RFC 8446): who this gateway is, whom it believes, and failures in words.
+//! TLS 1.3 with certificates at both ends (RFC 8446): who this gateway is, whom it believes, and
+//! failures in words.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use crate::config::{self, KeyError, read_secret};
 
-/// What the protocol within TLS is called, so that no other protocol's end can be taken for one of ours.
+/// What the protocol within TLS is called, so that no other protocol's end can be taken for one of
+/// ours.
 const ALPN: &[u8] = b"haul-xsp";
 
 /// What [`crate::control::Control`] needs for TLS: a certificate, its key, and roots.
@@ -73,7 +75,8 @@ impl TlsContext {
     /// Reads certificate, key and roots.
     ///
     /// # Errors
-    /// A file that is not there, holds something else, or is a key that others may read; a key that is not the certificate's.
+    /// A file that is not there, holds something else, or is a key that others may read; a key that
+    /// is not the certificate's.
     pub(crate) fn load(config: &config::Tls) -> Result<Self, TlsError> {
         let Material { chain, key, roots } = Material::read(config)?;
         let mut store = RootCertStore::empty();
@@ -129,7 +132,8 @@ impl TlsContext {
 /// What peers with the same roots would say of this gateway's own certificate, now.
 ///
 /// # Errors
-/// That it has expired, is not valid yet, or does not come from the roots; else as [`TlsContext::load`].
+/// That it has expired, is not valid yet, or does not come from the roots; else as
+/// [`TlsContext::load`].
 pub(crate) fn check(config: &config::Tls) -> Result<(), TlsError> {
     TlsContext::load(config)?;
     let Material { chain, roots, .. } = Material::read(config)?;

@@ -1,7 +1,8 @@
-//! Sessions of peers that have not shown who they are: how much memory those of one source have, and which of them makes room for a new
-//! session.
+//! Sessions of peers that have not shown who they are: how much memory those of one source have,
+//! and which of them makes room for a new session.
 //!
-//! Whoever can reach a gateway with `anonymous = true` can open sessions, which take memory whether or not they carry anything.
+//! Whoever can reach a gateway with `anonymous = true` can open sessions, which take memory whether
+//! or not they carry anything.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -13,9 +14,11 @@ use haul_xsp::SECOND_NS;
 
 use crate::house::Mailbox;
 
-/// What carries nothing for so long makes room, ns: the first connection of a session comes as soon as the session is open.
+/// What carries nothing for so long makes room, ns: the first connection of a session comes as soon
+/// as the session is open.
 const IDLE_NS: u64 = SECOND_NS;
-/// The same of one whose source has as much memory as the source of the new session will have, or more, ns.
+/// The same of one whose source has as much memory as the source of the new session will have, or
+/// more, ns.
 const IDLE_OF_MANY_NS: u64 = SECOND_NS / 50;
 
 /// See the module.
@@ -50,7 +53,8 @@ impl Idle {
 }
 
 impl Unproven {
-    /// A session that came from this address takes so many bytes of memory. It makes room only after it has been noted as idle.
+    /// A session that came from this address takes so many bytes of memory. It makes room only
+    /// after it has been noted as idle.
     pub(crate) fn add(&mut self, mailbox: Mailbox, from: IpAddr, bytes: u64) -> Idle {
         let idle = Idle(Arc::new(Idle::NOT.into()));
         self.there.push(Member {
@@ -81,8 +85,9 @@ impl Unproven {
         own.map(|member| member.bytes).sum()
     }
 
-    /// The sessions that may make room for a new one of an address, and how much memory each has: of the source that has most, the one
-    /// first that has carried nothing for longest. With `only_own`, of the same source.
+    /// The sessions that may make room for a new one of an address, and how much memory each has:
+    /// of the source that has most, the one first that has carried nothing for longest. With
+    /// `only_own`, of the same source.
     pub(crate) fn leavers(&self, from: IpAddr, now_ns: u64, only_own: bool) -> Vec<(Mailbox, u64)> {
         let (own, own_bytes) = (source(from), self.bytes_of(from));
         let of_source = |member: &&Member| self.bytes_of(member.from);

@@ -23,7 +23,8 @@ use serde_json::Value;
 
 const ADMIN: &str = "[admin]\nlisten = '127.0.0.1:0'";
 
-/// Two gateways with pages, and a connection through them over which this many octets went and came back.
+/// Two gateways with pages, and a connection through them over which this many octets went and came
+/// back.
 fn carrying(octets: usize) -> (Gateway, Gateway, TcpStream) {
     let (far, _) = exit_gateway(&format!("{ADMIN}\n"));
     let route = format!("channels = ['iwarp/tcp']\n{ADMIN}");
@@ -101,7 +102,8 @@ fn what_a_gateway_carries_is_counted_at_both_ends() {
 fn a_session_that_rests_is_not_pictured_again() {
     let (near, _far, _stream) = carrying(1);
     let pictured = || near.sessions()[0].at_ns;
-    // The last octets' picture is made; after that a session says something only to show that it lives, every ten seconds.
+    // The last octets' picture is made; after that a session says something only to show that it
+    // lives, every ten seconds.
     let deadline = Instant::now() + Duration::from_secs(20);
     let (mut at, mut since) = (pictured(), Instant::now());
     while since.elapsed() < Duration::from_secs(2) {

@@ -1,4 +1,5 @@
-//! Nothing passes between two gateways for a while, and nobody is told: what their programs see of it.
+//! Nothing passes between two gateways for a while, and nobody is told: what their programs see of
+//! it.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -21,7 +22,8 @@ use haul_gateway::Gateway;
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 
-/// Two hosts and a router between them, which may be told to pass nothing on. All of it is gone with this.
+/// Two hosts and a router between them, which may be told to pass nothing on. All of it is gone
+/// with this.
 struct Path {
     near: NetNs,
     router: NetNs,
@@ -52,7 +54,8 @@ impl Path {
             for (network, step) in steps {
                 ip(network, &step)?;
             }
-            // Else a program that reads nothing may have all in its socket, 32 MiB by the kernel's default, before nothing passes any more.
+            // Else a program that reads nothing may have all in its socket, 32 MiB by the kernel's
+            // default, before nothing passes any more.
             let limit = || std::fs::write("/proc/sys/net/ipv4/tcp_rmem", "4096 131072 1048576");
             host.run(limit).ok()?.ok()?;
         }
@@ -101,10 +104,12 @@ fn entry_gateway(kind: &str, via: SocketAddr, to: SocketAddr) -> (Gateway, Lines
 }
 
 const OCTETS: usize = 24 << 20;
-/// Octets that have come back when nothing passes any more: far less than all that is between the ends is missing then.
+/// Octets that have come back when nothing passes any more: far less than all that is between the
+/// ends is missing then.
 const MARK: usize = 2 << 20;
 
-/// A program that sends and gets back, and stops for a moment at [`MARK`]: whether it got what it had sent.
+/// A program that sends and gets back, and stops for a moment at [`MARK`]: whether it got what it
+/// had sent.
 fn program(door: SocketAddr, got: &AtomicUsize, barrier: &Barrier, patience: Duration) -> bool {
     let stream = TcpStream::connect(door).unwrap();
     stream.set_read_timeout(Some(patience)).unwrap();
@@ -136,8 +141,8 @@ fn program(door: SocketAddr, got: &AtomicUsize, barrier: &Barrier, patience: Dur
     })
 }
 
-/// Programs that use each kind of channel, and nothing that passes for `blackout` while they do. With signs of life every
-/// `keepalive` seconds. What the near gateways have said, by kind.
+/// Programs that use each kind of channel, and nothing that passes for `blackout` while they do.
+/// With signs of life every `keepalive` seconds. What the near gateways have said, by kind.
 fn black_out(blackout: Duration, keepalive: u32) -> Option<Vec<(&'static str, Lines)>> {
     let Some(path) = Path::new() else {
         println!("SKIPPED: no right to make network namespaces, or no ip(8)");

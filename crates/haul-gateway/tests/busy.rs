@@ -1,4 +1,5 @@
-//! The page and the metrics of gateways while octets move: over a path that loses datagrams, and to a program that hardly reads.
+//! The page and the metrics of gateways while octets move: over a path that loses datagrams, and to
+//! a program that hardly reads.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -96,8 +97,8 @@ fn pass(from: &UdpSocket, over: &AtomicBool, mut send: impl FnMut(&[u8], SocketA
     }
 }
 
-/// Two gateways and two sessions between them: by one a program sends as much as it may, over a path that loses datagrams; by the
-/// other a program is sent more than it reads.
+/// Two gateways and two sessions between them: by one a program sends as much as it may, over a
+/// path that loses datagrams; by the other a program is sent more than it reads.
 struct Busy {
     near: Gateway,
     far: Gateway,

@@ -1,4 +1,5 @@
-//! Many who take much and use nothing of it: sessions that carry nothing, and clients that read nothing.
+//! Many who take much and use nothing of it: sessions that carry nothing, and clients that read
+//! nothing.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -105,7 +106,8 @@ fn one_source_has_three_quarters_of_the_memory_and_what_carries_something_stays(
     assert!(lines.contain("it carries nothing"), "{:?}", lines.all());
 }
 
-/// The time that 5 MiB take beside so many clients of the same session that read nothing, and how often it is measured.
+/// The time that 5 MiB take beside so many clients of the same session that read nothing, and how
+/// often it is measured.
 fn time_beside(unread: usize) -> Duration {
     const LEN: usize = 5 << 20;
     // Who asks with a 1 gets 5 MiB, others get octets without end.

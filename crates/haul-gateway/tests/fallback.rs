@@ -141,7 +141,8 @@ fn streams_of_udt_take_from_memory_and_give_back_and_where_there_is_none_it_is_t
     }
 }
 
-/// Passes octets on to what `to` says, and cuts every connection when as many have passed as `cut` says for this one. Where it is.
+/// Passes octets on to what `to` says, and cuts every connection when as many have passed as `cut`
+/// says for this one. Where it is.
 fn cutter(to: Arc<OnceLock<SocketAddr>>, cut: fn(usize) -> usize) -> SocketAddr {
     let count = AtomicUsize::new(0);
     common::serve(move |near| {
@@ -204,9 +205,10 @@ fn cuts(passed: &AtomicUsize) -> usize {
     (passed.load(Ordering::SeqCst) / CUT_AFTER).min(CUTS)
 }
 
-/// Passes the datagrams that come to a port on to another. When it is cut nobody is there until `noticed` says that so many cuts have been
-/// noticed, as the kernel tells who sends then. An end whose packets are all lost sends when its timer expires, and that may be longer than
-/// any fixed time. Afterwards all come from other ports. It is there as long as the test.
+/// Passes the datagrams that come to a port on to another. When it is cut nobody is there until
+/// `noticed` says that so many cuts have been noticed, as the kernel tells who sends then. An end
+/// whose packets are all lost sends when its timer expires, and that may be longer than any fixed
+/// time. Afterwards all come from other ports. It is there as long as the test.
 fn tunnel(
     from: SocketAddr,
     to: SocketAddr,

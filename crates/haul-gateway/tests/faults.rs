@@ -80,8 +80,8 @@ const HALF_OPEN_PAGE: usize = 20;
 /// Most rounds of junk.
 const ROUNDS: u64 = 400;
 
-/// What is sent to a port: junk, connections that end at once, and connections that stay and say nothing, or only the beginning of
-/// something.
+/// What is sent to a port: junk, connections that end at once, and connections that stay and say
+/// nothing, or only the beginning of something.
 fn pester(to: SocketAddr, round: u64, half_open: &mut VecDeque<TcpStream>) {
     let soon = Duration::from_secs(1);
     let connect = || TcpStream::connect_timeout(&to, soon);
@@ -90,7 +90,8 @@ fn pester(to: SocketAddr, round: u64, half_open: &mut VecDeque<TcpStream>) {
     }
     drop(connect());
     if let Ok(mut quiet) = connect() {
-        // The beginning of a control message of a version that there is, of SOCKS, of HTTP, of MPA, of TLS.
+        // The beginning of a control message of a version that there is, of SOCKS, of HTTP, of MPA,
+        // of TLS.
         let beginnings: [&[u8]; 6] = [
             b"",
             &[2, 0, 0, 1],
@@ -136,8 +137,8 @@ impl Attack {
             half_open.resize_with(ports.len(), VecDeque::new);
             for round in 0..ROUNDS {
                 for ((port, most), half_open) in ports.iter().zip(&mut half_open) {
-                    // What a page does not take would fill the kernel's queue, and at the control port, the first, none is to leave by
-                    // itself.
+                    // What a page does not take would fill the kernel's queue, and at the control
+                    // port, the first, none is to leave by itself.
                     let stays = *most == HALF_OPEN_PAGE || *port == ports[0].0;
                     if !stays || half_open.len() < *most {
                         pester(*port, round, half_open);
@@ -197,7 +198,8 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     let (far, far_lines) = exit_gateway(admin);
     let (gate, gated) = Gate::before(far.listen_addr().unwrap());
     let server = echo_server();
-    // Whoever gets through a door that forwards has a connection, and the half-open ones are to be of another session.
+    // Whoever gets through a door that forwards has a connection, and the half-open ones are to be
+    // of another session.
     let (forwards, other) = (doors(server), echo_server());
     let via = far.listen_addr().unwrap();
     let (near, near_lines) = start(&format!(

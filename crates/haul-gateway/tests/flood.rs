@@ -1,5 +1,5 @@
-//! Handshakes with good cookies, thousands a second from one source, at the data ports of a gateway: whoever is there already, or comes
-//! from elsewhere, is served.
+//! Handshakes with good cookies, thousands a second from one source, at the data ports of a
+//! gateway: whoever is there already, or comes from elsewhere, is served.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -40,7 +40,8 @@ struct Flood {
 }
 
 impl Flood {
-    /// Returns when the flood has gone on for a moment. It comes from an address that nobody else has here.
+    /// Returns when the flood has gone on for a moment. It comes from an address that nobody else
+    /// has here.
     fn start(at: SocketAddr, kind: u32) -> Self {
         let sockets: Vec<(UdpSocket, u32)> = (0..PORTS)
             .map(|_| {

@@ -22,7 +22,8 @@ fn key(path: &Path, digits: &str) -> String {
     format!("[[key]]\nname = 'k'\nfile = '{}'\n", path.display())
 }
 
-/// What a program hears that asks for a connection through two gateways, and the line of the near end's log that says so.
+/// What a program hears that asks for a connection through two gateways, and the line of the near
+/// end's log that says so.
 fn refused(first: &str, second: &str) -> (Refusal, [SocketAddr; 2], String) {
     let member = |more: &str| {
         start(&format!(

@@ -7,7 +7,8 @@ use std::path::Path;
 use common::{connect, echo_server, exchange, pattern, start, wait_until};
 use haul_gateway::{Config, Gateway};
 
-/// A program for [path] that writes what it is asked to `log`, and says `up` or `down` once `gate` is there.
+/// A program for [path] that writes what it is asked to `log`, and says `up` or `down` once `gate`
+/// is there.
 fn back_end(log: &Path, gate: &Path) -> String {
     let script = format!(
         "cat >> {log}; echo >> {log}; echo pending patience; while [ ! -e {gate} ]; do sleep 0.05; done; \

@@ -1,5 +1,5 @@
-//! RDMA connections of applications, ended at gateways and taken on from there. The device is the software provider's; tests/guest has
-//! the same with the kernel's `rdma_rxe`.
+//! RDMA connections of applications, ended at gateways and taken on from there. The device is the
+//! software provider's; tests/guest has the same with the kernel's `rdma_rxe`.
 
 #![expect(
     clippy::unwrap_used,
@@ -31,7 +31,8 @@ use haul_verbs::{
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 /// Octets of the longest message that the gateways take.
 const MESSAGE: usize = 64 << 10;
-/// Memory that is left at the near and at the far gateway when connections have ended: the session itself stays, with its ring and its arena.
+/// Memory that is left at the near and at the far gateway when connections have ended: the session
+/// itself stays, with its ring and its arena.
 const LEFT: (u64, u64) = ((1 << 30) - (8 << 20), (1 << 30) - (16 << 20));
 /// Receives that an application posts.
 const POSTED: usize = 16;

@@ -48,7 +48,8 @@ fn flood(to: SocketAddr) {
     });
 }
 
-/// A gateway whose first door leads to `rest` by a route of no class, and whose second leads to `bulk` by one of class bulk.
+/// A gateway whose first door leads to `rest` by a route of no class, and whose second leads to
+/// `bulk` by one of class bulk.
 fn sharing(far: &Gateway, rate: &str, mode: &str, rest: SocketAddr, bulk: SocketAddr) -> Gateway {
     let via = far.listen_addr().unwrap();
     let route =
@@ -78,7 +79,8 @@ fn classes_that_flood_have_their_shares_of_the_rate() {
         wait_until("octets", || rest_count.get() - before.0 > 6_000_000);
         let (rest, bulk) = (rest_count.get() - before.0, bulk_count.get() - before.1);
         let rate = (rest + bulk) as f64 * 8.0 / begin.elapsed().as_secs_f64();
-        // A busy machine may keep a class from asking in time; never does one get more than the rate, or all of it.
+        // A busy machine may keep a class from asking in time; never does one get more than the
+        // rate, or all of it.
         assert!(rate < 90e6, "{mode}: {rate} b/s");
         let share = bulk as f64 / (rest + bulk) as f64;
         assert!((0.1..0.4).contains(&share), "{mode}: bulk had {share}");

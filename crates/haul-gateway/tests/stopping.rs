@@ -1,4 +1,5 @@
-//! Gateways on the way of a session that are being stopped, and sessions that their owners have left.
+//! Gateways on the way of a session that are being stopped, and sessions that their owners have
+//! left.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -27,7 +28,8 @@ fn middle(name: &str) -> (Gateway, SocketAddr) {
     (gateway, at)
 }
 
-/// A near gateway, whose sessions to the far one pass through the first gateway between, else through the second.
+/// A near gateway, whose sessions to the far one pass through the first gateway between, else
+/// through the second.
 fn around(route: &str) -> (Gateway, common::Lines, [Gateway; 3]) {
     let (near, lines, gateways, ()) = behind(|at| ((), at), route);
     (near, lines, gateways)

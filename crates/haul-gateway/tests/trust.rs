@@ -69,7 +69,8 @@ enum Validity {
     Now,
 }
 
-/// Certificate, key and root of a gateway at 127.0.0.1, as files; and what its configuration says of them.
+/// Certificate, key and root of a gateway at 127.0.0.1, as files; and what its configuration says
+/// of them.
 fn certificates(folder: &Path, name: &str, root: &CertificateParams, root_key: &KeyPair) -> String {
     certificates_of(folder, name, (root, root_key), "127.0.0.1", Validity::Now)
 }

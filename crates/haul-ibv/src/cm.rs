@@ -1,11 +1,13 @@
 //! Connections through librdmacm.
 //!
-//! An event channel has a thread, which takes the library's events: the steps towards a connection (address, route,
-//! request) are taken there, a connection that ends is flushed there, whether or not the application looks, and only what
-//! concerns the application comes out. The queue pairs are not librdmacm's: it is told their numbers, and their states are
-//! changed here, with the attributes that it gives.
+//! An event channel has a thread, which takes the library's events: the steps towards a connection
+//! (address, route, request) are taken there, a connection that ends is flushed there, whether or
+//! not the application looks, and only what concerns the application comes out. The queue pairs are
+//! not librdmacm's: it is told their numbers, and their states are changed here, with the
+//! attributes that it gives.
 //!
-//! Map: here the event channel · `connection` one that is being made or is there · `listener` listeners and requests.
+//! Map: here the event channel · `connection` one that is being made or is there · `listener`
+//! listeners and requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -43,7 +45,8 @@ pub(crate) struct EventChannel {
     context: Arc<Context>,
     /// What the identifiers of this channel are, by address.
     roles: Mutex<HashMap<usize, Role>>,
-    /// For the application, while it has the channel. No longer than the backlogs and the connections make it.
+    /// For the application, while it has the channel. No longer than the backlogs and the
+    /// connections make it.
     events: Mutex<Option<VecDeque<CmEvent>>>,
     /// Counts `events`.
     ready: OwnedFd,
@@ -59,8 +62,8 @@ enum Role {
     Connection(Weak<Qp>),
 }
 
-/// What an event said: the event itself goes back to the library before anything is done about it, for an identifier
-/// with an event that is not acknowledged cannot be destroyed.
+/// What an event said: the event itself goes back to the library before anything is done about it,
+/// for an identifier with an event that is not acknowledged cannot be destroyed.
 #[derive(Debug)]
 struct News {
     id: Raw<cm::Id>,
@@ -144,7 +147,8 @@ impl EventChannel {
     /// Takes one event from the library.
     fn take(&self) -> Result<Option<News>> {
         let mut taken: *mut cm::Event = std::ptr::null_mut();
-        // SAFETY: the channel lives, its descriptor does not block, the result is a variable of ours.
+        // SAFETY: the channel lives, its descriptor does not block, the result is a variable of
+        // ours.
         let returned = unsafe { (self.cm().rdma_get_cm_event)(self.raw.ptr(), &raw mut taken) };
         match check("rdma_get_cm_event", returned) {
             Ok(()) => {}
@@ -271,7 +275,8 @@ fn run(channel: &Weak<EventChannel>, library: &OwnedFd, stop: &OwnedFd) {
     }
 }
 
-/// The application's hold of an event channel. Connections go on without it, requests are turned away.
+/// The application's hold of an event channel. Connections go on without it, requests are turned
+/// away.
 #[derive(Debug)]
 pub(crate) struct Handle(pub(crate) Arc<EventChannel>);
 
@@ -345,7 +350,8 @@ impl Id {
     fn new(channel: &Arc<EventChannel>, role: Role) -> Result<Self> {
         let mut id: *mut cm::Id = std::ptr::null_mut();
         let null: *mut c_void = std::ptr::null_mut();
-        // SAFETY: the channel lives as long as the identifier, which holds it; the result is a variable of ours.
+        // SAFETY: the channel lives as long as the identifier, which holds it; the result is a
+        // variable of ours.
         let returned = unsafe {
             (channel.cm().rdma_create_id)(channel.raw.ptr(), &raw mut id, null, cm::PS_TCP)
         };
@@ -385,7 +391,8 @@ impl Drop for Id {
             .unwrap_or_else(PoisonError::into_inner);
         roles.remove(&self.raw.ptr().addr());
         drop(roles);
-        // SAFETY: the identifier is destroyed once, and every event of it that was taken has been acknowledged.
+        // SAFETY: the identifier is destroyed once, and every event of it that was taken has been
+        // acknowledged.
         unsafe { (self.cm().rdma_destroy_id)(self.raw.ptr()) };
     }
 }

@@ -44,7 +44,8 @@ impl CompletionChannel {
         let verbs = &self.context.library.verbs;
         let mut cq: *mut verbs::Cq = std::ptr::null_mut();
         let mut token: *mut c_void = std::ptr::null_mut();
-        // SAFETY: the channel lives, its descriptor does not block, the results are variables of ours.
+        // SAFETY: the channel lives, its descriptor does not block, the results are variables of
+        // ours.
         let returned =
             unsafe { (verbs.ibv_get_cq_event)(self.raw.ptr(), &raw mut cq, &raw mut token) };
         match check("ibv_get_cq_event", returned) {
@@ -141,7 +142,8 @@ impl Cq {
         let entries =
             c_int::try_from(entries).map_err(|_| Error::Invalid("no or too many entries"))?;
         let token = usize::try_from(token).map_err(|_| Error::Invalid("the token"))?;
-        // SAFETY: context and channel live as long as the queue, which holds them; the token is no pointer to anybody.
+        // SAFETY: context and channel live as long as the queue, which holds them; the token is no
+        // pointer to anybody.
         let cq = unsafe {
             (context.library.verbs.ibv_create_cq)(
                 context.raw.ptr(),
@@ -187,7 +189,8 @@ impl Cq {
         })
     }
 
-    /// Sleeps until there may be a completion; whether there is still time. The event stays, for whoever else waits.
+    /// Sleeps until there may be a completion; whether there is still time. The event stays, for
+    /// whoever else waits.
     fn sleep(&self, deadline: &Deadline) -> Result<bool> {
         match &self.events {
             Events::Own(channel) => wait_readable(channel.fd(), deadline),

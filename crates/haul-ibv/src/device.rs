@@ -11,7 +11,8 @@ use crate::context::Context;
 use crate::ffi::verbs::{self, DeviceAttr, GidEntry, PortAttr};
 use crate::library::{Library, Raw, check};
 
-/// `IB_CM_REQ_PRIVATE_DATA_SIZE` (92) less the header of the IP connection service (36; IBTA 1.4 annex A11).
+/// `IB_CM_REQ_PRIVATE_DATA_SIZE` (92) less the header of the IP connection service (36; IBTA 1.4
+/// annex A11).
 const PRIVATE_DATA_MAX_IB: u32 = 56;
 /// `private_data_len` of `struct rdma_conn_param` has 8 bits; MPA has room for 512 octets.
 const PRIVATE_DATA_MAX_IWARP: u32 = 255;

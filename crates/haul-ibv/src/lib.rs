@@ -1,13 +1,13 @@
 //! Verbs on RDMA devices: `haul-verbs` on libibverbs and librdmacm.
 //!
-//! Neither library is linked: both are loaded when [`Ibv::load`] asks for them, so a program starts where rdma-core is
-//! missing and can say what it lacks. The connection manager is used with queue pairs that are made without it
-//! (`rdma_conn_param::qp_num`): one protection domain and one completion queue serve any number of connections, however
-//! they are made.
+//! Neither library is linked: both are loaded when [`Ibv::load`] asks for them, so a program starts
+//! where rdma-core is missing and can say what it lacks. The connection manager is used with queue
+//! pairs that are made without it (`rdma_conn_param::qp_num`): one protection domain and one
+//! completion queue serve any number of connections, however they are made.
 //!
-//! Map: `ffi` what C declares · `library` loading, errors · `device` attributes · `context` what is opened · `memory`
-//! · `completion` · `queue` queue pairs and their states · `post` work requests as C has them · `cm` connections ·
-//! `address`.
+//! Map: `ffi` what C declares · `library` loading, errors · `device` attributes · `context` what is
+//! opened · `memory` · `completion` · `queue` queue pairs and their states · `post` work requests
+//! as C has them · `cm` connections · `address`.
 #![warn(missing_docs)]
 #![expect(
     clippy::disallowed_methods,
@@ -35,7 +35,8 @@ use library::Library;
 /// The provider's name.
 const NAME: &str = "ibv";
 
-/// The provider of RDMA devices. Clones share the libraries, which stay loaded as long as anything made from them lives.
+/// The provider of RDMA devices. Clones share the libraries, which stay loaded as long as anything
+/// made from them lives.
 #[derive(Debug, Clone)]
 pub struct Ibv(Result<Arc<Library>, String>);
 

@@ -46,7 +46,8 @@ impl<T> Clone for Raw<T> {
 
 impl<T> Copy for Raw<T> {}
 
-// SAFETY: the objects of libibverbs and librdmacm may be used from any thread (ibv_open_device(3), rdma_cm(7)).
+// SAFETY: the objects of libibverbs and librdmacm may be used from any thread (ibv_open_device(3),
+// rdma_cm(7)).
 unsafe impl<T> Send for Raw<T> {}
 // SAFETY: their calls lock what they share.
 unsafe impl<T> Sync for Raw<T> {}

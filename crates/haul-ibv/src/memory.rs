@@ -75,12 +75,13 @@ impl Mr {
         let start = region.as_ptr().cast();
         let addr = match init.addressing {
             MrAddressing::At(addr) => addr,
-            // The kernel wants an `iova` that lies in its page as the bytes do, so zero is seldom possible.
+            // The kernel wants an `iova` that lies in its page as the bytes do, so zero is seldom
+            // possible.
             MrAddressing::ZeroBased | MrAddressing::Virtual => region.addr(),
         };
         let mr = if addr == region.addr() {
-            // SAFETY: the domain lives; the bytes stay mapped until the registration ends, for `registered` holds them, and
-            // no reference to them is formed in Rust (`Region`).
+            // SAFETY: the domain lives; the bytes stay mapped until the registration ends, for
+            // `registered` holds them, and no reference to them is formed in Rust (`Region`).
             unsafe { (verbs.ibv_reg_mr)(pd.raw.ptr(), start, region.len(), access) }
         } else if pd.context.description.has_iova {
             let access = access.cast_unsigned();

@@ -10,8 +10,8 @@ use crate::ffi::verbs::{self, send_flag, wr};
 /// Work requests handed over in one call.
 const BATCH: usize = 16;
 
-/// Hands a batch over, `BATCH` at a time; `post` gets the chain's first and gives back the error number and the request
-/// that it stopped at.
+/// Hands a batch over, `BATCH` at a time; `post` gets the chain's first and gives back the error
+/// number and the request that it stopped at.
 pub(crate) fn sends(
     requests: &[SendWr<'_>],
     caps: DeviceCaps,

@@ -79,7 +79,8 @@ impl Qp {
         };
         let mut attr = init_attr(send_cq.raw.ptr(), recv_cq.raw.ptr(), srq_raw, init.capacity);
         attr.sq_sig_all = init.signal_all.into();
-        // SAFETY: domain and queues live as long as the queue pair, which holds them; the attributes are ours.
+        // SAFETY: domain and queues live as long as the queue pair, which holds them; the
+        // attributes are ours.
         let qp = unsafe { (context.library.verbs.ibv_create_qp)(pd.raw.ptr(), &raw mut attr) };
         let raw = Raw::made("queue pair", qp)?;
         // SAFETY: it was just made.
@@ -155,13 +156,14 @@ impl Qp {
         self.state.store(index.unwrap_or(0), Ordering::Release);
     }
 
-    /// Whether what is posted would stay: siw flushes what it has when a connection ends, and then looks no more.
+    /// Whether what is posted would stay: siw flushes what it has when a connection ends, and then
+    /// looks no more.
     fn is_not_flushed(&self, state: QpState) -> bool {
         state == QpState::Err && self.is_iwarp()
     }
 
-    /// Whether the device has put it into error: an answering end has no completion that says so. The drivers of iWARP
-    /// devices do not all tell.
+    /// Whether the device has put it into error: an answering end has no completion that says so.
+    /// The drivers of iWARP devices do not all tell.
     fn is_in_error(&self) -> bool {
         let mut attr = no_attr();
         let null = std::ptr::null_mut();
@@ -191,8 +193,8 @@ impl Qp {
         });
     }
 
-    /// A work request of this queue pair has ended badly. Over RoCE nobody but this end knows: the connection manager is
-    /// told to end the connection, and both ends hear of it.
+    /// A work request of this queue pair has ended badly. Over RoCE nobody but this end knows: the
+    /// connection manager is told to end the connection, and both ends hear of it.
     pub(crate) fn on_failed(&self, completion: &WorkCompletion) {
         let before = self.known_state();
         self.set_state(QpState::Err);
@@ -265,7 +267,8 @@ impl Qp {
         Ok(())
     }
 
-    /// The port's address that peers use: RoCE v2 over IPv4 where there is one, else over IPv6, else the port's first.
+    /// The port's address that peers use: RoCE v2 over IPv4 where there is one, else over IPv6,
+    /// else the port's first.
     fn gid(&self) -> Result<GidEntry> {
         let context = self.context();
         let gids = device::gids(&context.library, context.raw)?;
@@ -371,7 +374,8 @@ fn capacity(cap: &QpCap) -> QpCapacity {
     }
 }
 
-/// 24 bits that the previous queue pair of this number did not use: what is still under way from it must not fit.
+/// 24 bits that the previous queue pair of this number did not use: what is still under way from it
+/// must not fit.
 fn first_psn(number: u32) -> u32 {
     let random = RandomState::new().hash_one(number);
     u32::try_from(random & 0xff_ffff).unwrap_or(0)
@@ -462,7 +466,8 @@ impl QpOps for Qp {
         }
         post::sends(requests, self.caps, |first| {
             let mut bad = std::ptr::null_mut();
-            // SAFETY: the queue pair lives; the chain is whole, and its memory belongs to it by the contract of `SendWr`.
+            // SAFETY: the queue pair lives; the chain is whole, and its memory belongs to it by the
+            // contract of `SendWr`.
             let number = unsafe { (self.post_send)(self.raw.ptr(), first, &raw mut bad) };
             (number, bad)
         })
@@ -600,7 +605,8 @@ impl SrqOps for Srq {
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         post::recvs(requests, |first| {
             let mut bad = std::ptr::null_mut();
-            // SAFETY: the queue lives; the chain is whole, and its memory belongs to it by the contract of `RecvWr`.
+            // SAFETY: the queue lives; the chain is whole, and its memory belongs to it by the
+            // contract of `RecvWr`.
             let number = unsafe { (self.post)(self.raw.ptr(), first, &raw mut bad) };
             (number, bad)
         })
@@ -621,7 +627,8 @@ impl SrqOps for Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: queue pairs hold their shared receive queue, so none is left; it is destroyed once.
+        // SAFETY: queue pairs hold their shared receive queue, so none is left; it is destroyed
+        // once.
         unsafe { (self.pd.context.library.verbs.ibv_destroy_srq)(self.raw.ptr()) };
     }
 }

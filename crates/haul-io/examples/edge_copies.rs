@@ -1,11 +1,13 @@
-//! What a gateway's edge costs by each way that Linux has: `edge_copies [MIB [ROUNDS]]` moves MIB (4096) through loopback TCP by each, in
-//! turns, ROUNDS (5) times, and prints the median of the processor time of the thread that has the edge, user and system, seconds for
-//! 10^9 octets, with the least and the most.
+//! What a gateway's edge costs by each way that Linux has: `edge_copies [MIB [ROUNDS]]` moves MIB
+//! (4096) through loopback TCP by each, in turns, ROUNDS (5) times, and prints the median of the
+//! processor time of the thread that has the edge, user and system, seconds for 10^9 octets, with
+//! the least and the most.
 //!
-//! The slab is a ring of 64 MiB in user memory, which must have the octets: a checksum is computed over it, a device reads it. `in`: a
-//! program's octets come into it. `out`: they leave it for a program. `through`: both, in one thread; by splice they never are in user
-//! memory. The program's side costs as little as it can: it sends pages that the kernel has (sendfile) and drops what comes
-//! (`MSG_TRUNC`), but for the lines about places within a page, where both ends copy.
+//! The slab is a ring of 64 MiB in user memory, which must have the octets: a checksum is computed
+//! over it, a device reads it. `in`: a program's octets come into it. `out`: they leave it for a
+//! program. `through`: both, in one thread; by splice they never are in user memory. The program's
+//! side costs as little as it can: it sends pages that the kernel has (sendfile) and drops what
+//! comes (`MSG_TRUNC`), but for the lines about places within a page, where both ends copy.
 
 #![expect(clippy::print_stdout, reason = "the result of the measurement")]
 #![expect(clippy::disallowed_types, reason = "it measures sockets as they are")]
@@ -167,7 +169,8 @@ fn feed(stream: &TcpStream, bytes: u64, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// From the beginning of a page to the beginning of a page of the kernel's, for all lengths are of whole pages.
+/// From the beginning of a page to the beginning of a page of the kernel's, for all lengths are of
+/// whole pages.
 fn feed_by_copy(mut stream: &TcpStream, bytes: u64) -> io::Result<()> {
     let memory = Region::map(CALL)?;
     memory.write(0, &vec![1; CALL]).map_err(io::Error::other)?;

@@ -1,7 +1,8 @@
-//! How fast this machine moves UDP: `udp_rate recv ADDR [MESSAGES [copy]]` in one place (loopback, a namespace), and
-//! `udp_rate send ADDR SECONDS [SUPER_PACKETS [MIB [plain]]]` in another. The sender gathers `[header 16][payload 1456]` pairs out
-//! of MIB of memory (256 when not told: colder than any cache) and does not wait for anything; the receiver prints
-//! what came. `plain` sends each datagram alone; `copy` copies each payload to a place of its own, as a transfer does.
+//! How fast this machine moves UDP: `udp_rate recv ADDR [MESSAGES [copy]]` in one place (loopback,
+//! a namespace), and `udp_rate send ADDR SECONDS [SUPER_PACKETS [MIB [plain]]]` in another. The
+//! sender gathers `[header 16][payload 1456]` pairs out of MIB of memory (256 when not told: colder
+//! than any cache) and does not wait for anything; the receiver prints what came. `plain` sends
+//! each datagram alone; `copy` copies each payload to a place of its own, as a transfer does.
 
 #![expect(clippy::print_stdout, reason = "the result of the measurement")]
 

@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// Parses where to listen: `ADDR`, `ADDR:PORT`, `[ADDR]:PORT`, with the scope of a link-local IPv6 address by name or number
-/// (`fe80::1%eth0`, RFC 4007 §11). `port` stands in for a missing port; `None` makes the port mandatory. Host names are refused.
+/// Parses where to listen: `ADDR`, `ADDR:PORT`, `[ADDR]:PORT`, with the scope of a link-local IPv6
+/// address by name or number (`fe80::1%eth0`, RFC 4007 §11). `port` stands in for a missing port;
+/// `None` makes the port mandatory. Host names are refused.
 #[must_use]
 pub fn listen_address(text: &str, port: Option<u16>) -> Option<SocketAddr> {
     if let Ok(address) = text.parse() {
@@ -25,7 +26,8 @@ pub fn listen_address(text: &str, port: Option<u16>) -> Option<SocketAddr> {
     (host, port).to_socket_addrs().ok()?.next()
 }
 
-/// Returns what one holder of addresses counts as: the address in IPv4, all of its /64 in IPv6 (RFC 6177 §2).
+/// Returns what one holder of addresses counts as: the address in IPv4, all of its /64 in IPv6 (RFC
+/// 6177 §2).
 #[must_use]
 pub fn source(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {

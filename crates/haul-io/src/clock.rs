@@ -25,8 +25,8 @@ impl Clock {
         timespec_ns(clock_gettime(ClockId::Monotonic))
     }
 
-    /// Nanoseconds since 1970 by the wall clock, which may be set back: for stamps that leave the machine, and to learn
-    /// the age of a kernel stamp.
+    /// Nanoseconds since 1970 by the wall clock, which may be set back: for stamps that leave the
+    /// machine, and to learn the age of a kernel stamp.
     #[must_use]
     pub fn realtime_ns(&self) -> u64 {
         timespec_ns(clock_gettime(ClockId::Realtime))
@@ -38,7 +38,8 @@ impl Clock {
 pub struct CpuTime {
     /// Time in user code.
     pub user_ns: u64,
-    /// Time in the kernel on behalf of the thread; network work that the kernel does in its own threads is not in it.
+    /// Time in the kernel on behalf of the thread; network work that the kernel does in its own
+    /// threads is not in it.
     pub system_ns: u64,
 }
 

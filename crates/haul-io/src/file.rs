@@ -1,8 +1,8 @@
 //! Files: names confined beneath a directory, positioned writes, preallocation, durable rename.
 //!
 //! A name that came from a peer is only ever resolved by [`Dir`], with `openat2` and
-//! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS`, so that neither `..`, an absolute
-//! path nor a symbolic link, also one swapped in meanwhile, leads outside.
+//! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS`, so that neither `..`, an
+//! absolute path nor a symbolic link, also one swapped in meanwhile, leads outside.
 
 #![expect(
     clippy::disallowed_types,
@@ -191,10 +191,11 @@ impl Dir {
     }
 }
 
-/// Begins to write what of the file is not on the disk yet, and waits for nothing of it. What cannot be written shows when the
-/// file is synchronised.
+/// Begins to write what of the file is not on the disk yet, and waits for nothing of it. What
+/// cannot be written shows when the file is synchronised.
 pub fn start_writeback(file: &impl AsFd) {
-    // SAFETY: the descriptor is open, and the call takes no pointer. A length of 0 means up to the end.
+    // SAFETY: the descriptor is open, and the call takes no pointer. A length of 0 means up to the
+    // end.
     unsafe {
         libc::sync_file_range(file.as_fd().as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE);
     }
@@ -279,7 +280,8 @@ pub fn read_exact_at(file: impl AsFd, mut range: Scatter<'_>, mut position: u64)
     while !range.is_empty() {
         let offset = libc::off_t::try_from(position).map_err(io::Error::other)?;
         let vector = (&raw mut range).cast();
-        // SAFETY: `Scatter` has the layout of iovec and borrows for writing what it names; the call writes there only.
+        // SAFETY: `Scatter` has the layout of iovec and borrows for writing what it names; the call
+        // writes there only.
         let count = unsafe { libc::preadv(file.as_fd().as_raw_fd(), vector, 1, offset) };
         match usize::try_from(count) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -305,7 +307,8 @@ pub fn write_region_at(
     while !range.is_empty() {
         let offset = libc::off_t::try_from(position).map_err(io::Error::other)?;
         let vector = (&raw const range).cast();
-        // SAFETY: `Gather` has the layout of iovec and borrows what it names; the call reads it and writes no memory.
+        // SAFETY: `Gather` has the layout of iovec and borrows what it names; the call reads it and
+        // writes no memory.
         let count = unsafe { libc::pwritev(file.as_fd().as_raw_fd(), vector, 1, offset) };
         match usize::try_from(count) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -408,7 +411,8 @@ fn beneath(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Result<
             // The kernel could not tell, because of a rename going on elsewhere, that the path
             // stays beneath (openat2(2), EAGAIN).
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            // One kind for both ways of leading outside; `io::ErrorKind` has no stable one for ELOOP.
+            // One kind for both ways of leading outside; `io::ErrorKind` has no stable one for
+            // ELOOP.
             Err(rustix::io::Errno::LOOP) => return Err(rustix::io::Errno::XDEV.into()),
             result => return Ok(result?),
         }

@@ -1,9 +1,10 @@
-//! Connections that are made from the other end: a socket connects to a *hole*, which answers nothing, and is connected when
-//! this process connects to it (TCP's simultaneous open, RFC 9293 §3.5), or fails when it is turned away.
+//! Connections that are made from the other end: a socket connects to a *hole*, which answers
+//! nothing, and is connected when this process connects to it (TCP's simultaneous open, RFC 9293
+//! §3.5), or fails when it is turned away.
 //!
-//! So a connection of another program on this machine can wait for something before it is established, in the kernel, where
-//! `poll`, `epoll` and a `connect(2)` that waits see it as any other. A hole is a listener whose queue is full: the kernel
-//! drops what asks for more.
+//! So a connection of another program on this machine can wait for something before it is
+//! established, in the kernel, where `poll`, `epoll` and a `connect(2)` that waits see it as any
+//! other. A hole is a listener whose queue is full: the kernel drops what asks for more.
 
 #![expect(
     clippy::disallowed_types,
@@ -62,9 +63,10 @@ impl Hole {
         self.address
     }
 
-    /// Establishes the connection of a socket that connects to this hole. The stream returned never waits, and is connected
-    /// when it is writable. When it is dropped, or this process ends, the connection is reset until it is told otherwise
-    /// ([`crate::stream::Stream::finish_on_drop`]): the caller is not to take that for an end in order.
+    /// Establishes the connection of a socket that connects to this hole. The stream returned never
+    /// waits, and is connected when it is writable. When it is dropped, or this process ends, the
+    /// connection is reset until it is told otherwise ([`crate::stream::Stream::finish_on_drop`]):
+    /// the caller is not to take that for an end in order.
     ///
     /// # Errors
     /// The socket is not connecting to this hole, or of the system calls.
@@ -203,7 +205,8 @@ mod tests {
     fn one_that_does_not_call_cannot_be_met() {
         let hole = Hole::v4().unwrap();
         let bystander = bound(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).unwrap();
-        // Nothing listens there: whether that is known at once or a moment later, there is no connection.
+        // Nothing listens there: whether that is known at once or a moment later, there is no
+        // connection.
         if let Ok(met) = hole.meet(&bystander) {
             assert!(is_ready(&met, 10_000));
             assert!(met.take_error().unwrap().is_some());

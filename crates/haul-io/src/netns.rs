@@ -83,14 +83,16 @@ impl AsFd for NetNs {
     }
 }
 
-/// Makes the calling process root in a user namespace of its own, in which the present user is the only one.
+/// Makes the calling process root in a user namespace of its own, in which the present user is the
+/// only one.
 ///
 /// # Errors
-/// `InvalidInput` if the process has more than one thread; `PermissionDenied` or an OS error where user
-/// namespaces are forbidden.
+/// `InvalidInput` if the process has more than one thread; `PermissionDenied` or an OS error where
+/// user namespaces are forbidden.
 pub fn become_root_in_user_namespace() -> io::Result<()> {
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
-    // SAFETY: the kernel refuses this to a process with several threads, so no other thread can be surprised.
+    // SAFETY: the kernel refuses this to a process with several threads, so no other thread can be
+    // surprised.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }?;
     write_file(Path::new("/proc/self/setgroups"), b"deny")?;
     write_file(

@@ -36,8 +36,8 @@ impl AsFd for Signal {
     }
 }
 
-/// Waits until one of `fds` is readable or has failed, or `timeout_ns` has passed; without one, for ever. False when
-/// nothing is ready. A signal may end it early.
+/// Waits until one of `fds` is readable or has failed, or `timeout_ns` has passed; without one, for
+/// ever. False when nothing is ready. A signal may end it early.
 ///
 /// # Errors
 /// Of `poll(2)`.

@@ -9,7 +9,8 @@ const CYCLES: u64 = 0;
 const INSTRUCTIONS: u64 = 1;
 const CACHE_REFERENCES: u64 = 2;
 const CACHE_MISSES: u64 = 3;
-/// Bits of `perf_event_attr`: threads made later count too; the kernel's work does not; nor the hypervisor's.
+/// Bits of `perf_event_attr`: threads made later count too; the kernel's work does not; nor the
+/// hypervisor's.
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
@@ -18,7 +19,8 @@ const READ_TIMES: u64 = 1 | 2;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOEXEC: libc::c_ulong = 1 << 3;
 
-/// The first published form of `struct perf_event_attr` (`PERF_ATTR_SIZE_VER0`), which every kernel takes.
+/// The first published form of `struct perf_event_attr` (`PERF_ATTR_SIZE_VER0`), which every kernel
+/// takes.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -55,7 +57,8 @@ pub struct Counts {
     pub cache_references: Option<u64>,
     /// Those that went on to memory.
     pub cache_misses: Option<u64>,
-    /// Work in the kernel is left out: the system lets this user count no more (`perf_event_paranoid`).
+    /// Work in the kernel is left out: the system lets this user count no more
+    /// (`perf_event_paranoid`).
     pub user_only: bool,
 }
 
@@ -63,8 +66,8 @@ impl Counters {
     /// Begins to count.
     ///
     /// # Errors
-    /// `PermissionDenied` where the system forbids it, `NotFound` where the processor, or the virtual machine, has no
-    /// counters, `Unsupported` where the kernel has no such call.
+    /// `PermissionDenied` where the system forbids it, `NotFound` where the processor, or the
+    /// virtual machine, has no counters, `Unsupported` where the kernel has no such call.
     pub fn start() -> io::Result<Self> {
         let (cycles, user_only) = match open(CYCLES, 0) {
             Ok(counter) => (counter, false),
@@ -108,7 +111,8 @@ fn open(event: u64, flags: u64) -> io::Result<OwnedFd> {
         ..Attributes::default()
     };
     let (this_thread, any_processor, no_group) = (0, -1, -1);
-    // SAFETY: `attributes` is initialised, says its own size, and outlives the call, which only reads it.
+    // SAFETY: `attributes` is initialised, says its own size, and outlives the call, which only
+    // reads it.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,

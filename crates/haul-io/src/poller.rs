@@ -1,8 +1,8 @@
 //! Waiting for sockets, wake-ups and deadlines: one poller per engine thread.
 //!
-//! What flows through: the engine drains its sockets and queues, computes its next deadline, and calls [`Poller::wait`];
-//! other threads leave work in a queue and call [`Waker::wake`], which costs one atomic operation while the engine is
-//! busy and one system call when it sleeps.
+//! What flows through: the engine drains its sockets and queues, computes its next deadline, and
+//! calls [`Poller::wait`]; other threads leave work in a queue and call [`Waker::wake`], which
+//! costs one atomic operation while the engine is busy and one system call when it sleeps.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,8 @@ use crate::wake::Rest;
 /// The kernel's default lets a thread's timers run 50 µs late; a pacer needs them on time.
 ///
 /// # Errors
-/// The error of `prctl(2)`. Zero is refused as `InvalidInput` (the kernel would take it as "the default").
+/// The error of `prctl(2)`. Zero is refused as `InvalidInput` (the kernel would take it as "the
+/// default").
 pub fn set_timer_slack_ns(slack_ns: u64) -> io::Result<()> {
     let slack = NonZeroU64::new(slack_ns).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(rustix::thread::set_current_timer_slack(Some(slack))?)
@@ -133,8 +134,9 @@ impl Poller {
         }
     }
 
-    /// Waits until something is ready, a waker was used, `deadline_ns` of `clock` has come, or a signal arrived, and
-    /// puts what is ready into `events`. Never returns before the deadline for no reason but a signal or a late wake-up.
+    /// Waits until something is ready, a waker was used, `deadline_ns` of `clock` has come, or a
+    /// signal arrived, and puts what is ready into `events`. Never returns before the deadline for
+    /// no reason but a signal or a late wake-up.
     ///
     /// # Errors
     /// Of `epoll_pwait2(2)`.
@@ -178,25 +180,28 @@ impl Poller {
     }
 }
 
-/// Readable while something that is watched is ready, wake-ups included: so that a thread can wait for a poller that another
-/// one will ask.
+/// Readable while something that is watched is ready, wake-ups included: so that a thread can wait
+/// for a poller that another one will ask.
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-/// Ends the [`Poller::wait`] in progress, or makes the next one return at once. Any thread may hold one.
+/// Ends the [`Poller::wait`] in progress, or makes the next one return at once. Any thread may hold
+/// one.
 #[derive(Debug, Clone)]
 pub struct Waker {
     wake: Arc<WakeState>,
 }
 
 impl Waker {
-    /// Wakes the poller's thread. What this thread wrote before is seen by that thread when its `wait` has returned.
+    /// Wakes the poller's thread. What this thread wrote before is seen by that thread when its
+    /// `wait` has returned.
     pub fn wake(&self) {
         if self.wake.rest.wake() {
-            // Only a counter that stands at its limit refuses, and then the event is pending anyway.
+            // Only a counter that stands at its limit refuses, and then the event is pending
+            // anyway.
             let _ = rustix::io::write(&self.wake.eventfd, &1_u64.to_ne_bytes());
         }
     }
@@ -208,7 +213,8 @@ pub struct Events {
     woken: bool,
 }
 
-// SAFETY: what keeps the vector from being sent is the pointer that an event's data may be; ours are numbers only.
+// SAFETY: what keeps the vector from being sent is the pointer that an event's data may be; ours
+// are numbers only.
 unsafe impl Send for Events {}
 
 impl Events {
@@ -288,7 +294,8 @@ fn user_data(token: u64) -> io::Result<epoll::EventData> {
     Ok(epoll::EventData::new_u64(token))
 }
 
-/// Waits to the nanosecond. (`rustix` rounds to milliseconds unless it may assume Linux 5.11 at build time.)
+/// Waits to the nanosecond. (`rustix` rounds to milliseconds unless it may assume Linux 5.11 at
+/// build time.)
 fn epoll_pwait2(
     epoll: BorrowedFd<'_>,
     ready: &mut Vec<epoll::Event>,
@@ -297,8 +304,9 @@ fn epoll_pwait2(
     let room = ready.spare_capacity_mut();
     let room_len = libc::c_int::try_from(room.len()).unwrap_or(libc::c_int::MAX);
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: `room` has space for `room_len` events, whose type has the kernel's layout; `timeout` is null or a live
-    // `__kernel_timespec`; there is no signal mask. The kernel writes events only.
+    // SAFETY: `room` has space for `room_len` events, whose type has the kernel's layout; `timeout`
+    // is null or a live `__kernel_timespec`; there is no signal mask. The kernel writes events
+    // only.
     let count = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -313,7 +321,8 @@ fn epoll_pwait2(
     let count = usize::try_from(count)
         .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL))?;
     let len = ready.len() + count;
-    // SAFETY: the kernel has filled `count` events at the start of the spare room, and no more than fit.
+    // SAFETY: the kernel has filled `count` events at the start of the spare room, and no more than
+    // fit.
     unsafe { ready.set_len(len) };
     Ok(())
 }

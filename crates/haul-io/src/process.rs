@@ -1,4 +1,5 @@
-//! Child processes that are waited for together with what they used; how many files a process may open.
+//! Child processes that are waited for together with what they used; how many files a process may
+//! open.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -7,8 +8,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-/// Lets this process open as many files and sockets as its owner may allow it (the hard limit); how many that are, none being no
-/// limit.
+/// Lets this process open as many files and sockets as its owner may allow it (the hard limit); how
+/// many that are, none being no limit.
 ///
 /// # Errors
 /// Those of `setrlimit`: a sandbox may forbid it.
@@ -24,7 +25,8 @@ pub fn raise_open_files() -> io::Result<Option<u64>> {
     Ok(limit.maximum)
 }
 
-/// Whether this process ignores the signal of this number: so it was started by `nohup`, or in a shell's background.
+/// Whether this process ignores the signal of this number: so it was started by `nohup`, or in a
+/// shell's background.
 #[must_use]
 pub fn is_ignored(signal: i32) -> bool {
     // SAFETY: a `sigaction` is numbers, for which zero is a value.
@@ -90,7 +92,8 @@ impl Process {
     }
 }
 
-/// Ends a child that was made the leader of a process group, all of that group with it, and waits for the child.
+/// Ends a child that was made the leader of a process group, all of that group with it, and waits
+/// for the child.
 ///
 /// # Errors
 /// Those of `kill` and of `wait4`.

@@ -1,12 +1,14 @@
 //! A byte ring whose every range is contiguous: one memory object mapped twice in a row.
 //!
-//! What flows through: one thread (the [`Producer`]) fills free space and commits it; another (the [`Consumer`]) reads any
-//! part of what is committed, as often as it likes and several parts at once, and releases it from the front when it is
-//! done with it (a sender: when it is acknowledged). Positions are offsets of the stream from its start, and never wrap.
+//! What flows through: one thread (the [`Producer`]) fills free space and commits it; another (the
+//! [`Consumer`]) reads any part of what is committed, as often as it likes and several parts at
+//! once, and releases it from the front when it is done with it (a sender: when it is
+//! acknowledged). Positions are offsets of the stream from its start, and never wrap.
 //!
-//! Waiting is outside: who finds the ring full or empty sleeps on its own poller and is woken by the other side.
-//! The ring cannot run under Miri or loom, as it lives in mapped memory; its index arithmetic is checked against an
-//! oracle instead, and its handing-over between two threads by a test.
+//! Waiting is outside: who finds the ring full or empty sleeps on its own poller and is woken by
+//! the other side. The ring cannot run under Miri or loom, as it lives in mapped memory; its index
+//! arithmetic is checked against an oracle instead, and its handing-over between two threads by a
+//! test.
 
 use std::fmt;
 use std::io;
@@ -18,11 +20,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// Makes a ring that holds at least `capacity_bytes` (rounded up to whole pages) and gives its two ends.
+/// Makes a ring that holds at least `capacity_bytes` (rounded up to whole pages) and gives its two
+/// ends.
 ///
 /// # Errors
-/// Of `memfd_create(2)` and `mmap(2)`: out of memory, address space or file descriptors. `InvalidInput` when twice the
-/// capacity overflows.
+/// Of `memfd_create(2)` and `mmap(2)`: out of memory, address space or file descriptors.
+/// `InvalidInput` when twice the capacity overflows.
 pub fn mirror_ring(capacity_bytes: usize) -> io::Result<(Producer, Consumer)> {
     let shared = Arc::new(Shared {
         memory: Mirror::new(capacity_bytes)?,
@@ -65,16 +68,17 @@ impl Producer {
             free = capacity - used(self.committed, self.released);
         }
         let start = self.shared.memory.at(self.committed).as_ptr();
-        // SAFETY: at most `capacity` bytes from a place in the first mapping stay inside the two; they are initialised (new
-        // memory is zero); and they are free space, which no other reference covers until `commit`, for which `self` must
-        // be borrowed anew.
+        // SAFETY: at most `capacity` bytes from a place in the first mapping stay inside the two;
+        // they are initialised (new memory is zero); and they are free space, which no other
+        // reference covers until `commit`, for which `self` must be borrowed anew.
         unsafe { slice::from_raw_parts_mut(start, free.min(max)) }
     }
 
     /// Gives the first `len` bytes of the free space to the consumer.
     ///
     /// # Panics
-    /// When `len` is more than the last [`Producer::writable`] gave, which is a fault of the caller.
+    /// When `len` is more than the last [`Producer::writable`] gave, which is a fault of the
+    /// caller.
     pub fn commit(&mut self, len: usize) {
         let free = self.shared.memory.capacity - used(self.committed, self.released);
         assert!(len <= free, "committed {len} bytes of {free} free ones");
@@ -111,7 +115,8 @@ impl Producer {
         self.shared.consumer_gone.load(Ordering::Acquire)
     }
 
-    /// The stream ends at [`Producer::committed`]. Without this, the consumer sees a producer that was lost.
+    /// The stream ends at [`Producer::committed`]. Without this, the consumer sees a producer that
+    /// was lost.
     pub fn finish(self) {
         // Release: the last commit happens before the consumer sees the end.
         self.shared.ending.store(FINISHED, Ordering::Release);
@@ -165,7 +170,8 @@ impl Consumer {
         self.shared.memory.capacity
     }
 
-    /// The `len` bytes of the stream at `offset`. None when some of them are released or not yet committed.
+    /// The `len` bytes of the stream at `offset`. None when some of them are released or not yet
+    /// committed.
     #[must_use]
     pub fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
         let end = offset.checked_add(len as u64)?;
@@ -173,12 +179,14 @@ impl Consumer {
             return None;
         }
         let start = self.shared.memory.at(offset).as_ptr();
-        // SAFETY: the range is held, so it is at most `capacity` bytes from a place in the first mapping and stays inside
-        // the two, initialised; the producer does not write to it before `release`, for which `self` must be borrowed anew.
+        // SAFETY: the range is held, so it is at most `capacity` bytes from a place in the first
+        // mapping and stays inside the two, initialised; the producer does not write to it before
+        // `release`, for which `self` must be borrowed anew.
         Some(unsafe { slice::from_raw_parts(start, len) })
     }
 
-    /// Gives everything before `offset` back to the producer. An offset that is released already does nothing.
+    /// Gives everything before `offset` back to the producer. An offset that is released already
+    /// does nothing.
     ///
     /// # Panics
     /// When `offset` is beyond what was committed, which is a fault of the caller.
@@ -228,7 +236,8 @@ const OPEN: u8 = 0;
 const FINISHED: u8 = 1;
 const LOST: u8 = 2;
 
-/// A cache line of its own (two, as processors fetch them in pairs), so that the two ends do not disturb each other.
+/// A cache line of its own (two, as processors fetch them in pairs), so that the two ends do not
+/// disturb each other.
 #[repr(align(128))]
 struct Line<T>(T);
 
@@ -243,7 +252,8 @@ struct Mirror {
     capacity: usize,
 }
 
-// SAFETY: the mappings are not bound to a thread; who may touch which range is settled by the two cursors.
+// SAFETY: the mappings are not bound to a thread; who may touch which range is settled by the two
+// cursors.
 unsafe impl Send for Mirror {}
 // SAFETY: as above.
 unsafe impl Sync for Mirror {}
@@ -274,7 +284,8 @@ impl Mirror {
         for half in [0, capacity] {
             // SAFETY: `half` is 0 or `capacity`, inside the reservation of twice the capacity.
             let place = unsafe { base.add(half) };
-            // SAFETY: it replaces `capacity` bytes of our own reservation, to which no reference exists yet.
+            // SAFETY: it replaces `capacity` bytes of our own reservation, to which no reference
+            // exists yet.
             unsafe { mmap(place.as_ptr().cast(), capacity, access, flags, &object, 0) }?;
         }
         Ok(mirror)
@@ -290,7 +301,8 @@ impl Mirror {
 
 impl Drop for Mirror {
     fn drop(&mut self) {
-        // SAFETY: the reservation was made with this size, and both ends of the ring, whose slices borrow them, are gone.
+        // SAFETY: the reservation was made with this size, and both ends of the ring, whose slices
+        // borrow them, are gone.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), 2 * self.capacity) };
         debug_assert!(unmapped.is_ok());
     }

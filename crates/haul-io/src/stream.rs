@@ -1,4 +1,5 @@
-//! Byte streams between a socket and memory that others may write: gathered, scattered, never waiting.
+//! Byte streams between a socket and memory that others may write: gathered, scattered, never
+//! waiting.
 
 #![expect(
     clippy::disallowed_types,
@@ -16,8 +17,8 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 /// The most ranges in one call: `UIO_MAXIOV` of Linux.
 pub const RANGES_MAX: usize = 1024;
 
-/// Sends `ranges`, one behind the other, as far as there is room; how many bytes. With `more`, the kernel waits with a
-/// packet that is not full for what follows at once.
+/// Sends `ranges`, one behind the other, as far as there is room; how many bytes. With `more`, the
+/// kernel waits with a packet that is not full for what follows at once.
 ///
 /// # Errors
 /// `WouldBlock` where there is no room; else that of `sendmsg(2)`.
@@ -44,13 +45,14 @@ pub fn send(socket: impl AsFd, ranges: &[Gather<'_>], more: bool) -> io::Result<
     }
     let message = message(ranges.as_ptr().cast_mut().cast(), ranges.len());
     retry(|| {
-        // SAFETY: the message names live memory only: `Gather` has the layout of iovec, borrows what it names, and the call
-        // reads it and nothing else.
+        // SAFETY: the message names live memory only: `Gather` has the layout of iovec, borrows
+        // what it names, and the call reads it and nothing else.
         unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags) }
     })
 }
 
-/// Receives into `ranges`, one behind the other, what has arrived; how many bytes, zero being the end of the stream.
+/// Receives into `ranges`, one behind the other, what has arrived; how many bytes, zero being the
+/// end of the stream.
 ///
 /// # Errors
 /// `WouldBlock` where nothing has arrived; else that of `recvmsg(2)`.
@@ -59,7 +61,8 @@ pub fn receive(socket: impl AsFd, ranges: &mut [Scatter<'_>]) -> io::Result<usiz
         // SAFETY: `Scatter` has the layout of iovec.
         let range = unsafe { &*std::ptr::from_ref(range).cast::<libc::iovec>() };
         return retry(|| {
-            // SAFETY: the range is borrowed for writing, and the call writes there and nowhere else.
+            // SAFETY: the range is borrowed for writing, and the call writes there and nowhere
+            // else.
             unsafe {
                 libc::recv(
                     socket.as_fd().as_raw_fd(),
@@ -72,8 +75,8 @@ pub fn receive(socket: impl AsFd, ranges: &mut [Scatter<'_>]) -> io::Result<usiz
     }
     let mut message = message(ranges.as_mut_ptr().cast(), ranges.len());
     retry(|| {
-        // SAFETY: the message names live memory only: `Scatter` has the layout of iovec, borrows for writing what it names,
-        // and the call writes there and nowhere else.
+        // SAFETY: the message names live memory only: `Scatter` has the layout of iovec, borrows
+        // for writing what it names, and the call writes there and nowhere else.
         unsafe {
             libc::recvmsg(
                 socket.as_fd().as_raw_fd(),
@@ -113,8 +116,8 @@ fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
 pub struct Stream(TcpStream);
 
 impl Stream {
-    /// Begins to connect to `peer`; the stream becomes writable when that is done, and [`Stream::connected`] says how it
-    /// went.
+    /// Begins to connect to `peer`; the stream becomes writable when that is done, and
+    /// [`Stream::connected`] says how it went.
     ///
     /// # Errors
     /// That of `socket(2)`, or of `connect(2)` where it is known at once.
@@ -190,8 +193,8 @@ impl Stream {
         self.0.local_addr().ok()
     }
 
-    /// Where the peer connected to before the kernel diverted it here (`SO_ORIGINAL_DST` of netfilter's REDIRECT and DNAT);
-    /// none where the kernel knows of no such thing.
+    /// Where the peer connected to before the kernel diverted it here (`SO_ORIGINAL_DST` of
+    /// netfilter's REDIRECT and DNAT); none where the kernel knows of no such thing.
     #[must_use]
     pub fn original_destination(&self) -> Option<SocketAddr> {
         let socket = SockRef::from(&self.0);
@@ -232,8 +235,8 @@ impl Stream {
         Ok(crate::tcp::info(&self.0)?.bytes_retransmitted)
     }
 
-    /// Has the stream be full while so many octets are taken and not sent, whatever its buffer has room for
-    /// (`TCP_NOTSENT_LOWAT`).
+    /// Has the stream be full while so many octets are taken and not sent, whatever its buffer has
+    /// room for (`TCP_NOTSENT_LOWAT`).
     ///
     /// # Errors
     /// That of `setsockopt(2)`.
@@ -241,8 +244,9 @@ impl Stream {
         SockRef::from(&self.0).set_tcp_notsent_lowat(octets)
     }
 
-    /// Has the kernel send no faster than this, octets per second, headers from IP up counted (`SO_MAX_PACING_RATE`, which counts
-    /// payload). Before it is connected, segments are taken for short.
+    /// Has the kernel send no faster than this, octets per second, headers from IP up counted
+    /// (`SO_MAX_PACING_RATE`, which counts payload). Before it is connected, segments are taken for
+    /// short.
     ///
     /// # Errors
     /// That of `setsockopt(2)`.
@@ -258,7 +262,8 @@ impl Stream {
         crate::tcp::set_max_pacing_rate(&self.0, payload)
     }
 
-    /// Asks the kernel for buffers of this size; as much as the system allows, and nothing is an error.
+    /// Asks the kernel for buffers of this size; as much as the system allows, and nothing is an
+    /// error.
     pub fn set_buffers(&self, bytes: usize) {
         let socket = SockRef::from(&self.0);
         let _ = socket.set_send_buffer_size(bytes);
@@ -279,14 +284,16 @@ impl Stream {
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// Has the connection reset when the stream is dropped, or when its process ends in whatever way: the peer is to notice that
-    /// it did not end in order. What has been sent and not arrived yet is lost then.
+    /// Has the connection reset when the stream is dropped, or when its process ends in whatever
+    /// way: the peer is to notice that it did not end in order. What has been sent and not arrived
+    /// yet is lost then.
     pub fn reset_on_drop(&self) {
         // It fails where the connection is gone, and then the peer knows.
         let _ = SockRef::from(&self.0).set_linger(Some(Duration::ZERO));
     }
 
-    /// Takes [`Self::reset_on_drop`] back: what has been sent arrives, and its end, also when this process is no more.
+    /// Takes [`Self::reset_on_drop`] back: what has been sent arrives, and its end, also when this
+    /// process is no more.
     pub fn finish_on_drop(&self) {
         let _ = SockRef::from(&self.0).set_linger(None);
     }
@@ -313,8 +320,8 @@ impl Acceptor {
         Ok(Self(listener))
     }
 
-    /// Listens at `address` for connections to any address as well, which netfilter's TPROXY hands over: their local address is
-    /// where they were going to (`IP_TRANSPARENT`).
+    /// Listens at `address` for connections to any address as well, which netfilter's TPROXY hands
+    /// over: their local address is where they were going to (`IP_TRANSPARENT`).
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_ADMIN`; else as [`Self::bind`].
@@ -332,8 +339,8 @@ impl Acceptor {
         self.0.local_addr()
     }
 
-    /// Has connections begin as if [`Stream::reset_on_drop`] had been called: there is no moment at which the end of this process
-    /// would end them in order.
+    /// Has connections begin as if [`Stream::reset_on_drop`] had been called: there is no moment at
+    /// which the end of this process would end them in order.
     ///
     /// # Errors
     /// That of `setsockopt(2)`.
@@ -361,8 +368,8 @@ impl AsFd for Acceptor {
     }
 }
 
-/// Whether [`Acceptor::accept`] failed for want of descriptors or memory: connections go on waiting, and asking again at once is
-/// of no use.
+/// Whether [`Acceptor::accept`] failed for want of descriptors or memory: connections go on
+/// waiting, and asking again at once is of no use.
 #[must_use]
 pub fn is_exhausted(error: &io::Error) -> bool {
     let code = error.raw_os_error();

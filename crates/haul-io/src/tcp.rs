@@ -25,8 +25,9 @@ pub struct Info {
     pub bytes_sent: u64,
     /// Bytes of payload sent again.
     pub bytes_retransmitted: u64,
-    /// Bytes of payload that the peer has acknowledged: in order, and selectively behind a hole (SACK). The kernel counts the latter
-    /// in segments; they are taken for as long as those sent are on average.
+    /// Bytes of payload that the peer has acknowledged: in order, and selectively behind a hole
+    /// (SACK). The kernel counts the latter in segments; they are taken for as long as those sent
+    /// are on average.
     pub bytes_acknowledged: u64,
     /// The smallest round-trip time that was seen, microseconds.
     pub rtt_us_min: u32,
@@ -121,7 +122,8 @@ pub fn detect_dead_peer(stream: &TcpStream, dead_after: Duration) -> io::Result<
 /// Chooses the kernel's congestion control by name (`cubic`, `bbr`, …).
 ///
 /// # Errors
-/// `NotFound` where the kernel has no such control, `PermissionDenied` where this user may not use it.
+/// `NotFound` where the kernel has no such control, `PermissionDenied` where this user may not use
+/// it.
 pub fn set_congestion(stream: &TcpStream, name: &str) -> io::Result<()> {
     SockRef::from(stream).set_tcp_congestion(name.as_bytes())
 }
@@ -132,7 +134,8 @@ pub fn set_congestion(stream: &TcpStream, name: &str) -> io::Result<()> {
 /// That of `setsockopt(2)`.
 pub fn set_max_pacing_rate(stream: &TcpStream, bytes_per_second: u64) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is open for the borrow's life, and the value is a u64 of the stated length.
+    // SAFETY: the descriptor is open for the borrow's life, and the value is a u64 of the stated
+    // length.
     let result = unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
@@ -154,7 +157,8 @@ pub fn set_max_pacing_rate(stream: &TcpStream, bytes_per_second: u64) -> io::Res
 /// # Errors
 /// That of `getsockopt(2)`.
 pub fn info(stream: &TcpStream) -> io::Result<Info> {
-    // Offsets of struct tcp_info in the kernel's uapi/linux/tcp.h, which only ever grows at its end.
+    // Offsets of struct tcp_info in the kernel's uapi/linux/tcp.h, which only ever grows at its
+    // end.
     const CONGESTION_STATE: usize = 1;
     const MSS: usize = 16;
     const SACKED: usize = 28;
@@ -172,7 +176,8 @@ pub fn info(stream: &TcpStream) -> io::Result<Info> {
     const CWR: u8 = 2;
     let mut raw = [0_u8; 256];
     let mut length = libc::socklen_t::try_from(raw.len()).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is open for the borrow's life, and the kernel writes at most `length` bytes to `raw`.
+    // SAFETY: the descriptor is open for the borrow's life, and the kernel writes at most `length`
+    // bytes to `raw`.
     let result = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),

@@ -1,4 +1,5 @@
-//! TUN devices with offloads: whole super-packets cross between a kernel's network stack and a user program.
+//! TUN devices with offloads: whole super-packets cross between a kernel's network stack and a user
+//! program.
 //!
 //! With `IFF_VNET_HDR` each packet comes with a [`VnetHeader`] that says how the kernel would have
 //! cut it (TSO, USO) and which checksum it has left for later. A program that passes the header on
@@ -21,7 +22,8 @@ pub const VNET_HEADER_LEN: usize = 10;
 /// The largest thing that [`Tun::recv`] gives: a header and the largest IP packet.
 pub const TUN_PACKET_MAX: usize = VNET_HEADER_LEN + 65_535;
 
-/// A non-blocking TUN device (layer 3, no packet information). The device goes away when this is dropped.
+/// A non-blocking TUN device (layer 3, no packet information). The device goes away when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Tun {
     fd: OwnedFd,
@@ -101,19 +103,21 @@ impl VnetHeader {
 }
 
 impl Tun {
-    /// Makes the device `name` in the network namespace of the calling thread, through the control device at
-    /// `control` (see [`TUN_DEVICE`]), with every offload that the kernel knows.
+    /// Makes the device `name` in the network namespace of the calling thread, through the control
+    /// device at `control` (see [`TUN_DEVICE`]), with every offload that the kernel knows.
     ///
     /// # Errors
-    /// `NotFound` without the control device, `PermissionDenied` without the right to open it or without
-    /// `CAP_NET_ADMIN` in the namespace, `ResourceBusy` if the name is taken, `InvalidInput` if it is too long.
+    /// `NotFound` without the control device, `PermissionDenied` without the right to open it or
+    /// without `CAP_NET_ADMIN` in the namespace, `ResourceBusy` if the name is taken,
+    /// `InvalidInput` if it is too long.
     pub fn open(control: &Path, name: &str) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(control, flags, Mode::empty())?;
         let mode = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         let mut request = interface_request(name)?;
         request.ifr_ifru.ifru_flags = c_short::try_from(mode).map_err(io::Error::other)?;
-        // SAFETY: `fd` is open and `request` is the initialised `ifreq` that TUNSETIFF reads and writes.
+        // SAFETY: `fd` is open and `request` is the initialised `ifreq` that TUNSETIFF reads and
+        // writes.
         check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
         set_value(
             &fd,
@@ -135,7 +139,8 @@ impl Tun {
     /// Answers the bytes of both.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none. A packet larger than `buffer` is cut off (see [`TUN_PACKET_MAX`]).
+    /// `WouldBlock` if there is none. A packet larger than `buffer` is cut off (see
+    /// [`TUN_PACKET_MAX`]).
     #[inline]
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(&self.fd, buffer)?)
@@ -145,7 +150,8 @@ impl Tun {
     /// is the header and the IP packet.
     ///
     /// # Errors
-    /// `InvalidInput` if header and packet contradict each other; an OS error if the device is down.
+    /// `InvalidInput` if header and packet contradict each other; an OS error if the device is
+    /// down.
     #[inline]
     pub fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         rustix::io::writev(&self.fd, parts)?;
@@ -223,7 +229,8 @@ pub(crate) fn interface_request(name: &str) -> io::Result<libc::ifreq> {
             "an interface name has 1 to 15 bytes",
         ));
     }
-    // SAFETY: `ifreq` is made of integers, arrays of them and pointers, for all of which zero is a value.
+    // SAFETY: `ifreq` is made of integers, arrays of them and pointers, for all of which zero is a
+    // value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);

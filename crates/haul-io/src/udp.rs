@@ -1,12 +1,14 @@
 //! UDP with segmentation offload and batches: the WAN channel's way to the wire.
 //!
-//! What flows through, outward: a list of slices, `[header][payload][header][payload]…`, that the kernel gathers and
-//! cuts into datagrams of one size (`UDP_SEGMENT`, GSO); where it cannot, they are cut here and sent with one
-//! `sendmmsg(2)`. Inward: `recvmmsg(2)` into a [`RecvBatch`] of 64 KiB buffers, each holding one or many datagrams of one
-//! sender (`UDP_GRO`), with the kernel's time of arrival and the ECN mark.
+//! What flows through, outward: a list of slices, `[header][payload][header][payload]…`, that the
+//! kernel gathers and cuts into datagrams of one size (`UDP_SEGMENT`, GSO); where it cannot, they
+//! are cut here and sent with one `sendmmsg(2)`. Inward: `recvmmsg(2)` into a [`RecvBatch`] of 64
+//! KiB buffers, each holding one or many datagrams of one sender (`UDP_GRO`), with the kernel's
+//! time of arrival and the ECN mark.
 //!
-//! Map: `send` the way out; `recv` the way in; `pool` the buffers; `message` the system calls; `control` ancillary
-//! data; `address` socket addresses as the kernel reads them; `group` multicast and broadcast.
+//! Map: `send` the way out; `recv` the way in; `pool` the buffers; `message` the system calls;
+//! `control` ancillary data; `address` socket addresses as the kernel reads them; `group` multicast
+//! and broadcast.
 
 mod address;
 mod control;
@@ -30,11 +32,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// The most payload that one datagram, or one super-packet before it is cut, may hold: a 16-bit IPv4 length less the
-/// IPv4 and UDP headers (RFC 791, RFC 768).
+/// The most payload that one datagram, or one super-packet before it is cut, may hold: a 16-bit
+/// IPv4 length less the IPv4 and UDP headers (RFC 791, RFC 768).
 pub const SUPER_PACKET_BYTES_MAX: usize = 65_507;
 
-/// The most segments in one super-packet: `UDP_MAX_SEGMENTS` of Linux before 6.9 (later ones take 128).
+/// The most segments in one super-packet: `UDP_MAX_SEGMENTS` of Linux before 6.9 (later ones take
+/// 128).
 pub const SEGMENTS_MAX: usize = 64;
 
 /// The most slices in one super-packet: `UIO_MAXIOV` of Linux.
@@ -43,7 +46,8 @@ pub const SLICES_MAX: usize = 1024;
 /// How a socket is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// Room for arrivals, as the kernel counts them (payload and its own overhead). Zero leaves the system's default.
+    /// Room for arrivals, as the kernel counts them (payload and its own overhead). Zero leaves the
+    /// system's default.
     pub recv_buffer_bytes: usize,
     /// Room for packets on their way out. Zero leaves the system's default.
     pub send_buffer_bytes: usize,
@@ -53,14 +57,16 @@ pub struct UdpOptions {
     pub gro: bool,
     /// Mark packets as ECN-capable, ECT(0) (RFC 3168 §5).
     pub ecn: bool,
-    /// Share the local port with other sockets that do the same: the kernel hands a packet to the one that is connected to
-    /// its sender, if there is one.
+    /// Share the local port with other sockets that do the same: the kernel hands a packet to the
+    /// one that is connected to its sender, if there is one.
     pub share_port: bool,
     /// Tell of each arrival which of this machine's addresses it was sent to.
     pub report_destination: bool,
-    /// Keep what the network says of datagrams that did not arrive, for [`UdpSocket::next_error`]. Calls fail with it, too.
+    /// Keep what the network says of datagrams that did not arrive, for [`UdpSocket::next_error`].
+    /// Calls fail with it, too.
     pub report_errors: bool,
-    /// Have the kernel note when each packet arrives. Without it an arrival is as old as the call that received it.
+    /// Have the kernel note when each packet arrives. Without it an arrival is as old as the call
+    /// that received it.
     pub timestamps: bool,
 }
 
@@ -80,8 +86,9 @@ impl Default for UdpOptions {
     }
 }
 
-/// A non-blocking UDP socket that does not fragment (the "don't fragment" bit is set; a datagram larger than the
-/// interface's MTU is refused with `EMSGSIZE`) before [`UdpSocket::allow_fragments`]. Sending and receiving may happen on different threads.
+/// A non-blocking UDP socket that does not fragment (the "don't fragment" bit is set; a datagram
+/// larger than the interface's MTU is refused with `EMSGSIZE`) before
+/// [`UdpSocket::allow_fragments`]. Sending and receiving may happen on different threads.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,
@@ -95,8 +102,8 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// A socket bound to `local` (port 0: any free one). An IPv6 wildcard also takes IPv4 peers, whose addresses appear as
-    /// IPv4.
+    /// A socket bound to `local` (port 0: any free one). An IPv6 wildcard also takes IPv4 peers,
+    /// whose addresses appear as IPv4.
     ///
     /// # Errors
     /// Of `socket(2)`, `bind(2)` and the options that no supported kernel lacks.
@@ -117,11 +124,12 @@ impl UdpSocket {
         Self::of(socket, local, options)
     }
 
-    /// A bound UDP socket of somebody else's; `share_port` is past choosing. It becomes non-blocking, also for those who
-    /// have a descriptor of it.
+    /// A bound UDP socket of somebody else's; `share_port` is past choosing. It becomes
+    /// non-blocking, also for those who have a descriptor of it.
     ///
     /// # Errors
-    /// `InvalidInput` for one that is not UDP, or not bound; else of the options, as for [`UdpSocket::bind`].
+    /// `InvalidInput` for one that is not UDP, or not bound; else of the options, as for
+    /// [`UdpSocket::bind`].
     pub fn adopt(socket: OwnedFd, options: &UdpOptions) -> io::Result<Self> {
         let socket = Socket::from(socket);
         let local = socket.local_addr()?.as_socket();
@@ -146,8 +154,8 @@ impl UdpSocket {
         })
     }
 
-    /// Takes packets from `peer` only, and reports what ICMP says of it (`ConnectionRefused`, …) on the next call.
-    /// Sending still names a destination; it must be `peer`.
+    /// Takes packets from `peer` only, and reports what ICMP says of it (`ConnectionRefused`, …) on
+    /// the next call. Sending still names a destination; it must be `peer`.
     ///
     /// # Errors
     /// Of `connect(2)`: no route, or another address family.
@@ -187,7 +195,8 @@ impl UdpSocket {
         self.local
     }
 
-    /// The address that packets leave from now: of a socket bound to a wildcard, known since [`UdpSocket::connect`].
+    /// The address that packets leave from now: of a socket bound to a wildcard, known since
+    /// [`UdpSocket::connect`].
     ///
     /// # Errors
     /// Of `getsockname(2)`.
@@ -196,8 +205,9 @@ impl UdpSocket {
         local.ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// How many segments one super-packet may have: 1 when the kernel does not cut for us on this socket (it never could,
-    /// or has refused once). Sending works all the same, at the cost of one packet's way through the kernel per segment.
+    /// How many segments one super-packet may have: 1 when the kernel does not cut for us on this
+    /// socket (it never could, or has refused once). Sending works all the same, at the cost of one
+    /// packet's way through the kernel per segment.
     #[must_use]
     pub fn gso_segments_max(&self) -> usize {
         if self.gso.load(Ordering::Relaxed) {
@@ -207,26 +217,29 @@ impl UdpSocket {
         }
     }
 
-    /// The receive buffer that the kernel gave, bytes by its own count (twice what was asked for, where it was allowed).
+    /// The receive buffer that the kernel gave, bytes by its own count (twice what was asked for,
+    /// where it was allowed).
     #[must_use]
     pub fn recv_buffer_bytes(&self) -> usize {
         self.recv_buffer_bytes
     }
 
-    /// The send buffer that the kernel gave, bytes by its own count (twice what was asked for, where it was allowed).
+    /// The send buffer that the kernel gave, bytes by its own count (twice what was asked for,
+    /// where it was allowed).
     #[must_use]
     pub fn send_buffer_bytes(&self) -> usize {
         self.send_buffer_bytes
     }
 
-    /// The largest IP packet that the route to the peer carries, octets; none before [`UdpSocket::connect`].
+    /// The largest IP packet that the route to the peer carries, octets; none before
+    /// [`UdpSocket::connect`].
     #[must_use]
     pub fn path_mtu(&self) -> Option<u32> {
         message::path_mtu(self.as_fd(), self.local.is_ipv4()).ok()
     }
 
-    /// Packets thrown away since the socket was made because its receive buffer was full, as the kernel counts them (a
-    /// super-packet is one). The count wraps.
+    /// Packets thrown away since the socket was made because its receive buffer was full, as the
+    /// kernel counts them (a super-packet is one). The count wraps.
     ///
     /// # Errors
     /// Of `getsockopt(2)` (`SO_MEMINFO`, Linux 4.12).
@@ -252,7 +265,8 @@ fn set_up(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> io::Resul
     enlarge_buffers(socket, options)
 }
 
-/// `IP_PMTUDISC_PROBE`: the bit is set, and forged or stale "too big" messages do not shrink what we may send.
+/// `IP_PMTUDISC_PROBE`: the bit is set, and forged or stale "too big" messages do not shrink what
+/// we may send.
 fn forbid_fragments(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     discover_mtu(
         socket,
@@ -318,7 +332,8 @@ fn set_ecn_capable(socket: &Socket, local: SocketAddr, capable: bool) -> io::Res
     Ok(())
 }
 
-/// With the right to administer the network the system's limit does not hold; without it, as much as it allows.
+/// With the right to administer the network the system's limit does not hold; without it, as much
+/// as it allows.
 fn enlarge_buffers(socket: &Socket, options: &UdpOptions) -> io::Result<()> {
     let UdpOptions {
         recv_buffer_bytes: recv,

@@ -1,12 +1,14 @@
 //! How threads wake each other up without a lost or a stale wake-up.
 //!
-//! Each protocol stands here once, apart from what is waited for, so that loom can run every interleaving of it
-//! (`./test loom`): [`Bell`] many threads that sleep until something can be taken · [`Notices`] a queue with a file
-//! descriptor · [`Readiness`] threads and a descriptor that wait for conditions · [`SleepFlag`] one thread that sleeps by
-//! means of its own · `Rest` the sleep of a [`Poller`](crate::poller::Poller).
+//! Each protocol stands here once, apart from what is waited for, so that loom can run every
+//! interleaving of it (`./test loom`): [`Bell`] many threads that sleep until something can be
+//! taken · [`Notices`] a queue with a file descriptor · [`Readiness`] threads and a descriptor that
+//! wait for conditions · [`SleepFlag`] one thread that sleeps by means of its own · `Rest` the
+//! sleep of a [`Poller`](crate::poller::Poller).
 //!
-//! All but [`Notices`] follow one rule. The waking thread publishes, then a fence, then it looks for sleepers. The thread that
-//! goes to sleep says so, then a fence, then it looks once more. So one of the two sees the other.
+//! All but [`Notices`] follow one rule. The waking thread publishes, then a fence, then it looks
+//! for sleepers. The thread that goes to sleep says so, then a fence, then it looks once more. So
+//! one of the two sees the other.
 
 mod sync;
 
@@ -23,9 +25,10 @@ use sync::{
 
 /// Wakes threads that sleep, each by whatever means it has, until there is something to take.
 ///
-/// A thread that finds nothing calls [`Bell::enter`], looks once more, sleeps on [`Bell::signal`] and whatever else may end its
-/// sleep, and calls [`Bell::leave`]. Then it must look again: it may have used up the wake-up that another sleeper needs. A
-/// thread that takes something and leaves more behind calls [`Bell::ring`].
+/// A thread that finds nothing calls [`Bell::enter`], looks once more, sleeps on [`Bell::signal`]
+/// and whatever else may end its sleep, and calls [`Bell::leave`]. Then it must look again: it may
+/// have used up the wake-up that another sleeper needs. A thread that takes something and leaves
+/// more behind calls [`Bell::ring`].
 #[derive(Debug)]
 pub struct Bell {
     sleepers: AtomicU32,
@@ -50,7 +53,8 @@ impl Bell {
     /// Wakes the sleepers, if there are any, after something was published.
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
-        // Where another thread sets the signal, the sleepers wake up. Where one clears it, that one looks again afterwards.
+        // Where another thread sets the signal, the sleepers wake up. Where one clears it, that one
+        // looks again afterwards.
         if self.sleepers.load(Ordering::Relaxed) > 0 && !self.rung.swap(true, Ordering::AcqRel) {
             self.signal.set();
         }
@@ -65,8 +69,8 @@ impl Bell {
     /// Ends what [`Bell::enter`] began. The caller looks for something to take afterwards.
     pub fn leave(&self) {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
-        // Only the thread that has cleared a set signal may clear this flag. Otherwise a thread that is about to set the
-        // signal would leave behind one that nobody clears.
+        // Only the thread that has cleared a set signal may clear this flag. Otherwise a thread
+        // that is about to set the signal would leave behind one that nobody clears.
         if self.rung.load(Ordering::Acquire) && self.signal.clear() {
             self.rung.swap(false, Ordering::AcqRel);
             fence(Ordering::SeqCst);
@@ -106,8 +110,9 @@ impl<T> Notices<T> {
         let mut queue = lock(&self.queue);
         if queue.len() < self.limit {
             queue.push_back(notice);
-            // With the lock: a pop in between would leave a signal behind that is set for nothing. Always, and not only for the
-            // first notice: an event loop that asks for edges wants one for each.
+            // With the lock: a pop in between would leave a signal behind that is set for nothing.
+            // Always, and not only for the first notice: an event loop that asks for edges wants
+            // one for each.
             self.signal.set();
         }
     }
@@ -159,7 +164,8 @@ impl SleepFlag {
     }
 }
 
-/// Conditions, as bits, that threads wait for and that a file descriptor tells of. One thread makes them true.
+/// Conditions, as bits, that threads wait for and that a file descriptor tells of. One thread makes
+/// them true.
 #[derive(Debug)]
 pub struct Readiness {
     /// What the descriptor is to tell of.
@@ -186,8 +192,8 @@ impl Readiness {
         })
     }
 
-    /// Returns which of `wanted` are true by `ready`. If none is, the descriptor becomes readable when one becomes true. The
-    /// descriptor is for one watcher.
+    /// Returns which of `wanted` are true by `ready`. If none is, the descriptor becomes readable
+    /// when one becomes true. The descriptor is for one watcher.
     pub fn poll(&self, wanted: u32, ready: impl Fn() -> u32) -> u32 {
         self.signal.clear();
         self.watched.store(wanted, Ordering::Relaxed);
@@ -199,7 +205,8 @@ impl Readiness {
         ready
     }
 
-    /// Waits until one of `wanted` is true by `ready`, or `timeout` has passed; returns those that are.
+    /// Waits until one of `wanted` is true by `ready`, or `timeout` has passed; returns those that
+    /// are.
     pub fn wait(&self, wanted: u32, timeout: Option<Duration>, ready: impl Fn() -> u32) -> u32 {
         let clock = Clock::new();
         let ns = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -283,8 +290,9 @@ impl Rest {
 
     /// Wakes the thread; whether the caller must end its sleep.
     pub(crate) fn wake(&self) -> bool {
-        // Always a read-modify-write, never a plain load first: a load could see an old NOTIFIED while the poller's
-        // thread, past its own swap, has already looked at the queue without seeing what was put there.
+        // Always a read-modify-write, never a plain load first: a load could see an old NOTIFIED
+        // while the poller's thread, past its own swap, has already looked at the queue without
+        // seeing what was put there.
         self.0.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP
     }
 }

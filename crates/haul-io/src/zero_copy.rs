@@ -63,8 +63,8 @@ impl Pipe {
         Ok(())
     }
 
-    /// Sends `bytes` from where they lie (`vmsplice(2)`). The kernel may read them until the peer has acknowledged them:
-    /// what is changed before is what may be sent.
+    /// Sends `bytes` from where they lie (`vmsplice(2)`). The kernel may read them until the peer
+    /// has acknowledged them: what is changed before is what may be sent.
     ///
     /// # Errors
     /// That of `vmsplice(2)` or `splice(2)`.
@@ -75,8 +75,8 @@ impl Pipe {
                 iov_base: rest.as_ptr().cast_mut().cast(),
                 iov_len: rest.len().min(self.bytes),
             };
-            // SAFETY: the pipe is open, `range` lies in `rest`, which is borrowed for the call; the kernel takes references to
-            // its pages and only reads them.
+            // SAFETY: the pipe is open, `range` lies in `rest`, which is borrowed for the call; the
+            // kernel takes references to its pages and only reads them.
             let got = unsafe { libc::vmsplice(self.into.as_raw_fd(), &raw const range, 1, 0) };
             let Ok(got) = usize::try_from(got) else {
                 let error = io::Error::last_os_error();
@@ -91,8 +91,8 @@ impl Pipe {
         Ok(())
     }
 
-    /// Moves what has arrived, at most `len` bytes, to `place` in `file` (a device such as `/dev/null` takes no place); how many
-    /// bytes, zero at the end of the stream.
+    /// Moves what has arrived, at most `len` bytes, to `place` in `file` (a device such as
+    /// `/dev/null` takes no place); how many bytes, zero at the end of the stream.
     ///
     /// # Errors
     /// That of `splice(2)`.
@@ -154,7 +154,8 @@ impl<'a> ZeroCopy<'a> {
     pub fn new(stream: &'a TcpStream) -> io::Result<Self> {
         let on: libc::c_int = 1;
         let length = libc::socklen_t::try_from(size_of_val(&on)).map_err(io::Error::other)?;
-        // SAFETY: the descriptor is open for the borrow's life, and the value is an int of the stated length.
+        // SAFETY: the descriptor is open for the borrow's life, and the value is an int of the
+        // stated length.
         let result = unsafe {
             libc::setsockopt(
                 stream.as_raw_fd(),
@@ -175,8 +176,8 @@ impl<'a> ZeroCopy<'a> {
         })
     }
 
-    /// Sends all of `bytes` once fewer than `outstanding` earlier calls are unfinished. The kernel may read them until it says
-    /// that it is done: what is changed before is what may be sent.
+    /// Sends all of `bytes` once fewer than `outstanding` earlier calls are unfinished. The kernel
+    /// may read them until it says that it is done: what is changed before is what may be sent.
     ///
     /// # Errors
     /// That of `send(2)` or of the connection.
@@ -186,8 +187,8 @@ impl<'a> ZeroCopy<'a> {
             while self.begun.wrapping_sub(self.done) >= outstanding.max(1) {
                 self.reap(true)?;
             }
-            // SAFETY: the descriptor is open for the borrow's life, and the kernel reads `rest` only, whose pages it keeps as
-            // long as it needs them.
+            // SAFETY: the descriptor is open for the borrow's life, and the kernel reads `rest`
+            // only, whose pages it keeps as long as it needs them.
             let sent = unsafe {
                 libc::send(
                     self.stream.as_raw_fd(),
@@ -256,13 +257,15 @@ impl<'a> ZeroCopy<'a> {
             return Err(error);
         }
         if wait && !any {
-            // Woken by the end of the connection and not by a notice: a plain write says what is wrong.
+            // Woken by the end of the connection and not by a notice: a plain write says what is
+            // wrong.
             self.stream.peer_addr()?;
         }
         Ok(())
     }
 
-    /// The next notice of the error queue: the first and the last call that it is about, and whether they were copied.
+    /// The next notice of the error queue: the first and the last call that it is about, and
+    /// whether they were copied.
     fn notice(&self) -> io::Result<Option<(u32, u32, bool)>> {
         /// `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED` of `linux/errqueue.h`.
         const ORIGIN: u8 = 5;
@@ -272,7 +275,8 @@ impl<'a> ZeroCopy<'a> {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
-        // SAFETY: `message` has no data and says how long its control buffer is, which outlives the call.
+        // SAFETY: `message` has no data and says how long its control buffer is, which outlives the
+        // call.
         let got = unsafe {
             libc::recvmsg(
                 self.stream.as_raw_fd(),
@@ -287,7 +291,8 @@ impl<'a> ZeroCopy<'a> {
                 _ => Err(error),
             };
         }
-        // `cmsghdr` is 16 bytes on 64-bit Linux; `sock_extended_err` follows: errno u32, origin, type, code, pad u8, info u32, data u32.
+        // `cmsghdr` is 16 bytes on 64-bit Linux; `sock_extended_err` follows: errno u32, origin,
+        // type, code, pad u8, info u32, data u32.
         let header = size_of::<libc::cmsghdr>();
         let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
         if message.msg_controllen < header + 16 {

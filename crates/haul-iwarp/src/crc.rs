@@ -1,4 +1,5 @@
-//! CRC32C over ranges, so that whoever holds the payload computes it and the core only compares (RFC 5044 §4.4).
+//! CRC32C over ranges, so that whoever holds the payload computes it and the core only compares
+//! (RFC 5044 §4.4).
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -46,7 +47,8 @@ impl Crc32c {
         !self.0
     }
 
-    /// The value as it stands on the wire: least significant octet first, as in iSCSI (RFC 5044 Fig. 5).
+    /// The value as it stands on the wire: least significant octet first, as in iSCSI (RFC 5044
+    /// Fig. 5).
     #[must_use]
     pub const fn to_wire(self) -> [u8; CRC_LEN] {
         self.value().to_le_bytes()

@@ -73,8 +73,9 @@ pub struct StagEntry {
 pub struct AtomicAccess {
     /// The memory.
     pub region: RegionId,
-    /// Octets from the start of the region. The address behind it has been checked to be a multiple of eight as a
-    /// tagged offset; the engine sees to it that regions open to atomics start on such an address.
+    /// Octets from the start of the region. The address behind it has been checked to be a multiple
+    /// of eight as a tagged offset; the engine sees to it that regions open to atomics start on
+    /// such an address.
     pub offset: u64,
     /// The operation; [`AtomicOp::apply`] computes it.
     pub op: AtomicOp,
@@ -82,7 +83,8 @@ pub struct AtomicAccess {
 
 /// The memory of the engine, handed in with every call that may need it.
 ///
-/// A tag that is no longer found is refused from that moment: the core keeps no copy of an entry beyond one call.
+/// A tag that is no longer found is refused from that moment: the core keeps no copy of an entry
+/// beyond one call.
 pub trait Memory {
     /// The entry of a tag that is valid now.
     fn lookup(&self, stag: Stag) -> Option<StagEntry>;
@@ -90,8 +92,8 @@ pub trait Memory {
     /// Makes a tag invalid, on the peer's behalf. It was checked just before.
     fn invalidate(&mut self, stag: Stag);
 
-    /// Performs a 64-bit read-modify-write in host byte order, atomic among all that come this way, and returns the
-    /// value before it.
+    /// Performs a 64-bit read-modify-write in host byte order, atomic among all that come this way,
+    /// and returns the value before it.
     fn atomic(&mut self, access: &AtomicAccess) -> u64;
 
     /// The next receive of the shared queue, for queue pairs that were created with one.
@@ -99,8 +101,9 @@ pub trait Memory {
         None
     }
 
-    /// Whether a tag may be used by the sender of a datagram, who is not known by a connection. `is_validated`: it has
-    /// shown that it receives at its address. Rights and domain are checked besides.
+    /// Whether a tag may be used by the sender of a datagram, who is not known by a connection.
+    /// `is_validated`: it has shown that it receives at its address. Rights and domain are checked
+    /// besides.
     fn admits(&self, stag: Stag, source: &Source, is_validated: bool) -> bool {
         let _ = (stag, source);
         is_validated

@@ -1,5 +1,6 @@
-//! Every check of the RFCs, attacked: no octet is placed, nothing completes well, and the Terminate is the one that the RFC
-//! names, with what it must carry (RFC 5041 §7, RFC 5040 §4.8 and §7, RFC 7306 §8, RFC 5042 §6).
+//! Every check of the RFCs, attacked: no octet is placed, nothing completes well, and the Terminate
+//! is the one that the RFC names, with what it must carry (RFC 5041 §7, RFC 5040 §4.8 and §7, RFC
+//! 7306 §8, RFC 5042 §6).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;

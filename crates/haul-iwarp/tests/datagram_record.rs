@@ -1,4 +1,5 @@
-//! Write-Record, case by case: what the target's record says of what was lost, doubled, reversed, late and lied about.
+//! Write-Record, case by case: what the target's record says of what was lost, doubled, reversed,
+//! late and lied about.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
 mod common;
@@ -17,7 +18,8 @@ use haul_iwarp::datagram::{
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap;
 
-/// What a target says of a message of `count` segments of which only `arriving` arrive, in that order.
+/// What a target says of a message of `count` segments of which only `arriving` arrive, in that
+/// order.
 fn written(count: u32, arriving: &[usize], tail_copy: u32) -> (Node, Vec<u8>) {
     let mut a = Node::with(
         1,

@@ -1,4 +1,5 @@
-//! Sends over datagrams, case by case: lost, doubled, reversed, flooded, lied about; and what leaves the sender.
+//! Sends over datagrams, case by case: lost, doubled, reversed, flooded, lied about; and what
+//! leaves the sender.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
 mod common;

@@ -1,6 +1,6 @@
-//! Several senders, one target, and a network that loses, doubles, delays and spoils, against an oracle: what a record
-//! claims was placed and is what was sent, nothing is placed in memory whose record is closed, a Send in segments comes
-//! once and whole or not at all, and everything ends.
+//! Several senders, one target, and a network that loses, doubles, delays and spoils, against an
+//! oracle: what a record claims was placed and is what was sent, nothing is placed in memory whose
+//! record is closed, a Send in segments comes once and whole or not at all, and everything ends.
 //!
 //! `HAUL_SEED` repeats one seed, `HAUL_SIM_SEEDS` says how many.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers from a seed")]

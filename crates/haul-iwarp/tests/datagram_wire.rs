@@ -1,4 +1,5 @@
-//! The octets of datagrams: the reference's vectors, round trips, and every contradiction that a datagram can have.
+//! The octets of datagrams: the reference's vectors, round trips, and every contradiction that a
+//! datagram can have.
 
 use haul_iwarp::datagram::wire::{
     ACK_RANGES_MAX, ANY_QPN, Ack, Body, COOKIE_LEN, Close, Cookie, DATA_HEADER_MAX, DataHeader,

@@ -417,7 +417,8 @@ fn checks_hold_in_any_order_and_nothing_is_placed() {
         let placed = end.ram.placed;
         let mut message = last.clone();
         if what == "gap" {
-            // A gap shows when the message would complete, its octets being where they said they belong.
+            // A gap shows when the message would complete, its octets being where they said they
+            // belong.
             message = last.clone();
             end.take(index, &message);
         } else {

@@ -1,4 +1,5 @@
-//! Reliable datagram on virtual time: what a pair may rely on, whatever the path does, and what nobody can do to it.
+//! Reliable datagram on virtual time: what a pair may rely on, whatever the path does, and what
+//! nobody can do to it.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -463,7 +464,8 @@ fn a_message_waits_for_a_receive() {
     assert_eq!(downs(&world, 0), []);
 }
 
-/// Seven that leave out the first of two messages, and eight whose messages are whole: how many of these arrive.
+/// Seven that leave out the first of two messages, and eight whose messages are whole: how many of
+/// these arrive.
 fn arrive_beside_halves(receives_in_order: bool) -> usize {
     let mut world = World::with(16, wire(1), 15, |index, config| {
         config.receives_in_order = index == 0 && receives_in_order;
@@ -472,7 +474,8 @@ fn arrive_beside_halves(receives_in_order: bool) -> usize {
         world.post_receive(0, slot, 16);
     }
     let strangers: Vec<SocketAddr> = (1..8).map(|index| world.ends[index].at).collect();
-    // The first message of each is lost, however often it is sent: an acquaintance's first packet is the lowest.
+    // The first message of each is lost, however often it is sent: an acquaintance's first packet
+    // is the lowest.
     let mut lowest = HashMap::new();
     world.drop = Box::new(move |packet| {
         let psn = u32::from_be_bytes(packet.bytes[16..20].try_into().unwrap());

@@ -1,5 +1,5 @@
-//! What reliable datagram and the default control make of a path, measured on virtual time: the rate found by itself, one
-//! peer, Writes of 256 KiB, the ramp left out.
+//! What reliable datagram and the default control make of a path, measured on virtual time: the
+//! rate found by itself, one peer, Writes of 256 KiB, the ramp left out.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -1,6 +1,7 @@
-//! Reliable datagram: random requests between random ends over paths that are bad in random ways, against an oracle. Every
-//! message exactly once, in order between a pair, octet by octet; what was written before a Send is there when the Send is;
-//! atomics once; completions in the order of requests.
+//! Reliable datagram: random requests between random ends over paths that are bad in random ways,
+//! against an oracle. Every message exactly once, in order between a pair, octet by octet; what was
+//! written before a Send is there when the Send is; atomics once; completions in the order of
+//! requests.
 //!
 //! `HAUL_SEED` repeats one seed, `HAUL_SIM_SEEDS` says how many.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers from a seed")]

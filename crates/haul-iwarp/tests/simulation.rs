@@ -1,6 +1,7 @@
-//! Random operations of both ends at once, over a stream that is cut anywhere and over messages that are lost, repeated,
-//! doubled and reordered, against an oracle: what memory must hold, in which order operations must complete, and that a
-//! receive completes only after all that was sent before it is placed.
+//! Random operations of both ends at once, over a stream that is cut anywhere and over messages
+//! that are lost, repeated, doubled and reordered, against an oracle: what memory must hold, in
+//! which order operations must complete, and that a receive completes only after all that was sent
+//! before it is placed.
 //!
 //! `HAUL_SEED` repeats one seed, `HAUL_SIM_SEEDS` says how many.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers from a seed")]

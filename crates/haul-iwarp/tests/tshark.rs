@@ -1,5 +1,5 @@
-//! What two ends say, as Debian's tshark sees it: every CRC good, every operation named, nothing malformed. The capture is
-//! made up (raw IP, link type 101), so no privilege is needed.
+//! What two ends say, as Debian's tshark sees it: every CRC good, every operation named, nothing
+//! malformed. The capture is made up (raw IP, link type 101), so no privilege is needed.
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,

@@ -1,5 +1,6 @@
-//! Octets made by an independent generator and accepted by tshark's dissectors, figures 5 and 6 of RFC 5044 among them:
-//! they are read as they are meant, and made by our ends exactly as they stand.
+//! Octets made by an independent generator and accepted by tshark's dissectors, figures 5 and 6 of
+//! RFC 5044 among them: they are read as they are meant, and made by our ends exactly as they
+//! stand.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -204,7 +205,8 @@ const CAS: AtomicOp = AtomicOp::CmpSwap {
     compare_mask: u64::MAX,
 };
 
-/// Ends that speak as the generator does: peer to peer, capabilities offered by the first byte of private data only.
+/// Ends that speak as the generator does: peer to peer, capabilities offered by the first byte of
+/// private data only.
 fn open() -> (End, End) {
     let kinds = RtrKinds {
         write: true,
@@ -396,7 +398,8 @@ fn markers_stand_where_figures_5_and_6_have_them() {
     assert_eq!(a.fpdus[1], vector("fig6"));
     assert_eq!(b.completions.len(), 2);
 
-    // A message of 1,000 octets after that of figure 5; the vector is its beginning, its length stands beside it.
+    // A message of 1,000 octets after that of figure 5; the vector is its beginning, its length
+    // stands beside it.
     let (mut a, mut b) = with_markers();
     b.post_receive(1, 24);
     b.post_receive(2, 1_000);

@@ -33,8 +33,9 @@ pub enum Command {
     Exec(ExecArgs),
     /// Start a lab, run commands in it, and take it down
     ///
-    /// Without a command, runs what the scenario asks for; if it asks for nothing, opens a shell on host `a`.
-    /// In the lab, hosts know each other by name (`ping b`), and LAB_A, LAB_B … hold their addresses.
+    /// Without a command, runs what the scenario asks for; if it asks for nothing, opens a shell on
+    /// host `a`. In the lab, hosts know each other by name (`ping b`), and LAB_A, LAB_B … hold
+    /// their addresses.
     Run(RunArgs),
     /// Show the labs that are up, and clean up after those that died
     List(ListArgs),
@@ -127,7 +128,8 @@ pub struct RunArgs {
     /// Print at the end what happened on the path, as JSON on stdout
     #[arg(long)]
     pub json: bool,
-    /// A command, which runs once those that the scenario starts in the background have been started
+    /// A command, which runs once those that the scenario starts in the background have been
+    /// started
     #[arg(last = true)]
     pub command: Vec<OsString>,
 }
@@ -158,7 +160,8 @@ pub struct CalibrateArgs {
     /// Measure the kernel's netem with the same scenario as well, and whether both agree
     #[arg(long, requires = "scenario")]
     pub netem: bool,
-    /// How long each of the measurements takes (six for a path; half of that for each rate that is tried)
+    /// How long each of the measurements takes (six for a path; half of that for each rate that is
+    /// tried)
     #[arg(long, default_value = "2")]
     pub seconds: f64,
     /// As JSON

@@ -1,12 +1,16 @@
-//! Tools side by side on the same paths: `haul lab compare`, and how two flows share one: `haul lab fairness`.
+//! Tools side by side on the same paths: `haul lab compare`, and how two flows share one: `haul lab
+//! fairness`.
 //!
-//! Every run has a lab of its own, so nothing is remembered from one to the next, and the path's random decisions are the same for
-//! every tool in a repetition. What a tool says about itself is used for two figures only, bytes received and the time that took;
-//! when bytes arrived is counted at the receiver's device, in the same way for every tool, and processor time comes from the kernel.
+//! Every run has a lab of its own, so nothing is remembered from one to the next, and the path's
+//! random decisions are the same for every tool in a repetition. What a tool says about itself is
+//! used for two figures only, bytes received and the time that took; when bytes arrived is counted
+//! at the receiver's device, in the same way for every tool, and processor time comes from the
+//! kernel.
 //!
-//! Map: [`args`] the command line · [`cell`] paths and their ceilings · [`tool`] programs and what they print · [`session`] one run ·
-//! [`arrivals`] when bytes came · `haul_report::stats` medians and fairness · `haul_report::machine` the machine and how busy it is · [`record`] what is
-//! kept · [`bar`] what is good enough · [`table`] and [`plot`] for people · [`mod@fairness`] two flows.
+//! Map: [`args`] the command line · [`cell`] paths and their ceilings · [`tool`] programs and what
+//! they print · [`session`] one run · [`arrivals`] when bytes came · `haul_report::stats` medians
+//! and fairness · `haul_report::machine` the machine and how busy it is · [`record`] what is kept ·
+//! [`bar`] what is good enough · [`table`] and [`plot`] for people · [`mod@fairness`] two flows.
 
 mod args;
 mod arrivals;
@@ -138,7 +142,8 @@ impl std::fmt::Display for Path {
     }
 }
 
-/// Does something, and tells what arrived meanwhile at the device towards the path, bits in each 100 ms from the first payload on.
+/// Does something, and tells what arrived meanwhile at the device towards the path, bits in each
+/// 100 ms from the first payload on.
 pub(crate) fn arriving<T>(netns: &NetNs, rtt_s: f64, work: impl FnOnce() -> T) -> (T, Vec<f64>) {
     const SPAN_S: f64 = 0.1;
     let stop = AtomicBool::new(false);

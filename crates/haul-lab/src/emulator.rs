@@ -157,7 +157,8 @@ fn run_ns_max(rtt_ns: u64) -> u64 {
     (rtt_ns / 50).clamp(RUN_NS_MIN, RUN_NS_MAX)
 }
 
-/// Room for all that can be in flight: what the rate sends while the longest delay passes, and the queue.
+/// Room for all that can be in flight: what the rate sends while the longest delay passes, and the
+/// queue.
 fn pool_bytes(scenario: &Scenario, direction: &Direction) -> Result<usize> {
     const UNSHAPED_BPS: u64 = 40_000_000_000;
     const SLACK_NS: u64 = 20_000_000;

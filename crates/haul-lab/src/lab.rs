@@ -94,7 +94,8 @@ pub struct Addresses {
 pub struct LabStats {
     /// The emulator's counters; `None` where the kernel emulates.
     pub path: Option<PathStats>,
-    /// Packets that the kernel dropped before the emulator could read them: the emulator was too slow.
+    /// Packets that the kernel dropped before the emulator could read them: the emulator was too
+    /// slow.
     pub device_drops: u64,
     /// Packets that the emulators of the edges had no room for.
     pub edge_overruns: u64,
@@ -104,7 +105,8 @@ impl Lab {
     /// Makes the lab and starts its path, under a name of its own.
     ///
     /// # Errors
-    /// One line that says what is missing: the right to make namespaces, the TUN device, the `ip` program.
+    /// One line that says what is missing: the right to make namespaces, the TUN device, the `ip`
+    /// program.
     pub fn start(scenario: &Scenario) -> Result<Self> {
         Self::build(scenario, &state::free_name(), Engine::Tun, false)
     }
@@ -302,7 +304,8 @@ impl Lab {
         };
         for host in &self.hosts {
             add(&host.name, "", host.addresses);
-            // What connects from there has a name, too: a server that looks for it would wait for DNS.
+            // What connects from there has a name, too: a server that looks for it would wait for
+            // DNS.
             for (device, addresses) in &host.links {
                 add(&host.name, &format!("-{device}"), *addresses);
             }
@@ -340,8 +343,8 @@ impl Host {
     }
 }
 
-/// What a process inside is told: the lab, its host, the IPv4 address of every host (`LAB_A`, `LAB_B`, …), and where the driver
-/// of Globus XIO is that was built beside this program.
+/// What a process inside is told: the lab, its host, the IPv4 address of every host (`LAB_A`,
+/// `LAB_B`, …), and where the driver of Globus XIO is that was built beside this program.
 pub(crate) fn environment(state: &State, host: &str) -> Vec<(String, String)> {
     let mut variables = vec![
         (process::MARK.to_string(), state.id.clone()),

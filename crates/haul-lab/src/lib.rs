@@ -10,9 +10,9 @@
 //! [`Lab::command`].
 //!
 //! Map: [`scenario`] what is asked for · [`lab`] hosts and processes · [`emulator`] the path in
-//! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · [`compare`] tools side by side ·
-//! [`reproduce`] a paper's figures · `state` what
-//! labs leave on disk · [`report`] counters for people and programs · [`cli`] the commands.
+//! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · [`compare`]
+//! tools side by side · [`reproduce`] a paper's figures · `state` what labs leave on disk ·
+//! [`report`] counters for people and programs · [`cli`] the commands.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
-/// The folder of `--out`, if there is one. It is made before anything is measured: a measurement takes long, and one that
-/// cannot be kept is lost.
+/// The folder of `--out`, if there is one. It is made before anything is measured: a measurement
+/// takes long, and one that cannot be kept is lost.
 #[derive(Debug)]
 pub(crate) struct Out(Option<PathBuf>);
 
@@ -35,7 +35,8 @@ impl Out {
     }
 }
 
-/// Prints a line of results. Whoever reads them may stop reading: that is no failure of what was done.
+/// Prints a line of results. Whoever reads them may stop reading: that is no failure of what was
+/// done.
 pub(crate) fn line(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }

@@ -15,7 +15,8 @@ use haul_io::tun::{VNET_HEADER_LEN, VnetHeader};
 
 use checksum::Sum;
 
-/// The longest headers that can be rewritten: virtio header, IP with options or extensions, TCP with options.
+/// The longest headers that can be rewritten: virtio header, IP with options or extensions, TCP
+/// with options.
 pub(crate) const HEAD_MAX: usize = 256;
 
 const TCP: u8 = 6;
@@ -193,8 +194,8 @@ impl Packet {
         bytes[..VNET_HEADER_LEN].copy_from_slice(&vnet.emit());
     }
 
-    /// Says in a packet, complete in `bytes`, that there is congestion (CE), if it says that its ends understand that
-    /// (RFC 3168 §5).
+    /// Says in a packet, complete in `bytes`, that there is congestion (CE), if it says that its
+    /// ends understand that (RFC 3168 §5).
     pub(crate) fn mark_congestion(bytes: &mut [u8]) {
         const ECN: u8 = 0b11;
         let Ok(packet) = Self::parse(bytes) else {
@@ -336,7 +337,8 @@ fn payload_start(ip: &[u8], transport_at: usize, protocol: Option<u8>) -> Option
 fn complete_checksum(ip: &mut [u8], vnet: &VnetHeader) {
     let start = usize::from(vnet.checksum_start);
     let sum = !Sum::default().add(&ip[start..]).folded();
-    // Zero would say that there is no checksum in UDP; in one's complement 0xffff is the same number.
+    // Zero would say that there is no checksum in UDP; in one's complement 0xffff is the same
+    // number.
     put_u16(
         ip,
         start + usize::from(vnet.checksum_offset),

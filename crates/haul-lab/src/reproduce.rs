@@ -1,13 +1,15 @@
 //! A paper's figures, made on this machine in one run: `haul lab reproduce`.
 //!
-//! A paper is a list of experiments, each for a figure. An experiment measures with the program itself (`haul bench rdma` and `haul run`
-//! between hosts of a lab), so that whoever doubts a point can measure it alone; one that cannot run here says why. Series take turns, as in
-//! `haul lab compare`, and medians count.
+//! A paper is a list of experiments, each for a figure. An experiment measures with the program
+//! itself (`haul bench rdma` and `haul run` between hosts of a lab), so that whoever doubts a point
+//! can measure it alone; one that cannot run here says why. Series take turns, as in `haul lab
+//! compare`, and medians count.
 //!
-//! Map: [`record`] what is kept, and what a paper claims · [`mod@bench`] a lab with a server of `haul bench` · [`ceiling`] plain UDP ·
-//! [`datagram`] the experiments of the paper on datagrams · [`gridftp`] GridFTP · [`phoebus`] gateways, by [`gateways`] · [`wan`]
-//! profiles of long paths and [`efficient`] protocols for them, both of [`cells`] · [`programs`] unmodified programs under `haul run`,
-//! [`vlc`] and [`sipp`] · [`chart`] and [`page`] for people.
+//! Map: [`record`] what is kept, and what a paper claims · [`mod@bench`] a lab with a server of
+//! `haul bench` · [`ceiling`] plain UDP · [`datagram`] the experiments of the paper on datagrams ·
+//! [`gridftp`] GridFTP · [`phoebus`] gateways, by [`gateways`] · [`wan`] profiles of long paths and
+//! [`efficient`] protocols for them, both of [`cells`] · [`programs`] unmodified programs under
+//! `haul run`, [`vlc`] and [`sipp`] · [`chart`] and [`page`] for people.
 
 mod bench;
 mod ceiling;
@@ -61,8 +63,9 @@ pub struct ReproduceArgs {
     /// How often each series is measured [default: 3; with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub repeat: Option<u16>,
-    /// How long each message size is measured [default: 300ms; with --quick 20ms], each transfer of phoebus [20s; 3s] and of
-    /// gridftp [10s; 4s], whose figure 9 takes ten times that (with --quick twice), each run of wan-profiling and efficient-protocols [10s; 2s]
+    /// How long each message size is measured [default: 300ms; with --quick 20ms], each transfer of
+    /// phoebus [20s; 3s] and of gridftp [10s; 4s], whose figure 9 takes ten times that (with
+    /// --quick twice), each run of wan-profiling and efficient-protocols [10s; 2s]
     #[arg(long, value_parser = Span::parse, value_name = "TIME")]
     pub time: Option<Span>,
     /// Wait this long at most for an idle machine before each measurement

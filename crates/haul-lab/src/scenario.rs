@@ -43,8 +43,8 @@ pub struct Scenario {
     pub forward: Direction,
     /// From `b` to `a`.
     pub reverse: Direction,
-    /// Between each host and its gateway, as the path: from `a` to `b`, and from `b` to `a`. Cables that are as fast as the machine
-    /// where nothing is said.
+    /// Between each host and its gateway, as the path: from `a` to `b`, and from `b` to `a`. Cables
+    /// that are as fast as the machine where nothing is said.
     pub edge: Option<[Direction; 2]>,
     /// Kernel parameters of single hosts, beyond the lab's own tuning: host, then parameter.
     pub sysctls: BTreeMap<String, BTreeMap<String, String>>,
@@ -174,7 +174,8 @@ impl Scenario {
             .saturating_add(self.reverse.link.delay_ns)
     }
 
-    /// What the emulator of an edge is to do: this, with the edge for the path, and other random decisions.
+    /// What the emulator of an edge is to do: this, with the edge for the path, and other random
+    /// decisions.
     pub(crate) fn of_edge(&self, index: usize) -> Option<Self> {
         let [forward, reverse] = self.edge.clone()?;
         let number = u64::try_from(index).unwrap_or(u64::MAX).wrapping_add(1);
@@ -245,8 +246,9 @@ struct HostTable {
     sysctl: BTreeMap<String, String>,
 }
 
-/// `[path]`, `[edge]`: both directions, and then what is different in one of them. The keys of a direction
-/// are written out here once more because flattening would lose the rejection of unknown keys.
+/// `[path]`, `[edge]`: both directions, and then what is different in one of them. The keys of a
+/// direction are written out here once more because flattening would lose the rejection of unknown
+/// keys.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PathTable {

@@ -105,7 +105,8 @@ fn processes(mark: &str) -> Vec<i32> {
     pids.filter(runs).collect()
 }
 
-/// A lab with processes that left their parents, sessions and groups; they sleep for `mark` seconds.
+/// A lab with processes that left their parents, sessions and groups; they sleep for `mark`
+/// seconds.
 fn start_crowd(bench: &Bench, mark: &str) -> Child {
     let path = bench.scenario(&format!(
         "[path]\nrtt = \"1ms\"\n\

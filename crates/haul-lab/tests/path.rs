@@ -40,7 +40,8 @@ fn carry(from: &Host, to: &Host, address: IpAddr, bytes: &[u8]) -> Vec<u8> {
     let bind = || TcpListener::bind(SocketAddr::from((address, 0)));
     let listener = to.netns().run(bind).unwrap().unwrap();
     let target = listener.local_addr().unwrap();
-    // The kernel takes the connection before anybody accepts it, so a path that does not work fails here.
+    // The kernel takes the connection before anybody accepts it, so a path that does not work fails
+    // here.
     let connect = || TcpStream::connect_timeout(&target, PATIENCE);
     let mut stream = from.netns().run(connect).unwrap().unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();

@@ -13,8 +13,9 @@ pub struct LinkConfig {
     pub loss: LossModel,
     /// The link's rate and the queue in front of it. `None`: infinitely fast, no queue.
     pub rate: Option<Shaper>,
-    /// Packets that leave more than this in the queue, themselves included, have their congestion marked (RFC 3168): a
-    /// threshold below the queue's end. `None`: the queue says nothing before it is full.
+    /// Packets that leave more than this in the queue, themselves included, have their congestion
+    /// marked (RFC 3168): a threshold below the queue's end. `None`: the queue says nothing before
+    /// it is full.
     pub ecn_mark_bytes: Option<u64>,
     /// A token bucket in front of the queue that drops what exceeds it.
     pub policer: Option<Policer>,
@@ -34,9 +35,10 @@ pub enum LossModel {
     None,
     /// Every packet is lost with this probability, independently.
     Random(f64),
-    /// Gilbert and Elliott's two-state chain, which loses packets in bursts. Before each packet
-    /// the chain may change its state; then the packet is lost with the probability of the state.
-    /// With `loss_good` 0 and `loss_bad` 1 the mean burst has `1/r` packets and the share lost is `p/(p+r)`.
+    /// Gilbert and Elliott's two-state chain, which loses packets in bursts. Before each packet the
+    /// chain may change its state; then the packet is lost with the probability of the state. With
+    /// `loss_good` 0 and `loss_bad` 1 the mean burst has `1/r` packets and the share lost is
+    /// `p/(p+r)`.
     GilbertElliott {
         /// Probability per packet of going from the good state to the bad one.
         p: f64,
@@ -51,8 +53,8 @@ pub enum LossModel {
 
 /// The rate of a link and the queue that waits for it.
 ///
-/// A packet occupies the queue until its last bit has left. A packet that finds the link idle is always
-/// taken, whatever the limits. With both limits `None` the queue is without end.
+/// A packet occupies the queue until its last bit has left. A packet that finds the link idle is
+/// always taken, whatever the limits. With both limits `None` the queue is without end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shaper {
     /// Bits per second, over the wire sizes passed to [`Link::admit`](crate::Link::admit).

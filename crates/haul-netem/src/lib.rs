@@ -1,10 +1,10 @@
-//! One direction of an emulated network path, as a state machine: delay, jitter, loss, rate, a finite
-//! queue, a policer, reordering, duplication and corruption.
+//! One direction of an emulated network path, as a state machine: delay, jitter, loss, rate, a
+//! finite queue, a policer, reordering, duplication and corruption.
 //!
-//! The same code runs on virtual time in the simulator and in real time in the lab's emulator, so that
-//! there is one truth about what "100 ms, 1e-4 loss, a queue of 512 KiB" means. There is no clock, no
-//! thread, no payload and no random source here: the caller passes `now_ns` and a seed, and the same
-//! calls with the same seed give the same fates.
+//! The same code runs on virtual time in the simulator and in real time in the lab's emulator, so
+//! that there is one truth about what "100 ms, 1e-4 loss, a queue of 512 KiB" means. There is no
+//! clock, no thread, no payload and no random source here: the caller passes `now_ns` and a seed,
+//! and the same calls with the same seed give the same fates.
 //!
 //! A [`Link`] answers at once what becomes of a packet, because the departure times of a first-in
 //! first-out queue are known when a packet is admitted. A packet meets, in this order:
@@ -18,12 +18,12 @@
 //! 7. **duplication**: a second copy arrives directly behind the first;
 //! 8. **corruption**: the packet, and its copy, arrive damaged.
 //!
-//! Every impairment draws from its own stream of random numbers, so switching one on does not change
-//! which packets another one hits.
+//! Every impairment draws from its own stream of random numbers, so switching one on does not
+//! change which packets another one hits.
 //!
-//! Map: `config` what a link is asked to be · `link` the pipeline above and its counters · `shaper` rate and
-//! queue · `policer` the token bucket · `loss` the loss models · `jitter` delay variation that keeps order ·
-//! `rng` seeded random numbers.
+//! Map: `config` what a link is asked to be · `link` the pipeline above and its counters · `shaper`
+//! rate and queue · `policer` the token bucket · `loss` the loss models · `jitter` delay variation
+//! that keeps order · `rng` seeded random numbers.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

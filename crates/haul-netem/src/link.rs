@@ -34,8 +34,8 @@ pub enum Fate {
     Delivered {
         /// When its last bit arrives at the far end.
         at_ns: u64,
-        /// The queue was above its threshold: if the packet says that its ends understand marks (ECT, RFC 3168 §5), it
-        /// arrives with one (CE), and so does its duplicate.
+        /// The queue was above its threshold: if the packet says that its ends understand marks
+        /// (ECT, RFC 3168 §5), it arrives with one (CE), and so does its duplicate.
         marked: bool,
         /// It arrives damaged, and so does its duplicate.
         corrupted: bool,
@@ -64,8 +64,8 @@ pub struct Backlog {
     pub packets: u64,
 }
 
-/// Counters since the link was made. `offered = delivered + lost + queue_dropped + policed`, in packets;
-/// the duplicates are not in `delivered`.
+/// Counters since the link was made. `offered = delivered + lost + queue_dropped + policed`, in
+/// packets; the duplicates are not in `delivered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
     /// Packets offered.
@@ -122,8 +122,9 @@ impl Link {
         &self.config
     }
 
-    /// Changes the link under way: an outage, a new rate, a longer route. Packets already admitted keep
-    /// their fates; random numbers and counters go on. A policer that changes starts with a full bucket.
+    /// Changes the link under way: an outage, a new rate, a longer route. Packets already admitted
+    /// keep their fates; random numbers and counters go on. A policer that changes starts with a
+    /// full bucket.
     pub fn reconfigure(&mut self, config: LinkConfig) {
         if config.policer != self.config.policer {
             self.policer = config.policer.map(Bucket::new);
@@ -187,7 +188,8 @@ impl Link {
             .unwrap_or_default()
     }
 
-    /// When the packet leaves, and whether it finds the queue above its threshold; `None` if the queue is full.
+    /// When the packet leaves, and whether it finds the queue above its threshold; `None` if the
+    /// queue is full.
     #[inline]
     fn enqueue(&mut self, wire_bytes: u32) -> Option<(u64, bool)> {
         let Some(queue) = &mut self.queue else {

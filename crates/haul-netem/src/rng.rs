@@ -16,7 +16,8 @@ impl Rng {
         }
     }
 
-    /// Another generator, whose numbers are unrelated to this one's; it moves this one on by one number.
+    /// Another generator, whose numbers are unrelated to this one's; it moves this one on by one
+    /// number.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self::new(self.next_u64())

@@ -14,7 +14,8 @@ const WIRE_BYTES_MAX: u32 = 1 << 30;
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     limits: Shaper,
-    /// The link is busy until `busy_ns + part / rate_bps`, exactly: nothing is rounded away between packets.
+    /// The link is busy until `busy_ns + part / rate_bps`, exactly: nothing is rounded away between
+    /// packets.
     busy_ns: u64,
     /// `0 <= part < rate_bps`, in units of `1 / rate_bps` ns.
     part: u64,

@@ -75,8 +75,8 @@ impl Axis {
         })
     }
 
-    /// The same for what lies across: it ends with the largest value instead of the next round one, and begins with the smallest where
-    /// zero is far from it.
+    /// The same for what lies across: it ends with the largest value instead of the next round one,
+    /// and begins with the smallest where zero is far from it.
     pub(crate) fn tight(
         scale: Scale,
         kind: Kind,

@@ -406,7 +406,8 @@ fn in_cell(words: &str) -> String {
     }
 }
 
-/// From pale to dark blue, evenly to the eye; the same on light and dark paper, with words that can be read on it.
+/// From pale to dark blue, evenly to the eye; the same on light and dark paper, with words that can
+/// be read on it.
 fn heat(share: f64) -> String {
     const STOPS: [(f64, f64, f64); 4] = [
         (239.0, 243.0, 250.0),

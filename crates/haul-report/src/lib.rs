@@ -1,10 +1,12 @@
-//! Measurements for people: pictures in SVG, pages in HTML, a few statistics, and the machine that they were made on.
+//! Measurements for people: pictures in SVG, pages in HTML, a few statistics, and the machine that
+//! they were made on.
 //!
-//! Everything is text in and text out, self-contained: no script, no font and no picture from elsewhere. It knows nothing of what
-//! was measured.
+//! Everything is text in and text out, self-contained: no script, no font and no picture from
+//! elsewhere. It knows nothing of what was measured.
 //!
-//! Map: [`svg`] colours and words · [`axis`] numbers on a line · [`chart`] lines with bands, bars, heat maps · [`page`] one HTML
-//! file · [`stats`] medians and spread · [`machine`] what it was measured on.
+//! Map: [`svg`] colours and words · [`axis`] numbers on a line · [`chart`] lines with bands, bars,
+//! heat maps · [`page`] one HTML file · [`stats`] medians and spread · [`machine`] what it was
+//! measured on.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(

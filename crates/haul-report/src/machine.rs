@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const IDLE_SHARE: f64 = 0.1;
 /// …for this long.
 const IDLE_TIME: Duration = Duration::from_millis(300);
-/// `/proc/stat` counts in hundredths of a second (`USER_HZ`, on every architecture that Linux has left).
+/// `/proc/stat` counts in hundredths of a second (`USER_HZ`, on every architecture that Linux has
+/// left).
 const TICKS_PER_S: f64 = 100.0;
 
 /// What results were measured on, and with.
@@ -81,8 +82,8 @@ impl Meter {
         }
     }
 
-    /// Processor seconds since the start in which any process, or the kernel itself, was at work: what was not idle, because the
-    /// kernel measures idleness and only samples work.
+    /// Processor seconds since the start in which any process, or the kernel itself, was at work:
+    /// what was not idle, because the kernel measures idleness and only samples work.
     #[must_use]
     pub fn busy_s(&self) -> f64 {
         (cores() * self.elapsed_s() - (idle_s() - self.idle_s)).max(0.0)
@@ -116,8 +117,8 @@ fn idle_s() -> f64 {
         / TICKS_PER_S
 }
 
-/// Whether the processors have nothing else to do; looks once, and waits, at most `patience`, until it is so. Answers the last
-/// share that was busy.
+/// Whether the processors have nothing else to do; looks once, and waits, at most `patience`, until
+/// it is so. Answers the last share that was busy.
 pub fn settle(patience: Duration) -> f64 {
     let deadline = Instant::now() + patience;
     loop {
@@ -170,7 +171,8 @@ fn date(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day since 1970-01-01: eras of 400 years that begin in March, so that the leap day comes last.
+/// Year, month and day of a day since 1970-01-01: eras of 400 years that begin in March, so that
+/// the leap day comes last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);

@@ -93,7 +93,8 @@ impl Page {
         self.body += svg;
     }
 
-    /// A table: what the columns are, and the rows. Its first column is words, the others are figures.
+    /// A table: what the columns are, and the rows. Its first column is words, the others are
+    /// figures.
     pub fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
         self.body += &table(head, rows, "");
     }

@@ -49,8 +49,8 @@ impl Spread {
     }
 }
 
-/// Jain's index of fairness: 1 when all are equal, `1/n` when one has all (Jain, Chiu and Hawe, DEC-TR-301, 1984).
-/// `None` where nobody has anything.
+/// Jain's index of fairness: 1 when all are equal, `1/n` when one has all (Jain, Chiu and Hawe,
+/// DEC-TR-301, 1984). `None` where nobody has anything.
 #[must_use]
 pub fn jain(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();

@@ -1,6 +1,7 @@
 //! What every picture shares: colours, style, words.
 
-/// Paul Tol's "bright" and "muted" schemes: told apart by people who see no red or green, and on light and dark ground.
+/// Paul Tol's "bright" and "muted" schemes: told apart by people who see no red or green, and on
+/// light and dark ground.
 pub const COLOURS: [&str; 10] = [
     "#4477aa", "#66ccee", "#228833", "#99bb44", "#ee6677", "#aa3377", "#dd9944", "#885533",
     "#6655cc", "#888888",

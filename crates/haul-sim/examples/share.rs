@@ -1,6 +1,7 @@
-//! Flows over one bottleneck on virtual time: `share RATE_MBPS RTT_MS SECONDS QUEUE_BDP_PERCENT SEED CONTROL CONTROL… [-v]`.
-//! Controls are named as in `haul_cc::Algorithm`; each comes two seconds after the one before. Prints each flow's rate over the time
-//! when all are there, and Jain's index; with `-v` also every second.
+//! Flows over one bottleneck on virtual time: `share RATE_MBPS RTT_MS SECONDS QUEUE_BDP_PERCENT
+//! SEED CONTROL CONTROL… [-v]`. Controls are named as in `haul_cc::Algorithm`; each comes two
+//! seconds after the one before. Prints each flow's rate over the time when all are there, and
+//! Jain's index; with `-v` also every second.
 #![forbid(unsafe_code)]
 #![expect(clippy::cast_precision_loss, reason = "figures for people")]
 

@@ -153,7 +153,8 @@ impl Host {
         }
     }
 
-    /// Everything that the peer sends has been delivered, but for messages that it may have given up.
+    /// Everything that the peer sends has been delivered, but for messages that it may have given
+    /// up.
     pub(crate) fn has_all(&self) -> bool {
         let stream = self.kind == SocketKind::Datagram
             || self.rx.delivered_bytes >= self.expected.stream_bytes;
@@ -202,7 +203,8 @@ impl Host {
         self.connection.limit_room(now, self.held(), ROOM_BYTES);
     }
 
-    /// Takes a datagram that has passed the checksum. `len` is its true length where bytes do not travel.
+    /// Takes a datagram that has passed the checksum. `len` is its true length where bytes do not
+    /// travel.
     pub(crate) fn handle(&mut self, now: Time, datagram: &[u8], len: usize) {
         if let Some(piece) = self.connection.piece(datagram) {
             let mut joiner = std::mem::take(&mut self.joiner);

@@ -6,8 +6,8 @@ use crate::world::Path;
 
 const MILLISECOND_NS: u64 = 1_000_000;
 
-/// A symmetric path of `rate_bps` with `rtt_ms` and random loss in both directions; the queue is as the lab's default, one
-/// bandwidth-delay product within 256 KiB and 16 MiB.
+/// A symmetric path of `rate_bps` with `rtt_ms` and random loss in both directions; the queue is as
+/// the lab's default, one bandwidth-delay product within 256 KiB and 16 MiB.
 #[must_use]
 pub fn plain(rate_bps: u64, rtt_ms: u64, loss: f64) -> Path {
     let bdp_bytes = rate_bps / 8 * rtt_ms / 1_000;

@@ -39,13 +39,16 @@ pub struct Flow {
     pub messages: [Vec<MessageOut>; 2],
     /// Carry and check every byte.
     pub bytes_matter: bool,
-    /// Both ends connect to each other (UDT's rendezvous), the server's at this time, instead of one listening.
+    /// Both ends connect to each other (UDT's rendezvous), the server's at this time, instead of
+    /// one listening.
     pub rendezvous: Option<Time>,
     /// How long each side's application rests after it has read, ns.
     pub rest_ns: [u64; 2],
-    /// How often and for how long each side's thread does not run: from one pause's begin to the next, ns, and its length, ns.
+    /// How often and for how long each side's thread does not run: from one pause's begin to the
+    /// next, ns, and its length, ns.
     pub pauses: [Option<(u64, u64)>; 2],
-    /// How fast the server's sink takes what has arrived: from when, ns, and bits per second. Empty: at once.
+    /// How fast the server's sink takes what has arrived: from when, ns, and bits per second.
+    /// Empty: at once.
     pub sink: Vec<(u64, u64)>,
 }
 
@@ -169,11 +172,13 @@ pub struct World {
 pub struct Damage {
     /// Those that UDP's checksum has caught.
     pub caught: u64,
-    /// Those that it would have let pass; the world drops them too, as the sums of whole files are not part of it.
+    /// Those that it would have let pass; the world drops them too, as the sums of whole files are
+    /// not part of it.
     pub missed: u64,
 }
 
-/// More events than this in a millisecond are no traffic: 100 Gb/s are 8,300 packets of 1,500 octets.
+/// More events than this in a millisecond are no traffic: 100 Gb/s are 8,300 packets of 1,500
+/// octets.
 const EVENTS_PER_MS_MAX: u32 = 200_000;
 
 const LOWER_LEN: usize = 28;
@@ -231,7 +236,8 @@ impl World {
         index
     }
 
-    /// From `at` on, later than in any call before, the links drop longer IP packets than `mtu` without a word.
+    /// From `at` on, later than in any call before, the links drop longer IP packets than `mtu`
+    /// without a word.
     pub fn narrow(&mut self, at: Time, mtu: u32) {
         self.mtus.push((at.as_ns(), mtu));
     }
@@ -262,7 +268,8 @@ impl World {
         &self.links[direction]
     }
 
-    /// From now on no checksum of UDP's finds damage. Payload is spared: its checks are not part of the world.
+    /// From now on no checksum of UDP's finds damage. Payload is spared: its checks are not part of
+    /// the world.
     pub fn miss_damage(&mut self) {
         self.misses_damage = true;
     }
@@ -283,7 +290,8 @@ impl World {
         }
     }
 
-    /// Runs until `end`, or until all flows have delivered everything, and closed if they were told to.
+    /// Runs until `end`, or until all flows have delivered everything, and closed if they were told
+    /// to.
     ///
     /// # Panics
     /// If a host never comes to rest.
@@ -442,7 +450,8 @@ impl World {
         running.hosts[side] = Some(Host::new(connection, &config, &running.flow, flow, side));
     }
 
-    /// Writes what is to be written, sends what is to be sent, sets the next alarm, and sees whether all is done.
+    /// Writes what is to be written, sends what is to be sent, sets the next alarm, and sees
+    /// whether all is done.
     fn settle(&mut self, flow: usize, side: usize) {
         let now = self.now();
         let running = &mut self.flows[flow];

@@ -1,7 +1,8 @@
-//! What the protocol and its control make of a path, measured on virtual time: the rate found by itself, one stream, the
-//! allowed ramp of eight round trips left out.
+//! What the protocol and its control make of a path, measured on virtual time: the rate found by
+//! itself, one stream, the allowed ramp of eight round trips left out.
 //!
-//! In a debug build, which is slow, the link has a tenth of the rate and only a few cells are measured.
+//! In a debug build, which is slow, the link has a tenth of the rate and only a few cells are
+//! measured.
 
 use std::sync::Mutex;
 
@@ -18,8 +19,8 @@ const RATE_BPS: u64 = if cfg!(debug_assertions) {
 };
 const SECONDS: u64 = if cfg!(debug_assertions) { 2 } else { 10 };
 const RAMP_RTTS: u64 = 8;
-/// A train that shows the rate, and at the higher one a paced train that confirms it; both arrive within the round trips that they
-/// take to be told of.
+/// A train that shows the rate, and at the higher one a paced train that confirms it; both arrive
+/// within the round trips that they take to be told of.
 const START_RTTS: u64 = if cfg!(debug_assertions) { 2 } else { 3 };
 const PAYLOAD: f64 = 1_456.0;
 const WIRE: f64 = 1_500.0;
@@ -66,7 +67,8 @@ fn reordered_packets_are_not_taken_for_lost() {
     measure(vec![cell]);
 }
 
-/// Connections that say a little at first, as those of RDMA and of gateways do, are no slower once they have much to send.
+/// Connections that say a little at first, as those of RDMA and of gateways do, are no slower once
+/// they have much to send.
 #[test]
 fn a_flow_that_trickles_at_first_fills_the_path_as_soon_as_it_may() {
     let (rtt_ns, began) = (50 * MILLISECOND_NS, SECOND_NS);
@@ -92,7 +94,8 @@ fn a_flow_that_trickles_at_first_fills_the_path_as_soon_as_it_may() {
     }
 }
 
-/// What waits for a thread is read all at once, faster than the path carries: that is no rate of the path's.
+/// What waits for a thread is read all at once, faster than the path carries: that is no rate of
+/// the path's.
 #[test]
 fn threads_that_run_late_cost_little() {
     let every_ns = 170 * MILLISECOND_NS;

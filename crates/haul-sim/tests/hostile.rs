@@ -1,5 +1,6 @@
-//! Transfers over paths that are bad in random ways, one seed at a time: every byte must arrive where it belongs, every
-//! message once and in its order, and both ends must close, all in bounded virtual time.
+//! Transfers over paths that are bad in random ways, one seed at a time: every byte must arrive
+//! where it belongs, every message once and in its order, and both ends must close, all in bounded
+//! virtual time.
 //!
 //! `HAUL_SIM_SEEDS` is how many seeds (200 when not told), `HAUL_SEED` repeats one of them.
 #![expect(

@@ -22,7 +22,8 @@ struct Made {
     ecn: [bool; 2],
 }
 
-/// One flow over a queue of a bandwidth-delay product that marks above `mark_bytes`; whether each end offers ECN.
+/// One flow over a queue of a bandwidth-delay product that marks above `mark_bytes`; whether each
+/// end offers ECN.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn transfer(control: Algorithm, mark_bytes: u64, offers: [bool; 2]) -> Made {
     let mut path = scenario::plain(RATE_BPS, RTT_MS, 0.0);
@@ -88,8 +89,8 @@ fn the_model_fills_a_path_whose_queue_marks_early() {
     }
 }
 
-/// Two models that both hold too high a rate: the queue stands, and its marks bring them down. Which of the two is too high, and
-/// for how long, is chance: the mean of some worlds.
+/// Two models that both hold too high a rate: the queue stands, and its marks bring them down.
+/// Which of the two is too high, and for how long, is chance: the mean of some worlds.
 #[test]
 fn models_that_share_a_marking_queue_keep_it_short() {
     let share = |seed: u64, offer_ecn: bool| {

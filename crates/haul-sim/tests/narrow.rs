@@ -1,4 +1,5 @@
-//! Paths that carry shorter packets than both ends' interfaces, and say nothing: no ICMP, and no fragments.
+//! Paths that carry shorter packets than both ends' interfaces, and say nothing: no ICMP, and no
+//! fragments.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use haul_cc::Time;
@@ -32,8 +33,8 @@ fn stream(mtu: u32, bytes: u64) -> Flow {
     }
 }
 
-/// Runs `flow` over a path that carries `mtus` from then on, checks what arrived, and answers when all of it had, the packets
-/// that were sent, and the longest datagram in use at the end.
+/// Runs `flow` over a path that carries `mtus` from then on, checks what arrived, and answers when
+/// all of it had, the packets that were sent, and the longest datagram in use at the end.
 fn run(path: &Path, flow: Flow, mtus: &[(u64, u32)], seed: u64) -> (u64, u64, usize) {
     let mut world = World::new(path, seed);
     for &(at_ms, mtu) in mtus {

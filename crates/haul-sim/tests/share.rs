@@ -6,12 +6,14 @@ use haul_sim::{Flow, World, scenario};
 
 const RATE_BPS: u64 = 300_000_000;
 const SECONDS: u64 = 60;
-/// Minutes of each path: one of twenty has shares that an index of 0.97 says of, the mean of twenty is above 0.995.
+/// Minutes of each path: one of twenty has shares that an index of 0.97 says of, the mean of twenty
+/// is above 0.995.
 const SEEDS: u64 = 4;
 /// The second flow comes when the first has settled.
 const HEAD_START: Time = Time::from_ns(2 * SECOND_NS);
 
-/// Payload of each of two flows with the default control in a minute, over a queue of a bandwidth-delay product.
+/// Payload of each of two flows with the default control in a minute, over a queue of a
+/// bandwidth-delay product.
 fn share(rtt_ms: u64, seed: u64) -> [u64; 2] {
     let path = scenario::plain(RATE_BPS, rtt_ms, 0.0);
     let mut world = World::new(&path, seed);

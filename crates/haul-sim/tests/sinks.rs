@@ -1,4 +1,5 @@
-//! A receiver that cannot take more holds its sender back by credit: whatever its sink does, nothing is repeated because of it.
+//! A receiver that cannot take more holds its sender back by credit: whatever its sink does,
+//! nothing is repeated because of it.
 
 use haul_cc::Time;
 use haul_cc::time::SECOND_NS;

@@ -1,7 +1,8 @@
-//! A safe program whose threads copy into and out of the same bytes of one region at the same time. ThreadSanitizer says whether
-//! that is a data race: `./test tsan`.
+//! A safe program whose threads copy into and out of the same bytes of one region at the same time.
+//! ThreadSanitizer says whether that is a data race: `./test tsan`.
 //!
-//! Its threads never end, and nothing is joined: the sanitizer does not know how the standard library does that.
+//! Its threads never end, and nothing is joined: the sanitizer does not know how the standard
+//! library does that.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

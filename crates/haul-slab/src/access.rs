@@ -1,7 +1,8 @@
 //! What may be done to a region, and by whom.
 
 bitflags::bitflags! {
-    /// Rights of a memory region (IBTA 1.4 §10.6.3; `ibv_access_flags`). Reading it locally is always allowed.
+    /// Rights of a memory region (IBTA 1.4 §10.6.3; `ibv_access_flags`). Reading it locally is
+    /// always allowed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct AccessFlags: u32 {
         /// This end may place into it: receives, and the sink of reads and atomics.

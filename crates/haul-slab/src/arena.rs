@@ -31,8 +31,8 @@ pub(crate) struct Piece {
 }
 
 impl Arena {
-    /// Maps at least `len` bytes, zeroed: on reserved huge pages if the machine has enough of them, else asking the kernel
-    /// for transparent ones.
+    /// Maps at least `len` bytes, zeroed: on reserved huge pages if the machine has enough of them,
+    /// else asking the kernel for transparent ones.
     ///
     /// # Errors
     /// `InvalidInput` for zero or an impossible length; else that of `mmap(2)`.
@@ -42,8 +42,8 @@ impl Arena {
         Ok(Self(Arc::new(Shared { mapping, free })))
     }
 
-    /// Cuts `len` bytes off, on a cache line of their own; none where no free piece is long enough, or for zero. The
-    /// content is zero at first use and what the previous owner left later.
+    /// Cuts `len` bytes off, on a cache line of their own; none where no free piece is long enough,
+    /// or for zero. The content is zero at first use and what the previous owner left later.
     #[must_use]
     pub fn region(&self, len: usize) -> Option<Region> {
         let taken = len

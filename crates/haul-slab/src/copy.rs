@@ -1,8 +1,10 @@
-//! Copies between memory that only this thread uses and memory that others may read and write meanwhile.
+//! Copies between memory that only this thread uses and memory that others may read and write
+//! meanwhile.
 //!
-//! In Rust's memory model each byte of the shared memory is accessed by relaxed atomic operations of its own, so a racing copy is
-//! no data race: it sees old and new bytes mixed. Few bytes are copied by such operations. Longer copies consist of instructions
-//! that the compiler does not see into, and that the processor carries out as accesses to single bytes, or to more of them at
+//! In Rust's memory model each byte of the shared memory is accessed by relaxed atomic operations
+//! of its own, so a racing copy is no data race: it sees old and new bytes mixed. Few bytes are
+//! copied by such operations. Longer copies consist of instructions that the compiler does not see
+//! into, and that the processor carries out as accesses to single bytes, or to more of them at
 //! once: no byte tears, and none has a value that nobody wrote.
 
 use std::ptr::NonNull;
@@ -11,8 +13,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Copies `len` bytes out of shared memory.
 ///
 /// # Safety
-/// `from` is valid for reads of `len` bytes, which others may access meanwhile, by this module or by system calls; `to` is valid
-/// for writes of as many, and nobody else accesses it. They do not overlap.
+/// `from` is valid for reads of `len` bytes, which others may access meanwhile, by this module or
+/// by system calls; `to` is valid for writes of as many, and nobody else accesses it. They do not
+/// overlap.
 pub(crate) unsafe fn load(from: NonNull<u8>, to: *mut u8, len: usize) {
     // SAFETY: the caller's contract.
     if unsafe { opaque::copy(from.as_ptr(), to, len) } {
@@ -84,7 +87,8 @@ mod opaque {
             return false;
         }
         if len >= STRING_MIN {
-            // SAFETY: the caller's contract; the direction flag is clear between instructions of Rust.
+            // SAFETY: the caller's contract; the direction flag is clear between instructions of
+            // Rust.
             unsafe {
                 asm!("rep movsb", inout("rcx") len => _, inout("rdi") to => _, inout("rsi") from => _,
                     options(nostack, preserves_flags));
@@ -141,7 +145,8 @@ mod opaque {
     /// `to` is valid for `len` bytes.
     pub(super) unsafe fn fill(to: *mut u8, len: usize, byte: u8) -> bool {
         if len >= BLOCK {
-            // SAFETY: the caller's contract; the direction flag is clear between instructions of Rust.
+            // SAFETY: the caller's contract; the direction flag is clear between instructions of
+            // Rust.
             unsafe {
                 asm!("rep stosb", inout("rcx") len => _, inout("rdi") to => _, in("al") byte,
                     options(nostack, preserves_flags));

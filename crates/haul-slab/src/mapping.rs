@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 pub enum Pages {
     /// Reserved huge pages (`MAP_HUGETLB`).
     Huge,
-    /// Ordinary pages that the kernel was asked to join into huge ones (`MADV_HUGEPAGE`); it may or may not have.
+    /// Ordinary pages that the kernel was asked to join into huge ones (`MADV_HUGEPAGE`); it may or
+    /// may not have.
     Transparent,
     /// Ordinary pages.
     Small,
@@ -91,7 +92,8 @@ mod system {
     fn map_with(len: usize, flags: libc::c_int, pages: Pages) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that
+        // exists.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -101,7 +103,8 @@ mod system {
     }
 
     pub(super) fn unmap(start: NonNull<u8>, len: usize) {
-        // SAFETY: the range was mapped by `map_with` and the mapping is being dropped, so nobody uses it any more.
+        // SAFETY: the range was mapped by `map_with` and the mapping is being dropped, so nobody
+        // uses it any more.
         unsafe { libc::munmap(start.as_ptr().cast(), len) };
     }
 }

@@ -15,8 +15,9 @@ use crate::span::{Gather, Scatter};
 
 /// Memory that somebody else may write. Clones name the same bytes; the last one gives them back.
 ///
-/// All access is checked against its bounds and goes through copies. A copy that races with a peer's write, or with another
-/// thread's, is no data race: it sees old and new bytes mixed. Wait for the completion that says the bytes are there.
+/// All access is checked against its bounds and goes through copies. A copy that races with a
+/// peer's write, or with another thread's, is no data race: it sees old and new bytes mixed. Wait
+/// for the completion that says the bytes are there.
 #[derive(Clone)]
 pub struct Region {
     start: NonNull<u8>,
@@ -46,9 +47,11 @@ pub struct OutOfBounds {
     pub region_len: u64,
 }
 
-// SAFETY: a region is a raw range; nothing in it is tied to a thread, and the hold is shared by an `Arc`.
+// SAFETY: a region is a raw range; nothing in it is tied to a thread, and the hold is shared by an
+// `Arc`.
 unsafe impl Send for Region {}
-// SAFETY: as above; copies of several threads are atomic accesses, and no method forms a reference to the bytes except to atomics.
+// SAFETY: as above; copies of several threads are atomic accesses, and no method forms a reference
+// to the bytes except to atomics.
 unsafe impl Sync for Region {}
 
 /// Bytes that [`Region::visit`] shows at a time: they stay in the first-level cache.
@@ -63,8 +66,8 @@ impl Region {
         }
     }
 
-    /// A region with a mapping of its own, zeroed; whole pages behind `len` stay unused. Many small ones come better from an
-    /// [`Arena`](crate::Arena).
+    /// A region with a mapping of its own, zeroed; whole pages behind `len` stay unused. Many small
+    /// ones come better from an [`Arena`](crate::Arena).
     ///
     /// # Errors
     /// `InvalidInput` for zero or an impossible length; else that of `mmap(2)`.
@@ -76,8 +79,9 @@ impl Region {
     /// Memory of the caller's, as `ibv_reg_mr` takes it.
     ///
     /// # Safety
-    /// `start .. start + len` stays valid for reads and writes until the last clone, and the last thing made from it, is
-    /// gone; and meanwhile no Rust reference to these bytes is used while they are posted, or while a peer has rights to them.
+    /// `start .. start + len` stays valid for reads and writes until the last clone, and the last
+    /// thing made from it, is gone; and meanwhile no Rust reference to these bytes is used while
+    /// they are posted, or while a peer has rights to them.
     #[must_use]
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize) -> Self {
         Self::new(start, len, Hold::Foreign)
@@ -95,14 +99,16 @@ impl Region {
         self.len == 0
     }
 
-    /// The address of its first byte, as a number: what virtual-address based memory regions start at.
+    /// The address of its first byte, as a number: what virtual-address based memory regions start
+    /// at.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.start.as_ptr().addr() as u64
     }
 
-    /// Its first byte, for providers that hand memory to a device. What is done through the pointer is `unsafe` and must
-    /// form no reference; the bytes stay mapped as long as a clone of the region lives.
+    /// Its first byte, for providers that hand memory to a device. What is done through the pointer
+    /// is `unsafe` and must form no reference; the bytes stay mapped as long as a clone of the
+    /// region lives.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -126,7 +132,8 @@ impl Region {
     /// [`OutOfBounds`]; nothing is copied then.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.check(offset, to.len())?;
-        // SAFETY: `check` has found `to.len()` mapped bytes at `from`; a reference to other memory cannot overlap with them.
+        // SAFETY: `check` has found `to.len()` mapped bytes at `from`; a reference to other memory
+        // cannot overlap with them.
         unsafe { copy::load(from, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
@@ -137,7 +144,8 @@ impl Region {
     /// [`OutOfBounds`]; nothing is copied then.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfBounds> {
         let to = self.check(offset, from.len())?;
-        // SAFETY: `check` has found `from.len()` mapped bytes at `to`; a reference to other memory cannot overlap with them.
+        // SAFETY: `check` has found `from.len()` mapped bytes at `to`; a reference to other memory
+        // cannot overlap with them.
         unsafe { copy::store(from.as_ptr(), to, from.len()) };
         Ok(())
     }
@@ -153,8 +161,9 @@ impl Region {
         Ok(())
     }
 
-    /// Asks for `len` bytes from `offset` on to be in the cache soon, to be written or to be read; what is not inside does not
-    /// count. For those who know where the next bytes of a stream go while they still have to do with these.
+    /// Asks for `len` bytes from `offset` on to be in the cache soon, to be written or to be read;
+    /// what is not inside does not count. For those who know where the next bytes of a stream go
+    /// while they still have to do with these.
     pub fn prefetch(&self, offset: usize, len: usize, to_write: bool) {
         let end = offset.saturating_add(len).min(self.len);
         for at in (offset..end).step_by(CACHE_LINE_BYTES) {
@@ -164,8 +173,8 @@ impl Region {
         }
     }
 
-    /// Shows `len` bytes from `offset` on through a small window, piece by piece: for checksums. What is shown is a copy, so
-    /// a peer's write cannot change it under the reader.
+    /// Shows `len` bytes from `offset` on through a small window, piece by piece: for checksums.
+    /// What is shown is a copy, so a peer's write cannot change it under the reader.
     ///
     /// # Errors
     /// [`OutOfBounds`]; nothing is shown then.
@@ -181,7 +190,8 @@ impl Region {
         while at < offset + len {
             let piece = WINDOW_BYTES.min(offset + len - at);
             let from = self.check(at, piece)?;
-            // SAFETY: `check` has found `piece` mapped bytes at `from`, and the window holds as many.
+            // SAFETY: `check` has found `piece` mapped bytes at `from`, and the window holds as
+            // many.
             unsafe { copy::load(from, window.as_mut_ptr().cast(), piece) };
             // SAFETY: the copy has filled the first `piece` bytes of the window.
             show(unsafe { std::slice::from_raw_parts(window.as_ptr().cast(), piece) });
@@ -193,13 +203,15 @@ impl Region {
     /// The 8 bytes at `offset` as an atomic, in the machine's byte order.
     ///
     /// # Errors
-    /// [`OutOfBounds`]. An address that is not a multiple of 8 is the caller's to refuse first: it is `Break`.
+    /// [`OutOfBounds`]. An address that is not a multiple of 8 is the caller's to refuse first: it
+    /// is `Break`.
     pub fn atomic(&self, offset: usize) -> Result<ControlFlow<(), &AtomicU64>, OutOfBounds> {
         let at = self.check(offset, size_of::<u64>())?.cast::<AtomicU64>();
         if !at.is_aligned() {
             return Ok(ControlFlow::Break(()));
         }
-        // SAFETY: mapped, aligned, and borrowed for no longer than the region; atomics may be written by others.
+        // SAFETY: mapped, aligned, and borrowed for no longer than the region; atomics may be
+        // written by others.
         Ok(ControlFlow::Continue(unsafe { at.as_ref() }))
     }
 

@@ -1,9 +1,9 @@
 //! Registered regions by their names: looked up for every operation, taken away at once.
 //!
-//! A lookup counts itself into its slot and holds a [`Guard`] while it uses the memory. Taking a name away clears a bit, so
-//! that no further lookup succeeds, and then waits until those that did are gone: a few microseconds, for nobody sleeps
-//! with a guard in hand. After that no one places into the region any more (RFC 5042 §6.4.1 and the "immediate" of IBTA's
-//! invalidation).
+//! A lookup counts itself into its slot and holds a [`Guard`] while it uses the memory. Taking a
+//! name away clears a bit, so that no further lookup succeeds, and then waits until those that did
+//! are gone: a few microseconds, for nobody sleeps with a guard in hand. After that no one places
+//! into the region any more (RFC 5042 §6.4.1 and the "immediate" of IBTA's invalidation).
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -66,7 +66,8 @@ struct Free {
 struct Slot {
     /// `VALID`, the key, and how many lookups are counted in.
     state: AtomicU64,
-    /// Written only while not valid and, since it last was, nobody counted in; read only by who is counted in while valid.
+    /// Written only while not valid and, since it last was, nobody counted in; read only by who is
+    /// counted in while valid.
     entry: UnsafeCell<Option<Entry>>,
 }
 
@@ -107,15 +108,18 @@ impl Registry {
         }))
     }
 
-    /// Gives a region a name; none where [`REGIONS_MAX`] have one, or where its addresses would wrap.
+    /// Gives a region a name; none where [`REGIONS_MAX`] have one, or where its addresses would
+    /// wrap.
     #[must_use]
     pub fn register(&self, entry: Entry) -> Option<Registration> {
         entry.base.checked_add(entry.region.len() as u64)?;
         let number = self.0.take_slot()?;
         let slot = self.0.slot(number)?;
-        // SAFETY: the slot came off the free list: it is not valid, so no lookup reads it, and this thread alone has it.
+        // SAFETY: the slot came off the free list: it is not valid, so no lookup reads it, and this
+        // thread alone has it.
         slot.entry.with_mut(|place| unsafe { *place = Some(entry) });
-        // Relaxed: only this thread changes the key. Lookups that come too early may be counting themselves in and out.
+        // Relaxed: only this thread changes the key. Lookups that come too early may be counting
+        // themselves in and out.
         let old = slot.state.load(Ordering::Relaxed);
         let key = (old & KEY_MASK) >> KEY_SHIFT;
         // Release: whoever finds it valid finds the entry.
@@ -127,19 +131,22 @@ impl Registry {
         })
     }
 
-    /// The region of this name, for as long as the guard is held: a moment. Do not take a name away meanwhile.
+    /// The region of this name, for as long as the guard is held: a moment. Do not take a name away
+    /// meanwhile.
     #[must_use]
     pub fn lookup(&self, stag: Stag) -> Option<Guard<'_>> {
         let number = self.0.permutation.slot(stag.index());
         let slot = self.0.slot_if_there(number)?;
-        // Acquire: what `register` wrote is seen. AcqRel, for the count must stand before the entry is read.
+        // Acquire: what `register` wrote is seen. AcqRel, for the count must stand before the entry
+        // is read.
         let state = slot.state.fetch_add(1, Ordering::AcqRel);
         let guard = Guard { slot };
         let wanted = VALID | u64::from(stag.key()) << KEY_SHIFT;
         (state & (VALID | KEY_MASK) == wanted).then_some(guard)
     }
 
-    /// Takes the name away for good; when this returns nobody uses the region through it. False where it was not valid.
+    /// Takes the name away for good; when this returns nobody uses the region through it. False
+    /// where it was not valid.
     pub fn invalidate(&self, stag: Stag) -> bool {
         let number = self.0.permutation.slot(stag.index());
         let Some(slot) = self.0.slot_if_there(number) else {
@@ -164,7 +171,8 @@ impl Registry {
             }
         }
         slot.wait_until_unused();
-        // SAFETY: not valid any more, and everybody who had counted in before is gone; later ones do not look.
+        // SAFETY: not valid any more, and everybody who had counted in before is gone; later ones
+        // do not look.
         slot.entry.with_mut(|place| unsafe { *place = None });
         true
     }
@@ -236,7 +244,8 @@ impl Drop for Registration {
         let shared = &self.registry.0;
         let number = shared.permutation.slot(self.stag.index());
         if let Some(slot) = shared.slot_if_there(number) {
-            // Another key for the next use; the count may be moving, so only the key's bits are touched.
+            // Another key for the next use; the count may be moving, so only the key's bits are
+            // touched.
             let key = self.stag.key();
             let change = u64::from(key ^ key.wrapping_add(1)) << KEY_SHIFT;
             slot.state.fetch_xor(change, Ordering::Relaxed);
@@ -256,8 +265,8 @@ impl Deref for Guard<'_> {
     type Target = Entry;
 
     fn deref(&self) -> &Entry {
-        // SAFETY: `lookup` gives a guard out only after it has counted itself into a valid slot, whose entry is not changed
-        // before the count is back.
+        // SAFETY: `lookup` gives a guard out only after it has counted itself into a valid slot,
+        // whose entry is not changed before the count is back.
         let entry = self.slot.entry.with(|place| unsafe { &*place });
         entry
             .as_ref()

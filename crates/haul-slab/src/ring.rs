@@ -7,17 +7,19 @@
 //!     │   │ r │ f │ f │ f │ f │   free for fill
 //!   … └───┴───┴───┴───┴───┴───┴───┴───┴───┴───┘ …
 //! ```
-//! Each [`Stage`] owns one cursor and may move it up to its upstream's: `fill <= retire + slots`, `forward <= fill`,
-//! `retire <= forward`, for any number of stages. What a slot's state is follows from which stage holds it; there is no status
-//! in the slot. Work on held slots may finish in any order ([`Stage::finish`]); cursors move in order all the same.
+//! Each [`Stage`] owns one cursor and may move it up to its upstream's: `fill <= retire + slots`,
+//! `forward <= fill`, `retire <= forward`, for any number of stages. What a slot's state is follows
+//! from which stage holds it; there is no status in the slot. Work on held slots may finish in any
+//! order ([`Stage::finish`]); cursors move in order all the same.
 //!
-//! It never sleeps: whoever finds nothing to do waits outside, by whatever means it has. So it can be model-checked.
+//! It never sleeps: whoever finds nothing to do waits outside, by whatever means it has. So it can
+//! be model-checked.
 
 use crate::region::{OutOfBounds, Region};
 use crate::sync::{Arc, AtomicU64, Ordering, Padded};
 
-/// Makes the stages of a ring over `memory`, cut into slots of `slot_len` bytes (a whole number of them, a power of two;
-/// what is left over stays unused). The first stage finds all slots free.
+/// Makes the stages of a ring over `memory`, cut into slots of `slot_len` bytes (a whole number of
+/// them, a power of two; what is left over stays unused). The first stage finds all slots free.
 ///
 /// # Errors
 /// [`Shape`] says what is wrong with the numbers.
@@ -71,7 +73,8 @@ struct Shared {
     cursors: Box<[Padded<AtomicU64>]>,
 }
 
-/// The end of a ring that works on slots and hands them on. It cannot be cloned: it is the only writer of its cursor.
+/// The end of a ring that works on slots and hands them on. It cannot be cloned: it is the only
+/// writer of its cursor.
 #[derive(Debug)]
 pub struct Stage {
     shared: Arc<Shared>,
@@ -92,10 +95,11 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// How many slots this stage holds, from [`Stage::position`] on; looks at the upstream only if they are fewer than
-    /// `want`.
+    /// How many slots this stage holds, from [`Stage::position`] on; looks at the upstream only if
+    /// they are fewer than `want`.
     ///
-    /// Acquire on the upstream's cursor: what upstream did to a slot before it handed it on is seen here.
+    /// Acquire on the upstream's cursor: what upstream did to a slot before it handed it on is seen
+    /// here.
     pub fn acquire(&mut self, want: u64) -> u64 {
         if self.limit - self.cursor < want {
             let upstream = self.shared.cursors[self.upstream].0.load(Ordering::Acquire);
@@ -104,8 +108,8 @@ impl Stage {
         self.limit - self.cursor
     }
 
-    /// The first slot this stage holds, or the next one it will hold. Positions count slots since the start and never
-    /// wrap in practice.
+    /// The first slot this stage holds, or the next one it will hold. Positions count slots since
+    /// the start and never wrap in practice.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.cursor
@@ -123,7 +127,8 @@ impl Stage {
         self.slot_len
     }
 
-    /// Where a held slot starts in the ring's memory; none for a slot that this stage does not hold.
+    /// Where a held slot starts in the ring's memory; none for a slot that this stage does not
+    /// hold.
     #[must_use]
     pub fn offset(&self, position: u64) -> Option<usize> {
         let held = (self.cursor..self.limit).contains(&position);
@@ -131,8 +136,8 @@ impl Stage {
         held.then(|| index * self.slot_len)
     }
 
-    /// The memory of a held slot; none for a slot that this stage does not hold. It must not be used once the slot has
-    /// been handed on: nothing breaks, but the bytes are another stage's.
+    /// The memory of a held slot; none for a slot that this stage does not hold. It must not be
+    /// used once the slot has been handed on: nothing breaks, but the bytes are another stage's.
     #[must_use]
     pub fn slot(&self, position: u64) -> Option<Result<Region, OutOfBounds>> {
         let offset = self.offset(position)?;
@@ -151,8 +156,8 @@ impl Stage {
         count
     }
 
-    /// Says that the work on a held slot is done, and hands on all slots up to the first one that is not. How many those
-    /// were; a slot that this stage does not hold changes nothing.
+    /// Says that the work on a held slot is done, and hands on all slots up to the first one that
+    /// is not. How many those were; a slot that this stage does not hold changes nothing.
     pub fn finish(&mut self, position: u64) -> u64 {
         if self.offset(position).is_none() {
             return 0;

@@ -4,12 +4,14 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// A range that a system call reads: of a region, or of ordinary memory. Has the layout of `struct iovec`.
+/// A range that a system call reads: of a region, or of ordinary memory. Has the layout of `struct
+/// iovec`.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Gather<'a>(libc::iovec, PhantomData<&'a [u8]>);
 
-/// A range that a system call writes: of a region, or of ordinary memory. Has the layout of `struct iovec`.
+/// A range that a system call writes: of a region, or of ordinary memory. Has the layout of `struct
+/// iovec`.
 #[repr(transparent)]
 pub struct Scatter<'a>(libc::iovec, PhantomData<&'a mut [u8]>);
 

@@ -1,13 +1,14 @@
 //! Names of memory regions: sparse and hard to guess.
 
-/// A steering tag (RFC 5041 §4.1): a 24-bit index, and an 8-bit key that changes each time the index is used again. The
-/// lkey and rkey of verbs.
+/// A steering tag (RFC 5041 §4.1): a 24-bit index, and an 8-bit key that changes each time the
+/// index is used again. The lkey and rkey of verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Stag(pub u32);
 
 const HALF_BITS: u32 = 12;
 const HALF_MASK: u32 = (1 << HALF_BITS) - 1;
-/// Four make a random permutation of random round functions (Luby, Rackoff 1988); these are not, so there are more.
+/// Four make a random permutation of random round functions (Luby, Rackoff 1988); these are not, so
+/// there are more.
 const ROUNDS: usize = 6;
 
 impl Stag {
@@ -26,8 +27,8 @@ impl Stag {
     }
 }
 
-/// A keyed permutation of 24-bit numbers (a Feistel network): table slots, which count up from zero, to indices that tell
-/// nothing of it (RFC 5042 §6.2.1 asks for that).
+/// A keyed permutation of 24-bit numbers (a Feistel network): table slots, which count up from
+/// zero, to indices that tell nothing of it (RFC 5042 §6.2.1 asks for that).
 #[derive(Debug, Clone)]
 pub(crate) struct Permutation([u64; ROUNDS]);
 

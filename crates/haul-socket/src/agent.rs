@@ -1,10 +1,13 @@
-//! The agent: answers what other hosts ask about the sockets of this table, and asks on behalf of its programs.
+//! The agent: answers what other hosts ask about the sockets of this table, and asks on behalf of
+//! its programs.
 //!
-//! All that agents say goes from discovery port to discovery port. Who receives at that port of an address speaks for the
-//! sockets there: a cookie proves the address before anything is remembered, the source port proves that it is the agent, and
-//! the address that a socket claims must be the one that was seen. One thread, no state per asker beyond the table's record.
+//! All that agents say goes from discovery port to discovery port. Who receives at that port of an
+//! address speaks for the sockets there: a cookie proves the address before anything is remembered,
+//! the source port proves that it is the agent, and the address that a socket claims must be the
+//! one that was seen. One thread, no state per asker beyond the table's record.
 //!
-//! One agent per table: whoever holds the lock on its file. The other `haul run`s wait for it to end.
+//! One agent per table: whoever holds the lock on its file. The other `haul run`s wait for it to
+//! end.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;
@@ -28,7 +31,8 @@ use crate::wire::{Kind, MESSAGE_LEN, Message};
 /// The discovery port, UDP.
 pub const DEFAULT_PORT: u16 = 4793;
 
-/// When a question that is not answered is asked again, and then given up: milliseconds after the first time.
+/// When a question that is not answered is asked again, and then given up: milliseconds after the
+/// first time.
 const TRIES_MS: [u32; 4] = [60, 200, 450, 800];
 /// Questions on their way.
 const QUESTIONS_MAX: usize = 1024;
@@ -36,12 +40,14 @@ const QUESTIONS_MAX: usize = 1024;
 const HOSTS_MAX: usize = 64;
 /// Hosts without an agent that are remembered.
 const SILENT_MAX: usize = 4096;
-/// A host that did not answer is not asked for this long. One that refused is asked again sooner: it costs no waiting.
+/// A host that did not answer is not asked for this long. One that refused is asked again sooner:
+/// it costs no waiting.
 const SILENT_MS: u32 = 60_000;
 const REFUSED_MS: u32 = 2_000;
 /// A socket that is not there may be there soon.
 const NO_MS: u32 = 2_000;
-/// A peer that is sent to is asked about again this often, and one that is not is forgotten after the longer time.
+/// A peer that is sent to is asked about again this often, and one that is not is forgotten after
+/// the longer time.
 const REFRESH_MS: u32 = 10_000;
 const FORGET_MS: u32 = 30_000;
 /// A connection that was announced and never made.
@@ -184,7 +190,8 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// Programs wake their agent through a futex, hosts through sockets: a second thread turns the one into the other.
+    /// Programs wake their agent through a futex, hosts through sockets: a second thread turns the
+    /// one into the other.
     fn run_with_waker(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let (signal, ended) = (Signal::new()?, AtomicBool::new(false));
         let table = self.table;
@@ -618,7 +625,8 @@ fn speaks(socket: &Socket, protocol: Protocol, target: SocketAddr, asker: Socket
     }
     let (local, remote) = (address(socket.local.load()), address(socket.remote.load()));
     let is_any = match local.ip() {
-        // A wildcard of IPv6 takes IPv4 too, unless it was told not to; then nothing of IPv4 reaches the port anyway.
+        // A wildcard of IPv6 takes IPv4 too, unless it was told not to; then nothing of IPv4
+        // reaches the port anyway.
         IpAddr::V6(ip) => ip.is_unspecified(),
         IpAddr::V4(ip) => ip.is_unspecified() && target.is_ipv4(),
     };

@@ -1,5 +1,5 @@
-//! What c/preload/haul_socket.h declares. Pointers and numbers come in, results of system calls go out; no panic passes, and
-//! `errno` is as it was unless the call failed.
+//! What c/preload/haul_socket.h declares. Pointers and numbers come in, results of system calls go
+//! out; no panic passes, and `errno` is as it was unless the call failed.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;

@@ -1,8 +1,9 @@
-//! Room for octets of streams that cannot be delivered yet, a piece for each socket of the table, in the table's file: it is
-//! shared like the rest of a stream's state, and survives `fork` and `exec`.
+//! Room for octets of streams that cannot be delivered yet, a piece for each socket of the table,
+//! in the table's file: it is shared like the rest of a stream's state, and survives `fork` and
+//! `exec`.
 //!
-//! The file has holes where nothing was ever held. A process reserves the addresses of all pieces and opens those that it needs,
-//! so that mlockall(2) finds nothing to fill.
+//! The file has holes where nothing was ever held. A process reserves the addresses of all pieces
+//! and opens those that it needs, so that mlockall(2) finds nothing to fill.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -28,7 +29,8 @@ pub(crate) struct Streams {
     open: [AtomicBool; SOCKETS / TOGETHER],
 }
 
-// SAFETY: addresses of shared memory, which is read and written by system calls and by whoever has a stream's lock.
+// SAFETY: addresses of shared memory, which is read and written by system calls and by whoever has
+// a stream's lock.
 unsafe impl Send for Streams {}
 // SAFETY: likewise.
 unsafe impl Sync for Streams {}
@@ -70,7 +72,8 @@ impl Streams {
     /// What is in a piece is not needed any more.
     pub(crate) fn vacate(&self, number: usize) {
         if let Some(piece) = self.of(number) {
-            // SAFETY: within what was reserved; whoever has the stream's lock is the only one that uses it.
+            // SAFETY: within what was reserved; whoever has the stream's lock is the only one that
+            // uses it.
             let _ = unsafe { rustix::mm::madvise(piece.iov_base, BUFFER, Advice::LinuxRemove) };
         }
     }

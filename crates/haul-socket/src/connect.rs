@@ -97,8 +97,8 @@ pub(crate) fn connect(entry: &Entry, to: *const libc::sockaddr, len: socklen_t) 
     connected
 }
 
-/// Asks the peer's agent whether the connection that is about to be made may be RC, so that both ends know before its first
-/// octet.
+/// Asks the peer's agent whether the connection that is about to be made may be RC, so that both
+/// ends know before its first octet.
 fn agree(entry: &Entry, (target, link): (SocketAddr, u32)) -> Result<(), Why> {
     datagram::may_ask(target, link)?;
     if !entry.process.has_agent() {
@@ -205,7 +205,8 @@ pub(crate) fn option(entry: &Entry, level: c_int, name: c_int) {
     }
 }
 
-/// A descriptor that came from elsewhere: with a record, if another process under the same table had it.
+/// A descriptor that came from elsewhere: with a record, if another process under the same table
+/// had it.
 pub(crate) fn received(process: &'static Process, fd: c_int) {
     let Some(inode) = sys::inode(fd) else {
         return;
@@ -338,7 +339,8 @@ pub(crate) fn share(entry: &Entry) {
     entry.socket.shared.store(1, Ordering::Release);
 }
 
-/// Before fork(2). In the child it would be too late: the parent may close a socket before the child runs.
+/// Before fork(2). In the child it would be too late: the parent may close a socket before the
+/// child runs.
 pub(crate) fn forking() {
     process::entries().for_each(|entry| share(&entry));
 }

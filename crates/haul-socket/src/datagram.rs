@@ -1,8 +1,9 @@
 //! A UDP socket on UD: what goes to a peer that speaks is framed, everything else is as it was.
 //!
-//! One system call per call of the program. On the way out head, payload and CRC are gathered. On the way in a datagram goes
-//! where the program wants it: while framed ones come, the head is received apart; while plain ones come, the other way
-//! round; and only what comes as it was not expected is moved.
+//! One system call per call of the program. On the way out head, payload and CRC are gathered. On
+//! the way in a datagram goes where the program wants it: while framed ones come, the head is
+//! received apart; while plain ones come, the other way round; and only what comes as it was not
+//! expected is moved.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -17,8 +18,8 @@ use crate::process::Entry;
 use crate::sys::{self, Buffers};
 use crate::table::{Key, Named, Peer, Protocol, Verdict, Why, words};
 
-/// Flags of calls that send with which framing does not go together: more is to come, the octets are to stay where they are,
-/// or it is not data.
+/// Flags of calls that send with which framing does not go together: more is to come, the octets
+/// are to stay where they are, or it is not data.
 const PLAIN_FLAGS: c_int = libc::MSG_OOB | libc::MSG_MORE | libc::MSG_ZEROCOPY | MSG_PROBE;
 
 /// Of the kernel's `linux/socket.h`: find the path's MTU, send nothing.
@@ -42,7 +43,8 @@ pub(crate) fn send(entry: &Entry, message: &msghdr, flags: c_int) -> isize {
                 let sent = send_framed(entry, message, flags, (peer, named));
                 if sent >= 0 || sys::errno() != libc::EMSGSIZE {
                     if sent < 0 && sys::errno() == libc::ECONNREFUSED {
-                        // Whatever is there now does not listen; ask again before the next one is framed.
+                        // Whatever is there now does not listen; ask again before the next one is
+                        // framed.
                         entry.process.table.forget(at, &key, Verdict::Yes(named));
                     }
                     return sent;
@@ -151,7 +153,8 @@ fn send_framed(entry: &Entry, message: &msghdr, flags: c_int, to: (&Peer, Named)
     isize::try_from(len).unwrap_or(isize::MAX)
 }
 
-/// In one piece: for few octets a copy costs less than a list of buffers that the kernel reads, and one pass makes the CRC.
+/// In one piece: for few octets a copy costs less than a list of buffers that the kernel reads, and
+/// one pass makes the CRC.
 fn send_copied(fd: c_int, message: &msghdr, flags: c_int, head: &[u8], len: usize) -> isize {
     let mut wire = [0; frame::OVERHEAD + COPIED_MAX];
     let end = head.len() + len;
@@ -215,7 +218,8 @@ enum Way {
     Plain = 0,
     /// It is framed: the head apart, and the payload to where the program wants it.
     Framed = 1,
-    /// It is framed and short: in one piece, which costs less than a list of buffers, and then copied.
+    /// It is framed and short: in one piece, which costs less than a list of buffers, and then
+    /// copied.
     Short = 2,
 }
 
@@ -233,8 +237,8 @@ impl Way {
 /// Buffers of a program with which an [`HaulSocketArrival`] has room.
 const VECTORS: usize = 4;
 
-/// A datagram that is to be received by whoever made this, with `message`, and then given to [`arrived`]. Its layout is
-/// `struct haul_socket_arrival` in c/preload/haul_socket.h.
+/// A datagram that is to be received by whoever made this, with `message`, and then given to
+/// [`arrived`]. Its layout is `struct haul_socket_arrival` in c/preload/haul_socket.h.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HaulSocketArrival {
@@ -279,7 +283,8 @@ pub(crate) fn arrival(entry: &Entry, message: &msghdr, arrival: &mut HaulSocketA
     true
 }
 
-/// Delivers what was received; `None` for a datagram that was damaged on its way, which is dropped as the kernel drops one.
+/// Delivers what was received; `None` for a datagram that was damaged on its way, which is dropped
+/// as the kernel drops one.
 pub(crate) fn arrived(
     entry: &Entry,
     message: &mut msghdr,
@@ -434,14 +439,14 @@ pub(crate) fn connected(entry: &Entry) {
 const LONGEST: usize = 65_535 + SEND_HEAD;
 
 thread_local! {
-    /// Made when the thread first receives, and of no weight until a datagram is that long. The second one is for a signal's
-    /// handler that receives while the first one is in use.
+    /// Made when the thread first receives, and of no weight until a datagram is that long. The
+    /// second one is for a signal's handler that receives while the first one is in use.
     static SPARES: [Cell<Option<Box<[u8]>>>; 2] = const { [Cell::new(None), Cell::new(None)] };
     static IN_USE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Room for what the program's buffers do not hold, of which a checksum must still be made: the thread's own, until
-/// [`release`].
+/// Room for what the program's buffers do not hold, of which a checksum must still be made: the
+/// thread's own, until [`release`].
 fn spare() -> iovec {
     let which = usize::from(IN_USE.replace(true));
     SPARES.with(|spares| {

@@ -1,7 +1,8 @@
-//! A datagram as a datagram-iWARP Send of one segment: shim, DDP header, payload, CRC32C (haul-iwarp has the layouts).
+//! A datagram as a datagram-iWARP Send of one segment: shim, DDP header, payload, CRC32C
+//! (haul-iwarp has the layouts).
 //!
-//! One segment a datagram: a socket's peer has either all of a message or nothing, and a datagram that does not fit is the
-//! kernel's to fragment, as it would have been.
+//! One segment a datagram: a socket's peer has either all of a message or nothing, and a datagram
+//! that does not fit is the kernel's to fragment, as it would have been.
 
 use haul_iwarp::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, SHIM_LEN, Shim};
 use haul_iwarp::wire::ddp::{self, Model};
@@ -14,10 +15,12 @@ use crate::table::Named;
 pub(crate) const SEND_HEAD: usize = SHIM_LEN + ddp::UNTAGGED_LEN;
 /// Octets around the payload of a Send.
 pub(crate) const OVERHEAD: usize = SEND_HEAD + CRC_LEN;
-/// The longest payload: a UDP datagram over IPv4 (RFC 768, RFC 791) less the overhead. IPv6 has a little more room.
+/// The longest payload: a UDP datagram over IPv4 (RFC 768, RFC 791) less the overhead. IPv6 has a
+/// little more room.
 pub(crate) const PAYLOAD_MAX: usize = 65_507 - OVERHEAD;
-/// Every speaking socket offers a window of slots to Write-Records, a datagram each: its tag is the epoch that the agents
-/// exchange, and behind a slot is the buffer of whichever receive takes the datagram.
+/// Every speaking socket offers a window of slots to Write-Records, a datagram each: its tag is the
+/// epoch that the agents exchange, and behind a slot is the buffer of whichever receive takes the
+/// datagram.
 const SLOTS: u32 = 256;
 const SLOT_LEN: u64 = 1 << 16;
 
@@ -79,8 +82,9 @@ fn header(shim: Shim, to: Named, slot: Option<u64>) -> DataHeader<'static> {
     }
 }
 
-/// Whether a datagram of `len` octets that begins with `start` is framed, for `own`: its head is the one that this side would
-/// have written. `None` is anything else, to be delivered as it is; the CRC is still to be compared.
+/// Whether a datagram of `len` octets that begins with `start` is framed, for `own`: its head is
+/// the one that this side would have written. `None` is anything else, to be delivered as it is;
+/// the CRC is still to be compared.
 pub(crate) fn parse(start: &[u8], len: usize, own: Named) -> Option<Head> {
     let (shim, _) = Shim::parse(start.first_chunk()?).ok()?;
     let slot = match ddp::Header::parse(&start[SHIM_LEN..]).ok()?.model {
@@ -122,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_send_is_the_octets_of_the_reference() {
-        // Number 0 has the packet number that the epoch gives; the reference has 1, so the octets 16..20 are put there.
+        // Number 0 has the packet number that the epoch gives; the reference has 1, so the octets
+        // 16..20 are put there.
         let mut head = [0; SEND_HEAD];
         assert_eq!(emit(&mut head, B, A, 0, 4, false), SEND_HEAD);
         head[16..20].copy_from_slice(&[0, 0, 0, 1]);
@@ -147,7 +152,8 @@ mod tests {
             assert_eq!(parse(&head, whole + 1, B), None);
             assert_eq!(parse(&head[..len - 1], whole, B), None);
             assert_eq!(parse(&head, whole, A), None);
-            // Source, epoch and packet number are the sender's affair; so are the bits that DDP reserves.
+            // Source, epoch and packet number are the sender's affair; so are the bits that DDP
+            // reserves.
             for at in (0..8).chain(24..SHIM_LEN).chain([SHIM_LEN + 1]) {
                 let mut changed = head;
                 changed[at] ^= 1;

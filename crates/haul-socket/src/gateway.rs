@@ -1,9 +1,10 @@
 //! TCP connections that go through a gateway.
 //!
-//! The program's socket connects to a hole ([`haul_io::hole`]) instead of its destination, and its `haul run` gets a duplicate
-//! of it with the destination. When the far end has accepted, `haul run` connects to the program's socket; when it has refused,
-//! it leaves the reason in the socket's record and turns the socket away. Until then, and from then on, the socket is the
-//! kernel's: waiting, polling, octets.
+//! The program's socket connects to a hole ([`haul_io::hole`]) instead of its destination, and its
+//! `haul run` gets a duplicate of it with the destination. When the far end has accepted, `haul
+//! run` connects to the program's socket; when it has refused, it leaves the reason in the socket's
+//! record and turns the socket away. Until then, and from then on, the socket is the kernel's:
+//! waiting, polling, octets.
 
 use std::ffi::c_int;
 use std::io::{self, IoSliceMut};
@@ -24,8 +25,8 @@ use crate::process::{Entry, Process};
 use crate::sys;
 use crate::table::{Protocol, Socket, Table, Why, address, words};
 
-/// What the program's side sends: the record's number, which of its attempts this is, and the destination, as numbers of this
-/// machine.
+/// What the program's side sends: the record's number, which of its attempts this is, and the
+/// destination, as numbers of this machine.
 const MESSAGE_LEN: usize = 28;
 /// State of a socket that connects, as `TCP_INFO` has it.
 const SYN_SENT: u8 = 2;
@@ -177,7 +178,8 @@ fn again(entry: &Entry) -> c_int {
         }
         let own = sys::errno();
         if is_on_its_way {
-            // Turned away in this moment, it has begun anew. What does not connect must not be shut down: it would stay so.
+            // Turned away in this moment, it has begun anew. What does not connect must not be shut
+            // down: it would stay so.
             sys::shutdown(entry.fd, libc::SHUT_RDWR);
         }
         let told = error();
@@ -287,8 +289,8 @@ struct Holes {
 }
 
 impl Calls {
-    /// Takes the calls of the programs under the `haul run` of this process id, and hands each to `deliver`, on a thread of its
-    /// own.
+    /// Takes the calls of the programs under the `haul run` of this process id, and hands each to
+    /// `deliver`, on a thread of its own.
     pub(crate) fn take(
         table: &Arc<Table>,
         run: u32,
@@ -431,8 +433,8 @@ impl Call {
         self.table.socket(self.message.number)
     }
 
-    /// Whether the program's socket is still connecting because of this call. It may have been given up, and used for another
-    /// destination.
+    /// Whether the program's socket is still connecting because of this call. It may have been
+    /// given up, and used for another destination.
     fn is_wanted(&self, socket: &OwnedFd) -> bool {
         let fd = socket.as_raw_fd();
         let is_of_record = |record: &Socket| {

@@ -1,5 +1,6 @@
-//! A lock in shared memory, for one direction of a stream: whoever waits in a system call has it. A holder that died, or that
-//! left without unlocking (`siglongjmp`, a cancelled thread), does not keep it.
+//! A lock in shared memory, for one direction of a stream: whoever waits in a system call has it. A
+//! holder that died, or that left without unlocking (`siglongjmp`, a cancelled thread), does not
+//! keep it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! A file of the table, mapped: shared memory that is nothing but atomic numbers, so that whatever another process writes is
-//! a value.
+//! A file of the table, mapped: shared memory that is nothing but atomic numbers, so that whatever
+//! another process writes is a value.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -37,7 +37,8 @@ impl<T: Shared> Mapped<T> {
     /// Maps `path`, which must be this user's own regular file; makes it if `create`.
     ///
     /// # Errors
-    /// Of opening and mapping; `PermissionDenied` where the file is somebody else's, `InvalidData` where it is too short.
+    /// Of opening and mapping; `PermissionDenied` where the file is somebody else's, `InvalidData`
+    /// where it is too short.
     pub(crate) fn open(path: &Path, create: bool) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -92,8 +93,8 @@ impl<T: Shared> std::ops::Deref for Mapped<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the mapping has the size of a `T` and is page-aligned, it lives as long as `self`, and every content is a
-        // `T` that only changes through atomics.
+        // SAFETY: the mapping has the size of a `T` and is page-aligned, it lives as long as
+        // `self`, and every content is a `T` that only changes through atomics.
         unsafe { self.start.as_ref() }
     }
 }

@@ -100,7 +100,8 @@ pub(crate) fn set(fd: c_int, number: usize, kind: Kind) {
     }
 }
 
-/// Takes a descriptor's entry away; its record, and whether no other descriptor of this process is the same record.
+/// Takes a descriptor's entry away; its record, and whether no other descriptor of this process is
+/// the same record.
 pub(crate) fn clear(fd: c_int) -> Option<(Entry, bool)> {
     let entry = entry(fd)?;
     slot(fd)?.store(0, Ordering::Release);

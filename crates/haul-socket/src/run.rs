@@ -1,4 +1,5 @@
-//! What `haul run` does beside starting the program: it joins the table, is the agent or waits to be, and reports.
+//! What `haul run` does beside starting the program: it joins the table, is the agent or waits to
+//! be, and reports.
 
 use std::io;
 use std::net::SocketAddr;
@@ -113,7 +114,8 @@ impl Run {
         agent != 0 && is_alive(agent)
     }
 
-    /// Takes the connections that the programs want to make, where that was chosen: `deliver` gets each, on a thread of its own.
+    /// Takes the connections that the programs want to make, where that was chosen: `deliver` gets
+    /// each, on a thread of its own.
     ///
     /// # Errors
     /// Of the system calls.
@@ -186,7 +188,8 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if !self.has_left {
-            // Only where `end` was not called, on the way out of a failure that is reported already.
+            // Only where `end` was not called, on the way out of a failure that is reported
+            // already.
             let _ = self.leave();
         }
     }
@@ -197,7 +200,8 @@ impl Drop for Run {
 pub struct Report {
     /// In the order in which they were opened.
     pub rows: Vec<Row>,
-    /// Sockets of all `haul run`s for which the table had no room, or that were forgotten to make some.
+    /// Sockets of all `haul run`s for which the table had no room, or that were forgotten to make
+    /// some.
     pub left_out: u32,
 }
 
@@ -220,7 +224,8 @@ pub struct Row {
     pub carrier: Carrier,
     /// Octets of payload that were carried, out and in.
     pub carried: (u64, u64),
-    /// Octets that went by the kernel's socket as they were, out and in; of TCP they are known when it is closed.
+    /// Octets that went by the kernel's socket as they were, out and in; of TCP they are known when
+    /// it is closed.
     pub plain: (u64, u64),
     /// Datagrams or segments that were refused.
     pub malformed: u32,
@@ -302,8 +307,8 @@ impl Signals {
         child::Signals::block_all().map(Self)
     }
 
-    /// The number of the signal that asks this process to end, if one has come. There is nobody yet, or any more, whom the others
-    /// are for.
+    /// The number of the signal that asks this process to end, if one has come. There is nobody
+    /// yet, or any more, whom the others are for.
     #[must_use]
     pub fn taken(&self) -> Option<i32> {
         // Where they cannot be read none has come.
@@ -317,7 +322,8 @@ impl Signals {
         None
     }
 
-    /// Runs a program to its end. Signals that a process sends go on to it; those of a terminal it has got itself.
+    /// Runs a program to its end. Signals that a process sends go on to it; those of a terminal it
+    /// has got itself.
     ///
     /// # Errors
     /// The program cannot be started, or of `wait4`.

@@ -1,11 +1,13 @@
-//! A TCP connection on RC: what a program sends is RDMA Sends, each in an FPDU with its CRC, and what it receives is their
-//! payload. No start-up frames: the agents have agreed before the connection was made.
+//! A TCP connection on RC: what a program sends is RDMA Sends, each in an FPDU with its CRC, and
+//! what it receives is their payload. No start-up frames: the agents have agreed before the
+//! connection was made.
 //!
-//! An FPDU has 16 KiB at most, and a receiver delivers none before all of it is there and its CRC is right. So none must be left
-//! half sent: one is begun where the kernel has room for all of it.
+//! An FPDU has 16 KiB at most, and a receiver delivers none before all of it is there and its CRC
+//! is right. So none must be left half sent: one is begun where the kernel has room for all of it.
 //!
-//! What is remembered is in the table, so that it survives `fork` and `exec`. `StreamConnection` of haul-iwarp needs posted
-//! receives and messages that leave whole; a socket has neither, so only its layouts are used.
+//! What is remembered is in the table, so that it survives `fork` and `exec`. `StreamConnection` of
+//! haul-iwarp needs posted receives and messages that leave whole; a socket has neither, so only
+//! its layouts are used.
 
 mod rx;
 mod tx;
@@ -20,7 +22,8 @@ use crate::process::Entry;
 
 /// Octets before the payload of an FPDU.
 const HEAD: usize = LENGTH_LEN + ddp::UNTAGGED_LEN;
-/// The most payload in an FPDU: with head and CRC it fills the buffer of a receiver, without padding.
+/// The most payload in an FPDU: with head and CRC it fills the buffer of a receiver, without
+/// padding.
 const PAYLOAD_MAX: usize = crate::buffer::BUFFER - HEAD - haul_iwarp::CRC_LEN;
 /// Padding and CRC at most.
 const TAIL_MAX: usize = 7;

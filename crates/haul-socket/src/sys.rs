@@ -1,8 +1,8 @@
-//! System calls on the program's descriptors, by number: libc's functions of these names are the shim's. And its memory, which
-//! comes as pointers.
+//! System calls on the program's descriptors, by number: libc's functions of these names are the
+//! shim's. And its memory, which comes as pointers.
 //!
-//! What a program hands to a system call is its own affair, as it is with the kernel: a length that does not belong to its
-//! pointer is a mistake of the program.
+//! What a program hands to a system call is its own affair, as it is with the kernel: a length that
+//! does not belong to its pointer is a mistake of the program.
 
 use std::ffi::{c_int, c_long};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -135,14 +135,14 @@ pub(crate) fn for_each(
         }
         len -= take;
         let start = buffer.iov_base.cast::<u8>().wrapping_add(from);
-        // SAFETY: the buffer is this crate's own, or the program has handed it to a call that reads or writes it; the call
-        // has returned or has not begun.
+        // SAFETY: the buffer is this crate's own, or the program has handed it to a call that reads
+        // or writes it; the call has returned or has not begun.
         f(unsafe { std::slice::from_raw_parts(start, take) });
     }
 }
 
-/// Copies `len` octets from `at` in one list to `to` in another, front to back: where the lists share memory, `to` is not
-/// behind `at`.
+/// Copies `len` octets from `at` in one list to `to` in another, front to back: where the lists
+/// share memory, `to` is not behind `at`.
 pub(crate) fn move_forward(from: &[iovec], at: usize, into: &[iovec], to: usize, len: usize) {
     let mut done = 0;
     while done < len {
@@ -265,7 +265,8 @@ pub(crate) fn sendto(fd: c_int, octets: &[u8], flags: c_int, message: &msghdr) -
 }
 
 pub(crate) fn recvmsg(fd: c_int, message: &mut msghdr, flags: c_int) -> isize {
-    // SAFETY: the kernel checks every pointer, and writes only to buffers that are there to be written to.
+    // SAFETY: the kernel checks every pointer, and writes only to buffers that are there to be
+    // written to.
     result(unsafe { libc::syscall(libc::SYS_recvmsg, fd, std::ptr::from_mut(message), flags) })
 }
 
@@ -340,7 +341,8 @@ pub(crate) fn put_address(storage: &mut sockaddr_storage, address: SocketAddr) -
     }
 }
 
-/// Writes an address for a program, in its socket's family, as far as there is room; its whole length.
+/// Writes an address for a program, in its socket's family, as far as there is room; its whole
+/// length.
 pub(crate) fn put_peer(
     fd: c_int,
     peer: SocketAddr,
@@ -498,7 +500,8 @@ pub(crate) fn socket_address(
     if address.is_null() || len < size_of::<libc::sockaddr_in>() {
         return None;
     }
-    // SAFETY: there are at least as many octets as an IPv4 address has, which is more than a `sockaddr` needs to be known.
+    // SAFETY: there are at least as many octets as an IPv4 address has, which is more than a
+    // `sockaddr` needs to be known.
     let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
     match c_int::from(family) {
         libc::AF_INET => {
@@ -529,7 +532,8 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     unsafe { numbers(fd, level, name) }
 }
 
-/// How many more octets the kernel takes before it says that a socket is full, counted as it counts them.
+/// How many more octets the kernel takes before it says that a socket is full, counted as it counts
+/// them.
 pub(crate) fn send_room(fd: c_int) -> usize {
     /// Of the kernel's `linux/sock_diag.h`.
     const SNDBUF: usize = 3;

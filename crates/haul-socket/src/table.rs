@@ -1,8 +1,9 @@
 //! The table: what the programs under `haul run` and its agents know together, in shared memory.
 //!
-//! One per user, network namespace and discovery port. [`Socket`] records are written by the programs, [`Peer`] records by the
-//! agents, questions go from programs to agents through a ring. Everything is an atomic number and nothing read here is
-//! trusted further than its type: another process of the same user may have written anything.
+//! One per user, network namespace and discovery port. [`Socket`] records are written by the
+//! programs, [`Peer`] records by the agents, questions go from programs to agents through a ring.
+//! Everything is an atomic number and nothing read here is trusted further than its type: another
+//! process of the same user may have written anything.
 
 use std::hash::Hasher;
 use std::io;
@@ -390,7 +391,8 @@ impl Peer {
         (!local.is_unspecified()).then_some(local)
     }
 
-    /// Milliseconds since it was written; none if that was after `now_ms`, which may have been read some time ago.
+    /// Milliseconds since it was written; none if that was after `now_ms`, which may have been read
+    /// some time ago.
     pub(crate) fn age_ms(&self, now_ms: u32) -> u32 {
         let age = now_ms.wrapping_sub(self.stamp.load(Ordering::Relaxed));
         if age > u32::MAX / 2 { 0 } else { age }
@@ -425,7 +427,8 @@ impl Peer {
         self.state.load(Ordering::Acquire) & STATE_MASK == WRITING
     }
 
-    /// Waits until the state is not the one of `Asked`, or of being written, any more, or `patience` is over.
+    /// Waits until the state is not the one of `Asked`, or of being written, any more, or
+    /// `patience` is over.
     pub(crate) fn wait(&self, patience: Duration) {
         let start = self.state.load(Ordering::Acquire);
         if matches!(start & STATE_MASK, ASKED | WRITING)
@@ -606,8 +609,8 @@ impl Table {
         hasher.finish()
     }
 
-    /// The name of whatever sockets are bound to a port under this table. Sockets that share a port share it: the kernel
-    /// may give a datagram to any of them.
+    /// The name of whatever sockets are bound to a port under this table. Sockets that share a port
+    /// share it: the kernel may give a datagram to any of them.
     pub(crate) fn named(&self, protocol: Protocol, port: u16) -> Named {
         let hash = self.hash(|hasher| {
             hasher.write_u32(protocol as u32);
@@ -775,10 +778,12 @@ impl Table {
         })
     }
 
-    /// Writes what is known about `key`: in its record, in a free one, or in place of the one that was written longest ago.
+    /// Writes what is known about `key`: in its record, in a free one, or in place of the one that
+    /// was written longest ago.
     pub(crate) fn write(&self, key: &Key, verdict: Verdict, now_ms: u32) -> Option<usize> {
         let first = self.set_of(key);
-        // Another agent or program may be writing; with bounded patience, the question is asked again.
+        // Another agent or program may be writing; with bounded patience, the question is asked
+        // again.
         for _ in 0..64 {
             let at = self.place(first, key, now_ms)?;
             let peer = &self.layout.peers[at];
@@ -902,7 +907,8 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// An agent that saw the number rise without a question would wait, and leave it to the next one.
+    /// An agent that saw the number rise without a question would wait, and leave it to the next
+    /// one.
     #[test]
     fn who_sees_that_something_was_asked_finds_it() {
         const ROUNDS: u32 = 10_000;

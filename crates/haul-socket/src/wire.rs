@@ -16,7 +16,8 @@
 //!  72   8  zero
 //! ```
 //!
-//! Every message has the same length, so nothing that is answered is answered with more than was asked.
+//! Every message has the same length, so nothing that is answered is answered with more than was
+//! asked.
 
 use std::net::SocketAddr;
 

@@ -17,8 +17,8 @@ use haul_socket::run::{Carrier, Config, Report, Row, Run};
 use haul_socket::table::{Options, Why};
 use haul_socket::*;
 
-/// Far beyond what anything here takes: on a machine that is so busy that the agent seems silent, it is asked again after a
-/// minute.
+/// Far beyond what anything here takes: on a machine that is so busy that the agent seems silent,
+/// it is asked again after a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The `haul run` of this process, which has joined it.

@@ -1,9 +1,10 @@
-//! How fast datagram services are, beside what they are made of: latency of small Sends beside RC's, and Write-Records beside
-//! plain UDP with segmentation offload.
+//! How fast datagram services are, beside what they are made of: latency of small Sends beside
+//! RC's, and Write-Records beside plain UDP with segmentation offload.
 //!
-//! `cargo run --release -p haul-soft --example rnic_datagrams -- lat` in one place; for bandwidth `target ADDR` or `sink ADDR`
-//! in one, and `write ADDR SECONDS [BYTES]` or `spout ADDR SECONDS` in another: loopback, or two namespaces. `write` is told
-//! the target's number and key on a port beside its own. 256 MiB of memory at both ends: colder than any cache.
+//! `cargo run --release -p haul-soft --example rnic_datagrams -- lat` in one place; for bandwidth
+//! `target ADDR` or `sink ADDR` in one, and `write ADDR SECONDS [BYTES]` or `spout ADDR SECONDS` in
+//! another: loopback, or two namespaces. `write` is told the target's number and key on a port
+//! beside its own. 256 MiB of memory at both ends: colder than any cache.
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,

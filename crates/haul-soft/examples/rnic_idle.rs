@@ -1,5 +1,5 @@
-//! What an idle queue pair costs: connects N of them over loopback, both ends in this process, and prints by how much the
-//! process has grown for each end.
+//! What an idle queue pair costs: connects N of them over loopback, both ends in this process, and
+//! prints by how much the process has grown for each end.
 //!
 //! `cargo run --release -p haul-soft --example rnic_idle [-- N [udt]]`
 

@@ -1,5 +1,6 @@
-//! How fast the software RNIC is over loopback, between two threads that share nothing but the kernel: bandwidth of RDMA
-//! Writes, rate of small ones, and latency of small Sends beside that of plain TCP.
+//! How fast the software RNIC is over loopback, between two threads that share nothing but the
+//! kernel: bandwidth of RDMA Writes, rate of small ones, and latency of small Sends beside that of
+//! plain TCP.
 //!
 //! `cargo run --release -p haul-soft --example rnic_rate [-- [udt] [no-crc] [bw|rate|lat]…]`
 #![expect(
@@ -192,7 +193,8 @@ fn barrier(end: &End) {
     pong(end);
 }
 
-/// Series of each kind, and round trips of each series: they take turns, so that all meet the same machine.
+/// Series of each kind, and round trips of each series: they take turns, so that all meet the same
+/// machine.
 const SERIES: usize = 20;
 const PINGS: usize = 2_000;
 /// Round trips before each series.

@@ -1,4 +1,5 @@
-//! Unreliable datagrams between two processes: `ud` answers, and says how; `ud ADDRESS NUMBER` asks.
+//! Unreliable datagrams between two processes: `ud` answers, and says how; `ud ADDRESS NUMBER`
+//! asks.
 //!
 //! `cargo run -p haul-soft --example ud`, then in another terminal what it prints.
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! What a bulk channel moves: a linear *transfer space* of bytes, read from a [`Source`] at one end and placed into a
-//! [`Sink`] at the other, in any order.
+//! What a bulk channel moves: a linear *transfer space* of bytes, read from a [`Source`] at one end
+//! and placed into a [`Sink`] at the other, in any order.
 //!
-//! Both ends agree on what each offset of the space means before the first byte moves, so a channel needs no framing of
-//! its own and may place a byte the moment it arrives (DESIGN §5: placement is separate from delivery).
+//! Both ends agree on what each offset of the space means before the first byte moves, so a channel
+//! needs no framing of its own and may place a byte the moment it arrives (DESIGN §5: placement is
+//! separate from delivery).
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -50,14 +51,16 @@ pub struct FileRange<'a> {
 
 /// Where the bytes of a transfer space go. Shared by the threads of a channel.
 pub trait Sink: Send + Sync {
-    /// Places the concatenation of `parts` at `offset`. Called once per byte of the space, in any order.
+    /// Places the concatenation of `parts` at `offset`. Called once per byte of the space, in any
+    /// order.
     ///
     /// # Errors
-    /// The error of the write (disk full, quota); it ends the channel. A range outside the space that this end asked for
-    /// is `InvalidInput`, and nothing of it is written.
+    /// The error of the write (disk full, quota); it ends the channel. A range outside the space
+    /// that this end asked for is `InvalidInput`, and nothing of it is written.
     fn place(&self, offset: u64, parts: &[IoSlice<'_>]) -> io::Result<()>;
 
-    /// Whether `place` may wait, as for a disk. Channels then call it from a thread that nothing else depends on.
+    /// Whether `place` may wait, as for a disk. Channels then call it from a thread that nothing
+    /// else depends on.
     fn may_block(&self) -> bool {
         true
     }

@@ -1,4 +1,5 @@
-//! Links over loopback into sinks that block: the receiving thread goes on, and the sender repeats nothing.
+//! Links over loopback into sinks that block: the receiving thread goes on, and the sender repeats
+//! nothing.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -212,7 +212,8 @@ fn nobody_there_is_an_error_of_the_network() {
     assert!(near.recv(&mut [0]).is_err());
 }
 
-/// Passes datagrams on between whoever speaks first and `far`; what comes back while `gone` says so meets a closed port.
+/// Passes datagrams on between whoever speaks first and `far`; what comes back while `gone` says so
+/// meets a closed port.
 fn relay(near: SocketAddr, far: SocketAddr, gone: [Duration; 2], end: &AtomicBool) {
     let upstream = UdpSocket::bind(LOCAL).unwrap();
     upstream.connect(far).unwrap();

@@ -18,8 +18,8 @@ pub struct Config {
     pub lower_len: u32,
     /// Packets that this end takes in flight.
     pub flight_packets: u32,
-    /// Payload octets beyond the last one consumed that this end takes where packets are placed: [`WINDOW_BYTES_MIN`] to
-    /// 1 GiB. Costs no memory here.
+    /// Payload octets beyond the last one consumed that this end takes where packets are placed:
+    /// [`WINDOW_BYTES_MIN`] to 1 GiB. Costs no memory here.
     pub receive_window_bytes: u64,
     /// Memory for packets that wait in slots (messages, and plain UDT peers), octets.
     pub slot_memory_bytes: u64,
@@ -33,10 +33,11 @@ pub struct Config {
     pub offer_placement: bool,
     /// Offer with it to count marks of congestion and to tell of them.
     pub offer_ecn: bool,
-    /// Offer with it that headers and control packets carry a check: damage that UDP's checksum misses is loss then.
+    /// Offer with it that headers and control packets carry a check: damage that UDP's checksum
+    /// misses is loss then.
     pub offer_check: bool,
-    /// Over any time no more leaves than the rate brings and this, wire octets: for a policer on the way. `None`: no limit but
-    /// the pacer's own.
+    /// Over any time no more leaves than the rate brings and this, wire octets: for a policer on
+    /// the way. `None`: no limit but the pacer's own.
     pub burst_bytes: Option<u64>,
     /// Time to connect, ns.
     pub connect_timeout_ns: u64,
@@ -73,7 +74,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Packets that fit into the receive window when each takes a slot of its own (messages, and plain UDT peers).
+    /// Packets that fit into the receive window when each takes a slot of its own (messages, and
+    /// plain UDT peers).
     #[must_use]
     pub fn receive_slots(&self) -> u32 {
         let slot_len = u64::from(payload_len(self.mtu, LOWER_LEN_LEAST).max(1));
@@ -112,8 +114,8 @@ pub(crate) fn payload_len(mtu: u32, lower_len: u32) -> u32 {
     mtu.saturating_sub(lower_len + HEADER)
 }
 
-/// The smallest packet size a peer may ask for: below it headers outweigh payload, and a peer could make us send
-/// millions of tiny packets.
+/// The smallest packet size a peer may ask for: below it headers outweigh payload, and a peer could
+/// make us send millions of tiny packets.
 pub(crate) const MTU_MIN: u32 = 576;
 
 #[expect(clippy::cast_possible_truncation, reason = "28")]
@@ -124,8 +126,8 @@ const LOWER_LEN_LEAST: u32 = LOWER_LEN_V4 as u32;
 pub struct Params {
     /// Octets of payload in the longest packet that this end sends.
     pub payload_len: u32,
-    /// Octets of payload that the peer may put into a packet: it may count fewer headers than we do (libudt takes IPv6's
-    /// to be as short as IPv4's).
+    /// Octets of payload that the peer may put into a packet: it may count fewer headers than we do
+    /// (libudt takes IPv6's to be as short as IPv4's).
     pub payload_len_max: u32,
     /// Packets that the peer takes in flight.
     pub peer_flight_packets: u32,

@@ -1,5 +1,5 @@
-//! UDT's estimates of arrival speed and link capacity (libudt `window.cpp`): medians of recent intervals, cleaned of
-//! outliers beyond a factor of eight.
+//! UDT's estimates of arrival speed and link capacity (libudt `window.cpp`): medians of recent
+//! intervals, cleaned of outliers beyond a factor of eight.
 
 use haul_cc::Time;
 

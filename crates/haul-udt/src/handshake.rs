@@ -1,4 +1,5 @@
-//! The client's and the rendezvous' way to a connection (libudt `core.cpp` connect; reference docs/protocol/udt.md).
+//! The client's and the rendezvous' way to a connection (libudt `core.cpp` connect; reference
+//! docs/protocol/udt.md).
 
 use haul_cc::Time;
 use haul_cc::time::MILLISECOND_NS;
@@ -106,8 +107,8 @@ impl Opening {
         true
     }
 
-    /// libudt's listener answers in the packet that it got, so that the offer comes back with the check of what was asked. Such an
-    /// answer is a plain peer's, which has no check.
+    /// libudt's listener answers in the packet that it got, so that the offer comes back with the
+    /// check of what was asked. Such an answer is a plain peer's, which has no check.
     pub(crate) fn without_echo(&self, datagram: &[u8]) -> Option<Vec<u8>> {
         let has_check = self.said[..CHECK_LEN] != [0; CHECK_LEN];
         let is_echo = has_check && datagram.get(OFFER) == Some(&self.said[..]);

@@ -1,7 +1,7 @@
 //! What has not arrived: the gaps between the first missing packet and the highest that came.
 //!
-//! A lossy path has few gaps and a window has many packets, so the receiver keeps the gaps: arrival in order costs
-//! nothing, and the memory is bounded by [`HOLES_MAX`] whatever the peer sends.
+//! A lossy path has few gaps and a window has many packets, so the receiver keeps the gaps: arrival
+//! in order costs nothing, and the memory is bounded by [`HOLES_MAX`] whatever the peer sends.
 
 use std::collections::VecDeque;
 
@@ -128,8 +128,8 @@ impl Holes {
         Arrival::Ahead
     }
 
-    /// Treats the packets `first..=last` as if they had arrived (their sender gave them up). Without offsets: for the
-    /// slotted discipline only, where all offsets are zero.
+    /// Treats the packets `first..=last` as if they had arrived (their sender gave them up).
+    /// Without offsets: for the slotted discipline only, where all offsets are zero.
     pub(crate) fn give_up(&mut self, now: Time, first: u64, last: u64) {
         if last >= self.highest {
             if self.highest < first {

@@ -1,4 +1,5 @@
-//! Joins pieces to data packets. Engines own a [`Joiner`]; a [`Connection`](crate::Connection) sees whole packets only.
+//! Joins pieces to data packets. Engines own a [`Joiner`]; a [`Connection`](crate::Connection) sees
+//! whole packets only.
 
 use crate::wire::{Piece, is_data};
 
@@ -10,8 +11,9 @@ pub struct Joiner {
     oldest: usize,
 }
 
-/// Packets that may be incomplete at a time. A sender sends the pieces of one packet in a row, so more are incomplete only where
-/// pieces overtake each other or are lost. A packet that has to make room counts as lost and is retransmitted.
+/// Packets that may be incomplete at a time. A sender sends the pieces of one packet in a row, so
+/// more are incomplete only where pieces overtake each other or are lost. A packet that has to make
+/// room counts as lost and is retransmitted.
 const PACKETS: usize = 8;
 /// Bytes of the longest packet, that of jumbo frames.
 const PACKET_MAX: usize = 9_216;
@@ -28,7 +30,8 @@ struct Slot {
 }
 
 impl Joiner {
-    /// Takes a piece and returns the data packet that it completes. Nothing but data comes in pieces.
+    /// Takes a piece and returns the data packet that it completes. Nothing but data comes in
+    /// pieces.
     pub fn join(&mut self, piece: &Piece<'_>) -> Option<&[u8]> {
         let (total, len) = (usize::from(piece.total), piece.bytes.len());
         let count = total.div_ceil(len);

@@ -1,13 +1,16 @@
 //! UDT4-compatible reliable transport over datagrams, as a state machine.
 //!
-//! No I/O, no clock, no threads, no payload: callers pass `now` and datagrams, of which only headers and control bodies
-//! are read; the core answers with placements. See docs/protocol/udt.md for the wire and for what Longhaul ends add.
+//! No I/O, no clock, no threads, no payload: callers pass `now` and datagrams, of which only
+//! headers and control bodies are read; the core answers with placements. See docs/protocol/udt.md
+//! for the wire and for what Longhaul ends add.
 //!
-//! Contract: after every `handle_*` or command on a [`Connection`], drain [`Connection::poll_transmit`] and
-//! [`Connection::poll_event`], then ask [`Connection::poll_timeout`], before the next one.
+//! Contract: after every `handle_*` or command on a [`Connection`], drain
+//! [`Connection::poll_transmit`] and [`Connection::poll_event`], then ask
+//! [`Connection::poll_timeout`], before the next one.
 //!
-//! Map: [`wire`] bytes to headers · [`Listener`] cookies · `handshake` opening · `send` what is in flight · `recv`, `holes`,
-//! `slots` what has arrived · `plain`, `estimate` feedback to plain UDT4 peers · [`Connection`] ties them together.
+//! Map: [`wire`] bytes to headers · [`Listener`] cookies · `handshake` opening · `send` what is in
+//! flight · `recv`, `holes`, `slots` what has arrived · `plain`, `estimate` feedback to plain UDT4
+//! peers · [`Connection`] ties them together.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

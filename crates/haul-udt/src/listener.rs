@@ -1,5 +1,5 @@
-//! Answers connection requests without keeping state until the client has shown, by returning a cookie, that it
-//! receives at the address it sends from.
+//! Answers connection requests without keeping state until the client has shown, by returning a
+//! cookie, that it receives at the address it sends from.
 
 use std::hash::Hasher;
 use std::net::SocketAddr;

@@ -1,11 +1,12 @@
 //! How long packets may be: packetization-layer path MTU discovery (RFC 8899, DPLPMTUD).
 //!
-//! Sizes are those of IP packets, bytes. Most paths carry what both ends' interfaces carry, so a connection begins with that, but
-//! not with more than [`START`]. A *raise* sends one probe of each usual size above the one in use; the largest that the peer
-//! answers is used. If full packets seem to get lost, a *check* sends a probe of the size in use and one of [`BASE`]. If the
-//! peer answers only the short one twice, the path is a black hole for the long one: the size falls to [`BASE`], and a raise
-//! finds what still passes. If it answers neither, the path is down, and says nothing about sizes. ICMP's "too big" messages
-//! (RFC 1191, RFC 8201) shorten this and are not needed.
+//! Sizes are those of IP packets, bytes. Most paths carry what both ends' interfaces carry, so a
+//! connection begins with that, but not with more than [`START`]. A *raise* sends one probe of each
+//! usual size above the one in use; the largest that the peer answers is used. If full packets seem
+//! to get lost, a *check* sends a probe of the size in use and one of [`BASE`]. If the peer answers
+//! only the short one twice, the path is a black hole for the long one: the size falls to [`BASE`],
+//! and a raise finds what still passes. If it answers neither, the path is down, and says nothing
+//! about sizes. ICMP's "too big" messages (RFC 1191, RFC 8201) shorten this and are not needed.
 
 use haul_cc::Time;
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
@@ -14,7 +15,8 @@ use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 pub(crate) const BASE: u32 = 1_280;
 /// Longer packets are probed before they are used.
 pub(crate) const START: u32 = 1_500;
-/// Usual MTUs, and steps of 20 bytes where tunnels shorten Ethernet's (RFC 8899 §5.3.2 allows such a table).
+/// Usual MTUs, and steps of 20 bytes where tunnels shorten Ethernet's (RFC 8899 §5.3.2 allows such
+/// a table).
 const SIZES: [u32; 16] = [
     9_000, 8_000, 4_352, 2_048, 1_500, 1_492, 1_480, 1_460, 1_440, 1_420, 1_400, 1_380, 1_360,
     1_340, 1_320, 1_300,
@@ -37,7 +39,8 @@ pub(crate) struct PathMtu {
     /// `current <= max`
     current: u32,
     search: Option<Search>,
-    /// Number of the latest search; probes carry it, so that late answers to older ones do not count.
+    /// Number of the latest search; probes carry it, so that late answers to older ones do not
+    /// count.
     number: u16,
     raise_at: Option<Time>,
     /// No check begins before.
@@ -108,7 +111,8 @@ impl PathMtu {
         self.fell
     }
 
-    /// IP fragments carry packets from now on: an answer to a longer probe would say nothing of the path.
+    /// IP fragments carry packets from now on: an answer to a longer probe would say nothing of the
+    /// path.
     pub(crate) fn stop_raising(&mut self) {
         (self.max, self.raise_at) = (self.current, None);
         self.search = self
@@ -213,8 +217,9 @@ impl PathMtu {
         }
     }
 
-    /// The kernel reports a packet that was too long for a link of `mtu`; none where that is not known. Returns whether the size
-    /// in use has fallen. A forged message cannot bring it below [`BASE`] (RFC 8899 §4.6.2).
+    /// The kernel reports a packet that was too long for a link of `mtu`; none where that is not
+    /// known. Returns whether the size in use has fallen. A forged message cannot bring it below
+    /// [`BASE`] (RFC 8899 §4.6.2).
     pub(crate) fn handle_too_big(&mut self, now: Time, mtu: Option<u32>) -> bool {
         let Some(mtu) = mtu
             .map(|mtu| mtu.max(BASE))
@@ -291,7 +296,8 @@ mod tests {
         Time::from_ns(ms * MILLISECOND_NS)
     }
 
-    /// Lets `path` search for `ms` on a path that carries `mtu`, loses the probes that `lost` names, and answers after [`RTT_NS`].
+    /// Lets `path` search for `ms` on a path that carries `mtu`, loses the probes that `lost`
+    /// names, and answers after [`RTT_NS`].
     fn search(path: &mut PathMtu, from: Time, ms: u64, mtu: u32, mut lost: impl FnMut() -> bool) {
         let mut answers = std::collections::VecDeque::new();
         for step in 0..ms {

@@ -1,4 +1,5 @@
-//! Feedback to a plain UDT4 peer: ACK every SYN, light ACK every 64 packets, NAK (UDT4 draft §6, libudt `core.cpp`).
+//! Feedback to a plain UDT4 peer: ACK every SYN, light ACK every 64 packets, NAK (UDT4 draft §6,
+//! libudt `core.cpp`).
 
 use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS};
 use haul_cc::{RttEstimator, Time};

@@ -1,8 +1,10 @@
-//! The receiving half of a connection: what has arrived, where it belongs, and what to tell the sender.
+//! The receiving half of a connection: what has arrived, where it belongs, and what to tell the
+//! sender.
 //!
-//! Between Longhaul ends a stream packet names its stream offset, so it is placed at once wherever it belongs. Otherwise
-//! it takes a slot of the receive window. Feedback is selective to Longhaul ends ([`Receiver::write_feedback`]) and UDT4's
-//! ACK, light ACK and NAK to plain ones ([`crate::plain`]).
+//! Between Longhaul ends a stream packet names its stream offset, so it is placed at once wherever
+//! it belongs. Otherwise it takes a slot of the receive window. Feedback is selective to Longhaul
+//! ends ([`Receiver::write_feedback`]) and UDT4's ACK, light ACK and NAK to plain ones
+//! ([`crate::plain`]).
 
 use haul_cc::Time;
 use haul_cc::filter::WindowedMax;
@@ -22,7 +24,8 @@ use crate::wire::{
 /// Where the payload of an arrived packet belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
-    /// Stream offset between Longhaul ends, otherwise the position of a slot in the receive memory, octets.
+    /// Stream offset between Longhaul ends, otherwise the position of a slot in the receive memory,
+    /// octets.
     pub position: u64,
     /// Octets; the payload follows the header of [`HEADER_LEN`] octets.
     pub len: u32,
@@ -47,7 +50,8 @@ enum Discipline {
         consumed: u64,
         window_bytes: u64,
         flight_packets: u64,
-        /// Stream offset from which on the caller has no room, if it said so ([`Receiver::limit_room`]).
+        /// Stream offset from which on the caller has no room, if it said so
+        /// ([`Receiver::limit_room`]).
         room_end: Option<u64>,
     },
     /// Packets take slots.
@@ -90,7 +94,8 @@ struct Arrivals {
     train: Train,
 }
 
-/// Dispersion of packets that were sent back to back: the connection's first, until the sender says otherwise.
+/// Dispersion of packets that were sent back to back: the connection's first, until the sender says
+/// otherwise.
 #[derive(Debug)]
 struct Train {
     from: u64,
@@ -180,7 +185,8 @@ impl Receiver {
         }
     }
 
-    /// A data packet of `payload_len` octets was seen at `now`; it had reached this host at `arrived`.
+    /// A data packet of `payload_len` octets was seen at `now`; it had reached this host at
+    /// `arrived`.
     pub(crate) fn handle_data(
         &mut self,
         now: Time,
@@ -255,8 +261,9 @@ impl Receiver {
         self.arrivals.marked = self.arrivals.marked.wrapping_add(packets);
     }
 
-    /// Checks that there is room; answers the stream offset and length that the packet must fit in with (both zero where
-    /// packets take slots), or none if it lies beyond what this end has offered.
+    /// Checks that there is room; answers the stream offset and length that the packet must fit in
+    /// with (both zero where packets take slots), or none if it lies beyond what this end has
+    /// offered.
     fn judge(&self, number: u64, data: &Data, len: u32) -> Result<Option<(u64, u64)>, Error> {
         match &self.discipline {
             Discipline::Placed { flight_packets, .. } => {
@@ -300,7 +307,8 @@ impl Receiver {
         Received::Discard
     }
 
-    /// `prompt`: the sender waits for feedback; messages to and fro in quick succession do not pay for one each.
+    /// `prompt`: the sender waits for feedback; messages to and fro in quick succession do not pay
+    /// for one each.
     fn note_news(&mut self, now: Time, prompt: bool) {
         let schedule = &mut self.schedule;
         let due = if self.arrivals.packets <= 2 * TRAIN_PACKETS {
@@ -330,8 +338,8 @@ impl Receiver {
         if last < first || last > slots.limit() {
             return Err(Error::PeerMisbehaved(Misbehaviour::BeyondWindow));
         }
-        // libudt names one packet too many, which belongs to the next message. It never repeats itself; a peer that does
-        // means what it says.
+        // libudt names one packet too many, which belongs to the next message. It never repeats
+        // itself; a peer that does means what it says.
         let repeated = self.last_drop.replace((message, last)) == Some((message, last));
         let spare_last = !self.params.placement && last > first && !repeated;
         let end = if spare_last { last } else { last + 1 };
@@ -383,8 +391,8 @@ impl Receiver {
         self.note_limit(now, step);
     }
 
-    /// The caller holds `held` payload bytes that arrived, and can hold `most` at a time: the sender may go no further than
-    /// that. What was offered before stands.
+    /// The caller holds `held` payload bytes that arrived, and can hold `most` at a time: the
+    /// sender may go no further than that. What was offered before stands.
     pub(crate) fn limit_room(&mut self, now: Time, held: u64, most: u64) {
         let least = self.schedule.limit_reported.max(WINDOW_BYTES_MIN);
         let end = self.placed_bytes + most.saturating_sub(held);
@@ -520,8 +528,8 @@ impl Receiver {
         u32::try_from(us).unwrap_or(u32::MAX)
     }
 
-    /// The part of the window that the next feedback lists: all of it, or, where too much is missing, by turns the newest
-    /// part and the older ones.
+    /// The part of the window that the next feedback lists: all of it, or, where too much is
+    /// missing, by turns the newest part and the older ones.
     fn coverage(&mut self) -> (u64, u64) {
         let (next, highest) = (self.holes.next(), self.holes.highest());
         if !self.schedule.number.is_multiple_of(2) {

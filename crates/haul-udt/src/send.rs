@@ -1,7 +1,8 @@
-//! The sending half of a connection: what there is to send, what is in flight, what has to be sent again.
+//! The sending half of a connection: what there is to send, what is in flight, what has to be sent
+//! again.
 //!
-//! Payload is named, never held: bytes have positions in the send space (the stream offset, or where a message was
-//! appended), and the caller keeps `released()..` readable.
+//! Payload is named, never held: bytes have positions in the send space (the stream offset, or
+//! where a message was appended), and the caller keeps `released()..` readable.
 
 use std::collections::VecDeque;
 
@@ -281,7 +282,8 @@ impl Sender {
         self.full = bytes;
     }
 
-    /// Whether packets with more than `bytes` of payload were retransmitted more than once since this was last asked.
+    /// Whether packets with more than `bytes` of payload were retransmitted more than once since
+    /// this was last asked.
     pub(crate) fn take_stuck(&mut self, bytes: u32) -> bool {
         std::mem::take(&mut self.stuck) > bytes
     }
@@ -399,7 +401,8 @@ impl Sender {
         self.fresh(now)
     }
 
-    /// Length of the payload that [`Sender::emit`] would name next, to keep segments of a batch alike.
+    /// Length of the payload that [`Sender::emit`] would name next, to keep segments of a batch
+    /// alike.
     pub(crate) fn peek_len(&mut self, now: Time) -> Option<u32> {
         self.skip_stale(now);
         while let Some(&number) = self.lost.front() {
@@ -601,9 +604,9 @@ impl Sender {
 
     // ---- input from a Longhaul peer
 
-    /// Takes selective feedback. `reorder_ns`: how much later than a delivered packet one may have been sent and still be
-    /// only late. `probed`: the feedback answers a probe that was sent then, so what was sent before it and is not named has not
-    /// arrived.
+    /// Takes selective feedback. `reorder_ns`: how much later than a delivered packet one may have
+    /// been sent and still be only late. `probed`: the feedback answers a probe that was sent then,
+    /// so what was sent before it and is not named has not arrived.
     pub(crate) fn handle_feedback(
         &mut self,
         now: Time,
@@ -703,8 +706,8 @@ impl Sender {
         packet.state = State::Delivered;
     }
 
-    /// A missing packet is lost once one sent well after it has arrived (RFC 8985 §6.2). Only what this feedback names counts:
-    /// of what it does not cover, nothing is known.
+    /// A missing packet is lost once one sent well after it has arrived (RFC 8985 §6.2). Only what
+    /// this feedback names counts: of what it does not cover, nothing is known.
     fn detect_losses(&mut self, mut gaps: Gaps<'_>, reorder_ns: u64, progress: &mut Progress) {
         let missing = std::mem::take(&mut self.missing);
         for &number in &missing {
@@ -719,7 +722,8 @@ impl Sender {
         self.missing = missing;
     }
 
-    /// What lies behind the highest packet that arrived and was sent well before the probe that the peer has answered is lost.
+    /// What lies behind the highest packet that arrived and was sent well before the probe that the
+    /// peer has answered is lost.
     fn lose_tail(&mut self, highest: u64, reorder_ns: u64, progress: &mut Progress) {
         for number in highest.max(self.first)..self.next_packet() {
             let overdue = self
@@ -833,7 +837,8 @@ impl Sender {
 
     // ---- time
 
-    /// Nothing was heard for too long: sends the last packet again as a probe, to make the peer answer.
+    /// Nothing was heard for too long: sends the last packet again as a probe, to make the peer
+    /// answer.
     pub(crate) fn probe(&mut self) -> Progress {
         let mut progress = Progress::default();
         let unacknowledged = (self.first..self.next_packet()).rev();
@@ -896,7 +901,8 @@ impl Delivery {
         if !given_up {
             self.acked_bytes += wire_bytes;
         }
-        // A packet sent (or given up) again less than a round trip ago was answered for its first transmission.
+        // A packet sent (or given up) again less than a round trip ago was answered for its first
+        // transmission.
         let repeated = packet.transmissions > 1 || given_up;
         let ambiguous = repeated && self.now.since(packet.sent) < self.base_rtt_ns;
         if !ambiguous {

@@ -1,7 +1,7 @@
 //! 31-bit sequence numbers on the wire, 64-bit packet numbers inside.
 //!
-//! Only the wire wraps. A [`Seq`] becomes a packet number once, on arrival, relative to a packet number known to be near;
-//! everything behind compares plain integers.
+//! Only the wire wraps. A [`Seq`] becomes a packet number once, on arrival, relative to a packet
+//! number known to be near; everything behind compares plain integers.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! Where packets wait that do not say where they belong: one slot per packet of the receive window.
 //!
-//! Plain UDT peers do not tell stream offsets, and messages are delivered whole. The payload itself lies in memory of the
-//! caller, at the position that a slot stands for; here are only the facts about it.
+//! Plain UDT peers do not tell stream offsets, and messages are delivered whole. The payload itself
+//! lies in memory of the caller, at the position that a slot stands for; here are only the facts
+//! about it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -64,8 +65,8 @@ pub(crate) struct Slots {
 const TAKEN_KEPT: usize = 256;
 
 impl Slots {
-    /// `repeats`: after it has given a message up, the sender may send another twice, under different packet numbers, as
-    /// libudt does.
+    /// `repeats`: after it has given a message up, the sender may send another twice, under
+    /// different packet numbers, as libudt does.
     pub(crate) fn new(first: u64, capacity: u32, slot_len: u32, repeats: bool) -> Self {
         Self {
             taken: repeats.then(VecDeque::new),
@@ -153,7 +154,8 @@ impl Slots {
         }
     }
 
-    /// A message that is whole and whose turn it is: the first, or any that need not keep the order.
+    /// A message that is whole and whose turn it is: the first, or any that need not keep the
+    /// order.
     pub(crate) fn message(&mut self) -> Option<Message> {
         self.discard_fragments();
         while let Some(message) = self.message_at(self.base) {
@@ -215,7 +217,8 @@ impl Slots {
         self.advance();
     }
 
-    /// What has arrived without gaps and yet makes no message never will: its sender dropped the rest, or is broken.
+    /// What has arrived without gaps and yet makes no message never will: its sender dropped the
+    /// rest, or is broken.
     fn discard_fragments(&mut self) {
         while let Some(front) = self.slots.front()
             && front.state == State::Present

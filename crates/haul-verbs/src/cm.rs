@@ -1,8 +1,9 @@
 //! Connections, as librdmacm makes them: listen, connect, accept, reject, disconnect, and events.
 //!
-//! The passive end listens; each [`ConnectRequest`] that appears on the listener's channel is accepted with a queue pair, or
-//! rejected. The active end connects a queue pair. Both then see [`CmEvent::Established`] on the channel they named, and
-//! [`CmEvent::Disconnected`] when it is over, whoever ended it and however.
+//! The passive end listens; each [`ConnectRequest`] that appears on the listener's channel is
+//! accepted with a queue pair, or rejected. The active end connects a queue pair. Both then see
+//! [`CmEvent::Established`] on the channel they named, and [`CmEvent::Disconnected`] when it is
+//! over, whoever ended it and however.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -16,14 +17,15 @@ use crate::{Failure, Result};
 /// What an end offers or asks for (`rdma_conn_param`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnParam<'a> {
-    /// For the peer's application; as long as [`DeviceAttributes::max_private_data`](crate::DeviceAttributes::max_private_data)
-    /// allows.
+    /// For the peer's application; as long as
+    /// [`DeviceAttributes::max_private_data`](crate::DeviceAttributes::max_private_data) allows.
     pub private_data: &'a [u8],
     /// Reads and atomics of the peer that this end answers at once (IRD).
     pub responder_resources: u16,
     /// Reads and atomics that this end wants to have outstanding (ORD).
     pub initiator_depth: u16,
-    /// How often to try again where the peer has posted no receive, 7 meaning for ever. Transports without this ignore it.
+    /// How often to try again where the peer has posted no receive, 7 meaning for ever. Transports
+    /// without this ignore it.
     pub rnr_retry_count: u8,
     /// How often to send again. Transports with time-outs of their own ignore it.
     pub retry_count: u8,
@@ -67,7 +69,8 @@ pub enum CmEvent {
     },
     /// The peer's application does not want the connection.
     Rejected {
-        /// The queue pair. It is in error and its receives are flushed; another attempt takes a new one.
+        /// The queue pair. It is in error and its receives are flushed; another attempt takes a new
+        /// one.
         qp_num: u32,
         /// What the peer's application says.
         private_data: Vec<u8>,
@@ -187,12 +190,13 @@ impl ConnectRequest {
         }
     }
 
-    /// Connects `qp`, which must be new, of the listener's context. Post its receives first. The listener's channel gets
-    /// its events.
+    /// Connects `qp`, which must be new, of the listener's context. Post its receives first. The
+    /// listener's channel gets its events.
     ///
     /// # Errors
-    /// [`Error::State`](crate::Error::State) for a queue pair that is not new, [`Error::Invalid`](crate::Error::Invalid) for
-    /// private data that is too long; the request is rejected then.
+    /// [`Error::State`](crate::Error::State) for a queue pair that is not new,
+    /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long; the request is
+    /// rejected then.
     pub fn accept(self, qp: &Qp, param: &ConnParam<'_>) -> Result<()> {
         self.ops.accept(qp.ops(), param)
     }
@@ -200,7 +204,8 @@ impl ConnectRequest {
     /// Turns the peer away; its application gets `private_data`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long; the request is rejected without any then.
+    /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long; the request is
+    /// rejected without any then.
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         self.ops.reject(private_data)
     }

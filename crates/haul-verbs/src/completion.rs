@@ -33,7 +33,8 @@ impl Cq {
         &self.0
     }
 
-    /// Takes completions, without waiting; how many. A software provider makes progress in this call.
+    /// Takes completions, without waiting; how many. A software provider makes progress in this
+    /// call.
     ///
     /// # Errors
     /// [`Error::CqOverflow`](crate::Error::CqOverflow) once completions were lost.
@@ -41,8 +42,8 @@ impl Cq {
         self.0.poll(out)
     }
 
-    /// Takes completions, waiting for the first one: busily for a moment, then asleep. Zero when `timeout` has passed;
-    /// without one it waits for ever.
+    /// Takes completions, waiting for the first one: busily for a moment, then asleep. Zero when
+    /// `timeout` has passed; without one it waits for ever.
     ///
     /// # Errors
     /// As [`Cq::poll`].
@@ -50,7 +51,8 @@ impl Cq {
         self.0.wait(out, timeout)
     }
 
-    /// Asks for one event on the channel. Completions that are there already cause none: arm, poll until empty, then wait.
+    /// Asks for one event on the channel. Completions that are there already cause none: arm, poll
+    /// until empty, then wait.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a queue without a channel.
@@ -201,9 +203,9 @@ pub enum WcOpcode {
     RecvRdmaWithImm,
     /// A Write-Record, at its source.
     WriteRecord,
-    /// A Write-Record, at its target: [`Qp::take_record`](crate::Qp::take_record) with the completion's `wr_id` says what was
-    /// placed. Takes no receive work request, so it may fill no more than half of the completion queue: a record beyond that is
-    /// kept, but has no completion.
+    /// A Write-Record, at its target: [`Qp::take_record`](crate::Qp::take_record) with the
+    /// completion's `wr_id` says what was placed. Takes no receive work request, so it may fill no
+    /// more than half of the completion queue: a record beyond that is kept, but has no completion.
     RecvWriteRecord,
 }
 
@@ -229,8 +231,9 @@ pub struct WorkCompletion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Octets received, read, or (for an atomic) 8. Of a receive by a Write with immediate data: the length of that Write, or 0 where
-    /// the peer is an iWARP end other than Longhaul's, which does not tell it. Of sends and writes: not defined.
+    /// Octets received, read, or (for an atomic) 8. Of a receive by a Write with immediate data:
+    /// the length of that Write, or 0 where the peer is an iWARP end other than Longhaul's, which
+    /// does not tell it. Of sends and writes: not defined.
     pub byte_len: u32,
     /// The queue pair's number.
     pub qp_num: u32,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::work::Remote;
 
-/// A queue pair of a datagram service somewhere else, as work requests name it and completions report it (IBTA's address
-/// handle and queue pair number in one).
+/// A queue pair of a datagram service somewhere else, as work requests name it and completions
+/// report it (IBTA's address handle and queue pair number in one).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// Where it is bound.
@@ -27,7 +27,8 @@ impl Peer {
         Self { addr, qp_num }
     }
 
-    /// All members of the multicast group at `addr`, or all hosts of a network for a broadcast address.
+    /// All members of the multicast group at `addr`, or all hosts of a network for a broadcast
+    /// address.
     #[must_use]
     pub fn group(addr: SocketAddr) -> Self {
         Self::new(addr, Self::GROUP_QP)
@@ -46,7 +47,8 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How the target of Write-Record reports what was placed (datagram-iwarp-2011 §IV.B: per chunk, or aggregated).
+/// How the target of Write-Record reports what was placed (datagram-iwarp-2011 §IV.B: per chunk, or
+/// aggregated).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RecordMode {
     /// One completion per message, when its record closes.
@@ -95,14 +97,15 @@ pub struct WriteRecord {
     pub len: u32,
     /// Octets that are valid: the sum of `valid_ranges`.
     pub valid: u32,
-    /// What is valid, as offsets in the message, ascending and not touching. Never claims what was not placed; may leave out
-    /// what was, where the message came in too many pieces.
+    /// What is valid, as offsets in the message, ascending and not touching. Never claims what was
+    /// not placed; may leave out what was, where the message came in too many pieces.
     pub valid_ranges: Vec<Range<u32>>,
     /// Immediate data, if its segment came.
     pub imm: Option<u32>,
 }
 
-/// Which sources may write to, or read from, a region by datagrams. What the rights of the region forbid stays forbidden.
+/// Which sources may write to, or read from, a region by datagrams. What the rights of the region
+/// forbid stays forbidden.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Sources {
     /// Those that have shown that they receive at the address they send from.
@@ -119,9 +122,11 @@ pub enum Sources {
 pub struct DatagramInit {
     /// How Write-Records are reported here.
     pub records: RecordMode,
-    /// Octets of an IP packet that reach every peer; 0: 1 500, or what the route and the network say, if that is less.
+    /// Octets of an IP packet that reach every peer; 0: 1 500, or what the route and the network
+    /// say, if that is less.
     pub path_mtu: u16,
-    /// The most payload octets per second sent, to all peers together (UD); none: as fast as the machine can.
+    /// The most payload octets per second sent, to all peers together (UD); none: as fast as the
+    /// machine can.
     pub max_rate: Option<u64>,
     /// Hops that packets to multicast groups may take.
     pub multicast_ttl: u8,
@@ -129,18 +134,22 @@ pub struct DatagramInit {
     pub multicast_loop: bool,
     /// Writes by Write-Record may come from groups.
     pub group_writes: bool,
-    /// A copy of the last segment of a Write-Record of nine segments or more goes ahead of the last eight (UD); 0: none does.
+    /// A copy of the last segment of a Write-Record of nine segments or more goes ahead of the last
+    /// eight (UD); 0: none does.
     pub tail_repeats: u8,
-    /// How long a Read waits for what is missing before it asks for it again while no round trip is known; 0: 100 ms.
+    /// How long a Read waits for what is missing before it asks for it again while no round trip is
+    /// known; 0: 100 ms.
     pub read_timeout: Duration,
     /// How often a Read asks again, or RD resends without an answer, before it gives up.
     pub retries: u8,
-    /// RD: packets that may be on their way in a direction, 64 to 65 536; 0: 1 024. What a path holds, or it is not filled.
+    /// RD: packets that may be on their way in a direction, 64 to 65 536; 0: 1 024. What a path
+    /// holds, or it is not filled.
     pub window: u32,
     /// RD: an unreachable peer ends the queue pair, not only the work requests to that peer.
     pub peer_error_is_fatal: bool,
-    /// RD: a receive is given only to a message of which nothing before it is missing; others are sent again. Where anybody may be
-    /// a peer, nobody holds receives by leaving out what comes before.
+    /// RD: a receive is given only to a message of which nothing before it is missing; others are
+    /// sent again. Where anybody may be a peer, nobody holds receives by leaving out what comes
+    /// before.
     pub receives_in_order: bool,
 }
 
@@ -189,7 +198,8 @@ pub struct DatagramStatistics {
     pub refused: u64,
     /// Segments of a record that was closed; not placed.
     pub late: u64,
-    /// Room for messages in parts, for records, or for their completions was short; RD: for peers, or nothing was common with them.
+    /// Room for messages in parts, for records, or for their completions was short; RD: for peers,
+    /// or nothing was common with them.
     pub evicted: u64,
     /// RD: segments sent again.
     pub resent: u64,

@@ -22,8 +22,8 @@ pub enum Transport {
     Iwarp,
     /// iWARP's DDP and RDMAP over UDT: as [`Transport::Iwarp`].
     IwarpUdt,
-    /// iWARP's DDP and RDMAP in UDP datagrams (docs/protocol/datagram.md). Unreliable: complete means that it was handed to
-    /// the network; reliable: that the peer has acknowledged it.
+    /// iWARP's DDP and RDMAP in UDP datagrams (docs/protocol/datagram.md). Unreliable: complete
+    /// means that it was handed to the network; reliable: that the peer has acknowledged it.
     IwarpUdp,
     /// RDMA over Converged Ethernet: complete means that the peer's device has acknowledged it.
     Roce,
@@ -49,10 +49,11 @@ bitflags::bitflags! {
         const UD = 1 << 5;
         /// Memory regions that count from zero.
         const ZERO_BASED = 1 << 6;
-        /// [`QpInit::remote_placement`](crate::QpInit::remote_placement) can be chosen; where it cannot, the transport
-        /// always has it or never.
+        /// [`QpInit::remote_placement`](crate::QpInit::remote_placement) can be chosen; where it
+        /// cannot, the transport always has it or never.
         const REMOTE_PLACEMENT = 1 << 7;
-        /// [`Qp::connect_endpoint`](crate::Qp::connect_endpoint): connections without the connection manager.
+        /// [`Qp::connect_endpoint`](crate::Qp::connect_endpoint): connections without the
+        /// connection manager.
         const ENDPOINTS = 1 << 8;
         /// Reliable datagrams.
         const RD = 1 << 9;
@@ -60,8 +61,9 @@ bitflags::bitflags! {
         const RC = 1 << 10;
         /// RDMA Write-Record.
         const WRITE_RECORD = 1 << 11;
-        /// [`QpInit::rate_limit`](crate::QpInit::rate_limit). The bits are those of `include/haul.h`, which has 1 << 12 for byte
-        /// streams, and no device of this crate has those.
+        /// [`QpInit::rate_limit`](crate::QpInit::rate_limit). The bits are those of
+        /// `include/haul.h`, which has 1 << 12 for byte streams, and no device of this crate has
+        /// those.
         const RATE_LIMIT = 1 << 13;
     }
 }
@@ -175,10 +177,12 @@ impl Context {
         Ok(CompletionChannel::from_ops(ops))
     }
 
-    /// A completion queue with room for at least `entries` completions. Events of it appear on `channel` as `token`.
+    /// A completion queue with room for at least `entries` completions. Events of it appear on
+    /// `channel` as `token`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for no or too many entries, or a channel of another context.
+    /// [`Error::Invalid`](crate::Error::Invalid) for no or too many entries, or a channel of
+    /// another context.
     pub fn create_cq(
         &self,
         entries: u32,
@@ -201,8 +205,8 @@ impl Context {
         Ok(EventChannel::from_ops(ops))
     }
 
-    /// Listens for connections at `address` (port 0: any free one); requests appear on `channel`. At most `backlog`
-    /// requests wait there for an answer, further ones are turned away.
+    /// Listens for connections at `address` (port 0: any free one); requests appear on `channel`.
+    /// At most `backlog` requests wait there for an answer, further ones are turned away.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os): the address is in use or not of this machine.

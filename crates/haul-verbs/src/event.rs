@@ -19,13 +19,14 @@ pub enum AsyncEvent {
         /// Its number.
         qp_num: u32,
     },
-    /// A datagram service dropped something that should not have come; its statistics say what. At most ten a second.
+    /// A datagram service dropped something that should not have come; its statistics say what. At
+    /// most ten a second.
     DatagramRefused {
         /// Its number.
         qp_num: u32,
     },
-    /// The network says that datagrams of a service did not arrive (nobody receives there, no route, too long for the path);
-    /// its statistics count them. At most one a second.
+    /// The network says that datagrams of a service did not arrive (nobody receives there, no
+    /// route, too long for the path); its statistics count them. At most one a second.
     DatagramUndelivered {
         /// Its number.
         qp_num: u32,
@@ -35,7 +36,8 @@ pub enum AsyncEvent {
         /// Its number.
         qp_num: u32,
     },
-    /// A shared receive queue has fallen below its limit; the limit is off now ([`Srq::arm_limit`](crate::Srq::arm_limit)).
+    /// A shared receive queue has fallen below its limit; the limit is off now
+    /// ([`Srq::arm_limit`](crate::Srq::arm_limit)).
     SrqLimitReached {
         /// [`SrqInit::token`](crate::SrqInit::token).
         token: u64,

@@ -33,8 +33,9 @@ pub struct MrInit {
     pub region: Region,
     /// Who may do what.
     pub access: AccessFlags,
-    /// What addresses count from. Devices without [`DeviceCaps::ZERO_BASED`](crate::DeviceCaps::ZERO_BASED) take
-    /// [`MrAddressing::Virtual`] for [`MrAddressing::ZeroBased`]; [`Mr::addr`] says what it is.
+    /// What addresses count from. Devices without
+    /// [`DeviceCaps::ZERO_BASED`](crate::DeviceCaps::ZERO_BASED) take [`MrAddressing::Virtual`] for
+    /// [`MrAddressing::ZeroBased`]; [`Mr::addr`] says what it is.
     pub addressing: MrAddressing,
     /// Whose datagrams reach it.
     pub sources: Sources,
@@ -67,8 +68,8 @@ impl Pd {
     /// Registers a region.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for rights that contradict each other ([`AccessFlags::is_consistent`]) or addresses that wrap;
-    /// [`Error::Exhausted`]; [`Error::Os`] where memory cannot be pinned.
+    /// [`Error::Invalid`] for rights that contradict each other ([`AccessFlags::is_consistent`]) or
+    /// addresses that wrap; [`Error::Exhausted`]; [`Error::Os`] where memory cannot be pinned.
     pub fn register(&self, init: MrInit) -> Result<Mr> {
         if !init.access.is_consistent() {
             return Err(Error::Invalid(
@@ -83,7 +84,8 @@ impl Pd {
     /// A queue pair.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a type or capacity that the device does not have, or queues of another context.
+    /// [`Error::Invalid`] for a type or capacity that the device does not have, or queues of
+    /// another context.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
         self.0.clone().create_qp(init).map(Qp::from_ops)
     }
@@ -97,8 +99,8 @@ impl Pd {
     }
 }
 
-/// A memory region: bytes with keys and rights. Dropping it takes the rights away: when that has returned, no peer
-/// and no work request touches the bytes any more; those that try fail.
+/// A memory region: bytes with keys and rights. Dropping it takes the rights away: when that has
+/// returned, no peer and no work request touches the bytes any more; those that try fail.
 #[derive(Debug)]
 pub struct Mr {
     ops: Arc<dyn MrOps>,
@@ -142,7 +144,8 @@ impl Mr {
         self.region.is_empty()
     }
 
-    /// `len` bytes from `offset` on, as a piece of a work request. Bounds are checked when the request is carried out.
+    /// `len` bytes from `offset` on, as a piece of a work request. Bounds are checked when the
+    /// request is carried out.
     #[must_use]
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
         Sge {

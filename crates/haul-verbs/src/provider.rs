@@ -1,9 +1,9 @@
 //! What a provider implements.
 //!
-//! Applications never see these traits: the types of the crate's root wrap them. Every trait is object safe, and objects of
-//! one provider are given back to it as they are (`ops()` of the wrappers, then a downcast through [`Any`]; one of another
-//! provider is [`Error::Invalid`]). Objects keep what they were made from alive. Methods that have a default body are
-//! optional.
+//! Applications never see these traits: the types of the crate's root wrap them. Every trait is
+//! object safe, and objects of one provider are given back to it as they are (`ops()` of the
+//! wrappers, then a downcast through [`Any`]; one of another provider is [`Error::Invalid`]).
+//! Objects keep what they were made from alive. Methods that have a default body are optional.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -104,8 +104,8 @@ pub trait MrOps: Any + Debug + Send + Sync {
     fn rkey(&self) -> u32;
     /// See [`Mr::addr`](crate::Mr::addr).
     fn addr(&self) -> u64;
-    /// Takes the rights away; called at least once, a second call does nothing. When it has returned nobody touches the
-    /// bytes.
+    /// Takes the rights away; called at least once, a second call does nothing. When it has
+    /// returned nobody touches the bytes.
     fn dereg(&self) -> Result<()>;
 }
 

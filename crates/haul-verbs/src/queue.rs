@@ -52,9 +52,11 @@ pub enum QpState {
 /// Room in a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpCapacity {
-    /// Send work requests that are posted and whose completions have not been polled; see [`SendFlags::SIGNALED`](crate::SendFlags::SIGNALED).
+    /// Send work requests that are posted and whose completions have not been polled; see
+    /// [`SendFlags::SIGNALED`](crate::SendFlags::SIGNALED).
     pub max_send_wr: u32,
-    /// Receive work requests that are posted and whose completions have not been polled. Not used with a shared receive queue.
+    /// Receive work requests that are posted and whose completions have not been polled. Not used
+    /// with a shared receive queue.
     pub max_recv_wr: u32,
     /// Pieces of a send work request.
     pub max_send_sge: u32,
@@ -91,12 +93,13 @@ pub struct QpInit<'a> {
     pub capacity: QpCapacity,
     /// Every send work request reports its completion (`sq_sig_all`).
     pub signal_all: bool,
-    /// A signalled Send or Write is complete when its bytes are placed at the peer, not when they are handed to the
-    /// transport. Costs iWARP a round trip per signalled request that is waited for: a zero-length Read goes behind it, and
-    /// takes a place of ORD. Other transports have this always.
+    /// A signalled Send or Write is complete when its bytes are placed at the peer, not when they
+    /// are handed to the transport. Costs iWARP a round trip per signalled request that is waited
+    /// for: a zero-length Read goes behind it, and takes a place of ORD. Other transports have this
+    /// always.
     pub remote_placement: bool,
-    /// How fast it sends at most (RC, RD; of UD see [`DatagramInit::max_rate`]); a device without [`DeviceCaps::RATE_LIMIT`](crate::DeviceCaps::RATE_LIMIT)
-    /// refuses it.
+    /// How fast it sends at most (RC, RD; of UD see [`DatagramInit::max_rate`]); a device without
+    /// [`DeviceCaps::RATE_LIMIT`](crate::DeviceCaps::RATE_LIMIT) refuses it.
     pub rate_limit: Option<RateLimit>,
     /// What only datagram services need.
     pub datagram: DatagramInit,
@@ -125,8 +128,9 @@ impl<'a> QpInit<'a> {
 pub struct RateLimit {
     /// Bits per second on the wire, with the headers from IP up; more than none.
     pub bits_per_second: u64,
-    /// Over any time no more data leaves than the rate brings and so many octets, and a packet, for a policer on the way; none: as it
-    /// suits the device. Acknowledgements are not counted. Where the kernel sends (TCP) the burst is the kernel's.
+    /// Over any time no more data leaves than the rate brings and so many octets, and a packet, for
+    /// a policer on the way; none: as it suits the device. Acknowledgements are not counted. Where
+    /// the kernel sends (TCP) the burst is the kernel's.
     pub max_burst_bytes: Option<u64>,
 }
 
@@ -139,8 +143,9 @@ pub struct Endpoint {
     pub psn: u32,
     /// Port's local identifier; zero on Ethernet.
     pub lid: u16,
-    /// Port's global identifier: on IP networks the address, IPv4 mapped into IPv6. The software provider listens at all of
-    /// the host's addresses and names none: put one there that the peer reaches.
+    /// Port's global identifier: on IP networks the address, IPv4 mapped into IPv6. The software
+    /// provider listens at all of the host's addresses and names none: put one there that the peer
+    /// reaches.
     pub gid: [u8; 16],
     /// Transport port that the software provider listens at; zero for devices.
     pub port: u16,
@@ -209,7 +214,8 @@ impl Qp {
     /// What its connection has gone through.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported); [`Error::State`](crate::Error::State) without a connection.
+    /// [`Error::Unsupported`](crate::Error::Unsupported); [`Error::State`](crate::Error::State)
+    /// without a connection.
     pub fn statistics(&self) -> Result<QpStatistics> {
         self.0.statistics()
     }
@@ -217,9 +223,10 @@ impl Qp {
     /// Posts send work requests, in order. In error they are flushed with a completion each.
     ///
     /// # Errors
-    /// [`PostError`] names the first that is not posted: [`Error::State`](crate::Error::State) before the connection is
-    /// there, [`Error::Full`](crate::Error::Full), [`Error::Invalid`](crate::Error::Invalid) for more pieces or inline data
-    /// than there is room for, [`Error::Unsupported`](crate::Error::Unsupported).
+    /// [`PostError`] names the first that is not posted: [`Error::State`](crate::Error::State)
+    /// before the connection is there, [`Error::Full`](crate::Error::Full),
+    /// [`Error::Invalid`](crate::Error::Invalid) for more pieces or inline data than there is room
+    /// for, [`Error::Unsupported`](crate::Error::Unsupported).
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         self.0.post_send(requests)
     }
@@ -233,13 +240,14 @@ impl Qp {
     }
 
     /// Asks the listener at `peer` for a connection. What comes of it appears on `channel`:
-    /// [`CmEvent::Established`](crate::cm::CmEvent::Established), [`CmEvent::Rejected`](crate::cm::CmEvent::Rejected) or
+    /// [`CmEvent::Established`](crate::cm::CmEvent::Established),
+    /// [`CmEvent::Rejected`](crate::cm::CmEvent::Rejected) or
     /// [`CmEvent::Unreachable`](crate::cm::CmEvent::Unreachable), and later
     /// [`CmEvent::Disconnected`](crate::cm::CmEvent::Disconnected).
     ///
     /// # Errors
-    /// [`Error::State`](crate::Error::State) unless it is new; [`Error::Invalid`](crate::Error::Invalid) for private data that
-    /// is too long.
+    /// [`Error::State`](crate::Error::State) unless it is new;
+    /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long.
     pub fn connect(
         &self,
         peer: SocketAddr,
@@ -249,12 +257,13 @@ impl Qp {
         self.0.clone().connect(peer, param, channel.ops())
     }
 
-    /// Begins a datagram service at `address` (port 0: any free one) and says where; from now on datagrams are received and
-    /// work requests with a [`Peer`](crate::Peer) can be posted.
+    /// Begins a datagram service at `address` (port 0: any free one) and says where; from now on
+    /// datagrams are received and work requests with a [`Peer`](crate::Peer) can be posted.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections; [`Error::State`](crate::Error::State) unless it is
-    /// new; [`Error::Os`](crate::Error::Os): the address is in use or not of this machine.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections;
+    /// [`Error::State`](crate::Error::State) unless it is new; [`Error::Os`](crate::Error::Os): the
+    /// address is in use or not of this machine.
     pub fn bind(&self, address: SocketAddr) -> Result<SocketAddr> {
         self.0.clone().bind(address)
     }
@@ -267,11 +276,12 @@ impl Qp {
         self.0.clone().adopt(socket)
     }
 
-    /// Hears what is sent to the multicast group, at the interface with the address `interface`, or where the route leads.
+    /// Hears what is sent to the multicast group, at the interface with the address `interface`, or
+    /// where the route leads.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections and reliable datagrams; [`Error::State`](crate::Error::State) before [`Qp::bind`];
-    /// [`Error::Os`](crate::Error::Os).
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections and reliable datagrams;
+    /// [`Error::State`](crate::Error::State) before [`Qp::bind`]; [`Error::Os`](crate::Error::Os).
     pub fn attach_multicast(&self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
         self.0.attach_multicast(group, interface)
     }
@@ -284,14 +294,16 @@ impl Qp {
         self.0.detach_multicast(group, interface)
     }
 
-    /// Takes the record that a completion with this `wr_id` announced: of a Write-Record the number is the queue pair's own (its
-    /// top bit is set), of a Read that came in part the work request's. The last 1 024 that nobody took are kept.
+    /// Takes the record that a completion with this `wr_id` announced: of a Write-Record the number
+    /// is the queue pair's own (its top bit is set), of a Read that came in part the work
+    /// request's. The last 1 024 that nobody took are kept.
     #[must_use]
     pub fn take_record(&self, wr_id: u64) -> Option<WriteRecord> {
         self.0.take_record(wr_id)
     }
 
-    /// The records of the region with this key, open ones and those that nobody took, without taking them.
+    /// The records of the region with this key, open ones and those that nobody took, without
+    /// taking them.
     #[must_use]
     pub fn records(&self, rkey: u32) -> Vec<WriteRecord> {
         self.0.records(rkey)
@@ -305,7 +317,8 @@ impl Qp {
         self.0.datagram_statistics()
     }
 
-    /// Ends the connection: what was handed to the transport still arrives, what is posted and not complete is flushed.
+    /// Ends the connection: what was handed to the transport still arrives, what is posted and not
+    /// complete is flushed.
     ///
     /// # Errors
     /// [`Error::State`](crate::Error::State) where there is no connection.
@@ -321,12 +334,12 @@ impl Qp {
         self.0.endpoint()
     }
 
-    /// Connects to the queue pair that `peer` describes, which does the same with this one; `param`'s private data is
-    /// not sent.
+    /// Connects to the queue pair that `peer` describes, which does the same with this one;
+    /// `param`'s private data is not sent.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported); [`Error::Os`](crate::Error::Os) with `TimedOut` where the peer does
-    /// not come.
+    /// [`Error::Unsupported`](crate::Error::Unsupported); [`Error::Os`](crate::Error::Os) with
+    /// `TimedOut` where the peer does not come.
     pub fn connect_endpoint(
         &self,
         peer: &Endpoint,
@@ -381,7 +394,8 @@ impl Srq {
         self.0.post_recv(requests)
     }
 
-    /// Reports once, as an asynchronous event, that fewer than `limit` work requests are left. Zero turns it off.
+    /// Reports once, as an asynchronous event, that fewer than `limit` work requests are left. Zero
+    /// turns it off.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported).

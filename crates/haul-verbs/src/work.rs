@@ -23,7 +23,8 @@ pub struct SgeList {
     len: Pieces,
 }
 
-/// How many. Not a number, so that what may be a list takes no more memory than a list: there is one for each work request.
+/// How many. Not a number, so that what may be a list takes no more memory than a list: there is
+/// one for each work request.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(u8)]
 enum Pieces {
@@ -109,8 +110,8 @@ pub struct Remote {
 pub enum SendOp {
     /// Into the buffer of a receive work request of the peer.
     Send,
-    /// The same with 32 bits for the peer's completion. To iWARP peers other than Longhaul, and by datagrams, without payload
-    /// only: RFC 7306 §6 has immediate data as a message of its own.
+    /// The same with 32 bits for the peer's completion. To iWARP peers other than Longhaul, and by
+    /// datagrams, without payload only: RFC 7306 §6 has immediate data as a message of its own.
     SendWithImm(u32),
     /// The same, and the peer's memory region of this key ends when the message is delivered.
     SendWithInv(u32),
@@ -118,15 +119,15 @@ pub enum SendOp {
     RdmaWrite(Remote),
     /// The same, then 32 bits for the completion of a receive work request of the peer.
     RdmaWriteWithImm(Remote, u32),
-    /// Into the peer's memory, and the peer learns which octets are valid; takes no receive work request. Datagram services
-    /// only (datagram-iwarp-2011 §IV.B).
+    /// Into the peer's memory, and the peer learns which octets are valid; takes no receive work
+    /// request. Datagram services only (datagram-iwarp-2011 §IV.B).
     WriteRecord(Remote),
     /// The same with 32 bits for the record.
     WriteRecordWithImm(Remote, u32),
     /// Out of the peer's memory, into the pieces.
     RdmaRead(Remote),
-    /// 8 bytes of the peer become `swap` if they are `compare`; the piece gets what they were. The address is a multiple
-    /// of 8; numbers are in the machines' own byte order.
+    /// 8 bytes of the peer become `swap` if they are `compare`; the piece gets what they were. The
+    /// address is a multiple of 8; numbers are in the machines' own byte order.
     CompareSwap {
         /// The peer's 8 bytes.
         remote: Remote,
@@ -142,12 +143,14 @@ pub enum SendOp {
         /// How much.
         add: u64,
     },
-    /// The local memory region of this key ends, when the requests before it are complete. It has no data.
+    /// The local memory region of this key ends, when the requests before it are complete. It has
+    /// no data.
     LocalInv(u32),
 }
 
 impl SendOp {
-    /// Whether it brings bytes from the peer, and so takes a place in the peer's queue of inbound reads (ORD, IRD).
+    /// Whether it brings bytes from the peer, and so takes a place in the peer's queue of inbound
+    /// reads (ORD, IRD).
     #[must_use]
     pub fn is_read_or_atomic(self) -> bool {
         matches!(
@@ -158,11 +161,13 @@ impl SendOp {
 }
 
 bitflags::bitflags! {
-    /// Modifiers of a send work request (`ibv_send_flags`; for `IBV_SEND_INLINE` see [`Data::Inline`]).
+    /// Modifiers of a send work request (`ibv_send_flags`; for `IBV_SEND_INLINE` see
+    /// [`Data::Inline`]).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct SendFlags: u32 {
-        /// Report the completion. Without it only an error is reported (unless [`QpInit::signal_all`](crate::QpInit::signal_all)),
-        /// and polling the next reported completion of the queue pair frees the request's place in the send queue.
+        /// Report the completion. Without it only an error is reported (unless
+        /// [`QpInit::signal_all`](crate::QpInit::signal_all)), and polling the next reported
+        /// completion of the queue pair frees the request's place in the send queue.
         const SIGNALED = 1;
         /// Wait until all reads and atomics before it are complete.
         const FENCE = 1 << 1;

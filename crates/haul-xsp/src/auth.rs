@@ -1,4 +1,5 @@
-//! Who the peer is: proofs of a shared key over all that was said, and tickets that only their issuer can make.
+//! Who the peer is: proofs of a shared key over all that was said, and tickets that only their
+//! issuer can make.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -28,7 +29,8 @@ impl std::fmt::Debug for SharedKey {
 }
 
 impl SharedKey {
-    /// A key. The proof can be tried against guesses by whoever hears it: use 32 random octets, not a password.
+    /// A key. The proof can be tried against guesses by whoever hears it: use 32 random octets, not
+    /// a password.
     #[must_use]
     pub fn new(name: &str, secret: &[u8]) -> Self {
         Self {
@@ -103,8 +105,8 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> HmacSha256 {
     mac
 }
 
-/// Tickets of sessions: `session (16) | expiry, s (8) | HMAC-SHA256 (32)`. They hold no secret, so none is encrypted: what they
-/// open is kept by their issuer.
+/// Tickets of sessions: `session (16) | expiry, s (8) | HMAC-SHA256 (32)`. They hold no secret, so
+/// none is encrypted: what they open is kept by their issuer.
 #[derive(Debug, Clone)]
 pub struct Ticketer {
     secrets: Secrets,
@@ -195,8 +197,8 @@ impl Handshake {
         self.step == Step::Done
     }
 
-    /// Whether the opener may say what it wants though it has not heard all: the peer takes it only when it has taken the method,
-    /// or the proof, that was said before.
+    /// Whether the opener may say what it wants though it has not heard all: the peer takes it only
+    /// when it has taken the method, or the proof, that was said before.
     pub(crate) fn may_ask(&self, config: &AuthConfig) -> bool {
         match (self.step, config.methods.as_slice()) {
             // Nothing else can be chosen, and nothing is left to be proved.
@@ -213,7 +215,8 @@ impl Handshake {
         self.identity.as_deref()
     }
 
-    /// A PDU has been sent or received, header and all. Each direction for itself: how they interleave differs.
+    /// A PDU has been sent or received, header and all. Each direction for itself: how they
+    /// interleave differs.
     pub(crate) fn hear(&mut self, is_own: bool, octets: &[u8]) {
         let of_acceptor = usize::from(is_own != self.is_opener);
         self.said[of_acceptor].update(octets);
@@ -289,7 +292,8 @@ impl Handshake {
         }
     }
 
-    /// The proof of the peer, before it is heard: a proof covers what was said before it. `None`: the PDU is no proof.
+    /// The proof of the peer, before it is heard: a proof covers what was said before it. `None`:
+    /// the PDU is no proof.
     pub(crate) fn handle_proof(
         &mut self,
         config: &AuthConfig,
@@ -307,7 +311,8 @@ impl Handshake {
             return Some(Err(AuthError::Step));
         }
         let proof = self.proof(config, session, !self.is_opener);
-        // A name that is not known fails here like a wrong key: its key is the nonce that was drawn for this.
+        // A name that is not known fails here like a wrong key: its key is the nonce that was drawn
+        // for this.
         if proof.verify_slice(token).is_err() || self.key(config).is_none() {
             return Some(Err(AuthError::Proof));
         }
@@ -375,7 +380,8 @@ impl Handshake {
         config.keys.iter().find(|key| key.name == self.name)
     }
 
-    /// `HMAC(key, role | session | nonces | binding | SHA-256 of what the opener said | of what the acceptor said)`.
+    /// `HMAC(key, role | session | nonces | binding | SHA-256 of what the opener said | of what the
+    /// acceptor said)`.
     fn proof(&self, config: &AuthConfig, session: SessionId, of_opener: bool) -> HmacSha256 {
         let role: &[u8] = if of_opener {
             b"haul-xsp opener"

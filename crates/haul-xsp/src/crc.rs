@@ -16,8 +16,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     narrow(checksum(CrcAlgorithm::Crc32Iscsi, bytes))
 }
 
-/// CRC32C of what `before` is the CRC of, and `bytes` behind it. For memory that is shown piece by piece: joining two values
-/// ([`crc32c_joined`]) takes longer than reading some KiB.
+/// CRC32C of what `before` is the CRC of, and `bytes` behind it. For memory that is shown piece by
+/// piece: joining two values ([`crc32c_joined`]) takes longer than reading some KiB.
 #[must_use]
 pub fn crc32c_continued(before: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
@@ -25,7 +25,8 @@ pub fn crc32c_continued(before: u32, bytes: &[u8]) -> u32 {
     narrow(digest.finalize())
 }
 
-/// CRC32C of two ranges, one behind the other, from the CRC of each; the second has `second_len` octets.
+/// CRC32C of two ranges, one behind the other, from the CRC of each; the second has `second_len`
+/// octets.
 #[must_use]
 pub fn crc32c_joined(first: u32, second: u32, second_len: u64) -> u32 {
     // What comes behind the first range moves it up by eight powers of x for each octet.

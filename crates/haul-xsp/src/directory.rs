@@ -1,5 +1,6 @@
-//! What an end or a gateway knows of all its sessions: which are there (a second one of the same name is a loop), which hops it
-//! may go to (anything else would make it an open relay), whose ticket is whose.
+//! What an end or a gateway knows of all its sessions: which are there (a second one of the same
+//! name is a loop), which hops it may go to (anything else would make it an open relay), whose
+//! ticket is whose.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,8 @@ use crate::wire::{Address, Hop, NackStatus, SessOpen, TICKET_LEN};
 /// A hop that a gateway may go to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allowed {
-    /// Addresses: one, or all that begin with its first `prefix` bits. Names and numbers must be the same.
+    /// Addresses: one, or all that begin with its first `prefix` bits. Names and numbers must be
+    /// the same.
     pub address: Address,
     /// Bits of an IP address that count.
     pub prefix: u8,
@@ -58,9 +60,10 @@ pub enum Admission {
     Terminus,
     /// The next hop, by its index.
     Next(u16),
-    /// A session of this name is here, and its owner may be back on a new way. At the terminus the ticket is good: `adopt_anew`.
-    /// At a gateway the session is to say whether it [is superseded](crate::Session::is_superseded_by); if it is, it ends, and
-    /// its owner is admitted when it asks again.
+    /// A session of this name is here, and its owner may be back on a new way. At the terminus the
+    /// ticket is good: `adopt_anew`. At a gateway the session is to say whether it [is
+    /// superseded](crate::Session::is_superseded_by); if it is, it ends, and its owner is admitted
+    /// when it asks again.
     Back(SessionId),
     /// No: for this reason, and because of this hop.
     Refused(NackStatus, u16),
@@ -76,7 +79,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// A directory that admits so many sessions, and goes on to these hops only. `seed`: 32 random octets.
+    /// A directory that admits so many sessions, and goes on to these hops only. `seed`: 32 random
+    /// octets.
     #[must_use]
     pub const fn new(sessions_max: usize, allowed: Vec<Allowed>, seed: [u8; 32]) -> Self {
         Self {
@@ -87,12 +91,14 @@ impl Directory {
         }
     }
 
-    /// From now on it admits so many sessions and goes on to these hops. Sessions that are here stay.
+    /// From now on it admits so many sessions and goes on to these hops. Sessions that are here
+    /// stay.
     pub fn set_rules(&mut self, sessions_max: usize, allowed: Vec<Allowed>) {
         (self.sessions_max, self.allowed) = (sessions_max, allowed);
     }
 
-    /// Judges a session that is asked for. If it is admitted, [`Self::remove`] it when it is over; a dry run is not kept.
+    /// Judges a session that is asked for. If it is admitted, [`Self::remove`] it when it is over;
+    /// a dry run is not kept.
     pub fn admit(&mut self, now: Time, session: SessionId, open: &SessOpen) -> Admission {
         let known = open
             .ticket
@@ -129,7 +135,8 @@ impl Directory {
         admission
     }
 
-    /// The hop after `index`, or after that if it may be left out and is not allowed or, on a further call, was not reached.
+    /// The hop after `index`, or after that if it may be left out and is not allowed or, on a
+    /// further call, was not reached.
     #[must_use]
     pub fn next_hop(&self, hops: &[Hop], index: u16) -> Admission {
         let next = index.saturating_add(1);
@@ -154,8 +161,8 @@ impl Directory {
         self.ticketer.issue(session, expires)
     }
 
-    /// The session that a request to resume is for, if it ends here. A gateway makes no tickets: it asks the session of the
-    /// request's name whether it [`holds`](crate::Session::holds) this one.
+    /// The session that a request to resume is for, if it ends here. A gateway makes no tickets: it
+    /// asks the session of the request's name whether it [`holds`](crate::Session::holds) this one.
     #[must_use]
     pub fn resumes(&self, now: Time, ticket: &[u8; TICKET_LEN]) -> Option<SessionId> {
         let session = self.ticketer.check(now, ticket)?;

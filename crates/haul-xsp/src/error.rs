@@ -30,7 +30,8 @@ pub enum Error {
     /// No answer in time, or suspended for longer than the session lives.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// What arrived on the control connection is not what was sent: the caller closes it, as one that broke.
+    /// What arrived on the control connection is not what was sent: the caller closes it, as one
+    /// that broke.
     #[error("a control message arrived damaged")]
     Damaged,
     /// The control connection broke and the session cannot be resumed.

@@ -23,7 +23,8 @@ impl fmt::Display for SessionId {
 pub struct ConnId(pub u32);
 
 impl ConnId {
-    /// Set in the numbers of connections that the session's terminus opens, so that both ends may open without asking.
+    /// Set in the numbers of connections that the session's terminus opens, so that both ends may
+    /// open without asking.
     pub const BY_TERMINUS: u32 = 1 << 31;
 
     /// Whether the session's terminus opened it.

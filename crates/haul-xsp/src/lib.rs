@@ -1,15 +1,17 @@
-//! XSP and BAG as state machines: sessions over several hops with a transport of its own on each, connections within them, and
-//! slabs of many connections' octets that their receiver pulls.
+//! XSP and BAG as state machines: sessions over several hops with a transport of its own on each,
+//! connections within them, and slabs of many connections' octets that their receiver pulls.
 //!
-//! No I/O, no clock, no threads, no random numbers, no payload: callers pass `now`, seeds, and what has arrived on control
-//! connections; the core deals in slab numbers, offsets and lengths, and says what is to be read from where to where. See
-//! docs/protocol/xsp.md for the wire.
+//! No I/O, no clock, no threads, no random numbers, no payload: callers pass `now`, seeds, and what
+//! has arrived on control connections; the core deals in slab numbers, offsets and lengths, and
+//! says what is to be read from where to where. See docs/protocol/xsp.md for the wire.
 //!
-//! Contract: after every call that takes `&mut`, drain the `poll_*` methods, then ask for the time-out, before the next.
+//! Contract: after every call that takes `&mut`, drain the `poll_*` methods, then ask for the
+//! time-out, before the next.
 //!
-//! Map: [`wire`] version 2, octets to meaning · [`v1`] versions 0 and 1 · [`Session`] one end of one segment · [`Relay`] a
-//! gateway between two · [`Directory`] all sessions of one end: loops, tickets, hops allowed · [`bag`] slabs, sizes, pacing ·
-//! [`AuthConfig`] who the peer is · [`Error`] who is to blame.
+//! Map: [`wire`] version 2, octets to meaning · [`v1`] versions 0 and 1 · [`Session`] one end of
+//! one segment · [`Relay`] a gateway between two · [`Directory`] all sessions of one end: loops,
+//! tickets, hops allowed · [`bag`] slabs, sizes, pacing · [`AuthConfig`] who the peer is ·
+//! [`Error`] who is to blame.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

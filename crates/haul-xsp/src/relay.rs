@@ -1,7 +1,8 @@
-//! A gateway between two segments of a session: what comes in on one goes out on the other, from where it lies.
+//! A gateway between two segments of a session: what comes in on one goes out on the other, from
+//! where it lies.
 //!
-//! Nothing is kept here but what the next segment does not take: an octet that was read from one segment is already announced
-//! on the other, and its memory is released when the next hop has it.
+//! Nothing is kept here but what the next segment does not take: an octet that was read from one
+//! segment is already announced on the other, and its memory is released when the next hop has it.
 
 use crate::bag::{End, Read};
 use crate::error::Error;
@@ -31,8 +32,8 @@ impl Side {
 /// What a gateway is left to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RelayEvent {
-    /// The next hop refused or failed while the session was opened: try another ([`crate::Directory::next_hop`]), or
-    /// [`Relay::give_up`].
+    /// The next hop refused or failed while the session was opened: try another
+    /// ([`crate::Directory::next_hop`]), or [`Relay::give_up`].
     HopFailed(Error),
     /// The session is open through this gateway.
     Opened,
@@ -51,7 +52,8 @@ pub enum RelayEvent {
         /// Whence.
         from: Side,
     },
-    /// What the application says, for those who look after this gateway; it is passed on too, unless it was dropped.
+    /// What the application says, for those who look after this gateway; it is passed on too,
+    /// unless it was dropped.
     Metadata {
         /// About which connection; none for the session.
         conn: Option<ConnId>,
@@ -60,8 +62,8 @@ pub enum RelayEvent {
     },
     /// Something about the segment's channels, which are each segment's own.
     Segment(Side, Event),
-    /// Over: what is in `poll_transmit` of both sides is the last; then their control connections are to be closed.
-    /// The side is the one that it began at.
+    /// Over: what is in `poll_transmit` of both sides is the last; then their control connections
+    /// are to be closed. The side is the one that it began at.
     Closed(Side, Error),
 }
 
@@ -105,13 +107,15 @@ impl Relay {
         self.far = far;
     }
 
-    /// The session's owner opens it on a newer way: both segments end without a word, and the far end keeps the session.
+    /// The session's owner opens it on a newer way: both segments end without a word, and the far
+    /// end keeps the session.
     pub fn supersede(&mut self) {
         self.near.drop_silently();
         self.far.drop_silently();
     }
 
-    /// No next hop is left, because of the error of [`RelayEvent::HopFailed`]: the opener learns which hop failed.
+    /// No next hop is left, because of the error of [`RelayEvent::HopFailed`]: the opener learns
+    /// which hop failed.
     pub fn give_up(&mut self, error: &Error) {
         let (status, hop_index, text) = self.blame(Side::Far, error);
         let hop_index = hop_index.unwrap_or_else(|| self.near.hop_index());
@@ -119,8 +123,8 @@ impl Relay {
         let _ = self.near.refuse_session(status, hop_index, &text);
     }
 
-    /// What one side is told of an error at the other: which hop is the reason, if it is one, is the hop there or the one that it has
-    /// named.
+    /// What one side is told of an error at the other: which hop is the reason, if it is one, is
+    /// the hop there or the one that it has named.
     fn blame(&self, side: Side, error: &Error) -> (NackStatus, Option<u16>, String) {
         let there = match side {
             Side::Near => self.near.hop_index().checked_sub(1),
@@ -232,7 +236,8 @@ impl Relay {
                 Error::Closed => other.close(NackStatus::Done, false),
                 // The far end keeps the session, and its owner may come over another way.
                 Error::Lost | Error::TimedOut if other.is_end_to_end() => other.drop_silently(),
-                // The next hop has forgotten it: if more than that is lost, its owner learns it when it comes again.
+                // The next hop has forgotten it: if more than that is lost, its owner learns it
+                // when it comes again.
                 Error::Ended {
                     status: NackStatus::UnknownSession,
                     ..

@@ -1,8 +1,9 @@
-//! XSP versions 0 and 1, as the original programs speak them: a codec for interworking (docs/protocol/xsp.md).
+//! XSP versions 0 and 1, as the original programs speak them: a codec for interworking
+//! (docs/protocol/xsp.md).
 //!
-//! One block per message: the original writer overwrites the first with the second, and its readers stop after one. Numbers
-//! that it writes with `htons` into 32 bits stand here as it writes them, `0001 0000` for 1, and are read the same way.
-//! Lists are bounded by the block that holds them.
+//! One block per message: the original writer overwrites the first with the second, and its readers
+//! stop after one. Numbers that it writes with `htons` into 32 bits stand here as it writes them,
+//! `0001 0000` for 1, and are read the same way. Lists are bounded by the block that holds them.
 
 use crate::SessionId;
 use crate::wire::ParseError;
@@ -19,7 +20,8 @@ pub const HEADER_LEN: usize = 168;
 pub const BLOCK_HEADER_LEN: usize = 8;
 /// Octets of an endpoint identifier.
 const EID_LEN: usize = 72;
-/// Most octets of a block taken: lengths in the header end there, and longer ones are never written.
+/// Most octets of a block taken: lengths in the header end there, and longer ones are never
+/// written.
 pub const BLOCK_MAX: usize = 0xfffe;
 
 /// Types of messages.

@@ -1,4 +1,5 @@
-//! Who a session belongs to when its owner has asked for it more than once: the newest claim, whatever the network held back.
+//! Who a session belongs to when its owner has asked for it more than once: the newest claim,
+//! whatever the network held back.
 
 #![expect(
     clippy::unwrap_used,

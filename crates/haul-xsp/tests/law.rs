@@ -1,6 +1,7 @@
-//! How large a ring must be (paper Fig. 7): full rate whenever `B >= flight * N / (N - 2)`, where `flight` is what the path moves
-//! until an octet's memory is free again: one round trip where octets are pushed, two where they are pulled. On virtual time, with
-//! octets coming in at the path's rate and one connection, whose far end has as much memory as the ring.
+//! How large a ring must be (paper Fig. 7): full rate whenever `B >= flight * N / (N - 2)`, where
+//! `flight` is what the path moves until an octet's memory is free again: one round trip where
+//! octets are pushed, two where they are pulled. On virtual time, with octets coming in at the
+//! path's rate and one connection, whose far end has as much memory as the ring.
 
 #![expect(
     clippy::unwrap_used,
@@ -154,7 +155,8 @@ impl Path {
             What::Put(id) => self.ends[0].producer().handle_put(id, true).unwrap(),
             What::Mark(seq) => self.ends[1].consumer().handle_written(now, seq).unwrap(),
             What::Fill => {
-                // The application is stopped while nothing is taken from it, like a TCP that sees a closed window.
+                // The application is stopped while nothing is taken from it, like a TCP that sees a
+                // closed window.
                 if self.waiting < 2 * PART {
                     self.waiting += PART;
                 }
@@ -293,7 +295,8 @@ fn rings_of_the_size_that_the_law_asks_for_give_the_full_rate_and_a_third_of_it_
 
 #[test]
 fn three_regions_of_the_round_trips_octets_are_enough_although_what_is_pulled_is_there_for_two() {
-    // Paper §IV.B: one is filled, one announced, one read. `BDP * N / (N - 2)` is three times what is in flight.
+    // Paper §IV.B: one is filled, one announced, one read. `BDP * N / (N - 2)` is three times what
+    // is in flight.
     let ring = ring_bytes(RATE_BPS, RTT_NS, 3, Mode::Push);
     let (whole, less) = (share(Mode::Pull, 3, ring), share(Mode::Pull, 3, ring / 2));
     println!("Pull N= 3 B={ring:8}: {whole:3} %, half of it {less:3} %");

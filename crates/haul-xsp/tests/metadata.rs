@@ -1,4 +1,5 @@
-//! What applications say about sessions and connections reaches every hop, before any octet, and again after a loss.
+//! What applications say about sessions and connections reaches every hop, before any octet, and
+//! again after a loss.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! How many round trips it takes to open a session, and that what is said early is good for nothing without its proof.
+//! How many round trips it takes to open a session, and that what is said early is good for nothing
+//! without its proof.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,5 +1,6 @@
-//! Chains of hosts on virtual time, from seeds: whatever the timing, whatever breaks, each connection's streams arrive exactly,
-//! in order, with half close and reset where they belong; and nobody holds memory in the end.
+//! Chains of hosts on virtual time, from seeds: whatever the timing, whatever breaks, each
+//! connection's streams arrive exactly, in order, with half close and reset where they belong; and
+//! nobody holds memory in the end.
 //!
 //! `HAUL_SEED` repeats one seed, `HAUL_SIM_SEEDS` says how many.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers from a seed")]

@@ -1,4 +1,5 @@
-//! Octets of others: an independent encoder of version 2, and the original programs' of versions 0 and 1.
+//! Octets of others: an independent encoder of version 2, and the original programs' of versions 0
+//! and 1.
 
 #![expect(
     clippy::unwrap_used,

@@ -397,7 +397,8 @@ fn persist(
         let out_of_time = config
             .give_up_after
             .is_some_and(|limit| alive_at.elapsed() + pause > limit);
-        // A first attempt that finds nobody is a wrong address; one that is cut or told to wait is not.
+        // A first attempt that finds nobody is a wrong address; one that is cut or told to wait is
+        // not.
         let reached = seen.planned || matches!(fault.code, Code::PeerGone | Code::ServerBusy);
         if !fault.code.passes() || !reached || out_of_time {
             return Err(fault);

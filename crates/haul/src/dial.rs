@@ -11,9 +11,11 @@ use crate::client::Config;
 use crate::fault::{Code, Fault, plain};
 use crate::name::printable;
 
-/// Makes TCP connections to servers that are reached otherwise than by this host's kernel: through gateways.
+/// Makes TCP connections to servers that are reached otherwise than by this host's kernel: through
+/// gateways.
 pub trait Dialer: fmt::Debug + Send + Sync {
-    /// Connects to a server, and waits for it no longer than `timeout`. The stream waits, as a new one does.
+    /// Connects to a server, and waits for it no longer than `timeout`. The stream waits, as a new
+    /// one does.
     ///
     /// # Errors
     /// Why it cannot be had, with what to do.

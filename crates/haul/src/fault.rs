@@ -4,8 +4,8 @@ use std::io;
 
 use crate::name::printable;
 
-/// Linux's numbers, the same on every architecture, for errors that `io::ErrorKind` has no name for:
-/// too many open files in the process, in the system.
+/// Linux's numbers, the same on every architecture, for errors that `io::ErrorKind` has no name
+/// for: too many open files in the process, in the system.
 const EMFILE: i32 = 24;
 const EFBIG: i32 = 27;
 const ENFILE: i32 = 23;

@@ -1,9 +1,9 @@
 //! The resume journal: which blocks of a part file are verified, kept in a file beside it.
 //!
-//! An append-only log of fixed-size records behind a header that names the source and the part file.
-//! Each record carries a check keyed by the header, so a torn tail, or a record of an earlier
-//! journal that happens to lie on the same disk blocks, ends the log instead of being believed.
-//! The caller makes the data durable before it appends (docs/adr/0006-resume-journal.md).
+//! An append-only log of fixed-size records behind a header that names the source and the part
+//! file. Each record carries a check keyed by the header, so a torn tail, or a record of an earlier
+//! journal that happens to lie on the same disk blocks, ends the log instead of being believed. The
+//! caller makes the data durable before it appends (docs/adr/0006-resume-journal.md).
 
 use std::fs::File;
 use std::io;

@@ -6,10 +6,11 @@
 //! space* that a channel moves without any framing of files. docs/protocol/session.md has the wire.
 //!
 //! Map: [`client`] and [`server`] are the doors · `session` the two roles and the memory-to-memory
-//! bench · [`dial`] how servers are reached · `link` and `wire` the control connection · [`channel`]
-//! the data connections · `space`, `source`, `sink` the transfer space and its two ends · `tree` blocks and their hashes · `target`
-//! and `journal` the part file and what is known of it · `name` what peers may call files ·
-//! [`endless`] bytes for benches · [`fault`] failures · [`report`] what a finished session says.
+//! bench · [`dial`] how servers are reached · `link` and `wire` the control connection ·
+//! [`channel`] the data connections · `space`, `source`, `sink` the transfer space and its two ends
+//! · `tree` blocks and their hashes · `target` and `journal` the part file and what is known of it
+//! · `name` what peers may call files · [`endless`] bytes for benches · [`fault`] failures ·
+//! [`report`] what a finished session says.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,

@@ -81,7 +81,8 @@ impl Name {
         self.companion(JOURNAL_SUFFIX)
     }
 
-    /// `.NAME` + suffix; a name that leaves no room for both is shortened and made unique by a hash.
+    /// `.NAME` + suffix; a name that leaves no room for both is shortened and made unique by a
+    /// hash.
     fn companion(&self, suffix: &str) -> OsString {
         let bytes = self.as_bytes();
         let mut name = Vec::with_capacity(NAME_MAX);

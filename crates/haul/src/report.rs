@@ -37,7 +37,8 @@ pub enum Event<'a> {
         present: u64,
         /// Bytes of all files.
         total: u64,
-        /// Payload that this attempt has moved: at the sender what has left, at the receiver what was placed.
+        /// Payload that this attempt has moved: at the sender what has left, at the receiver what
+        /// was placed.
         moved: u64,
     },
     /// A measurement goes on.
@@ -143,7 +144,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes that were at the receiver before this command.
     pub resumed_bytes: u64,
-    /// Payload that the receiver placed, repairs included. Of an attempt that broke, a sender knows only what has left.
+    /// Payload that the receiver placed, repairs included. Of an attempt that broke, a sender knows
+    /// only what has left.
     pub moved_bytes: u64,
     /// Payload sent a second time because a block arrived damaged.
     pub repaired_bytes: u64,

@@ -1,7 +1,7 @@
 //! The server: one directory, many sessions, a thread for each.
 //!
-//! Every connection is *pending* until its first message has come, which may take ten seconds. Junk is
-//! closed without an answer, and when too many are pending the oldest is closed.
+//! Every connection is *pending* until its first message has come, which may take ten seconds. Junk
+//! is closed without an answer, and when too many are pending the oldest is closed.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -35,7 +35,8 @@ use table::{Table, Ticket};
 
 /// A connection must have said what it is by then.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The first message of a client, which comes in one piece, must be whole this long after its preamble.
+/// The first message of a client, which comes in one piece, must be whole this long after its
+/// preamble.
 const HELLO: Duration = Duration::from_secs(4);
 /// So many connections may be pending; one more, and the oldest of them is closed.
 const PENDING_MAX: usize = 256;
@@ -71,7 +72,8 @@ impl Server {
     /// Opens the directory and the ports.
     ///
     /// # Errors
-    /// [`Code::DirectoryNotFound`], [`Code::Denied`], or [`Code::Other`] for an address that cannot be used.
+    /// [`Code::DirectoryNotFound`], [`Code::Denied`], or [`Code::Other`] for an address that cannot
+    /// be used.
     pub fn bind(config: &Config, log: Log) -> Result<Self, Fault> {
         let root = open_root(&config.root)?;
         let pairs = config.listen.iter().map(|address| listen_twice(*address));
@@ -165,7 +167,8 @@ fn open_root(path: &Path) -> Result<Arc<Dir>, Fault> {
     }
 }
 
-/// Listens at the same port of TCP and of UDP. Where the kernel chooses the first, somebody may have the second.
+/// Listens at the same port of TCP and of UDP. Where the kernel chooses the first, somebody may
+/// have the second.
 fn listen_twice(address: SocketAddr) -> Result<(TcpListener, Listener), Fault> {
     const ATTEMPTS: u32 = 16;
     let mut attempt = 1;

@@ -31,7 +31,8 @@ pub(crate) struct BlockId {
 pub(crate) enum Complete {
     /// All bytes of the block have been written.
     Block(BlockId),
-    /// Each piece of the block by itself: those that were damaged have been written again, or are to be found.
+    /// Each piece of the block by itself: those that were damaged have been written again, or are
+    /// to be found.
     Pieces(BlockId),
 }
 
@@ -101,7 +102,8 @@ impl FileSink {
         Ok(())
     }
 
-    /// Appends pieces of a block to the space, before the sender is told of them; returns how many bytes.
+    /// Appends pieces of a block to the space, before the sender is told of them; returns how many
+    /// bytes.
     pub(crate) fn append_pieces(&self, id: BlockId, runs: &[PieceRun]) -> Result<u64, Fault> {
         let pieces = self.target(id.file)?.blocks.pieces(id.block);
         let left = Arc::new(AtomicUsize::new(runs.len()));

@@ -169,8 +169,8 @@ impl SourceFile {
         Err(changed(&self.name, how))
     }
 
-    /// Runs `is_same`, which reads the content, until nothing touches the file meanwhile; fails where
-    /// the content is not the same, or something touches the file again and again.
+    /// Runs `is_same`, which reads the content, until nothing touches the file meanwhile; fails
+    /// where the content is not the same, or something touches the file again and again.
     pub(crate) fn prove(&self, mut is_same: impl FnMut() -> io::Result<bool>) -> Result<(), Fault> {
         let Some(stat) = &self.stat else {
             return Ok(());
@@ -422,8 +422,8 @@ impl FileSource {
         self.changed.notify_all();
     }
 
-    /// The next run from `index` on that is to be hashed, or other work, waiting for either; `None` when there will be
-    /// none.
+    /// The next run from `index` on that is to be hashed, or other work, waiting for either; `None`
+    /// when there will be none.
     pub(crate) fn work(&self, index: &mut usize) -> Option<Work> {
         let mut gate = lock(&self.gate);
         loop {

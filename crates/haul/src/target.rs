@@ -134,8 +134,8 @@ impl Target {
         })
     }
 
-    /// Refuses a time that the file system would replace by another, such as the last one that it knows: the file would
-    /// look changed ever after.
+    /// Refuses a time that the file system would replace by another, such as the last one that it
+    /// knows: the file would look changed ever after.
     fn try_time(&self) -> Result<(), Fault> {
         let stored = store_time(&self.file, self.modified)
             .map_err(|error| self.fault("cannot set the time of", &error))?;
@@ -231,8 +231,8 @@ impl Target {
             .map_err(|error| self.fault("cannot write", &error))
     }
 
-    /// Forgets, durably, which blocks are verified. It comes before a verified block is written anew:
-    /// a kill in the middle would leave a record of what is not there.
+    /// Forgets, durably, which blocks are verified. It comes before a verified block is written
+    /// anew: a kill in the middle would leave a record of what is not there.
     pub(crate) fn forget(&self) -> Result<(), Fault> {
         let mut journal = lock(&self.journal);
         let Some(journal) = journal.as_mut() else {
@@ -243,7 +243,8 @@ impl Target {
             .map_err(|error| self.fault("cannot write the journal of", &error))
     }
 
-    /// Begins to write what is not on the disk yet, so that the end has less to wait for. Only a hint.
+    /// Begins to write what is not on the disk yet, so that the end has less to wait for. Only a
+    /// hint.
     pub(crate) fn start_writeback(&self) {
         start_writeback(&self.file);
     }
@@ -255,7 +256,8 @@ impl Target {
                 self.file.set_len(self.size)?;
             }
             set_modified(&self.file, self.modified)?;
-            // Another session must be able to open it if this one ends before the file has its name.
+            // Another session must be able to open it if this one ends before the file has its
+            // name.
             restrict_mode(&self.file, self.mode | OPENABLE)?;
             self.file.sync_all()
         };
@@ -312,7 +314,8 @@ pub(crate) fn hash_pieces(
         .collect()
 }
 
-/// Time stamps of file systems are no coarser than this: 2 s for FAT, 1 s for NFS version 2 and ext4 with small inodes.
+/// Time stamps of file systems are no coarser than this: 2 s for FAT, 1 s for NFS version 2 and
+/// ext4 with small inodes.
 const COARSE_NS: u128 = 2_000_000_000;
 
 /// Whether a file system may have rounded one of these times to the other.
@@ -334,7 +337,8 @@ fn stored_time(dir: &Dir, name: &Name, mode: u32, modified: FileTime) -> Result<
     let failed = |error: io::Error| Fault::file(&format!("cannot write '{name}'"), &error);
     let stored = store_time(&file, modified).map_err(failed)?;
     if metadata(&file).map_err(failed)?.size == 0 {
-        // One with something in it was there before. What cannot be removed stays; the next transfer uses it.
+        // One with something in it was there before. What cannot be removed stays; the next
+        // transfer uses it.
         let _ = dir.remove(&part);
     }
     Ok(stored)

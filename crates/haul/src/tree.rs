@@ -1,7 +1,8 @@
 //! A file as a tree of blocks whose hashes join to the plain BLAKE3 hash of the file.
 //!
 //! A block is a subtree of BLAKE3's own tree, so its chaining value can be computed, exchanged and
-//! checked by itself, in any order, and the values of all blocks merge to the hash that `b3sum` prints.
+//! checked by itself, in any order, and the values of all blocks merge to the hash that `b3sum`
+//! prints.
 
 use blake3::Hasher;
 use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
@@ -10,8 +11,8 @@ use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
 const BLOCK_MIN: u64 = 1 << 20;
 /// The most blocks that a file has.
 const BLOCKS_MAX: u64 = 1 << 16;
-/// The smallest piece of a block that is repaired by itself, bytes: a dozen packets, most of which arrive whole where one in
-/// twenty does not.
+/// The smallest piece of a block that is repaired by itself, bytes: a dozen packets, most of which
+/// arrive whole where one in twenty does not.
 const PIECE_MIN: u64 = 16 << 10;
 /// The most pieces of a block: their digests fit into one message.
 const PIECES_MAX: u64 = 1 << 16;

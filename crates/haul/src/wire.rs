@@ -1,4 +1,5 @@
-//! Control messages: CBOR (RFC 8949) between a 32-bit length and a CRC32C, as docs/protocol/session.md lays down.
+//! Control messages: CBOR (RFC 8949) between a 32-bit length and a CRC32C, as
+//! docs/protocol/session.md lays down.
 //!
 //! A field or a kind of message that a newer peer adds is skipped by an older one.
 
@@ -83,7 +84,8 @@ pub(crate) enum Message {
     /// Data receiver to data sender: what was counted.
     #[n(17)]
     BenchReport(#[n(0)] BenchReport),
-    /// Data receiver to data sender: send the digests of these blocks, which an earlier session left here.
+    /// Data receiver to data sender: send the digests of these blocks, which an earlier session
+    /// left here.
     #[n(18)]
     Confirm(#[n(0)] Confirm),
     /// Data receiver to data sender: this block arrived damaged; send the digests of its pieces.
@@ -187,7 +189,8 @@ pub(crate) struct Entry {
     pub(crate) modified: Time,
     #[n(3)]
     pub(crate) mode: u32,
-    /// Size and time of the source prove nothing about its content: no file that exists counts as this one.
+    /// Size and time of the source prove nothing about its content: no file that exists counts as
+    /// this one.
     #[n(4)]
     pub(crate) unproven: bool,
 }
@@ -461,13 +464,15 @@ pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
     Ok(frame)
 }
 
-/// The digest of the request, Put or Get, that a session is about: with it a [`seal`] covers directories and paths.
+/// The digest of the request, Put or Get, that a session is about: with it a [`seal`] covers
+/// directories and paths.
 pub(crate) fn binding(request: &Message) -> Result<[u8; 32], Fault> {
     encode(request).map(|frame| *blake3::hash(&frame).as_bytes())
 }
 
-/// What both ends must find equal before a file gets its name: the request and what was offered of the file, with the content's hash.
-/// The hash is the receiver's, of blocks whose digests are the sender's. A CRC32C misses one damaged message in 2^32, and a wrong name looks like any other.
+/// What both ends must find equal before a file gets its name: the request and what was offered of
+/// the file, with the content's hash. The hash is the receiver's, of blocks whose digests are the
+/// sender's. A CRC32C misses one damaged message in 2^32, and a wrong name looks like any other.
 pub(crate) fn seal(binding: &[u8; 32], entry: &Entry, root: &[u8; 32]) -> Result<[u8; 32], Fault> {
     let mut bytes = [&binding[..], &root[..]].concat();
     minicbor::encode(entry, &mut bytes)
@@ -475,8 +480,8 @@ pub(crate) fn seal(binding: &[u8; 32], entry: &Entry, root: &[u8; 32]) -> Result
     Ok(*blake3::hash(&bytes).as_bytes())
 }
 
-/// Whether these bytes are this preamble: damage that TCP's checksum missed may have flipped a bit, and what follows has
-/// a check of its own. The two preambles differ in eight bits.
+/// Whether these bytes are this preamble: damage that TCP's checksum missed may have flipped a bit,
+/// and what follows has a check of its own. The two preambles differ in eight bits.
 pub(crate) fn is_preamble(bytes: [u8; 8], preamble: &[u8; 8]) -> bool {
     (u64::from_be_bytes(bytes) ^ u64::from_be_bytes(*preamble)).count_ones() <= 2
 }
@@ -489,13 +494,15 @@ pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
         .to_be_bytes()
 }
 
-/// What a whole frame carries between its length and its check; `None` where the check says that it was damaged.
+/// What a whole frame carries between its length and its check; `None` where the check says that it
+/// was damaged.
 pub(crate) fn checked(frame: &[u8]) -> Option<&[u8]> {
     let (covered, check) = frame.split_last_chunk::<CHECK>()?;
     (crc32c(covered) == *check).then(|| covered.get(LENGTH..))?
 }
 
-/// The hello of a peer of another version that sends messages without a check, in a frame with its length.
+/// The hello of a peer of another version that sends messages without a check, in a frame with its
+/// length.
 pub(crate) fn unchecked_hello(frame: &[u8]) -> Option<Hello> {
     let mut decoder = Decoder::new(frame.get(LENGTH..)?);
     match decoder.decode() {
@@ -509,7 +516,8 @@ pub(crate) fn unchecked_hello(frame: &[u8]) -> Option<Hello> {
     }
 }
 
-/// A control message does not arrive as it was sent: the connection is of no use any more, and a new one may be.
+/// A control message does not arrive as it was sent: the connection is of no use any more, and a
+/// new one may be.
 pub(crate) fn damaged() -> Fault {
     Fault::new(Code::PeerGone, "a control message arrived damaged")
         .hint("run the same command again; what has arrived is not sent twice")

@@ -1,7 +1,7 @@
 //! An end of a connection, its user and a hostile peer: over a stream and over messages.
 //!
-//! Whatever the peer sends, nothing panics or spins, payload goes nowhere but into memory that was offered, and every
-//! request and receive completes at most once.
+//! Whatever the peer sends, nothing panics or spins, payload goes nowhere but into memory that was
+//! offered, and every request and receive completes at most once.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,5 +1,5 @@
-//! Two gateways of this process between applications with RDMA: each ends the connections that come to its device, and what is sent on
-//! the one comes out of the other.
+//! Two gateways of this process between applications with RDMA: each ends the connections that come
+//! to its device, and what is sent on the one comes out of the other.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -35,7 +35,8 @@ pub(crate) struct Edges {
     /// Device of the far gateway, and of the application that connects
     #[arg(long)]
     peer: String,
-    /// Port of an application that is reached there; with `door`, the gateways run for others' applications, until they are killed
+    /// Port of an application that is reached there; with `door`, the gateways run for others'
+    /// applications, until they are killed
     #[arg(long, requires = "door")]
     to: Option<u16>,
     /// Port at which applications come in

@@ -1,5 +1,5 @@
-//! Two gateways of this process, each with a device of its own: a program's octets cross from one device to the other and come
-//! back.
+//! Two gateways of this process, each with a device of its own: a program's octets cross from one
+//! device to the other and come back.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -42,8 +42,8 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Octets go through, read by the one gateway and written by the other: as fast as they go, and at a rate, which devices do
-    /// not keep.
+    /// Octets go through, read by the one gateway and written by the other: as fast as they go, and
+    /// at a rate, which devices do not keep.
     pub(crate) fn run(&self) -> Result<()> {
         for mode in ["pull", "push"] {
             let free = self.exchange(mode, "", BYTES).context(mode)?;

@@ -1,11 +1,12 @@
-//! Two ends that try every verb of a provider against each other, over whatever network is between them.
+//! Two ends that try every verb of a provider against each other, over whatever network is between
+//! them.
 //!
-//! `verbs-peer serve` answers; `verbs-peer check` makes a connection for each check, asks the other end to do its part by
-//! small messages, compares every byte, and prints what a Rust test prints.
+//! `verbs-peer serve` answers; `verbs-peer check` makes a connection for each check, asks the other
+//! end to do its part by small messages, compares every byte, and prints what a Rust test prints.
 //!
-//! Map: `device` opening and queue pairs · `message` what the ends say to each other · `pattern` bytes to compare · `serve`
-//! the answering end · `client` the asking end's tools · `check` the checks ·
-//! `gateways` sessions over two devices · `edges` applications with RDMA at their edges.
+//! Map: `device` opening and queue pairs · `message` what the ends say to each other · `pattern`
+//! bytes to compare · `serve` the answering end · `client` the asking end's tools · `check` the
+//! checks · `gateways` sessions over two devices · `edges` applications with RDMA at their edges.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,
@@ -61,7 +62,8 @@ struct Common {
     /// Name of the device
     #[arg(long)]
     device: String,
-    /// Where the server listens; a TCP listener for the checks without connection manager is one port above
+    /// Where the server listens; a TCP listener for the checks without connection manager is one
+    /// port above
     #[arg(long)]
     at: SocketAddr,
 }

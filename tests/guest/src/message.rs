@@ -72,7 +72,8 @@ pub(crate) const SHARED: &[u8] = b"shared";
 /// Of the last request.
 pub(crate) const LAST: &[u8] = b"last";
 
-/// Private data arrive padded over RoCE; and behind what a Longhaul end says of itself, which a device passes on.
+/// Private data arrive padded over RoCE; and behind what a Longhaul end says of itself, which a
+/// device passes on.
 pub(crate) fn is(private_data: &[u8], wanted: &[u8]) -> bool {
     private_data
         .windows(wanted.len())

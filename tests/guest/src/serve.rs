@@ -93,7 +93,8 @@ fn without_cm(device: &Opened, at: SocketAddr) -> Result<()> {
     Server::new(device, end).run()
 }
 
-/// Tells and asks for an endpoint. The software provider names no address: it is reached where this stream is.
+/// Tells and asks for an endpoint. The software provider names no address: it is reached where this
+/// stream is.
 pub(crate) fn exchange(stream: &mut TcpStream, own: &Endpoint) -> Result<Endpoint> {
     let mut own = *own;
     if own.port != 0 {

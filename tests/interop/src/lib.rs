@@ -1,5 +1,5 @@
-//! What the tests against libudt share: the byte pattern and checksum of `peer.hpp`, libudt's programs, and a relay on
-//! loopback that loses packets.
+//! What the tests against libudt share: the byte pattern and checksum of `peer.hpp`, libudt's
+//! programs, and a relay on loopback that loses packets.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,

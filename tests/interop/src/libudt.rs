@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
-/// Where the programs are; none where they cannot be built, which is then said in one line that counts as a skipped test.
+/// Where the programs are; none where they cannot be built, which is then said in one line that
+/// counts as a skipped test.
 pub fn programs() -> Option<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {

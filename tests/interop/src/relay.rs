@@ -21,7 +21,8 @@ pub struct Relay {
 const POLL: Duration = Duration::from_micros(200);
 
 impl Relay {
-    /// Relays between whoever sends to [`Relay::address`] and `server`, both ways through a link of `config`.
+    /// Relays between whoever sends to [`Relay::address`] and `server`, both ways through a link of
+    /// `config`.
     pub fn start(server: SocketAddr, config: &LinkConfig, seed: u64) -> Self {
         let bind = || UdpSocket::bind((server.ip(), 0)).expect("loopback has ports");
         let (front, back) = (bind(), bind());

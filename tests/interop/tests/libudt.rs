@@ -1,4 +1,5 @@
-//! Longhaul's plain UDT sockets against Debian's libudt, both directions, both modes. The extension is offered throughout: libudt must not notice.
+//! Longhaul's plain UDT sockets against Debian's libudt, both directions, both modes. The extension
+//! is offered throughout: libudt must not notice.
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -28,7 +29,8 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((V4, port))
 }
 
-/// Whether there is an IPv6 loopback; said in a line that counts as a skipped test where there is none.
+/// Whether there is an IPv6 loopback; said in a line that counts as a skipped test where there is
+/// none.
 fn has_ipv6() -> bool {
     let bound = std::net::UdpSocket::bind((V6, 0));
     if let Err(error) = &bound {
@@ -221,7 +223,8 @@ fn a_stream_arrives_at_libudt() {
     }
 }
 
-/// libudt fills packets as for IPv4, which are then longer than what we agreed on; ours are shorter than its slots.
+/// libudt fills packets as for IPv4, which are then longer than what we agreed on; ours are shorter
+/// than its slots.
 #[test]
 fn streams_and_messages_cross_ipv6_in_both_directions() {
     if programs().is_none() || !has_ipv6() {
@@ -325,7 +328,8 @@ fn messages_arrive_at_libudt_over_a_lossy_path() {
     ));
 }
 
-/// libudt's drop requests skip sequence numbers and repeat messages: what it can promise is less than what it sent.
+/// libudt's drop requests skip sequence numbers and repeat messages: what it can promise is less
+/// than what it sent.
 #[test]
 fn libudts_messages_that_expire_do_not_stop_the_others() {
     let Some((sent, ours)) = from_libudt(
@@ -388,7 +392,8 @@ fn we_meet_libudt_and_receive() {
     }
 }
 
-/// A libudt that began before us is connected after our second request, and its answer to the next one states no version.
+/// A libudt that began before us is connected after our second request, and its answer to the next
+/// one states no version.
 #[test]
 fn we_meet_libudt_whoever_begins_first() {
     let Some(programs) = programs() else { return };

@@ -38,8 +38,8 @@ pub struct Sent {
     pub source_ns: u64,
     /// How the path looked, once an interval.
     pub samples: Vec<Sample>,
-    /// What arrived since the end of what is left out, where the receiver cannot tell: it gets TCP's bytes in order, and so those that
-    /// waited behind a lost packet long after they arrived.
+    /// What arrived since the end of what is left out, where the receiver cannot tell: it gets
+    /// TCP's bytes in order, and so those that waited behind a lost packet long after they arrived.
     #[serde(default)]
     pub acknowledged: Option<Acknowledged>,
 }

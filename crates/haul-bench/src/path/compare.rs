@@ -76,8 +76,8 @@ fn row(a: &Document, b: &Document, wanted: &str) -> Option<Row> {
     })
 }
 
-/// What a run measured, whatever came of it. Rates of other traffic differ from occasion to occasion, and so they are not part
-/// of it.
+/// What a run measured, whatever came of it. Rates of other traffic differ from occasion to
+/// occasion, and so they are not part of it.
 fn name(document: &Document, run: &Run) -> String {
     let plan = &run.plan;
     let mut words = Vec::new();

@@ -95,7 +95,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of runs that were made in turns: each is compared with its neighbour, so that what changes slowly does not count.
+    /// Of runs that were made in turns: each is compared with its neighbour, so that what changes
+    /// slowly does not count.
     #[must_use]
     pub fn paired(a: &[f64], b: &[f64]) -> Option<Self> {
         let pairs = a.iter().zip(b).filter(|(_, b)| **b > 0.0);

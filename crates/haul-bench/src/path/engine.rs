@@ -58,7 +58,8 @@ pub(crate) trait Engine: Sync {
     /// The sender has said that it is done ([`Run::announced`]).
     fn peer_sent(&self) {}
 
-    /// Payload that the peer has acknowledged so far, in order or not, bytes; none where the receiver itself counts it as it comes.
+    /// Payload that the peer has acknowledged so far, in order or not, bytes; none where the
+    /// receiver itself counts it as it comes.
     fn acknowledged(&self) -> Option<u64> {
         None
     }
@@ -82,8 +83,8 @@ impl fmt::Debug for Run<'_> {
     }
 }
 
-/// Opens all streams at once: one after another, each would take its round trips. The first error is that of the first stream that
-/// has one.
+/// Opens all streams at once: one after another, each would take its round trips. The first error
+/// is that of the first stream that has one.
 pub(crate) fn open_all<S: Send, E: Send>(
     count: u16,
     open: impl Fn(u16) -> Result<S, E> + Sync,
@@ -104,7 +105,8 @@ pub(crate) fn open_all<S: Send, E: Send>(
     })
 }
 
-/// Works on every stream on a thread of its own. The first error has `cancel` end the others, and is the error.
+/// Works on every stream on a thread of its own. The first error has `cancel` end the others, and
+/// is the error.
 pub(crate) fn each<S: Sync, T: Send>(
     streams: &[S],
     cancel: impl Fn() + Sync,

@@ -1,5 +1,5 @@
-//! What an end spends while it measures: its processor time, context switches, the processor's counters, and how busy the
-//! whole machine is.
+//! What an end spends while it measures: its processor time, context switches, the processor's
+//! counters, and how busy the whole machine is.
 
 use std::io;
 
@@ -7,7 +7,8 @@ use haul_io::clock::{Clock, CpuTime, Switches, process_cpu, process_switches};
 use haul_io::perf::{Counters, Counts};
 use serde::{Deserialize, Serialize};
 
-/// `/proc/stat` counts in hundredths of a second (`USER_HZ`, on every architecture that Linux has left).
+/// `/proc/stat` counts in hundredths of a second (`USER_HZ`, on every architecture that Linux has
+/// left).
 const TICK_US: u64 = 10_000;
 
 /// What one end spent, as it tells the other.
@@ -155,7 +156,8 @@ fn machine() -> MachineTime {
     parse(&text)
 }
 
-/// The first lines of `/proc/stat`: user nice system idle iowait irq softirq steal, and then a line for each processor.
+/// The first lines of `/proc/stat`: user nice system idle iowait irq softirq steal, and then a line
+/// for each processor.
 fn parse(text: &str) -> MachineTime {
     let mut lines = text.lines().take_while(|line| line.starts_with("cpu"));
     let first = lines.next().unwrap_or_default();

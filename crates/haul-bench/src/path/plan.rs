@@ -1,4 +1,5 @@
-//! What is to be measured of a path: one plan for all engines. The client says it, the server checks it and takes part.
+//! What is to be measured of a path: one plan for all engines. The client says it, the server
+//! checks it and takes part.
 
 use haul::fault::{Code, Fault};
 use haul_cc::Algorithm;
@@ -16,7 +17,8 @@ pub const DATAGRAM_MIN: u32 = 32;
 pub const STREAMS_MAX: u16 = 128;
 /// Memory that messages go round in, of one stream, bytes.
 pub const MEMORY_MAX: u64 = 1 << 30;
-/// Of RDMA, a completion tells of so many bytes at most, so that figures over time are smooth; of longer messages each has one.
+/// Of RDMA, a completion tells of so many bytes at most, so that figures over time are smooth; of
+/// longer messages each has one.
 const COMPLETION_BYTES: u32 = 256 << 10;
 /// Memory of all streams of one end, bytes.
 const TOTAL_MAX: u64 = 4 << 30;
@@ -136,7 +138,8 @@ pub struct Plan {
     pub reverse: bool,
     /// The verb, of engines that are RDMA.
     pub op: verbs::Op,
-    /// Bytes of a message: of a call for TCP, of a datagram for UDP, of a work request for RDMA. UDT has none.
+    /// Bytes of a message: of a call for TCP, of a datagram for UDP, of a work request for RDMA.
+    /// UDT has none.
     pub message: u32,
     /// Messages that may be outstanding: for RDMA and zero-copy sends.
     pub depth: u32,
@@ -152,7 +155,8 @@ pub struct Plan {
     pub omit_ms: u64,
     /// How often it is told how far it is, milliseconds.
     pub interval_ms: u64,
-    /// The congestion control: of the kernel's for TCP, of [`Algorithm::NAMED`] for UDT, where a declared rate needs none.
+    /// The congestion control: of the kernel's for TCP, of [`Algorithm::NAMED`] for UDT, where a
+    /// declared rate needs none.
     pub congestion: Option<String>,
     /// Socket buffers that are asked for, bytes; else the system decides.
     pub buffer: Option<u32>,
@@ -337,7 +341,8 @@ impl Plan {
         }
     }
 
-    /// Bytes that the messages of a stream go round in: as many whole messages as the memory holds, at least one.
+    /// Bytes that the messages of a stream go round in: as many whole messages as the memory holds,
+    /// at least one.
     #[must_use]
     pub fn round(&self) -> u64 {
         let message = u64::from(self.message.max(1));

@@ -32,15 +32,15 @@ pub struct Run {
     pub beside: Option<Beside>,
     /// What was asked for.
     pub plan: Plan,
-    /// From the first arrival to the last, or for as long as was asked for, without what was left out. Of TCP, where something was,
-    /// it is the sender's time.
+    /// From the first arrival to the last, or for as long as was asked for, without what was left
+    /// out. Of TCP, where something was, it is the sender's time.
     pub seconds: f64,
     /// Payload that arrived in that time.
     pub bytes: u64,
     /// Both, in bits per second.
     pub goodput_bps: f64,
-    /// What arrived in each interval since the first arrival. Of RDMA, what was complete at its requester since the first post;
-    /// nothing of unreliable datagrams.
+    /// What arrived in each interval since the first arrival. Of RDMA, what was complete at its
+    /// requester since the first post; nothing of unreliable datagrams.
     pub intervals: Vec<Interval>,
     /// Bytes of each stream, over all the time.
     pub stream_bytes: Vec<u64>,
@@ -168,7 +168,8 @@ pub struct End {
     pub irq_percent: Option<f64>,
     /// What the kernel does behind interrupts, of the whole machine.
     pub softirq_percent: Option<f64>,
-    /// Processors of the machine that were busy, percent of all. Both ends' where they are on one machine.
+    /// Processors of the machine that were busy, percent of all. Both ends' where they are on one
+    /// machine.
     pub machine_percent: Option<f64>,
     /// Of that, this end's process, percent of all.
     pub machine_own_percent: Option<f64>,
@@ -351,7 +352,8 @@ impl End {
     }
 }
 
-/// What counts: without the beginning that is left out, and what comes after the time that was asked for.
+/// What counts: without the beginning that is left out, and what comes after the time that was
+/// asked for.
 struct Counted {
     bytes: u64,
     seconds: f64,
@@ -380,7 +382,8 @@ impl Counted {
         let skip = steps(plan.omit_ms);
         let nothing_left = skip > 0 && seconds(skip) >= all;
         let skip = if nothing_left { 0 } else { skip };
-        // What comes when the sender has stopped is what was queued on the way, of some streams and not of others.
+        // What comes when the sender has stopped is what was queued on the way, of some streams and
+        // not of others.
         let end = plan.time_ms().map(steps);
         let end = end.filter(|end| *end > skip && seconds(*end) < all);
         let before = |step: usize| sum(&received.steps[..step.min(received.steps.len())]);

@@ -1,4 +1,5 @@
-//! What both ends do once their streams are connected: send or receive, tell how far it is, and account for it.
+//! What both ends do once their streams are connected: send or receive, tell how far it is, and
+//! account for it.
 
 use std::num::NonZeroU64;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -133,7 +134,8 @@ impl Session<'_> {
         })
     }
 
-    /// The ends tell each other what they have counted. The sender goes last: it works until all has arrived.
+    /// The ends tell each other what they have counted. The sender goes last: it works until all
+    /// has arrived.
     fn settle(
         &self,
         run: &Run<'_>,
@@ -390,7 +392,8 @@ mod tests {
     /// What arrives before waits behind a lost packet.
     const REPAIRED: Duration = Duration::from_millis(300);
 
-    /// A stream on which bytes arrive evenly, and of which the receiver gets none until a lost packet is repaired.
+    /// A stream on which bytes arrive evenly, and of which the receiver gets none until a lost
+    /// packet is repaired.
     struct Held {
         begun: Instant,
     }

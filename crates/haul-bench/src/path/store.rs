@@ -154,7 +154,8 @@ impl SinkStore {
         }
     }
 
-    /// Where `offset` of a stream lies in the file, and how much fits before the stream begins again.
+    /// Where `offset` of a stream lies in the file, and how much fits before the stream begins
+    /// again.
     pub(crate) fn place(&self, stream: usize, offset: u64) -> (u64, u64) {
         let inside = offset % self.round;
         (stream as u64 * self.round + inside, self.round - inside)

@@ -1,4 +1,5 @@
-//! TCP: a thread for each stream at each end, and as little as can be between the socket and memory.
+//! TCP: a thread for each stream at each end, and as little as can be between the socket and
+//! memory.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -179,7 +180,8 @@ impl Engine for Tcp {
             |index, stream| {
                 let offset = index as u64 * run.plan.round();
                 let sent = send(stream, run, source, offset);
-                // Also after a failure: the receiver is not to wait for more. It may have gone already.
+                // Also after a failure: the receiver is not to wait for more. It may have gone
+                // already.
                 let shut = forgive(run.budget, stream.shutdown(Shutdown::Write));
                 let (bytes, copied) = sent?;
                 shut?;
@@ -233,7 +235,8 @@ impl Engine for Tcp {
                     ReceiveBy::Splice => splice(stream, run, sink, index),
                 };
                 if is_over(run) {
-                    // What the sender has queued is not waited for. An error means that it is down already.
+                    // What the sender has queued is not waited for. An error means that it is down
+                    // already.
                     let _ = stream.shutdown(Shutdown::Both);
                 }
                 received
@@ -293,7 +296,8 @@ fn forgive(budget: &Budget, result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Sends until the budget is spent: bytes, and for zero-copy sends how many were copied and how many there were.
+/// Sends until the budget is spent: bytes, and for zero-copy sends how many were copied and how
+/// many there were.
 fn send(
     stream: &TcpStream,
     run: &Run<'_>,
@@ -314,7 +318,8 @@ fn send(
         _ => None,
     };
     while let Some(len) = budget.take(message) {
-        // A message does not go over the end of the source, so the last one of a round may be shorter.
+        // A message does not go over the end of the source, so the last one of a round may be
+        // shorter.
         let len = u64::from(len).min(source.round - at);
         let piece = usize::try_from(len).unwrap_or(0);
         let done = match (&source.memory, &source.file) {

@@ -1,7 +1,8 @@
 //! UDP: datagrams at a rate. Nothing is sent again; the receiver counts.
 //!
-//! A datagram begins with the token of the run, its number in its stream, and when it was sent by the sender's clock; the numbers
-//! are big-endian. The client's first datagrams carry the token alone: the server learns from them where the client is.
+//! A datagram begins with the token of the run, its number in its stream, and when it was sent by
+//! the sender's clock; the numbers are big-endian. The client's first datagrams carry the token
+//! alone: the server learns from them where the client is.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -181,7 +182,8 @@ fn greeted(
     }
 }
 
-/// What has arrived; nothing where nothing has, or where the call fails: that is like a lost datagram.
+/// What has arrived; nothing where nothing has, or where the call fails: that is like a lost
+/// datagram.
 fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> usize {
     socket.recv_batch(batch).unwrap_or_else(|error| {
         if error.kind() != io::ErrorKind::WouldBlock {

@@ -20,8 +20,8 @@ const RATE_REACHED: f64 = 0.95;
 const QUEUE_FACTOR: f64 = 1.25;
 /// Less of the payload sent again is nothing, percent.
 const REPAIRED: f64 = 0.001;
-/// What RDMA must have outstanding to fill a path, times what the path holds; more where something is repaired, for requests
-/// complete in order, those behind a lost segment with it.
+/// What RDMA must have outstanding to fill a path, times what the path holds; more where something
+/// is repaired, for requests complete in order, those behind a lost segment with it.
 const DEPTH_STEADY: f64 = 1.1;
 const DEPTH_REPAIRING: f64 = 3.0;
 
@@ -73,8 +73,8 @@ pub struct Verdict {
     pub advice: String,
 }
 
-/// Judges a run by what its ends have counted. The order is that of certainty: what was measured to be full or waited for comes
-/// before the path, which is left when nothing else was.
+/// Judges a run by what its ends have counted. The order is that of certainty: what was measured to
+/// be full or waited for comes before the path, which is left when nothing else was.
 pub(crate) fn judge(run: &Run) -> Verdict {
     [asked_rate, disks, processors, windows, depth]
         .iter()
@@ -132,7 +132,8 @@ fn is_full(end: &End) -> bool {
         .is_some_and(|percent| percent >= MACHINE_FULL)
 }
 
-/// The machine of an end is full, and the end has little part in it: figures are those of a busy machine.
+/// The machine of an end is full, and the end has little part in it: figures are those of a busy
+/// machine.
 pub(crate) fn others_busy(end: &End) -> bool {
     is_full(end)
         && end

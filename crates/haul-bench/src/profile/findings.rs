@@ -21,7 +21,8 @@ const SAME: f64 = 0.98;
 const HARDLY: f64 = 0.05;
 /// Runs that differ more than this, the deviation by the mean, are not stable.
 const STEADY: f64 = 0.05;
-/// The round trip that a mile of distance adds, ms: 1.609 km there and back at 200 km/ms, the speed of light in fibre.
+/// The round trip that a mile of distance adds, ms: 1.609 km there and back at 200 km/ms, the speed
+/// of light in fibre.
 pub(crate) const MS_PER_MILE: f64 = 2.0 * 1.609_344 / 200.0;
 
 /// The runs of a section.
@@ -84,7 +85,8 @@ fn finding(about: &str, text: String, advice: Option<String>) -> Finding {
 
 fn limit(runs: &[Run]) -> Option<Finding> {
     let best = best(runs)?;
-    // What many streams get more by a hair is chance, and what limits them is not what limits the path.
+    // What many streams get more by a hair is chance, and what limits them is not what limits the
+    // path.
     let alike = || alone(runs).filter(|run| run.goodput_bps >= best.goodput_bps * SAME);
     let plainest = alike().min_by_key(|run| run.plan.streams)?;
     let who = |run: &Run| {
@@ -292,7 +294,8 @@ fn stages(runs: &[Run]) -> Option<Finding> {
     Some(finding("disks", text, Some(advice)))
 }
 
-/// Goodput over distance: the slope of a straight line, by least squares. None with fewer than two distances.
+/// Goodput over distance: the slope of a straight line, by least squares. None with fewer than two
+/// distances.
 pub(crate) fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let count = to_f64(points.len() as u64);
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
@@ -410,7 +413,8 @@ pub(crate) fn level(run: &Run) -> f64 {
     run.beside.as_ref().map_or(0.0, |beside| beside.level)
 }
 
-/// What the highest level leaves of the goodput of the same message size and depth without any, at its best.
+/// What the highest level leaves of the goodput of the same message size and depth without any, at
+/// its best.
 fn sweep(runs: &[Run], section: &str, what: &str) -> Vec<Finding> {
     let of_section = || runs.iter().filter(move |run| run.section == section);
     let found = |engine: Engine| {
@@ -523,7 +527,8 @@ pub(crate) mod tests {
         document
     }
 
-    /// A sweep in which depth brings goodput, a level of 0.01 takes most of it, and the connection manager changes nothing.
+    /// A sweep in which depth brings goodput, a level of 0.01 takes most of it, and the connection
+    /// manager changes nothing.
     fn swept(section: &str, share: f64) -> Vec<Run> {
         let levels = [(0.0, 1.0), (0.01, 0.4)];
         let settings = [(1, Connect::Cm), (16, Connect::Cm), (16, Connect::Exchange)];

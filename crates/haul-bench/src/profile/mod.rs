@@ -1,11 +1,13 @@
-//! The whole picture of a path: throughput over streams and message sizes, its stability, what other traffic does to it, and
-//! which stage is its limit. What papers call distance, stability and cross-traffic profiles (docs/bench.md).
+//! The whole picture of a path: throughput over streams and message sizes, its stability, what
+//! other traffic does to it, and which stage is its limit. What papers call distance, stability and
+//! cross-traffic profiles (docs/bench.md).
 //!
-//! It is a list of steps that is made before the first one. A short run tells the round trip and what connecting takes, and so how
-//! many of them there is time for: those that tell the least are left out, and said to be.
+//! It is a list of steps that is made before the first one. A short run tells the round trip and
+//! what connecting takes, and so how many of them there is time for: those that tell the least are
+//! left out, and said to be.
 //!
-//! Map: [`Options`] what is asked for · [`mod@steps`] the list · [`schedule`] the time of each · [`run`] the work · [`findings`] what
-//! a reader is to take home · [`page`] the pictures.
+//! Map: [`Options`] what is asked for · [`mod@steps`] the list · [`schedule`] the time of each ·
+//! [`run`] the work · [`findings`] what a reader is to take home · [`page`] the pictures.
 
 pub mod findings;
 pub(crate) mod page;
@@ -28,7 +30,8 @@ const LEAD: Duration = Duration::from_millis(500);
 /// A first run, which tells the round trip and what connecting takes, and does not count.
 const PROBE: Duration = Duration::from_millis(600);
 
-/// The least time in which a profile measures anything: a first run, and one that counts, on a path without delay.
+/// The least time in which a profile measures anything: a first run, and one that counts, on a path
+/// without delay.
 pub const LEAST: Duration = Duration::from_secs(3);
 
 /// What a profile is to have.

@@ -384,7 +384,8 @@ fn over_loss(page: &mut Page, document: &Document) {
     page.picture(&chart.svg());
 }
 
-/// A heat map for each engine and way of connecting: rows are message sizes and depths, columns how much of it there was.
+/// A heat map for each engine and way of connecting: rows are message sizes and depths, columns how
+/// much of it there was.
 fn sweep(page: &mut Page, document: &Document, section: &str, (title, across): (&str, &str)) {
     let all: Vec<&Run> = document
         .runs

@@ -9,7 +9,8 @@ const OVERHEAD: Duration = Duration::from_millis(400);
 /// Round trips of a run, and the fewest.
 const ROUND_TRIPS: u32 = 60;
 const ROUND_TRIPS_MIN: u32 = 40;
-/// A flow has found its rate, and has repaired what it lost on the way there, after so many round trips.
+/// A flow has found its rate, and has repaired what it lost on the way there, after so many round
+/// trips.
 const RAMP: u32 = 25;
 /// A run of fewer is a ramp, for the most part.
 pub(super) const ALL_RAMP: u32 = 20;
@@ -20,7 +21,8 @@ pub(super) const SHORTEST: Duration = Duration::from_millis(800);
 /// The part of the time that is planned with: the rest is for steps that take longer than thought.
 const PLANNED: f64 = 0.92;
 
-/// The beginning of a run that does not count: its first quarter, and the ramp, as far as half of the run remains.
+/// The beginning of a run that does not count: its first quarter, and the ramp, as far as half of
+/// the run remains.
 #[must_use]
 pub fn omitted(time: Duration, rtt: Option<Duration>) -> Duration {
     let ramp = rtt.unwrap_or_default() * RAMP;
@@ -59,8 +61,8 @@ impl Schedule {
         }
     }
 
-    /// The steps that there is time for, and in words which are not among them. What ranks behind is left out first, but never what
-    /// has the first rank.
+    /// The steps that there is time for, and in words which are not among them. What ranks behind
+    /// is left out first, but never what has the first rank.
     pub(super) fn choose(&self, steps: Vec<Step>, spent: Duration) -> (Vec<Step>, Option<String>) {
         let left = self.budget.saturating_sub(spent);
         let cost = |step: &Step| self.least + self.beyond(step);
@@ -92,8 +94,9 @@ impl Schedule {
         self.overhead * count + more
     }
 
-    /// How long the first of `steps`, which remain, is to send; none where there is no time for it. Where not all fit even if they
-    /// are short, some of every part are left out rather than the last parts.
+    /// How long the first of `steps`, which remain, is to send; none where there is no time for it.
+    /// Where not all fit even if they are short, some of every part are left out rather than the
+    /// last parts.
     pub(super) fn time(&mut self, spent: Duration, steps: &[Step]) -> Option<Duration> {
         let left = self.budget.saturating_sub(spent);
         let beyond: Duration = steps.iter().map(|step| self.beyond(step)).sum();
@@ -136,7 +139,8 @@ mod tests {
     use super::super::steps::{steps, tests::options};
     use super::*;
 
-    /// What each step that was taken was to send, and the time that all took, where making a run takes `slower` times what was thought.
+    /// What each step that was taken was to send, and the time that all took, where making a run
+    /// takes `slower` times what was thought.
     fn profile(
         rtt_ms: u64,
         budget: Duration,

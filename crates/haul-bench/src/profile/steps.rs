@@ -91,8 +91,8 @@ impl Step {
         Self { rank, ..self }
     }
 
-    /// How many times it takes what making a run takes, and how much longer: of queue pairs to connect, to warm up and to flush, of
-    /// other traffic to begin and to end.
+    /// How many times it takes what making a run takes, and how much longer: of queue pairs to
+    /// connect, to warm up and to flush, of other traffic to begin and to end.
     pub(super) fn overheads(&self) -> (u32, Duration) {
         let verbs = self.plan.engine.verbs().is_some();
         let lead = if self.cross.is_some() {

@@ -1,4 +1,5 @@
-//! The border against a provider that says what the test wants; connections are tested by c/examples.
+//! The border against a provider that says what the test wants; connections are tested by
+//! c/examples.
 
 mod datagram;
 mod mock;

@@ -1,5 +1,6 @@
-//! include/haul.h and the Rust code say the same: every function, structure and number, word by word, and every layout as a
-//! C compiler sees it. The header is written by hand, for it is the documentation; this is what keeps it true.
+//! include/haul.h and the Rust code say the same: every function, structure and number, word by
+//! word, and every layout as a C compiler sees it. The header is written by hand, for it is the
+//! documentation; this is what keeps it true.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 

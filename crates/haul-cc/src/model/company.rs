@@ -1,8 +1,9 @@
 //! Who else is on the path: told by what overflows.
 //!
-//! A flow that holds its rate does not overflow a queue by itself. When packets are lost from a queue that stands, and more
-//! than chance takes, somebody's window has outgrown the path: a neighbour's, unless this flow's was growing too and it
-//! carries all that the path has shown lately. A newcomer's window does so once; a neighbour that lives by loss, again and again.
+//! A flow that holds its rate does not overflow a queue by itself. When packets are lost from a
+//! queue that stands, and more than chance takes, somebody's window has outgrown the path: a
+//! neighbour's, unless this flow's was growing too and it carries all that the path has shown
+//! lately. A newcomer's window does so once; a neighbour that lives by loss, again and again.
 
 use crate::controller::Rate;
 use crate::filter::WindowedMax;
@@ -17,7 +18,8 @@ pub(super) struct Company {
     share: Rate,
     /// The most that a stretch has carried lately, bytes per second.
     capacity: WindowedMax,
-    /// Share of packets lost in the rounds of late, in millionths: what overflows now and then hardly shows in it.
+    /// Share of packets lost in the rounds of late, in millionths: what overflows now and then
+    /// hardly shows in it.
     chance_ppm: u64,
     /// Rounds that `chance_ppm` knows of.
     rounds: u32,

@@ -1,9 +1,12 @@
-//! BIC (L. Xu, K. Harfoush, I. Rhee, "Binary Increase Congestion Control (BIC) for Fast Long-Distance Networks", INFOCOM 2004):
-//! a search for the window between what is left after a loss and where the loss was.
+//! BIC (L. Xu, K. Harfoush, I. Rhee, "Binary Increase Congestion Control (BIC) for Fast
+//! Long-Distance Networks", INFOCOM 2004): a search for the window between what is left after a
+//! loss and where the loss was.
 //!
-//! The window goes half of the distance to the old one per round trip, no more than [`INCREMENT_MAX`] packets, crawls while it
-//! is near, and beyond it leaves as it came. What a loss takes off, and where near begins, is as in Linux, which takes off a fifth
-//! and not the paper's eighth. (Linux' module says 16 packets and a fourth of the distance, and then does both twice per round trip.)
+//! The window goes half of the distance to the old one per round trip, no more than
+//! [`INCREMENT_MAX`] packets, crawls while it is near, and beyond it leaves as it came. What a loss
+//! takes off, and where near begins, is as in Linux, which takes off a fifth and not the paper's
+//! eighth. (Linux' module says 16 packets and a fourth of the distance, and then does both twice
+//! per round trip.)
 
 use super::{Law, News};
 
@@ -20,7 +23,8 @@ const BETA: f64 = 0.8;
 const LOW_WINDOW: f64 = 14.0;
 /// Most packets more per round trip.
 const INCREMENT_MAX: f64 = 32.0;
-/// Packets more per round trip near the old window, which is so much below it or so much above, packets.
+/// Packets more per round trip near the old window, which is so much below it or so much above,
+/// packets.
 const INCREMENT_NEAR: f64 = 0.4;
 const NEAR_BELOW: f64 = 8.0;
 const NEAR_ABOVE: f64 = 4.0;

@@ -1,4 +1,5 @@
-//! CUBIC (RFC 9438): growth by the cube of the time since the last loss, so that the window is flat where the loss was.
+//! CUBIC (RFC 9438): growth by the cube of the time since the last loss, so that the window is flat
+//! where the loss was.
 
 use super::{Law, News, seconds};
 use crate::time::Time;

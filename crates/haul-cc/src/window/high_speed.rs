@@ -1,13 +1,15 @@
-//! HighSpeed TCP (RFC 3649): the larger the window, the more is added per round trip and the less is taken off by a loss, such that
-//! the window answers to a loss rate p as 0.12 / p^0.835. Windows between two rows of the RFC's table (appendix B) take the figures of
-//! the higher one, as in Linux.
+//! HighSpeed TCP (RFC 3649): the larger the window, the more is added per round trip and the less
+//! is taken off by a loss, such that the window answers to a loss rate p as 0.12 / p^0.835. Windows
+//! between two rows of the RFC's table (appendix B) take the figures of the higher one, as in
+//! Linux.
 
 use super::{Law, News};
 
 /// Reno up to [`LOW_WINDOW`], beyond it the functions of RFC 3649 §5.
 #[derive(Debug, Default)]
 pub struct HighSpeed {
-    /// Slow start is over. The loss that ends it takes half: in the round trip before it the window has doubled.
+    /// Slow start is over. The loss that ends it takes half: in the round trip before it the window
+    /// has doubled.
     settled: bool,
 }
 

@@ -1,5 +1,6 @@
-//! H-TCP (D. Leith, R. Shorten, "H-TCP: TCP for high-speed and long-distance networks", PFLDnet 2004; draft-leith-tcp-htcp-06):
-//! grows faster the longer no loss has been seen, and takes off no more than empties the queue.
+//! H-TCP (D. Leith, R. Shorten, "H-TCP: TCP for high-speed and long-distance networks", PFLDnet
+//! 2004; draft-leith-tcp-htcp-06): grows faster the longer no loss has been seen, and takes off no
+//! more than empties the queue.
 
 use super::{Law, News, seconds};
 use crate::time::{MILLISECOND_NS, Time};
@@ -37,9 +38,11 @@ const LOW_SPEED_S: f64 = 1.0;
 const BETA_MIN: f64 = 0.5;
 /// What it leaves at most.
 const BETA_MAX: f64 = 0.8;
-/// A throughput that has changed by more than this since the last loss belongs to a path that has changed.
+/// A throughput that has changed by more than this since the last loss belongs to a path that has
+/// changed.
 const SAME_THROUGHPUT: f64 = 0.2;
-/// Growth is per this time instead of per round trip, so that flows of different distances grow alike.
+/// Growth is per this time instead of per round trip, so that flows of different distances grow
+/// alike.
 const REFERENCE_RTT_S: f64 = 0.1;
 /// … within these limits.
 const RTT_SCALE: [f64; 2] = [0.1, 2.0];
@@ -63,7 +66,8 @@ impl Default for Htcp {
 }
 
 impl Htcp {
-    /// Packets more per round trip: α of the draft, of whole packets before β comes in, as Linux has it.
+    /// Packets more per round trip: α of the draft, of whole packets before β comes in, as Linux
+    /// has it.
     fn increase(&self, elapsed_s: f64) -> f64 {
         let late = (elapsed_s - LOW_SPEED_S).max(0.0);
         let [scale_min, scale_max] = RTT_SCALE;
@@ -75,7 +79,8 @@ impl Htcp {
         2.0 * (1.0 - self.beta) * growth.floor().max(1.0)
     }
 
-    /// What leaves the queue empty, where the path has been the same for the last two losses; else half.
+    /// What leaves the queue empty, where the path has been the same for the last two losses; else
+    /// half.
     fn next_beta(&self, same: bool) -> f64 {
         match self.rtt_ns_min {
             Some(min_ns) if same && self.same => {

@@ -1,5 +1,6 @@
-//! Scalable TCP (T. Kelly, "Scalable TCP: Improving Performance in Highspeed Wide Area Networks", CCR 33(2), 2003): both steps in
-//! proportion to the window, so that recovery takes the same number of round trips at any rate.
+//! Scalable TCP (T. Kelly, "Scalable TCP: Improving Performance in Highspeed Wide Area Networks",
+//! CCR 33(2), 2003): both steps in proportion to the window, so that recovery takes the same number
+//! of round trips at any rate.
 
 use super::{Law, News};
 
@@ -16,7 +17,8 @@ impl Law for Scalable {
     const SLOW_START: &'static str = "scalable/slow-start";
     const AVOIDANCE: &'static str = "scalable/avoidance";
 
-    /// Below 100 packets Reno is faster; the paper changes over where it carries as much (16 packets).
+    /// Below 100 packets Reno is faster; the paper changes over where it carries as much (16
+    /// packets).
     fn grow(&mut self, news: &News, window: f64) -> f64 {
         window + news.acked * INCREASE.max(1.0 / window)
     }

@@ -1,5 +1,6 @@
-//! Vegas (L. Brakmo, S. O'Malley, L. Peterson, "TCP Vegas: New Techniques for Congestion Detection and Avoidance", SIGCOMM 1994):
-//! keeps a few packets of its own in the queue, and knows how many by the round-trip time. A loss counts as with Reno.
+//! Vegas (L. Brakmo, S. O'Malley, L. Peterson, "TCP Vegas: New Techniques for Congestion Detection
+//! and Avoidance", SIGCOMM 1994): keeps a few packets of its own in the queue, and knows how many
+//! by the round-trip time. A loss counts as with Reno.
 
 use super::{Law, News, seconds};
 use crate::time::Time;
@@ -21,7 +22,8 @@ struct Round {
     least_ns: Option<u64>,
 }
 
-/// With fewer packets in the queue, one more per round trip (§4.2 of the paper, with Linux' default).
+/// With fewer packets in the queue, one more per round trip (§4.2 of the paper, with Linux'
+/// default).
 const ALPHA: f64 = 2.0;
 /// With more, one less.
 const BETA: f64 = 4.0;
@@ -29,8 +31,8 @@ const BETA: f64 = 4.0;
 const GAMMA: f64 = 1.0;
 
 impl Vegas {
-    /// At the end of a round, which is when a packet is acknowledged that left after its start: how many packets of `window`
-    /// wait in the queue, and the window that would have none there.
+    /// At the end of a round, which is when a packet is acknowledged that left after its start: how
+    /// many packets of `window` wait in the queue, and the window that would have none there.
     fn end_round(&mut self, news: &News, window: f64) -> Option<(f64, f64)> {
         let rtt_ns = news.rtt_ns?;
         let base_ns = self.base_ns.map_or(rtt_ns, |base| base.min(rtt_ns));

@@ -116,7 +116,8 @@ pub(crate) struct Options {
     /// How often to say how far it is [default: 1s]
     #[arg(long, short, value_parser = duration, value_name = "TIME")]
     pub(crate) interval: Option<Duration>,
-    /// Congestion control: the kernel's for tcp (cubic, bbr, …), of docs/congestion.md for udt (model, bic, htcp, …)
+    /// Congestion control: the kernel's for tcp (cubic, bbr, …), of docs/congestion.md for udt
+    /// (model, bic, htcp, …)
     #[arg(long, short = 'C', value_name = "NAME")]
     pub(crate) congestion: Option<String>,
     /// Socket buffers to ask for [default: the system's choice]

@@ -21,7 +21,8 @@ pub(crate) struct Profile {
     /// A host where 'haul bench serve' runs: HOST, HOST:PORT or [ADDRESS]:PORT
     #[arg(required_unless_present_any = ["scenario", "emulate"], conflicts_with_all = ["scenario", "emulate"])]
     pub(crate) host: Option<String>,
-    /// Profile an emulated path on this machine instead: a scenario of 'haul lab', by its name or file
+    /// Profile an emulated path on this machine instead: a scenario of 'haul lab', by its name or
+    /// file
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "emulate")]
     pub(crate) scenario: Option<String>,
     /// Profile distance and loss over emulated paths on this machine instead
@@ -93,7 +94,8 @@ impl ClapArgs for Given {
 }
 
 impl Profile {
-    /// An option that was given though it has no meaning for what is profiled, and what to do about it.
+    /// An option that was given though it has no meaning for what is profiled, and what to do about
+    /// it.
     pub(crate) fn misplaced(&self) -> Option<(String, &'static str)> {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let mut refused: Vec<(Vec<String>, &str)> = Vec::new();
@@ -151,7 +153,8 @@ pub(crate) struct Emulated {
     #[arg(long, value_delimiter = ',', value_name = "SHARE", default_value = "0,1e-5,1e-4,1e-3,1e-2",
           value_parser = share, requires = "emulate")]
     pub(crate) losses: Vec<f64>,
-    /// Instead, RDMA over loss or reordering (or both) by message size and depth, at the middle one of the distances
+    /// Instead, RDMA over loss or reordering (or both) by message size and depth, at the middle one
+    /// of the distances
     #[arg(
         long,
         value_enum,

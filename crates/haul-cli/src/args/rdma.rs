@@ -1,4 +1,5 @@
-//! The command line of `haul bench rdma`. Where perftest has a letter or a name for the same, it is understood too.
+//! The command line of `haul bench rdma`. Where perftest has a letter or a name for the same, it is
+//! understood too.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,7 +61,8 @@ pub(crate) struct Rdma {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
     pub(crate) qps: u32,
-    /// Connect that many queue pairs, use each once, and tell the memory that they take; nothing else
+    /// Connect that many queue pairs, use each once, and tell the memory that they take; nothing
+    /// else
     #[arg(long, value_name = "N", conflicts_with_all = ["qps", "test", "op", "bidirectional", "file"],
           value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
     pub(crate) idle_qps: Option<u32>,
@@ -103,8 +105,8 @@ pub(crate) struct Rdma {
     /// Bytes of an IP packet of a datagram service [default: what the route has, at most 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub(crate) path_mtu: Option<u16>,
-    /// The most that is sent over each queue pair, bits per second: 1Gbit; payload of unreliable datagrams, of connections what is on
-    /// the wire
+    /// The most that is sent over each queue pair, bits per second: 1Gbit; payload of unreliable
+    /// datagrams, of connections what is on the wire
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) max_rate: Option<u64>,
     /// Connect by the connection manager (the default)

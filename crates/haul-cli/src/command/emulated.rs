@@ -1,4 +1,5 @@
-//! Profiles of paths that are emulated on this machine: each is a lab, with a server on host `b` and a client on host `a`.
+//! Profiles of paths that are emulated on this machine: each is a lab, with a server on host `b`
+//! and a client on host `a`.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -248,8 +249,8 @@ fn middle(emulated: &Emulated) -> Duration {
         .unwrap_or_default()
 }
 
-/// RDMA over loss and reordering, by message size, depth and way of connecting. The ways are neighbours, so that what changes
-/// slowly changes both.
+/// RDMA over loss and reordering, by message size, depth and way of connecting. The ways are
+/// neighbours, so that what changes slowly changes both.
 fn sweep_cells(args: &Profile) -> Vec<Cell> {
     let emulated = &args.emulated;
     let mut engines: Vec<Engine> = args.engines.clone();

@@ -61,7 +61,8 @@ fn check(args: &args::GatewayCheck) -> ExitCode {
     }
 }
 
-/// Asks for the session of each route, and says what was answered; what is told about the first that cannot be had.
+/// Asks for the session of each route, and says what was answered; what is told about the first
+/// that cannot be had.
 fn reach(file: &Path) -> Result<Option<Code>, Fault> {
     let log = Log::new(|_, _| {});
     let gateway = Gateway::start(load(file)?.outwards(), provider::of_channel, log)

@@ -1,4 +1,5 @@
-//! `haul lab`: the lab reports its own errors; here they get the exit code and the one line of every verb.
+//! `haul lab`: the lab reports its own errors; here they get the exit code and the one line of
+//! every verb.
 
 use std::process::ExitCode;
 

@@ -15,8 +15,8 @@ pub(crate) struct Listen {
 }
 
 impl Listen {
-    /// Parses what `--listen` gives, loopback where it is missing. Addresses that other hosts reach need `--allow-insecure`;
-    /// `exposure` says what that gives them.
+    /// Parses what `--listen` gives, loopback where it is missing. Addresses that other hosts reach
+    /// need `--allow-insecure`; `exposure` says what that gives them.
     pub(crate) fn parse(
         texts: &[String],
         port: u16,
@@ -60,7 +60,8 @@ impl Listen {
         }
     }
 
-    /// The start line's words for the bound `addresses`: where the server is reached, and from where it is not.
+    /// The start line's words for the bound `addresses`: where the server is reached, and from
+    /// where it is not.
     pub(crate) fn shown(&self, addresses: &[SocketAddr]) -> String {
         let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         let shown = shown.join(" and ");

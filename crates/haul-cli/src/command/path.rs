@@ -107,7 +107,8 @@ pub(crate) fn with_server<T>(
     work(&config)
 }
 
-/// The directory of results. It is made before anything is measured: a measurement that cannot be kept is lost.
+/// The directory of results. It is made before anything is measured: a measurement that cannot be
+/// kept is lost.
 pub(crate) fn make_directory(out: &Path) -> Result<(), Fault> {
     let name = haul::printable(out.as_os_str().as_encoded_bytes());
     std::fs::create_dir_all(out)

@@ -27,7 +27,8 @@ use crate::provider;
 /// Receives take so much memory, bytes, unless the user asks for more.
 const RECEIVES: u32 = 256 << 20;
 
-/// Messages outstanding on a queue pair, as in perftest; and room in the queues of one that is idle.
+/// Messages outstanding on a queue pair, as in perftest; and room in the queues of one that is
+/// idle.
 const DEPTH: u32 = 128;
 const DEPTH_IDLE: u32 = 16;
 

@@ -29,8 +29,8 @@ pub(crate) struct Through {
     voice: Arc<Mutex<Voice>>,
 }
 
-/// Tells people what does not work as it should: not before the session is there, for where it does not come to be, that is one
-/// line.
+/// Tells people what does not work as it should: not before the session is there, for where it does
+/// not come to be, that is one line.
 struct Voice {
     say: Box<dyn Fn(&str) + Send>,
     is_heard: bool,
@@ -75,8 +75,9 @@ fn lock(voice: &Mutex<Voice>) -> MutexGuard<'_, Voice> {
 }
 
 impl Through {
-    /// Opens the session that the command line asks for, as long as `goes_on` says so; none, if it names no gateway. `say` gets lines
-    /// for people about what does not work as it should, later on.
+    /// Opens the session that the command line asks for, as long as `goes_on` says so; none, if it
+    /// names no gateway. `say` gets lines for people about what does not work as it should, later
+    /// on.
     ///
     /// # Errors
     /// In one line, with the hop that is the reason and what to do.
@@ -121,8 +122,8 @@ impl Through {
         self.gateway.call(from, to, caller);
     }
 
-    /// Lets what is under way arrive, as long as it moves and at most so long without moving, and as long as `goes_on` says so;
-    /// whether nothing is left.
+    /// Lets what is under way arrive, as long as it moves and at most so long without moving, and
+    /// as long as `goes_on` says so; whether nothing is left.
     pub(crate) fn finish(mut self, patience: Duration, mut goes_on: impl FnMut() -> bool) -> bool {
         lock(&self.voice).end();
         self.gateway.begin_drain();

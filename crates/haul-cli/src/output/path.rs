@@ -158,7 +158,8 @@ impl PathOutput {
         }
     }
 
-    /// How far a long occasion is: one line that is written over on a terminal, lines of their own elsewhere.
+    /// How far a long occasion is: one line that is written over on a terminal, lines of their own
+    /// elsewhere.
     pub(crate) fn status(&self, line: &str) {
         if !self.options.quiet {
             self.ending.before(|| print_status(line));
@@ -211,7 +212,8 @@ impl PathOutput {
         object["so_far"] = json!({ "runs": state.runs, "run": state.current });
     }
 
-    /// A signal ends it. Runs that are over have been printed; of the one that goes on this is the place for its figures.
+    /// A signal ends it. Runs that are over have been printed; of the one that goes on this is the
+    /// place for its figures.
     fn interrupted(&self, by: Interrupt) {
         self.status_over();
         self.ending.begin();

@@ -210,7 +210,8 @@ fn head(row: &Row) -> String {
     }
 }
 
-/// Seconds per gigabyte, then percent of a core in user code and in the kernel, of the client and of the server.
+/// Seconds per gigabyte, then percent of a core in user code and in the kernel, of the client and
+/// of the server.
 const CPU_HEAD: &str = "client s/GB usr% sys%  server s/GB usr% sys%";
 
 /// Messages of unreliable datagrams, and the share of all bytes that is valid at the receiver.

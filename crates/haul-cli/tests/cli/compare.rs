@@ -1,5 +1,5 @@
-//! `haul lab compare` on the smallest matrix, `haul lab reproduce` in short, and marks of congestion, where this machine lets a lab
-//! be made.
+//! `haul lab compare` on the smallest matrix, `haul lab reproduce` in short, and marks of
+//! congestion, where this machine lets a lab be made.
 
 use std::process::{Command, Output};
 

@@ -79,8 +79,8 @@ fn two_seconds_of_errors_lose_packets_and_no_transfer() {
     });
 }
 
-/// Errors of sendmsg(2) and recvmsg(2), and of what lies below: those that say something about the path, about the host, and
-/// about nothing that there is.
+/// Errors of sendmsg(2) and recvmsg(2), and of what lies below: those that say something about the
+/// path, about the host, and about nothing that there is.
 const ERRNOS: [i32; 22] = [
     1, 4, 5, 6, 9, 12, 13, 14, 19, 22, 28, 71, 88, 99, 100, 101, 102, 104, 105, 110, 112, 113,
 ];

@@ -139,8 +139,8 @@ fn junk_datagrams_harm_nobody() {
     });
 }
 
-/// Sends 20 000 datagrams that no client sends to the server's UDP port, half of them from one socket after another; how
-/// many it answered. An answer is never longer than what it answers.
+/// Sends 20 000 datagrams that no client sends to the server's UDP port, half of them from one
+/// socket after another; how many it answered. An answer is never longer than what it answers.
 fn pelt(port: u16, seed: u8) -> usize {
     let mut random = u32::from(seed) + 1;
     let mut next = || {

@@ -1,5 +1,5 @@
-//! Transfers across a router with a link whose MTU is lower than that of both ends. Everything is in network namespaces that the
-//! test makes.
+//! Transfers across a router with a link whose MTU is lower than that of both ends. Everything is
+//! in network namespaces that the test makes.
 
 #[path = "../../../haul-io/tests/own_network/mod.rs"]
 mod own_network;
@@ -159,7 +159,8 @@ impl Network {
         made.then_some(Self { router, far })
     }
 
-    /// Sets the MTUs of the link to this host and of the one behind the router, forgets what the ends have learnt, and filters.
+    /// Sets the MTUs of the link to this host and of the one behind the router, forgets what the
+    /// ends have learnt, and filters.
     fn set(&self, (near, far): (u32, u32), filter: Filter) {
         let icmp = "nft add rule inet filter out icmp type destination-unreachable drop
              nft add rule inet filter out icmpv6 type packet-too-big drop";
@@ -282,7 +283,8 @@ impl Network {
         }
     }
 
-    /// Long packets where all links carry them, and short ones where the one behind the router does not.
+    /// Long packets where all links carry them, and short ones where the one behind the router does
+    /// not.
     fn jumbo(&self) {
         for (far, most) in [(9_000, 9_000), (1_500, 1_500)] {
             self.set((9_000, far), Filter::IcmpAndFragments);

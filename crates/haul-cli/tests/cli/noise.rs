@@ -1,5 +1,5 @@
-//! A path that damages packets so that no checksum of UDP or TCP notices, in both directions: each is sent anew, and gets a
-//! good checksum for what it has become.
+//! A path that damages packets so that no checksum of UDP or TCP notices, in both directions: each
+//! is sent anew, and gets a good checksum for what it has become.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

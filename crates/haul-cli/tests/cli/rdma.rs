@@ -93,8 +93,8 @@ fn every_verb_runs_over_udt() {
     }
 }
 
-/// Rows of `--qp ud`: what was sent is counted, and what came is no more than that. A loaded machine may lose some of it, for
-/// nothing holds the sender back; so only little is sent.
+/// Rows of `--qp ud`: what was sent is counted, and what came is no more than that. A loaded
+/// machine may lose some of it, for nothing holds the sender back; so only little is sent.
 #[test]
 fn unreliable_datagrams_are_counted_where_they_come_to() {
     let server = serve(&[]);

@@ -146,7 +146,8 @@ fn a_disk_with_hardly_any_room_ends_in_the_whole_file_or_in_exit_13() {
     let place = Place::new();
     const SIZE: usize = 2 * MIB + 5_000;
     let (mut full, mut fitted) = (0, 0);
-    // From room for nothing but the directory to room for everything, a page at a time where it is tight.
+    // From room for nothing but the directory to room for everything, a page at a time where it is
+    // tight.
     for room in [0, 1, 100, 512, 513, 514, 515, 516, 517, 518, 600] {
         let options = format!("size={}", (room + 1) * 4096);
         let Some(disk) = Disk::mount(&place.server(""), &options) else {

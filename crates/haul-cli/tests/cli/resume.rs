@@ -394,9 +394,9 @@ fn receivers_killed_at_random_positions_lose_at_most_the_last_checkpoint() {
     kill_at_random_positions(Victim::Receiver, 40 * MIB as u64);
 }
 
-/// Kills `victim` 20 times, up to `spread` bytes after the last kill, and goes on each time. What must be sent again is at
-/// most what was not made durable: of a receiver the last checkpoint's second, of a sender only the blocks that were not
-/// whole.
+/// Kills `victim` 20 times, up to `spread` bytes after the last kill, and goes on each time. What
+/// must be sent again is at most what was not made durable: of a receiver the last checkpoint's
+/// second, of a sender only the blocks that were not whole.
 fn kill_at_random_positions(victim: Victim, spread: u64) {
     const KILLS: u32 = 20;
     const RATE_BYTES: u64 = 10_000_000;

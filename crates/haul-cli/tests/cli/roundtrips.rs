@@ -1,4 +1,5 @@
-//! How many round trips a command takes over a path that is nothing but long, where this machine lets a lab be made.
+//! How many round trips a command takes over a path that is nothing but long, where this machine
+//! lets a lab be made.
 
 use std::process::Command;
 

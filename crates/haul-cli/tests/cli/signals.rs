@@ -51,7 +51,8 @@ fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Client {
     start_as(program, args)
 }
 
-/// The final object of an interrupted command: the last line of its stdout, which keeps to its schema.
+/// The final object of an interrupted command: the last line of its stdout, which keeps to its
+/// schema.
 fn object(ended: &Ended, signal: &str, schema: &str) -> Value {
     let exit = 128 + DEADLY.iter().find(|(name, _)| *name == signal).unwrap().1;
     assert_eq!(ended.code, Some(exit), "{ended:?}");

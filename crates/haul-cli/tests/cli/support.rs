@@ -140,7 +140,8 @@ impl Server {
     /// Processor time that it has used, hundredths of a second.
     pub(crate) fn cpu_ticks(&self) -> u64 {
         let stat = read_text(&format!("/proc/{}/stat", self.child.id()));
-        // Behind the name, which ends with the last parenthesis, come the state and eleven more fields.
+        // Behind the name, which ends with the last parenthesis, come the state and eleven more
+        // fields.
         let fields = stat.rsplit(')').next().unwrap().split_whitespace();
         fields
             .skip(11)
@@ -232,7 +233,8 @@ pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Clien
     start_as(program(), args)
 }
 
-/// `haul`, which minds signals: what a shell starts in the background ignores SIGINT, and so would all that a test starts there.
+/// `haul`, which minds signals: what a shell starts in the background ignores SIGINT, and so would
+/// all that a test starts there.
 fn program() -> Command {
     program_with(&[])
 }
@@ -448,7 +450,8 @@ impl Disk {
         None
     }
 
-    /// Mounts an ext4 with the smallest inodes, where that is allowed: its times have whole seconds and end in 2038.
+    /// Mounts an ext4 with the smallest inodes, where that is allowed: its times have whole seconds
+    /// and end in 2038.
     pub(crate) fn mount_coarse(image: &Path, at: &Path) -> Option<Self> {
         std::fs::write(image, vec![0; 16 * MIB]).unwrap();
         let (image, at) = (text(image), text(at));

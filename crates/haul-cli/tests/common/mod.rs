@@ -121,7 +121,8 @@ impl Drop for Gateway {
     }
 }
 
-/// What a gateway at which sessions come in, with data channels of this kind, is told; the rest of it is `more`.
+/// What a gateway at which sessions come in, with data channels of this kind, is told; the rest of
+/// it is `more`.
 pub(crate) fn member(kind: &str, listen: &str, more: &str) -> String {
     format!(
         "name = 'member'\nlisten = '{listen}'\nanonymous = true\nring = '8MiB'\n{more}\n\

@@ -1,4 +1,5 @@
-//! Requests and answers, as far as a page and metrics need them (RFC 9112): GET and HEAD, no bodies, one to a connection.
+//! Requests and answers, as far as a page and metrics need them (RFC 9112): GET and HEAD, no
+//! bodies, one to a connection.
 
 use std::net::IpAddr;
 
@@ -36,8 +37,8 @@ pub(super) struct Response {
     body: Vec<u8>,
 }
 
-/// Whom a browser may believe it is asking. Without this a page from anywhere could have its own name lead here, and read what
-/// is answered as its own (DNS rebinding).
+/// Whom a browser may believe it is asking. Without this a page from anywhere could have its own
+/// name lead here, and read what is answered as its own (DNS rebinding).
 #[derive(Debug)]
 pub(super) struct Guard(Vec<String>);
 
@@ -189,7 +190,8 @@ const fn reason(status: u16) -> &'static str {
 mod tests {
     use super::*;
 
-    /// The path of a request that is answered, or the status of one that is not; nothing, where more is to come.
+    /// The path of a request that is answered, or the status of one that is not; nothing, where
+    /// more is to come.
     fn judge(request: &str) -> Option<Result<String, u16>> {
         let guard = Guard::new(&["gw.example.org".to_owned()]);
         match read(request.as_bytes(), &guard) {

@@ -190,8 +190,9 @@ impl Painter {
     }
 }
 
-/// Between two pictures of a session, the earlier of which was looked at at `before_ns`. A session that rests makes no pictures:
-/// then the earlier one was still true shortly before it was looked at.
+/// Between two pictures of a session, the earlier of which was looked at at `before_ns`. A session
+/// that rests makes no pictures: then the earlier one was still true shortly before it was looked
+/// at.
 fn rates(before: &Counted, before_ns: u64, after: &Counted) -> Vec<(f64, f64)> {
     let from_ns = before.at_ns.max(before_ns.saturating_sub(PICTURE_NS));
     let span = seconds(after.at_ns.saturating_sub(from_ns));

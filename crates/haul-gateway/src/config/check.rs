@@ -95,7 +95,8 @@ impl Config {
     }
 }
 
-/// Octets of memory that a session takes, whose ring is `ring`: the ring, and the arena for the other direction.
+/// Octets of memory that a session takes, whose ring is `ring`: the ring, and the arena for the
+/// other direction.
 const fn session_bytes(ring: u64) -> u64 {
     ring.saturating_mul(2)
 }
@@ -681,7 +682,8 @@ impl Check<'_> {
         }
     }
 
-    /// Each route has a session, RDMA connections of applications have what they may take, and sessions that come in have what is left.
+    /// Each route has a session, RDMA connections of applications have what they may take, and
+    /// sessions that come in have what is left.
     fn memory(&mut self) {
         let config = self.config;
         let (place, memory) = (Place::Setting("memory"), config.memory);

@@ -9,8 +9,8 @@ use super::Key;
 
 /// Octets of a key.
 const KEY_LEN: usize = 32;
-/// Rights to a secret that nobody may have: its group's to write, others' to do anything. The group may read it, for that is how
-/// service managers hand secrets to a service.
+/// Rights to a secret that nobody may have: its group's to write, others' to do anything. The group
+/// may read it, for that is how service managers hand secrets to a service.
 const MODE_REFUSED: u32 = 0o027;
 /// Most octets of a file with a secret: a few keys, as text.
 const SECRET_MAX: u64 = 256 << 10;

@@ -20,7 +20,8 @@ pub(super) const CHANNEL: &str = "channel";
 pub(super) const KEY: &str = "key";
 pub(super) const CLASS: &str = "class";
 
-/// Where things are in the file, from 1: settings and single tables by name, others by name and number.
+/// Where things are in the file, from 1: settings and single tables by name, others by name and
+/// number.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lines {
     named: BTreeMap<String, usize>,
@@ -197,7 +198,8 @@ impl<'a> Parser<'a> {
 /// A key and the tables that it is in, outermost first.
 type KeyPath<'a> = Vec<Spanned<Cow<'a, str>>>;
 
-/// The innermost setting that `at` is in. The span of a table with a header of its own ends with the header, so that its settings are asked.
+/// The innermost setting that `at` is in. The span of a table with a header of its own ends with
+/// the header, so that its settings are asked.
 fn culprit<'a>(table: &DeTable<'a>, at: &Range<usize>) -> Option<KeyPath<'a>> {
     table.iter().find_map(|(key, value)| {
         let inner = match value.get_ref() {

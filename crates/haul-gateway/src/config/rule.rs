@@ -1,6 +1,7 @@
 //! Rules about hosts and ports: what may be gone to, and which way.
 //!
-//! `PREFIX` is an address or a prefix in CIDR notation. With a port, an IPv6 prefix goes in brackets: `[2001:db8::/32]:443`.
+//! `PREFIX` is an address or a prefix in CIDR notation. With a port, an IPv6 prefix goes in
+//! brackets: `[2001:db8::/32]:443`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -60,8 +61,8 @@ pub struct NoRule {
     form: &'static str,
 }
 
-/// Addresses that a wider prefix does not mean: this host, whatever a host speaks with on its own link (the metadata of clouds
-/// among it), groups. A rule that lies within one of them does.
+/// Addresses that a wider prefix does not mean: this host, whatever a host speaks with on its own
+/// link (the metadata of clouds among it), groups. A rule that lies within one of them does.
 const SPECIAL: [Prefix; 8] = [
     Prefix::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8),
     Prefix::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
@@ -145,7 +146,8 @@ impl Destination {
         self.hosts == Hosts::Any && self.port.is_none()
     }
 
-    /// Whether `to` is one of them. Names are compared without regard to case, or to a dot at their end.
+    /// Whether `to` is one of them. Names are compared without regard to case, or to a dot at their
+    /// end.
     #[must_use]
     pub fn covers(&self, to: &Endpoint) -> bool {
         if self.port.is_some_and(|port| port != to.port) {

@@ -20,7 +20,8 @@ pub enum Via {
         channels: Option<Vec<ChannelKind>>,
         /// It is left out where it cannot be had.
         optional: bool,
-        /// The key to prove with, by name, where it is not the route's: of a gateway that may be the first.
+        /// The key to prove with, by name, where it is not the route's: of a gateway that may be
+        /// the first.
         key: Option<String>,
     },
 }
@@ -66,7 +67,8 @@ impl Route {
         [self.via.as_slice()].into_iter().chain(further)
     }
 
-    /// Its ways as they are tried, the best first: behind one that begins with optional gateways it without the first of them, and so on.
+    /// Its ways as they are tried, the best first: behind one that begins with optional gateways it
+    /// without the first of them, and so on.
     pub(crate) fn ways(&self) -> Vec<&[Via]> {
         let mut ways: Vec<&[Via]> = Vec::new();
         for mut way in self.written_ways() {
@@ -101,7 +103,8 @@ impl Route {
 pub struct RouteWays {
     /// Where the route leads.
     pub to: String,
-    /// Gateways of each way, in order; the ways as they are tried. Optional gateways behind the first are there.
+    /// Gateways of each way, in order; the ways as they are tried. Optional gateways behind the
+    /// first are there.
     pub ways: Vec<Vec<String>>,
 }
 

@@ -33,14 +33,15 @@ impl Answer {
     pub(crate) const fn accepted(self) -> &'static [u8] {
         match self {
             Self::None => b"",
-            // The address that the connection is made from is the far gateway's, and of no use to the client.
+            // The address that the connection is made from is the far gateway's, and of no use to
+            // the client.
             Self::Socks5 => &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0],
             Self::Http => b"HTTP/1.1 200 Connection established\r\n\r\n",
         }
     }
 
-    /// What a client is told whose connection is not to be had; nothing where a reset has to say it. `status` is a code of
-    /// [`NackStatus`], or the number of an error of Linux.
+    /// What a client is told whose connection is not to be had; nothing where a reset has to say
+    /// it. `status` is a code of [`NackStatus`], or the number of an error of Linux.
     pub(crate) fn refused(self, status: u16) -> Vec<u8> {
         let meaning = meaning(status);
         match self {

@@ -27,8 +27,8 @@ pub(crate) enum Step {
 }
 
 impl Handshake {
-    /// Takes the octets that belong to the handshake, from the front; how many. Nothing follows [`Step::Done`] and
-    /// [`Step::Refuse`].
+    /// Takes the octets that belong to the handshake, from the front; how many. Nothing follows
+    /// [`Step::Done`] and [`Step::Refuse`].
     pub(crate) fn handle(&mut self, octets: &[u8]) -> (usize, Step) {
         match self {
             Self::Socks(socks) => socks.handle(octets),
@@ -52,7 +52,8 @@ impl Handshake {
     }
 }
 
-/// A handshake with octets that come in pieces of `len`: everything that is sent, how many octets are taken, the last step.
+/// A handshake with octets that come in pieces of `len`: everything that is sent, how many octets
+/// are taken, the last step.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn listen(
     mut handshake: Handshake,

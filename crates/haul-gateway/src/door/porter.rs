@@ -51,7 +51,8 @@ const EXHAUSTED_NS: u64 = 100_000_000;
 const ACCEPT_MAX: usize = 64;
 /// Octets looked at in one call.
 const PEEK_LEN: usize = 2048;
-/// Octets of one who was refused that are thrown away: a close with octets unread is a reset, which overtakes the refusal.
+/// Octets of one who was refused that are thrown away: a close with octets unread is a reset, which
+/// overtakes the refusal.
 const LEAVE_BYTES_MAX: usize = 64 << 10;
 
 const ACCEPTOR: u64 = u64::MAX - 1;
@@ -230,8 +231,8 @@ impl Porter {
         }
     }
 
-    /// Where a diverted connection was going to: REDIRECT has noted it, TPROXY leaves it as it was. None where that is this
-    /// door: whoever connects to it directly would go round in circles.
+    /// Where a diverted connection was going to: REDIRECT has noted it, TPROXY leaves it as it was.
+    /// None where that is this door: whoever connects to it directly would go round in circles.
     fn destination(&self, stream: &Stream) -> Option<SocketAddr> {
         let to = stream
             .original_destination()

@@ -79,7 +79,8 @@ fn greeting_len(message: &[u8]) -> Result<usize, Vec<u8>> {
     }
 }
 
-/// How long a request is, as far as is known: version, command, a zero, the type of the address, the address, the port (§4).
+/// How long a request is, as far as is known: version, command, a zero, the type of the address,
+/// the address, the port (§4).
 fn request_len(message: &[u8]) -> Result<usize, Vec<u8>> {
     match *message {
         [] => Ok(1),

@@ -241,7 +241,8 @@ fn junk_disturbs_nobody() {
     }
 }
 
-/// What curl prints, and how it ends, that asks for a page through a door of this kind and is told `told`.
+/// What curl prints, and how it ends, that asks for a page through a door of this kind and is told
+/// `told`.
 fn curl(
     kind: DoorKind,
     scheme: &str,
@@ -415,7 +416,8 @@ fn the_documented_rules_for_programs_on_the_gateway_keep_destinations() {
     diverted(&rules, "", LOCAL_DOORS, true);
 }
 
-/// Connects to somewhere else, from the gateway or from beside it, where `rules` divert that to doors.
+/// Connects to somewhere else, from the gateway or from beside it, where `rules` divert that to
+/// doors.
 fn diverted(rules: &str, setup: &str, doors: [&str; 2], from_gateway: bool) {
     let (Ok(gateway), Ok(programs)) = (NetNs::new(), NetNs::new()) else {
         return println!("SKIPPED: no right to make a network namespace");

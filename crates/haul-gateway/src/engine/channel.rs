@@ -1,4 +1,5 @@
-//! Which data channels a segment tries: asked for, accepted, connected, and the next kind when one fails.
+//! Which data channels a segment tries: asked for, accepted, connected, and the next kind when one
+//! fails.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use crate::host::endpoint;
 use crate::house::{House, Mailbox, Network};
 use crate::log::Level;
 
-/// Data channels of a segment, at most: several attempts may be under way before the peer has answered the first.
+/// Data channels of a segment, at most: several attempts may be under way before the peer has
+/// answered the first.
 pub(crate) const LANES_MAX: u16 = 16;
 
 /// A kind of channel that is lost so often is given up.
@@ -207,7 +209,8 @@ fn pushes(session: &Session) -> bool {
     segment.is_some_and(|segment| segment.params.mode() == Mode::Push)
 }
 
-/// The peer need not keep a channel any longer. One whose answer is still to come is closed when that is here.
+/// The peer need not keep a channel any longer. One whose answer is still to come is closed when
+/// that is here.
 fn close(session: &mut Session, chan: ChanId) {
     if session.is_chan_up(chan) {
         // Fails only where there is none.
@@ -282,7 +285,8 @@ fn believed((rate_bps, burst_bytes): (Option<u64>, Option<u64>)) -> Option<u64> 
     burst(rate_bps, burst_bytes).map(|burst| burst.max(BURST_MIN))
 }
 
-/// Channels of `network`'s kind take the place of what there is: so many, which all together keep to a rate and a burst.
+/// Channels of `network`'s kind take the place of what there is: so many, which all together keep
+/// to a rate and a burst.
 fn replace(
     house: &Arc<House>,
     session: &mut Session,
@@ -310,8 +314,8 @@ fn replace(
     Ok(())
 }
 
-/// A data connection has shown a cookie; given back if that is not of this segment. What is returned else is the number of its
-/// queue pair, if there are news of it.
+/// A data connection has shown a cookie; given back if that is not of this segment. What is
+/// returned else is the number of its queue pair, if there are news of it.
 pub(super) fn on_knock(
     session: &mut Session,
     half: &mut Half,

@@ -1,7 +1,8 @@
-//! Programs' connections at an end of a session: from their sockets into the ring, from the arena into their sockets.
+//! Programs' connections at an end of a session: from their sockets into the ring, from the arena
+//! into their sockets.
 //!
-//! A socket is reset when it is dropped, or this process ends in whatever way, until both directions have ended in order: a program
-//! never takes for an end what is none.
+//! A socket is reset when it is dropped, or this process ends in whatever way, until both
+//! directions have ended in order: a program never takes for an end what is none.
 
 use std::collections::HashMap;
 use std::io;
@@ -95,8 +96,8 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
 }
 
-/// What the kernel takes for an application that does not read is little: nobody else has a use for it. Without the limit, where the
-/// system has none, it is more.
+/// What the kernel takes for an application that does not read is little: nobody else has a use for
+/// it. Without the limit, where the system has none, it is more.
 fn limit_unsent(stream: &Stream) {
     let _ = stream.limit_unsent(UNSENT_BYTES);
 }
@@ -124,7 +125,8 @@ impl Edges {
         self.edges.insert(conn, edge);
     }
 
-    /// Who wants a connection that nobody has answered for, and for people: it is to be asked for elsewhere.
+    /// Who wants a connection that nobody has answered for, and for people: it is to be asked for
+    /// elsewhere.
     pub(crate) fn take_back(&mut self, conn: ConnId) -> Option<(Party, String)> {
         match self.edges.remove(&conn)? {
             Edge {
@@ -166,7 +168,8 @@ impl Edges {
         edge.is_some_and(|edge| matches!(edge.phase, Phase::Resolving { by_rdma: true }))
     }
 
-    /// Connections that their callers want no more, and for which the far end has not answered: when it does, they are reset.
+    /// Connections that their callers want no more, and for which the far end has not answered:
+    /// when it does, they are reset.
     pub(crate) fn withdraw(&mut self, session: &mut Session) {
         let is_unwanted = |_: &ConnId, edge: &mut Edge| matches!(&edge.phase, Phase::Asked(party) if !party.is_wanted());
         for (conn, _) in self.edges.extract_if(is_unwanted) {
@@ -175,7 +178,8 @@ impl Edges {
         }
     }
 
-    /// Connects to the first of `addresses` that answers. Whether an application with RDMA does, it says through the connection.
+    /// Connects to the first of `addresses` that answers. Whether an application with RDMA does, it
+    /// says through the connection.
     pub(crate) fn connect(
         &mut self,
         tools: &mut Tools<'_>,
@@ -322,7 +326,8 @@ impl Edges {
     pub(crate) fn reset_all(&mut self, poller: &Poller, status: u16, why: Option<&str>) {
         for (_, mut edge) in self.edges.drain() {
             edge.unwatch(poller);
-            // Also where both directions have ended: what the program sent last may not have arrived.
+            // Also where both directions have ended: what the program sent last may not have
+            // arrived.
             edge.stream.iter().for_each(Stream::reset_on_drop);
             if let Phase::Asked(party) = edge.phase {
                 self.counts.refused += 1;
@@ -397,7 +402,8 @@ impl Edges {
         }
     }
 
-    /// Addresses that did not answer in time are passed over; connections for which none is left are refused.
+    /// Addresses that did not answer in time are passed over; connections for which none is left
+    /// are refused.
     pub(crate) fn handle_timeout(&mut self, tools: &mut Tools<'_>) {
         let now = tools.now;
         let note_late = |(conn, edge): (&ConnId, &mut Edge)| match &mut edge.phase {
@@ -588,8 +594,8 @@ impl Edge {
         }
     }
 
-    /// Where both directions have ended in order, what the kernel still has for the program arrives, whatever becomes of this
-    /// process.
+    /// Where both directions have ended in order, what the kernel still has for the program
+    /// arrives, whatever becomes of this process.
     fn note_end(&self) {
         if self.is_read && self.is_written {
             self.stream.iter().for_each(Stream::finish_on_drop);

@@ -1,9 +1,10 @@
 //! The data channels of one end of a segment: what reads and writes of its session become.
 //!
-//! A [`Fabric`] has channels of one kind. It opens memory to the peer, moves what the session wants to be moved, and says what
-//! became of it. Map: `connected` reliable connections of RDMA devices · `datagram` services without connections · `work` the
-//! reads and writes of both · `streams` byte streams, with `frame` what they carry, `ledger` who has asked for what, `flow` the
-//! directions of a stream, `pipe` its kinds.
+//! A [`Fabric`] has channels of one kind. It opens memory to the peer, moves what the session wants
+//! to be moved, and says what became of it. Map: `connected` reliable connections of RDMA devices ·
+//! `datagram` services without connections · `work` the reads and writes of both · `streams` byte
+//! streams, with `frame` what they carry, `ledger` who has asked for what, `flow` the directions of
+//! a stream, `pipe` its kinds.
 
 mod connected;
 mod datagram;
@@ -47,11 +48,12 @@ pub(crate) fn lane_bytes(kind: ChannelKind) -> u64 {
     }
 }
 
-/// Reads that an end may have outstanding (ORD), and answers at a time (IRD), unless the device has fewer.
+/// Reads that an end may have outstanding (ORD), and answers at a time (IRD), unless the device has
+/// fewer.
 pub(crate) const READS_MAX: u16 = 64;
 
-/// Time for a data connection to be there and its cookie to be found right, ns. Where firewalls let nothing through the next kind
-/// waits for it, and programs with it.
+/// Time for a data connection to be there and its cookie to be found right, ns. Where firewalls let
+/// nothing through the next kind waits for it, and programs with it.
 const CONNECT_NS: u64 = 5 * SECOND_NS;
 
 /// What a session wants of its data channels.
@@ -76,8 +78,9 @@ impl Wanted {
     }
 }
 
-/// What may be sent where the network lets `rate_bps` pass and `burst_bytes` beyond it, as one end has told the other: of the
-/// burst half, since packets come to a policer closer together than they left.
+/// What may be sent where the network lets `rate_bps` pass and `burst_bytes` beyond it, as one end
+/// has told the other: of the burst half, since packets come to a policer closer together than they
+/// left.
 pub(crate) fn limit(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<RateLimit> {
     rate_bps.map(|bits_per_second| RateLimit {
         bits_per_second,
@@ -150,7 +153,8 @@ pub(crate) enum Guard {
     Named { _registration: Registration },
 }
 
-/// Data channels of one kind, and what they share. Dropping it ends them: nothing more is placed then.
+/// Data channels of one kind, and what they share. Dropping it ends them: nothing more is placed
+/// then.
 pub(crate) trait Fabric: Debug + Send {
     fn kind(&self) -> ChannelKind;
 
@@ -159,8 +163,8 @@ pub(crate) trait Fabric: Debug + Send {
         true
     }
 
-    /// The peer wants a channel, to which this end is about to agree: what it needs to know goes into `params`. The port to be
-    /// found at, if it is not the network's.
+    /// The peer wants a channel, to which this end is about to agree: what it needs to know goes
+    /// into `params`. The port to be found at, if it is not the network's.
     fn prepare(&mut self, _params: &mut ChanParams) -> Result<Option<u16>, Lost> {
         Ok(None)
     }
@@ -168,8 +172,8 @@ pub(crate) trait Fabric: Debug + Send {
     /// Connects a data channel to which the peer has agreed.
     fn connect(&mut self, now: Time, params: &ChanParams) -> Result<(), Lost>;
 
-    /// Accepts a data connection of the peer's that has shown its cookie. The number of its queue pair, if its news come to
-    /// [`Self::on_accepted`].
+    /// Accepts a data connection of the peer's that has shown its cookie. The number of its queue
+    /// pair, if its news come to [`Self::on_accepted`].
     fn accept(
         &mut self,
         chan: ChanId,
@@ -228,16 +232,19 @@ pub(crate) trait Fabric: Debug + Send {
         1 << 20
     }
 
-    /// Has `region` written into the peer's memory. The region is the same for all that is written from it.
+    /// Has `region` written into the peer's memory. The region is the same for all that is written
+    /// from it.
     fn put(&mut self, put: &Put, region: &Region) -> Result<(), Lost>;
 
-    /// Tells the peer when all that was given to [`Self::put`] so far is in place that this slab's writes are ([`News::Written`]).
+    /// Tells the peer when all that was given to [`Self::put`] so far is in place that this slab's
+    /// writes are ([`News::Written`]).
     fn mark(&mut self, seq: SlabSeq);
 
     /// Begins what waits, as far as there is room.
     fn post(&mut self) -> Result<(), Lost>;
 
-    /// Ends all data channels, so that nothing more is placed, and says that everything under way has failed.
+    /// Ends all data channels, so that nothing more is placed, and says that everything under way
+    /// has failed.
     fn end(self: Box<Self>, news: &mut Vec<News>);
 }
 

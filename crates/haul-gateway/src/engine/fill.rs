@@ -1,8 +1,10 @@
-//! How fast slabs can merely be filled (phoebus-rdma-gateway-2012, §V.A, Fig. 5): a gateway whose data channels move nothing.
+//! How fast slabs can merely be filled (phoebus-rdma-gateway-2012, §V.A, Fig. 5): a gateway whose
+//! data channels move nothing.
 //!
-//! Both ends of a session are here, in one thread. Connections come in, their octets go into slabs, slabs are packed, announced, read
-//! and acknowledged as ever, but a read is over as soon as it is asked for, and what the far end has is thrown away: what is left is
-//! what every channel has to spend as well.
+//! Both ends of a session are here, in one thread. Connections come in, their octets go into slabs,
+//! slabs are packed, announced, read and acknowledged as ever, but a read is over as soon as it is
+//! asked for, and what the far end has is thrown away: what is left is what every channel has to
+//! spend as well.
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,7 +46,8 @@ const EXHAUSTED_NS: u64 = SECOND_NS / 10;
 /// Connections that are accepted before others have their turn.
 const ACCEPT_MAX: usize = 64;
 
-/// Takes connections of TCP, fills slabs with what they bring, and drops it, until it is dropped itself.
+/// Takes connections of TCP, fills slabs with what they bring, and drops it, until it is dropped
+/// itself.
 #[derive(Debug)]
 pub struct Filler {
     thread: Thread,
@@ -56,7 +59,8 @@ impl Filler {
     /// Octets that a ring may have; powers of two.
     pub const RINGS: RangeInclusive<u64> = 8 << 20..=64 << 30;
 
-    /// Listens at `listen`; slabs are of a ring of `ring_bytes`. What takes connections but can do nothing with one says so to `log`.
+    /// Listens at `listen`; slabs are of a ring of `ring_bytes`. What takes connections but can do
+    /// nothing with one says so to `log`.
     ///
     /// # Errors
     /// The address cannot be listened at; no memory.

@@ -1,4 +1,5 @@
-//! One end of one segment: its control connection, its memory, its data channels, driven by what its session asks for.
+//! One end of one segment: its control connection, its memory, its data channels, driven by what
+//! its session asks for.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -72,7 +73,8 @@ pub(crate) struct Half {
     left: std::ops::Range<usize>,
     /// The control connection has no room for what is to be said.
     pub(crate) waits_to_send: bool,
-    /// The control connection is over for this end; until then the peer's last words are listened to.
+    /// The control connection is over for this end; until then the peer's last words are listened
+    /// to.
     pub(crate) hears_until: Option<Time>,
     /// The last control connection was ended by the peer, or by its system when it died.
     pub(crate) was_left: bool,
@@ -224,8 +226,8 @@ impl Half {
 
     // Slabs.
 
-    /// Does what the session asks for, `foreign` being the memory that it announces from beside its own. Whether there was
-    /// anything to do.
+    /// Does what the session asks for, `foreign` being the memory that it announces from beside its
+    /// own. Whether there was anything to do.
     pub(crate) fn settle(
         &mut self,
         session: &mut Session,
@@ -276,7 +278,8 @@ impl Half {
         Ok(progress)
     }
 
-    /// Announces what needs no data channel before there is one: a first request does not wait for it.
+    /// Announces what needs no data channel before there is one: a first request does not wait for
+    /// it.
     fn announce_little(
         &mut self,
         session: &mut Session,
@@ -400,7 +403,8 @@ impl Half {
         Ok(progress)
     }
 
-    /// Hands the outcome of reads and writes to the session; the rest of the news is for the caller.
+    /// Hands the outcome of reads and writes to the session; the rest of the news is for the
+    /// caller.
     fn handle_news(&mut self, session: &mut Session, now: Time) -> bool {
         let mut progress = false;
         let mut others = Vec::new();
@@ -441,8 +445,8 @@ impl Half {
         }
     }
 
-    /// Whether it is its data channels that have ended: the end of the control connection may be only what followed from that
-    /// at the peer's.
+    /// Whether it is its data channels that have ended: the end of the control connection may be
+    /// only what followed from that at the peer's.
     pub(crate) fn has_broken(&mut self, now: Time) -> bool {
         match self.poll_fabric(now) {
             Ok(()) => self.fabric.as_deref().is_some_and(Fabric::has_broken),
@@ -450,8 +454,8 @@ impl Half {
         }
     }
 
-    /// Ends the control connection as far as this end goes, and the peer learns it; what the peer has said before is still heard,
-    /// and the end of it, until `until`.
+    /// Ends the control connection as far as this end goes, and the peer learns it; what the peer
+    /// has said before is still heard, and the end of it, until `until`.
     pub(crate) fn finish_control(&mut self, until: Time) {
         if let Some(control) = &mut self.control {
             control.finish();
@@ -464,7 +468,8 @@ impl Half {
         self.fabric.as_ref()?.poll_timeout()
     }
 
-    /// A data connection of a channel of this segment's; the number of its queue pair, if there are news of it.
+    /// A data connection of a channel of this segment's; the number of its queue pair, if there are
+    /// news of it.
     pub(crate) fn accept(&mut self, chan: ChanId, knock: Knock) -> Result<Option<u32>, Lost> {
         match &mut self.fabric {
             Some(fabric) => fabric.accept(chan, knock, &mut self.news),
@@ -528,8 +533,8 @@ impl Half {
         self.fabric_share.as_ref().map_or(0, Share::bytes)
     }
 
-    /// Where peers of this end find `network`, or a channel of its own `port` there: at the address that the control connection has
-    /// come to.
+    /// Where peers of this end find `network`, or a channel of its own `port` there: at the address
+    /// that the control connection has come to.
     pub(crate) fn reachable(&self, network: &Network, port: Option<u16>) -> Option<SocketAddr> {
         let listen = network.listen?;
         let mut address = network.public.unwrap_or(listen);

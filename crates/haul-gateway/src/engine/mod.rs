@@ -1,9 +1,10 @@
-//! Sessions, each on a thread of its own that runs to completion: sockets, memory and data channels around the state machines of
-//! `haul-xsp`.
+//! Sessions, each on a thread of its own that runs to completion: sockets, memory and data channels
+//! around the state machines of `haul-xsp`.
 //!
-//! Map: `worker` the thread · `half` one end of one segment · `fabric` its data channels · `edges` programs' connections ·
-//! `channel` which data channels are tried · `setup` what a session is to be · `dial` control connections to the next hop ·
-//! `fill` how fast slabs can be filled, without channels.
+//! Map: `worker` the thread · `half` one end of one segment · `fabric` its data channels · `edges`
+//! programs' connections · `channel` which data channels are tried · `setup` what a session is to
+//! be · `dial` control connections to the next hop · `fill` how fast slabs can be filled, without
+//! channels.
 
 mod channel;
 mod dial;

@@ -23,7 +23,8 @@ pub(crate) struct Shape {
     pub(crate) ring: u64,
     pub(crate) rate_bps: Option<u64>,
     pub(crate) burst_bytes: Option<u64>,
-    /// Answers to reads may leave at line rate, each in one burst: that of devices which do not pace.
+    /// Answers to reads may leave at line rate, each in one burst: that of devices which do not
+    /// pace.
     bursts: bool,
     pub(crate) verifies: bool,
     keepalive_ns: u64,
@@ -65,7 +66,8 @@ impl Shape {
         }
     }
 
-    /// Octets of memory that a session of this shape takes: at an end of it, or where it passes through.
+    /// Octets of memory that a session of this shape takes: at an end of it, or where it passes
+    /// through.
     pub(crate) fn bytes(&self, is_end: bool) -> u64 {
         let sides = if is_end { 1 } else { 2 };
         self.memory(is_end).bytes() * sides
@@ -160,7 +162,8 @@ pub(crate) fn hops(route: &Route, way: &[Via]) -> Option<Vec<Hop>> {
     way.iter().enumerate().map(hop).collect()
 }
 
-/// How this gateway proves who it is, and what it asks of those that come in, or (`key`) of the next hop.
+/// How this gateway proves who it is, and what it asks of those that come in, or (`key`) of the
+/// next hop.
 pub(crate) fn auth(
     house: &House,
     key: Option<&str>,

@@ -1,7 +1,9 @@
-//! The thread of a session: waits for sockets, queue pairs, letters and time, and does what the state machines ask for.
+//! The thread of a session: waits for sockets, queue pairs, letters and time, and does what the
+//! state machines ask for.
 //!
-//! Map: `admission` what a control connection that came in wants · `events` what the state machines tell · `letters` what others
-//! have for it · `metadata` what applications say · `path` what it asks of the network · `show` what others see of it · `ways` the next way when one cannot be had.
+//! Map: `admission` what a control connection that came in wants · `events` what the state machines
+//! tell · `letters` what others have for it · `metadata` what applications say · `path` what it
+//! asks of the network · `show` what others see of it · `ways` the next way when one cannot be had.
 
 mod admission;
 mod events;
@@ -40,8 +42,8 @@ use ways::Ways;
 
 /// Time for a control connection that came in to say what it wants, ns.
 const GREETING_NS: u64 = 10 * SECOND_NS;
-/// Time for the last words of a session's owner, which has been told that its control connection is over: a round trip, and its thread's
-/// turn, ns.
+/// Time for the last words of a session's owner, which has been told that its control connection is
+/// over: a round trip, and its thread's turn, ns.
 const LAST_WORDS_NS: u64 = 2 * SECOND_NS;
 
 /// Why a session cannot be had here any more.
@@ -95,7 +97,8 @@ pub(crate) struct Worker {
     shape: Shape,
     body: Body,
     halves: [Option<Half>; 2],
-    /// What is watched of each side: control connection, completions and events of the data channels.
+    /// What is watched of each side: control connection, completions and events of the data
+    /// channels.
     watched: [Watched; 2],
     attempts: [Attempts; 2],
     dials: [Dial; 2],
@@ -134,7 +137,8 @@ pub(crate) struct Worker {
     since: Time,
     is_registered: bool,
     is_draining: bool,
-    /// Until then a session of others that is to end takes connections: its owner has been told, and may not know yet.
+    /// Until then a session of others that is to end takes connections: its owner has been told,
+    /// and may not know yet.
     open_until: Option<Time>,
     is_over: bool,
     /// Of a session of others, what its owner is to know: which gateway is being stopped.
@@ -469,7 +473,8 @@ impl Worker {
         }
     }
 
-    /// Who has said something is not the first to make room for others, and who has shown who it is never does.
+    /// Who has said something is not the first to make room for others, and who has shown who it is
+    /// never does.
     fn show_standing(&mut self) {
         let standing = self.standing();
         let mut registers = self.house.registers();
@@ -662,8 +667,9 @@ impl Worker {
         }
     }
 
-    /// The data channels of a side are gone: with the session, perhaps, of which the peer has told before. An owner may have done so in
-    /// octets that are still on their way; it learns that its control connection is over, and its last words are heard.
+    /// The data channels of a side are gone: with the session, perhaps, of which the peer has told
+    /// before. An owner may have done so in octets that are still on their way; it learns that its
+    /// control connection is over, and its last words are heard.
     fn lose_channels(&mut self, side: usize, lost: &Lost) {
         self.receive(side);
         let until = self.now().after(LAST_WORDS_NS);
@@ -760,7 +766,8 @@ impl Worker {
     ) -> Result<(), String> {
         let seed = haul_io::random::bytes().map_err(|error| error.to_string())?;
         let config = self.shape.session(side == 0, Vec::new(), auth);
-        // Of an opener what waits for the session is asked for along with it; gateways have nothing that waits.
+        // Of an opener what waits for the session is asked for along with it; gateways have nothing
+        // that waits.
         let firsts: Vec<(Endpoint, Metadata)> = self
             .calls
             .iter()

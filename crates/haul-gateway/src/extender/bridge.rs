@@ -58,7 +58,8 @@ enum Phase {
     Answering,
     /// Far end: the near one has not said what its application wants.
     Listening(VecDeque<SocketAddr>),
-    /// Far end: its application has not answered. Without a link, the next of the addresses that are left is to be tried.
+    /// Far end: its application has not answered. Without a link, the next of the addresses that
+    /// are left is to be tried.
     Trying {
         left: VecDeque<SocketAddr>,
         private_data: Vec<u8>,
@@ -118,7 +119,8 @@ pub(super) struct Bridge {
     until: Option<Time>,
     /// Why an address was passed over, to be said.
     pub(super) passed_over: Option<String>,
-    /// Octets that were moved to or from the stream, and requests that were done, when that was last set.
+    /// Octets that were moved to or from the stream, and requests that were done, when that was
+    /// last set.
     moved_before: u64,
     /// Octets that were moved to or from the stream.
     moved: u64,
@@ -160,7 +162,8 @@ impl Bridge {
         Self::new(token, name, phase, None, until, share)
     }
 
-    /// Of a connection of a session that wants to reach an application, at the first of these addresses that can be connected to.
+    /// Of a connection of a session that wants to reach an application, at the first of these
+    /// addresses that can be connected to.
     pub(super) fn far(
         token: u64,
         name: String,
@@ -341,7 +344,8 @@ impl Bridge {
         Ok(if has_more { Turn::More } else { Turn::Waits })
     }
 
-    /// It ends. Where it did not in order, the far end sees a reset, and an application that waits a rejection.
+    /// It ends. Where it did not in order, the far end sees a reset, and an application that waits
+    /// a rejection.
     pub(super) fn close(self, poller: &Poller) {
         if let Some(stream) = self.stream {
             if self.interest.is_some() {
@@ -667,7 +671,8 @@ impl Bridge {
             writable: is_cut,
         };
         if !wanted.readable && !wanted.writable {
-            // A poller tells of a connection that is gone again and again, and nobody reads or writes who would learn it.
+            // A poller tells of a connection that is gone again and again, and nobody reads or
+            // writes who would learn it.
             stream.connected()?;
         }
         if self.interest == Some(wanted) {
@@ -704,8 +709,8 @@ fn param(private_data: &[u8]) -> ConnParam<'_> {
     }
 }
 
-/// Where a transport always carries a fixed number of octets, those behind what the application said are zeros; another one may have
-/// room for fewer.
+/// Where a transport always carries a fixed number of octets, those behind what the application
+/// said are zeros; another one may have room for fewer.
 fn fitting<'a>(octets: &'a [u8], tools: &Tools<'_>) -> Result<&'a [u8], String> {
     let most = tools.context.attributes().map_err(text)?.max_private_data as usize;
     match octets.split_at_checked(most) {

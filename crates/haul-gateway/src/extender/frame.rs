@@ -1,7 +1,7 @@
 //! What two extenders say to each other in a connection of a session (docs/protocol/xsp.md).
 
-/// Octets of a frame before its payload. Sixteen, so that payload keeps its place within a page to a multiple of 16: the kernel copies
-/// much more slowly between places that are a few octets off.
+/// Octets of a frame before its payload. Sixteen, so that payload keeps its place within a page to
+/// a multiple of 16: the kernel copies much more slowly between places that are a few octets off.
 pub(super) const HEAD_BYTES: usize = 16;
 /// Most octets of private data: what a connection request has room for on any transport.
 pub(super) const PRIVATE_MAX: usize = 512;
@@ -17,7 +17,8 @@ pub(super) enum Kind {
     Connect,
     /// The first of the far end: its application has accepted. Private data follow.
     Accept,
-    /// The first of the far end, and its last: nothing comes of it. What the application says follows.
+    /// The first of the far end, and its last: nothing comes of it. What the application says
+    /// follows.
     Reject,
     /// A message, with its immediate data.
     Message(Option<u32>),

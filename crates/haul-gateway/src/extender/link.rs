@@ -21,8 +21,8 @@ pub(crate) struct Plan {
     pub(crate) message: usize,
     /// Messages each way.
     pub(crate) depth: u16,
-    /// Time for the far end, and its application, to answer, ns; and for one side to take what is left and to end, once the other has:
-    /// from the last octet or message that it took.
+    /// Time for the far end, and its application, to answer, ns; and for one side to take what is
+    /// left and to end, once the other has: from the last octet or message that it took.
     pub(crate) answer_ns: u64,
 }
 
@@ -65,7 +65,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A new queue pair, with its receives posted; events of its completions appear on `completions` as `token`.
+    /// A new queue pair, with its receives posted; events of its completions appear on
+    /// `completions` as `token`.
     pub(super) fn new(
         context: &Context,
         completions: &CompletionChannel,
@@ -148,7 +149,8 @@ impl Link {
         }
     }
 
-    /// Sends what lies in `slot`. Which of the application's messages were to wake their receiver a receiver is not told, so all do.
+    /// Sends what lies in `slot`. Which of the application's messages were to wake their receiver a
+    /// receiver is not told, so all do.
     pub(super) fn send(
         &mut self,
         slot: u16,
@@ -173,7 +175,8 @@ impl Link {
         }
     }
 
-    /// Has completions put an event on the channel again; those that are there already are taken after that.
+    /// Has completions put an event on the channel again; those that are there already are taken
+    /// after that.
     pub(super) fn arm(&self) -> Result<(), Error> {
         self.cq.arm(Notify::Any)
     }

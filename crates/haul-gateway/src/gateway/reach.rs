@@ -21,8 +21,8 @@ pub struct Reach {
 }
 
 impl Gateway {
-    /// Asks all gateways on the ways of each route, one way after the other, whether its session could be had, for `patience` each.
-    /// Nothing is left of it anywhere.
+    /// Asks all gateways on the ways of each route, one way after the other, whether its session
+    /// could be had, for `patience` each. Nothing is left of it anywhere.
     #[must_use]
     pub fn reach(&self, patience: Duration) -> Vec<Reach> {
         let config = self.house.config();
@@ -60,7 +60,8 @@ impl Gateway {
     }
 }
 
-/// Which gateway each segment leads to. Where some optional ones have been left out and some not, nobody says which.
+/// Which gateway each segment leads to. Where some optional ones have been left out and some not,
+/// nobody says which.
 fn named(way: &[Via], kinds: Vec<Option<ChannelKind>>) -> Vec<(String, Option<ChannelKind>)> {
     let name = |via: &Via| via.gateway().to_string();
     let certain = || way.iter().filter(|via| !via.is_optional());

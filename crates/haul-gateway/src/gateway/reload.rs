@@ -13,11 +13,13 @@ use crate::path::Backend;
 use crate::thread::Thread;
 
 impl Gateway {
-    /// Reads the configuration again, and takes it: routes, exits, next hops, keys, certificates and doors. Sessions go on; those of routes
-    /// that are gone end when their connections have. What takes effect only when the gateway is started again is logged.
+    /// Reads the configuration again, and takes it: routes, exits, next hops, keys, certificates
+    /// and doors. Sessions go on; those of routes that are gone end when their connections have.
+    /// What takes effect only when the gateway is started again is logged.
     ///
     /// # Errors
-    /// The configuration is broken, a key cannot be read, a door cannot be opened: nothing has changed.
+    /// The configuration is broken, a key cannot be read, a door cannot be opened: nothing has
+    /// changed.
     pub fn reload(&mut self, path: &Path) -> Result<(), StartError> {
         let read = Config::load_usable(path).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
@@ -91,7 +93,8 @@ impl Gateway {
         }
     }
 
-    /// Opens doors that are new and closes those that are gone; all of it or, where one cannot be opened, nothing.
+    /// Opens doors that are new and closes those that are gone; all of it or, where one cannot be
+    /// opened, nothing.
     fn change_doors(&mut self, wanted: &[config::Door]) -> Result<Change, String> {
         let had: Vec<config::Door> = self.doors.iter().map(|(door, _)| door.clone()).collect();
         let change = Change::of(&had, wanted);

@@ -208,7 +208,8 @@ mod tests {
         assert_eq!(outcome, Outcome::Unknown);
         assert!(heard[0].1.contains("in time"), "{heard:?}");
         let pid = std::fs::read_to_string(file).unwrap();
-        // Gone, or a zombie that its new parent has not yet waited for. Its group is killed, but nobody here waits for it.
+        // Gone, or a zombie that its new parent has not yet waited for. Its group is killed, but
+        // nobody here waits for it.
         let is_gone = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             state.map_or(true, |state| {

@@ -1,4 +1,5 @@
-//! Control connections of others that have not said what they want, and which of them makes room for a new one.
+//! Control connections of others that have not said what they want, and which of them makes room
+//! for a new one.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -15,7 +16,8 @@ pub(crate) const GUESTS_MAX: usize = 64;
 const LEAVING_MAX: usize = 16;
 /// Those that stay.
 const STAYING_MAX: usize = GUESTS_MAX - LEAVING_MAX;
-/// Nobody is asked to leave before: whoever means it says something as soon as it is connected, and is heard by then.
+/// Nobody is asked to leave before: whoever means it says something as soon as it is connected, and
+/// is heard by then.
 const STAY_NS: u64 = SECOND_NS / 50;
 
 /// What a control connection has shown of its peer.
@@ -42,7 +44,8 @@ struct Guest {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Guests {
-    /// The oldest first. At most `STAYING_MAX` that stay and `LEAVING_MAX` that leave, when each has been made room for.
+    /// The oldest first. At most `STAYING_MAX` that stay and `LEAVING_MAX` that leave, when each
+    /// has been made room for.
     there: VecDeque<Guest>,
 }
 
@@ -83,8 +86,9 @@ impl Guests {
         staying < STAYING_MAX || leaving < LEAVING_MAX && self.next_to_leave(now_ns).is_some()
     }
 
-    /// Who is to leave for one that has come, of those that have not shown who they are: one of the address that has most of them, and of
-    /// those the oldest that has said nothing, else the oldest. Nobody, where there is room without.
+    /// Who is to leave for one that has come, of those that have not shown who they are: one of the
+    /// address that has most of them, and of those the oldest that has said nothing, else the
+    /// oldest. Nobody, where there is room without.
     pub(crate) fn make_room(&mut self, now_ns: u64) -> Option<Mailbox> {
         if self.staying().count() < STAYING_MAX {
             return None;

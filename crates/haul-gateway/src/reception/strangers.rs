@@ -17,8 +17,8 @@ use crate::engine::{Knock, Pipe};
 
 /// Octets of a cookie.
 const COOKIE_LEN: usize = 16;
-/// Connections that have not shown theirs, at most. The oldest of the source that has most of them makes room for a new one: whoever
-/// has a cookie shows it at once.
+/// Connections that have not shown theirs, at most. The oldest of the source that has most of them
+/// makes room for a new one: whoever has a cookie shows it at once.
 pub(super) const STRANGERS_MAX: usize = 64;
 /// Time for it, ns.
 const PATIENCE_NS: u64 = 10 * SECOND_NS;
@@ -127,8 +127,8 @@ impl Strangers {
         [due, over].into_iter().flatten().min()
     }
 
-    /// A connection that has come, from this address. Where it would be one too many, another is looked at once more before it
-    /// makes room: what it has shown by then is for the caller.
+    /// A connection that has come, from this address. Where it would be one too many, another is
+    /// looked at once more before it makes room: what it has shown by then is for the caller.
     pub(super) fn admit(
         &mut self,
         poller: &Poller,

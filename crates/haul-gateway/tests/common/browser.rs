@@ -41,7 +41,8 @@ pub fn picture(address: SocketAddr, file: &Path) {
     run(in_real_time(address), &flags);
 }
 
-/// The time of the browser is its own and goes on as soon as it waits for nothing: here it waits a second for each answer.
+/// The time of the browser is its own and goes on as soon as it waits for nothing: here it waits a
+/// second for each answer.
 fn in_real_time(page: SocketAddr) -> SocketAddr {
     common::serve(move |mut near| {
         let mut request = [0; 8 << 10];

@@ -3,7 +3,8 @@
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// Passes control connections on to a gateway, until it is shut: then it breaks them, and those that come.
+/// Passes control connections on to a gateway, until it is shut: then it breaks them, and those
+/// that come.
 #[derive(Clone)]
 pub struct Gate(Arc<Mutex<Gates>>);
 

@@ -193,7 +193,8 @@ pub fn echo(stream: &mut TcpStream, octets: usize, seed: u64) {
     assert!(got == sent);
 }
 
-/// The reset of a connection that comes to nothing: it may come before the client has noticed that it is connected.
+/// The reset of a connection that comes to nothing: it may come before the client has noticed that
+/// it is connected.
 pub fn assert_reset(to: SocketAddr) {
     let read = try_connect(to).and_then(|mut stream| stream.read(&mut [0]));
     let error = read.unwrap_err();

@@ -1,4 +1,5 @@
-//! OpenMetrics text 1.0, read strictly: what is no family, no sample or out of order is refused, with its line.
+//! OpenMetrics text 1.0, read strictly: what is no family, no sample or out of order is refused,
+//! with its line.
 
 #![allow(
     unreachable_pub,

@@ -17,7 +17,8 @@ use crate::queue::{Qp, narrow, no_attr};
 
 /// How long resolving an address or a route may take each, milliseconds.
 const RESOLVE_MS: c_int = 5_000;
-/// `IB_CM_REJ_CONSUMER_DEFINED`: the application said no, and not a stack without listener (IBTA 1.4 table 108).
+/// `IB_CM_REJ_CONSUMER_DEFINED`: the application said no, and not a stack without listener (IBTA
+/// 1.4 table 108).
 const REJECTED_BY_APPLICATION: c_int = 28;
 
 /// A queue pair's connection.
@@ -208,8 +209,8 @@ pub(super) fn respond(cm: &cm::Cm, qp: &Qp, id: Raw<cm::Id>) -> Result<()> {
     check("rdma_establish", unsafe { (cm.rdma_establish)(id.ptr()) })
 }
 
-/// Takes a queue pair to `Rts` with what the connection manager knows of the peer; `depths` are IRD and ORD where the
-/// connection manager does not know them yet. Over iWARP the kernel does this.
+/// Takes a queue pair to `Rts` with what the connection manager knows of the peer; `depths` are IRD
+/// and ORD where the connection manager does not know them yet. Over iWARP the kernel does this.
 pub(super) fn to_connected(
     cm: &cm::Cm,
     qp: &Qp,

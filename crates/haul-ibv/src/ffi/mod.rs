@@ -1,10 +1,11 @@
 //! What this crate uses of libibverbs and librdmacm, as C declares it.
 //!
-//! `verbs` and `cm` hold the structures that cross the border and the functions behind it, as far as they are used here.
-//! Of a structure that only the library allocates, the front part is enough; such a structure is marked as a prefix.
-//! `rdma-core` keeps these layouts stable within the SONAME (the files `libibverbs/libibverbs.map.in` and
-//! `librdmacm/librdmacm.map` of its source); assertions pin every one, and the tests compare them with what a C compiler
-//! makes of the installed headers.
+//! `verbs` and `cm` hold the structures that cross the border and the functions behind it, as far
+//! as they are used here. Of a structure that only the library allocates, the front part is enough;
+//! such a structure is marked as a prefix. `rdma-core` keeps these layouts stable within the SONAME
+//! (the files `libibverbs/libibverbs.map.in` and `librdmacm/librdmacm.map` of its source);
+//! assertions pin every one, and the tests compare them with what a C compiler makes of the
+//! installed headers.
 
 pub(crate) mod cm;
 pub(crate) mod verbs;
@@ -32,7 +33,8 @@ const fn member_size<S, M>(_: fn(&S) -> &M) -> usize {
 
 /// Pins sizes and offsets, and makes the table of them.
 ///
-/// `Rust = "c type" SIZE { field "member" OFFSET, … }`; instead of the size, `prefix` where only the front is declared.
+/// `Rust = "c type" SIZE { field "member" OFFSET, … }`; instead of the size, `prefix` where only
+/// the front is declared.
 macro_rules! layouts {
     ($($rust:ident = $c:literal $size:tt { $($field:ident $member:literal $offset:literal),+ $(,)? })+) => {
         $(
@@ -78,11 +80,13 @@ macro_rules! functions {
         impl $name {
             /// Loads the library and finds every function.
             pub(crate) fn load() -> Result<Self, libloading::Error> {
-                // SAFETY: the library is a system library whose initialisers are safe to run at any time.
+                // SAFETY: the library is a system library whose initialisers are safe to run at any
+                // time.
                 let library = unsafe { libloading::Library::new($library)? };
                 Ok(Self {
                     $(
-                        // SAFETY: the declaration is that of the library's header; of the structures, the tests check it.
+                        // SAFETY: the declaration is that of the library's header; of the
+                        // structures, the tests check it.
                         $function: *unsafe {
                             library.get::<unsafe extern "C" fn($($argument: $type),*) $(-> $result)?>(
                                 concat!(stringify!($function), "\0").as_bytes(),

@@ -586,7 +586,8 @@ layouts! {
 }
 
 functions! {
-    /// The functions of libibverbs. None says more in its name than in `man 3`, so none is described here.
+    /// The functions of libibverbs. None says more in its name than in `man 3`, so none is
+    /// described here.
     Verbs from "libibverbs.so.1" {
         fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device;
         fn ibv_free_device_list(list: *mut *mut Device);

@@ -75,7 +75,8 @@ pub enum Caught {
 }
 
 impl Signals {
-    /// Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD for the calling thread and those it starts later, and collects them here.
+    /// Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD for the calling thread and those it starts later,
+    /// and collects them here.
     ///
     /// # Errors
     /// Those of `pthread_sigmask` and `signalfd`.
@@ -83,8 +84,8 @@ impl Signals {
         Self::block_these(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD])
     }
 
-    /// The same for whatever a process that stands for another one may be sent: also SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM and
-    /// SIGWINCH.
+    /// The same for whatever a process that stands for another one may be sent: also SIGQUIT,
+    /// SIGUSR1, SIGUSR2, SIGALRM and SIGWINCH.
     ///
     /// # Errors
     /// As [`Self::block`].
@@ -131,7 +132,8 @@ impl Signals {
         Ok(self.wait_sent(timeout)?.map(|(caught, _)| caught))
     }
 
-    /// The next signal, and whether a process sent it; else the kernel did, as a terminal's, to all in its foreground.
+    /// The next signal, and whether a process sent it; else the kernel did, as a terminal's, to all
+    /// in its foreground.
     ///
     /// # Errors
     /// As [`Self::wait`].
@@ -169,7 +171,8 @@ fn enter(namespace: Option<RawFd>, kind: LinkNameSpaceType) -> io::Result<()> {
     super::enter(fd, kind)
 }
 
-/// Replaces files in a mount namespace of the child's own. What is not there to be replaced is left out.
+/// Replaces files in a mount namespace of the child's own. What is not there to be replaced is left
+/// out.
 fn bind_all(binds: &[(CString, CString)]) -> io::Result<()> {
     if binds.is_empty() {
         return Ok(());
@@ -193,8 +196,9 @@ fn keep_mounts() -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
         result => return result,
     }
-    // After chroot(2) the root need not be a mount, and what belongs to none cannot be told where to appear. A copy of it is one: it is
-    // put where a mount is, so that the copy itself appears nowhere else.
+    // After chroot(2) the root need not be a mount, and what belongs to none cannot be told where
+    // to appear. A copy of it is one: it is put where a mount is, so that the copy itself appears
+    // nowhere else.
     let mut folder = [0; libc::PATH_MAX as usize];
     // SAFETY: the buffer is as long as is said, and the kernel ends the path in it with NUL.
     let has_folder = !unsafe { libc::getcwd(folder.as_mut_ptr(), folder.len()) }.is_null();
@@ -202,7 +206,8 @@ fn keep_mounts() -> io::Result<()> {
     mount(c"/", c"/proc", libc::MS_BIND | libc::MS_REC)?;
     mount(c"none", c"/proc", SLAVES)?;
     rustix::process::chroot(c"/proc")?;
-    // SAFETY: `getcwd` has written a path that ends in NUL; without one the buffer is empty, which is no path.
+    // SAFETY: `getcwd` has written a path that ends in NUL; without one the buffer is empty, which
+    // is no path.
     let folder = unsafe { CStr::from_ptr(folder.as_ptr()) };
     Ok(rustix::process::chdir(if has_folder {
         folder
@@ -239,7 +244,8 @@ fn die_with(parent: Pid) -> io::Result<()> {
 }
 
 fn empty_set() -> libc::sigset_t {
-    // SAFETY: a `sigset_t` is an array of integers, for which zero is a value; on Linux it is the empty set.
+    // SAFETY: a `sigset_t` is an array of integers, for which zero is a value; on Linux it is the
+    // empty set.
     unsafe { std::mem::zeroed() }
 }
 

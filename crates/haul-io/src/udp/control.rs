@@ -1,8 +1,8 @@
-//! Ancillary data: segment size or source address on the way out; segment size, time of arrival, ECN mark and destination
-//! on the way in.
+//! Ancillary data: segment size or source address on the way out; segment size, time of arrival,
+//! ECN mark and destination on the way in.
 //!
-//! Layout (`cmsg(3)`, 64-bit Linux): records of a header {length: usize, level: int, type: int} and data, each
-//! record padded to the size of a `usize`.
+//! Layout (`cmsg(3)`, 64-bit Linux): records of a header {length: usize, level: int, type: int} and
+//! data, each record padded to the size of a `usize`.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -44,7 +44,8 @@ pub(super) enum SourceAddress {
     V6(Source<libc::in6_pktinfo>),
 }
 
-/// A header and what follows it. Both kinds of `pktinfo` leave four bytes to the next multiple of a `usize`.
+/// A header and what follows it. Both kinds of `pktinfo` leave four bytes to the next multiple of a
+/// `usize`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Source<T> {
@@ -89,7 +90,8 @@ pub(super) enum SegmentSource {
     V6(Both<libc::in6_pktinfo>),
 }
 
-/// See [`SegmentSource`]. Each part is a multiple of the alignment long, so there is nothing between them.
+/// See [`SegmentSource`]. Each part is a multiple of the alignment long, so there is nothing
+/// between them.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Both<T> {
@@ -125,8 +127,8 @@ impl<T> Source<T> {
     }
 }
 
-/// Room for what the kernel tells about one arrival: time (32 bytes), segment size (24), two kinds of ECN mark (24 each),
-/// destination (40); or, without a segment size, about one error (64).
+/// Room for what the kernel tells about one arrival: time (32 bytes), segment size (24), two kinds
+/// of ECN mark (24 each), destination (40); or, without a segment size, about one error (64).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct ControlBuffer(pub(super) [u8; CONTROL_BYTES]);
@@ -140,7 +142,8 @@ impl ControlBuffer {
 /// What the kernel told about one arrival.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ArrivalNotes {
-    /// Size of the datagrams that were joined (the last may be smaller); none when there is only one.
+    /// Size of the datagrams that were joined (the last may be smaller); none when there is only
+    /// one.
     pub(super) segment_bytes: Option<usize>,
     /// Wall-clock time, nanoseconds since 1970.
     pub(super) realtime_ns: Option<u64>,
@@ -192,7 +195,8 @@ pub(super) fn error_of(mut bytes: &[u8]) -> Option<(Undelivered, bool)> {
     None
 }
 
-/// Of `sock_extended_err` {number 4, origin 1, type 1, code 1, padding 1, information 4, data 4}: number, origin, information.
+/// Of `sock_extended_err` {number 4, origin 1, type 1, code 1, padding 1, information 4, data 4}:
+/// number, origin, information.
 fn undelivered(data: &[u8]) -> Option<(Undelivered, bool)> {
     let errno = int(data)?;
     let local = *data.get(4)? == libc::SO_EE_ORIGIN_LOCAL;
@@ -225,16 +229,16 @@ fn int(data: &[u8]) -> Option<i32> {
     data.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes))
 }
 
-/// Of `in_pktinfo` {interface, address to answer from, address in the header}: the second, which is never a broadcast
-/// address.
+/// Of `in_pktinfo` {interface, address to answer from, address in the header}: the second, which is
+/// never a broadcast address.
 fn destination_v4(data: &[u8]) -> Option<SocketAddr> {
     let (_interface, rest) = data.split_first_chunk::<4>()?;
     let ip = Ipv4Addr::from(*rest.first_chunk::<4>()?);
     Some((ip, 0).into())
 }
 
-/// Of `in6_pktinfo` {address, interface}. An IPv4 address in IPv6 clothes is given as IPv4; a group's is nobody's to answer
-/// from.
+/// Of `in6_pktinfo` {address, interface}. An IPv4 address in IPv6 clothes is given as IPv4; a
+/// group's is nobody's to answer from.
 fn destination_v6(data: &[u8]) -> Option<SocketAddr> {
     let (ip, rest) = data.split_first_chunk::<16>()?;
     let ip = Ipv6Addr::from(*ip);

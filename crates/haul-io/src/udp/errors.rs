@@ -1,4 +1,5 @@
-//! What the network says of datagrams that were sent: the error queue of a socket (ip(7), `IP_RECVERR`).
+//! What the network says of datagrams that were sent: the error queue of a socket (ip(7),
+//! `IP_RECVERR`).
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,9 +33,9 @@ struct Quoted {
 pub const QUOTED_MAX: usize = 32;
 
 impl NetworkError {
-    /// The beginning of the datagram's payload, as whoever complains quotes it: [`QUOTED_MAX`] octets at most. Nobody vouches
-    /// for complaints: who guesses the ports of a datagram can make them (RFC 5927). Who quotes what cannot be guessed has
-    /// seen it.
+    /// The beginning of the datagram's payload, as whoever complains quotes it: [`QUOTED_MAX`]
+    /// octets at most. Nobody vouches for complaints: who guesses the ports of a datagram can make
+    /// them (RFC 5927). Who quotes what cannot be guessed has seen it.
     #[must_use]
     pub fn quoted(&self) -> &[u8] {
         &self.quoted.octets[..self.quoted.len]
@@ -44,7 +45,8 @@ impl NetworkError {
 /// Why a datagram was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undelivered {
-    /// It is too long for a link on its way, which takes IP packets of `mtu` octets; 0 where the network does not say.
+    /// It is too long for a link on its way, which takes IP packets of `mtu` octets; 0 where the
+    /// network does not say.
     TooLong {
         /// Octets of an IP packet.
         mtu: u32,
@@ -57,8 +59,8 @@ pub enum Undelivered {
 
 impl UdpSocket {
     /// The oldest of the network's complaints that was not taken yet; none are kept without
-    /// [`report_errors`](super::UdpOptions::report_errors). A new one is also the error of the next call that sends or
-    /// receives.
+    /// [`report_errors`](super::UdpOptions::report_errors). A new one is also the error of the next
+    /// call that sends or receives.
     ///
     /// # Errors
     /// Of `recvmsg(2)`.
@@ -82,8 +84,8 @@ impl UdpSocket {
     }
 }
 
-/// Whether the error of a call may be the network's answer to an earlier datagram (icmp(7) has the list): then nothing was sent
-/// now, and another attempt will tell.
+/// Whether the error of a call may be the network's answer to an earlier datagram (icmp(7) has the
+/// list): then nothing was sent now, and another attempt will tell.
 #[must_use]
 pub fn may_be_late(error: &io::Error) -> bool {
     matches!(
@@ -110,8 +112,8 @@ pub fn is_too_large(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }
 
-/// The largest IP packet that the host's route to `to` takes, octets: of its interface, or less where the host was told by
-/// the network.
+/// The largest IP packet that the host's route to `to` takes, octets: of its interface, or less
+/// where the host was told by the network.
 ///
 /// # Errors
 /// Of `socket(2)` and `connect(2)`: no route.

@@ -7,8 +7,9 @@ use std::os::fd::AsFd;
 use super::{UdpSocket, message};
 
 impl UdpSocket {
-    /// How far packets to groups travel, in routers' hops, and whether members on this host hear them. From now on the
-    /// socket hears the groups that it has joined itself, and no others; and it may send to broadcast addresses.
+    /// How far packets to groups travel, in routers' hops, and whether members on this host hear
+    /// them. From now on the socket hears the groups that it has joined itself, and no others; and
+    /// it may send to broadcast addresses.
     ///
     /// # Errors
     /// Of `setsockopt(2)`.
@@ -28,12 +29,12 @@ impl UdpSocket {
         self.socket.set_broadcast(true)
     }
 
-    /// Hears what is sent to `group` at the interface with this address, or where the route to it leads. What this socket
-    /// sends to groups leaves by that interface.
+    /// Hears what is sent to `group` at the interface with this address, or where the route to it
+    /// leads. What this socket sends to groups leaves by that interface.
     ///
     /// # Errors
-    /// `InvalidInput` for addresses of two families, `NotFound` where no interface has the address, `AddrInUse` for a group
-    /// that was joined there already; else of `setsockopt(2)`.
+    /// `InvalidInput` for addresses of two families, `NotFound` where no interface has the address,
+    /// `AddrInUse` for a group that was joined there already; else of `setsockopt(2)`.
     pub fn join_group(&self, group: IpAddr, interface: Option<IpAddr>) -> io::Result<()> {
         match target(group, interface)? {
             Group::V4(group, interface) => {
@@ -59,8 +60,8 @@ impl UdpSocket {
     }
 }
 
-/// A group at an interface, as each family names it: by its address, by its number. Unspecified and zero leave it to the
-/// route.
+/// A group at an interface, as each family names it: by its address, by its number. Unspecified and
+/// zero leave it to the route.
 enum Group {
     V4(Ipv4Addr, Ipv4Addr),
     V6(Ipv6Addr, u32),
@@ -78,8 +79,8 @@ fn target(group: IpAddr, interface: Option<IpAddr>) -> io::Result<Group> {
     }
 }
 
-/// Which interface has this address. A line of the kernel's list is the address in 32 hexadecimal digits, then the
-/// interface's number in hexadecimal.
+/// Which interface has this address. A line of the kernel's list is the address in 32 hexadecimal
+/// digits, then the interface's number in hexadecimal.
 fn interface_number(address: Ipv6Addr) -> io::Result<u32> {
     let list = std::fs::read_to_string("/proc/self/net/if_inet6")?;
     number_in(&list, address).ok_or_else(|| io::ErrorKind::NotFound.into())

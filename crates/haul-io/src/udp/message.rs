@@ -91,7 +91,8 @@ impl<'a> OutMessage<'a> {
 
 /// Sends one message; the number of bytes it took, which for a datagram socket is all.
 pub(super) fn send_one(fd: BorrowedFd<'_>, message: &OutMessage<'_>) -> io::Result<usize> {
-    // SAFETY: the pointers in `message` are live borrows with the lengths beside them, and the kernel only reads them.
+    // SAFETY: the pointers in `message` are live borrows with the lengths beside them, and the
+    // kernel only reads them.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message.0.msg_hdr, FLAGS) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
@@ -101,7 +102,8 @@ pub(super) fn send_many(fd: BorrowedFd<'_>, messages: &mut [OutMessage<'_>]) -> 
     let count = count(messages.len());
     // `OutMessage` is a transparent wrapper.
     let headers = messages.as_mut_ptr().cast::<libc::mmsghdr>();
-    // SAFETY: `headers` is `count` messages whose pointers are live borrows; the kernel writes only `msg_len`.
+    // SAFETY: `headers` is `count` messages whose pointers are live borrows; the kernel writes only
+    // `msg_len`.
     let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), headers, count, FLAGS) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
@@ -126,8 +128,8 @@ impl Envelope {
     };
 }
 
-/// Receives up to as many messages as there are `buffers` and `envelopes` (at most [`MESSAGES_MAX`]) without waiting; how
-/// many came.
+/// Receives up to as many messages as there are `buffers` and `envelopes` (at most
+/// [`MESSAGES_MAX`]) without waiting; how many came.
 pub(super) fn receive_many(
     fd: BorrowedFd<'_>,
     buffers: &mut [Buffer],
@@ -162,8 +164,9 @@ pub(super) fn receive_many(
         filled = index + 1;
     }
     let headers_ptr = headers.as_mut_ptr().cast::<libc::mmsghdr>();
-    // SAFETY: the first `filled` headers are initialised and each points to a buffer, a vector and an envelope of its own,
-    // all exclusively borrowed until this function returns, with their true lengths.
+    // SAFETY: the first `filled` headers are initialised and each points to a buffer, a vector and
+    // an envelope of its own, all exclusively borrowed until this function returns, with their true
+    // lengths.
     let received = unsafe {
         libc::recvmmsg(
             fd.as_raw_fd(),
@@ -184,7 +187,8 @@ pub(super) fn receive_many(
     Ok(received)
 }
 
-/// Takes the oldest entry of the error queue without waiting, and the beginning of its datagram; none if there is none.
+/// Takes the oldest entry of the error queue without waiting, and the beginning of its datagram;
+/// none if there is none.
 pub(super) fn receive_error(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Option<Envelope>> {
     let mut envelope = Envelope::EMPTY;
     let mut vector = libc::iovec {
@@ -201,7 +205,8 @@ pub(super) fn receive_error(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<O
         msg_flags: 0,
     };
     let flags = FLAGS | libc::MSG_ERRQUEUE;
-    // SAFETY: the header points to live locals and to `room`, which is borrowed exclusively, with their true lengths.
+    // SAFETY: the header points to live locals and to `room`, which is borrowed exclusively, with
+    // their true lengths.
     let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
     let Ok(received) = usize::try_from(received) else {
         let error = io::Error::last_os_error();
@@ -259,7 +264,8 @@ fn get_option<const N: usize>(
 ) -> io::Result<[u32; N]> {
     let mut words = [0_u32; N];
     let mut len = socklen::<[u32; N]>();
-    // SAFETY: the kernel writes at most `len` bytes, the size of `words`, and updates `len`; both are live locals.
+    // SAFETY: the kernel writes at most `len` bytes, the size of `words`, and updates `len`; both
+    // are live locals.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),

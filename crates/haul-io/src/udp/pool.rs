@@ -1,4 +1,5 @@
-//! A fixed set of receive buffers in one allocation, handed out and taken back without lock or allocation.
+//! A fixed set of receive buffers in one allocation, handed out and taken back without lock or
+//! allocation.
 
 use std::fmt;
 use std::io;
@@ -26,8 +27,9 @@ impl Buffer {
     /// All of the buffer, whatever its content.
     pub(super) fn whole_mut(&mut self) -> &mut [u8] {
         let start = self.pool.start_of(self.index).as_ptr();
-        // SAFETY: the range is inside the pool's mapping, which is zeroed when made and so initialised, and belongs to
-        // `self` alone (see `Pool`); it is borrowed as long as `self` is.
+        // SAFETY: the range is inside the pool's mapping, which is zeroed when made and so
+        // initialised, and belongs to `self` alone (see `Pool`); it is borrowed as long as `self`
+        // is.
         unsafe { slice::from_raw_parts_mut(start, self.pool.buffer_bytes) }
     }
 
@@ -63,7 +65,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Invariant: each index below `buffers` is either free (its bit is set) or owned by exactly one [`Buffer`].
+/// Invariant: each index below `buffers` is either free (its bit is set) or owned by exactly one
+/// [`Buffer`].
 pub(super) struct Pool {
     base: NonNull<u8>,
     buffers: usize,
@@ -73,7 +76,8 @@ pub(super) struct Pool {
     free: Box<[AtomicU64]>,
 }
 
-// SAFETY: the memory is reached only through `Buffer`s, which own disjoint ranges; `base` is not bound to a thread.
+// SAFETY: the memory is reached only through `Buffer`s, which own disjoint ranges; `base` is not
+// bound to a thread.
 unsafe impl Send for Pool {}
 // SAFETY: as above; the shared part is atomics and constants.
 unsafe impl Sync for Pool {}
@@ -114,7 +118,8 @@ impl Pool {
             let mut bits = word.load(Ordering::Relaxed);
             while bits != 0 {
                 let bit = bits & bits.wrapping_neg();
-                // Acquire: what the last owner still read or wrote happens before what the new one does.
+                // Acquire: what the last owner still read or wrote happens before what the new one
+                // does.
                 let before = word.fetch_and(!bit, Ordering::Acquire);
                 if before & bit != 0 {
                     let index =
@@ -138,7 +143,8 @@ impl Pool {
 
     fn start_of(&self, index: usize) -> NonNull<u8> {
         debug_assert!(index < self.buffers);
-        // SAFETY: indices are below `buffers`, so the result is inside the mapping of `buffers * buffer_bytes`.
+        // SAFETY: indices are below `buffers`, so the result is inside the mapping of `buffers *
+        // buffer_bytes`.
         unsafe { self.base.add(index * self.buffer_bytes) }
     }
 }
@@ -146,7 +152,8 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let bytes = self.buffers * self.buffer_bytes;
-        // SAFETY: the mapping was made with this size, and no `Buffer` is left, as each holds the pool alive.
+        // SAFETY: the mapping was made with this size, and no `Buffer` is left, as each holds the
+        // pool alive.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), bytes) };
         debug_assert!(unmapped.is_ok());
     }

@@ -21,7 +21,8 @@ const BUFFER_BYTES_MIN: usize = 65_536;
 const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
 
 impl UdpSocket {
-    /// Fills `batch` with what has arrived, without waiting; how many messages there are. What was in the batch is gone.
+    /// Fills `batch` with what has arrived, without waiting; how many messages there are. What was
+    /// in the batch is gone.
     ///
     /// # Errors
     /// `WouldBlock` when nothing has arrived; of a connected socket, what ICMP says of the peer.
@@ -36,7 +37,8 @@ impl UdpSocket {
     }
 }
 
-/// Buffers for the messages of one [`UdpSocket::recv_batch`], and some to spare for those that are taken out.
+/// Buffers for the messages of one [`UdpSocket::recv_batch`], and some to spare for those that are
+/// taken out.
 pub struct RecvBatch {
     buffers: Box<[Buffer]>,
     envelopes: Box<[Envelope]>,
@@ -48,8 +50,8 @@ pub struct RecvBatch {
 }
 
 impl RecvBatch {
-    /// Room for `messages` super-packets (1 to 32) of `buffer_bytes` (rounded up to 64 KiB), and `spare` more buffers so
-    /// that so many can be [taken](Self::take) and not yet given back.
+    /// Room for `messages` super-packets (1 to 32) of `buffer_bytes` (rounded up to 64 KiB), and
+    /// `spare` more buffers so that so many can be [taken](Self::take) and not yet given back.
     ///
     /// # Errors
     /// Out of memory, or sizes that overflow (`InvalidInput`).
@@ -105,8 +107,9 @@ impl RecvBatch {
             .map(|arrival| self.received(arrival))
     }
 
-    /// Takes the buffer of message `index` out, for another thread to work on, and puts an empty one in its place. The
-    /// message reads as empty afterwards. None when there is no such message or no spare buffer: work on it in place.
+    /// Takes the buffer of message `index` out, for another thread to work on, and puts an empty
+    /// one in its place. The message reads as empty afterwards. None when there is no such message
+    /// or no spare buffer: work on it in place.
     #[must_use]
     pub fn take(&mut self, index: usize) -> Option<Buffer> {
         let slot = self.arrivals.get(index)?.slot;
@@ -114,13 +117,15 @@ impl RecvBatch {
         Some(mem::replace(&mut self.buffers[slot], empty))
     }
 
-    /// When the last batch was received, nanoseconds of [`Clock`]: saves the caller a look at the clock.
+    /// When the last batch was received, nanoseconds of [`Clock`]: saves the caller a look at the
+    /// clock.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Messages thrown away since the start because they did not fit a buffer, or came with no IP address.
+    /// Messages thrown away since the start because they did not fit a buffer, or came with no IP
+    /// address.
     #[must_use]
     pub fn cut(&self) -> u64 {
         self.cut
@@ -201,9 +206,11 @@ pub struct Received<'a> {
     pub from: SocketAddr,
     /// All datagrams, one after the other.
     pub bytes: &'a [u8],
-    /// The size of each datagram but the last, which may be smaller; the size of all when there is only one.
+    /// The size of each datagram but the last, which may be smaller; the size of all when there is
+    /// only one.
     pub segment_bytes: usize,
-    /// When the kernel got it (the first, if joined), nanoseconds of [`Clock`], never later than now nor more than a second ago.
+    /// When the kernel got it (the first, if joined), nanoseconds of [`Clock`], never later than
+    /// now nor more than a second ago.
     pub arrived_ns: u64,
     /// The two ECN bits (RFC 3168 §5).
     pub ecn: u8,

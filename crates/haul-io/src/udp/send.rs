@@ -10,26 +10,31 @@ use super::control::{SegmentSize, SegmentSource, SourceAddress};
 use super::message::{self, Ancillary, Destination, MESSAGES_MAX, OutMessage};
 use super::{SEGMENTS_MAX, SLICES_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket};
 
-/// One super-packet: the concatenation of `slices`, cut each `segment_bytes` (the last segment may be smaller).
+/// One super-packet: the concatenation of `slices`, cut each `segment_bytes` (the last segment may
+/// be smaller).
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
     /// The receiver.
     pub to: SocketAddr,
     /// Bytes of payload in each datagram but the last.
     pub segment_bytes: usize,
-    /// What to send. At most [`SLICES_MAX`] slices, [`SUPER_PACKET_BYTES_MAX`] bytes, [`SEGMENTS_MAX`] segments.
+    /// What to send. At most [`SLICES_MAX`] slices, [`SUPER_PACKET_BYTES_MAX`] bytes,
+    /// [`SEGMENTS_MAX`] segments.
     pub slices: &'a [IoSlice<'a>],
-    /// The address of this machine that it is to come from (its port does not count); none leaves that to the route.
+    /// The address of this machine that it is to come from (its port does not count); none leaves
+    /// that to the route.
     pub source: Option<SocketAddr>,
 }
 
 impl UdpSocket {
-    /// Sends one super-packet; how many of its segments were taken, counted from the first. Fewer than all only when the
-    /// socket's buffer became full on the way, which only happens where the kernel does not cut for us.
+    /// Sends one super-packet; how many of its segments were taken, counted from the first. Fewer
+    /// than all only when the socket's buffer became full on the way, which only happens where the
+    /// kernel does not cut for us.
     ///
     /// # Errors
-    /// `WouldBlock` when the socket's buffer is full and nothing was taken; `InvalidInput` when it breaks a limit of
-    /// [`Outgoing`]; else of `sendmsg(2)`, for example `EMSGSIZE` when a segment is larger than the interface's MTU allows.
+    /// `WouldBlock` when the socket's buffer is full and nothing was taken; `InvalidInput` when it
+    /// breaks a limit of [`Outgoing`]; else of `sendmsg(2)`, for example `EMSGSIZE` when a segment
+    /// is larger than the interface's MTU allows.
     pub fn send_segments(
         &self,
         to: SocketAddr,
@@ -69,13 +74,13 @@ impl UdpSocket {
         }
     }
 
-    /// Sends super-packets in order, with one system call for up to 32; how many segments were taken, counted over the
-    /// whole batch from its first. Fewer than all when the socket's buffer became full on the way, or when one failed (its
-    /// error then shows when it comes first).
+    /// Sends super-packets in order, with one system call for up to 32; how many segments were
+    /// taken, counted over the whole batch from its first. Fewer than all when the socket's buffer
+    /// became full on the way, or when one failed (its error then shows when it comes first).
     ///
     /// # Errors
-    /// As for [`UdpSocket::send_segments`], of the first super-packet; `InvalidInput` may also be of a later one, and then
-    /// nothing of its group of 32 was sent.
+    /// As for [`UdpSocket::send_segments`], of the first super-packet; `InvalidInput` may also be
+    /// of a later one, and then nothing of its group of 32 was sent.
     pub fn send_batch(&self, batch: &[Outgoing<'_>]) -> io::Result<usize> {
         let mut taken = 0;
         for group in batch.chunks(MESSAGES_MAX) {
@@ -100,8 +105,8 @@ impl UdpSocket {
         Ok(taken)
     }
 
-    /// Sends one datagram that comes from `source`, an address of this machine (its port does not count): how a socket
-    /// bound to the wildcard answers from the address that it was asked at.
+    /// Sends one datagram that comes from `source`, an address of this machine (its port does not
+    /// count): how a socket bound to the wildcard answers from the address that it was asked at.
     ///
     /// # Errors
     /// `WouldBlock` when the socket's buffer is full; else of `sendmsg(2)`.
@@ -147,8 +152,9 @@ impl UdpSocket {
         Ok(taken)
     }
 
-    /// Linux: `EIO` where a device on the path cannot checksum, `EINVAL` where one cannot cut (also for a segment larger
-    /// than the MTU, before 6.14; `EMSGSIZE` since). Segments that need fragments are not cut, either.
+    /// Linux: `EIO` where a device on the path cannot checksum, `EINVAL` where one cannot cut (also
+    /// for a segment larger than the MTU, before 6.14; `EMSGSIZE` since). Segments that need
+    /// fragments are not cut, either.
     fn refuses_gso(&self, error: &io::Error) -> bool {
         match error.raw_os_error() {
             Some(libc::EIO | libc::EINVAL) => true,
@@ -157,8 +163,9 @@ impl UdpSocket {
         }
     }
 
-    /// After the kernel has refused to cut. If the same segments can be sent one by one it was that, and is not tried
-    /// again on this socket; if not, the error is theirs (too large, no such destination).
+    /// After the kernel has refused to cut. If the same segments can be sent one by one it was
+    /// that, and is not tried again on this socket; if not, the error is theirs (too large, no such
+    /// destination).
     fn send_without_gso(&self, plan: &Plan, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let taken = self.send_cut(plan, slices)?;
         self.gso.store(false, Ordering::Relaxed);
@@ -288,8 +295,8 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// Puts the slices of the next segment into `pieces`; how many there are. None, and nothing is cut, when they are too
-    /// many.
+    /// Puts the slices of the next segment into `pieces`; how many there are. None, and nothing is
+    /// cut, when they are too many.
     fn next_segment(&mut self, pieces: &mut [IoSlice<'a>]) -> Option<usize> {
         let (mut slices, mut offset) = (self.slices, self.offset);
         let mut wanted = self.segment_bytes;

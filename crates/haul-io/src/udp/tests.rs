@@ -196,7 +196,8 @@ fn slices_may_straddle_segments_when_cut_here() {
     }
 }
 
-/// Linux cuts only packets that carry a checksum (`udp_send_skb`): without one it refuses as a poor device would.
+/// Linux cuts only packets that carry a checksum (`udp_send_skb`): without one it refuses as a poor
+/// device would.
 fn make_gso_fail(socket: &UdpSocket) {
     message::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
 }

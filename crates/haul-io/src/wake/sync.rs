@@ -1,4 +1,5 @@
-//! The standard library's primitives and `eventfd(2)`, or loom's when its model checker runs the tests.
+//! The standard library's primitives and `eventfd(2)`, or loom's when its model checker runs the
+//! tests.
 
 #[cfg(not(loom))]
 pub(super) use crate::notify::Signal;
@@ -24,7 +25,8 @@ mod model {
 
     use loom::sync::{Condvar, Mutex};
 
-    /// An eventfd as loom can run it: a counter that is set or not, and threads that sleep until it is.
+    /// An eventfd as loom can run it: a counter that is set or not, and threads that sleep until it
+    /// is.
     #[derive(Debug)]
     pub struct Signal {
         is_set: Mutex<bool>,

@@ -1,4 +1,5 @@
-//! Every interleaving of threads that wake each other. A lost wake-up is a deadlock, which loom reports.
+//! Every interleaving of threads that wake each other. A lost wake-up is a deadlock, which loom
+//! reports.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -57,7 +58,8 @@ impl Queue {
         }
     }
 
-    /// Goes to sleep and leaves at once: its timeout, or an arrival on a socket. Whether it took an entry.
+    /// Goes to sleep and leaves at once: its timeout, or an arrival on a socket. Whether it took an
+    /// entry.
     fn doze(&self) -> bool {
         self.bell.enter();
         self.bell.leave();
@@ -215,7 +217,8 @@ fn loom_who_waits_for_a_condition_and_who_watches_the_descriptor_learn_of_it() {
     });
 }
 
-/// A command queue, an acceptor that is to stop, a stream's engine: something is published, then the poller is woken.
+/// A command queue, an acceptor that is to stop, a stream's engine: something is published, then
+/// the poller is woken.
 #[test]
 fn loom_a_poller_misses_no_wake_up() {
     loom::model(|| {

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-/// Runs an ignored test of the calling test program in a network namespace of its own, after lines of shell, and prints what it
-/// printed. Root makes the namespace directly; others need a user namespace. Where none can be made, or the test skips itself, a
-/// line says so.
+/// Runs an ignored test of the calling test program in a network namespace of its own, after lines
+/// of shell, and prints what it printed. Root makes the namespace directly; others need a user
+/// namespace. Where none can be made, or the test skips itself, a line says so.
 #[allow(
     unreachable_pub,
     clippy::allow_attributes,

@@ -1,4 +1,5 @@
-//! Whether a datagram may touch memory. Looked up for each one: a tag that was taken away is refused from that moment.
+//! Whether a datagram may touch memory. Looked up for each one: a tag that was taken away is
+//! refused from that moment.
 
 use super::config::UdConfig;
 use super::work::{Reason, Source};

@@ -24,7 +24,8 @@ pub struct UdConfig {
     pub epoch: u32,
     /// Where packet numbers start: random.
     pub seed: u64,
-    /// Random and secret: the key of cookies and tables. Queue pairs that share a port may share it.
+    /// Random and secret: the key of cookies and tables. Queue pairs that share a port may share
+    /// it.
     pub key: [u8; 16],
 
     /// Requests that may be posted and not completed.
@@ -59,8 +60,8 @@ pub struct UdConfig {
     pub records_per_source: usize,
     /// How long segments that the last one has overtaken may take.
     pub record_grace_ns: u64,
-    /// How many packets of the source may come from behind an incomplete message before it is given up: the same grace,
-    /// without a clock.
+    /// How many packets of the source may come from behind an incomplete message before it is given
+    /// up: the same grace, without a clock.
     pub record_grace_packets: u32,
     /// How long after a segment the next one may come: eight times what is usual, within these.
     pub record_idle_ns: (u64, u64),
@@ -97,7 +98,8 @@ pub struct UdConfig {
     /// Of these, for one source.
     pub read_jobs_per_source: usize,
 
-    /// A copy of the last segment goes ahead of this many others, for messages of more; 0 sends none.
+    /// A copy of the last segment goes ahead of this many others, for messages of more; 0 sends
+    /// none.
     pub tail_copy: u32,
     /// Peers are told what was refused, ten times a second at most.
     pub notices: bool,

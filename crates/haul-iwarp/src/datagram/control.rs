@@ -1,5 +1,5 @@
-//! Datagrams that are not DATA, on their way out: a short queue, and what does not fit is left out. All of them are
-//! answers, or are repeated.
+//! Datagrams that are not DATA, on their way out: a short queue, and what does not fit is left out.
+//! All of them are answers, or are repeated.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Messages of one datagram that were delivered: none is delivered again while its source, and its number, are remembered.
+//! Messages of one datagram that were delivered: none is delivered again while its source, and its
+//! number, are remembered.
 
 use super::sources::{Known, Sources};
 use super::wire::MsgId;
@@ -7,8 +8,9 @@ use super::work::Source;
 /// Numbers that are remembered of a source.
 const WINDOW: u32 = u64::BITS;
 
-/// The numbers that were heard of a source, up to the newest: the window of RFC 4303 §3.4.3, but that what is older than it
-/// passes. A datagram may be late; to be both late and doubled is left to chance.
+/// The numbers that were heard of a source, up to the newest: the window of RFC 4303 §3.4.3, but
+/// that what is older than it passes. A datagram may be late; to be both late and doubled is left
+/// to chance.
 #[derive(Debug, Default)]
 struct Window {
     newest: MsgId,

@@ -1,9 +1,10 @@
 //! Numbers of packets and messages, by destination, in bounded memory.
 //!
-//! The rules are that the numbers of a destination rise and that no message number comes twice. A queue pair may have a
-//! hundred thousand destinations, so they share: a destination always uses the same lane, the first one has its own, and
-//! the others are spread over a fixed number. Where destinations share a lane, each sees gaps, which mean nothing but that
-//! packets that it did not get cannot be counted from them.
+//! The rules are that the numbers of a destination rise and that no message number comes twice. A
+//! queue pair may have a hundred thousand destinations, so they share: a destination always uses
+//! the same lane, the first one has its own, and the others are spread over a fixed number. Where
+//! destinations share a lane, each sees gaps, which mean nothing but that packets that it did not
+//! get cannot be counted from them.
 
 use std::hash::{Hash, Hasher};
 

@@ -1,6 +1,7 @@
 //! Datagrams: RDMA without connections (docs/protocol/datagram.md).
 //!
-//! [`Ud`] is one queue pair. The engine finds it by [`wire::Shim::dst_qpn`] and then, for each datagram:
+//! [`Ud`] is one queue pair. The engine finds it by [`wire::Shim::dst_qpn`] and then, for each
+//! datagram:
 //!
 //! ```text
 //!   Datagram::open(bytes)                        CRC and form          Err: Ud::handle_reject
@@ -10,14 +11,15 @@
 //!     Place(p)        copy the segment's payload to p.target, then
 //!                     Ud::handle_placed(now, memory, true); false if the memory was gone after all
 //! ```
-//! Most segments of a long Write-Record differ in their numbers only. [`Ud::handle_alike`], between [`wire::Datagram::check`] and
-//! [`wire::Datagram::parse`], takes such a one by comparing it with what it has to be; [`Ud::poll_alike`], after
-//! [`Ud::poll_transmit`], makes it of the one before. Neither has to be called: the result is the same.
+//! Most segments of a long Write-Record differ in their numbers only. [`Ud::handle_alike`], between
+//! [`wire::Datagram::check`] and [`wire::Datagram::parse`], takes such a one by comparing it with
+//! what it has to be; [`Ud::poll_alike`], after [`Ud::poll_transmit`], makes it of the one before.
+//! Neither has to be called: the result is the same.
 //!
-//! To send: [`Ud::post_send`], then [`Ud::poll_transmit`] until it has nothing: header octets in the caller's array, the
-//! payload by name, the CRC is the caller's. Datagrams of one message have one length but for the last
-//! ([`Transmit::full_len`]). After that [`Ud::poll_control`], which gives whole datagrams, [`Ud::poll_event`] and
-//! [`Ud::poll_timeout`], in this order.
+//! To send: [`Ud::post_send`], then [`Ud::poll_transmit`] until it has nothing: header octets in
+//! the caller's array, the payload by name, the CRC is the caller's. Datagrams of one message have
+//! one length but for the last ([`Transmit::full_len`]). After that [`Ud::poll_control`], which
+//! gives whole datagrams, [`Ud::poll_event`] and [`Ud::poll_timeout`], in this order.
 //!
 //! No datagram ends the queue pair, whatever is in it.
 

@@ -8,7 +8,8 @@ use crate::time::{SECOND_NS, Time};
 
 /// How long it is remembered: then longer ones are tried again (RFC 8201 §4).
 const KEPT_NS: u64 = 600 * SECOND_NS;
-/// Hosts that are remembered. The network may be lying, so there is a limit; beyond it, it is not believed.
+/// Hosts that are remembered. The network may be lying, so there is a limit; beyond it, it is not
+/// believed.
 const HOSTS: usize = 1_024;
 
 /// Paths by host; without memory while there are none.

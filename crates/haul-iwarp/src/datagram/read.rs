@@ -1,7 +1,8 @@
 //! RDMA Read over datagrams, both ends.
 //!
-//! The requester keeps a record of what has come and asks again for what is missing, range by range. The responder keeps
-//! a queue of answers and nothing else: a request that comes twice is answered twice, unless its answer still waits.
+//! The requester keeps a record of what has come and asks again for what is missing, range by
+//! range. The responder keeps a queue of answers and nothing else: a request that comes twice is
+//! answered twice, unless its answer still waits.
 
 use std::collections::VecDeque;
 
@@ -159,7 +160,8 @@ impl Reads {
         self.open.push(read);
     }
 
-    /// Checks an answer against the read that it is for. An empty one, to an empty read, ends it here.
+    /// Checks an answer against the read that it is for. An empty one, to an empty read, ends it
+    /// here.
     pub(super) fn judge(
         &mut self,
         answer: &Answer,

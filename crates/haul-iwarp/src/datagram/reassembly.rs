@@ -1,8 +1,10 @@
-//! Sends of several segments: straight into a posted receive, which the first segment takes, whichever it is.
+//! Sends of several segments: straight into a posted receive, which the first segment takes,
+//! whichever it is.
 //!
-//! What is given up returns its receive to the head of the queue. Who makes room, when there is none: the source's own
-//! oldest message; if it has none, the message that nothing came of for the longest time. So a source that floods takes
-//! from itself, and many that pretend to be others take what is stale.
+//! What is given up returns its receive to the head of the queue. Who makes room, when there is
+//! none: the source's own oldest message; if it has none, the message that nothing came of for the
+//! longest time. So a source that floods takes from itself, and many that pretend to be others take
+//! what is stale.
 
 use super::config::UdConfig;
 use super::ranges::{RangeSet, Verdict};
@@ -12,7 +14,8 @@ use super::work::{Reason, Source};
 use crate::qp::RecvWr;
 use crate::time::Time;
 
-/// Ranges of an incomplete Send at most. A message of 1 MiB in segments of 1,400 octets has no more than 375.
+/// Ranges of an incomplete Send at most. A message of 1 MiB in segments of 1,400 octets has no more
+/// than 375.
 const RANGES: usize = 1_024;
 
 /// What all segments of a message have in common.
@@ -144,8 +147,8 @@ impl Reassembly {
         self.senders[sender].closed.push(id);
     }
 
-    /// Gives up what has to go before a message of `len` octets may be opened, one at a time; returns its receive. None
-    /// when there is room.
+    /// Gives up what has to go before a message of `len` octets may be opened, one at a time;
+    /// returns its receive. None when there is room.
     pub(super) fn make_room(&mut self, from: &Source, len: u32) -> Option<RecvWr> {
         let own = match self.senders.find(from) {
             Some(sender) => self.senders[sender].open.as_slice(),

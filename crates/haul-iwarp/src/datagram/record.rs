@@ -1,8 +1,8 @@
 //! Write-Record at the target: what has arrived of each message, and when it is enough.
 //!
-//! A message of one segment is checked, placed and reported, and leaves nothing but its number among the closed ones of
-//! its source. Others have a record until it is closed; what comes after that is not placed, because the user may have
-//! the memory in use again.
+//! A message of one segment is checked, placed and reported, and leaves nothing but its number
+//! among the closed ones of its source. Others have a record until it is closed; what comes after
+//! that is not placed, because the user may have the memory in use again.
 
 use std::collections::VecDeque;
 
@@ -161,8 +161,8 @@ impl Records {
         }
     }
 
-    /// Judges a segment that has passed the checks of memory; `admit` checks the message as a whole, and is asked at its
-    /// first segment.
+    /// Judges a segment that has passed the checks of memory; `admit` checks the message as a
+    /// whole, and is asked at its first segment.
     pub(super) fn judge(
         &mut self,
         now: Time,

@@ -1,7 +1,8 @@
-//! A bounded table of what is known of sources: the one that was not heard of for the longest time makes room.
+//! A bounded table of what is known of sources: the one that was not heard of for the longest time
+//! makes room.
 //!
-//! Sources are chosen by whoever sends, so the hash is keyed. The source of the last datagram is found without it: in a
-//! train of datagrams that is all of them but the first.
+//! Sources are chosen by whoever sends, so the hash is keyed. The source of the last datagram is
+//! found without it: in a train of datagrams that is all of them but the first.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -79,7 +80,8 @@ impl<T: Known> Sources<T> {
         Some(at)
     }
 
-    /// The entry of a source; a new one forgets the oldest that is idle, if need be. There must be an idle one.
+    /// The entry of a source; a new one forgets the oldest that is idle, if need be. There must be
+    /// an idle one.
     pub(super) fn enter(&mut self, source: &Source) -> usize {
         if let Some(at) = self.find(source) {
             return at;
@@ -191,7 +193,8 @@ impl Closed {
         self.count += 1;
     }
 
-    /// Whether a message was closed, or is older than all that are remembered: what comes of it now comes too late.
+    /// Whether a message was closed, or is older than all that are remembered: what comes of it now
+    /// comes too late.
     pub(super) fn contains(&self, id: MsgId) -> bool {
         if self.count == 0 || id.past(self.newest) > 0 {
             return false;

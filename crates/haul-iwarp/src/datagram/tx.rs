@@ -1,8 +1,9 @@
 //! Messages to segments.
 //!
-//! All segments of a message have the same length but its last, so that they leave in batches of segmentation offload. Of a
-//! Write-Record with enough segments, a copy of the last one goes ahead of the last few: a burst of losses at the end does
-//! not take both, and nothing has to wait for a timer.
+//! All segments of a message have the same length but its last, so that they leave in batches of
+//! segmentation offload. Of a Write-Record with enough segments, a copy of the last one goes ahead
+//! of the last few: a burst of losses at the end does not take both, and nothing has to wait for a
+//! timer.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +23,8 @@ use crate::time::Time;
 use crate::wire::ddp::{self, Model};
 use crate::wire::rdmap;
 
-/// Segments of one message or answer before others have their turn: about what one call with segmentation offload takes.
+/// Segments of one message or answer before others have their turn: about what one call with
+/// segmentation offload takes.
 const TURN: u32 = 64;
 /// Messages of more segments fill batches by themselves.
 const EVEN_MAX: u32 = 32;
@@ -93,7 +95,8 @@ impl Sender {
         self.paths.note(now, host, octets);
     }
 
-    /// Octets of payload in a segment to `to`: what is left of a datagram by `words` of EXT and a DDP header.
+    /// Octets of payload in a segment to `to`: what is left of a datagram by `words` of EXT and a
+    /// DDP header.
     fn room(&self, now: Time, to: SocketAddr, words: usize, ddp_len: usize) -> u32 {
         let path = self.paths.datagram_max(now, to.ip(), self.datagram_max);
         let overhead = SHIM_LEN + 4 * words + ddp_len + CRC_LEN;
@@ -162,8 +165,8 @@ impl Sender {
         }
     }
 
-    /// The datagram after the last one, if it differs in its numbers only: they are changed in `header`, where that one's
-    /// header still is. Gives where in the message its payload starts.
+    /// The datagram after the last one, if it differs in its numbers only: they are changed in
+    /// `header`, where that one's header still is. Gives where in the message its payload starts.
     pub(super) fn poll_alike(&mut self, header: &mut [u8]) -> Option<u32> {
         let current = self.current.as_mut()?;
         if self.alike == 0 || self.turn >= TURN {
@@ -407,8 +410,9 @@ impl Sender {
     }
 }
 
-/// Payload of a segment, where `room` octets fit and more messages follow: what divides this one into segments of one length, with a
-/// third more of them at most. A shorter segment would end its batch.
+/// Payload of a segment, where `room` octets fit and more messages follow: what divides this one
+/// into segments of one length, with a third more of them at most. A shorter segment would end its
+/// batch.
 fn even(len: u32, room: u32) -> u32 {
     let least = len.div_ceil(room);
     if !(2..=EVEN_MAX).contains(&least) {

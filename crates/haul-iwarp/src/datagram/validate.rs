@@ -1,7 +1,7 @@
 //! Who receives at the address that it sends from: HELLO, COOKIE, HELLO with the cookie, READY.
 //!
-//! The side that is asked keeps nothing until the cookie has come back, and answers nothing that is longer than what
-//! came. The side that asks repeats itself, for a while.
+//! The side that is asked keeps nothing until the cookie has come back, and answers nothing that is
+//! longer than what came. The side that asks repeats itself, for a while.
 
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use super::wire::{COOKIE_LEN, Cookie, MsgId};
 use super::work::{Destination, Source};
 use crate::time::{SECOND_NS, Time};
 
-/// How often a HELLO is sent before the peer counts as silent, and after what time the first is repeated; each further
-/// one waits twice as long.
+/// How often a HELLO is sent before the peer counts as silent, and after what time the first is
+/// repeated; each further one waits twice as long.
 const TRIES: u32 = 8;
 /// How often a cookie is sent before it counts as forged or out of date.
 const COOKIE_TRIES: u32 = 2;

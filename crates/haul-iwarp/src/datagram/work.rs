@@ -42,7 +42,8 @@ impl Source {
 pub struct UdSendWr {
     /// The user's; comes back with the completion.
     pub id: u64,
-    /// The engine's name for the buffers of the request; comes back with segments and with the completion.
+    /// The engine's name for the buffers of the request; comes back with segments and with the
+    /// completion.
     pub slot: u32,
     /// Where to.
     pub to: Destination,
@@ -54,7 +55,8 @@ pub struct UdSendWr {
     pub signalled: bool,
 }
 
-/// The operations. Send with Invalidate and atomics are not among them: a datagram may come twice, or from somebody else.
+/// The operations. Send with Invalidate and atomics are not among them: a datagram may come twice,
+/// or from somebody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UdOp {
     /// A message into a receive of the peer.
@@ -98,8 +100,8 @@ pub enum UdOp {
     },
 }
 
-/// A datagram to be sent: header octets in the caller's slot, payload by name, then the CRC over both
-/// ([`crate::Crc32c::to_wire`]).
+/// A datagram to be sent: header octets in the caller's slot, payload by name, then the CRC over
+/// both ([`crate::Crc32c::to_wire`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
     /// Where to.
@@ -110,8 +112,9 @@ pub struct Transmit {
     pub payload: Payload,
     /// Octets of payload.
     pub payload_len: u32,
-    /// Octets of the datagrams of this message that are not its last. While datagrams have the same destination and this
-    /// length they can leave in one batch of segmentation offload; a shorter one ends the batch.
+    /// Octets of the datagrams of this message that are not its last. While datagrams have the same
+    /// destination and this length they can leave in one batch of segmentation offload; a shorter
+    /// one ends the batch.
     pub full_len: usize,
     /// The request that this belongs to, by its slot; none for responses to reads.
     pub slot: Option<u32>,
@@ -130,7 +133,8 @@ impl Transmit {
 pub enum Action {
     /// Nothing: it is dropped and counted.
     Drop(Reason),
-    /// Its payload, all of it, belongs there. Say with [`super::Ud::handle_placed`] that it is, before anything else.
+    /// Its payload, all of it, belongs there. Say with [`super::Ud::handle_placed`] that it is,
+    /// before anything else.
     Place(Placement),
     /// It is dealt with; there may be something to poll.
     Done,
@@ -252,7 +256,8 @@ pub enum Event {
         /// Octets of UDP payload.
         size: u32,
     },
-    /// Datagrams were dropped for the sender's fault; not more than one of these comes in a second. Counters have the rest.
+    /// Datagrams were dropped for the sender's fault; not more than one of these comes in a second.
+    /// Counters have the rest.
     Dropped {
         /// Of the last one.
         from: SocketAddr,
@@ -276,7 +281,8 @@ pub struct Received {
     pub from: Source,
     /// The sender asked for this end to be woken.
     pub solicited: bool,
-    /// It is not a Send, but Immediate Data: the octets as a big-endian number. The buffers are as they were.
+    /// It is not a Send, but Immediate Data: the octets as a big-endian number. The buffers are as
+    /// they were.
     pub immediate: Option<u64>,
     /// It was sent to a group.
     pub group: bool,
@@ -321,8 +327,8 @@ pub struct Completion {
 pub enum ValidityMap {
     /// All.
     Full,
-    /// These ranges (start, end exclusive), in order, with gaps between them. Others may be there as well, without being
-    /// known.
+    /// These ranges (start, end exclusive), in order, with gaps between them. Others may be there
+    /// as well, without being known.
     Ranges(Box<[(u32, u32)]>),
 }
 

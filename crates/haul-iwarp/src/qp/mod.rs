@@ -1,8 +1,9 @@
-//! A reliable connection's queue pair, the part that is the same over streams and over messages: work queues, DDP
-//! segments out, checks and placements in.
+//! A reliable connection's queue pair, the part that is the same over streams and over messages:
+//! work queues, DDP segments out, checks and placements in.
 //!
-//! `send` requests to segments · `respond` the peer's reads and atomics · `recv` the receiver's checks ·
-//! `deliver` what a message does once it and all before it are there · [`work`] the types users see.
+//! `send` requests to segments · `respond` the peer's reads and atomics · `recv` the receiver's
+//! checks · `deliver` what a message does once it and all before it are there · [`work`] the types
+//! users see.
 
 mod deliver;
 mod recv;
@@ -63,7 +64,8 @@ struct Receive {
     got: u32,
 }
 
-/// Message sequence numbers of one direction: the next of each queue (RFC 5041 §5.1: the first is 1).
+/// Message sequence numbers of one direction: the next of each queue (RFC 5041 §5.1: the first is
+/// 1).
 #[derive(Debug, Clone, Copy)]
 struct Msns {
     send: u32,
@@ -99,7 +101,8 @@ pub(crate) struct Qp {
     /// Octets placed of the responses to those of `reads` that share their sinks.
     shared_got: u64,
     receives: VecDeque<Receive>,
-    /// What the peer asked for, oldest first: being answered, and, over messages, answered but not yet acknowledged.
+    /// What the peer asked for, oldest first: being answered, and, over messages, answered but not
+    /// yet acknowledged.
     responses: VecDeque<Response>,
     /// How many of `responses` are answered whole.
     responses_sent: usize,
@@ -335,12 +338,14 @@ impl Qp {
         self.sends.is_empty() && self.responses_sent == self.responses.len()
     }
 
-    /// Takes no more requests, and finishes those that were taken. `opens`: the peer's first message comes of itself.
+    /// Takes no more requests, and finishes those that were taken. `opens`: the peer's first
+    /// message comes of itself.
     pub(crate) fn close(&mut self, opens: bool) {
         match self.state {
             State::Open => self.drain(),
             State::Waiting if !self.agreed => self.fail(Error::Aborted),
-            // Over messages, what says so could overtake the reply. A close notice waits for the peer's first message.
+            // Over messages, what says so could overtake the reply. A close notice waits for the
+            // peer's first message.
             State::Waiting if self.order == Order::InOrder && self.is_idle() && !opens => {
                 self.state = State::Draining;
             }
@@ -354,7 +359,8 @@ impl Qp {
         self.state == State::Draining && self.is_idle() && !self.owes_notice
     }
 
-    /// Whether the end of the peer's stream is in order: a peer that knows close notices sends one first.
+    /// Whether the end of the peer's stream is in order: a peer that knows close notices sends one
+    /// first.
     pub(crate) fn may_end(&self) -> bool {
         self.noticed || !self.features.close_notice
     }
@@ -364,8 +370,9 @@ impl Qp {
         self.state = State::Finished;
     }
 
-    /// The peer has ended the connection in good order. What it did not wait for is flushed, which is no fault of the connection;
-    /// an answer that it owes, or wants, is, and a message of its own that it has not finished before this end did.
+    /// The peer has ended the connection in good order. What it did not wait for is flushed, which
+    /// is no fault of the connection; an answer that it owes, or wants, is, and a message of its
+    /// own that it has not finished before this end did.
     pub(crate) fn peer_finished(&mut self) {
         let is_whole = self.reads.is_empty()
             && self.responses_sent == self.responses.len()
@@ -390,7 +397,8 @@ impl Qp {
         self.report(error);
     }
 
-    /// Ends with a Terminate: `violation` of the segment that began with `header`, `segment_len` octets in all.
+    /// Ends with a Terminate: `violation` of the segment that began with `header`, `segment_len`
+    /// octets in all.
     pub(crate) fn terminate(&mut self, violation: Violation, header: &[u8], segment_len: u32) {
         let error = if violation.local {
             Error::LocalMemory(violation.code)
@@ -415,7 +423,8 @@ impl Qp {
             self.fail(error); // this end's half is closed: there is no way to say it
             return;
         }
-        // RFC 5040 §4.8, Figure 10: headers go with errors of RDMAP and DDP, not with catastrophic and lower ones.
+        // RFC 5040 §4.8, Figure 10: headers go with errors of RDMAP and DDP, not with catastrophic
+        // and lower ones.
         let code = violation.code;
         let with_header = code.layer < 2 && code.etype != 0 && !header.is_empty();
         let mut octets = [0; ddp::UNTAGGED_LEN];
@@ -442,7 +451,8 @@ impl Qp {
         self.flush();
     }
 
-    /// The place of the latest segment's payload is gone: charges the operation of this end that it was for.
+    /// The place of the latest segment's payload is gone: charges the operation of this end that it
+    /// was for.
     pub(crate) fn charge_placement(&mut self, target: Target) {
         self.charge = match target {
             Target::Receive { slot, .. } => Some(Charge::Receive(slot)),
@@ -451,7 +461,8 @@ impl Qp {
         };
     }
 
-    /// The payload of a segment is gone: charges the request that it is of. An answer is the peer's operation.
+    /// The payload of a segment is gone: charges the request that it is of. An answer is the peer's
+    /// operation.
     pub(crate) fn charge_payload(&mut self, payload: Payload) {
         let Payload::Request { slot, .. } = payload else {
             return;
@@ -471,13 +482,15 @@ impl Qp {
         self.heard.as_deref()
     }
 
-    /// Whether the queue pair may use a tag (RFC 5041 §8.2): the same domain, and no other queue pair's.
+    /// Whether the queue pair may use a tag (RFC 5041 §8.2): the same domain, and no other queue
+    /// pair's.
     fn is_mine(&self, entry: &StagEntry) -> bool {
         entry.pd == self.config.pd && entry.qp.is_none_or(|qp| qp == self.config.qp)
     }
 }
 
-/// Why an access to tagged memory is refused, in the order in which it is checked (RFC 5041 §7.1, RFC 5040 §7.2).
+/// Why an access to tagged memory is refused, in the order in which it is checked (RFC 5041 §7.1,
+/// RFC 5040 §7.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Invalid,

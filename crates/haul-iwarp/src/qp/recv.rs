@@ -1,4 +1,5 @@
-//! The receiver's checks, before anything is placed (RFC 5041 §7.1, RFC 5040 §7.2, RFC 7306 §8.2, RFC 5042).
+//! The receiver's checks, before anything is placed (RFC 5041 §7.1, RFC 5040 §7.2, RFC 7306 §8.2,
+//! RFC 5042).
 
 use super::deliver::{Effect, With};
 use super::work::SendOp;
@@ -20,8 +21,8 @@ pub(crate) struct Incoming<'a> {
     pub(crate) len: u32,
 }
 
-/// What a segment is once it has passed the checks: where its payload goes, and what happens when all before it is
-/// there too.
+/// What a segment is once it has passed the checks: where its payload goes, and what happens when
+/// all before it is there too.
 pub(crate) type Admitted = (Option<Placement>, Effect);
 
 /// The untagged header, and what follows it.
@@ -121,7 +122,8 @@ impl Qp {
         Ok((Some(Placement { target, len }), Effect::None))
     }
 
-    /// A response may write only where this end asked for it: stricter than RFC 5040 §5.2.2, which leaves it open.
+    /// A response may write only where this end asked for it: stricter than RFC 5040 §5.2.2, which
+    /// leaves it open.
     fn admit_read_response(
         &mut self,
         memory: &impl Memory,
@@ -199,8 +201,8 @@ impl Qp {
         found.ok_or_else(|| TermCode::UNEXPECTED_OPCODE.into())
     }
 
-    /// Number of the oldest read that wants `len` octets at `to` of `stag` and may still lack them: one that shares its sink,
-    /// while all those together do.
+    /// Number of the oldest read that wants `len` octets at `to` of `stag` and may still lack them:
+    /// one that shares its sink, while all those together do.
     fn read_into(&self, stag: Stag, to: u64, len: u32) -> Result<u64, Violation> {
         let mut refusal = TermCode::UNEXPECTED_OPCODE;
         for &number in &self.reads {
@@ -321,7 +323,8 @@ impl Qp {
         Ok(ahead as usize)
     }
 
-    /// The `nth` receive that is not completed; a shared queue gives as many as that takes, up to the depth.
+    /// The `nth` receive that is not completed; a shared queue gives as many as that takes, up to
+    /// the depth.
     fn receive(&mut self, memory: &mut impl Memory, nth: usize) -> Option<&Receive> {
         if self.config.shared_receive && nth < self.config.recv_depth as usize {
             while self.receives.len() <= nth {
@@ -332,7 +335,8 @@ impl Qp {
         self.receives.get(nth)
     }
 
-    /// A Read or Atomic Request. The flood beyond IRD is refused as siw does it (RFC 5040 leaves the code open).
+    /// A Read or Atomic Request. The flood beyond IRD is refused as siw does it (RFC 5040 leaves
+    /// the code open).
     fn admit_request(&mut self, segment: &Untagged<'_>) -> Result<Admitted, Violation> {
         let nth = self.distance(segment.msn, self.into.read)?;
         if self.unanswered() + nth >= usize::from(self.ird) {

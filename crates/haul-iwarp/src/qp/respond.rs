@@ -122,7 +122,8 @@ impl Qp {
         self.unanswered() > 0 && self.responses_sent < history
     }
 
-    /// One segment of the oldest answer. The tag is looked up again for each: what was withdrawn is not read.
+    /// One segment of the oldest answer. The tag is looked up again for each: what was withdrawn is
+    /// not read.
     pub(super) fn emit_response(
         &mut self,
         memory: &mut impl Memory,
@@ -211,7 +212,8 @@ impl Qp {
         Some((atomic_segment(&answer, msn, out), true))
     }
 
-    /// The memory was withdrawn between request and answer: a Terminate with what is left of the request.
+    /// The memory was withdrawn between request and answer: a Terminate with what is left of the
+    /// request.
     fn refuse_response(&mut self, memory: &impl Memory, response: &Response) {
         let (refusal, read, control) = match response.kind {
             Kind::Read(request) => (
@@ -276,7 +278,8 @@ impl Qp {
     }
 }
 
-/// The header of a Read or Atomic Request that is not at hand any more, and the octets of its segment, for a Terminate.
+/// The header of a Read or Atomic Request that is not at hand any more, and the octets of its
+/// segment, for a Terminate.
 pub(crate) fn quote_request(opcode: Opcode, msn: u32) -> ([u8; ddp::UNTAGGED_LEN], u32) {
     let header = Header {
         last: true,

@@ -40,7 +40,8 @@ pub(crate) struct Wqe {
     segments: u32,
     /// Its number on its queue, once it has one.
     msn: u32,
-    /// Octets of a read's response that are placed; of one that shares its sink, `Qp::shared_got` counts them.
+    /// Octets of a read's response that are placed; of one that shares its sink, `Qp::shared_got`
+    /// counts them.
     pub(super) got: u32,
     /// Another read is outstanding into some of the same memory.
     pub(super) shares_sink: bool,
@@ -73,7 +74,8 @@ impl Cut {
         Self::of(offset, len, payload_room(header_len, ulpdu_max))
     }
 
-    /// The segment at `offset` of a message of `len` octets, with room for so many of them; offset <= len.
+    /// The segment at `offset` of a message of `len` octets, with room for so many of them; offset
+    /// <= len.
     pub(crate) fn of(offset: u32, len: u32, room: u32) -> Self {
         let left = len - offset;
         Self {
@@ -396,8 +398,8 @@ impl Qp {
         Some(emission)
     }
 
-    /// Which of several reads into the same memory a segment answers cannot be told when segments arrive in any order: they
-    /// are counted together.
+    /// Which of several reads into the same memory a segment answers cannot be told when segments
+    /// arrive in any order: they are counted together.
     fn note_shared_sinks(&mut self, number: u64) {
         let Some((stag, range)) = self.request_ref(number).and_then(Wqe::sink) else {
             return;
@@ -462,7 +464,8 @@ impl Qp {
         Some(terminate_segment(&notice, index, out))
     }
 
-    /// Makes a segment again that was made before and not released: over messages, segments are cut alike.
+    /// Makes a segment again that was made before and not released: over messages, segments are cut
+    /// alike.
     pub(crate) fn regenerate(
         &self,
         memory: &impl Memory,
@@ -490,7 +493,8 @@ impl Qp {
         Some(wqe.segment(index, cut, atomic_id(self.sends_first + at as u64), out))
     }
 
-    /// Segments below `index` are not needed any more: sent by a lower layer that copies, or acknowledged.
+    /// Segments below `index` are not needed any more: sent by a lower layer that copies, or
+    /// acknowledged.
     pub(crate) fn release(&mut self, index: u64) {
         self.released = self.released.max(index.min(self.segments));
         self.retire_responses();
@@ -512,7 +516,8 @@ impl Qp {
         }
     }
 
-    /// Ends everything that was posted. The error is charged to the request or receive that it is of, or to none.
+    /// Ends everything that was posted. The error is charged to the request or receive that it is
+    /// of, or to none.
     pub(super) fn flush(&mut self) {
         let blame = self.error.map_or(Status::Flushed, blame);
         // Numbers, for every operation is compared with them; none is that high.
@@ -563,8 +568,9 @@ impl Qp {
         }
     }
 
-    /// Number of the request that the peer's Terminate quotes, if that is not complete. Where it quotes none, an error of RDMAP's
-    /// protection is that of the oldest read or atomic: DDP finds those of Writes.
+    /// Number of the request that the peer's Terminate quotes, if that is not complete. Where it
+    /// quotes none, an error of RDMAP's protection is that of the oldest read or atomic: DDP finds
+    /// those of Writes.
     fn quoted(&self, code: TermCode) -> Option<u64> {
         let Some(octets) = self.heard.as_ref()?.header else {
             let is_read = (code.layer, code.etype) == (0, 1);

@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::stag::{Pd, QpNum, RegionId, Stag};
 use crate::wire::rdmap::AtomicOp;
 
-/// Sizes of a queue pair, fixed when it is made. Memory is taken as the queues are used, never beyond these.
+/// Sizes of a queue pair, fixed when it is made. Memory is taken as the queues are used, never
+/// beyond these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpConfig {
     /// Its protection domain.
@@ -42,17 +43,20 @@ impl Default for QpConfig {
 pub struct SendWr {
     /// The user's; comes back with the completion.
     pub id: u64,
-    /// The engine's name for the buffers of the request; comes back with segments and with the completion.
+    /// The engine's name for the buffers of the request; comes back with segments and with the
+    /// completion.
     pub slot: u32,
     /// What to do.
     pub op: SendOp,
-    /// Octets of the message. 8 for atomics, by convention; ignored for immediates and invalidations.
+    /// Octets of the message. 8 for atomics, by convention; ignored for immediates and
+    /// invalidations.
     pub len: u32,
     /// Comes back with the completion, for the engine to act on: every request completes here.
     pub signalled: bool,
     /// Not begun before all earlier reads and atomics are complete.
     pub fence: bool,
-    /// Part of the same work as the request before it, which completes no earlier: an error of that one finds it still there.
+    /// Part of the same work as the request before it, which completes no earlier: an error of that
+    /// one finds it still there.
     pub continues: bool,
 }
 
@@ -66,22 +70,25 @@ pub enum SendOp {
         /// The peer's tag that ends with it.
         invalidate: Option<Stag>,
     },
-    /// A message into a receive of the peer, with 32 bits for its completion: one message, unlike a Send and
-    /// [`SendOp::Immediate`]. For peers that know it ([`crate::wire::Features::send_immediate`]).
+    /// A message into a receive of the peer, with 32 bits for its completion: one message, unlike a
+    /// Send and [`SendOp::Immediate`]. For peers that know it
+    /// ([`crate::wire::Features::send_immediate`]).
     SendImmediate {
         /// The bits.
         data: u32,
         /// The peer is to be woken.
         solicited: bool,
     },
-    /// Into memory of the peer. Completes when its octets are no longer needed here (RFC 5040 §5.5 rule 9).
+    /// Into memory of the peer. Completes when its octets are no longer needed here (RFC 5040 §5.5
+    /// rule 9).
     Write {
         /// The peer's tag.
         stag: Stag,
         /// Tagged offset.
         to: u64,
-        /// Completes only when all octets are placed at the peer: a zero-length Read follows, and its response proves it
-        /// (RFC 5040 §5.5 rule 12). Takes one of the reads that may be outstanding.
+        /// Completes only when all octets are placed at the peer: a zero-length Read follows, and
+        /// its response proves it (RFC 5040 §5.5 rule 12). Takes one of the reads that may be
+        /// outstanding.
         placed: bool,
     },
     /// From memory of the peer into one range here.
@@ -104,15 +111,16 @@ pub enum SendOp {
         /// What to do.
         op: AtomicOp,
     },
-    /// Eight octets into a receive of the peer. After a Write it is InfiniBand's write with immediate.
+    /// Eight octets into a receive of the peer. After a Write it is InfiniBand's write with
+    /// immediate.
     Immediate {
         /// The octets, as a big-endian number.
         data: u64,
         /// The peer is to be woken.
         solicited: bool,
     },
-    /// A tag of this end ends. Nothing is sent; it waits until all requests before it are complete, and those behind it wait
-    /// for it.
+    /// A tag of this end ends. Nothing is sent; it waits until all requests before it are complete,
+    /// and those behind it wait for it.
     LocalInvalidate(Stag),
 }
 
@@ -140,7 +148,8 @@ pub enum Status {
     Flushed,
     /// The peer refused access to its memory.
     RemoteAccess,
-    /// The peer could not take or understand the operation: no receive was posted, a receive was too small.
+    /// The peer could not take or understand the operation: no receive was posted, a receive was
+    /// too small.
     RemoteOperation,
     /// Local memory does not allow it.
     LocalProtection,
@@ -215,7 +224,8 @@ pub enum Event {
     Completion(Completion),
     /// The connection has failed; comes once, before the flushed completions.
     Error(Error),
-    /// Nothing follows what has been polled: close the sending half of the lower layer once that is sent.
+    /// Nothing follows what has been polled: close the sending half of the lower layer once that is
+    /// sent.
     ShutdownSend,
     /// Close the lower layer: the connection is over. The last event.
     Disconnect,

@@ -116,7 +116,8 @@ impl Header {
         })
     }
 
-    /// Writes the header to the start of `out`, which has room for [`UNTAGGED_LEN`]; returns its octets.
+    /// Writes the header to the start of `out`, which has room for [`UNTAGGED_LEN`]; returns its
+    /// octets.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         out[0] = VERSION | if self.last { LAST } else { 0 };
         out[1] = self.control;

@@ -1,4 +1,5 @@
-//! What opens and closes a connection over messages, where there is no MPA (docs/protocol/iwarp.md).
+//! What opens and closes a connection over messages, where there is no MPA
+//! (docs/protocol/iwarp.md).
 //!
 //! ```text
 //!   0  4  "LHIW"            its first octet is no DDP version 1, so a hello is never taken for a segment
@@ -63,8 +64,8 @@ pub enum Hello<'a> {
     Ready,
     /// Nothing follows.
     Finish {
-        /// Messages of the other direction below this number have arrived: a connection may end before the lower layer has
-        /// acknowledged them.
+        /// Messages of the other direction below this number have arrived: a connection may end
+        /// before the lower layer has acknowledged them.
         received: u64,
     },
 }

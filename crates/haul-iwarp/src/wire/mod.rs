@@ -1,24 +1,29 @@
-//! Octets to meaning and back. Every `parse` checks its lengths once; what it returns needs no further check of form.
-//! Values (tags, offsets, sequence numbers) are for the state machines to judge.
+//! Octets to meaning and back. Every `parse` checks its lengths once; what it returns needs no
+//! further check of form. Values (tags, offsets, sequence numbers) are for the state machines to
+//! judge.
 //!
-//! [`mpa`] start-up frames, padding and markers (RFC 5044, RFC 6581) · [`ddp`] segment headers (RFC 5041) · [`rdmap`]
-//! operations (RFC 5040, RFC 7306) · [`hello`] what replaces MPA's start-up over messages.
+//! [`mpa`] start-up frames, padding and markers (RFC 5044, RFC 6581) · [`ddp`] segment headers (RFC
+//! 5041) · [`rdmap`] operations (RFC 5040, RFC 7306) · [`hello`] what replaces MPA's start-up over
+//! messages.
 
 pub mod ddp;
 pub mod hello;
 pub mod mpa;
 pub mod rdmap;
 
-/// What an end of a connection can do beyond RFC 5040: bits that both ends' start-up messages have. Unknown bits are ignored.
+/// What an end of a connection can do beyond RFC 5040: bits that both ends' start-up messages have.
+/// Unknown bits are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     /// 1: RFC 7306 atomics.
     pub atomics: bool,
     /// 2: RFC 7306 immediate data.
     pub immediate: bool,
-    /// 4: immediate data with the payload of a Send ([`rdmap::Opcode::SendImmediate`]), which no RFC has.
+    /// 4: immediate data with the payload of a Send ([`rdmap::Opcode::SendImmediate`]), which no
+    /// RFC has.
     pub send_immediate: bool,
-    /// 8: over streams, a close notice precedes the end of a stream that is in order ([`crate::TermCode::CLOSE_NOTICE`]).
+    /// 8: over streams, a close notice precedes the end of a stream that is in order
+    /// ([`crate::TermCode::CLOSE_NOTICE`]).
     pub close_notice: bool,
 }
 

@@ -1,5 +1,5 @@
-//! MPA: start-up frames (RFC 5044 §7.1, RFC 6581 §9), Longhaul's capabilities in their private data, and the arithmetic
-//! of FPDUs and markers (RFC 5044 §4).
+//! MPA: start-up frames (RFC 5044 §7.1, RFC 6581 §9), Longhaul's capabilities in their private
+//! data, and the arithmetic of FPDUs and markers (RFC 5044 §4).
 
 use super::{Features, ParseError, be16, put16};
 
@@ -125,7 +125,8 @@ pub struct RtrKinds {
 /// What RFC 6581 puts before the private data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Enhanced {
-    /// Peer to peer: the initiator opens with a ready-to-receive FPDU, of these kinds. `None` is client-server.
+    /// Peer to peer: the initiator opens with a ready-to-receive FPDU, of these kinds. `None` is
+    /// client-server.
     pub peer_to_peer: Option<RtrKinds>,
     /// Inbound reads, 0..=0x3fff.
     pub ird: u16,
@@ -193,7 +194,8 @@ pub const CAPABILITIES_LEN: usize = 8;
 const CAPABILITIES_TAG: &[u8; 4] = b"RXX1";
 
 impl Capabilities {
-    /// Reads capabilities if there are any, from the end, and returns them with the private data proper.
+    /// Reads capabilities if there are any, from the end, and returns them with the private data
+    /// proper.
     #[must_use]
     pub fn parse(private: &[u8]) -> (Option<Self>, &[u8]) {
         let Some((rest, octets)) = private.split_last_chunk::<CAPABILITIES_LEN>() else {
@@ -235,7 +237,8 @@ pub const fn pad_len(ulpdu: u32) -> u32 {
     2_u32.wrapping_add(ulpdu).wrapping_neg() & 3
 }
 
-/// The longest ULPDU whose FPDU fits a segment of `emss` octets (RFC 5044 §4.5), not more than DDP may send.
+/// The longest ULPDU whose FPDU fits a segment of `emss` octets (RFC 5044 §4.5), not more than DDP
+/// may send.
 #[must_use]
 pub fn mulpdu(emss: u32, markers: bool) -> u32 {
     let overhead = if markers {
@@ -254,7 +257,8 @@ pub fn marker(fpdu_offset: u16) -> [u8; MARKER_LEN] {
     [0, 0, high, low]
 }
 
-/// What a marker says: octets since the start of its FPDU. The reserved half and the two lowest bits are ignored.
+/// What a marker says: octets since the start of its FPDU. The reserved half and the two lowest
+/// bits are ignored.
 #[must_use]
 pub const fn parse_marker(marker: [u8; MARKER_LEN]) -> u16 {
     u16::from_be_bytes([marker[2], marker[3]]) & !3

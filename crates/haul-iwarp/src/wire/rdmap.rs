@@ -47,8 +47,9 @@ pub enum Opcode {
     AtomicRequest = 0xa,
     /// Atomic Response.
     AtomicResponse = 0xb,
-    /// Send with immediate data: a Send whose ULP field (RFC 5041 §4.3) holds it. Reserved by RDMAP, for peers that have
-    /// agreed on it ([`super::Features::send_immediate`]); 0xc and 0xd are taken behind the datagram shim.
+    /// Send with immediate data: a Send whose ULP field (RFC 5041 §4.3) holds it. Reserved by
+    /// RDMAP, for peers that have agreed on it ([`super::Features::send_immediate`]); 0xc and 0xd
+    /// are taken behind the datagram shim.
     SendImmediate = 0xe,
     /// Send with immediate data and Solicited Event.
     SendSolicitedImmediate = 0xf,
@@ -121,7 +122,8 @@ impl Opcode {
         VERSION | self as u8
     }
 
-    /// Octets of the operation's own header after the DDP header, at most `payload`: what the core has to see.
+    /// Octets of the operation's own header after the DDP header, at most `payload`: what the core
+    /// has to see.
     #[must_use]
     pub fn header_len(control: u8, payload: usize) -> usize {
         let own = match Self::parse(control) {
@@ -190,7 +192,8 @@ impl ReadRequest {
 /// An atomic operation on a 64-bit word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Adds. Each bit of the mask is the top bit of a field, out of which nothing is carried; zero is one field.
+    /// Adds. Each bit of the mask is the top bit of a field, out of which nothing is carried; zero
+    /// is one field.
     FetchAdd {
         /// What is added.
         add: u64,
@@ -232,8 +235,8 @@ impl AtomicOp {
     }
 }
 
-/// Adds in fields whose top bits are `mask`: without the top bits a sum carries into the top bit of its field at most,
-/// and the top bit itself is an exclusive or.
+/// Adds in fields whose top bits are `mask`: without the top bits a sum carries into the top bit of
+/// its field at most, and the top bit itself is an exclusive or.
 const fn masked_add(a: u64, b: u64, mask: u64) -> u64 {
     let low = (a & !mask).wrapping_add(b & !mask);
     low ^ ((a ^ b) & mask)
@@ -360,7 +363,8 @@ pub struct Terminate {
     pub code: TermCode,
     /// Octets of the segment to blame: bits M and D.
     pub segment_len: Option<u16>,
-    /// DDP header of the segment to blame, as it came; needs `segment_len`. Of a tagged header the last four are unused.
+    /// DDP header of the segment to blame, as it came; needs `segment_len`. Of a tagged header the
+    /// last four are unused.
     pub header: Option<[u8; ddp::UNTAGGED_LEN]>,
     /// What is left of the Read Request to blame: bit R.
     pub read: Option<ReadRequest>,
@@ -383,8 +387,9 @@ impl Terminate {
         }
     }
 
-    /// Reads whatever is there: a Terminate is never refused, as it ends the stream in any case. Little-endian siw
-    /// swaps the two halves of the first octet and sets the lowest bits of the third; it is told by these bits.
+    /// Reads whatever is there: a Terminate is never refused, as it ends the stream in any case.
+    /// Little-endian siw swaps the two halves of the first octet and sets the lowest bits of the
+    /// third; it is told by these bits.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Self {
         let octet = |at: usize| payload.get(at).copied().unwrap_or(0);
@@ -413,7 +418,8 @@ impl Terminate {
         terminate
     }
 
-    /// Writes the octets to the start of `out`, which has room for [`TERMINATE_LEN_MAX`]; returns how many.
+    /// Writes the octets to the start of `out`, which has room for [`TERMINATE_LEN_MAX`]; returns
+    /// how many.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         out[0] = self.code.layer << 4 | self.code.etype & 0xf;
         out[1] = self.code.code;

@@ -1,4 +1,5 @@
-//! Datagram queue pairs on virtual time, and a network between them that loses, doubles, delays and spoils.
+//! Datagram queue pairs on virtual time, and a network between them that loses, doubles, delays and
+//! spoils.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

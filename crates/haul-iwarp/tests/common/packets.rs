@@ -1,4 +1,5 @@
-//! Two ends over a lower layer of messages: lost and repeated, reordered and doubled, on virtual time.
+//! Two ends over a lower layer of messages: lost and repeated, reordered and doubled, on virtual
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -30,8 +30,8 @@ pub struct DirectionAgreement {
     pub delay_p50: Compared,
     /// 99 of 100 did.
     pub delay_p99: Compared,
-    /// The share of packets lost. It agrees if two counts of the same share differ more than that by chance once in a thousand
-    /// times.
+    /// The share of packets lost. It agrees if two counts of the same share differ more than that
+    /// by chance once in a thousand times.
     pub loss: Compared,
 }
 
@@ -86,7 +86,8 @@ impl DirectionAgreement {
     }
 }
 
-/// How far two counts of the same share of independent losses are apart by chance, 999 times of 1000.
+/// How far two counts of the same share of independent losses are apart by chance, 999 times of
+/// 1000.
 fn by_chance(ours: &DirectionCheck, netem: &DirectionCheck) -> f64 {
     #[expect(
         clippy::cast_precision_loss,

@@ -27,7 +27,8 @@ const LOSSY: f64 = 1e-3;
 /// The round trip on which rates are tried.
 const RTT_MS: u64 = 10;
 
-/// A shared machine may be busy with something else for a moment, so a rate is tried again this often.
+/// A shared machine may be busy with something else for a moment, so a rate is tried again this
+/// often.
 const CHANCES: u32 = 4;
 
 /// The share of the rate that must arrive, of 110 % of it, for the rate to be carried honestly.

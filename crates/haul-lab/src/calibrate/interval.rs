@@ -11,7 +11,8 @@ pub(super) struct Interval {
 pub(super) const SIGMAS_95: f64 = 1.96;
 pub(super) const SIGMAS_999: f64 = 3.29;
 
-/// Wilson's score interval for a share of `hits` among `trials` that are worth `effective` independent ones.
+/// Wilson's score interval for a share of `hits` among `trials` that are worth `effective`
+/// independent ones.
 pub(super) fn wilson(hits: u64, trials: u64, effective: f64, sigmas: f64) -> Interval {
     if trials == 0 || effective < 1.0 {
         return Interval {

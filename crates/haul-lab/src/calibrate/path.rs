@@ -110,8 +110,8 @@ pub struct Check {
     pub fine: bool,
 }
 
-/// Starts the scenario's path, emulated by `engine`, and measures it; `time` is that of each of three measurements for
-/// each direction.
+/// Starts the scenario's path, emulated by `engine`, and measures it; `time` is that of each of
+/// three measurements for each direction.
 ///
 /// # Errors
 /// If the lab cannot be started or a socket fails.
@@ -253,7 +253,8 @@ fn judge(
     }
 }
 
-/// The share lost in the long run, and how strongly a packet's loss goes with that of the one before it.
+/// The share lost in the long run, and how strongly a packet's loss goes with that of the one
+/// before it.
 pub(super) fn expected_loss(model: LossModel) -> (f64, f64) {
     match model {
         LossModel::None => (0.0, 0.0),

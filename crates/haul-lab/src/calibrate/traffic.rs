@@ -1,4 +1,5 @@
-//! Datagrams that cross a path: numbered and stamped when they leave, counted and timed when they arrive.
+//! Datagrams that cross a path: numbered and stamped when they leave, counted and timed when they
+//! arrive.
 //!
 //! Both ends run on one machine and read one clock, so the time that a datagram takes is known in
 //! each direction by itself. The arrival is the kernel's own stamp: how long the receiving thread
@@ -125,7 +126,8 @@ fn transmit(own: Ipv4Addr, target: SocketAddr, flow: Flow) -> Result<(u64, f64)>
     let start_ns = clock.now_ns();
     let end_ns = start_ns + u64::try_from(flow.time.as_nanos())?;
     let mut pace = Pace::new(flow, start_ns);
-    // A super-packet is sent when it is full, or, on a slow path, when a millisecond's worth is owed.
+    // A super-packet is sent when it is full, or, on a slow path, when a millisecond's worth is
+    // owed.
     let enough = pace
         .within(Duration::from_millis(1))
         .clamp(1, u64::try_from(most)?);
@@ -309,7 +311,8 @@ impl Seen {
         self.outcome
     }
 
-    /// The rate without the first third, in which the queue fills, and only as long as the flow was sent.
+    /// The rate without the first third, in which the queue fills, and only as long as the flow was
+    /// sent.
     fn steady_rate(&self) -> f64 {
         let Some(&(first_ns, _)) = self.arrivals.first() else {
             return 0.0;

@@ -30,7 +30,8 @@ pub struct CompareArgs {
     /// No emulation: two hosts joined directly, as fast as this machine is
     #[arg(long, conflicts_with_all = ["rates", "rtts", "losses", "scenarios"])]
     pub unshaped: bool,
-    /// Tools: haul-udt, haul-udt-rate (told the rate), haul-udt-CC, haul-tcp, haul-tcp-CC, iperf3-CC, libudt; with -N at the end, N streams
+    /// Tools: haul-udt, haul-udt-rate (told the rate), haul-udt-CC, haul-tcp, haul-tcp-CC,
+    /// iperf3-CC, libudt; with -N at the end, N streams
     #[arg(
         long,
         value_delimiter = ',',
@@ -79,8 +80,8 @@ pub struct FairnessArgs {
     /// A scenario instead of rate, round-trip time, loss and MTU
     #[arg(long, value_name = "FILE|NAME", conflicts_with_all = ["rate", "rtt", "loss", "mtu"])]
     pub scenario: Option<String>,
-    /// Two tools that share the path, joined by a comma; may be given more than once [default: haul-udt,haul-udt and
-    /// haul-udt,iperf3-cubic, unless there is --against or --udp]
+    /// Two tools that share the path, joined by a comma; may be given more than once [default:
+    /// haul-udt,haul-udt and haul-udt,iperf3-cubic, unless there is --against or --udp]
     #[arg(long = "pair", value_name = "TOOL,TOOL")]
     pub pairs: Vec<String>,
     /// The tool that comes to what --against and --udp say
@@ -99,7 +100,8 @@ pub struct FairnessArgs {
     /// How long they send, whole seconds
     #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "60s")]
     pub time: Span,
-    /// The second one starts this much later; what both do counts from then on [default: 0s; 5s with --against and --udp]
+    /// The second one starts this much later; what both do counts from then on [default: 0s; 5s
+    /// with --against and --udp]
     #[arg(long, value_parser = Span::parse, value_name = "TIME")]
     pub later: Option<Span>,
     /// Write the results to this file, as JSON
@@ -119,8 +121,8 @@ pub struct Programs {
     /// udt_bench, as tests/interop/build.sh makes it [default: beside this program, or in PATH]
     #[arg(long, value_name = "PATH")]
     pub udt_bench: Option<PathBuf>,
-    /// The folder with the driver of Globus XIO, libglobus_xio_haul_driver.so [default: where `make -C c xio` puts it when it builds
-    /// for this program, or where the system looks]
+    /// The folder with the driver of Globus XIO, libglobus_xio_haul_driver.so [default: where `make
+    /// -C c xio` puts it when it builds for this program, or where the system looks]
     #[arg(long, value_name = "FOLDER", env = "HAUL_XIO_DRIVER", value_parser = super::gridftp::driver_folder)]
     pub xio_driver: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! When bytes arrived: the receive counter of host `b`'s device, read again and again, for every tool alike.
+//! When bytes arrived: the receive counter of host `b`'s device, read again and again, for every
+//! tool alike.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,10 +23,11 @@ pub(super) const DAY_S: f64 = 86_400.0;
 pub(super) enum Ends {
     /// That long after its first byte.
     Told,
-    /// With the last byte that comes, and not before: everything that is sent counts. A tool that sees its first byte late,
-    /// because it reads in large pieces, gains nothing by it.
+    /// With the last byte that comes, and not before: everything that is sent counts. A tool that
+    /// sees its first byte late, because it reads in large pieces, gains nothing by it.
     LastByte,
-    /// At this time of the machine's clock, seconds since midnight, UTC: what the tool says includes a conversation before.
+    /// At this time of the machine's clock, seconds since midnight, UTC: what the tool says
+    /// includes a conversation before.
     At(f64),
 }
 
@@ -64,7 +66,8 @@ impl Arrivals {
         Duration::from_secs_f64((rtt_s / 10.0).clamp(0.001, 0.005))
     }
 
-    /// From the first payload on; `None` where nothing came. `told_s`: how long its tool says that it took.
+    /// From the first payload on; `None` where nothing came. `told_s`: how long its tool says that
+    /// it took.
     pub(super) fn transfer(&self, rtt_s: f64, told_s: f64, ends: Ends) -> Option<Transfer<'_>> {
         let ahead = rtt_s.max(AHEAD_S_MIN);
         let begin = self.samples.windows(2).find(|pair| {
@@ -88,8 +91,9 @@ impl Arrivals {
         })
     }
 
-    /// Payload by time, `bytes` of them from a time of the machine's clock (seconds since midnight, UTC) on for `seconds`: as many
-    /// for each counted byte, in spans of `step` seconds, the length of each and its bytes.
+    /// Payload by time, `bytes` of them from a time of the machine's clock (seconds since midnight,
+    /// UTC) on for `seconds`: as many for each counted byte, in spans of `step` seconds, the length
+    /// of each and its bytes.
     pub(super) fn spans(
         &self,
         begin_clock_s: f64,
@@ -146,7 +150,8 @@ impl Transfer<'_> {
         self.seconds
     }
 
-    /// The share of all bytes that came later than `after` seconds into it; `None` where it was over by then.
+    /// The share of all bytes that came later than `after` seconds into it; `None` where it was
+    /// over by then.
     pub(super) fn share_after(&self, after: f64) -> Option<f64> {
         let whole = self.bytes(0.0, self.seconds);
         (after < self.seconds && whole > 0.0).then(|| self.bytes(after, self.seconds) / whole)
@@ -256,7 +261,8 @@ mod tests {
             .unwrap()
             .ramp_s()
             .unwrap();
-        // The window that spans the last step holds nine tenths when it begins 80 ms into the one before.
+        // The window that spans the last step holds nine tenths when it begins 80 ms into the one
+        // before.
         assert!((0.35..=0.41).contains(&ramp), "{ramp}");
     }
 

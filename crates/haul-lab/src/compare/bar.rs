@@ -7,11 +7,13 @@ pub(super) const RIVAL: &str = "iperf3-bbr";
 /// …and where nothing is emulated.
 const RIVAL_UNSHAPED: &str = "iperf3-cubic";
 
-/// Above this rate, bits per second, the emulator itself takes part of the machine, and less is asked for.
+/// Above this rate, bits per second, the emulator itself takes part of the machine, and less is
+/// asked for.
 const FAST_BPS: u64 = 1_500_000_000;
 const MIB: f64 = 1_048_576.0;
 
-/// What falls short, with the figure and what was asked for. `None` for a tool of which nothing is asked, or that did not run.
+/// What falls short, with the figure and what was asked for. `None` for a tool of which nothing is
+/// asked, or that did not run.
 pub(super) fn shortfalls(cell: &CellRecord, tool: &ToolRecord) -> Option<Vec<String>> {
     if !tool.tool.starts_with("haul-udt") {
         return None;

@@ -1,4 +1,5 @@
-//! How flows share one path: two of any tool, one with a number of TCP flows, one with UDP that heeds nothing.
+//! How flows share one path: two of any tool, one with a number of TCP flows, one with UDP that
+//! heeds nothing.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -142,7 +143,8 @@ fn pairs(args: &FairnessArgs) -> Result<Vec<[Tool; 2]>> {
     texts.iter().map(|text| pair(text)).collect()
 }
 
-/// How many seconds the second flow comes after the first: after many flows of one tool, when they are all there.
+/// How many seconds the second flow comes after the first: after many flows of one tool, when they
+/// are all there.
 fn later(args: &FairnessArgs, seconds: u32) -> Result<u32> {
     let usual = if args.against.is_empty() && args.udp.is_empty() {
         0
@@ -327,8 +329,8 @@ fn render(record: &PairRecord) -> String {
     format!("\n{text}\n")
 }
 
-/// Bits in each whole second, from spans that follow one another. A span that reaches over the end of a second counts
-/// in both by its length; what does not fill a second at the end is left out.
+/// Bits in each whole second, from spans that follow one another. A span that reaches over the end
+/// of a second counts in both by its length; what does not fill a second at the end is left out.
 fn by_second(spans: &[(f64, f64)]) -> Vec<f64> {
     let mut seconds = Vec::new();
     let (mut filled, mut bits) = (0.0, 0.0);

@@ -1,5 +1,5 @@
-//! GridFTP as Debian has it, from memory to memory between a server on each host: Globus' own TCP, Debian's UDT driver, and the
-//! driver of Longhaul (docs/gridftp.md).
+//! GridFTP as Debian has it, from memory to memory between a server on each host: Globus' own TCP,
+//! Debian's UDT driver, and the driver of Longhaul (docs/gridftp.md).
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,8 @@ pub(super) enum Stack {
 
 /// The driver of Longhaul.
 const DRIVER: &str = "libglobus_xio_haul_driver.so";
-/// What a client takes at most until the transfer begins: s, and round trips of its conversation with the servers.
+/// What a client takes at most until the transfer begins: s, and round trips of its conversation
+/// with the servers.
 const START_S: f64 = 0.5;
 const START_RTTS: f64 = 15.0;
 /// What a transfer may take beyond its time: its log is waited for.
@@ -47,8 +48,8 @@ fi
 
 /// The port of host `b`'s server; that of host `a`'s is the next one, 2812 or 0AFC.
 const PORT: u16 = 2811;
-/// A server on host `b`. When it is asked to end, it waits for its sessions, which close after their client has gone, and prints its
-/// log and the statistics of the driver.
+/// A server on host `b`. When it is asked to end, it waits for its sessions, which close after
+/// their client has gone, and prints its log and the statistics of the driver.
 const SERVER: &str = r#"
 dir=$1
 shift
@@ -65,9 +66,10 @@ finish() {
 trap finish TERM
 wait $server
 "#;
-/// The client on host `a`, with a server of its own: it asks the two servers to send to each other. Debian's UDT driver notices the
-/// end of a transfer at the next of its looks, one every 10 s: so the client waits for the log of host `b`'s server, which does not
-/// count a transfer whose breaking-off it takes for a failure, and says itself when it ended.
+/// The client on host `a`, with a server of its own: it asks the two servers to send to each other.
+/// Debian's UDT driver notices the end of a transfer at the next of its looks, one every 10 s: so
+/// the client waits for the log of host `b`'s server, which does not count a transfer whose
+/// breaking-off it takes for a failure, and says itself when it ended.
 const CLIENT: &str = r#"
 dir=$1 seconds=$2 streams=$3
 shift 3
@@ -110,7 +112,8 @@ impl Stack {
         }
     }
 
-    /// What each full IPv4 packet holds besides payload: as TCP, as UDT, or UDT with a tagged DDP header and a CRC.
+    /// What each full IPv4 packet holds besides payload: as TCP, as UDT, or UDT with a tagged DDP
+    /// header and a CRC.
     pub(super) fn header_bytes(self) -> u16 {
         match self {
             Self::Tcp | Self::TcpUntuned | Self::HaulTcp => 20 + 20 + 12,
@@ -119,7 +122,8 @@ impl Stack {
         }
     }
 
-    /// Why it cannot run here, if so. `drivers` is where the driver of Longhaul is, if not where the system looks.
+    /// Why it cannot run here, if so. `drivers` is where the driver of Longhaul is, if not where
+    /// the system looks.
     pub(super) fn missing(self, drivers: Option<&Path>, load: Load) -> Option<String> {
         if let Some(why) = missing() {
             return Some(why);
@@ -197,10 +201,12 @@ impl Stack {
         })
     }
 
-    /// Reads what the server on host `b` printed. What Longhaul's driver says of itself must say that it carried it.
+    /// Reads what the server on host `b` printed. What Longhaul's driver says of itself must say
+    /// that it carried it.
     ///
-    /// The client breaks the transfer off when its time is over. Host `b` hears of it half a round trip later, and counts what has
-    /// come by then; if it logs the end before, the transfer has come to its end by itself.
+    /// The client breaks the transfer off when its time is over. Host `b` hears of it half a round
+    /// trip later, and counts what has come by then; if it logs the end before, the transfer has
+    /// come to its end by itself.
     pub(super) fn told(self, server: &str, rtt_s: f64) -> Result<Told> {
         let Stored { bytes, begin, end } = stored(server)?;
         let since = |moment: f64| (moment - begin).rem_euclid(DAY_S);
@@ -233,8 +239,9 @@ pub(crate) fn missing() -> Option<String> {
     Some(format!("{name} is not installed"))
 }
 
-/// A transfer by Globus' TCP from host `a` of a lab with gateways to host `b`, which lasts for `seconds` at least unless its
-/// client took long to begin it. What the server on `b` took by time, from when it was asked to: each span's seconds and bytes.
+/// A transfer by Globus' TCP from host `a` of a lab with gateways to host `b`, which lasts for
+/// `seconds` at least unless its client took long to begin it. What the server on `b` took by time,
+/// from when it was asked to: each span's seconds and bytes.
 pub(crate) fn transfer(
     session: &Session<'_>,
     lab: &Lab,
@@ -302,7 +309,8 @@ fn moment(text: &str) -> Result<f64> {
     Ok(part(8)? * 3600.0 + part(10)? * 60.0 + part(12)? + fraction)
 }
 
-/// Where `make -C c xio` puts the driver when it builds for this program: in the folder `c` beside that of the program.
+/// Where `make -C c xio` puts the driver when it builds for this program: in the folder `c` beside
+/// that of the program.
 pub(crate) fn built_driver() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let folder = own.parent()?.parent()?.join("c");

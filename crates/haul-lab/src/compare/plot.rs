@@ -1,4 +1,5 @@
-//! Goodput as an SVG picture: a panel for each round-trip time, a group of bars for each loss, a bar for each tool.
+//! Goodput as an SVG picture: a panel for each round-trip time, a group of bars for each loss, a
+//! bar for each tool.
 
 use super::cell::percent;
 use super::record::{CellRecord, Results};

@@ -1,4 +1,5 @@
-//! What is kept of a comparison: every run, the medians, and what they were measured on. This is `results.json`.
+//! What is kept of a comparison: every run, the medians, and what they were measured on. This is
+//! `results.json`.
 
 use haul_io::process::Ended;
 use haul_report::machine::Machine;
@@ -65,7 +66,8 @@ pub(super) struct ToolRecord {
     pub(super) ceiling_bps: Option<f64>,
     /// The median of each figure by itself.
     pub(super) median: Option<Figures>,
-    /// What the median falls short of; `None` where nothing was asked for, empty where nothing falls short.
+    /// What the median falls short of; `None` where nothing was asked for, empty where nothing
+    /// falls short.
     pub(super) shortfalls: Option<Vec<String>>,
     pub(super) runs: Vec<Run>,
 }
@@ -99,7 +101,8 @@ pub(super) struct PathCounts {
     emulator_cpu_s: f64,
 }
 
-/// What was measured in one run, or the medians of several. Processor times are per 10⁹ bytes of payload.
+/// What was measured in one run, or the medians of several. Processor times are per 10⁹ bytes of
+/// payload.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figures {
     /// All payload received.
@@ -124,7 +127,8 @@ pub(super) struct Figures {
     pub(super) machine_s_per_gb: f64,
     pub(super) peak_rss_a_bytes: f64,
     pub(super) peak_rss_b_bytes: f64,
-    /// Bytes that arrived at the receiver's device in each 100 ms, headers of what the kernel joins counted once.
+    /// Bytes that arrived at the receiver's device in each 100 ms, headers of what the kernel joins
+    /// counted once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) arrived_by_100ms: Vec<u64>,
 }

@@ -1,4 +1,5 @@
-//! One run: a fresh lab, a server on host `b`, a client on host `a`, and everything that is counted meanwhile.
+//! One run: a fresh lab, a server on host `b`, a client on host `a`, and everything that is counted
+//! meanwhile.
 
 use std::ffi::OsString;
 use std::process::Stdio;
@@ -153,7 +154,8 @@ impl Session<'_> {
         })
     }
 
-    /// Runs a plan's server and client, the client for at most `limit`, and counts what arrives at a device of host `b` meanwhile.
+    /// Runs a plan's server and client, the client for at most `limit`, and counts what arrives at
+    /// a device of host `b` meanwhile.
     pub(super) fn watch(
         &self,
         lab: &Lab,
@@ -234,7 +236,8 @@ impl Session<'_> {
         })
     }
 
-    /// Asks until there is an answer. Gives up when the process ends, when it takes too long, and when this process is asked to end.
+    /// Asks until there is an answer. Gives up when the process ends, when it takes too long, and
+    /// when this process is asked to end.
     pub(crate) fn until<T>(
         &self,
         running: &mut Running,
@@ -280,7 +283,8 @@ impl Session<'_> {
         self.wait(running, limit)
     }
 
-    /// Waits for a process, ends it when it takes too long, and gives up when this process is asked to end.
+    /// Waits for a process, ends it when it takes too long, and gives up when this process is asked
+    /// to end.
     pub(crate) fn wait(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
         let deadline = Instant::now() + limit;
         loop {
@@ -350,7 +354,8 @@ impl Running {
     }
 }
 
-/// Starts a program on a host. `$LAB_…` words are replaced by addresses, for programs that look up no names.
+/// Starts a program on a host. `$LAB_…` words are replaced by addresses, for programs that look up
+/// no names.
 pub(crate) fn spawn(lab: &Lab, host: &str, line: &[OsString]) -> Result<Running> {
     let [program, arguments @ ..] = line else {
         bail!("there is no command");

@@ -128,11 +128,12 @@ impl Programs {
 }
 
 impl Told {
-    /// The payload that counts for goodput, and over which time. `arrival_s`: from the first payload at the device to the last that
-    /// counts; `sends_s`: how long the tool was to send.
+    /// The payload that counts for goodput, and over which time. `arrival_s`: from the first
+    /// payload at the device to the last that counts; `sends_s`: how long the tool was to send.
     ///
-    /// A tool that was to send for a time, and then waits until all has arrived, is cut off at that time, as `iperf3` cuts itself
-    /// off: waiting for the last repairs is not what either is to be measured by.
+    /// A tool that was to send for a time, and then waits until all has arrived, is cut off at that
+    /// time, as `iperf3` cuts itself off: waiting for the last repairs is not what either is to be
+    /// measured by.
     pub(super) fn within(&self, arrival_s: Option<f64>, sends_s: Option<f64>) -> (f64, f64) {
         #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
         let bytes = self.bytes as f64;
@@ -213,7 +214,8 @@ impl Tool {
         self.streams
     }
 
-    /// The rate at which it sends full packets without a control, bits per second of whole IP packets.
+    /// The rate at which it sends full packets without a control, bits per second of whole IP
+    /// packets.
     pub(super) fn offers_bps(&self, mtu: u16) -> Option<f64> {
         let Kind::Udp { rate } = self.kind else {
             return None;
@@ -223,7 +225,8 @@ impl Tool {
         Some(payload_bps * f64::from(mtu) / f64::from(mtu - self.header_bytes()))
     }
 
-    /// What each full IPv4 packet holds besides payload: IP and UDP and UDT's header, or IP and TCP with time stamps.
+    /// What each full IPv4 packet holds besides payload: IP and UDP and UDT's header, or IP and TCP
+    /// with time stamps.
     pub(super) fn header_bytes(&self) -> u16 {
         match self.kind {
             Kind::Udp { .. } => 20 + 8,
@@ -490,7 +493,8 @@ fn told_iperf(client: &str, rtt_s: f64) -> Result<Told> {
     let (sent, received) = (&json["end"]["sum_sent"], &json["end"]["sum_received"]);
     Ok(Told {
         bytes: count(&received["bytes"])?,
-        // The server's clock starts when it tells the client to send: the first byte comes a round trip later.
+        // The server's clock starts when it tells the client to send: the first byte comes a round
+        // trip later.
         seconds: (number(&received["seconds"])? - rtt_s).max(number(&sent["seconds"])?),
         ends: Ends::Told,
         resent_bytes: number(&sent["retransmits"])? * number(&json["start"]["tcp_mss_default"])?,

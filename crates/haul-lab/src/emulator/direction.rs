@@ -1,4 +1,5 @@
-//! The loop of one direction: deliver what is due, take what has arrived, sleep until one or the other.
+//! The loop of one direction: deliver what is due, take what has arrived, sleep until one or the
+//! other.
 
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +22,8 @@ use crate::scenario::Direction;
 /// Counters are published at most this often.
 const PUBLISH_NS: u64 = 20_000_000;
 
-/// A run is delivered this much early rather than another wait too late: a wait costs more than this.
+/// A run is delivered this much early rather than another wait too late: a wait costs more than
+/// this.
 const EARLY_NS: u64 = 20_000;
 
 /// The kernel takes its time to wake a thread; this much at most is made up for by waking early.

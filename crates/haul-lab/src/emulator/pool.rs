@@ -95,7 +95,8 @@ impl Pool {
         Some(Ticket(index))
     }
 
-    /// Frees the memory of the largest buffer that holds nothing: super-packets may have taken all that segments need now.
+    /// Frees the memory of the largest buffer that holds nothing: super-packets may have taken all
+    /// that segments need now.
     fn give_back(&mut self) -> Option<()> {
         let index = self.free.iter_mut().rev().find_map(Vec::pop)?;
         let buffer = self.buffers.get_mut(Ticket(index).index())?;
@@ -105,7 +106,8 @@ impl Pool {
         Some(())
     }
 
-    /// Puts the packet that was last read into a reserved buffer, until `runs` runs of it have been released.
+    /// Puts the packet that was last read into a reserved buffer, until `runs` runs of it have been
+    /// released.
     pub(super) fn keep(&mut self, ticket: Ticket, packet: Packet, len: usize, runs: u32) {
         let Some(buffer) = self.buffers.get_mut(ticket.index()) else {
             return;

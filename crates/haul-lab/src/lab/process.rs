@@ -63,7 +63,8 @@ pub(crate) fn inside(inodes: &BTreeSet<u64>) -> Vec<Pid> {
 /// if there is none.
 pub(crate) fn start_time(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything; state is the third field, the start time the 22nd.
+    // The name in parentheses may contain anything; state is the third field, the start time the
+    // 22nd.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     if fields.first() == Some(&"Z") {
         return None;

@@ -52,7 +52,8 @@ impl Context<'_> {
         self.bench_with(path, seed, "")
     }
 
-    /// The same, whose server has these options: `haul bench rdma` needs the same `--channel` at both ends.
+    /// The same, whose server has these options: `haul bench rdma` needs the same `--channel` at
+    /// both ends.
     pub(super) fn bench_with(
         &self,
         path: Option<&str>,
@@ -116,7 +117,8 @@ impl Bench<'_> {
         self.answer(client, &command)
     }
 
-    /// Measures the path: what `haul bench run --json` says. The command is noted, with the path, once.
+    /// Measures the path: what `haul bench run --json` says. The command is noted, with the path,
+    /// once.
     pub(super) fn run(&self, flags: &str, path: &str, figure: &mut Figure) -> Result<Value, Stop> {
         let command = format!("run b {flags}");
         figure.command(format!("{path}: haul bench {command}"));
@@ -124,7 +126,8 @@ impl Bench<'_> {
         self.answer(client, &command)
     }
 
-    /// The same, with what arrived at the device of `b` in each 100 ms: the end of each, ms, and bits per second.
+    /// The same, with what arrived at the device of `b` in each 100 ms: the end of each, ms, and
+    /// bits per second.
     pub(super) fn run_watched(
         &self,
         flags: &str,
@@ -138,9 +141,10 @@ impl Bench<'_> {
         Ok((found?, spans.map(|(at, bits)| (at, bits * 10.0)).collect()))
     }
 
-    /// The same, which sends for `time`, beside other traffic. That lasts twice as long and some round trips more, because connecting
-    /// and what is on its way at the end take time; a measurement that outlasts it fails. What both say. Each has a server of its own,
-    /// because a server serves one at a time.
+    /// The same, which sends for `time`, beside other traffic. That lasts twice as long and some
+    /// round trips more, because connecting and what is on its way at the end take time; a
+    /// measurement that outlasts it fails. What both say. Each has a server of its own, because a
+    /// server serves one at a time.
     pub(super) fn run_beside(
         &mut self,
         (flags, other): (&str, &str),

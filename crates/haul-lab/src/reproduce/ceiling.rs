@@ -1,5 +1,5 @@
-//! The most that UDP carries between two hosts of a lab: super-packets as fast as one thread sends them, received by another that
-//! looks at nothing. Whatever runs over UDP stays below.
+//! The most that UDP carries between two hosts of a lab: super-packets as fast as one thread sends
+//! them, received by another that looks at nothing. Whatever runs over UDP stays below.
 
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr};

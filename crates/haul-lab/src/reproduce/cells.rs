@@ -1,5 +1,6 @@
-//! Figures that are lists of measurements: each is a cell, over a path, by `haul bench run`, `haul bench rdma` or a tool of
-//! `haul lab compare`. How long all of them take is known beforehand, and so it can be said what is left.
+//! Figures that are lists of measurements: each is a cell, over a path, by `haul bench run`, `haul
+//! bench rdma` or a tool of `haul lab compare`. How long all of them take is known beforehand, and
+//! so it can be said what is left.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ use crate::compare::session::{Session, Stop};
 use crate::compare::tool::Load;
 use crate::compare::{Path, once};
 
-/// What a measurement takes beyond the time that it sends: a lab, connecting, what is still on its way at the end.
+/// What a measurement takes beyond the time that it sends: a lab, connecting, what is still on its
+/// way at the end.
 const OVERHEAD: Duration = Duration::from_millis(1_800);
 /// Packets that are reordered are overtaken by those of so long.
 const REORDER_DELAY: &str = "1ms";
@@ -69,7 +71,8 @@ pub(super) struct Found {
     pub(super) cpu_s_per_gb: Option<f64>,
     /// What the other traffic got.
     pub(super) beside_bps: Option<f64>,
-    /// The end of each 100 ms, ms, and what arrived in it at the receiver's device, bits per second, if it was watched.
+    /// The end of each 100 ms, ms, and what arrived in it at the receiver's device, bits per
+    /// second, if it was watched.
     pub(super) over_time: Vec<(u32, f64)>,
 }
 
@@ -161,8 +164,9 @@ pub(super) fn lasts(context: &Context<'_>, cells: &[Cell]) -> Duration {
     (Duration::from_millis(context.time_ms) + OVERHEAD) * times
 }
 
-/// Takes all measurements in turns. One that fails makes the figure a failure, and the others go on; a tool that is not here
-/// is left out, which the figure says. `add` shows what was found, and knows which turn it was, from 0.
+/// Takes all measurements in turns. One that fails makes the figure a failure, and the others go
+/// on; a tool that is not here is left out, which the figure says. `add` shows what was found, and
+/// knows which turn it was, from 0.
 pub(super) fn measure(
     context: &Context<'_>,
     figure: &mut Figure,
@@ -219,8 +223,8 @@ fn told(chart: &Chart, cell: &Cell) -> String {
     format!("{}, {place} {}", cell.series, chart.along.head())
 }
 
-/// The time left as minutes and seconds: of what was planned for this figure and those after it, if `expected` was planned for
-/// what has taken `spent`.
+/// The time left as minutes and seconds: of what was planned for this figure and those after it, if
+/// `expected` was planned for what has taken `spent`.
 pub(super) fn left(
     planned: Duration,
     later: Duration,
@@ -332,7 +336,8 @@ impl Cell {
     }
 }
 
-/// Of `haul bench run`: as `haul profile` measures, without the first quarter of the time, but of RDMA, which warms up by itself.
+/// Of `haul bench run`: as `haul profile` measures, without the first quarter of the time, but of
+/// RDMA, which warms up by itself.
 fn flags(engine: &str, options: &str, time: Duration) -> String {
     let (ms, omit) = (time.as_millis(), (time / 4).as_millis() / 100 * 100);
     let verbs = ["iwarp-tcp", "iwarp-udt", "ud", "rd"].contains(&engine);

@@ -1,5 +1,5 @@
-//! Lines over message sizes or clients as an SVG picture: places in powers of two; values in powers of ten, or percent. Where there is
-//! nothing to go along, bars from zero on.
+//! Lines over message sizes or clients as an SVG picture: places in powers of two; values in powers
+//! of ten, or percent. Where there is nothing to go along, bars from zero on.
 
 use super::record::{Along, Chart, Point, Series, figure};
 use haul_report::axis::Kind;

@@ -35,8 +35,8 @@ const LOSSES: [(f64, &str); 4] = [
     (0.01, "1 %"),
     (0.05, "5 %"),
 ];
-/// The emulated path of figures 7 and 8, bits per second. The service has no congestion control and is told a rate, so that what is
-/// missing was lost, not dropped by a queue.
+/// The emulated path of figures 7 and 8, bits per second. The service has no congestion control and
+/// is told a rate, so that what is missing was lost, not dropped by a queue.
 const PATH_BPS: u64 = 1_000_000_000;
 /// Of which so much is used, and packets per second at most, which the emulator carries.
 const USED_BPS: u64 = 900_000_000;
@@ -333,7 +333,8 @@ fn in_words(percent: f64) -> String {
     }
 }
 
-/// How many percentage points less than the paper's count as the paper's: medians of three runs differ by as many.
+/// How many percentage points less than the paper's count as the paper's: medians of three runs
+/// differ by as many.
 const NEAR: f64 = 1.0;
 
 fn less_claim(
@@ -350,7 +351,8 @@ fn less_claim(
     )
 }
 
-/// Whether UD is at most 2 % worse than native UDP; `worse` is 1 where more is worse, and -1 where less is.
+/// Whether UD is at most 2 % worse than native UDP; `worse` is 1 where more is worse, and -1 where
+/// less is.
 fn overhead_claim(figure: &Figure, chart: usize, words: &str, worse: f64) -> Claim {
     let more = less(figure, chart, (Carrier::Ud, Carrier::NativeUdp), 0).map(|less| -less);
     Claim::new(

@@ -1,10 +1,10 @@
-//! "Efficient Data Transfer Protocols for Big Data", Tierney, Kissel, Swany and Pouyoul, e-Science 2012, §V: TCP, zero-copy
-//! TCP, UDP, UDT and RDMA, with what the processors of both ends take; beside other flows; and over paths with loss and
-//! reordering.
+//! "Efficient Data Transfer Protocols for Big Data", Tierney, Kissel, Swany and Pouyoul, e-Science
+//! 2012, §V: TCP, zero-copy TCP, UDP, UDT and RDMA, with what the processors of both ends take;
+//! beside other flows; and over paths with loss and reordering.
 //!
-//! Its paths had 10 to 40 Gbit/s; the emulated ones here have a twentieth of 10, and what depends on the ratio of a window and
-//! a path (depths, windows of TCP) is a twentieth too. RoCE is iWARP over UDT, a software RNIC: it cannot have the processor
-//! time of hardware.
+//! Its paths had 10 to 40 Gbit/s; the emulated ones here have a twentieth of 10, and what depends
+//! on the ratio of a window and a path (depths, windows of TCP) is a twentieth too. RoCE is iWARP
+//! over UDT, a software RNIC: it cannot have the processor time of hardware.
 
 use super::Experiment;
 use super::bench::Context;

@@ -1,5 +1,5 @@
-//! One measurement through two gateways, or beside them: hosts `a` and `b` behind `ga` and `gb`, which forward packets as routers do,
-//! and run `haul gateway` where it is asked for.
+//! One measurement through two gateways, or beside them: hosts `a` and `b` behind `ga` and `gb`,
+//! which forward packets as routers do, and run `haul gateway` where it is asked for.
 
 #![expect(
     clippy::disallowed_types,
@@ -100,7 +100,8 @@ pub(super) struct Found {
     pub(super) whole_bps: f64,
     /// The same without the beginning.
     pub(super) later_bps: f64,
-    /// Processor time of each gateway for each 10^9 bytes received, from its start to its end; nothing without gateways.
+    /// Processor time of each gateway for each 10^9 bytes received, from its start to its end;
+    /// nothing without gateways.
     pub(super) cpu_s_per_gb: Option<[f64; 2]>,
 }
 
@@ -279,7 +280,8 @@ impl<'a> Gateways<'a> {
         seconds: u32,
         figure: &mut Figure,
     ) -> Result<Vec<(f64, f64)>, Stop> {
-        // Its programs have no option for it, and not every kernel lets a host of a lab have another default than the machine's.
+        // Its programs have no option for it, and not every kernel lets a host of a lab have
+        // another default than the machine's.
         let route = "ip route replace $(ip route show default) congctl \"$0\"";
         let mut command = self.lab.command("a", "sh")?;
         tried(command.args(["-c", route, flow.congestion]))
@@ -303,7 +305,8 @@ impl<'a> Gateways<'a> {
         Ok(spans)
     }
 
-    /// What `ga` takes into slabs from so many connections of `a`, and drops, for `seconds` (`haul gateway fill`). No gateways run.
+    /// What `ga` takes into slabs from so many connections of `a`, and drops, for `seconds` (`haul
+    /// gateway fill`). No gateways run.
     pub(super) fn fill(
         self,
         ring_bytes: u64,
@@ -348,7 +351,8 @@ impl<'a> Gateways<'a> {
         })
     }
 
-    /// One byte there and back, again and again, for so long: each round trip in µs. A connection that is warm: its first tenth is left out.
+    /// One byte there and back, again and again, for so long: each round trip in µs. A connection
+    /// that is warm: its first tenth is left out.
     pub(super) fn round_trips(
         mut self,
         time: Duration,
@@ -417,8 +421,8 @@ impl Door {
 }
 
 impl Program {
-    /// How often a run that fails is tried again. Globus' server takes one in ten and more, which its client breaks off when the time is
-    /// over, for a failure, and does not count it.
+    /// How often a run that fails is tried again. Globus' server takes one in ten and more, which
+    /// its client breaks off when the time is over, for a failure, and does not count it.
     pub(super) fn again(self) -> u16 {
         match self {
             Self::Iperf => 0,

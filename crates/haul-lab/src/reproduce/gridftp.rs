@@ -1,8 +1,10 @@
-//! "Enhancement of GridFTP through Hardware Offloading", Rashti, Sabin and Kettimuthu, 2014, §V.D and §VI.C to D; and of "Evaluating
-//! High Performance Data Transfer with RDMA-based Protocols in Wide-Area Networks", Kissel and Swany, 2012, §V.B, whose figure 8
-//! is as figure 3 here: throughput over distance, processor time, and the first seconds.
+//! "Enhancement of GridFTP through Hardware Offloading", Rashti, Sabin and Kettimuthu, 2014, §V.D
+//! and §VI.C to D; and of "Evaluating High Performance Data Transfer with RDMA-based Protocols in
+//! Wide-Area Networks", Kissel and Swany, 2012, §V.B, whose figure 8 is as figure 3 here:
+//! throughput over distance, processor time, and the first seconds.
 //!
-//! Debian's unmodified servers and client, memory to memory; the tools are those of `haul lab compare`.
+//! Debian's unmodified servers and client, memory to memory; the tools are those of `haul lab
+//! compare`.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +52,8 @@ const SHOWN_MS: [u32; 19] = [
 ];
 /// Packets lost of a million.
 const LOSSES_PPM: [u32; 3] = [10, 100, 1_000];
-/// What a measurement takes beyond the time that it sends: a lab, the conversation of GridFTP, what is still on its way at the end.
+/// What a measurement takes beyond the time that it sends: a lab, the conversation of GridFTP, what
+/// is still on its way at the end.
 const OVERHEAD: Duration = Duration::from_secs(2);
 /// The share of a path's goodput that one stream of ours is to have.
 const SHARE: f64 = 0.93;
@@ -269,7 +272,8 @@ fn emulated(rtt_ms: u32, loss_ppm: u32) -> Path {
     }
 }
 
-/// Every tool at every place, the tools of a place in turns, `times` as long as the others are measured.
+/// Every tool at every place, the tools of a place in turns, `times` as long as the others are
+/// measured.
 fn cells(
     context: &Context<'_>,
     times: u64,
@@ -357,8 +361,8 @@ fn first_seconds(context: &Context<'_>, figure: &mut Figure, cells: &[Cell]) -> 
     })
 }
 
-/// Takes all measurements in turns. One that fails is repeated once, which the figure says; if it fails again, it makes the
-/// figure a failure, and the others go on.
+/// Takes all measurements in turns. One that fails is repeated once, which the figure says; if it
+/// fails again, it makes the figure a failure, and the others go on.
 fn measure(
     context: &Context<'_>,
     figure: &mut Figure,

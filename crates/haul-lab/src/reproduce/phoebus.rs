@@ -1,5 +1,6 @@
-//! "Evaluating High Performance Data Transfer with RDMA-based Protocols in Wide-Area Networks", Kissel and Swany, 2012, §V.A
-//! and C: figures 5, 6, 7 and 9; of §VI figure 10; and the latency that gateways add, which the paper does not measure.
+//! "Evaluating High Performance Data Transfer with RDMA-based Protocols in Wide-Area Networks",
+//! Kissel and Swany, 2012, §V.A and C: figures 5, 6, 7 and 9; of §VI figure 10; and the latency
+//! that gateways add, which the paper does not measure.
 //!
 //! What the project claims beyond the paper stands beside the paper's claims and says so.
 
@@ -538,9 +539,9 @@ fn path(rtt_ms: u32, loss_ppm: u32) -> String {
     format!("rate = \"{RATE_BPS}bit\"\nrtt = \"{rtt_ms}ms\"\nloss = {loss:?}\n")
 }
 
-/// A route whose ring suits the round trip: twice what is in flight, since a queue may hold as much again, and the regions
-/// that are being filled and drained. What is lost on the path takes another round trip to be sent again. One connection may not have
-/// all of what the far end has for it.
+/// A route whose ring suits the round trip: twice what is in flight, since a queue may hold as much
+/// again, and the regions that are being filled and drained. What is lost on the path takes another
+/// round trip to be sent again. One connection may not have all of what the far end has for it.
 fn route(rtt_ms: u32, loss_ppm: u32) -> Route {
     let round_trips = if loss_ppm > 0 { 3 } else { 2 };
     let bytes = round_trips * bdp_bytes(rtt_ms) * REGIONS / (REGIONS - 2) * 5 / 4;
@@ -575,7 +576,8 @@ fn lines(context: &Context<'_>, figure: &mut Figure) -> Vec<&'static Line> {
     there
 }
 
-/// One transfer, again where its program is known to fail at times. One that fails makes the figure a failure, and the others go on.
+/// One transfer, again where its program is known to fail at times. One that fails makes the figure
+/// a failure, and the others go on.
 fn run(
     context: &Context<'_>,
     figure: &mut Figure,
@@ -669,7 +671,8 @@ fn most(figure: &Figure, chart: usize, series: &str) -> Option<f64> {
     values(figure, chart, series).reduce(f64::max)
 }
 
-/// Full rate wherever the ring holds what is in flight, and the regions that are being filled and drained.
+/// Full rate wherever the ring holds what is in flight, and the regions that are being filled and
+/// drained.
 fn ring_claim(figure: &Figure, chart: usize) -> Claim {
     let (_, mode, regions) = RINGED[chart];
     let mut worst: Option<(f64, String)> = None;

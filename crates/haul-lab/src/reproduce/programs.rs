@@ -1,4 +1,5 @@
-//! Unmodified programs between the hosts of a lab, natively and under `haul run`: what figures 9 to 11 share.
+//! Unmodified programs between the hosts of a lab, natively and under `haul run`: what figures 9 to
+//! 11 share.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -201,7 +202,8 @@ impl<'a> Stage<'a> {
         self.reports.join(format!("report-{host}.json"))
     }
 
-    /// The program on a host has ended under `haul run`: octets of its own must have been carried. Says so where most were not.
+    /// The program on a host has ended under `haul run`: octets of its own must have been carried.
+    /// Says so where most were not.
     pub(super) fn check_carried(&self, host: &str, figure: &mut Figure) -> Result<()> {
         let Some((carried, plain)) = self.read_report(host)? else {
             return Ok(());
@@ -216,7 +218,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Octets that were carried, which are some, and those that went plain; nothing where a program runs natively.
+    /// Octets that were carried, which are some, and those that went plain; nothing where a program
+    /// runs natively.
     pub(super) fn read_report(&self, host: &str) -> Result<Option<(u64, u64)>> {
         if self.carrier.options().is_none() {
             return Ok(None);
@@ -236,8 +239,9 @@ fn percent(part: u64, rest: u64) -> f64 {
     100.0 * part as f64 / (part + rest).max(1) as f64
 }
 
-/// Octets that a report says were carried by the carrier, and those of the same protocol that went plain. How a socket would have sent
-/// says nothing of what it received: one that only received may be of either kind of UD.
+/// Octets that a report says were carried by the carrier, and those of the same protocol that went
+/// plain. How a socket would have sent says nothing of what it received: one that only received may
+/// be of either kind of UD.
 fn carried(report: &str, carrier: Carrier) -> Result<(u64, u64)> {
     let json: Value = serde_json::from_str(report).context("cannot understand a report")?;
     let rows = json["sockets"].as_array().context("a report of nothing")?;

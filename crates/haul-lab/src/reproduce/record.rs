@@ -1,4 +1,5 @@
-//! What is kept: every measurement, the medians, and what the paper says beside what was found. This is `results.json`.
+//! What is kept: every measurement, the medians, and what the paper says beside what was found.
+//! This is `results.json`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -324,7 +325,8 @@ impl Claim {
         }
     }
 
-    /// In a word: a measurement agrees with a paper or differs; what the project claims holds or does not.
+    /// In a word: a measurement agrees with a paper or differs; what the project claims holds or
+    /// does not.
     pub(super) fn verdict(&self) -> &'static str {
         let ours = self.claim.starts_with("project");
         match (self.holds, ours) {

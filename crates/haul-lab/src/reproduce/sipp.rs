@@ -1,8 +1,9 @@
-//! Figures 10 and 11: SIPp, unmodified. Figure 10 is its own server and client scenarios (`-sn uas`, `-sn uac`); in figure 11 a call
-//! also says something while it lasts, because the first octets of every peer go plain.
+//! Figures 10 and 11: SIPp, unmodified. Figure 10 is its own server and client scenarios (`-sn
+//! uas`, `-sn uac`); in figure 11 a call also says something while it lasts, because the first
+//! octets of every peer go plain.
 //!
-//! SIPp's response times come from a clock that ticks every 4 ms. Its log of messages has microseconds, so times are taken from
-//! there.
+//! SIPp's response times come from a clock that ticks every 4 ms. Its log of messages has
+//! microseconds, so times are taken from there.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -31,8 +32,9 @@ const AT_A_TIME: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// New clients per second.
 const CLIENTS_PER_S: u32 = 1_500;
-/// Clients of one address, each of a port of its own: Linux gives out 28,232 (`net.ipv4.ip_local_port_range`), the odd or the even half
-/// first; when that is used up, every `bind(2)` looks through all of it, which takes milliseconds.
+/// Clients of one address, each of a port of its own: Linux gives out 28,232
+/// (`net.ipv4.ip_local_port_range`), the odd or the even half first; when that is used up, every
+/// `bind(2)` looks through all of it, which takes milliseconds.
 const PER_ADDRESS: u32 = 14_000;
 /// Client processes at most.
 const GROUPS_MAX: u32 = 16;
@@ -47,7 +49,8 @@ const APART: Duration = Duration::from_millis(500);
 const A_MOMENT: Duration = Duration::from_secs(1);
 /// Files that SIPp opens beside the sockets of its clients.
 const SPARE: u32 = 200;
-/// Kernel objects that a socket is made of. Directory entries are left out: the whole machine makes and forgets them.
+/// Kernel objects that a socket is made of. Directory entries are left out: the whole machine makes
+/// and forgets them.
 const OBJECTS: [&str; 7] = [
     "TCP",
     "TCPv6",
@@ -58,7 +61,8 @@ const OBJECTS: [&str; 7] = [
     "eventpoll_epi",
 ];
 
-/// Figure 10; charts 0: the first answer, 1: the call is taken, 2: calls per second, 3: processor time of a call.
+/// Figure 10; charts 0: the first answer, 1: the call is taken, 2: calls per second, 3: processor
+/// time of a call.
 pub(super) fn response(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
     figure.not_run = context.missing(&["sipp"], &[])?;
     if figure.not_run.is_some() {
@@ -152,7 +156,8 @@ struct Split {
 }
 
 impl Split {
-    /// None where a process may have so few open files that it would take more addresses than there are.
+    /// None where a process may have so few open files that it would take more addresses than there
+    /// are.
     fn new(clients: u32, files: u64) -> Option<Self> {
         let each = u32::try_from(files).unwrap_or(u32::MAX);
         let each = each.checked_sub(SPARE)?.min(PER_ADDRESS);
@@ -253,7 +258,8 @@ fn client(
 /// What every SIPp is told: how many sockets it may have, below the usual limit of open files.
 const MANY_FILES: &str = "-max_socket 500";
 
-/// SIPp's own client and server, until the client has ended well; what the client and the server used.
+/// SIPp's own client and server, until the client has ended well; what the client and the server
+/// used.
 fn call(
     context: &Context<'_>,
     stage: &Stage<'_>,
@@ -568,7 +574,8 @@ fn in_use(sockstat: &str) -> f64 {
     counts.sum()
 }
 
-/// As many open files as this process, and those that it starts, may have: `wanted`, if it may say so, or what it is given.
+/// As many open files as this process, and those that it starts, may have: `wanted`, if it may say
+/// so, or what it is given.
 fn raise_files(wanted: u64) -> Result<u64> {
     let given = getrlimit(Resource::Nofile).maximum;
     let raise = |maximum: Option<u64>| {

@@ -1,10 +1,11 @@
 //! Figure 9: how long VLC fills its buffer before it plays.
 //!
-//! A VLC on host `b` streams a film in real time, by UDP to host `a` or by HTTP to whoever asks. Another one on host `a` is started
-//! when the stream runs. It says itself when its buffer is full, and how long that took from the first time stamp in the stream on.
+//! A VLC on host `b` streams a film in real time, by UDP to host `a` or by HTTP to whoever asks.
+//! Another one on host `a` is started when the stream runs. It says itself when its buffer is full,
+//! and how long that took from the first time stamp in the stream on.
 //!
-//! How much film the buffer holds decides most of it. Today's VLC takes a second of whatever comes from a network; the VLC of the paper's
-//! time had a default for each way. Both are measured.
+//! How much film the buffer holds decides most of it. Today's VLC takes a second of whatever comes
+//! from a network; the VLC of the paper's time had a default for each way. Both are measured.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -22,14 +23,14 @@ use crate::compare::tool::Plan;
 /// Where HTTP is served, and where UDP goes.
 const HTTP_PORT: u16 = 8090;
 const UDP_PORT: u16 = 7002;
-/// How long a server has streamed when the client starts. Just after its own start VLC's HTTP server gives more than a second of film at
-/// once, which would be measured instead.
+/// How long a server has streamed when the client starts. Just after its own start VLC's HTTP
+/// server gives more than a second of film at once, which would be measured instead.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// A client that has not filled its buffer by then never will.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Milliseconds of film that VLC 1.0 and 1.1 (2009 to 2011) kept by default: `udp-caching` was `DEFAULT_PTS_DELAY`, 300 ms, and
-/// `http-caching` four times that.
+/// Milliseconds of film that VLC 1.0 and 1.1 (2009 to 2011) kept by default: `udp-caching` was
+/// `DEFAULT_PTS_DELAY`, 300 ms, and `http-caching` four times that.
 const UDP_CACHE_2011: u32 = 300;
 const HTTP_CACHE_2011: u32 = 1_200;
 
@@ -54,7 +55,8 @@ impl Cache {
     }
 }
 
-/// Measures; charts 0: from the client's start, 1: VLC's own count; 2 and 3 the same with the caches of 2011.
+/// Measures; charts 0: from the client's start, 1: VLC's own count; 2 and 3 the same with the
+/// caches of 2011.
 pub(super) fn buffering(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
     let folder = Folder::new()?;
     let Ok(home) = folder.nobodys() else {

@@ -1,9 +1,9 @@
-//! "Wide-Area Performance Profiling of 10GigE and InfiniBand Technologies", Rao, Yu, Wing, Poole and Vetter, SC 2008, §III and
-//! IV: TCP with many streams and RDMA over thousands of miles.
+//! "Wide-Area Performance Profiling of 10GigE and InfiniBand Technologies", Rao, Yu, Wing, Poole
+//! and Vetter, SC 2008, §III and IV: TCP with many streams and RDMA over thousands of miles.
 //!
-//! Its paths had 10 Gbit/s; these have a twentieth, which this machine carries. BIC, HTCP and their like are the kernel's
-//! where it has them, and else those of `haul-cc` over UDT, whose windows are the kernel's (docs/congestion.md). RDMA is iWARP
-//! over UDT.
+//! Its paths had 10 Gbit/s; these have a twentieth, which this machine carries. BIC, HTCP and their
+//! like are the kernel's where it has them, and else those of `haul-cc` over UDT, whose windows are
+//! the kernel's (docs/congestion.md). RDMA is iWARP over UDT.
 
 mod rdma;
 mod tcp;
@@ -120,7 +120,8 @@ fn mbps(found: &Found) -> Sample {
     }
 }
 
-/// From what was measured again and again: means, deviations, and the decrease from the shortest connection on.
+/// From what was measured again and again: means, deviations, and the decrease from the shortest
+/// connection on.
 fn spread(figure: &mut Figure) {
     let spreads: Vec<(u32, f64, Spread)> = PLACES
         .iter()

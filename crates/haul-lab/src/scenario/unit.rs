@@ -5,7 +5,8 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-/// A rate: a number and `bit`, `kbit`, `Mbit`, `Gbit`, `Tbit`, with or without `/s`; or `bps`, `kbps`, …
+/// A rate: a number and `bit`, `kbit`, `Mbit`, `Gbit`, `Tbit`, with or without `/s`; or `bps`,
+/// `kbps`, …
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Bits per second, above 0.

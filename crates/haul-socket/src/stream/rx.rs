@@ -1,8 +1,9 @@
-//! The way in: an FPDU is delivered when it is there whole and its CRC is right (RFC 5044 §7), and nothing before.
+//! The way in: an FPDU is delivered when it is there whole and its CRC is right (RFC 5044 §7), and
+//! nothing before.
 //!
-//! The kernel's octets go where the program wants its payload, with room for a head before and a tail after it, and what is
-//! whole is moved together there. What is left over, a part of an FPDU or one for which the program has no room, waits in the
-//! socket's buffer.
+//! The kernel's octets go where the program wants its payload, with room for a head before and a
+//! tail after it, and what is whole is moved together there. What is left over, a part of an FPDU
+//! or one for which the program has no room, waits in the socket's buffer.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,8 @@ use crate::process::Entry;
 use crate::sys::{self, Buffers};
 use crate::table::{Half, Why};
 
-/// Where in the buffer the octets of a plain peer are put: behind the part of a head that they were taken for.
+/// Where in the buffer the octets of a plain peer are put: behind the part of a head that they were
+/// taken for.
 const PLAIN_AT: usize = 64;
 
 /// What is remembered between calls.
@@ -27,7 +29,8 @@ const PLAIN_AT: usize = 64;
 struct Rx {
     /// Octets of an FPDU that is not whole, at the buffer's beginning.
     got: usize,
-    /// Octets for the program in the buffer: where, and how many. Either these are there or a part is.
+    /// Octets for the program in the buffer: where, and how many. Either these are there or a part
+    /// is.
     at: usize,
     left: usize,
     /// FPDUs that came whole.
@@ -149,7 +152,8 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
                     break false;
                 }
                 if !wants_all {
-                    // Less than there was room for is the sign that there is no more (epoll(7)): so look.
+                    // Less than there was room for is the sign that there is no more (epoll(7)): so
+                    // look.
                     asked |= libc::MSG_DONTWAIT;
                 }
             }
@@ -203,8 +207,8 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
     if passes(entry) {
         list.push_part(buffers, done, room);
     } else {
-        // The rest of the FPDU that has begun, or of its head; then the program's buffers, from where payload that follows
-        // belongs at the earliest.
+        // The rest of the FPDU that has begun, or of its head; then the program's buffers, from
+        // where payload that follows belongs at the earliest.
         let payload = if rx.got >= HEAD {
             let mut head = [0; HEAD];
             peek_at(&[buffer], 0, &mut head);
@@ -273,8 +277,9 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
     }
 }
 
-/// Takes the octets of the stream that lie in `list`, from the beginning of an FPDU on, and moves the payload of those that are
-/// whole and right to where the program wants it, `done` octets into its buffers. How many octets there are for the program.
+/// Takes the octets of the stream that lie in `list`, from the beginning of an FPDU on, and moves
+/// the payload of those that are whole and right to where the program wants it, `done` octets into
+/// its buffers. How many octets there are for the program.
 fn feed(
     entry: &Entry,
     rx: &mut Rx,
@@ -382,8 +387,8 @@ fn is_intact(list: &[iovec], at: usize, payload: usize) -> bool {
     found == crc.to_wire()
 }
 
-/// The first octets are no FPDU, and nothing was sent yet: the peer is a plain one after all, and its octets are the program's
-/// as they are.
+/// The first octets are no FPDU, and nothing was sent yet: the peer is a plain one after all, and
+/// its octets are the program's as they are.
 fn pass(
     entry: &Entry,
     rx: &mut Rx,
@@ -395,7 +400,8 @@ fn pass(
     entry.socket.refuse(Why::PeerPlain);
     let len = sys::total(list);
     let given = len.min(sys::total(buffers) - done);
-    // What has no room in the program's buffers, before anything is moved over it: no more than was received around them.
+    // What has no room in the program's buffers, before anything is moved over it: no more than was
+    // received around them.
     sys::move_forward(list, given, &[buffer], PLAIN_AT, len - given);
     (rx.at, rx.left, rx.used) = (PLAIN_AT, len - given, true);
     sys::move_backward(list, 0, buffers, done, given);

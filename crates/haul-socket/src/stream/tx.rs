@@ -19,7 +19,8 @@ use crate::table::Half;
 struct Tx {
     /// FPDUs begun.
     count: u32,
-    /// Payload of the open FPDU, and how much of it is still to come; it is open while that is not zero.
+    /// Payload of the open FPDU, and how much of it is still to come; it is open while that is not
+    /// zero.
     payload: usize,
     left: usize,
     /// Over the open FPDU so far.
@@ -31,13 +32,15 @@ struct Tx {
     room: usize,
 }
 
-/// What an FPDU may cost of the kernel's room: `sk_buff`s count as well, one for each segment in the worst case.
+/// What an FPDU may cost of the kernel's room: `sk_buff`s count as well, one for each segment in
+/// the worst case.
 const fn cost(payload: usize) -> usize {
     2 * (HEAD + payload + TAIL_MAX) + 4_096
 }
 
-/// Payload of an FPDU where the kernel may have no room: with the mark before it ([`libc::MSG_EOR`]) it has an `sk_buff` of its
-/// own, below any MSS, which the kernel takes whole or not at all, waiting if the socket waits.
+/// Payload of an FPDU where the kernel may have no room: with the mark before it
+/// ([`libc::MSG_EOR`]) it has an `sk_buff` of its own, below any MSS, which the kernel takes whole
+/// or not at all, waiting if the socket waits.
 const ATOM: usize = 256;
 
 impl Tx {
@@ -69,8 +72,8 @@ impl Tx {
         half.words[10].store(number(self.room), Ordering::Relaxed);
     }
 
-    /// The kernel has taken so many octets of an FPDU whose payload is the message's from `at` on; how many of them are
-    /// payload.
+    /// The kernel has taken so many octets of an FPDU whose payload is the message's from `at` on;
+    /// how many of them are payload.
     fn took(&mut self, fpdu: &Fpdu, taken: usize, (buffers, at): (&[iovec], usize)) -> usize {
         if taken == 0 {
             return 0;
@@ -98,8 +101,9 @@ impl Tx {
         sent
     }
 
-    /// How much of `rest` octets goes into the next FPDU, and whether an `sk_buff` must end with it: nothing of an FPDU may
-    /// be left with a program that may never come back (a send that does not wait, a time-out, a signal).
+    /// How much of `rest` octets goes into the next FPDU, and whether an `sk_buff` must end with
+    /// it: nothing of an FPDU may be left with a program that may never come back (a send that does
+    /// not wait, a time-out, a signal).
     fn plan(&mut self, fd: c_int, rest: usize) -> (usize, bool) {
         let wanted = rest.min(PAYLOAD_MAX);
         let full = cost(PAYLOAD_MAX);
@@ -189,7 +193,8 @@ struct Fpdu {
 }
 
 impl Fpdu {
-    /// The FPDU that is open, or the next one; octets of the message from `at` on. Whether an `sk_buff` must end with it.
+    /// The FPDU that is open, or the next one; octets of the message from `at` on. Whether an
+    /// `sk_buff` must end with it.
     fn next(
         tx: &mut Tx,
         entry: &Entry,
@@ -225,8 +230,9 @@ impl Fpdu {
     }
 }
 
-/// One system call: what is owed, and as much of the message from `done` on as goes into the open FPDU or into new ones. Octets
-/// of the message that the kernel took, and whether it took all that was given; `None` is `errno`.
+/// One system call: what is owed, and as much of the message from `done` on as goes into the open
+/// FPDU or into new ones. Octets of the message that the kernel took, and whether it took all that
+/// was given; `None` is `errno`.
 fn send_part(
     entry: &Entry,
     tx: &mut Tx,
@@ -313,7 +319,8 @@ fn tail(payload: usize, mut crc: Crc32c) -> [u8; TAIL_MAX] {
     tail
 }
 
-/// Sends what is owed, before the connection's half is closed. Without `flags` it waits as the socket does.
+/// Sends what is owed, before the connection's half is closed. Without `flags` it waits as the
+/// socket does.
 pub(crate) fn flush(entry: &Entry, flags: c_int) {
     let half = &entry.socket.tx;
     let Some(_guard) = lock::try_lock(&half.lock) else {

@@ -1,5 +1,5 @@
-//! From names to memory: the pieces of work requests and what the core calls a region, as ranges that are held while a
-//! system call or a copy uses them.
+//! From names to memory: the pieces of work requests and what the core calls a region, as ranges
+//! that are held while a system call or a copy uses them.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub(super) struct Range<'r> {
 pub(super) type Ranges<'r> = ArrayVec<Range<'r>, SGE_MAX>;
 
 impl<'r> Range<'r> {
-    /// `len` octets from `offset` on in the region that the core knows by this number, if it is still there.
+    /// `len` octets from `offset` on in the region that the core knows by this number, if it is
+    /// still there.
     pub(super) fn of_region(
         registry: &'r Registry,
         region: u64,
@@ -86,7 +87,8 @@ impl<'r> Range<'r> {
     }
 }
 
-/// `len` octets of the message behind `pieces`, from `skip` on; none where a piece is not accessible so.
+/// `len` octets of the message behind `pieces`, from `skip` on; none where a piece is not
+/// accessible so.
 pub(super) fn ranges<'r>(
     registry: &'r Registry,
     pd: u32,
@@ -410,7 +412,8 @@ impl Buffers {
     }
 }
 
-/// Receives of a shared queue that the queue pair has taken and never completed have a place there no longer.
+/// Receives of a shared queue that the queue pair has taken and never completed have a place there
+/// no longer.
 impl Drop for Buffers {
     fn drop(&mut self) {
         if let Some(srq) = &self.srq {

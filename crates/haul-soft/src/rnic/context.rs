@@ -22,7 +22,8 @@ use super::shard::{Drive, Engine, Shard};
 use super::tap::Tap;
 use super::{CQE_MAX, Options, attributes};
 
-/// An opened device. Every object that an application holds keeps it; the engine threads end with it.
+/// An opened device. Every object that an application holds keeps it; the engine threads end with
+/// it.
 #[derive(Debug)]
 pub(super) struct Rnic {
     pub(super) transport: Transport,
@@ -131,7 +132,8 @@ impl Rnic {
         self.engines.iter().any(|engine| engine.shard().is_due())
     }
 
-    /// Whether arrivals, which end a [`Rnic::sleep`], are all there is to wait for: driving first would find nothing else.
+    /// Whether arrivals, which end a [`Rnic::sleep`], are all there is to wait for: driving first
+    /// would find nothing else.
     pub(super) fn only_listens(&self) -> bool {
         match &self.engines[..] {
             [engine] => engine.shard().only_listens(),
@@ -139,8 +141,8 @@ impl Rnic {
         }
     }
 
-    /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has passed. With several shards
-    /// their engines drive while this thread sleeps.
+    /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has
+    /// passed. With several shards their engines drive while this thread sleeps.
     pub(super) fn sleep(&self, signal: &Signal, timeout_ns: Option<u64>) -> io::Result<()> {
         match &self.engines[..] {
             [engine] => engine.shard().sleep(signal, timeout_ns),

@@ -72,8 +72,8 @@ impl Queue {
         })
     }
 
-    /// Moves completions here; whoever waits is told. False where they do not fit: then the queue has overflowed, and what
-    /// its queue pairs still complete is lost.
+    /// Moves completions here; whoever waits is told. False where they do not fit: then the queue
+    /// has overflowed, and what its queue pairs still complete is lost.
     pub(super) fn push(&self, batch: &mut Vec<Pushed>) -> bool {
         if batch.is_empty() {
             return true;
@@ -96,8 +96,8 @@ impl Queue {
         fits
     }
 
-    /// Whether `more` completions leave half of the queue free: what a peer can cause without a work request of this end must not
-    /// push out what work requests are owed.
+    /// Whether `more` completions leave half of the queue free: what a peer can cause without a
+    /// work request of this end must not push out what work requests are owed.
     pub(super) fn has_half_free(&self, more: usize) -> bool {
         self.len.load(Ordering::Acquire) + more <= self.capacity / 2
     }
@@ -170,10 +170,11 @@ pub(super) struct Cq {
     patience: Patience,
 }
 
-/// How long a poll that finds nothing sleeps at most, ns: what arrives ends it, but the application may look for something
-/// else between its polls.
+/// How long a poll that finds nothing sleeps at most, ns: what arrives ends it, but the application
+/// may look for something else between its polls.
 const NAP_NS: u64 = 50_000;
-/// The same for an application that finds something after every nap: a timer that is due soon costs more than the nap.
+/// The same for an application that finds something after every nap: a timer that is due soon costs
+/// more than the nap.
 const LONG_NAP_NS: u64 = 1_000_000;
 /// Waits in a row that show such an application.
 const WHOLE_NAPS: u32 = 16;
@@ -226,7 +227,8 @@ impl Cq {
         Ok(sleeps)
     }
 
-    /// Sleeps before it drives, if this poll is to sleep: driving first would be one system call more.
+    /// Sleeps before it drives, if this poll is to sleep: driving first would be one system call
+    /// more.
     fn doze_and_drive(&self, out: &mut [WorkCompletion]) -> Result<usize> {
         let whole_naps = self.whole_naps.load(Ordering::Relaxed);
         let nap_ns = if whole_naps >= WHOLE_NAPS {
@@ -265,8 +267,9 @@ impl Cq {
         Ok((self.poll_once(out)?, drive))
     }
 
-    /// Sleeps until something is pushed, something arrives for a shard that this thread can drive, or `timeout_ns` has
-    /// passed. The caller polls afterwards: this may have used up the wake-up that another sleeper needs.
+    /// Sleeps until something is pushed, something arrives for a shard that this thread can drive,
+    /// or `timeout_ns` has passed. The caller polls afterwards: this may have used up the wake-up
+    /// that another sleeper needs.
     fn sleep(&self, timeout_ns: Option<u64>) -> Result<()> {
         let queue = &self.queue;
         queue.bell.enter();

@@ -1,7 +1,9 @@
-//! Connections without the connection manager: two programs tell each other their endpoints by whatever means, and connect.
+//! Connections without the connection manager: two programs tell each other their endpoints by
+//! whatever means, and connect.
 //!
-//! Each endpoint is a listener of its own. Of two, the one with the smaller numbers connects and the other accepts, if the
-//! request's private data shows that it comes from the endpoint that it was told of.
+//! Each endpoint is a listener of its own. Of two, the one with the smaller numbers connects and
+//! the other accepts, if the request's private data shows that it comes from the endpoint that it
+//! was told of.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

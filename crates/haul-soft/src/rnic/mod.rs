@@ -1,18 +1,21 @@
 //! The software RNIC: verbs over kernel sockets, without privileges, on any host.
 //!
-//! What flows through: work requests go into a queue pair's core (`haul-iwarp`), which makes segments of them; headers and
-//! payload are gathered from registered memory into one system call. What arrives goes through a small buffer that all
-//! connections of a shard share, just so far that the headers can be read; payload is received straight into its place.
+//! What flows through: work requests go into a queue pair's core (`haul-iwarp`), which makes
+//! segments of them; headers and payload are gathered from registered memory into one system call.
+//! What arrives goes through a small buffer that all connections of a shard share, just so far that
+//! the headers can be read; payload is received straight into its place.
 //!
-//! **Whoever waits drives** (docs/adr/0008). A *shard* owns a poller and queue
-//! pairs, behind a mutex that is its *baton*. An application's thread that posts, polls or waits takes the baton and moves
-//! the shard's connections itself: no other thread stands between it and the socket. The shard's engine thread does so only
-//! while nobody else does.
+//! **Whoever waits drives** (docs/adr/0008). A *shard* owns a poller and queue pairs, behind a
+//! mutex that is its *baton*. An application's thread that posts, polls or waits takes the baton
+//! and moves the shard's connections itself: no other thread stands between it and the socket. The
+//! shard's engine thread does so only while nobody else does.
 //!
-//! Map: [`provider`], [`Options`] the door · `context` an opened device · `shard` baton and engine thread · `pair` a queue
-//! pair inside its shard · `wire` its connection, `tcp` or `udt` · `buffers` from work requests to memory · `qp`, `cq`, `srq`, `memory`,
-//! `cm`, `endpoint`, `events` what applications hold · `datagram` queue pairs without connections · `patience` whether to look or
-//! to sleep · `places` how full a work queue is · `slots` numbers for buffers · `tap` what was said, as pcap.
+//! Map: [`provider`], [`Options`] the door · `context` an opened device · `shard` baton and engine
+//! thread · `pair` a queue pair inside its shard · `wire` its connection, `tcp` or `udt` ·
+//! `buffers` from work requests to memory · `qp`, `cq`, `srq`, `memory`, `cm`, `endpoint`, `events`
+//! what applications hold · `datagram` queue pairs without connections · `patience` whether to look
+//! or to sleep · `places` how full a work queue is · `slots` numbers for buffers · `tap` what was
+//! said, as pcap.
 
 mod buffers;
 mod cm;
@@ -50,26 +53,30 @@ use context::Rnic;
 pub struct Options {
     /// Ask for CRCs (RFC 5044 §4.4). They are off only if both ends say so.
     pub crc: bool,
-    /// The longest FPDU, octets: 512 to 65,536. Ends that are not Longhaul's get no more than the path's segment either.
+    /// The longest FPDU, octets: 512 to 65,536. Ends that are not Longhaul's get no more than the
+    /// path's segment either.
     pub fpdu_max: u32,
     /// Verify CRCs before anything is placed, at the price of a copy.
     pub strict: bool,
     /// Engine threads; queue pairs are dealt out to them.
     pub shards: usize,
-    /// Ask for this size of the sockets' buffers, octets; the kernel finds its own where there is none.
+    /// Ask for this size of the sockets' buffers, octets; the kernel finds its own where there is
+    /// none.
     pub socket_buffer: Option<usize>,
-    /// Send at this rate over UDT, wire bits per second, whatever the path does: for a circuit that is the user's. A congestion
-    /// control finds the rate where there is none.
+    /// Send at this rate over UDT, wire bits per second, whatever the path does: for a circuit that
+    /// is the user's. A congestion control finds the rate where there is none.
     pub rate_bps: Option<u64>,
     /// Write all that is sent and received to this file, as a packet capture.
     pub pcap: Option<PathBuf>,
-    /// How long an attempt to connect may take before [`CmEvent::Unreachable`](haul_verbs::cm::CmEvent::Unreachable); none: 30 s over
-    /// TCP, 10 s over UDT.
+    /// How long an attempt to connect may take before
+    /// [`CmEvent::Unreachable`](haul_verbs::cm::CmEvent::Unreachable); none: 30 s over TCP, 10 s
+    /// over UDT.
     pub connect_timeout: Option<Duration>,
-    /// How long a connection that this end disconnects, or whose queue pair was dropped, waits for the peer to close. 5 s by default.
+    /// How long a connection that this end disconnects, or whose queue pair was dropped, waits for
+    /// the peer to close. 5 s by default.
     pub close_timeout: Duration,
-    /// How long a peer may answer nothing, idle or not, before its connection is lost. 30 s by default; TCP counts whole seconds
-    /// while it is idle.
+    /// How long a peer may answer nothing, idle or not, before its connection is lost. 30 s by
+    /// default; TCP counts whole seconds while it is idle.
     pub peer_timeout: Duration,
 }
 
@@ -181,7 +188,8 @@ pub(super) const INLINE_MAX: u32 = 1_024;
 pub(super) const CQE_MAX: u32 = 1 << 22;
 /// Reads at once, by 14 bits of RFC 6581 less the value that means "not negotiated".
 pub(super) const RD_ATOMIC_MAX: u16 = 0x3ffe;
-/// Private data: 512 octets of MPA less IRD and ORD (RFC 6581 §4) and less what Longhaul ends tell each other.
+/// Private data: 512 octets of MPA less IRD and ORD (RFC 6581 §4) and less what Longhaul ends tell
+/// each other.
 pub(super) const PRIVATE_DATA_MAX: usize = 512 - 4 - 8;
 
 fn attributes(transport: Transport) -> DeviceAttributes {
@@ -219,7 +227,8 @@ fn attributes(transport: Transport) -> DeviceAttributes {
     }
 }
 
-/// What a thread that panicked has left is whole: no state spans a call that may panic on outside input.
+/// What a thread that panicked has left is whole: no state spans a call that may panic on outside
+/// input.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! A queue pair inside its shard: work requests to the core's, and what the core says to completions and events.
+//! A queue pair inside its shard: work requests to the core's, and what the core says to
+//! completions and events.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -129,19 +130,22 @@ pub(super) struct Pair {
     sends: Arc<Places>,
     /// Those of its own receive queue, or of the shared one.
     receives: Arc<Places>,
-    /// Send work requests that are complete, but have no completion: the next one frees their places as well.
+    /// Send work requests that are complete, but have no completion: the next one frees their
+    /// places as well.
     unreported: u32,
     established: bool,
     /// The application has been told that the connection is over.
     disconnected: bool,
-    /// A request that no completion is reported for has failed like this; the next one reported bears it.
+    /// A request that no completion is reported for has failed like this; the next one reported
+    /// bears it.
     blame: Option<WcStatus>,
     /// The application has let go of it: it ends in order, or at this moment.
     pub(super) orphaned: Option<Time>,
     /// What is about to be pushed; empty between calls.
     sent: Vec<Pushed>,
     received: Vec<Pushed>,
-    /// What the application is about to be told, when it can see the completions before it; empty between calls.
+    /// What the application is about to be told, when it can see the completions before it; empty
+    /// between calls.
     news: Vec<CmEvent>,
 }
 
@@ -186,7 +190,8 @@ impl Opening {
     }
 }
 
-/// The core's requests for one work request: the operation, an immediate behind it, a proof of placement.
+/// The core's requests for one work request: the operation, an immediate behind it, a proof of
+/// placement.
 const STEPS: u32 = 3;
 
 impl Pair {
@@ -229,7 +234,8 @@ impl Pair {
         }
     }
 
-    /// Takes over a connection; receives that were posted early go with it, before anything may arrive for them.
+    /// Takes over a connection; receives that were posted early go with it, before anything may
+    /// arrive for them.
     pub(super) fn attach(&mut self, link: Wire) {
         self.attach_for(link, |_| Ok(()));
     }
@@ -783,8 +789,8 @@ impl Pair {
         }
     }
 
-    /// Moves completions to their queues, then events to their channel. Where completions do not fit, the queue pair ends:
-    /// nothing may look complete that is not.
+    /// Moves completions to their queues, then events to their channel. Where completions do not
+    /// fit, the queue pair ends: nothing may look complete that is not.
     pub(super) fn push(&mut self, tools: &Tools<'_>) {
         self.push_completions(tools);
         for event in self.news.drain(..) {
@@ -832,7 +838,8 @@ pub(super) struct Tools<'a> {
 
 type Steps = ArrayVec<haul_iwarp::SendOp, { STEPS as usize }>;
 
-/// The zero-length read whose answer says that what was sent before it is placed (RFC 5040 §5.5 rule 12).
+/// The zero-length read whose answer says that what was sent before it is placed (RFC 5040 §5.5
+/// rule 12).
 const PROOF: haul_iwarp::SendOp = haul_iwarp::SendOp::Read {
     sink: Stag(0),
     sink_to: 0,

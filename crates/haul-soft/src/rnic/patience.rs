@@ -1,20 +1,23 @@
-//! How a thread that finds nothing waits: it *looks* for arrivals for a moment before it sleeps, or it *sleeps* at once.
+//! How a thread that finds nothing waits: it *looks* for arrivals for a moment before it sleeps, or
+//! it *sleeps* at once.
 //!
-//! Looking saves what a wake-up across processors costs, some 50 µs on virtual machines; where the peer needs this very
-//! processor, it only keeps the answer from being made. Which of the two it is shows in how long waits take. So now and
-//! then the other way is tried, and the quicker one is taken; where they are equal, sleeping, which leaves the processor to
-//! others.
+//! Looking saves what a wake-up across processors costs, some 50 µs on virtual machines; where the
+//! peer needs this very processor, it only keeps the answer from being made. Which of the two it is
+//! shows in how long waits take. So now and then the other way is tried, and the quicker one is
+//! taken; where they are equal, sleeping, which leaves the processor to others.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// How long a thread looks before it sleeps, ns: a few times what a wake-up costs, for the peer may have to be woken too. It
-/// does not yield meanwhile: to a scheduler that is more than a moment, and any idle thread may take it.
+/// How long a thread looks before it sleeps, ns: a few times what a wake-up costs, for the peer may
+/// have to be woken too. It does not yield meanwhile: to a scheduler that is more than a moment,
+/// and any idle thread may take it.
 const LOOK_NS: u64 = 200_000;
 /// Waits that are longer are all the same, ns.
 const LONG_NS: u64 = 4 * LOOK_NS;
 /// Waits that the usual way's figure is made of.
 const SMOOTHING: u64 = 32;
-/// Waits between two tries of the other way: few after a change, and ever more while it does not pay.
+/// Waits between two tries of the other way: few after a change, and ever more while it does not
+/// pay.
 const TRY_EVERY_MIN: u32 = 16;
 const TRY_EVERY_MAX: u32 = 2_048;
 
@@ -80,7 +83,8 @@ impl Patience {
             // Tries are rare, so each counts for much.
             u64::midpoint(before_ns, took_ns)
         } else {
-            // One wait, however long, changes little; but where every twentieth is long, the others do not make up for it.
+            // One wait, however long, changes little; but where every twentieth is long, the others
+            // do not make up for it.
             before_ns - before_ns / SMOOTHING + took_ns / SMOOTHING
         };
         self.figure(wait.looks).store(after_ns, Ordering::Relaxed);
@@ -119,7 +123,8 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// So many waits, each of which takes what `took_ns` says of its way; how many of the last half looked.
+    /// So many waits, each of which takes what `took_ns` says of its way; how many of the last half
+    /// looked.
     fn carry_out(patience: &Patience, waits: u32, took_ns: impl Fn(bool) -> u64) -> u32 {
         let mut now_ns = 1;
         let mut looked = 0;

@@ -1,4 +1,5 @@
-//! The places of a work queue: a request takes one when it is posted, and its completion frees it when it is polled.
+//! The places of a work queue: a request takes one when it is posted, and its completion frees it
+//! when it is polled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +24,8 @@ impl Places {
         self.taken.load(Ordering::Relaxed) >= self.limit
     }
 
-    /// Takes a place. Whoever posts holds the queue's lock, so that nobody takes one between [`Places::are_taken`] and this.
+    /// Takes a place. Whoever posts holds the queue's lock, so that nobody takes one between
+    /// [`Places::are_taken`] and this.
     pub(super) fn take(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
@@ -41,7 +43,8 @@ impl Places {
     }
 }
 
-/// The places that a completion frees: its own, and those of the requests before it that report nothing.
+/// The places that a completion frees: its own, and those of the requests before it that report
+/// nothing.
 #[derive(Debug)]
 pub(super) struct Held {
     places: Arc<Places>,

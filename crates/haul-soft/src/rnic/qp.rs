@@ -77,7 +77,8 @@ impl Qp {
 /// A shared receive queue, and its protection domain.
 pub(super) type Shared = (Arc<super::srq::Shared>, u32);
 
-/// What every queue pair has, with a number of its own; and where its receives come from, if they are shared.
+/// What every queue pair has, with a number of its own; and where its receives come from, if they
+/// are shared.
 pub(super) fn shape(pd: &Pd, init: &QpInit<'_>) -> Result<(Shape, Option<Shared>)> {
     check_capacity(&init.capacity)?;
     match init.rate_limit {

@@ -1,10 +1,12 @@
-//! A shard: queue pairs that move together, the mutex that is their baton, and the engine thread that moves them while
-//! nobody else does.
+//! A shard: queue pairs that move together, the mutex that is their baton, and the engine thread
+//! that moves them while nobody else does.
 //!
-//! The baton is held for a bounded piece of work and never while asleep. Who wants to post waits for it; who only wants to
-//! drive tries, and yields to those who wait. Who sleeps does so outside, on the poller's own file descriptor.
+//! The baton is held for a bounded piece of work and never while asleep. Who wants to post waits
+//! for it; who only wants to drive tries, and yields to those who wait. Who sleeps does so outside,
+//! on the poller's own file descriptor.
 //!
-//! Map: `connect`, `accept` how queue pairs get their connections · `services` those that have none.
+//! Map: `connect`, `accept` how queue pairs get their connections · `services` those that have
+//! none.
 
 mod accept;
 mod connect;
@@ -47,8 +49,9 @@ const POLLER_EVERY: u32 = 32;
 const SKIPS_MAX: u32 = 8;
 /// How long somebody else may have driven before the engine looks again whether it still does, ns.
 const STANDBY_NS: u64 = 1_000_000;
-/// How long the engine leaves the baton to who has it, ns: a long piece of work takes some milliseconds, a usual one a few
-/// microseconds. It doubles, to [`STANDBY_NS`], while that one has it whenever the engine looks.
+/// How long the engine leaves the baton to who has it, ns: a long piece of work takes some
+/// milliseconds, a usual one a few microseconds. It doubles, to [`STANDBY_NS`], while that one has
+/// it whenever the engine looks.
 const BUSY_NS: u64 = 100_000;
 /// How often time-outs are looked at, ns: they are seconds long.
 const TIMERS_NS: u64 = 20_000_000;
@@ -72,22 +75,24 @@ pub(super) enum Drive {
 #[derive(Debug)]
 pub(super) struct Shard {
     inner: Mutex<Inner>,
-    /// The poller's file descriptor, for those who wait without the baton: readable while a connection has something to do.
+    /// The poller's file descriptor, for those who wait without the baton: readable while a
+    /// connection has something to do.
     ready: OwnedFd,
     /// The doors' file descriptor.
     knocking: OwnedFd,
-    /// The socket of the only connection, while it waits for arrivals only: to be woken by it directly is quicker than by way
-    /// of the poller.
+    /// The socket of the only connection, while it waits for arrivals only: to be woken by it
+    /// directly is quicker than by way of the poller.
     only: Arc<Mutex<Option<Arc<Watched>>>>,
     /// Threads that want the baton to post.
     posters: AtomicU32,
-    /// Threads that sleep on the poller until they can drive; those on the only socket are counted there.
+    /// Threads that sleep on the poller until they can drive; those on the only socket are counted
+    /// there.
     sleepers: AtomicU32,
     /// Drives by applications, so that the engine sees that there are any.
     drives: AtomicU64,
     skips: AtomicU32,
-    /// Completion queues of the device that are armed: their owners may sleep on a file descriptor of their own, where
-    /// nothing but the engine wakes them.
+    /// Completion queues of the device that are armed: their owners may sleep on a file descriptor
+    /// of their own, where nothing but the engine wakes them.
     armed: Arc<AtomicU32>,
     /// The engine leaves the driving to applications.
     stands_by: AtomicBool,
@@ -103,8 +108,8 @@ pub(super) struct Inner {
     me: Weak<Shard>,
     registry: Registry,
     poller: Poller,
-    /// Listeners, and connections that are being made: apart, and watched by the poller as one, so that the engine sees to
-    /// them while an application sleeps on the only socket.
+    /// Listeners, and connections that are being made: apart, and watched by the poller as one, so
+    /// that the engine sees to them while an application sleeps on the only socket.
     doors: Poller,
     events: Events,
     clock: Clock,
@@ -339,7 +344,8 @@ impl Shard {
         if moved { Drive::Moved } else { Drive::Still }
     }
 
-    /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has passed.
+    /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has
+    /// passed.
     pub(super) fn sleep(&self, signal: &Signal, timeout_ns: Option<u64>) -> io::Result<()> {
         // Counted before the time is read: either it is seen here, or the engine sees to it.
         let only = self.begin_sleep();
@@ -379,7 +385,8 @@ impl Shard {
         only.clone()
     }
 
-    /// Whether somebody sleeps who sees all that arrives. Who sleeps on a socket that is no longer the only one does not.
+    /// Whether somebody sleeps who sees all that arrives. Who sleeps on a socket that is no longer
+    /// the only one does not.
     fn has_sleepers(&self) -> bool {
         let only = lock(&self.only);
         let on_it = only.as_ref().map(|only| &only.sleepers);
@@ -417,7 +424,8 @@ impl Shard {
             seen = drives;
             // Neither wait fails but for a lack of memory; then this looks again at once.
             if attended {
-                // SeqCst here and in `attend`: either this thread sees the armed queue, or the signal comes.
+                // SeqCst here and in `attend`: either this thread sees the armed queue, or the
+                // signal comes.
                 self.stands_by.store(true, Ordering::SeqCst);
                 if self.armed.load(Ordering::SeqCst) == 0 {
                     self.stand_by();
@@ -440,8 +448,8 @@ impl Shard {
                 found = self.drive(clock.now_ns());
             }
             if found == Drive::Busy {
-                // What it was woken by is still there, and the one who has the baton sees to it: looking again at once would
-                // take the processor from that one, or from the peer.
+                // What it was woken by is still there, and the one who has the baton sees to it:
+                // looking again at once would take the processor from that one, or from the peer.
                 let _ = wait_readable([self.signal.as_fd()], Some(busy_ns));
                 // Who waits for an event of an armed queue has nobody else.
                 let is_awaited = self.armed.load(Ordering::SeqCst) > 0;
@@ -537,7 +545,8 @@ impl Inner {
     fn due_of(&self, subject: Subject) -> Option<Time> {
         match subject {
             Subject::Pair(number) => self.pairs.get(number)?.due(self.now),
-            // Nobody waits for what they send by a clock: a look in each round of the timers is enough.
+            // Nobody waits for what they send by a clock: a look in each round of the timers is
+            // enough.
             Subject::Embryo(_) | Subject::Listener(_) | Subject::Doors => None,
             Subject::Service(number) => self.services.get(number)?.due(),
         }
@@ -564,7 +573,8 @@ impl Inner {
     }
 
     fn ask_poller(&mut self) -> bool {
-        // Its deadline has passed: it does not wait. An error shows again where it matters, with the sockets.
+        // Its deadline has passed: it does not wait. An error shows again where it matters, with
+        // the sockets.
         let _ = self.poller.wait(&mut self.events, Some(0), self.clock);
         self.look_at_events()
     }
@@ -681,7 +691,8 @@ impl Inner {
         let mut only = lock(&self.only);
         let before = std::mem::replace(&mut *only, watched);
         drop(only);
-        // Who sleeps there may miss what arrives elsewhere, or that there is room to send: the engine is to see to it.
+        // Who sleeps there may miss what arrives elsewhere, or that there is room to send: the
+        // engine is to see to it.
         if before.is_some_and(|before| before.sleepers.load(Ordering::SeqCst) > 0)
             && let Some(shard) = self.me.upgrade()
         {

@@ -1,5 +1,5 @@
-//! What sockets say, as a packet capture: raw IP packets with TCP and UDP headers that are made up, so that no privilege is
-//! needed and every byte is exactly what went through the socket.
+//! What sockets say, as a packet capture: raw IP packets with TCP and UDP headers that are made up,
+//! so that no privilege is needed and every byte is exactly what went through the socket.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -62,7 +62,8 @@ impl Tap {
         Ok(Self(Mutex::new(file)))
     }
 
-    /// Datagrams that a socket has sent or received in one call: each has `datagram_len` octets, the last perhaps fewer.
+    /// Datagrams that a socket has sent or received in one call: each has `datagram_len` octets,
+    /// the last perhaps fewer.
     pub(super) fn datagrams(
         &self,
         from: SocketAddr,

@@ -1,11 +1,13 @@
-//! A queue pair's TCP connection: FPDUs gathered into few system calls, and received into their places.
+//! A queue pair's TCP connection: FPDUs gathered into few system calls, and received into their
+//! places.
 //!
-//! Inward: octets come into a buffer that all connections of the shard share. The core reads headers there and says where
-//! payload belongs. What of it is in the buffer is copied; what has yet to arrive, if it is much, is received straight into
-//! its place, and with it, in the same call, the trailer and the next header into the buffer.
+//! Inward: octets come into a buffer that all connections of the shard share. The core reads
+//! headers there and says where payload belongs. What of it is in the buffer is copied; what has
+//! yet to arrive, if it is much, is received straight into its place, and with it, in the same
+//! call, the trailer and the next header into the buffer.
 //!
-//! Outward: headers, trailers and small payloads are copied behind each other, large payloads are gathered from where they
-//! lie. What the socket does not take stays with the connection.
+//! Outward: headers, trailers and small payloads are copied behind each other, large payloads are
+//! gathered from where they lie. What the socket does not take stays with the connection.
 
 use std::io;
 use std::sync::Arc;
@@ -87,8 +89,8 @@ struct Batch {
     len: usize,
     /// sent <= len
     sent: usize,
-    /// The first part that is not sent whole, where it starts in `flat`, and how much of it is sent. Parts before it are
-    /// not looked at again: their requests may be complete.
+    /// The first part that is not sent whole, where it starts in `flat`, and how much of it is
+    /// sent. Parts before it are not looked at again: their requests may be complete.
     first: usize,
     first_flat: usize,
     skip: usize,
@@ -116,11 +118,11 @@ const BUFFER: usize = 64 << 10;
 const DIRECT_MIN: u32 = 4 << 10;
 /// FPDUs with at least this much payload come in series.
 const BULK_MIN: u32 = 16 << 10;
-/// Octets received behind direct payload: the longest trailer, and a header without the longest ones, which a tagged segment
-/// does not have.
+/// Octets received behind direct payload: the longest trailer, and a header without the longest
+/// ones, which a tagged segment does not have.
 const TAIL: usize = 32;
-/// Between two looks for the rest of a series of large FPDUs, ns: each takes the socket from the one who brings it, and what
-/// comes meanwhile is taken with one call.
+/// Between two looks for the rest of a series of large FPDUs, ns: each takes the socket from the
+/// one who brings it, and what comes meanwhile is taken with one call.
 const LOOK_EVERY_NS: u64 = 5_000;
 /// Octets received of one connection before others have their turn.
 const RECEIVE_BYTES: usize = 512 << 10;
@@ -128,7 +130,8 @@ const RECEIVE_BYTES: usize = 512 << 10;
 const BATCH_FPDUS: usize = 64;
 const BATCH_BYTES: usize = 512 << 10;
 const BATCHES: usize = 2;
-/// A payload no longer than this is copied behind its header: one range for the kernel instead of three.
+/// A payload no longer than this is copied behind its header: one range for the kernel instead of
+/// three.
 const FLAT_MAX: u32 = 512;
 /// Octets of the longest payload of an FPDU.
 const STAGE: usize = 64 << 10;
@@ -505,7 +508,8 @@ impl TcpLink {
                 false
             }
             Err(_) => {
-                // What the peer sent before it went, its Terminate above all, says more than this error.
+                // What the peer sent before it went, its Terminate above all, says more than this
+                // error.
                 while self.receive(env) {}
                 self.lose(env);
                 true
@@ -627,7 +631,8 @@ impl TcpLink {
         Ok(())
     }
 
-    /// One call, with payload from where it lies. Apart, for its lists are some pages of stack that small messages do not need.
+    /// One call, with payload from where it lies. Apart, for its lists are some pages of stack that
+    /// small messages do not need.
     #[inline(never)]
     fn send_gathered(&mut self, env: &mut Env<'_>, batch: &Batch) -> io::Result<usize> {
         let mut sources = ArrayVec::<Source<'_>, BATCH_FPDUS>::new();
@@ -706,7 +711,8 @@ impl Batch {
         } else {
             let payload_len = fpdu.segment.payload_len;
             let mut digest = haul_iwarp::Crc32c::new();
-            // What answers a read may be changed by anybody at any time: its CRC is that of a copy, and the copy is sent.
+            // What answers a read may be changed by anybody at any time: its CRC is that of a copy,
+            // and the copy is sent.
             let shared = matches!(fpdu.segment.payload, Payload::Region { .. });
             let copied = payload_len <= FLAT_MAX || shared && fpdu.crc;
             if copied {

@@ -1,11 +1,14 @@
-//! A queue pair's UDT connection: one DDP segment per packet, placed when it arrives, whatever came before it.
+//! A queue pair's UDT connection: one DDP segment per packet, placed when it arrives, whatever came
+//! before it.
 //!
-//! Inward: packets arrive in batches. The transport tells new ones from repeats, the core reads the headers and says where
-//! the payload belongs, and it is copied there at once. What is missing is a matter between the two cores; nothing waits here.
+//! Inward: packets arrive in batches. The transport tells new ones from repeats, the core reads the
+//! headers and says where the payload belongs, and it is copied there at once. What is missing is a
+//! matter between the two cores; nothing waits here.
 //!
-//! Outward: the core's segments are announced to the transport as messages, which says when each of them leaves, and leaves
-//! again if it was lost. Only then is it made: header, payload and checksum go behind each other into one buffer for the kernel
-//! to cut. The checksum reads every octet anyway, and to the kernel gathered pieces cost as much as that copy.
+//! Outward: the core's segments are announced to the transport as messages, which says when each of
+//! them leaves, and leaves again if it was lost. Only then is it made: header, payload and checksum
+//! go behind each other into one buffer for the kernel to cut. The checksum reads every octet
+//! anyway, and to the kernel gathered pieces cost as much as that copy.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -43,7 +46,8 @@ pub(super) struct Lower {
     initial: u64,
     token: u64,
     transmit: Transmit,
-    /// Packets that were to leave and did not yet: their octets, the length of each but the last, and how many have left.
+    /// Packets that were to leave and did not yet: their octets, the length of each but the last,
+    /// and how many have left.
     flat: Vec<u8>,
     segment_len: usize,
     gone: usize,
@@ -100,7 +104,8 @@ const ROUNDS: usize = FAILURES;
 const BATCHES: usize = 8;
 /// Octets announced and not sent yet: a few of the transport's bursts.
 const AHEAD: u64 = 1 << 20;
-/// Slots stand for memory that is never used here: payload does not wait. They bound what is in flight.
+/// Slots stand for memory that is never used here: payload does not wait. They bound what is in
+/// flight.
 const SLOTS_BYTES: u64 = 128 << 20;
 const MESSAGES: usize = 8;
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -206,7 +211,8 @@ impl Lower {
         Some(blocked.map_or(due, |tick| due.max(tick)))
     }
 
-    /// Drives the opening; whether it is open and the size of segments known, or why it will not be.
+    /// Drives the opening; whether it is open and the size of segments known, or why it will not
+    /// be.
     pub(super) fn open(&mut self, now: Time, batch: &mut RecvBatch) -> Result<bool, String> {
         while !self.udt.is_path_settled() {
             match self.socket.recv_batch(batch) {
@@ -542,7 +548,8 @@ impl UdtLink {
                 Event::Closed(Some(_)) => self.core.handle_lost(now),
             }
         }
-        // At once: a queue pair's user, unlike a transfer, has no other way to learn that its peer was killed.
+        // At once: a queue pair's user, unlike a transfer, has no other way to learn that its peer
+        // was killed.
         if self.lower.trouble.take_refusal() && !self.lower.udt.is_closed() {
             self.lower.udt.abort(transport_time(now));
             self.core.handle_lost(now);

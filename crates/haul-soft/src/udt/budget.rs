@@ -1,7 +1,8 @@
 //! How many handshakes a listener completes: a budget for each source, and one for all of them.
 //!
-//! A handshake with a good cookie costs its client one packet, and this end a socket, a connection's state and about a tenth of a
-//! millisecond. Without a limit, 1 MB/s of handshakes takes the processor from connections that are open.
+//! A handshake with a good cookie costs its client one packet, and this end a socket, a
+//! connection's state and about a tenth of a millisecond. Without a limit, 1 MB/s of handshakes
+//! takes the processor from connections that are open.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,8 +18,8 @@ const BURST: u64 = 512;
 /// Of these a source (an IPv4 address, an IPv6 /64) has at most so many.
 const SOURCE_RATE: u64 = RATE / 2;
 const SOURCE_BURST: u64 = BURST / 2;
-/// Sources are swept when there are so many. Those that a sweep leaves have spent something: no more than
-/// `BURST + RATE` handshakes of the last second.
+/// Sources are swept when there are so many. Those that a sweep leaves have spent something: no
+/// more than `BURST + RATE` handshakes of the last second.
 const SOURCES_MAX: usize = 2_048;
 
 /// What has been spent, and what may be.

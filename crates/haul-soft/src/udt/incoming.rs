@@ -1,8 +1,9 @@
 //! Where a link's arriving payload waits for a sink that may block.
 //!
-//! The receiving thread must go on whatever the sink does: a thread that waits for a disk answers no probe and empties no
-//! socket buffer. So it copies payload in here, and a thread of its own writes it out. What may be held is what the sender was
-//! given as credit: as much as the sink takes in a second, so memory follows the rate of the sink and not the path's.
+//! The receiving thread must go on whatever the sink does: a thread that waits for a disk answers
+//! no probe and empties no socket buffer. So it copies payload in here, and a thread of its own
+//! writes it out. What may be held is what the sender was given as credit: as much as the sink
+//! takes in a second, so memory follows the rate of the sink and not the path's.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -26,7 +27,8 @@ pub(super) struct Incoming {
 struct State {
     queue: VecDeque<Chunk>,
     spare: Vec<Chunk>,
-    /// Bytes that arrived and that the sink has not taken; at most what [`Incoming::room`] answered last.
+    /// Bytes that arrived and that the sink has not taken; at most what [`Incoming::room`] answered
+    /// last.
     held: u64,
     written: u64,
     /// `written` when the receiving thread asked last.

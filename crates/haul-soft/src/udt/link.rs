@@ -32,7 +32,8 @@ pub struct Link {
     batch: RecvBatch,
     /// Messages of `batch` that the connection has seen.
     taken: usize,
-    /// Nobody has said yet where payload goes: what comes behind the answer to the handshake waits in `batch`.
+    /// Nobody has said yet where payload goes: what comes behind the answer to the handshake waits
+    /// in `batch`.
     opening: bool,
     transmit: Transmit,
     /// Segments of `transmit` that have left; the rest waits for room in the socket's buffer.
@@ -97,7 +98,8 @@ pub(crate) const BLOCKED_NS: u64 = 20 * haul_cc::time::MILLISECOND_NS;
 /// Slices of one placement: the packets of a super-packet.
 const RUN: usize = 64;
 
-/// What the loop is to do with arriving payload: position in the stream (or a slot), pieces in order.
+/// What the loop is to do with arriving payload: position in the stream (or a slot), pieces in
+/// order.
 pub(super) trait Place {
     fn place(&mut self, position: u64, parts: &[IoSlice<'_>]) -> io::Result<()>;
 }
@@ -192,7 +194,8 @@ impl Link {
         self.connection.stats().or_else(|| self.remote().stats())
     }
 
-    /// Sends the space of `source` as it grows; returns when it is complete and all of it has arrived.
+    /// Sends the space of `source` as it grows; returns when it is complete and all of it has
+    /// arrived.
     ///
     /// # Errors
     /// [`LinkError`]; the link is closed then.
@@ -262,7 +265,8 @@ impl Link {
         }
     }
 
-    /// Has packets say what the connection wants them to. Only a sender's do: control packets are not marked.
+    /// Has packets say what the connection wants them to. Only a sender's do: control packets are
+    /// not marked.
     pub(super) fn follow_ecn(&mut self) -> Result<(), LinkError> {
         let capable = self.connection.is_ecn_capable();
         if capable != self.ecn_capable {
@@ -288,7 +292,8 @@ impl Link {
         self.finish(result)
     }
 
-    /// A thread of its own waits for the sink; this one goes on to receive, as far as there is room.
+    /// A thread of its own waits for the sink; this one goes on to receive, as far as there is
+    /// room.
     fn receive_write_behind(&mut self, sink: &dyn Sink) -> Result<(), LinkError> {
         let incoming = Incoming::default();
         let waker = self.poller.waker();
@@ -333,8 +338,8 @@ impl Link {
         }
     }
 
-    /// How long to let arrivals gather: a wake-up for each costs more than what it brings. Bounded by what feedback can
-    /// wait for and by the socket's buffer.
+    /// How long to let arrivals gather: a wake-up for each costs more than what it brings. Bounded
+    /// by what feedback can wait for and by the socket's buffer.
     pub(super) fn pause(&mut self) -> Duration {
         let room = self.socket.recv_buffer_bytes() as u64 / 8;
         let since_ns = self.now.since(self.paused).max(1);
@@ -345,7 +350,8 @@ impl Link {
         Duration::from_nanos(patience_ns.min(PAUSE_NS_MAX).min(fill_ns))
     }
 
-    /// Sleeps until the pace lets more go; feedback that comes meanwhile waits, a wake-up of its own costs more than it brings.
+    /// Sleeps until the pace lets more go; feedback that comes meanwhile waits, a wake-up of its
+    /// own costs more than it brings.
     pub(super) fn nap(&self, due: Time) {
         let ns = due.since(Time::from_ns(self.clock.now_ns()));
         if ns > 0 {
@@ -482,8 +488,9 @@ impl Link {
         Ok(())
     }
 
-    /// The peer's host says that nobody listens there. That ends the link where it has said so for a while, or where the link
-    /// is not open yet; unless what arrived before says that the peer has closed in order, or the peer has yet to come.
+    /// The peer's host says that nobody listens there. That ends the link where it has said so for
+    /// a while, or where the link is not open yet; unless what arrived before says that the peer
+    /// has closed in order, or the peer has yet to come.
     fn judge_refusal(&mut self) -> Result<(), LinkError> {
         if !self.trouble.take_refusal() || self.connection.is_closed() {
             return Ok(());
@@ -559,7 +566,8 @@ impl Link {
         Ok(false)
     }
 
-    /// Hands the packets of `transmit` but the first `skip` to the socket in pieces; how many it took whole.
+    /// Hands the packets of `transmit` but the first `skip` to the socket in pieces; how many it
+    /// took whole.
     fn push_pieces(
         &mut self,
         outgoing: &mut Outgoing<'_>,
@@ -620,8 +628,9 @@ impl Link {
         self.wait(deadline)
     }
 
-    /// When it is to be turned though nothing arrives. Packets that wait for room in the socket's buffer put off what is due
-    /// already, and only for a while: a socket that stays full does not stop the clock.
+    /// When it is to be turned though nothing arrives. Packets that wait for room in the socket's
+    /// buffer put off what is due already, and only for a while: a socket that stays full does not
+    /// stop the clock.
     pub(super) fn due(&self) -> Option<Time> {
         let due = self.connection.poll_timeout(self.now)?;
         match self.left {

@@ -1,5 +1,5 @@
-//! Accepting: one socket listens and keeps no state; each accepted connection gets a socket of its own on the same port,
-//! connected to its peer, so that the kernel tells their packets apart.
+//! Accepting: one socket listens and keeps no state; each accepted connection gets a socket of its
+//! own on the same port, connected to its peer, so that the kernel tells their packets apart.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +27,8 @@ pub struct Listener {
     events: Events,
     clock: Clock,
     stop: Arc<AtomicBool>,
-    /// Requests that nobody wanted when they came, the oldest first: what announces one may be slower than the request.
+    /// Requests that nobody wanted when they came, the oldest first: what announces one may be
+    /// slower than the request.
     early: VecDeque<(Request, SocketAddr, Time)>,
 }
 
@@ -38,7 +39,8 @@ pub(crate) struct Acceptor {
     core: haul_udt::Listener,
     batch: RecvBatch,
     reply: Vec<u8>,
-    /// Connections accepted last, the oldest first: their client may not have the answer yet and ask again.
+    /// Connections accepted last, the oldest first: their client may not have the answer yet and
+    /// ask again.
     recent: VecDeque<(SocketAddr, SocketId, Time)>,
     /// What handshakes may cost, where whoever asks is accepted.
     budget: Option<Budget>,
@@ -90,14 +92,16 @@ impl Listener {
         Stop(Arc::clone(&self.stop), self.poller.waker())
     }
 
-    /// A handle that has [`Listener::accept`] ask again about requests that nobody wanted a moment ago.
+    /// A handle that has [`Listener::accept`] ask again about requests that nobody wanted a moment
+    /// ago.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.poller.waker()
     }
 
-    /// Waits for a client, until `deadline` of the [`Clock`]; none when that has passed or a [`Stop`] was used. Clients are
-    /// named by what they chose for their end; `wanted` answers with the options for one that is to be accepted.
+    /// Waits for a client, until `deadline` of the [`Clock`]; none when that has passed or a
+    /// [`Stop`] was used. Clients are named by what they chose for their end; `wanted` answers with
+    /// the options for one that is to be accepted.
     ///
     /// # Errors
     /// [`LinkError::Network`] where the socket fails.
@@ -200,8 +204,8 @@ impl Acceptor {
         self.socket.local_addr()
     }
 
-    /// Completes no more handshakes than a [`Budget`] allows, of each source and in all. A client that gets no answer repeats
-    /// its request.
+    /// Completes no more handshakes than a [`Budget`] allows, of each source and in all. A client
+    /// that gets no answer repeats its request.
     pub(crate) fn with_budget(self) -> Self {
         Self {
             budget: Some(Budget::default()),
@@ -209,9 +213,10 @@ impl Acceptor {
         }
     }
 
-    /// Answers what has arrived, up to the next request with a valid cookie; with it the address that it was sent to. None
-    /// also where much arrives and no request is among the first [`DATAGRAMS_MAX`]: the socket stays readable then.
-    /// Receive calls that fail are like lost packets.
+    /// Answers what has arrived, up to the next request with a valid cookie; with it the address
+    /// that it was sent to. None also where much arrives and no request is among the first
+    /// [`DATAGRAMS_MAX`]: the socket stays readable then. Receive calls that fail are like lost
+    /// packets.
     pub(crate) fn next_request(&mut self) -> Option<(Request, SocketAddr)> {
         let mut failed = 0;
         for _ in 0..DATAGRAMS_MAX {
@@ -267,8 +272,8 @@ impl Acceptor {
         self.recent.iter().any(same)
     }
 
-    /// A socket at `local` and a connection for a request; none where the client is not compatible. A client takes packets
-    /// from the address that it asked, and from no other.
+    /// A socket at `local` and a connection for a request; none where the client is not compatible.
+    /// A client takes packets from the address that it asked, and from no other.
     pub(crate) fn open(
         &mut self,
         request: &Request,

@@ -1,7 +1,8 @@
-//! What a plain link holds for its user: what has arrived and was not taken, and what was given and has not arrived.
+//! What a plain link holds for its user: what has arrived and was not taken, and what was given and
+//! has not arrived.
 //!
-//! Both have a limit from the start and take memory as it is used. Where the system has none left the link ends, not the
-//! process.
+//! Both have a limit from the start and take memory as it is used. Where the system has none left
+//! the link ends, not the process.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -13,7 +14,8 @@ use crate::bulk::{Extent, FileRange, Source};
 /// Octets of receive memory that are taken at a time.
 pub(super) const PAGE_BYTES: usize = 16 << 10;
 
-/// Receive memory: one slot per packet of the window, or with placement the window itself, in which offsets come round.
+/// Receive memory: one slot per packet of the window, or with placement the window itself, in which
+/// offsets come round.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// Positions come round after so many octets.

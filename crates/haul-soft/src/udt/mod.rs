@@ -1,12 +1,13 @@
 //! UDT connections over UDP sockets.
 //!
-//! [`connect`] and [`Listener::accept`] give a [`Link`], which the calling thread then drives: [`Link::send`] and
-//! [`Link::receive`] for bulk between Longhaul ends, [`plain::Socket`] for streams and messages with any UDT peer. A
-//! [`Remote`] watches or ends a link from another thread.
+//! [`connect`] and [`Listener::accept`] give a [`Link`], which the calling thread then drives:
+//! [`Link::send`] and [`Link::receive`] for bulk between Longhaul ends, [`plain::Socket`] for
+//! streams and messages with any UDT peer. A [`Remote`] watches or ends a link from another thread.
 //!
-//! Map: `link` the loop · `outgoing` where payload comes from · `listener` cookies and sockets of its own for each
-//! accepted connection, `budget` how many of them · [`plain`] a socket-like face, `memory` what it holds · [`stream`] the same with a thread of its own, for
-//! callers that have none.
+//! Map: `link` the loop · `outgoing` where payload comes from · `listener` cookies and sockets of
+//! its own for each accepted connection, `budget` how many of them · [`plain`] a socket-like face,
+//! `memory` what it holds · [`stream`] the same with a thread of its own, for callers that have
+//! none.
 
 mod budget;
 mod incoming;
@@ -117,8 +118,8 @@ const MTU_MAX: u32 = 9_216;
 /// Connects to a Longhaul listener (or a plain UDT one) and waits until the connection is open.
 ///
 /// # Errors
-/// [`LinkError::Network`] where the address cannot be reached, [`LinkError::Protocol`] where the peer does not answer or
-/// refuses.
+/// [`LinkError::Network`] where the address cannot be reached, [`LinkError::Protocol`] where the
+/// peer does not answer or refuses.
 pub fn connect(
     local: SocketAddr,
     peer: SocketAddr,
@@ -162,7 +163,8 @@ impl Connecting {
         Ok(Self(link))
     }
 
-    /// The handle whose [`Remote::close`] ends [`Connecting::finish`], and the link that comes of it.
+    /// The handle whose [`Remote::close`] ends [`Connecting::finish`], and the link that comes of
+    /// it.
     #[must_use]
     pub fn remote(&self) -> Remote {
         self.0.remote()

@@ -1,8 +1,8 @@
 //! A socket-like face on a link: streams and messages with any UDT peer, Longhaul or not.
 //!
-//! Bulk between Longhaul ends goes by [`Link::send`](super::Link::send) and [`Link::receive`](super::Link::receive). Here
-//! payload waits in receive memory and is copied out to the caller. [`Stream`] never waits and is for event loops; [`Socket`]
-//! blocks.
+//! Bulk between Longhaul ends goes by [`Link::send`](super::Link::send) and
+//! [`Link::receive`](super::Link::receive). Here payload waits in receive memory and is copied out
+//! to the caller. [`Stream`] never waits and is for event loops; [`Socket`] blocks.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -42,14 +42,17 @@ pub(super) fn connecting(peer: SocketAddr, options: &Options) -> Result<Link, Li
 
 /// Bytes that are taken to be sent and have not arrived, at most.
 const PENDING_MAX: usize = 16 << 20;
-/// Bytes that are taken and have not been sent once, at most: what comes later is not to wait behind more.
+/// Bytes that are taken and have not been sent once, at most: what comes later is not to wait
+/// behind more.
 const UNSENT_MAX: usize = 1 << 20;
-/// Pages of one that was accepted and not admitted. What begins a stream may lie across the border of two.
+/// Pages of one that was accepted and not admitted. What begins a stream may lie across the border
+/// of two.
 const GREETING_PAGES: usize = 2;
 
-/// Octets of user memory that a [`Stream`] with these options takes at most: what has arrived, what has not, and what the
-/// kernel hands over at a time. What the kernel holds comes on top
-/// ([`recv_buffer_bytes`](Options::recv_buffer_bytes), [`send_buffer_bytes`](Options::send_buffer_bytes)).
+/// Octets of user memory that a [`Stream`] with these options takes at most: what has arrived, what
+/// has not, and what the kernel hands over at a time. What the kernel holds comes on top
+/// ([`recv_buffer_bytes`](Options::recv_buffer_bytes),
+/// [`send_buffer_bytes`](Options::send_buffer_bytes)).
 #[must_use]
 pub fn memory_bytes(options: &Options) -> u64 {
     let Config {
@@ -65,8 +68,9 @@ pub fn memory_bytes(options: &Options) -> u64 {
 /// The same of one that was accepted, before [`Stream::admit`].
 pub const GREETING_MEMORY_BYTES: u64 = (GREETING_PAGES * PAGE_BYTES + RECEIVE_MEMORY_BYTES) as u64;
 
-/// A UDT byte stream that never waits, for event loops. Call [`Stream::turn`] when it is readable ([`AsFd`]), when
-/// [`Stream::poll_timeout`] says so, and after [`Stream::write`] and [`Stream::consume`].
+/// A UDT byte stream that never waits, for event loops. Call [`Stream::turn`] when it is readable
+/// ([`AsFd`]), when [`Stream::poll_timeout`] says so, and after [`Stream::write`] and
+/// [`Stream::consume`].
 #[derive(Debug)]
 pub struct Stream {
     link: Link,
@@ -93,8 +97,8 @@ enum Taken {
 }
 
 impl Stream {
-    /// Begins to connect. Towards a Longhaul peer the stream is placed, if `options` offer that, with a window of
-    /// `receive_window_bytes`; else it has slots.
+    /// Begins to connect. Towards a Longhaul peer the stream is placed, if `options` offer that,
+    /// with a window of `receive_window_bytes`; else it has slots.
     ///
     /// # Errors
     /// [`LinkError::Network`] where the address cannot be reached.
@@ -144,8 +148,8 @@ impl Stream {
         self.received = Memory::new(bytes, pages);
     }
 
-    /// Who the peer is is known: from now on it has all of its receive memory. An accepted stream holds
-    /// [`GREETING_MEMORY_BYTES`] before, and ends when more comes.
+    /// Who the peer is is known: from now on it has all of its receive memory. An accepted stream
+    /// holds [`GREETING_MEMORY_BYTES`] before, and ends when more comes.
     pub fn admit(&mut self) {
         self.is_admitted = true;
         self.received.open();
@@ -196,8 +200,8 @@ impl Stream {
         (PENDING_MAX - pending.min(PENDING_MAX)).min(UNSENT_MAX.saturating_sub(unsent))
     }
 
-    /// Takes bytes to be sent, as many as there is room for; how many. With `more`, a packet that is not full waits for what
-    /// follows at once.
+    /// Takes bytes to be sent, as many as there is room for; how many. With `more`, a packet that
+    /// is not full waits for what follows at once.
     ///
     /// # Errors
     /// [`LinkError::Closed`]; [`LinkError::System`] where the system has no memory for them.
@@ -307,8 +311,8 @@ impl Listener {
         self.acceptor.local_addr()
     }
 
-    /// The next connection, if one is there. It is not open before it has had its turns, and has little memory before
-    /// [`Stream::admit`].
+    /// The next connection, if one is there. It is not open before it has had its turns, and has
+    /// little memory before [`Stream::admit`].
     ///
     /// # Errors
     /// Those of the socket.

@@ -1,12 +1,14 @@
-//! A UDT byte stream for callers that have no loop to give it: a thread of its own drives the connection, and any thread may
-//! send and receive.
+//! A UDT byte stream for callers that have no loop to give it: a thread of its own drives the
+//! connection, and any thread may send and receive.
 //!
-//! What flows through: [`Stream::send`] copies into a ring, from which packets are sent where they lie and in which they stay
-//! until they have arrived; what arrives is placed into another ring, from which [`Stream::recv`] copies. Between Longhaul ends
-//! the receiving ring is the window, and each direction ends by itself ([`Stream::finish`]). Plain UDT peers take slots, and
-//! know only the end of both.
+//! What flows through: [`Stream::send`] copies into a ring, from which packets are sent where they
+//! lie and in which they stay until they have arrived; what arrives is placed into another ring,
+//! from which [`Stream::recv`] copies. Between Longhaul ends the receiving ring is the window, and
+//! each direction ends by itself ([`Stream::finish`]). Plain UDT peers take slots, and know only
+//! the end of both.
 //!
-//! Waiting: the engine compares what is [`Ready`] with what somebody waits for, and wakes nobody else ([`Readiness`]).
+//! Waiting: the engine compares what is [`Ready`] with what somebody waits for, and wakes nobody
+//! else ([`Readiness`]).
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -104,7 +106,8 @@ pub struct Stream {
     engine: Option<JoinHandle<()>>,
 }
 
-/// What the threads that use a stream and its engine tell each other. Offsets of the stream; each has one writer.
+/// What the threads that use a stream and its engine tell each other. Offsets of the stream; each
+/// has one writer.
 #[derive(Debug)]
 struct Shared {
     /// Given to be sent.
@@ -136,7 +139,8 @@ struct Shared {
     readiness: Readiness,
 }
 
-/// How long an end that has everything stays for a peer that may not have heard that, besides two round trips.
+/// How long an end that has everything stays for a peer that may not have heard that, besides two
+/// round trips.
 const STAY_NS: u64 = 200 * MILLISECOND_NS;
 /// Arrivals are left to gather where so many bytes came in a millisecond: 256 Mb/s.
 const BULK_BYTES: u64 = 32 << 10;
@@ -148,7 +152,8 @@ impl Stream {
     /// Begins to connect.
     ///
     /// # Errors
-    /// [`LinkError::Network`] where the address cannot be reached, [`LinkError::System`] where memory is short.
+    /// [`LinkError::Network`] where the address cannot be reached, [`LinkError::System`] where
+    /// memory is short.
     pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
         let link = plain::connecting(peer, &options.link())?;
         Self::start(link, options, false).map_err(LinkError::System)
@@ -157,7 +162,8 @@ impl Stream {
     /// Begins to connect to a peer that does the same from `peer` to `local` (UDT's rendezvous).
     ///
     /// # Errors
-    /// [`LinkError::Network`] where `local` is in use or `peer` cannot be reached, [`LinkError::System`] where memory is short.
+    /// [`LinkError::Network`] where `local` is in use or `peer` cannot be reached,
+    /// [`LinkError::System`] where memory is short.
     pub fn rendezvous(
         local: SocketAddr,
         peer: SocketAddr,
@@ -230,7 +236,8 @@ impl Stream {
         self.recv_with(to.len(), |bytes| to[..bytes.len()].copy_from_slice(bytes))
     }
 
-    /// The same, `most` bytes at most, by whoever has another kind of room. It is called where there are bytes, once.
+    /// The same, `most` bytes at most, by whoever has another kind of room. It is called where
+    /// there are bytes, once.
     ///
     /// # Errors
     /// As [`Stream::recv`].
@@ -256,8 +263,8 @@ impl Stream {
         Ok(Received::Bytes(len))
     }
 
-    /// Ends this direction behind what was sent; the other one goes on. Towards a plain UDT peer it ends both, when all that
-    /// was sent has arrived.
+    /// Ends this direction behind what was sent; the other one goes on. Towards a plain UDT peer it
+    /// ends both, when all that was sent has arrived.
     pub fn finish(&self) {
         // With the ring, so that nothing is sent behind it.
         let ring = lock(&self.outgoing);
@@ -272,7 +279,8 @@ impl Stream {
         }
     }
 
-    /// What of `wanted` is so now. If nothing is, the descriptor becomes readable when that changes; it is one for one watcher.
+    /// What of `wanted` is so now. If nothing is, the descriptor becomes readable when that
+    /// changes; it is one for one watcher.
     #[must_use]
     pub fn poll(&self, wanted: Ready) -> Ready {
         let ready = || self.shared.ready().bits();
@@ -298,7 +306,8 @@ impl Stream {
         self.peer
     }
 
-    /// Whether the peer is plain UDT, which knows only the end of both directions; known when the stream is open.
+    /// Whether the peer is plain UDT, which knows only the end of both directions; known when the
+    /// stream is open.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.shared.plain.load(Ordering::Acquire)
@@ -698,7 +707,8 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// The next connection, if one is there. Call it when the listener is readable: handshakes go on in it.
+    /// The next connection, if one is there. Call it when the listener is readable: handshakes go
+    /// on in it.
     ///
     /// # Errors
     /// Those of the socket, and of memory.

@@ -1,8 +1,9 @@
 //! What the errors of a datagram socket mean.
 //!
-//! A firewall, a route that goes, a host that is short of memory: each is an error of one call, and none says that the path is
-//! gone. The packets of that call are lost like others, and the connection's own timers judge. The last error is kept, so that
-//! the end of a connection whose peer fell silent can name it.
+//! A firewall, a route that goes, a host that is short of memory: each is an error of one call, and
+//! none says that the path is gone. The packets of that call are lost like others, and the
+//! connection's own timers judge. The last error is kept, so that the end of a connection whose
+//! peer fell silent can name it.
 
 use std::io;
 use std::time::Duration;
@@ -22,7 +23,8 @@ pub(crate) struct Trouble {
     refusal: bool,
 }
 
-/// An open connection outlives refusals for this long: a firewall or a network interface that is set up anew takes about 2 s.
+/// An open connection outlives refusals for this long: a firewall or a network interface that is
+/// set up anew takes about 2 s.
 const REFUSED_NS: u64 = 3 * haul_cc::time::SECOND_NS;
 
 /// Receive calls that fail in a row before the thread rests.
@@ -34,9 +36,10 @@ pub(crate) fn rest() {
 }
 
 impl Trouble {
-    /// Takes note of an error of `socket`: packets are lost. Returns whether what is being sent deserves another try, because
-    /// the error may be about an earlier packet: the first refusal, or a packet that was too long for the path, which goes in pieces
-    /// or in IP's fragments from now on.
+    /// Takes note of an error of `socket`: packets are lost. Returns whether what is being sent
+    /// deserves another try, because the error may be about an earlier packet: the first refusal,
+    /// or a packet that was too long for the path, which goes in pieces or in IP's fragments from
+    /// now on.
     pub(crate) fn note(
         &mut self,
         now: Time,
@@ -71,8 +74,8 @@ impl Trouble {
         std::mem::take(&mut self.refusal)
     }
 
-    /// Whether the refusals since something last arrived mean that nobody will listen there again: at once if this end is
-    /// `ending`, which has no reason to wait for the peer's return.
+    /// Whether the refusals since something last arrived mean that nobody will listen there again:
+    /// at once if this end is `ending`, which has no reason to wait for the peer's return.
     pub(crate) fn is_refused_for_good(&self, now: Time, ending: bool) -> bool {
         self.refused
             .is_some_and(|since| ending || now.since(since) >= REFUSED_NS)

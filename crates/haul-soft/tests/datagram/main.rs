@@ -1,4 +1,5 @@
-//! Datagram services of the software RNIC through the public verbs, over loopback and in namespaces of the test's own.
+//! Datagram services of the software RNIC through the public verbs, over loopback and in namespaces
+//! of the test's own.
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,

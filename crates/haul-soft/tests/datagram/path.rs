@@ -1,4 +1,5 @@
-//! A path that is narrower than either end's network: between them a router, all in namespaces of the test's own.
+//! A path that is narrower than either end's network: between them a router, all in namespaces of
+//! the test's own.
 
 #[path = "../../../haul-io/tests/own_network/mod.rs"]
 mod own_network;
@@ -85,8 +86,8 @@ fn ends(far_host: &NetNs, at: Ipv4Addr, qp_type: QpType) -> (End, End) {
     (near, far)
 }
 
-/// What is sent before the router has complained is lost, but perhaps for a last segment that is short; what comes after it
-/// arrives.
+/// What is sent before the router has complained is lost, but perhaps for a last segment that is
+/// short; what comes after it arrives.
 fn unreliable(far_host: &NetNs) {
     let (near, far) = ends(far_host, FAR, QpType::Ud);
     let write = SendOp::WriteRecord(far.mr.remote(0));
@@ -107,7 +108,8 @@ fn unreliable(far_host: &NetNs) {
     assert_eq!(near.statistics().undelivered, 0);
 }
 
-/// What was begun before the router has complained is not known to be done; what comes after it arrives.
+/// What was begun before the router has complained is not known to be done; what comes after it
+/// arrives.
 fn reliable(far_host: &NetNs) {
     let (near, far) = ends(far_host, FAR_TOO, QpType::Rd);
     let write = SendOp::RdmaWrite(far.mr.remote(0));

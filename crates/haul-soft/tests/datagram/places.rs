@@ -1,4 +1,5 @@
-//! A send queue's place is taken from the posting of a request until its completion has been polled.
+//! A send queue's place is taken from the posting of a request until its completion has been
+//! polled.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! What the tap writes is what was said: tshark finds every operation over TCP, good CRCs, and nothing malformed; over UDT,
-//! packets whose octets are those of the messages.
+//! What the tap writes is what was said: tshark finds every operation over TCP, good CRCs, and
+//! nothing malformed; over UDT, packets whose octets are those of the messages.
 
 use std::path::Path;
 use std::process::Command;
@@ -59,7 +59,8 @@ fn a_capture_shows_every_operation_with_good_crcs() {
     for number in 1..=4 {
         near.success(number);
     }
-    // Not before the Read is answered: it would take the memory away from under it (RFC 5040 §5.5 rule 4).
+    // Not before the Read is answered: it would take the memory away from under it (RFC 5040 §5.5
+    // rule 4).
     near.post(5, SendOp::SendWithInv(far.mr.rkey()), 0, 3);
     near.success(5);
     far.success(0);
@@ -84,7 +85,8 @@ fn a_capture_shows_every_operation_with_good_crcs() {
     assert_eq!((count("(Bad CRC32"), count("Malformed")), (0, 0));
 }
 
-/// The payloads of UDP packets in a capture of raw IP, with their ports. Lengths must fit each other.
+/// The payloads of UDP packets in a capture of raw IP, with their ports. Lengths must fit each
+/// other.
 fn udp_payloads(capture: &[u8]) -> Vec<([u16; 2], Vec<u8>)> {
     let mut payloads = Vec::new();
     let mut rest = &capture[24..];

@@ -1,4 +1,5 @@
-//! What a peer, or this program, has no right to do ends the connection and nothing else; nobody's bytes change.
+//! What a peer, or this program, has no right to do ends the connection and nothing else; nobody's
+//! bytes change.
 
 use haul_verbs::cm::CmEvent;
 use haul_verbs::{

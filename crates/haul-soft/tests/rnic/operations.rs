@@ -296,7 +296,8 @@ fn answers_to_reads_keep_the_rate_that_their_sender_is_limited_to(wish: &Wish) {
     near.success(1);
     let took = start.elapsed();
     assert!(near.read(0, BYTES as usize) == bytes);
-    // 0.4 s, but for what leaves at once: the kernel does not pace the first ten segments of TCP, and those of loopback are long.
+    // 0.4 s, but for what leaves at once: the kernel does not pace the first ten segments of TCP,
+    // and those of loopback are long.
     assert!(took > Duration::from_millis(200), "{took:?}");
 }
 

@@ -1,4 +1,5 @@
-//! A work queue's place is taken from the posting of a request until its completion has been polled.
+//! A work queue's place is taken from the posting of a request until its completion has been
+//! polled.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -57,8 +57,8 @@ struct FeedbackState {
     probe: Probe,
 }
 
-/// A question to a peer that is silent: a sender info, whose answer tells what has arrived. Data is not repeated for it, as the
-/// peer's thread may only be late.
+/// A question to a peer that is silent: a sender info, whose answer tells what has arrived. Data is
+/// not repeated for it, as the peer's thread may only be late.
 #[derive(Debug, Default)]
 enum Probe {
     #[default]
@@ -68,7 +68,8 @@ enum Probe {
     Sent(u32, Time),
 }
 
-/// The packets whose dispersion is the first estimate of the path's rate: they must leave back to back.
+/// The packets whose dispersion is the first estimate of the path's rate: they must leave back to
+/// back.
 #[derive(Debug, Default)]
 struct Train {
     /// Its first packet.
@@ -112,7 +113,8 @@ const BATCH_PACKETS_MAX: usize = 64;
 const BATCH_BYTES_MAX: u64 = 65_000;
 /// Most that leaves before the pacer pauses, in as many batches as it takes.
 const PACED_BYTES_MAX: u64 = 512 << 10;
-/// The first flight goes out in batches this large, so that the receiver can time the gaps between them.
+/// The first flight goes out in batches this large, so that the receiver can time the gaps between
+/// them.
 const TRAIN_PACKETS: u64 = 64;
 const TRAIN_BATCH_PACKETS: u64 = 16;
 const FEEDBACK_NS_MIN: u64 = 250 * MICROSECOND_NS;
@@ -421,7 +423,8 @@ impl Established {
         Ok(())
     }
 
-    /// How much later than a delivered packet a missing one may have been sent and still be only late.
+    /// How much later than a delivered packet a missing one may have been sent and still be only
+    /// late.
     fn reorder_ns(&self, reorder_us: u32) -> u64 {
         let seen_ns = u64::from(reorder_us) * MICROSECOND_NS;
         let guess_ns = self.rtt.minimum_ns() / 16;
@@ -452,8 +455,8 @@ impl Established {
         );
     }
 
-    /// Not where the first data has drawn no answer: some paths drop whatever says that it is ECN-capable (RFC 9000
-    /// §13.4.2).
+    /// Not where the first data has drawn no answer: some paths drop whatever says that it is
+    /// ECN-capable (RFC 9000 §13.4.2).
     pub(super) fn may_say_ecn(&self) -> bool {
         let unanswered = self.sender.released() == 0 && self.timers.timeouts >= PROBES;
         self.params.ecn && !unanswered
@@ -575,7 +578,8 @@ impl Established {
             self.timers.timeouts_in_a_row += 1;
             self.timers.timeouts += 1;
             let hopeless = !self.params.placement || self.timers.timeouts_in_a_row > PROBES;
-            // An application may wait for the last packets, and they are few. Of others the peer is asked first.
+            // An application may wait for the last packets, and they are few. Of others the peer is
+            // asked first.
             let is_tail = self.sender.is_thin() && !self.sender.has_fresh();
             if self.params.placement && !is_tail {
                 self.feedback.probe = Probe::Wanted;
@@ -798,8 +802,8 @@ impl Established {
         train.spoiled |= !train.taken && (train.from + 1..train_ends).contains(&next);
     }
 
-    /// What may be in flight. Another train does not wait for what went before it: of a path that nothing is known of a round trip
-    /// would be lost for some packets.
+    /// What may be in flight. Another train does not wait for what went before it: of a path that
+    /// nothing is known of a round trip would be lost for some packets.
     fn window_bytes(&self) -> u64 {
         let train = &self.feedback.train;
         let under_way = !train.taken && self.sender.next_packet() < train.from + TRAIN_PACKETS;
@@ -812,7 +816,8 @@ impl Established {
         self.feedback.train.due && !self.sender.has_lost()
     }
 
-    /// Another train is due when the first was spoiled and there is enough for one: a whole one, or more than the window.
+    /// Another train is due when the first was spoiled and there is enough for one: a whole one, or
+    /// more than the window.
     fn note_backlog(&mut self) {
         if !self.feedback.train.spoiled || self.feedback.train.due || !self.params.placement {
             return;
@@ -834,7 +839,8 @@ impl Established {
         self.tell_wishes(now, out)
     }
 
-    /// Packets of one length, but for a shorter last one, as far as `budget` wire bytes go. Answers wire bytes.
+    /// Packets of one length, but for a shorter last one, as far as `budget` wire bytes go. Answers
+    /// wire bytes.
     fn fill_batch(&mut self, now: Time, budget: u64, out: &mut Transmit) -> u64 {
         let mut sent = 0;
         while let Some(len) = self.sender.peek_len(now) {

@@ -25,8 +25,9 @@ use established::Established;
 
 /// A UDT connection.
 ///
-/// Four families of methods: inputs (`handle_*`), commands (`write`, `send_message`, `consume`, `close`), outputs (`poll_*`),
-/// and getters. After every input or command drain [`Connection::poll_transmit`] and [`Connection::poll_event`], then ask
+/// Four families of methods: inputs (`handle_*`), commands (`write`, `send_message`, `consume`,
+/// `close`), outputs (`poll_*`), and getters. After every input or command drain
+/// [`Connection::poll_transmit`] and [`Connection::poll_event`], then ask
 /// [`Connection::poll_timeout`].
 #[derive(Debug)]
 pub struct Connection {
@@ -106,7 +107,8 @@ const SHUTDOWN_COPIES: u32 = 2;
 const CLOSED_TELLS_NS: u64 = 3 * haul_cc::time::SECOND_NS;
 
 impl Connection {
-    /// Connects to a listener. `peer` are the words of [`Handshake::peer_words`]; `seed` feeds the congestion control.
+    /// Connects to a listener. `peer` are the words of [`Handshake::peer_words`]; `seed` feeds the
+    /// congestion control.
     #[must_use]
     pub fn connect(now: Time, config: Config, own: Identity, peer: [u32; 4], seed: u64) -> Self {
         Self::begin(now, config, Role::Client, own, peer, seed)
@@ -202,7 +204,8 @@ impl Connection {
 
     // ---- inputs
 
-    /// So many datagrams, which [`Connection::handle_datagram`] gets next, came with a mark of congestion (CE, RFC 3168 §5).
+    /// So many datagrams, which [`Connection::handle_datagram`] gets next, came with a mark of
+    /// congestion (CE, RFC 3168 §5).
     pub fn handle_marks(&mut self, datagrams: u32) {
         if let Phase::Open(open) = &mut self.phase {
             open.handle_marks(datagrams);
@@ -212,7 +215,8 @@ impl Connection {
     /// Takes a datagram that this host received at `arrived` and this call sees at `now`.
     ///
     /// # Errors
-    /// The datagram was ignored; the connection goes on, unless an [`Event::Closed`] says otherwise.
+    /// The datagram was ignored; the connection goes on, unless an [`Event::Closed`] says
+    /// otherwise.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -275,8 +279,9 @@ impl Connection {
         }
     }
 
-    /// The kernel refused, or reports, a packet that is too long for the path; `mtu` is the path's as far as the kernel knows it.
-    /// Answers whether packets are shorter from now on, or none where IP has to fragment them instead.
+    /// The kernel refused, or reports, a packet that is too long for the path; `mtu` is the path's
+    /// as far as the kernel knows it. Answers whether packets are shorter from now on, or none
+    /// where IP has to fragment them instead.
     pub fn handle_too_big(&mut self, now: Time, mtu: Option<u32>) -> Option<bool> {
         match &mut self.phase {
             Phase::Open(open) => open.handle_too_big(now, mtu),
@@ -304,8 +309,8 @@ impl Connection {
 
     // ---- commands
 
-    /// Stream: `bytes` more exist at the end of the send space. With `push`, all may go even in a short packet; without, a
-    /// tail shorter than a packet waits for more.
+    /// Stream: `bytes` more exist at the end of the send space. With `push`, all may go even in a
+    /// short packet; without, a tail shorter than a packet waits for more.
     ///
     /// # Errors
     /// [`SendError`] if this is not an open stream.
@@ -321,7 +326,8 @@ impl Connection {
         self.sending()?.finish(now)
     }
 
-    /// Message mode: a message of `len` bytes exists at the end of the send space. Answers its number.
+    /// Message mode: a message of `len` bytes exists at the end of the send space. Answers its
+    /// number.
     ///
     /// # Errors
     /// [`SendError`] if this is not an open message connection, or the size does not fit.
@@ -342,15 +348,17 @@ impl Connection {
         }
     }
 
-    /// Placed streams: the caller has taken everything below stream offset `to`, which makes room for more.
+    /// Placed streams: the caller has taken everything below stream offset `to`, which makes room
+    /// for more.
     pub fn consume(&mut self, now: Time, to: u64) {
         if let Phase::Open(open) = &mut self.phase {
             open.receiver.consume(now, to);
         }
     }
 
-    /// Placed streams: the caller holds `held` payload bytes that arrived, and has room for `most` at a time. From the first
-    /// call on the sender goes no further than that room; called again as it changes.
+    /// Placed streams: the caller holds `held` payload bytes that arrived, and has room for `most`
+    /// at a time. From the first call on the sender goes no further than that room; called again as
+    /// it changes.
     pub fn limit_room(&mut self, now: Time, held: u64, most: u64) {
         if let Phase::Open(open) = &mut self.phase {
             open.receiver.limit_room(now, held, most);
@@ -402,8 +410,9 @@ impl Connection {
         }
     }
 
-    /// Sends no faster than `rate_max`, and over any time no more than that brings and `burst_bytes` (wire octets), from now on:
-    /// [`Config::rate_max`] and [`Config::burst_bytes`], where they are known only when the connection is there.
+    /// Sends no faster than `rate_max`, and over any time no more than that brings and
+    /// `burst_bytes` (wire octets), from now on: [`Config::rate_max`] and [`Config::burst_bytes`],
+    /// where they are known only when the connection is there.
     pub fn limit_rate(&mut self, rate_max: Rate, burst_bytes: Option<u64>) {
         self.config.rate_max = rate_max;
         self.config.burst_bytes = burst_bytes;
@@ -444,7 +453,8 @@ impl Connection {
         (!self.checked || check::opened(datagram) == self.local).then_some(piece)
     }
 
-    /// Appends the pieces of a data packet to `out`, each `piece_len` bytes long ([`piece_len`](crate::wire::piece_len)). Returns how many.
+    /// Appends the pieces of a data packet to `out`, each `piece_len` bytes long
+    /// ([`piece_len`](crate::wire::piece_len)). Returns how many.
     pub fn cut(&self, packet: &[u8], piece_len: usize, out: &mut Vec<u8>) -> usize {
         match &self.phase {
             Phase::Open(open) => crate::wire::cut(packet, open.peer, self.checked, piece_len, out),
@@ -452,7 +462,8 @@ impl Connection {
         }
     }
 
-    /// Fills `out` with the next control packet or batch of data packets; false when there is nothing to send now.
+    /// Fills `out` with the next control packet or batch of data packets; false when there is
+    /// nothing to send now.
     pub fn poll_transmit(&mut self, now: Time, out: &mut Transmit) -> bool {
         let some = self.next_transmit(now, out);
         if some && self.checked {
@@ -497,8 +508,8 @@ impl Connection {
         self.events.pop_front()
     }
 
-    /// When to call [`Connection::handle_timeout`] and [`Connection::poll_transmit`] again at the latest; none when the
-    /// connection can be forgotten.
+    /// When to call [`Connection::handle_timeout`] and [`Connection::poll_transmit`] again at the
+    /// latest; none when the connection can be forgotten.
     #[must_use]
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         match &self.phase {
@@ -522,8 +533,9 @@ impl Connection {
         self.open().map(Established::params)
     }
 
-    /// Whether data packets are to say that this end heeds marks of congestion (ECT(0), RFC 3168 §5): the peer tells of them,
-    /// the control slows down for them, and the path does not seem to swallow packets that say so.
+    /// Whether data packets are to say that this end heeds marks of congestion (ECT(0), RFC 3168
+    /// §5): the peer tells of them, the control slows down for them, and the path does not seem to
+    /// swallow packets that say so.
     #[must_use]
     pub fn is_ecn_capable(&self) -> bool {
         self.open().is_some_and(Established::may_say_ecn) && self.config.control.heeds_marks()
@@ -554,8 +566,8 @@ impl Connection {
         self.last().map_or(0, |last| last.sender.position())
     }
 
-    /// Octets of receive memory that the positions of [`Placement`](crate::Placement)s reach into; zero where packets are
-    /// placed by stream offset.
+    /// Octets of receive memory that the positions of [`Placement`](crate::Placement)s reach into;
+    /// zero where packets are placed by stream offset.
     #[must_use]
     pub fn receive_memory_bytes(&mut self) -> u64 {
         match &mut self.phase {
@@ -579,14 +591,15 @@ impl Connection {
         self.open().and_then(Established::paced_until)
     }
 
-    /// Everything written has arrived, and the end of this half if it was said; also, other than [`Connection::is_drained`],
-    /// of a connection that is over.
+    /// Everything written has arrived, and the end of this half if it was said; also, other than
+    /// [`Connection::is_drained`], of a connection that is over.
     #[must_use]
     pub fn has_all_arrived(&self) -> bool {
         self.last().is_some_and(Established::is_drained)
     }
 
-    /// Everything written has arrived, and the end of this half if it was said, or the connection is over.
+    /// Everything written has arrived, and the end of this half if it was said, or the connection
+    /// is over.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.open().is_none_or(Established::is_drained)
@@ -598,22 +611,24 @@ impl Connection {
         matches!(self.phase, Phase::Closed { .. })
     }
 
-    /// Whether IP is to fragment packets that are too long for the path: packets are in flight, for several round trips none of
-    /// them was acknowledged, and this end does not find the path's MTU itself, or not even 1,280 bytes pass.
+    /// Whether IP is to fragment packets that are too long for the path: packets are in flight, for
+    /// several round trips none of them was acknowledged, and this end does not find the path's MTU
+    /// itself, or not even 1,280 bytes pass.
     #[must_use]
     pub fn wants_fragments(&self, now: Time) -> bool {
         self.open().is_some_and(|open| open.wants_fragments(now))
     }
 
-    /// The longest datagram that the path is known to carry, UDP payload in bytes. The caller cuts longer data packets into
-    /// pieces ([`Connection::cut`]). [`Params::payload_len`] limits them where the path is not probed.
+    /// The longest datagram that the path is known to carry, UDP payload in bytes. The caller cuts
+    /// longer data packets into pieces ([`Connection::cut`]). [`Params::payload_len`] limits them
+    /// where the path is not probed.
     #[must_use]
     pub fn datagram_max(&self) -> usize {
         self.open().map_or(usize::MAX, Established::datagram_max)
     }
 
-    /// Whether this end knows whether longer packets than at the start pass. Messages that fit [`Connection::datagram_max`] then
-    /// stay whole unless the path becomes narrower.
+    /// Whether this end knows whether longer packets than at the start pass. Messages that fit
+    /// [`Connection::datagram_max`] then stay whole unless the path becomes narrower.
     #[must_use]
     pub fn is_path_settled(&self) -> bool {
         self.open().is_some_and(Established::is_path_settled)

@@ -67,7 +67,8 @@ impl Established {
         }
     }
 
-    /// A stream's first packets are not worth a search for longer ones. Messages have to fit from the start.
+    /// A stream's first packets are not worth a search for longer ones. Messages have to fit from
+    /// the start.
     fn may_search(&self) -> bool {
         let is_bulk = self.sender.has_unacknowledged() && self.sender.position() >= BULK_BYTES;
         let may_begin = is_bulk || !self.sender.is_stream();
@@ -94,7 +95,8 @@ impl Established {
         }
     }
 
-    /// The path carries less than it did. What is in flight and longer is lost, which says nothing about the path's rate.
+    /// The path carries less than it did. What is in flight and longer is lost, which says nothing
+    /// about the path's rate.
     fn shorten(&mut self, now: Time) {
         self.follow_path();
         self.sender.lose_longer(self.full_len(self.path.current()));

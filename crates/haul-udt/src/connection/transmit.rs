@@ -11,7 +11,8 @@ pub struct PayloadRange {
     pub len: u32,
 }
 
-/// One control packet, or a batch of data packets for one system call. Keeps its capacity from call to call.
+/// One control packet, or a batch of data packets for one system call. Keeps its capacity from call
+/// to call.
 #[derive(Debug, Default)]
 pub struct Transmit {
     /// A control packet; empty if this is a batch.

@@ -1,15 +1,17 @@
-//! Checks of what UDP's checksum may miss: headers, control packets and handshakes between Longhaul ends
-//! (docs/protocol/udt.md). Payload has none here: whoever places it knows what it must be.
+//! Checks of what UDP's checksum may miss: headers, control packets and handshakes between Longhaul
+//! ends (docs/protocol/udt.md). Payload has none here: whoever places it knows what it must be.
 
 use super::{CONTROL_BIT, HEADER_LEN, SocketId, word};
 
 /// Where the destination is, which the check is added to.
 const DESTINATION: std::ops::Range<usize> = 12..HEADER_LEN;
-/// Where a handshake, which may be addressed to nobody yet, has its check: the upper half of the offer.
+/// Where a handshake, which may be addressed to nobody yet, has its check: the upper half of the
+/// offer.
 const HANDSHAKE: std::ops::Range<usize> = 4..6;
 
-/// CRC32C (RFC 3385), eight octets at a time. Most of what it covers is a header of 16 octets, for which a library that
-/// chooses among the processor's instructions at run time takes longer than these tables.
+/// CRC32C (RFC 3385), eight octets at a time. Most of what it covers is a header of 16 octets, for
+/// which a library that chooses among the processor's instructions at run time takes longer than
+/// these tables.
 fn crc32c(bytes: &[u8]) -> u32 {
     let (eights, rest) = bytes.as_chunks::<8>();
     let by = |table: usize, octet: u32| TABLES[table][(octet & 0xff) as usize];
@@ -90,8 +92,8 @@ pub(crate) fn seal_control(packet: &mut [u8]) {
     }
 }
 
-/// The destination of a packet with a check, which [`super::Packet::parse`] has taken; of a damaged one, most
-/// probably nobody's.
+/// The destination of a packet with a check, which [`super::Packet::parse`] has taken; of a damaged
+/// one, most probably nobody's.
 pub(crate) fn opened(packet: &[u8]) -> SocketId {
     let check = if word(packet, 0) & CONTROL_BIT != 0 {
         of_control(packet)
@@ -109,7 +111,8 @@ pub(crate) fn is_handshake(packet: &[u8]) -> bool {
     word(packet, 0) >> 16 == CONTROL_BIT >> 16
 }
 
-/// The check of a handshake packet, whatever it has for one; never zero, which says that it has none.
+/// The check of a handshake packet, whatever it has for one; never zero, which says that it has
+/// none.
 pub(super) fn of_handshake(header: &[u8; HEADER_LEN], body: &[u8]) -> u16 {
     let mut covered = *header;
     covered[HANDSHAKE].fill(0);

@@ -24,7 +24,8 @@ const LONGHAUL_SENDER_INFO: u32 = 2;
 const LONGHAUL_PROBE: u32 = 3;
 const LONGHAUL_PROBE_ANSWER: u32 = 4;
 
-/// libudt ends control packets that have no body with four octets of padding, and so do we (`packet.cpp` pack).
+/// libudt ends control packets that have no body with four octets of padding, and so do we
+/// (`packet.cpp` pack).
 const PAD: [u8; 4] = [0; 4];
 
 /// A control packet.
@@ -74,7 +75,8 @@ pub enum Control<'a> {
     Feedback(Feedback<'a>),
     /// Between Longhaul ends: what the data sender wishes of feedback.
     SenderInfo(SenderInfo),
-    /// Between Longhaul ends: as long as the sender would like to make packets. The rest is padding.
+    /// Between Longhaul ends: as long as the sender would like to make packets. The rest is
+    /// padding.
     Probe {
         /// To be returned.
         number: u32,
@@ -110,7 +112,8 @@ pub struct AckRates {
     pub speed: Option<(u32, u32)>,
 }
 
-/// Ranges of lost packets, checked to be well-formed (UDT4 draft, appendix: loss information compression).
+/// Ranges of lost packets, checked to be well-formed (UDT4 draft, appendix: loss information
+/// compression).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LossRanges<'a> {
     words: &'a [u8],

@@ -50,7 +50,8 @@ pub struct Feedback<'a> {
 }
 
 const FIXED_WORDS: usize = 21;
-/// Words of gaps that a feedback packet may carry: it fits every path that IPv6 allows (1,280 octets).
+/// Words of gaps that a feedback packet may carry: it fits every path that IPv6 allows (1,280
+/// octets).
 pub const FEEDBACK_GAP_WORDS_MAX: usize = 280;
 
 impl<'a> Feedback<'a> {

@@ -13,7 +13,8 @@ pub(crate) const UDT_VERSION: u32 = 4;
 /// Body of a handshake packet: 48 octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
-    /// 4 for UDT4; 0 in libudt's last step of a rendezvous, which states neither version nor `kind`.
+    /// 4 for UDT4; 0 in libudt's last step of a rendezvous, which states neither version nor
+    /// `kind`.
     pub version: u32,
     /// Stream or messages. The wire has 1 and 2, the draft says 0 and 1; the code wins.
     pub kind: SocketKind,
@@ -61,7 +62,8 @@ pub enum RequestKind {
 /// libudt: version or socket type do not match.
 pub(crate) const REJECT_INCOMPATIBLE: u32 = 1002;
 
-/// What an end offers beyond UDT4, carried in the two header words that UDT4 leaves zero and libudt ignores.
+/// What an end offers beyond UDT4, carried in the two header words that UDT4 leaves zero and libudt
+/// ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offer {
     /// Packets say where they belong and feedback is selective (docs/protocol/udt.md).
@@ -78,7 +80,8 @@ pub struct Offer {
 
 /// "HAUL".
 const OFFER_MAGIC: u32 = 0x4841_554c;
-/// Bit 0 offered placement with an older layout of feedback; nothing but plain UDT is agreed with such a peer.
+/// Bit 0 offered placement with an older layout of feedback; nothing but plain UDT is agreed with
+/// such a peer.
 const OFFER_PLACEMENT: u32 = 8;
 const OFFER_ECN: u32 = 2;
 const OFFER_FINISH: u32 = 4;
@@ -185,7 +188,8 @@ impl Handshake {
             _ => {}
         }
         let request = RequestKind::from_wire(word(body, 5))?;
-        // A connected libudt fills in neither word when it answers a rendezvous (`core.cpp` processCtrl).
+        // A connected libudt fills in neither word when it answers a rendezvous (`core.cpp`
+        // processCtrl).
         let is_bare = request == RequestKind::Agreement && word(body, 0) == 0 && word(body, 1) == 0;
         Ok(Self {
             version: word(body, 0),
@@ -220,8 +224,8 @@ impl Handshake {
         }
     }
 
-    /// The words of `address` as libudt writes them: host order of a little-endian machine, then swapped, so that the
-    /// octets of an IPv4 address appear reversed.
+    /// The words of `address` as libudt writes them: host order of a little-endian machine, then
+    /// swapped, so that the octets of an IPv4 address appear reversed.
     #[must_use]
     pub fn peer_words(address: IpAddr) -> [u32; 4] {
         match address {

@@ -1,7 +1,8 @@
 //! UDT4 packets: bytes to meaning and back (reference: UDT4 draft §3, libudt 4.11 `packet.cpp`).
 //!
-//! [`Packet::parse`] is the only fallible step: it checks every length once; what it returns needs no further check of
-//! form. Values (sequence numbers in range, sizes within limits) are for the state machine to judge.
+//! [`Packet::parse`] is the only fallible step: it checks every length once; what it returns needs
+//! no further check of form. Values (sequence numbers in range, sizes within limits) are for the
+//! state machine to judge.
 
 pub(crate) mod check;
 mod control;
@@ -106,10 +107,11 @@ pub struct Data {
     pub last: bool,
     /// The message is to be delivered in order.
     pub in_order: bool,
-    /// Message number, 29 bits; between Longhaul ends the uppermost are [`Data::resent`] and [`Data::prompt`].
+    /// Message number, 29 bits; between Longhaul ends the uppermost are [`Data::resent`] and
+    /// [`Data::prompt`].
     pub message: u32,
-    /// Plain UDT: microseconds since the sender's socket was made. Between Longhaul ends: the lower 32 bits of the
-    /// stream offset, or the offset within the message (docs/protocol/udt.md).
+    /// Plain UDT: microseconds since the sender's socket was made. Between Longhaul ends: the lower
+    /// 32 bits of the stream offset, or the offset within the message (docs/protocol/udt.md).
     pub word2: u32,
     /// Receiving socket.
     pub destination: SocketId,

@@ -1,8 +1,9 @@
 //! Pieces of a data packet: how a packet that was made for a wider path travels on a narrower one.
 //!
-//! A retransmitted packet keeps its sequence number, its place and its payload, so it cannot be split into packets with numbers
-//! of their own. The sender cuts its bytes into pieces of one length, and the receiver handles the packet when the last piece
-//! has arrived. Header: control type `0x7fff`, extended type "LH", kind 5, the packet's sequence number, the receiving socket.
+//! A retransmitted packet keeps its sequence number, its place and its payload, so it cannot be
+//! split into packets with numbers of their own. The sender cuts its bytes into pieces of one
+//! length, and the receiver handles the packet when the last piece has arrived. Header: control
+//! type `0x7fff`, extended type "LH", kind 5, the packet's sequence number, the receiving socket.
 
 use super::check::seal_control;
 use super::{HEADER_LEN, SocketId, word};
@@ -58,16 +59,16 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Length of each piece, headers included, where packets of `len` bytes are cut for datagrams of at most `max` bytes: as many
-/// pieces as it takes, all as short as that allows.
+/// Length of each piece, headers included, where packets of `len` bytes are cut for datagrams of at
+/// most `max` bytes: as many pieces as it takes, all as short as that allows.
 #[must_use]
 pub const fn piece_len(len: usize, max: usize) -> usize {
     let room = max - HEADER_LEN - PREFIX;
     len.div_ceil(len.div_ceil(room)) + HEADER_LEN + PREFIX
 }
 
-/// Appends the pieces of the data packet `datagram` for the socket `destination` to `out`, each `piece_len` bytes long, with checks where
-/// both ends have agreed on them. Returns how many.
+/// Appends the pieces of the data packet `datagram` for the socket `destination` to `out`, each
+/// `piece_len` bytes long, with checks where both ends have agreed on them. Returns how many.
 pub fn cut(
     datagram: &[u8],
     destination: SocketId,

@@ -1,4 +1,5 @@
-//! The consumer's side: where each stream goes, what is read when, what is acknowledged, what is handed out in order.
+//! The consumer's side: where each stream goes, what is read when, what is acknowledged, what is
+//! handed out in order.
 
 mod grant;
 mod inline;
@@ -19,8 +20,8 @@ pub use inline::Inline;
 use rx::Rx;
 pub use rx::{Data, Read};
 
-/// The window of a connection begins with this share of what is free of the arena, and no more than so many octets: so that
-/// connections that only exist take little from those that move something.
+/// The window of a connection begins with this share of what is free of the arena, and no more than
+/// so many octets: so that connections that only exist take little from those that move something.
 const WINDOW_START_SHARE: u64 = 2_048;
 const WINDOW_START_MAX: u64 = 256 << 10;
 /// Checksums of a slab may fail so often.
@@ -31,7 +32,8 @@ const TRIES_MAX: u8 = 8;
 pub struct ConsumerConfig {
     /// Octets of memory for what arrives, a power of two. Credits never promise more.
     pub arena_bytes: u64,
-    /// Least extent of it, a power of two. A connection begins with one of a quarter of that, and another.
+    /// Least extent of it, a power of two. A connection begins with one of a quarter of that, and
+    /// another.
     pub extent_bytes_min: u64,
     /// Largest extent, a power of two.
     pub extent_bytes_max: u64,
@@ -39,7 +41,8 @@ pub struct ConsumerConfig {
     pub window_slabs: u16,
     /// Records in them, all together.
     pub records_max: usize,
-    /// Connections that there may be: for each a first extent is kept, the rest is for whoever needs it.
+    /// Connections that there may be: for each a first extent is kept, the rest is for whoever
+    /// needs it.
     pub conns_max: usize,
     /// Who moves the octets.
     pub mode: Mode,
@@ -91,7 +94,8 @@ pub struct Get {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GetId(pub u64);
 
-/// A record to be checked: the CRC32C over [`Consumer::places`] of it, to [`Consumer::handle_verified`].
+/// A record to be checked: the CRC32C over [`Consumer::places`] of it, to
+/// [`Consumer::handle_verified`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verify {
     /// Its slab.
@@ -247,7 +251,8 @@ impl Consumer {
         consumer
     }
 
-    /// What the path lets pass, octets that leave back to back among it, where this end keeps to that by what it asks for.
+    /// What the path lets pass, octets that leave back to back among it, where this end keeps to
+    /// that by what it asks for.
     pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {
         (self.config.rate_bps, self.config.burst_bytes) = (rate_bps, burst_bytes);
         self.plan = first_plan(&self.config);
@@ -319,7 +324,8 @@ impl Consumer {
         self.give(freed.into_iter());
     }
 
-    /// The stream has ended and its end has been handed out, or nobody wants it and its end has come.
+    /// The stream has ended and its end has been handed out, or nobody wants it and its end has
+    /// come.
     pub(crate) fn is_done(&self, conn: ConnId) -> bool {
         self.conns.get(&conn).is_none_or(|rx| {
             if rx.discarded {
@@ -852,8 +858,8 @@ impl Consumer {
         Some(conn)
     }
 
-    /// The next octets of a connection, at most `most`, or its end. Octets stay where they are until
-    /// [`Self::release`].
+    /// The next octets of a connection, at most `most`, or its end. Octets stay where they are
+    /// until [`Self::release`].
     pub fn read(&mut self, conn: ConnId, most: u64) -> Option<Read> {
         if self.frozen {
             return None;
@@ -869,7 +875,8 @@ impl Consumer {
         read
     }
 
-    /// Connections that were told to be readable and still are: whoever could not take all asks for them again.
+    /// Connections that were told to be readable and still are: whoever could not take all asks for
+    /// them again.
     pub(crate) fn waiting(&mut self) -> Vec<ConnId> {
         let mut waiting = std::mem::take(&mut self.unread);
         waiting.retain(|conn| self.is_readable(*conn));
@@ -889,8 +896,8 @@ impl Consumer {
         self.conns.get(&conn).is_some_and(Rx::is_readable)
     }
 
-    /// Octets that were read are used up: their memory is free. In any order; what was read of a connection that was reset
-    /// meanwhile is to be released too.
+    /// Octets that were read are used up: their memory is free. In any order; what was read of a
+    /// connection that was reset meanwhile is to be released too.
     pub fn release(&mut self, conn: ConnId, offset: u64, len: u64) {
         if self.frozen {
             self.used_meanwhile.push((conn, offset, len));
@@ -907,7 +914,8 @@ impl Consumer {
         self.grant(conn);
     }
 
-    /// How far a stream has got here: before which offset all is used up, and whether its end has been handed out.
+    /// How far a stream has got here: before which offset all is used up, and whether its end has
+    /// been handed out.
     pub(crate) fn delivered(&self, conn: ConnId) -> Option<(u64, bool)> {
         self.conns.get(&conn).map(Rx::delivered)
     }

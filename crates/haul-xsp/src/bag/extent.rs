@@ -1,4 +1,5 @@
-//! Where a consumer puts streams: extents of an arena, powers of two, found by halving (a buddy allocator).
+//! Where a consumer puts streams: extents of an arena, powers of two, found by halving (a buddy
+//! allocator).
 
 use std::collections::BTreeSet;
 
@@ -6,15 +7,16 @@ use std::collections::BTreeSet;
 #[derive(Debug)]
 pub(crate) struct Arena {
     least: u64,
-    /// Free extents by size: `least << index`. Sorted, so that the lower half of the arena is preferred.
+    /// Free extents by size: `least << index`. Sorted, so that the lower half of the arena is
+    /// preferred.
     free: Vec<BTreeSet<u64>>,
     free_bytes: u64,
     bytes: u64,
     firsts: Firsts,
 }
 
-/// What each connection begins with: small extents side by side behind all others, so that connections that have moved little
-/// share pages.
+/// What each connection begins with: small extents side by side behind all others, so that
+/// connections that have moved little share pages.
 #[derive(Debug)]
 struct Firsts {
     /// Where they begin; they go on to the end of the arena.
@@ -27,8 +29,9 @@ struct Firsts {
 }
 
 impl Arena {
-    /// An arena of `bytes`, in extents of at least `least`: both powers of two, `least <= bytes`. For each of `conns` connections
-    /// there is a quarter of a least one beside, as far as that is no more than a quarter of it all.
+    /// An arena of `bytes`, in extents of at least `least`: both powers of two, `least <= bytes`.
+    /// For each of `conns` connections there is a quarter of a least one beside, as far as that is
+    /// no more than a quarter of it all.
     pub(crate) fn new(bytes: u64, least: u64, conns: usize) -> Self {
         let len = least / 4;
         let apart = len.saturating_mul((conns as u64).next_power_of_two());
@@ -104,7 +107,8 @@ impl Arena {
         Some((at, firsts.len))
     }
 
-    /// An extent of at most `want` octets, the largest that there is; `None` if there is not even the least.
+    /// An extent of at most `want` octets, the largest that there is; `None` if there is not even
+    /// the least.
     pub(crate) fn take(&mut self, want: u64) -> Option<(u64, u64)> {
         let want = (want.max(self.least) / self.least).ilog2() as usize;
         let want = want.min(self.free.len() - 1);

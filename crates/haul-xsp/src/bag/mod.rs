@@ -1,8 +1,10 @@
-//! Bulk Asynchronous Get: streams of connections packed into slabs, announced, read by their receiver, acknowledged.
+//! Bulk Asynchronous Get: streams of connections packed into slabs, announced, read by their
+//! receiver, acknowledged.
 //!
-//! No payload is here: a [`Place`] names octets that the engine holds. [`Producer`] packs what connections have ready into
-//! slabs and says when their memory is free; [`Consumer`] decides where each stream goes, what is read when, and hands out
-//! each connection's octets in order. [`plan`] sizes, depths, rates.
+//! No payload is here: a [`Place`] names octets that the engine holds. [`Producer`] packs what
+//! connections have ready into slabs and says when their memory is free; [`Consumer`] decides where
+//! each stream goes, what is read when, and hands out each connection's octets in order. [`plan`]
+//! sizes, depths, rates.
 
 mod consumer;
 mod extent;
@@ -19,7 +21,8 @@ use crate::RegionId;
 pub enum Memory {
     /// A region of the producer's ring.
     Region(RegionId),
-    /// Memory that somebody else keeps until it is told that it is free: at a gateway, the arena of the other segment.
+    /// Memory that somebody else keeps until it is told that it is free: at a gateway, the arena of
+    /// the other segment.
     Foreign,
 }
 

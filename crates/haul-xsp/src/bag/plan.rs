@@ -1,4 +1,5 @@
-//! How much memory, how large a read, how many at a time, how fast: from the path's rate, round trip, reads and policer.
+//! How much memory, how large a read, how many at a time, how fast: from the path's rate, round
+//! trip, reads and policer.
 
 use crate::time::{SECOND_NS, Time};
 
@@ -10,8 +11,9 @@ pub const REGION_BYTES_MAX: u64 = 64 << 20;
 pub const CHUNK_MIN: u32 = 64 << 10;
 /// Octets that may be asked for where round trips are short.
 const FLIGHT_MIN: u64 = 4 << 20;
-/// What a path is taken to carry until it has shown more, bits per second: who begins with less over a long round trip has it
-/// waiting while reads and ring grow, a round trip or two for each doubling.
+/// What a path is taken to carry until it has shown more, bits per second: who begins with less
+/// over a long round trip has it waiting while reads and ring grow, a round trip or two for each
+/// doubling.
 pub(crate) const RATE_START_BPS: u64 = 500_000_000;
 
 /// Who moves the octets.
@@ -24,8 +26,9 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Round trips for which an octet occupies the producer's ring after its slab is sealed. Pull: announcement, read,
-    /// answer, acknowledgement, half a round trip each. Push: write, acknowledgement.
+    /// Round trips for which an octet occupies the producer's ring after its slab is sealed. Pull:
+    /// announcement, read, answer, acknowledgement, half a round trip each. Push: write,
+    /// acknowledgement.
     #[must_use]
     pub const fn round_trips(self) -> u64 {
         match self {
@@ -70,8 +73,9 @@ pub fn octets_in(rate_bps: u64, ns: u64) -> u64 {
     u64::try_from(octets).unwrap_or(u64::MAX)
 }
 
-/// Octets of a ring of `regions` that never makes the path wait: of N regions one is being filled and one drained, so that
-/// `B (N - 2) / N` is in flight (part B3, sizing), which must be what the path moves until a region is free again.
+/// Octets of a ring of `regions` that never makes the path wait: of N regions one is being filled
+/// and one drained, so that `B (N - 2) / N` is in flight (part B3, sizing), which must be what the
+/// path moves until a region is free again.
 #[must_use]
 pub fn ring_bytes(rate_bps: u64, rtt_ns: u64, regions: u16, mode: Mode) -> u64 {
     let flight = octets_in(rate_bps, rtt_ns.saturating_mul(mode.round_trips()));
@@ -80,9 +84,10 @@ pub fn ring_bytes(rate_bps: u64, rtt_ns: u64, regions: u16, mode: Mode) -> u64 {
 }
 
 impl Plan {
-    /// The plan for a path: `depth * chunk` covers twice what is in flight between a read and its answer, one round trip, so that
-    /// the path shows whether it carries more than is known; a read is no more than half of the policer's burst, for its answer
-    /// leaves at line rate (paper §V.C).
+    /// The plan for a path: `depth * chunk` covers twice what is in flight between a read and its
+    /// answer, one round trip, so that the path shows whether it carries more than is known; a read
+    /// is no more than half of the policer's burst, for its answer leaves at line rate (paper
+    /// §V.C).
     #[must_use]
     pub fn for_path(path: &Path) -> Self {
         let bdp = octets_in(path.rate_bps, path.rtt_ns);
@@ -95,7 +100,8 @@ impl Plan {
         let chunk = flight
             .div_ceil(reads)
             .clamp(u64::from(CHUNK_MIN).min(most), most);
-        // One more than that: while the last octets of one answer arrive, the next read is under way.
+        // One more than that: while the last octets of one answer arrive, the next read is under
+        // way.
         let depth = (flight.div_ceil(chunk) + 1).min(reads);
         let bucket = path
             .burst_bytes
@@ -173,14 +179,14 @@ fn time_for(rate_bps: u64, octets: u64) -> u64 {
     u64::try_from(ns.div_ceil(u128::from(rate_bps.max(1)))).unwrap_or(u64::MAX)
 }
 
-/// Round trips until the path counts as wanting a larger ring. Part B3 waits for four, and lets it grow by half: at 100 ms that
-/// takes seconds.
+/// Round trips until the path counts as wanting a larger ring. Part B3 waits for four, and lets it
+/// grow by half: at 100 ms that takes seconds.
 const GROW_ROUNDS: u32 = 1;
 /// Time after which a ring that was not used whole shrinks, ns.
 const SHRINK_NS: u64 = 30 * SECOND_NS;
 
-/// How much of the ring is used: doubles when the path waited for it through a round trip, shrinks by a third
-/// when a third was idle for 30 s (part B3, sizing).
+/// How much of the ring is used: doubles when the path waited for it through a round trip, shrinks
+/// by a third when a third was idle for 30 s (part B3, sizing).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingSize {
     start: u64,
@@ -332,7 +338,8 @@ mod tests {
 
     #[test]
     fn read_depth_follows_the_reads_allowed() {
-        // Part B3: 125 MB in flight; 16 reads need 8 MiB each, 128 need 1 MiB, and as much again to learn more.
+        // Part B3: 125 MB in flight; 16 reads need 8 MiB each, 128 need 1 MiB, and as much again to
+        // learn more.
         let few = Plan::for_path(&path(16, None));
         assert_eq!((few.chunk, few.depth, few.starved), (15_625_000, 16, false));
         let many = Plan::for_path(&path(128, None));

@@ -1,4 +1,5 @@
-//! The producer's side: regions cut into partitions, what is ready packed into slabs, slabs kept until they are acknowledged.
+//! The producer's side: regions cut into partitions, what is ready packed into slabs, slabs kept
+//! until they are acknowledged.
 
 mod push;
 mod resume;
@@ -17,12 +18,13 @@ pub use ring::Fill;
 use ring::Ring;
 use stream::{Range, Slab, SlabState, Tx, join, trim};
 
-/// Ready ranges are joined up to this, so that single octets cost no more memory, and no more reads, than they are worth.
+/// Ready ranges are joined up to this, so that single octets cost no more memory, and no more
+/// reads, than they are worth.
 const JOIN_MAX: u64 = 1 << 20;
 /// Least octets that a connection gets into a slab at its turn.
 const QUANTUM_MIN: u64 = 4 << 10;
-/// A slab is no larger than this part of the ring: what it holds is free only when all of it is acknowledged. Smaller ones are not worth
-/// an announcement each.
+/// A slab is no larger than this part of the ring: what it holds is free only when all of it is
+/// acknowledged. Smaller ones are not worth an announcement each.
 const SLAB_SHARE: u64 = 32;
 const SLAB_BYTES: u64 = 1 << 20;
 /// A slab is tried so often.
@@ -39,15 +41,18 @@ pub struct ProducerConfig {
     pub region_bytes_start: u64,
     /// Who moves the octets.
     pub mode: Mode,
-    /// Memory is kept until the far end of the session has the octets (end-to-end acknowledgement, at the origin).
+    /// Memory is kept until the far end of the session has the octets (end-to-end acknowledgement,
+    /// at the origin).
     pub retain: bool,
     /// A stream is done with only when the far end of the session has told that it has it all.
     pub await_delivery: bool,
-    /// Most records of a slab. With the peer's window of slabs no more than it takes at a time: 64 of 256 by default.
+    /// Most records of a slab. With the peer's window of slabs no more than it takes at a time: 64
+    /// of 256 by default.
     pub records_max: usize,
     /// Most slabs that are not acknowledged.
     pub slabs_max: u16,
-    /// Longest time that a first octet waits for more while slabs are under way, ns; a quarter of the round trip if less.
+    /// Longest time that a first octet waits for more while slabs are under way, ns; a quarter of
+    /// the round trip if less.
     pub flush_max_ns: u64,
 }
 
@@ -202,16 +207,17 @@ impl Producer {
         }
     }
 
-    /// Octets that the connection may still hand in: what the peer takes, less what it has been given.
+    /// Octets that the connection may still hand in: what the peer takes, less what it has been
+    /// given.
     #[must_use]
     pub fn credit(&self, conn: ConnId) -> u64 {
         let open = self.conns.get(&conn).filter(|tx| tx.end.is_none());
         open.map_or(0, |tx| tx.credit.saturating_sub(tx.next))
     }
 
-    /// Memory for octets that the connection has to send, at most `want`; to be followed by [`Self::commit`] at once, so ask
-    /// when there is something to read. `None`: no credit, or the ring is full; this connection is left out of slabs until
-    /// that changes.
+    /// Memory for octets that the connection has to send, at most `want`; to be followed by
+    /// [`Self::commit`] at once, so ask when there is something to read. `None`: no credit, or the
+    /// ring is full; this connection is left out of slabs until that changes.
     pub fn reserve(&mut self, now: Time, conn: ConnId, want: u64) -> Option<Fill> {
         let credit = self.credit(conn);
         if credit == 0 || want == 0 {
@@ -237,8 +243,8 @@ impl Producer {
         self.urgent |= self.ring.take_completed();
     }
 
-    /// Octets in foreign memory, to be sent on from there; [`Self::poll_released`] says when they are free. At most
-    /// [`Self::credit`], else nothing is taken and `false` returned.
+    /// Octets in foreign memory, to be sent on from there; [`Self::poll_released`] says when they
+    /// are free. At most [`Self::credit`], else nothing is taken and `false` returned.
     #[must_use]
     pub fn forward(
         &mut self,
@@ -414,8 +420,8 @@ impl Producer {
         self.ring.region_bytes().min(share)
     }
 
-    /// So long the first octet waits for more: less than is felt, and long enough for the slabs that may be under way to span
-    /// the time that one of them takes.
+    /// So long the first octet waits for more: less than is felt, and long enough for the slabs
+    /// that may be under way to span the time that one of them takes.
     fn flush_at(&self) -> Option<Time> {
         let slabs = self.slabs_max().max(1) as u64;
         let span = self.rtt_ns * self.config.mode.round_trips() * 5 / 4 / slabs;
@@ -438,8 +444,9 @@ impl Producer {
         self.paced_until = self.paced_until.filter(|until| *until > now);
     }
 
-    /// A slab that needs keys (pull): give them with [`Self::announce`], or its octets where it [has them inline](Self::is_inline).
-    /// A slab that is announced again comes here again: its old keys are not valid any more.
+    /// A slab that needs keys (pull): give them with [`Self::announce`], or its octets where it
+    /// [has them inline](Self::is_inline). A slab that is announced again comes here again: its old
+    /// keys are not valid any more.
     pub fn poll_sealed(&mut self, now: Time) -> Option<SlabSeq> {
         self.held = self.held.filter(|until| *until > now);
         if self.should_pack(now) {
@@ -459,8 +466,9 @@ impl Producer {
         None
     }
 
-    /// As [`Self::poll_sealed`] while there is no data channel: slabs that need none, because they have their octets inline or have
-    /// none, up to the first that does need one. Nothing is packed here but what fits.
+    /// As [`Self::poll_sealed`] while there is no data channel: slabs that need none, because they
+    /// have their octets inline or have none, up to the first that does need one. Nothing is packed
+    /// here but what fits.
     pub fn poll_keyless(&mut self, now: Time) -> Option<SlabSeq> {
         self.held = self.held.filter(|until| *until > now);
         while let Some(seq) = self.to_seal.front().copied() {
@@ -592,7 +600,8 @@ impl Producer {
             })
     }
 
-    /// The checksum of a record that has none, because only a part of what had one is in it: before [`Self::announce`].
+    /// The checksum of a record that has none, because only a part of what had one is in it: before
+    /// [`Self::announce`].
     pub fn set_crc(&mut self, seq: SlabSeq, index: usize, crc: u32) {
         let slab = self
             .slab_mut(seq)
@@ -628,15 +637,15 @@ impl Producer {
         self.outgoing.push_back(seq);
     }
 
-    /// Whether a slab's octets go with its announcement ([`Self::announce_inline`]), because all that is under way is little: then
-    /// nobody waits for a read, and no memory is opened.
+    /// Whether a slab's octets go with its announcement ([`Self::announce_inline`]), because all
+    /// that is under way is little: then nobody waits for a read, and no memory is opened.
     #[must_use]
     pub fn is_inline(&self, seq: SlabSeq) -> bool {
         self.slab(seq).is_some_and(|slab| slab.is_inline)
     }
 
-    /// Announces a slab with its octets: those of all its [records](Self::records), one behind the other. Again, if it comes
-    /// again: the peer does not take it in another way then.
+    /// Announces a slab with its octets: those of all its [records](Self::records), one behind the
+    /// other. Again, if it comes again: the peer does not take it in another way then.
     pub fn announce_inline(&mut self, seq: SlabSeq, octets: Vec<u8>) {
         let slab = self
             .slab_mut(seq)
@@ -692,8 +701,8 @@ impl Producer {
         None
     }
 
-    /// Withdraws a slab that is announced: its connections end with `code`, and its memory is free once the peer has
-    /// confirmed that it reads no more.
+    /// Withdraws a slab that is announced: its connections end with `code`, and its memory is free
+    /// once the peer has confirmed that it reads no more.
     pub fn revoke(&mut self, seq: SlabSeq, code: u16) {
         let Some(slab) = self
             .slab_mut(seq)
@@ -809,13 +818,14 @@ impl Producer {
         }
     }
 
-    /// A slab that is done with: its keys are to be made invalid before anything else is called, for its memory may be filled
-    /// again.
+    /// A slab that is done with: its keys are to be made invalid before anything else is called,
+    /// for its memory may be filled again.
     pub fn poll_retired(&mut self) -> Option<SlabSeq> {
         self.retired.pop_front()
     }
 
-    /// Foreign memory that is free again: of which connection, from which offset of its stream, where.
+    /// Foreign memory that is free again: of which connection, from which offset of its stream,
+    /// where.
     pub fn poll_released(&mut self) -> Option<(ConnId, u64, Place)> {
         self.released.pop_front()
     }
@@ -860,7 +870,8 @@ impl Producer {
         Ok(())
     }
 
-    /// The same without the end of the stream. What was reset may have arrived further than to where it ends here.
+    /// The same without the end of the stream. What was reset may have arrived further than to
+    /// where it ends here.
     pub(crate) fn on_arrived(&mut self, conn: ConnId, delivered: u64) -> Result<(), Breach> {
         let Some(tx) = self.conns.get_mut(&conn) else {
             return Ok(());
@@ -893,7 +904,8 @@ impl Producer {
         (self.ring.used(), self.size.target())
     }
 
-    /// Octets that are announced and not acknowledged, and how many the peer lets there be; `None` until it has said so.
+    /// Octets that are announced and not acknowledged, and how many the peer lets there be; `None`
+    /// until it has said so.
     #[must_use]
     pub fn window(&self) -> (u64, Option<u64>) {
         let granted = (self.window_bytes != u64::MAX).then_some(self.window_bytes);

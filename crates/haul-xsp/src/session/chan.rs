@@ -52,8 +52,8 @@ impl Session {
         Ok(chan)
     }
 
-    /// Accepts a channel with what this end chose: parameters, and endpoints to connect to. The answer carries the cookie, which
-    /// is returned, that the data connection must begin with.
+    /// Accepts a channel with what this end chose: parameters, and endpoints to connect to. The
+    /// answer carries the cookie, which is returned, that the data connection must begin with.
     ///
     /// # Errors
     /// Nobody asked for it.
@@ -100,7 +100,8 @@ impl Session {
         })
     }
 
-    /// Which channel a data connection belongs to, by the cookie that it began with. A cookie is good once.
+    /// Which channel a data connection belongs to, by the cookie that it began with. A cookie is
+    /// good once.
     pub fn check_cookie(&mut self, cookie: &[u8; 16]) -> Option<ChanId> {
         let mut found = None;
         for (chan, known) in &mut self.chans {

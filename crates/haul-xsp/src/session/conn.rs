@@ -1,4 +1,5 @@
-//! Connections within a session: opened, refused, half closed, reset, done with; and what the peer says about them.
+//! Connections within a session: opened, refused, half closed, reset, done with; and what the peer
+//! says about them.
 
 use super::{Event, Session, State};
 use crate::ConnId;
@@ -60,7 +61,8 @@ impl Session {
         self.open_conn_with(to, Metadata::default())
     }
 
-    /// As [`Self::open_conn`], with what its application says about it: everybody on the way learns it before the first octet.
+    /// As [`Self::open_conn`], with what its application says about it: everybody on the way learns
+    /// it before the first octet.
     ///
     /// # Errors
     /// As there.
@@ -98,7 +100,8 @@ impl Session {
         }
     }
 
-    /// What was asked for along with the session, which is open. The peer that has not `taken` it is asked again.
+    /// What was asked for along with the session, which is open. The peer that has not `taken` it
+    /// is asked again.
     pub(super) fn on_firsts(&mut self, taken: bool) {
         let firsts: Vec<ConnId> = self.conns.keys().copied().collect();
         for conn in firsts {
@@ -121,7 +124,8 @@ impl Session {
             .try_for_each(|first| self.on_conn_open(first))
     }
 
-    /// As [`Self::open_conn`], with the number that the connection has on the other segment of a gateway.
+    /// As [`Self::open_conn`], with the number that the connection has on the other segment of a
+    /// gateway.
     ///
     /// # Errors
     /// As there, or the number is in use or the other end's.
@@ -226,7 +230,8 @@ impl Session {
         self.ending.insert(conn);
     }
 
-    /// Resets the connection in both directions: what is not in a slab is dropped; the peer learns of it behind what is.
+    /// Resets the connection in both directions: what is not in a slab is dropped; the peer learns
+    /// of it behind what is.
     pub fn reset_conn(&mut self, conn: ConnId, code: u16) {
         match self.conns.get_mut(&conn) {
             Some(known) if known.state == ConnPhase::Open => {}
@@ -299,8 +304,9 @@ impl Session {
         })
     }
 
-    /// What the application has to say to the far end, in order among itself; option 1 is [`Self::set_metadata`]'s. Once only: what was under way when the control
-    /// connection broke is lost.
+    /// What the application has to say to the far end, in order among itself; option 1 is
+    /// [`Self::set_metadata`]'s. Once only: what was under way when the control connection broke is
+    /// lost.
     ///
     /// # Errors
     /// The session is not open, or there are too many octets.
@@ -312,8 +318,8 @@ impl Session {
         self.tell(&Pdu::AppData { option, octets })
     }
 
-    /// Says something about a connection, now or, if there is no control connection, when there is one again: then
-    /// [`Self::sync`] says it.
+    /// Says something about a connection, now or, if there is no control connection, when there is
+    /// one again: then [`Self::sync`] says it.
     fn say(&mut self, pdu: &Pdu) {
         let is_open = matches!(self.state, State::Open | State::Draining);
         if let Some(link) = self.link.as_mut().filter(|_| is_open) {
@@ -577,8 +583,8 @@ impl Session {
             .collect()
     }
 
-    /// What was said about connections and may have been lost with the old control connection is said again; on a new way,
-    /// connections that the far end does not know are gone.
+    /// What was said about connections and may have been lost with the old control connection is
+    /// said again; on a new way, connections that the far end does not know are gone.
     pub(super) fn sync(&mut self, theirs: &[ConnState], is_anew: bool) -> Result<(), Error> {
         let states = theirs.iter().map(|state| (state.conn, *state));
         let states: std::collections::BTreeMap<ConnId, ConnState> = states.collect();
@@ -637,7 +643,8 @@ impl Session {
         Ok(())
     }
 
-    /// A connection that waits for this end's answer, on a way that is no more: its opener opens it again.
+    /// A connection that waits for this end's answer, on a way that is no more: its opener opens it
+    /// again.
     fn forget_asked(&mut self, conn: ConnId) {
         let asked =
             |event: &Event| matches!(event, Event::ConnRequest { conn: of, .. } if *of == conn);
@@ -648,8 +655,8 @@ impl Session {
         }
     }
 
-    /// The peer, which is the same as before, does not know the connection any more: it is done with it, and its last word
-    /// may be lost.
+    /// The peer, which is the same as before, does not know the connection any more: it is done
+    /// with it, and its last word may be lost.
     fn forgotten(&mut self, conn: ConnId) -> Result<(), Error> {
         self.producer.abandon(conn);
         let Some(delivered) = self.producer.whole(conn).filter(|_| self.ack.end_to_end) else {
@@ -658,8 +665,9 @@ impl Session {
         self.on_conn_acked(conn, delivered)
     }
 
-    /// At a gateway that a session comes to on a new way: the connections that both ends know, from where they have got.
-    /// `near`: what has arrived at the end on this segment's side for this gateway's producer to go on from.
+    /// At a gateway that a session comes to on a new way: the connections that both ends know, from
+    /// where they have got. `near`: what has arrived at the end on this segment's side for this
+    /// gateway's producer to go on from.
     pub(super) fn install(&mut self, rx_from: &[ConnState], tx_from: &[ConnState]) {
         let sending: std::collections::BTreeMap<ConnId, ConnState> =
             tx_from.iter().map(|state| (state.conn, *state)).collect();

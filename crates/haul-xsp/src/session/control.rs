@@ -9,8 +9,8 @@ use crate::wire::{
     Claim, ConnState, NackStatus, Pdu, Proto, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
 };
 
-/// What this end takes of what is offered for the segment to it: the offer's favourite among those it has, with parameters
-/// that suit both (part B2). Nothing offered leaves the choice to this end.
+/// What this end takes of what is offered for the segment to it: the offer's favourite among those
+/// it has, with parameters that suit both (part B2). Nothing offered leaves the choice to this end.
 #[must_use]
 pub fn negotiate(offers: &[ProtoOffer], have: &[ProtoOffer]) -> Option<ProtoOffer> {
     if offers.is_empty() {
@@ -30,7 +30,8 @@ pub fn negotiate(offers: &[ProtoOffer], have: &[ProtoOffer]) -> Option<ProtoOffe
 }
 
 impl Session {
-    /// A step of authentication has been taken. When the ends know each other the opener says what it wants, if not before.
+    /// A step of authentication has been taken. When the ends know each other the opener says what
+    /// it wants, if not before.
     pub(super) fn authenticated(&mut self) {
         let Some(link) = &mut self.link else {
             return;
@@ -191,8 +192,9 @@ impl Session {
         self.events.push_back(Event::OpenRequest(open));
     }
 
-    /// Accepts the session that was asked for. `beyond`: what a gateway has heard from the next hop, nothing at the terminus.
-    /// `ticket`: of the terminus; a gateway passes on what `beyond` has.
+    /// Accepts the session that was asked for. `beyond`: what a gateway has heard from the next
+    /// hop, nothing at the terminus. `ticket`: of the terminus; a gateway passes on what `beyond`
+    /// has.
     ///
     /// # Errors
     /// Nothing was asked for. `NoRequest` too if no protocol is common: the peer is told so.
@@ -438,8 +440,8 @@ impl Session {
         self.suspend(now);
     }
 
-    /// The next thing asked for is the session on a new way. Until that is answered no way can be resumed: slabs count from 0
-    /// at the hops that have heard of it, and not here.
+    /// The next thing asked for is the session on a new way. Until that is answered no way can be
+    /// resumed: slabs count from 0 at the hops that have heard of it, and not here.
     fn claim_anew(&mut self) -> SessOpen {
         self.claim = Claim {
             way: self.claim.way.saturating_add(1),
@@ -471,10 +473,10 @@ impl Session {
         }
     }
 
-    /// A new control connection to the peer, for a session that is suspended: it is resumed there, or, if it was being opened on a
-    /// new way, opened on another. From here to the next
-    /// [`Event::Resumed`] or [`Event::Suspended`] nothing is handed out and nothing can be released: release before what has
-    /// been used, and use nothing more until then.
+    /// A new control connection to the peer, for a session that is suspended: it is resumed there,
+    /// or, if it was being opened on a new way, opened on another. From here to the next
+    /// [`Event::Resumed`] or [`Event::Suspended`] nothing is handed out and nothing can be
+    /// released: release before what has been used, and use nothing more until then.
     ///
     /// # Errors
     /// It is not suspended, or not this end's to resume.
@@ -499,8 +501,9 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Self::reattach`], over other hops that end at the same terminus: for sessions that are acknowledged from end to end. Until some
-    /// hops have answered for it, whoever refuses it, or cannot prove who it is, only [puts it off](Event::PutOff).
+    /// As [`Self::reattach`], over other hops that end at the same terminus: for sessions that are
+    /// acknowledged from end to end. Until some hops have answered for it, whoever refuses it, or
+    /// cannot prove who it is, only [puts it off](Event::PutOff).
     ///
     /// # Errors
     /// It is not suspended, or not acknowledged from end to end, or the hops cannot be.
@@ -518,10 +521,12 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with the control connection of `fresh`, whose peer has asked to resume this session and has its ticket.
+    /// Goes on with the control connection of `fresh`, whose peer has asked to resume this session
+    /// and has its ticket.
     ///
     /// # Errors
-    /// `fresh` has not been asked for that, or the claim is of another way or an old one that the network has held back.
+    /// `fresh` has not been asked for that, or the claim is of another way or an old one that the
+    /// network has held back.
     pub fn adopt(
         &mut self,
         now: Time,
@@ -551,12 +556,13 @@ impl Session {
         Ok(())
     }
 
-    /// At the terminus: goes on with the control connection of `fresh`, which has come over another way, and whose `open` has
-    /// this session's ticket.
+    /// At the terminus: goes on with the control connection of `fresh`, which has come over another
+    /// way, and whose `open` has this session's ticket.
     ///
     /// # Errors
-    /// `fresh` has not been asked for that, or the session is not acknowledged from end to end, or has come over a newer way; or the
-    /// ends of its last segment have no protocol in common. The peer is not told.
+    /// `fresh` has not been asked for that, or the session is not acknowledged from end to end, or
+    /// has come over a newer way; or the ends of its last segment have no protocol in common. The
+    /// peer is not told.
     pub fn adopt_anew(
         &mut self,
         now: Time,
@@ -589,7 +595,8 @@ impl Session {
     }
 
     fn take_over(&mut self, now: Time, fresh: &mut Self, claim: Claim) -> Result<(), Misuse> {
-        // One that nobody has accepted yet is not to be taken: its ticket is what the peer has said.
+        // One that nobody has accepted yet is not to be taken: its ticket is what the peer has
+        // said.
         let is_there = !matches!(self.state, State::Closed | State::Greeting | State::Opening);
         if !is_there || self.is_opener {
             return Err(Misuse::NotOpen);

@@ -10,22 +10,25 @@ use crate::{ChanId, ConnId, SlabSeq};
 /// What has happened in a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The peer wants a session: answer with `accept_session` or `refuse_session`; or, at a terminus that holds the session
-    /// of its ticket, with that session's `adopt`.
+    /// The peer wants a session: answer with `accept_session` or `refuse_session`; or, at a
+    /// terminus that holds the session of its ticket, with that session's `adopt`.
     OpenRequest(SessOpen),
-    /// The peer wants to resume: answer with the `adopt` of the session that the ticket is of, or with `refuse_session`.
+    /// The peer wants to resume: answer with the `adopt` of the session that the ticket is of, or
+    /// with `refuse_session`.
     ResumeRequest(ResumeRequest),
     /// The session is open.
     Opened(SessAck),
-    /// The control connection is gone. Reads under way are to be reported when they are over; channels are gone.
+    /// The control connection is gone. Reads under way are to be reported when they are over;
+    /// channels are gone.
     Suspended,
-    /// There is a control connection again. With `anew` the way is another one: everything read and not released is handed
-    /// out again, and no read of the old way may write any more.
+    /// There is a control connection again. With `anew` the way is another one: everything read and
+    /// not released is handed out again, and no read of the old way may write any more.
     Resumed {
         /// The way is another one.
         anew: bool,
     },
-    /// What was asked for again was refused, for a reason that may pass while the session lives: [`Self::Suspended`] is next.
+    /// What was asked for again was refused, for a reason that may pass while the session lives:
+    /// [`Self::Suspended`] is next.
     PutOff {
         /// Why.
         status: NackStatus,
@@ -54,7 +57,8 @@ pub enum Event {
         /// Why.
         status: u16,
     },
-    /// The peer wants nothing more of a connection: what is written is lost. What it sent before comes, and then its reset.
+    /// The peer wants nothing more of a connection: what is written is lost. What it sent before
+    /// comes, and then its reset.
     Stopped {
         /// Which.
         conn: ConnId,
@@ -67,7 +71,8 @@ pub enum Event {
     ConnLost(ConnId),
     /// There is something to read.
     Readable(ConnId),
-    /// The far end has all before this offset; the end of the stream counts as one octet. At gateways.
+    /// The far end has all before this offset; the end of the stream counts as one octet. At
+    /// gateways.
     Delivered {
         /// Which.
         conn: ConnId,
@@ -107,7 +112,8 @@ pub enum Event {
         /// In words.
         text: String,
     },
-    /// What the application says about the session, or what of that was dropped. It may be said again.
+    /// What the application says about the session, or what of that was dropped. It may be said
+    /// again.
     Metadata(Metadata),
     /// Something else that the application says.
     App {
@@ -116,7 +122,8 @@ pub enum Event {
         /// The data.
         octets: Vec<u8>,
     },
-    /// For the log; from a gateway with the code of [`NackStatus::CannotConnect`], that its next hop cannot be reached again.
+    /// For the log; from a gateway with the code of [`NackStatus::CannotConnect`], that its next
+    /// hop cannot be reached again.
     Notice {
         /// Code.
         code: u16,

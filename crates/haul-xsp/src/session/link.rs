@@ -28,7 +28,8 @@ fn seal(octets: &mut [u8]) {
     octets[CHECK].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Whether a whole PDU is not what was sent. One without a check has zeros for it, or has lost its flag on the way.
+/// Whether a whole PDU is not what was sent. One without a check has zeros for it, or has lost its
+/// flag on the way.
 fn is_damaged(header: &Header, octets: &[u8]) -> bool {
     if header.flags & FLAG_CHECK == 0 {
         return header.chan != 0;

@@ -6,14 +6,15 @@ use crate::wire::{Endpoint, Metadata, Pdu};
 
 /// Option of APP_DATA: the session's metadata.
 const OPTION: u32 = 1;
-/// Most octets of memory for metadata of connections that the peer has opened: what it says of more is dropped.
+/// Most octets of memory for metadata of connections that the peer has opened: what it says of more
+/// is dropped.
 const KEPT_MAX: usize = 1 << 20;
 /// Octets that a pair takes beside its own.
 const PAIR_BYTES: usize = 128;
 
 impl Session {
-    /// Tells all on the way to the terminus what the application says about the session: now or when it is open, and again whenever it
-    /// goes on, since it may have been lost.
+    /// Tells all on the way to the terminus what the application says about the session: now or
+    /// when it is open, and again whenever it goes on, since it may have been lost.
     pub fn set_metadata(&mut self, metadata: Metadata) {
         self.metadata = metadata;
         self.tell_metadata();
@@ -39,7 +40,8 @@ impl Session {
         self.is_metadata_due = self.is_opener && is_open && !self.metadata.is_empty();
     }
 
-    /// What is to be told about the session: the last of it, however often it was said since there was room.
+    /// What is to be told about the session: the last of it, however often it was said since there
+    /// was room.
     pub(super) fn poll_metadata(&mut self) -> Option<Pdu> {
         std::mem::take(&mut self.is_metadata_due).then(|| Pdu::AppData {
             option: OPTION,

@@ -1,7 +1,9 @@
-//! One end of one segment of a session: its control connection, its channels, its connections, its two directions of slabs.
+//! One end of one segment of a session: its control connection, its channels, its connections, its
+//! two directions of slabs.
 //!
-//! Contract: after every call that takes `&mut`, drain [`Session::poll_transmit`], [`Session::poll_event`] and the `poll_*` of
-//! [`Session::producer`] and [`Session::consumer`], then ask [`Session::poll_timeout`], before the next.
+//! Contract: after every call that takes `&mut`, drain [`Session::poll_transmit`],
+//! [`Session::poll_event`] and the `poll_*` of [`Session::producer`] and [`Session::consumer`],
+//! then ask [`Session::poll_timeout`], before the next.
 
 mod chan;
 mod conn;
@@ -43,9 +45,11 @@ pub struct SessionConfig {
     pub keepalive_ns: u64,
     /// How long a session outlives its control connection, ns.
     pub lifetime_ns: u64,
-    /// Time for a session to be opened or resumed, ns. While hops beyond the peer are asked, as much again for each.
+    /// Time for a session to be opened or resumed, ns. While hops beyond the peer are asked, as
+    /// much again for each.
     pub handshake_ns: u64,
-    /// Most connections at a time; no more than the consumer's arena has extents, and `consumer.conns_max` follows.
+    /// Most connections at a time; no more than the consumer's arena has extents, and
+    /// `consumer.conns_max` follows.
     pub conns_max: usize,
     /// Most channels at a time.
     pub chans_max: usize,
@@ -57,8 +61,8 @@ pub struct SessionConfig {
     pub producer: ProducerConfig,
     /// What comes in.
     pub consumer: ConsumerConfig,
-    /// This end is an end of the session, not a gateway: it keeps what it sends and acknowledges what it gets where the
-    /// session is acknowledged from end to end.
+    /// This end is an end of the session, not a gateway: it keeps what it sends and acknowledges
+    /// what it gets where the session is acknowledged from end to end.
     pub is_end: bool,
 }
 
@@ -151,8 +155,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session over the hops of `open`: control connection to the hop that `open.hop_index` names. `seed`: 32 random
-    /// octets, used for nothing else.
+    /// Opens a session over the hops of `open`: control connection to the hop that `open.hop_index`
+    /// names. `seed`: 32 random octets, used for nothing else.
     ///
     /// # Errors
     /// No hops or too many, or a ring of fewer than three regions.
@@ -166,8 +170,9 @@ impl Session {
         Self::open_with(config, now, id, open, &[], seed).map(|(session, _)| session)
     }
 
-    /// As [`Self::open`], with connections that are asked for along with it: their numbers, in the order of `firsts`. No more than
-    /// [`FIRSTS_MAX`] are taken, and none with a ticket. What becomes of them is told when the session is open; if it never is, nothing.
+    /// As [`Self::open`], with connections that are asked for along with it: their numbers, in the
+    /// order of `firsts`. No more than [`FIRSTS_MAX`] are taken, and none with a ticket. What
+    /// becomes of them is told when the session is open; if it never is, nothing.
     ///
     /// # Errors
     /// As there.
@@ -282,7 +287,8 @@ impl Session {
 
     // Inputs.
 
-    /// Octets of the control connection: how many were taken. Fewer than there are: drain events and transmissions first.
+    /// Octets of the control connection: how many were taken. Fewer than there are: drain events
+    /// and transmissions first.
     ///
     /// # Errors
     /// [`Error::Damaged`]: the control connection is of no use any more; close it and call [`Self::handle_lost`]. Another: the
@@ -340,7 +346,8 @@ impl Session {
     pub fn handle_lost(&mut self, now: Time) {
         self.link = None;
         match self.state {
-            // The opener has ended it, and so has this end, whose last word may be lost: nobody comes back.
+            // The opener has ended it, and so has this end, whose last word may be lost: nobody
+            // comes back.
             State::Draining if self.peer_closing && !self.is_opener && self.conns.is_empty() => {
                 self.end(Error::Closed);
             }
@@ -402,8 +409,8 @@ impl Session {
         self.late_at().is_some_and(|at| now >= at)
     }
 
-    /// When the session should have been opened or resumed. Each hop beyond has its own time for that, so that the one before the hop
-    /// that does not answer is the first to notice.
+    /// When the session should have been opened or resumed. Each hop beyond has its own time for
+    /// that, so that the one before the hop that does not answer is the first to notice.
     fn late_at(&self) -> Option<Time> {
         let hops = self.open.hops.len();
         let beyond = match (self.state, &self.asked) {
@@ -499,7 +506,8 @@ impl Session {
         own.is_some_and(|own| same(&own, ticket))
     }
 
-    /// Whether the session's owner opens it on a newer way than this gateway's, of which then nothing is needed any more.
+    /// Whether the session's owner opens it on a newer way than this gateway's, of which then
+    /// nothing is needed any more.
     #[must_use]
     pub fn is_superseded_by(&self, open: &SessOpen) -> bool {
         let is_own = open.ticket.is_some_and(|ticket| self.holds(&ticket));
@@ -552,7 +560,8 @@ impl Session {
 
     // The end.
 
-    /// Ends the session because of what the peer's slabs showed: an error of [`Consumer`] or [`Producer`].
+    /// Ends the session because of what the peer's slabs showed: an error of [`Consumer`] or
+    /// [`Producer`].
     pub fn fail_slab(&mut self, breach: Breach) {
         let _ = self.fail(Misbehaviour::Slab(breach).into());
     }
@@ -586,7 +595,8 @@ impl Session {
         error
     }
 
-    /// Which hop the peer blames. Towards the terminus that is the peer, which may not know yet where it is, or one behind it.
+    /// Which hop the peer blames. Towards the terminus that is the peer, which may not know yet
+    /// where it is, or one behind it.
     fn blamed(&self, said: Option<u16>) -> Option<u16> {
         if !self.is_opener {
             return said;
@@ -596,7 +606,8 @@ impl Session {
         Some(said.max(self.open.hop_index))
     }
 
-    /// Ends the session because of another hop's failure, which the peer is told. Without an index it is this one.
+    /// Ends the session because of another hop's failure, which the peer is told. Without an index
+    /// it is this one.
     pub fn fail_hop(&mut self, status: NackStatus, hop_index: Option<u16>, text: &str) {
         if self.state == State::Closed {
             return;
@@ -645,8 +656,8 @@ impl Session {
         }
     }
 
-    /// Ends the session: when all is done if `abort` is not set, else now. One that is suspended waits for its connections to be
-    /// resumed, as long as it lives.
+    /// Ends the session: when all is done if `abort` is not set, else now. One that is suspended
+    /// waits for its connections to be resumed, as long as it lives.
     pub fn close(&mut self, reason: NackStatus, abort: bool) {
         let is_resuming =
             matches!(self.state, State::Greeting | State::Opening) && self.is_resuming();

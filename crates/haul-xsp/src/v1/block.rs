@@ -49,7 +49,8 @@ pub struct SlabRecord {
     pub len: u32,
     /// Checksum; the original leaves its kind open.
     pub crc: u32,
-    /// Where it may be read. In the order of the sender's octets: the original's hosts are little-endian.
+    /// Where it may be read. In the order of the sender's octets: the original's hosts are
+    /// little-endian.
     pub key: Key,
     /// Octets of the memory region.
     pub size: u64,
@@ -83,7 +84,8 @@ pub enum Block {
         length: u32,
         records: Vec<SlabRecord>,
     },
-    /// Of APP_DATA, where the block's type is the application's option, and of what else is not looked into.
+    /// Of APP_DATA, where the block's type is the application's option, and of what else is not
+    /// looked into.
     Other {
         kind: u16,
         sport: u16,
@@ -264,7 +266,8 @@ fn emit_hop(out: &mut Vec<u8>, hop: &Hop) {
     out.extend([0; 2]);
 }
 
-/// Rules follow each other, each with as much data as its last field but one says, in the sender's order of octets.
+/// Rules follow each other, each with as much data as its last field but one says, in the sender's
+/// order of octets.
 fn parse_path(data: &[u8]) -> Result<Block, ParseError> {
     let head = take(data, 0, 4)?;
     let (action, count) = (u16_at(head, 0), u16_at(head, 2));

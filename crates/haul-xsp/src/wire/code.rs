@@ -1,4 +1,5 @@
-//! Numbers with names: why something is refused, what is wanted with a path, how ends prove who they are.
+//! Numbers with names: why something is refused, what is wanted with a path, how ends prove who
+//! they are.
 
 macro_rules! codes {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal,)* }) => {

@@ -1,4 +1,5 @@
-//! Where a session goes, and what each segment may use: hops, protocols with their parameters, endpoints.
+//! Where a session goes, and what each segment may use: hops, protocols with their parameters,
+//! endpoints.
 
 use super::ParseError;
 use super::octets::{CRITICAL, Reader, Writer, padding};
@@ -138,8 +139,8 @@ impl Params {
         }
     }
 
-    /// What both ends can do (part B2): the lesser of numbers, the stricter of checks, and this end's congestion control
-    /// where it has one, for it is the receiver of the offer.
+    /// What both ends can do (part B2): the lesser of numbers, the stricter of checks, and this
+    /// end's congestion control where it has one, for it is the receiver of the offer.
     #[must_use]
     pub fn agree(&self, offer: &Self) -> Self {
         fn least<T: Ord>(mine: Option<T>, theirs: Option<T>) -> Option<T> {

@@ -1,5 +1,5 @@
-//! What applications say about a session or a connection, for the gateways on the way and those who look after them: a few pairs of
-//! texts, which Longhaul shows and does nothing else with.
+//! What applications say about a session or a connection, for the gateways on the way and those who
+//! look after them: a few pairs of texts, which Longhaul shows and does nothing else with.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ pub const METADATA_VALUE_MAX: usize = 256;
 
 /// Pairs of key and value within the bounds.
 ///
-/// From a peer that exceeds them nothing is taken, and [`Self::is_dropped`] says so: a description is no reason to end what it
-/// describes.
+/// From a peer that exceeds them nothing is taken, and [`Self::is_dropped`] says so: a description
+/// is no reason to end what it describes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
     /// At most [`METADATA_PAIRS_MAX`]; none with `is_dropped`.

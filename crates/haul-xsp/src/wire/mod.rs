@@ -1,9 +1,11 @@
-//! XSP version 2: octets to meaning and back. Every `parse` checks each length once; what it returns needs no further check
-//! of form. Values (offsets, credits, sequence numbers) are for the state machines to judge.
+//! XSP version 2: octets to meaning and back. Every `parse` checks each length once; what it
+//! returns needs no further check of form. Values (offsets, credits, sequence numbers) are for the
+//! state machines to judge.
 //!
-//! [`Header`] and [`Pdu`] what a control connection carries · `tlv` the elements behind the fixed parts · `hop` hops,
-//! protocols, parameters, endpoints · `first` connections asked for along with a session · `metadata` what applications say ·
-//! `slab` announcements and their answers. Layouts: docs/protocol/xsp.md.
+//! [`Header`] and [`Pdu`] what a control connection carries · `tlv` the elements behind the fixed
+//! parts · `hop` hops, protocols, parameters, endpoints · `first` connections asked for along with
+//! a session · `metadata` what applications say · `slab` announcements and their answers. Layouts:
+//! docs/protocol/xsp.md.
 
 mod code;
 mod first;

@@ -1,4 +1,5 @@
-//! Reading with every length checked, and writing; elements (`type | length | value | padding to 4`).
+//! Reading with every length checked, and writing; elements (`type | length | value | padding to
+//! 4`).
 
 use super::{DEPTH_MAX, ParseError, TLVS_MAX};
 
@@ -167,7 +168,8 @@ impl Writer {
         self
     }
 
-    /// An element whose value `fill` writes. Whoever calls keeps values below 64 KiB: the types that hold them do.
+    /// An element whose value `fill` writes. Whoever calls keeps values below 64 KiB: the types
+    /// that hold them do.
     pub(crate) fn tlv(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
         self.u16(kind).u16(0);
         let start = self.0.len();

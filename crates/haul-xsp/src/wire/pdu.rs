@@ -58,7 +58,8 @@ pub struct SessOpen {
     pub firsts: Vec<First>,
 }
 
-/// Counts how often the owner of a session has asked for it, so that what the network has held back is told from what is new.
+/// Counts how often the owner of a session has asked for it, so that what the network has held back
+/// is told from what is new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Claim {
     /// Openings of the session on a new way; 0 is the first.

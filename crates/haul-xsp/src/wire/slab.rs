@@ -6,7 +6,8 @@ use crate::{ConnId, SlabSeq};
 
 /// Most records of a slab.
 pub const RECORDS_MAX: usize = 4_096;
-/// Most octets of a slab that has them in its announcement: what a TCP sends at once that has been idle.
+/// Most octets of a slab that has them in its announcement: what a TCP sends at once that has been
+/// idle.
 pub const INLINE_MAX: usize = 14 << 10;
 /// Most answers about slabs out of order in one PDU.
 const SELECTIVE_MAX: usize = 1_024;
@@ -109,7 +110,8 @@ impl Record {
     }
 }
 
-/// A slab that is ready; also, with `grant`, memory that may be written, and in SLAB_PUSHED what was written.
+/// A slab that is ready; also, with `grant`, memory that may be written, and in SLAB_PUSHED what
+/// was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlabAnnounce {
     /// Its number.
@@ -122,7 +124,8 @@ pub struct SlabAnnounce {
     pub t_us: u64,
     /// What is in it, at most [`RECORDS_MAX`].
     pub records: Vec<Record>,
-    /// The octets of all records, one behind the other, at most [`INLINE_MAX`]: they need not be read. Empty: they are to be.
+    /// The octets of all records, one behind the other, at most [`INLINE_MAX`]: they need not be
+    /// read. Empty: they are to be.
     pub inline: Vec<u8>,
 }
 

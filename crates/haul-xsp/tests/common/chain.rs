@@ -1,4 +1,5 @@
-//! An opener, gateways and a terminus whose control connections take no time, for what is said on the way.
+//! An opener, gateways and a terminus whose control connections take no time, for what is said on
+//! the way.
 
 use haul_xsp::wire::{AuthMethod, HEADER_LEN, Header, Pdu, SessOpen};
 use haul_xsp::{

@@ -1,4 +1,5 @@
-//! What tests share: numbers from a seed, a chain of hosts on virtual time, applications with an oracle.
+//! What tests share: numbers from a seed, a chain of hosts on virtual time, applications with an
+//! oracle.
 #![allow(
     dead_code,
     unreachable_pub,

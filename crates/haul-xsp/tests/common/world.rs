@@ -1,5 +1,6 @@
-//! A chain of hosts: an opener, gateways, a terminus. Control connections deliver in order after any time, and break; reads and
-//! writes take any time, fail where the key is not valid, and sometimes bring wrong octets.
+//! A chain of hosts: an opener, gateways, a terminus. Control connections deliver in order after
+//! any time, and break; reads and writes take any time, fail where the key is not valid, and
+//! sometimes bring wrong octets.
 
 mod pushed;
 mod reception;
@@ -40,7 +41,8 @@ struct Bench {
     next_stag: u32,
     /// Counts ways: what was read on an old one is not placed.
     way: u32,
-    /// When the last of what was written so far is there; writes that failed: no mark behind them arrives.
+    /// When the last of what was written so far is there; writes that failed: no mark behind them
+    /// arrives.
     written_at: Time,
     failed_puts: BTreeSet<(u32, SlabSeq, u64)>,
     /// The attempt that writes of a slab were of.
@@ -111,7 +113,8 @@ pub struct World {
     queue: BinaryHeap<Reverse<(Time, u64)>>,
     happenings: BTreeMap<u64, Happening>,
     next: u64,
-    /// Of each segment: how often its control connection broke; when the last octets of each direction arrive.
+    /// Of each segment: how often its control connection broke; when the last octets of each
+    /// direction arrive.
     epochs: Vec<u32>,
     last: Vec<Time>,
     setup: Setup,
@@ -355,7 +358,8 @@ impl World {
                 self.at(after, Happening::Tick { node });
             }
             Happening::Break { segment } => {
-                // What breaks while it is opened for the first time is refused: another test's matter.
+                // What breaks while it is opened for the first time is refused: another test's
+                // matter.
                 if self.was_open() {
                     self.lose(segment);
                 }
@@ -450,7 +454,8 @@ impl World {
             match session.handle_input(now, octets) {
                 Ok(0) if session.state() == State::Closed => return,
                 Ok(taken) => octets = &octets[taken..],
-                // A gateway that loses its opener while it opens says so before it has said who it is.
+                // A gateway that loses its opener while it opens says so before it has said who it
+                // is.
                 Err(_) if fresh && self.setup.crashes > 0 => {
                     self.fresh[half / 2] = None;
                     return;

@@ -70,7 +70,8 @@ impl ChannelError {
         Self::Lost(plain(error))
     }
 
-    /// The fault that the user sees. A sink that could not be written has said so itself before: here it was not asked for.
+    /// The fault that the user sees. A sink that could not be written has said so itself before:
+    /// here it was not asked for.
     pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::Source(error) => Fault::file("cannot read a source", error),
@@ -88,7 +89,8 @@ impl ChannelError {
 /// What a channel counts, at the end that asks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChannelStats {
-    /// Payload that has left this end, bytes, each byte counted once; none where the transport does not tell.
+    /// Payload that has left this end, bytes, each byte counted once; none where the transport does
+    /// not tell.
     pub sent: Option<u64>,
     /// Payload sent again, bytes; 0 at the receiving end.
     pub retransmitted: u64,
@@ -177,7 +179,8 @@ pub struct Setup {
     pub streams: u16,
     /// Declared rate, bits per second: the sender goes no faster.
     pub rate_bps: Option<u64>,
-    /// Congestion control: of [`haul_cc::Algorithm::NAMED`] for UDT, of the kernel's for TCP. A declared rate of UDT needs none.
+    /// Congestion control: of [`haul_cc::Algorithm::NAMED`] for UDT, of the kernel's for TCP. A
+    /// declared rate of UDT needs none.
     pub congestion: Option<String>,
     /// The channel is lost after this time without progress.
     pub dead_after: Duration,
@@ -219,7 +222,8 @@ impl Setup {
     }
 }
 
-/// A channel on its way to being open, on a thread of its own. Dropped before it is finished, it is cancelled.
+/// A channel on its way to being open, on a thread of its own. Dropped before it is finished, it is
+/// cancelled.
 pub(crate) struct Opening {
     /// `None` once finished.
     thread: Option<JoinHandle<Result<Arc<dyn Channel>, Fault>>>,

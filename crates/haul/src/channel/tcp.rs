@@ -2,10 +2,10 @@
 //!
 //! Each stream takes the next chunk when it is done with its last, so a slow stream does not hold
 //! the others up. A chunk is a 16-byte header (offset in the space as u64, length as u32, CRC32C of
-//! both, all big-endian) and its payload. The sender hands files to the kernel (`sendfile`); the receiver
-//! reads into one buffer per stream and writes at the place (measured on loopback: `splice` through
-//! a pipe costs a fifth less processor time than this with 1 MiB reads, not enough to have a second
-//! way of placing bytes).
+//! both, all big-endian) and its payload. The sender hands files to the kernel (`sendfile`); the
+//! receiver reads into one buffer per stream and writes at the place (measured on loopback:
+//! `splice` through a pipe costs a fifth less processor time than this with 1 MiB reads, not enough
+//! to have a second way of placing bytes).
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
@@ -270,7 +270,8 @@ fn send_chunk(
         match file {
             Some(file) => {
                 let sent = tcp::send_file(stream, file.fd, file.position, piece);
-                // One error stands for the file and for the connection: the file says whether it is its own.
+                // One error stands for the file and for the connection: the file says whether it is
+                // its own.
                 sent.map_err(|error| match source.read_at(at, buffer) {
                     Err(error) => ChannelError::Source(error),
                     Ok(()) => lost(error),

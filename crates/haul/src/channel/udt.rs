@@ -1,7 +1,8 @@
 //! The UDT channel: reliable UDP that places bytes on arrival and paces what it sends.
 //!
-//! The transfer space is the UDT stream: offsets are the same. The token of the session is what the client's handshake
-//! carries as initial sequence number and socket id, so binding a connection to its session costs no message.
+//! The transfer space is the UDT stream: offsets are the same. The token of the session is what the
+//! client's handshake carries as initial sequence number and socket id, so binding a connection to
+//! its session costs no message.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -17,8 +17,8 @@ use crate::wire::{Digests, Locate, Pieces, Run};
 
 /// Digests sent in one message …
 const BATCH: usize = 8;
-/// … which waits no longer than this for more of them: a block without its digest is not verified, and is sent again if
-/// an end dies.
+/// … which waits no longer than this for more of them: a block without its digest is not verified,
+/// and is sent again if an end dies.
 const BATCH_WAIT: Duration = Duration::from_millis(200);
 
 /// What the hasher of a source has found.
@@ -71,8 +71,8 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         }
     }
 
-    /// Hashes the pieces of a block, so that the receiver finds the damaged ones. What they join to is the digest of the
-    /// block from now on.
+    /// Hashes the pieces of a block, so that the receiver finds the damaged ones. What they join to
+    /// is the digest of the block from now on.
     fn locate(&mut self, Locate { file, block }: Locate) -> bool {
         let source = &self.source.files()[file as usize];
         let pieces = source.blocks().pieces(block);
@@ -92,8 +92,8 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         })))
     }
 
-    /// Hashes the blocks of a run, each once the channel has taken it where the run is in the space.
-    /// False when nobody wants to know any more.
+    /// Hashes the blocks of a run, each once the channel has taken it where the run is in the
+    /// space. False when nobody wants to know any more.
     fn hash(&mut self, run: Run, segment: Option<Segment>) -> bool {
         let blocks = self.source.files()[run.file as usize].blocks();
         let (run_start, _) = blocks.range(run.first, 0);

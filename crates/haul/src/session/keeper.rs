@@ -25,7 +25,8 @@ pub(super) enum Job {
     Complete { file: u32 },
     /// Note a verified block.
     Verified { file: u32, block: Verified },
-    /// Make the file, all of whose blocks are verified, durable, while the sender is asked whether it may have its name.
+    /// Make the file, all of whose blocks are verified, durable, while the sender is asked whether
+    /// it may have its name.
     Settle { file: u32 },
     /// Give the settled file its final name.
     Publish { file: u32 },

@@ -27,8 +27,9 @@ use crate::wire::{
 
 /// The sender hears about progress this often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-/// A block that is still damaged after being repaired this often will not get better: where one packet in twenty is damaged,
-/// one piece in two arrives whole, and all of a mebibyte's do within 32 rounds but once in 10^9 times.
+/// A block that is still damaged after being repaired this often will not get better: where one
+/// packet in twenty is damaged, one piece in two arrives whole, and all of a mebibyte's do within
+/// 32 rounds but once in 10^9 times.
 const ATTEMPTS: u8 = 32;
 
 /// What a session was asked to do with the files.
@@ -193,8 +194,9 @@ struct Session<'a> {
     repairs: usize,
     /// Blocks that arrived damaged and wait for their repair …
     damaged: VecDeque<BlockId>,
-    /// … how many are in repair, and how many may be: one more for each that was repaired. A path that damages data damages
-    /// control messages as well, and a session that repairs all at once ends before it has repaired any.
+    /// … how many are in repair, and how many may be: one more for each that was repaired. A path
+    /// that damages data damages control messages as well, and a session that repairs all at once
+    /// ends before it has repaired any.
     in_repair: usize,
     in_repair_max: usize,
     /// Files without their final name.
@@ -221,10 +223,12 @@ struct Incoming {
 struct Doubtful {
     announced: Option<Digest>,
     computed: Option<Digest>,
-    /// The digests of the pieces of a block that arrived damaged; empty until the sender has sent them.
+    /// The digests of the pieces of a block that arrived damaged; empty until the sender has sent
+    /// them.
     pieces: Option<Vec<Digest>>,
     attempts: u8,
-    /// An earlier session left it here, and the sender has not said yet that it still is the source's.
+    /// An earlier session left it here, and the sender has not said yet that it still is the
+    /// source's.
     is_left: bool,
 }
 
@@ -494,7 +498,8 @@ impl Session<'_> {
         self.locate()
     }
 
-    /// Asks for the digests of the pieces of blocks that arrived damaged, as many as may be in repair.
+    /// Asks for the digests of the pieces of blocks that arrived damaged, as many as may be in
+    /// repair.
     fn locate(&mut self) -> Result<(), Fault> {
         while self.in_repair < self.in_repair_max
             && let Some(BlockId { file, block }) = self.damaged.pop_front()

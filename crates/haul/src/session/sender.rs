@@ -183,7 +183,8 @@ impl Session<'_> {
         Ok(false)
     }
 
-    /// Blocks that the receiver had, and that turn out to be of another source, are asked for later.
+    /// Blocks that the receiver had, and that turn out to be of another source, are asked for
+    /// later.
     fn count_as_missing(&self, runs: &[Run], outcome: &mut SenderOutcome) {
         for run in runs {
             let (index, len) = (run.file as usize, self.source.len(run));

@@ -1,4 +1,5 @@
-//! Reliable connections of RDMA devices: reads are RDMA Reads, writes RDMA Writes, keys memory regions.
+//! Reliable connections of RDMA devices: reads are RDMA Reads, writes RDMA Writes, keys memory
+//! regions.
 
 use std::os::fd::BorrowedFd;
 
@@ -59,7 +60,8 @@ impl Connected {
                 reads(attributes.max_init_rd_atomic),
                 reads(attributes.max_rd_atomic),
             ),
-            // Of a device that cannot, whoever reads keeps the rate, by small reads: `Shape::session`, `channel::accept`.
+            // Of a device that cannot, whoever reads keeps the rate, by small reads:
+            // `Shape::session`, `channel::accept`.
             rate_limit: wanted.lane_limit().filter(|_| can_pace),
             paces: can_pace || wanted.limit.is_none(),
         })

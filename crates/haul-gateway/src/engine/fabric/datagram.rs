@@ -1,5 +1,6 @@
-//! Reliable datagrams of an RDMA device: no connections, but a queue pair at each end of a channel that knows the other. Reads are
-//! RDMA Reads, writes RDMA Writes. The first Send brings the cookie, further ones are marks behind writes.
+//! Reliable datagrams of an RDMA device: no connections, but a queue pair at each end of a channel
+//! that knows the other. Reads are RDMA Reads, writes RDMA Writes. The first Send brings the
+//! cookie, further ones are marks behind writes.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,8 +30,8 @@ const _: () = assert!(SEND_BYTES == MARK_BYTES, "they share receives");
 const EARLY_MAX: usize = 256;
 /// Cookies that may wait to be looked at, for each queue pair.
 const RECEIVES: u32 = 8;
-/// Numbers of work requests that are neither read nor write have this bit: the Send of a cookie, or with a place in the memory of
-/// cookies a receive.
+/// Numbers of work requests that are neither read nor write have this bit: the Send of a cookie, or
+/// with a place in the memory of cookies a receive.
 const KNOCK: u64 = 1 << 63;
 const RECEIVE: u64 = KNOCK | 1 << 62;
 
@@ -46,7 +47,8 @@ pub(super) struct Datagram {
     // Before what they use: dropped in this order, so that nothing is placed when the memory goes.
     lanes: Vec<Lane>,
     has_broken: bool,
-    /// Sends to queue pairs whose peer is not known yet, the cookie of whoever it is among them: at most [`EARLY_MAX`].
+    /// Sends to queue pairs whose peer is not known yet, the cookie of whoever it is among them: at
+    /// most [`EARLY_MAX`].
     early: VecDeque<(ChanId, Peer, [u8; SEND_BYTES as usize])>,
     /// Channels whose cookie is on its way, until when it must have been taken.
     knocking: Vec<(ChanId, Time)>,
@@ -59,7 +61,8 @@ pub(super) struct Datagram {
 }
 
 impl Datagram {
-    /// No queue pair yet. What is read goes to `arena`. Those that the peer asks for are bound at `listen`.
+    /// No queue pair yet. What is read goes to `arena`. Those that the peer asks for are bound at
+    /// `listen`.
     pub(super) fn new(
         kind: ChannelKind,
         context: &Context,
@@ -159,7 +162,8 @@ impl Datagram {
             let read = self.sends.region().read(at, &mut octets).is_ok();
             let (qp, peer, is_up) = (lane.qp.clone(), lane.peer, lane.is_up);
             match done.src.filter(|_| read && done.byte_len == SEND_BYTES) {
-                // It has been let in already where it is not up: the answer to this end's cookie is what is missing.
+                // It has been let in already where it is not up: the answer to this end's cookie is
+                // what is missing.
                 Some(source) if Some(source) == peer => self.work.marked(octets, news)?,
                 Some(source) if !is_up => {
                     if self.early.len() == EARLY_MAX {

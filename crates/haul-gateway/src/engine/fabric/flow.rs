@@ -1,4 +1,5 @@
-//! The two directions of one byte stream: frames out of a ledger and into one, payload straight from and to where it belongs.
+//! The two directions of one byte stream: frames out of a ledger and into one, payload straight
+//! from and to where it belongs.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Frames of data channels that are byte streams (docs/protocol/xsp.md, "Data channels over byte streams").
+//! Frames of data channels that are byte streams (docs/protocol/xsp.md, "Data channels over byte
+//! streams").
 
 use haul_xsp::wire::Key;
 
@@ -23,7 +24,8 @@ pub(crate) enum Frame {
     Ready,
     /// Asks for octets of the peer's memory. `1 <= len <= GET_BYTES_MAX`
     Get { id: u32, key: Key, len: u32 },
-    /// A piece of what a GET asked for, of this number, on any connection. `1 <= len <= PIECE_BYTES` octets follow.
+    /// A piece of what a GET asked for, of this number, on any connection. `1 <= len <=
+    /// PIECE_BYTES` octets follow.
     Data { id: u32, piece: u8, len: u32 },
     /// Octets for the peer's memory. `1 <= len <= PIECE_BYTES` octets follow.
     Put { id: u32, key: Key, len: u32 },

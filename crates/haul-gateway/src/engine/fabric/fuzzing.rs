@@ -13,8 +13,9 @@ use super::{Lost, News};
 
 const BYTES: u64 = 4096;
 
-/// What an end with some memory open and a GET under way makes of `octets`, which come `piece` at a time: its memory, what is
-/// over, and why the channel is, if it is. The keys that it has given out are the same each time.
+/// What an end with some memory open and a GET under way makes of `octets`, which come `piece` at a
+/// time: its memory, what is over, and why the channel is, if it is. The keys that it has given out
+/// are the same each time.
 pub(crate) fn hear(octets: &[u8], piece: usize) -> (Vec<u8>, usize, Option<String>) {
     if let Some(header) = octets.first_chunk::<HEADER_LEN>()
         && let Ok(frame) = Frame::parse(header)

@@ -1,5 +1,5 @@
-//! What the two ends of data channels over byte streams have asked of each other, and which memory that is about. No socket is
-//! known here.
+//! What the two ends of data channels over byte streams have asked of each other, and which memory
+//! that is about. No socket is known here.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -111,7 +111,8 @@ enum ToPut {
 struct Puts {
     /// All up to this number are in place.
     whole: u32,
-    /// Beyond that, by how far: those that have begun, and those that are in place. At most `PUTS_MAX`.
+    /// Beyond that, by how far: those that have begun, and those that are in place. At most
+    /// `PUTS_MAX`.
     begun: BTreeSet<u32>,
     placed: BTreeSet<u32>,
     /// Slabs whose PUTs are those up to a number that is not reached: at most `PUTS_MAX`.
@@ -413,7 +414,8 @@ impl Ledger {
         }
     }
 
-    /// Has `what` use the memory of a span. A right that the peer does not have, or has no more, is a breach.
+    /// Has `what` use the memory of a span. A right that the peer does not have, or has no more, is
+    /// a breach.
     pub(crate) fn part<R>(
         &self,
         span: &Span,

@@ -29,10 +29,12 @@ pub(crate) trait Pipe: Debug + Send + Sized {
     /// Whether it is connected, once it is writable; the error if it will not be.
     fn is_connected(&mut self) -> io::Result<bool>;
 
-    /// Sends `head` and then `payload`, as far as there is room; how many octets. `WouldBlock` where there is none.
+    /// Sends `head` and then `payload`, as far as there is room; how many octets. `WouldBlock`
+    /// where there is none.
     fn send(&mut self, head: &[u8], payload: Option<Part<'_>>) -> io::Result<usize>;
 
-    /// Receives into `payload` and then into `rest`; how many octets, zero being the end. `WouldBlock` where nothing has come.
+    /// Receives into `payload` and then into `rest`; how many octets, zero being the end.
+    /// `WouldBlock` where nothing has come.
     fn receive(&mut self, payload: Option<Part<'_>>, rest: &mut [u8]) -> io::Result<usize>;
 
     /// Readable, or writable, while there is something to be done.
@@ -61,8 +63,9 @@ pub(crate) struct Turned {
     pub(crate) is_writable: bool,
 }
 
-/// Octets that the kernel takes and has not sent: with more, a stream that is slow, or repairs a loss, would hold what others
-/// could send. These keep a path of 10 Gb/s busy for 0.4 ms, until this thread has its turn again.
+/// Octets that the kernel takes and has not sent: with more, a stream that is slow, or repairs a
+/// loss, would hold what others could send. These keep a path of 10 Gb/s busy for 0.4 ms, until
+/// this thread has its turn again.
 pub(crate) const UNSENT_BYTES: u32 = 512 << 10;
 /// After so long without an answer the kernel gives a peer up.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
@@ -230,7 +233,8 @@ impl Pipe for plain::Stream {
     }
 }
 
-/// Hands up to `most` octets that have arrived to `place`, with how many there were before; how many.
+/// Hands up to `most` octets that have arrived to `place`, with how many there were before; how
+/// many.
 fn take(
     stream: &mut plain::Stream,
     most: usize,

@@ -1,4 +1,5 @@
-//! Data channels that are byte streams: who wants to read asks, and is answered on whichever stream has room.
+//! Data channels that are byte streams: who wants to read asks, and is answered on whichever stream
+//! has room.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 

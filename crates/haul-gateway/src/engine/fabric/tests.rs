@@ -1,4 +1,5 @@
-//! Two ends of byte streams without sockets: everything arrives, in pieces of any size; and what a peer may not do.
+//! Two ends of byte streams without sockets: everything arrives, in pieces of any size; and what a
+//! peer may not do.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,5 +1,6 @@
-//! RDMA Reads and Writes on queue pairs of one protection domain, and the marks behind writes: Sends, which are not delivered before
-//! what was written earlier on the same queue pair is in place.
+//! RDMA Reads and Writes on queue pairs of one protection domain, and the marks behind writes:
+//! Sends, which are not delivered before what was written earlier on the same queue pair is in
+//! place.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -19,7 +20,8 @@ use super::{Guard, Lost, News, READS_MAX, Wanted};
 const BATCH: usize = 64;
 /// Octets of a mark: the slab, and on how many queue pairs it is told.
 pub(super) const MARK_BYTES: u32 = 16;
-/// Marks that a peer may have under way on a queue pair: of as many slabs as it may have (64), and as many that are written again.
+/// Marks that a peer may have under way on a queue pair: of as many slabs as it may have (64), and
+/// as many that are written again.
 const MARKS: u32 = 128;
 /// Numbers of receives for marks have this bit and the place.
 const MARK: u64 = 1 << 61;
@@ -96,9 +98,11 @@ impl Job {
 /// What memory the peer is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opens {
-    /// Each record, or grant, for as long as it is announced: where registering is a matter of this process.
+    /// Each record, or grant, for as long as it is announced: where registering is a matter of this
+    /// process.
     Parts,
-    /// The regions that they are in, for as long as the fabric is there: where registering asks the kernel, and pins memory.
+    /// The regions that they are in, for as long as the fabric is there: where registering asks the
+    /// kernel, and pins memory.
     Wholes,
 }
 
@@ -107,7 +111,8 @@ pub(super) enum Opens {
 struct Marks {
     /// Places: those that are sent, then those that arrive.
     memory: Mr,
-    /// Counts marks of this end's: their places are used in turn, and the peer has the last but `MARKS` before it lets more be.
+    /// Counts marks of this end's: their places are used in turn, and the peer has the last but
+    /// `MARKS` before it lets more be.
     sent: u32,
     /// Places for arriving ones that are with a queue pair.
     receives: u32,
@@ -210,14 +215,16 @@ pub(super) struct Work {
     waiting: VecDeque<Job>,
     /// Where octets are written (push).
     marks: Option<Marks>,
-    /// Of the mark that waits first: where it lies, and the queue pairs that have yet to be given it.
+    /// Of the mark that waits first: where it lies, and the queue pairs that have yet to be given
+    /// it.
     begun: Option<(Sge, VecDeque<u32>)>,
     next: u64,
     batch: Box<[WorkCompletion; BATCH]>,
 }
 
 impl Work {
-    /// Room for the reads and writes of as many queue pairs as are `wanted`. What is read goes to `arena`.
+    /// Room for the reads and writes of as many queue pairs as are `wanted`. What is read goes to
+    /// `arena`.
     pub(super) fn new(
         context: &Context,
         arena: &Region,
@@ -234,7 +241,8 @@ impl Work {
         cq.arm(Notify::Any)?;
         let mut sink = AccessFlags::LOCAL_WRITE;
         if opens == Opens::Wholes && context.attributes()?.transport == Transport::Iwarp {
-            // What a Read brings is tagged data from the peer like a Write's, and iWARP devices ask for the right to that.
+            // What a Read brings is tagged data from the peer like a Write's, and iWARP devices ask
+            // for the right to that.
             sink |= AccessFlags::REMOTE_WRITE;
         }
         Ok(Self {
@@ -344,12 +352,14 @@ impl Work {
         }
     }
 
-    /// Tells the peer, on every queue pair, when what was given to [`Self::put`] so far is in place.
+    /// Tells the peer, on every queue pair, when what was given to [`Self::put`] so far is in
+    /// place.
     pub(super) fn mark(&mut self, seq: SlabSeq) {
         self.waiting.push_back(Job::Mark(seq));
     }
 
-    /// A completion that is neither of a read nor of a write, but perhaps of a receive of [`Self::expect_marks`].
+    /// A completion that is neither of a read nor of a write, but perhaps of a receive of
+    /// [`Self::expect_marks`].
     pub(super) fn on_mark(
         &mut self,
         done: &WorkCompletion,
@@ -384,7 +394,8 @@ impl Work {
         Ok(())
     }
 
-    /// Posts what waits, as far as there is room: reads and writes on the queue pair that has least to do, marks on each.
+    /// Posts what waits, as far as there is room: reads and writes on the queue pair that has least
+    /// to do, marks on each.
     pub(super) fn post(&mut self, lanes: &mut [Lane]) -> Result<(), Lost> {
         while let Some(job) = self.waiting.front().copied() {
             let is_posted = match job {
@@ -453,7 +464,8 @@ impl Work {
         Ok(true)
     }
 
-    /// What is over since the last call. Completions of what is neither read nor write are for `other`.
+    /// What is over since the last call. Completions of what is neither read nor write are for
+    /// `other`.
     pub(super) fn poll(
         &mut self,
         lanes: &mut [Lane],

@@ -1,4 +1,5 @@
-//! What a control connection that came in wants: a session that ends here or passes through, or one that is here already.
+//! What a control connection that came in wants: a session that ends here or passes through, or one
+//! that is here already.
 
 use haul_xsp::wire::{NackStatus, SessOpen};
 use haul_xsp::{Admission, ResumeRequest, Session, SessionId, Time};
@@ -144,7 +145,8 @@ impl Worker {
         });
     }
 
-    /// The session is another thread's; this one was only its porter. Without that thread the answer is `otherwise`, and which hop this is.
+    /// The session is another thread's; this one was only its porter. Without that thread the
+    /// answer is `otherwise`, and which hop this is.
     fn hand_over(
         &mut self,
         id: SessionId,

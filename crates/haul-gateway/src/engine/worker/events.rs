@@ -163,7 +163,8 @@ impl Worker {
                 self.next_kind(side, &text);
             }
             Event::ChanClosed(_) => {}
-            // What came with something because of which the session has left it is not heeded any more.
+            // What came with something because of which the session has left it is not heeded any
+            // more.
             Event::Notice { .. } if half.control.is_none() => {}
             Event::Notice { code, text } => {
                 let line = format!("{}: {text}", half.peer);
@@ -283,7 +284,8 @@ impl Worker {
     fn on_suspended(&mut self, side: usize) {
         let state = self.body.session(side).map(|session| session.state());
         if !matches!(state, Some(State::Suspended(_))) {
-            // Its owner was back before the loss was noticed, and has brought another control connection.
+            // Its owner was back before the loss was noticed, and has brought another control
+            // connection.
             return;
         }
         if let Some(half) = &mut self.halves[side] {
@@ -297,8 +299,8 @@ impl Worker {
         }
     }
 
-    /// If its owner has left it. Where the ends acknowledge and there are gateways between, only the last of them has left, and the
-    /// owner may come by another.
+    /// If its owner has left it. Where the ends acknowledge and there are gateways between, only
+    /// the last of them has left, and the owner may come by another.
     fn note_abandoned(&mut self) {
         let was_left = self.halves[0].as_ref().is_some_and(|half| half.was_left);
         let session = self.body.session(0).filter(|_| was_left);
@@ -416,7 +418,8 @@ impl Worker {
         self.tell_waiters(&Err(refusal));
     }
 
-    /// The far end has refused a connection. What a gateway does not allow, or has no room for, is told with its name: it is the last one.
+    /// The far end has refused a connection. What a gateway does not allow, or has no room for, is
+    /// told with its name: it is the last one.
     fn on_conn_refused(&mut self, conn: ConnId, status: u16) {
         let meant = meaning(status);
         let last = self
@@ -460,7 +463,8 @@ impl Worker {
     }
 }
 
-/// Why those who wait get nothing. Which proofs gateways have for each other is not about those of this end.
+/// Why those who wait get nothing. Which proofs gateways have for each other is not about those of
+/// this end.
 const fn verdict(error: &Error) -> NackStatus {
     match error {
         Error::Ended {

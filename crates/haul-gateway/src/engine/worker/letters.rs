@@ -1,4 +1,5 @@
-//! What others have for a session: programs' connections, control connections, addresses, data connections, the wish to end.
+//! What others have for a session: programs' connections, control connections, addresses, data
+//! connections, the wish to end.
 
 use std::net::SocketAddr;
 
@@ -21,7 +22,8 @@ use crate::status::Role;
 
 /// Connections that wait for their session to be open.
 const WAITING_MAX: usize = 1_024;
-/// Time for the owner of a session that is to end to heed it, for each segment that there may be between, ns.
+/// Time for the owner of a session that is to end to heed it, for each segment that there may be
+/// between, ns.
 const NOTICE_NS: u64 = SECOND_NS;
 
 impl Worker {
@@ -142,8 +144,8 @@ impl Worker {
         self.abort();
     }
 
-    /// Ends now. At a gateway between ends that acknowledge without a word, as if it had died: they go on with the session by another
-    /// way, or here when it is back.
+    /// Ends now. At a gateway between ends that acknowledge without a word, as if it had died: they
+    /// go on with the session by another way, or here when it is back.
     fn abort(&mut self) {
         if let Body::Two(relay) = &mut self.body
             && relay.side(Side::Near).agreed().end_to_end
@@ -161,9 +163,9 @@ impl Worker {
         self.is_over |= matches!(self.body, Body::None);
     }
 
-    /// The owner of a session that ends or passes here learns that a gateway is being stopped: what its programs ask for from now on had
-    /// better go another way, and, if it is this gateway and the ends acknowledge, the session itself. It is told again whenever it is
-    /// back.
+    /// The owner of a session that ends or passes here learns that a gateway is being stopped: what
+    /// its programs ask for from now on had better go another way, and, if it is this gateway and
+    /// the ends acknowledge, the session itself. It is told again whenever it is back.
     pub(super) fn tell_owner_of_end(&mut self, text: String) {
         let now = self.now();
         let is_heard = self.halves[0]
@@ -183,7 +185,8 @@ impl Worker {
         self.stopping = Some(text);
     }
 
-    /// The session takes no more connections, for a gateway on its way is being stopped: those that come from now on get another one.
+    /// The session takes no more connections, for a gateway on its way is being stopped: those that
+    /// come from now on get another one.
     pub(super) fn retire(&mut self) {
         if self.is_draining || !self.house.registers().may_retire(&self.mailbox) {
             return;
@@ -193,7 +196,8 @@ impl Worker {
         self.drain();
     }
 
-    /// Ends when what there is is finished; what waits for the session to be open, or was asked for along with it, belongs to it.
+    /// Ends when what there is is finished; what waits for the session to be open, or was asked for
+    /// along with it, belongs to it.
     pub(super) fn drain(&mut self) {
         if !self.is_draining || self.open_until.is_some() || !self.calls.is_empty() {
             return;
@@ -218,7 +222,8 @@ impl Worker {
 
     /// The session's owner is back: what the data channels of before have under way is over.
     fn take_control(&mut self, control: Control) {
-        // The session was suspended just now, if it had not been before: that is about the old control connection.
+        // The session was suspended just now, if it had not been before: that is about the old
+        // control connection.
         self.take_events(self.now());
         self.end_fabric(0);
         if let Some(half) = &mut self.halves[0] {
@@ -327,8 +332,8 @@ impl Worker {
     }
 }
 
-/// Refuses what a control connection asks of a session that is here, and closes it. Whoever does not hear it sees that it is closed,
-/// and asks again. The hop is this one, as the asker counts.
+/// Refuses what a control connection asks of a session that is here, and closes it. Whoever does
+/// not hear it sees that it is closed, and asks again. The hop is this one, as the asker counts.
 fn turn_back(
     now: Time,
     mut fresh: Session,

@@ -1,4 +1,5 @@
-//! What applications say about a session and its connections: a line for each, and pairs for the page.
+//! What applications say about a session and its connections: a line for each, and pairs for the
+//! page.
 
 use std::fmt;
 
@@ -10,7 +11,8 @@ use crate::host::{Shown, hex};
 use crate::log::Level;
 use crate::status::Connection;
 
-/// Octets of a line's pairs, and connections that are shown at a gateway between: there may be more.
+/// Octets of a line's pairs, and connections that are shown at a gateway between: there may be
+/// more.
 const LINE_BYTES_MAX: usize = 600;
 const SHOWN_MAX: usize = 200;
 
@@ -54,7 +56,8 @@ impl Worker {
         self.house.say(Level::Debug, text);
     }
 
-    /// Adds pairs to connections of programs; at a gateway between, those connections that have some.
+    /// Adds pairs to connections of programs; at a gateway between, those connections that have
+    /// some.
     pub(super) fn describe(&mut self, connections: &mut Vec<Connection>) {
         if let Body::Two(relay) = &mut self.body {
             let near = relay.side(Side::Near);

@@ -1,4 +1,5 @@
-//! What a session asks of the network: its route's rules, and those of others for the segments behind this gateway.
+//! What a session asks of the network: its route's rules, and those of others for the segments
+//! behind this gateway.
 
 use haul_xsp::wire::{HOPS_MAX, PathAction, PathState};
 

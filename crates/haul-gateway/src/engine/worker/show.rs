@@ -1,4 +1,5 @@
-//! What others see of a session: a picture of it, at most four times a second, and only when something has happened.
+//! What others see of a session: a picture of it, at most four times a second, and only when
+//! something has happened.
 
 use haul_xsp::wire::{Hop, SessOpen};
 use haul_xsp::{SECOND_NS, SessionId, State, Time};
@@ -109,8 +110,9 @@ impl Worker {
     }
 }
 
-/// The hops without optional ones that have been left out behind number `at`, as far as one can tell: from there on so many segments have
-/// agreed on something. Where some have been left out and some not, all are there.
+/// The hops without optional ones that have been left out behind number `at`, as far as one can
+/// tell: from there on so many segments have agreed on something. Where some have been left out and
+/// some not, all are there.
 fn present(hops: &[Hop], at: u16, agreed: usize) -> Vec<String> {
     let is_left_out = |(index, hop): &(usize, &Hop)| *index > usize::from(at) && hop.flags.optional;
     let optional = hops.iter().enumerate().filter(is_left_out).count();

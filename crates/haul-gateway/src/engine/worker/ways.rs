@@ -1,5 +1,5 @@
-//! The ways of a session: the next one when one cannot be had, for sessions that their ends acknowledge also while they are there; and
-//! optional gateways that are left out.
+//! The ways of a session: the next one when one cannot be had, for sessions that their ends
+//! acknowledge also while they are there; and optional gateways that are left out.
 
 use haul_xsp::wire::{Endpoint, Hop, Metadata, NackStatus, SessOpen};
 use haul_xsp::{Admission, ConnId, Error, Misuse, SECOND_NS, Session, SessionId, State, Time};
@@ -161,7 +161,8 @@ impl Ways {
         all.collect::<Vec<_>>().join("; ")
     }
 
-    /// On a new control connection to the first hop: the session is resumed there, or opened anew by another way.
+    /// On a new control connection to the first hop: the session is resumed there, or opened anew
+    /// by another way.
     pub(super) fn go_on(&mut self, now: Time, session: &mut Session) -> Result<(), Misuse> {
         let way = self.all.get(self.at);
         let anew = way.filter(|way| self.is_anew || session.hops() != way.hops);
@@ -351,7 +352,8 @@ impl Worker {
         at_once
     }
 
-    /// At a gateway between: the session's owner may know another way than by the next hop, which is gone.
+    /// At a gateway between: the session's owner may know another way than by the next hop, which
+    /// is gone.
     fn tell_owner(&mut self, now: Time, side: usize) {
         let since = *self.ways.since.get_or_insert(now);
         if since == now || side != 1 || self.ways.has_changed {

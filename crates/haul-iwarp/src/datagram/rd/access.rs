@@ -18,7 +18,8 @@ impl Access {
         }
     }
 
-    /// The region behind `len` octets at `to`, if the tag is valid, this queue pair's, and allows `rights` there.
+    /// The region behind `len` octets at `to`, if the tag is valid, this queue pair's, and allows
+    /// `rights` there.
     pub(super) fn find(
         &self,
         memory: &impl Memory,

@@ -1,8 +1,10 @@
-//! A flag per packet of a window, as a ring of words: what has arrived, or what has been acknowledged.
+//! A flag per packet of a window, as a ring of words: what has arrived, or what has been
+//! acknowledged.
 
 use std::ops::Range;
 
-/// Flags for the packets of a window. A packet outside the window has no flag: callers check that first.
+/// Flags for the packets of a window. A packet outside the window has no flag: callers check that
+/// first.
 #[derive(Debug)]
 pub(super) struct Bits {
     words: Box<[u64]>,
@@ -58,7 +60,8 @@ impl Bits {
         range.end
     }
 
-    /// The end of the last stretch of `range` whose flag is set: behind its last set flag, or the start of the range.
+    /// The end of the last stretch of `range` whose flag is set: behind its last set flag, or the
+    /// start of the range.
     fn end_of_set(&self, range: Range<u64>) -> u64 {
         let mut end = range.end;
         while end > range.start {

@@ -1,7 +1,8 @@
-//! Cookies: a stranger gets no state before it has shown that it receives at the address that it sends from.
+//! Cookies: a stranger gets no state before it has shown that it receives at the address that it
+//! sends from.
 //!
-//! A cookie carries when it was made, so that one that is older than what is known of its bearer is no proof of anything:
-//! a repeated or delayed hello cannot bring back a peer's past.
+//! A cookie carries when it was made, so that one that is older than what is known of its bearer is
+//! no proof of anything: a repeated or delayed hello cannot bring back a peer's past.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};

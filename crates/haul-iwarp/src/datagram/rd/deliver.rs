@@ -136,8 +136,8 @@ impl RdQp {
         }
     }
 
-    /// What [`super::RdArrived`] named could not be placed: its tag was withdrawn meanwhile. The sender is refused, as it
-    /// would have been a moment later.
+    /// What [`super::RdArrived`] named could not be placed: its tag was withdrawn meanwhile. The
+    /// sender is refused, as it would have been a moment later.
     pub fn handle_memory_gone(&mut self, now: impl Into<Time>) {
         let Some(pending) = self.pending.take() else {
             return;
@@ -151,7 +151,8 @@ impl RdQp {
         self.refuse(now.into(), pending.id, pending.msg, psn, NoticeCode::Access);
     }
 
-    /// No receive for a packet: the sender waits for a higher limit, and after a time it is told not to wait longer.
+    /// No receive for a packet: the sender waits for a higher limit, and after a time it is told
+    /// not to wait longer.
     fn refuse_for_now(&mut self, now: Time, id: PeerId, psn: u64, shim: &Shim) {
         self.stats.no_receive += 1;
         let patience_ns = self.config.receiver_not_ready_ns;
@@ -171,7 +172,8 @@ impl RdQp {
         self.schedule(now, id);
     }
 
-    /// A packet is there. Does what it and those behind it ask for, as far as nothing is missing before them.
+    /// A packet is there. Does what it and those behind it ask for, as far as nothing is missing
+    /// before them.
     fn count(&mut self, now: Time, memory: &mut impl Memory, pending: Pending) {
         let id = pending.id;
         self.stats.received += 1;
@@ -327,8 +329,8 @@ impl RdQp {
         }))
     }
 
-    /// Which packet of its message this is. Messages are cut alike by all, into segments as long as both ends take, so the
-    /// offset says it.
+    /// Which packet of its message this is. Messages are cut alike by all, into segments as long as
+    /// both ends take, so the offset says it.
     fn part(
         &self,
         id: PeerId,
@@ -479,8 +481,9 @@ impl RdQp {
         Ok(receive)
     }
 
-    /// A receive for the message that begins at `first`. The last one is for a message of which nothing before it is
-    /// missing: one that waits for others may not take from them what they need to complete. So may be all of them.
+    /// A receive for the message that begins at `first`. The last one is for a message of which
+    /// nothing before it is missing: one that waits for others may not take from them what they
+    /// need to complete. So may be all of them.
     fn take_receive(
         &mut self,
         memory: &mut impl Memory,

@@ -1,7 +1,8 @@
 //! How strangers become peers, and peers strangers.
 //!
-//! `HELLO -> COOKIE -> HELLO with the cookie -> READY`: whoever is called has no state before the third. Whatever could end
-//! what two peers have is believed only of one who knows their epochs, and is about packets that are on their way.
+//! `HELLO -> COOKIE -> HELLO with the cookie -> READY`: whoever is called has no state before the
+//! third. Whatever could end what two peers have is believed only of one who knows their epochs,
+//! and is about packets that are on their way.
 
 use std::net::SocketAddr;
 
@@ -285,7 +286,8 @@ impl RdQp {
         self.forget(now, id, down, status, Some(shim.msg_id));
     }
 
-    /// The peer forgets us. It says which packets it has; what it has not, it never will, so that can be sent anew.
+    /// The peer forgets us. It says which packets it has; what it has not, it never will, so that
+    /// can be sent anew.
     pub(super) fn on_close(&mut self, now: Time, from: Remote, shim: &Shim, code: u16) {
         let own_epoch = self.config.epoch;
         let Some((id, peer)) = self.peer(from) else {

@@ -1,14 +1,16 @@
-//! Reliable datagram: one queue pair, many peers, and to each of them what a reliable connection gives: order, exactly
-//! once, and a completion that means that the peer has it (docs/protocol/reliable-datagram.md).
+//! Reliable datagram: one queue pair, many peers, and to each of them what a reliable connection
+//! gives: order, exactly once, and a completion that means that the peer has it
+//! (docs/protocol/reliable-datagram.md).
 //!
-//! Contract: after every call that takes `&mut`, drain [`RdQp::poll_transmit`], then [`RdQp::poll_event`], then ask
-//! [`RdQp::poll_timeout`]. What [`RdQp::handle_datagram`] wants placed is placed before anything else is called, and
-//! [`RdQp::handle_placed`] says so.
+//! Contract: after every call that takes `&mut`, drain [`RdQp::poll_transmit`], then
+//! [`RdQp::poll_event`], then ask [`RdQp::poll_timeout`]. What [`RdQp::handle_datagram`] wants
+//! placed is placed before anything else is called, and [`RdQp::handle_placed`] says so.
 //!
-//! Map: `work` what users see · this file the queue pair: peers, lists, what leaves · `meet` strangers become peers, and
-//! peers strangers · `deliver` checks, placements, effects · `peer` one peer · in it `sending`: requests and answers to
-//! packets · `window`: packets on their way, loss, time-outs · `samples` for the congestion control · `receiving`: what is
-//! there, what waits for order · `bits` flags in a ring · `access` whose memory · `cookie`.
+//! Map: `work` what users see · this file the queue pair: peers, lists, what leaves · `meet`
+//! strangers become peers, and peers strangers · `deliver` checks, placements, effects · `peer` one
+//! peer · in it `sending`: requests and answers to packets · `window`: packets on their way, loss,
+//! time-outs · `samples` for the congestion control · `receiving`: what is there, what waits for
+//! order · `bits` flags in a ring · `access` whose memory · `cookie`.
 
 mod access;
 mod bits;
@@ -107,7 +109,8 @@ struct Control {
 /// Octets of the longest datagram in the outbox.
 const CONTROL_SHORT: usize = 80;
 const OUTBOX_MAX: usize = 256;
-/// A peer in the middle of a message that says nothing for this long is given up; longer than any sender tries.
+/// A peer in the middle of a message that says nothing for this long is given up; longer than any
+/// sender tries.
 const SILENCE_NS_MAX: u64 = 60 * SECOND_NS;
 /// The shortest `datagram_max` that makes sense: the longest request fits.
 const DATAGRAM_MIN: u16 = 256;
@@ -187,8 +190,8 @@ impl RdQp {
         Ok(())
     }
 
-    /// Takes a receive. Messages of any peer go into it: as with a shared queue, of two that arrive out of order the later
-    /// may get the earlier receive; they complete in order.
+    /// Takes a receive. Messages of any peer go into it: as with a shared queue, of two that arrive
+    /// out of order the later may get the earlier receive; they complete in order.
     ///
     /// # Errors
     /// The queue is full, or the queue pair is closed.
@@ -204,7 +207,8 @@ impl RdQp {
         Ok(())
     }
 
-    /// There are receives again, in the shared queue or here: the peer that waits for longest is told.
+    /// There are receives again, in the shared queue or here: the peer that waits for longest is
+    /// told.
     pub fn handle_receives(&mut self, now: impl Into<Time>) {
         let now = now.into();
         while let Some(id) = self.starved.pop_front() {
@@ -255,8 +259,8 @@ impl RdQp {
 
     // ---- inputs
 
-    /// Takes a datagram from `source`. Its CRC is checked here; whoever has checked it already calls
-    /// [`RdQp::handle_checked`].
+    /// Takes a datagram from `source`. Its CRC is checked here; whoever has checked it already
+    /// calls [`RdQp::handle_checked`].
     pub fn handle_datagram(
         &mut self,
         now: impl Into<Time>,
@@ -332,8 +336,9 @@ impl RdQp {
         }
     }
 
-    /// The path to a host carries no more than this many octets of UDP payload. That is remembered for ten minutes. Peers there
-    /// with whom longer ones were agreed on are met anew: requests that were begun end as flushed.
+    /// The path to a host carries no more than this many octets of UDP payload. That is remembered
+    /// for ten minutes. Peers there with whom longer ones were agreed on are met anew: requests
+    /// that were begun end as flushed.
     pub fn handle_path(&mut self, now: impl Into<Time>, host: IpAddr, octets: u32) {
         let (now, octets) = (now.into(), octets.max(DATAGRAM_MIN.into()));
         self.paths.note(own_time(now), host, octets);
@@ -435,7 +440,8 @@ impl RdQp {
         peer.is_some_and(Peer::is_known)
     }
 
-    /// Octets of memory that a peer takes now, but for its entries in the queue pair's ordered lists.
+    /// Octets of memory that a peer takes now, but for its entries in the queue pair's ordered
+    /// lists.
     #[must_use]
     pub fn peer_bytes(&self, peer: Remote) -> Option<usize> {
         let id = self.index.get(&peer)?;
@@ -509,8 +515,8 @@ impl RdQp {
         Some(peer)
     }
 
-    /// Forgets a peer. Its requests end: the one to blame, or the oldest that was begun, with `status`. Answers those that
-    /// were never begun, if they are to be kept.
+    /// Forgets a peer. Its requests end: the one to blame, or the oldest that was begun, with
+    /// `status`. Answers those that were never begun, if they are to be kept.
     fn forget(
         &mut self,
         now: Time,
@@ -522,7 +528,8 @@ impl RdQp {
         self.forget_but(now, id, down, status, blamed, |_, _| false);
     }
 
-    /// As [`RdQp::forget`]; requests that `keep` chooses are posted again, to the peer as it is met anew.
+    /// As [`RdQp::forget`]; requests that `keep` chooses are posted again, to the peer as it is met
+    /// anew.
     fn forget_but(
         &mut self,
         now: Time,
@@ -588,7 +595,8 @@ impl RdQp {
         }
     }
 
-    /// Puts a peer where it belongs: with those that have something to send, on the clock, with those that are idle.
+    /// Puts a peer where it belongs: with those that have something to send, on the clock, with
+    /// those that are idle.
     fn schedule(&mut self, now: Time, id: PeerId) {
         self.schedule_from(now, id, now);
     }
@@ -744,8 +752,8 @@ fn whole(to: SocketAddr, len: usize) -> RdTransmit {
     }
 }
 
-/// The shim of what is not data. Its last field, which has no other meaning there, is the epoch of whom it is for: so who
-/// does not see the traffic cannot make it up.
+/// The shim of what is not data. Its last field, which has no other meaning there, is the epoch of
+/// whom it is for: so who does not see the traffic cannot make it up.
 fn control_shim(config: &RdConfig, dst_qpn: u32, dst_epoch: u32) -> Shim {
     Shim {
         kind: Kind::Ack,

@@ -1,4 +1,5 @@
-//! What is known of one peer: little while nothing happens, more while something is sent or missing.
+//! What is known of one peer: little while nothing happens, more while something is sent or
+//! missing.
 
 use haul_cc::time::MICROSECOND_NS;
 use haul_cc::{Ack as Acked, Loss, Pacer, RttEstimator, Time};
@@ -130,7 +131,8 @@ impl Peer {
         matches!(self.phase, Phase::Known)
     }
 
-    /// Whether nothing is lost if the peer is closed: nothing is to be sent, missing, or to be said.
+    /// Whether nothing is lost if the peer is closed: nothing is to be sent, missing, or to be
+    /// said.
     pub(super) fn is_idle(&self) -> bool {
         let quiet = self
             .sending
@@ -335,7 +337,8 @@ impl Peer {
         })
     }
 
-    /// The peer closes, and has all packets below `psn`. False if that cannot be of this acquaintance.
+    /// The peer closes, and has all packets below `psn`. False if that cannot be of this
+    /// acquaintance.
     pub(super) fn handle_last_ack(&mut self, now: Time, psn: Psn) -> bool {
         let Some(sending) = self.sending.as_mut() else {
             return near(self.next, psn.0) == self.next;

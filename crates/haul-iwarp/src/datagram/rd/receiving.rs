@@ -1,8 +1,10 @@
-//! One peer's incoming half: which packets are there, and what is to be done once all before them are.
+//! One peer's incoming half: which packets are there, and what is to be done once all before them
+//! are.
 //!
-//! A packet counts once, by its number. The packets of a message follow one another, so a message of which every packet
-//! fits one first number, and of which as many came as it has, is whole: no ranges are kept. Effects wait for all packets
-//! before theirs, which is the order of messages. Nothing of this exists while nothing is missing.
+//! A packet counts once, by its number. The packets of a message follow one another, so a message
+//! of which every packet fits one first number, and of which as many came as it has, is whole: no
+//! ranges are kept. Effects wait for all packets before theirs, which is the order of messages.
+//! Nothing of this exists while nothing is missing.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,7 +29,8 @@ pub(super) struct Expected {
 pub(super) struct Receiving {
     bits: Bits,
     effects: BTreeMap<u64, Effect>,
-    /// Messages of several packets that are not whole, by number; responses and requests have numbers of their own.
+    /// Messages of several packets that are not whole, by number; responses and requests have
+    /// numbers of their own.
     open: BTreeMap<(bool, u32), Open>,
     /// Packets that came out of order since the last ACK.
     recent: Vec<u64>,
@@ -148,7 +151,8 @@ impl Receiving {
         self.open.insert(part.key(), open);
     }
 
-    /// Packet `psn`, which was not there, is: a part of a message, whose `effect` waits for the last of its packets.
+    /// Packet `psn`, which was not there, is: a part of a message, whose `effect` waits for the
+    /// last of its packets.
     pub(super) fn take(
         &mut self,
         expected: &mut Expected,
@@ -201,7 +205,8 @@ impl Receiving {
         None
     }
 
-    /// Whether a message ended, by the numbers of its packets, and is not whole: its sender does not keep the rules.
+    /// Whether a message ended, by the numbers of its packets, and is not whole: its sender does
+    /// not keep the rules.
     pub(super) fn has_impossible(&self, expected: &Expected) -> bool {
         self.open
             .values()
@@ -218,8 +223,9 @@ impl Receiving {
         )
     }
 
-    /// Ranges of packets that are there beyond the next expected one, in order: first those that have come since the last
-    /// ACK, then the highest, as many as there is room for. Answers how many.
+    /// Ranges of packets that are there beyond the next expected one, in order: first those that
+    /// have come since the last ACK, then the highest, as many as there is room for. Answers how
+    /// many.
     pub(super) fn ranges(&mut self, expected: &Expected, out: &mut [(u64, u64)]) -> usize {
         let mut count = 0;
         let mut add = |run: Range<u64>| {

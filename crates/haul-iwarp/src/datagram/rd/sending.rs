@@ -1,9 +1,9 @@
-//! One peer's outgoing half: requests and answers to segments, segments to packets, and back from acknowledgements to
-//! completions.
+//! One peer's outgoing half: requests and answers to segments, segments to packets, and back from
+//! acknowledgements to completions.
 //!
-//! Messages begin in the order in which they were posted, and the packets of a message follow one another. So the order of
-//! packets is the order of messages, a packet's number says which segment of which message it is, and nothing of a packet
-//! has to be kept to send it again but its message.
+//! Messages begin in the order in which they were posted, and the packets of a message follow one
+//! another. So the order of packets is the order of messages, a packet's number says which segment
+//! of which message it is, and nothing of a packet has to be kept to send it again but its message.
 
 use std::collections::VecDeque;
 
@@ -271,8 +271,8 @@ impl Sending {
         true
     }
 
-    /// Writes the header of a packet that was made. An answer's tag is looked up again each time: what was withdrawn is
-    /// not read.
+    /// Writes the header of a packet that was made. An answer's tag is looked up again each time:
+    /// what was withdrawn is not read.
     pub(super) fn write(
         &self,
         memory: &impl Memory,
@@ -317,7 +317,8 @@ impl Sending {
         }
     }
 
-    /// Takes the oldest request if it is complete: all its packets are acknowledged, and its answer is there.
+    /// Takes the oldest request if it is complete: all its packets are acknowledged, and its answer
+    /// is there.
     pub(super) fn pop_completed(&mut self) -> Option<Wqe> {
         let una = self.window.una();
         while self.answered > 0 && self.answers[0].packets.end() <= una {
@@ -333,7 +334,8 @@ impl Sending {
         self.wqes.pop_front()
     }
 
-    /// Takes all requests; those that were begun come first. `true`: a packet of it may have reached the peer.
+    /// Takes all requests; those that were begun come first. `true`: a packet of it may have
+    /// reached the peer.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (Wqe, bool)> + use<> {
         let wqes = std::mem::take(&mut self.wqes);
         wqes.into_iter().map(|wqe| {

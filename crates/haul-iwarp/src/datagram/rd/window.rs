@@ -1,7 +1,9 @@
-//! The packets of one direction that wait to be acknowledged: what was sent when, what is lost, when to ask.
+//! The packets of one direction that wait to be acknowledged: what was sent when, what is lost,
+//! when to ask.
 //!
-//! A retransmission keeps its psn, so an acknowledgement says nothing about which transmission arrived; what does is the
-//! time stamp that it echoes (round trips) and the order of transmissions kept here (loss, RFC 8985 and RFC 9002 §6).
+//! A retransmission keeps its psn, so an acknowledgement says nothing about which transmission
+//! arrived; what does is the time stamp that it echoes (round trips) and the order of transmissions
+//! kept here (loss, RFC 8985 and RFC 9002 §6).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -187,7 +189,8 @@ impl Window {
         Some(sent)
     }
 
-    /// Everything below `cum`, and `ranges` above it, has arrived. Packets that were never sent count for nothing.
+    /// Everything below `cum`, and `ranges` above it, has arrived. Packets that were never sent
+    /// count for nothing.
     pub(super) fn handle_ack(
         &mut self,
         now: Time,
@@ -285,8 +288,8 @@ impl Window {
         progress.lost_bytes += bytes;
     }
 
-    /// The peer takes packets below `limit` only: what was sent above is refused if it is not acknowledged, and what was
-    /// refused below is to be sent again.
+    /// The peer takes packets below `limit` only: what was sent above is refused if it is not
+    /// acknowledged, and what was refused below is to be sent again.
     pub(super) fn handle_limit(&mut self, now: Time, limit: u64) {
         if self.refused > 0 {
             for psn in self.una..limit.min(self.next()) {

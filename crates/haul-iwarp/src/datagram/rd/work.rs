@@ -22,7 +22,8 @@ pub struct Remote {
 /// Sizes and choices of a queue pair, fixed when it is made.
 #[derive(Debug, Clone)]
 pub struct RdConfig {
-    /// Domain, name, depths, reads. The depth of the send queue counts the requests to all peers together.
+    /// Domain, name, depths, reads. The depth of the send queue counts the requests to all peers
+    /// together.
     pub qp: QpConfig,
     /// Its number on the wire, 24 bits.
     pub qpn: u32,
@@ -30,28 +31,32 @@ pub struct RdConfig {
     pub epoch: u32,
     /// Random: what first packet numbers and cookies are made from. Nobody else may know it.
     pub secret: [u8; 16],
-    /// The first numbers of packets and messages of every peer, for tests of what happens when they wrap. Otherwise
-    /// packets begin anywhere, and messages with 1.
+    /// The first numbers of packets and messages of every peer, for tests of what happens when they
+    /// wrap. Otherwise packets begin anywhere, and messages with 1.
     pub first: Option<(Psn, MsgId)>,
     /// The longest datagram that this end sends or takes, octets of UDP payload.
     pub datagram_max: u16,
-    /// Octets below the UDP payload, for the account of the congestion control: 28 over IPv4, 48 over IPv6.
+    /// Octets below the UDP payload, for the account of the congestion control: 28 over IPv4, 48
+    /// over IPv6.
     pub lower_len: u32,
-    /// Packets that may be on their way in each direction, 64..=65536: what is missing is remembered in a bit each, while
-    /// something is.
+    /// Packets that may be on their way in each direction, 64..=65536: what is missing is
+    /// remembered in a bit each, while something is.
     pub window: u32,
     /// Peers that are known at once. The one that was idle for longest makes room for a new one.
     pub peers_max: u32,
     /// Congestion control, one for each peer that is being sent to.
     pub control: Algorithm,
-    /// The error of a peer is the error of the queue pair, as in the paper; otherwise only its own requests end.
+    /// The error of a peer is the error of the queue pair, as in the paper; otherwise only its own
+    /// requests end.
     pub fail_whole: bool,
     /// Time-outs without an answer before a peer counts as dead.
     pub tries: u32,
-    /// A receive is given only to a message of which nothing before it is missing; one that came too early is sent again. So nobody
-    /// holds receives by leaving out what comes before, where anybody may be a peer.
+    /// A receive is given only to a message of which nothing before it is missing; one that came
+    /// too early is sent again. So nobody holds receives by leaving out what comes before, where
+    /// anybody may be a peer.
     pub receives_in_order: bool,
-    /// How long a message may find no receive before its sender is told to give up, ns; `u64::MAX` is for ever.
+    /// How long a message may find no receive before its sender is told to give up, ns; `u64::MAX`
+    /// is for ever.
     pub receiver_not_ready_ns: u64,
     /// An ACK waits no longer than this for more to acknowledge, ns.
     pub ack_delay_ns: u64,
@@ -90,8 +95,8 @@ impl Default for RdConfig {
 pub struct RdWr {
     /// The user's; comes back with the completion.
     pub id: u64,
-    /// The engine's name for the buffers of the request. They are read again at each retransmission, so they stay as they
-    /// are until the completion.
+    /// The engine's name for the buffers of the request. They are read again at each
+    /// retransmission, so they stay as they are until the completion.
     pub slot: u32,
     /// What to do.
     pub op: RdOp,
@@ -206,7 +211,8 @@ pub enum RdStatus {
     Flushed,
     /// The peer refused access to its memory.
     RemoteAccess,
-    /// The peer could not take or understand the operation: its receive was too small, it asked too much.
+    /// The peer could not take or understand the operation: its receive was too small, it asked too
+    /// much.
     RemoteOperation,
     /// The peer had no receive for it for too long.
     ReceiverNotReady,
@@ -274,14 +280,15 @@ pub enum RdEvent {
     },
     /// Both ends know each other.
     Up(Remote),
-    /// The peer is forgotten; comes before the completions that it flushes. The next request to it begins anew.
+    /// The peer is forgotten; comes before the completions that it flushes. The next request to it
+    /// begins anew.
     Down(Remote, Down),
     /// The queue pair has failed ([`RdConfig::fail_whole`]) or is closed: nothing more is taken.
     Error,
 }
 
-/// The answer to a datagram: this part of it belongs there. Say then [`super::RdQp::handle_placed`] or
-/// [`super::RdQp::handle_memory_gone`].
+/// The answer to a datagram: this part of it belongs there. Say then [`super::RdQp::handle_placed`]
+/// or [`super::RdQp::handle_memory_gone`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdArrived {
     /// Where.
@@ -290,8 +297,8 @@ pub struct RdArrived {
     pub payload: std::ops::Range<usize>,
 }
 
-/// A datagram to be sent: header octets in the caller's slot, payload by name, and behind both the CRC32C of both. A
-/// datagram without payload has its CRC in the slot already.
+/// A datagram to be sent: header octets in the caller's slot, payload by name, and behind both the
+/// CRC32C of both. A datagram without payload has its CRC in the slot already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RdTransmit {
     /// Where to.

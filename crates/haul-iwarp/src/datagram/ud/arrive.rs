@@ -115,7 +115,8 @@ impl Ud {
         Ok(self.place(Pending::Part(at, start, end), target, len))
     }
 
-    /// A receive for the first segment of a message of several. A message that is too long is not looked at again.
+    /// A receive for the first segment of a message of several. A message that is too long is not
+    /// looked at again.
     fn open_message<M: Memory + ?Sized>(
         &mut self,
         memory: &mut M,
@@ -147,8 +148,8 @@ impl Ud {
         Ok(Action::Done)
     }
 
-    /// A receive for a message of one datagram, if that was not delivered before. A group's are not told apart from those of
-    /// other groups: their numbers may be the same.
+    /// A receive for a message of one datagram, if that was not delivered before. A group's are not
+    /// told apart from those of other groups: their numbers may be the same.
     fn receive_once<M: Memory + ?Sized>(
         &mut self,
         memory: &mut M,

@@ -1,4 +1,5 @@
-//! A datagram queue pair: what arrives goes to the part that it is for, what is posted to the sender.
+//! A datagram queue pair: what arrives goes to the part that it is for, what is posted to the
+//! sender.
 
 mod arrive;
 mod row;
@@ -124,9 +125,10 @@ impl Ud {
         }
     }
 
-    /// A datagram without its CRC, which was right, if it is the neighbour of the last one: a segment of a Write-Record that begins
-    /// where that ended, in the next packet, as long, and not the last. Nothing needs to be looked at then but the memory and the
-    /// record. Gives where its payload belongs; none where [`Self::handle_datagram`] has to look.
+    /// A datagram without its CRC, which was right, if it is the neighbour of the last one: a
+    /// segment of a Write-Record that begins where that ended, in the next packet, as long, and not
+    /// the last. Nothing needs to be looked at then but the memory and the record. Gives where its
+    /// payload belongs; none where [`Self::handle_datagram`] has to look.
     pub fn handle_alike<'a, M: Memory + ?Sized>(
         &mut self,
         memory: &M,
@@ -172,7 +174,8 @@ impl Ud {
             .revoke_stag(&self.config, stag, &mut self.events);
     }
 
-    /// The path to a host carries no more than this many octets of UDP payload. That is remembered for ten minutes.
+    /// The path to a host carries no more than this many octets of UDP payload. That is remembered
+    /// for ten minutes.
     pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
         self.sender.note_path(now, host, octets.max(DATAGRAM_MIN));
     }
@@ -197,7 +200,8 @@ impl Ud {
     /// Posts a request.
     ///
     /// # Errors
-    /// The queue is full, the message too long, the operation not for groups, or the queue pair closed.
+    /// The queue is full, the message too long, the operation not for groups, or the queue pair
+    /// closed.
     pub fn post_send(&mut self, wr: UdSendWr) -> Result<(), PostError> {
         if self.closed {
             return Err(PostError::NotOpen);
@@ -224,8 +228,8 @@ impl Ud {
         Ok(())
     }
 
-    /// Makes this end known to a peer: reads, and writes to most tags, need it. Reads do it by themselves. Ends with
-    /// [`Event::Validated`].
+    /// Makes this end known to a peer: reads, and writes to most tags, need it. Reads do it by
+    /// themselves. Ends with [`Event::Validated`].
     ///
     /// # Errors
     /// Too many peers are asked at once, the destination is a group, or the queue pair closed.
@@ -266,8 +270,8 @@ impl Ud {
         self.sender.set_datagram_max(octets);
     }
 
-    /// Ends everything: requests and receives come back as flushed, and nothing is taken any more. Records that are open
-    /// can still be asked for.
+    /// Ends everything: requests and receives come back as flushed, and nothing is taken any more.
+    /// Records that are open can still be asked for.
     pub fn close(&mut self) {
         self.closed = true;
         self.row = None;
@@ -296,8 +300,9 @@ impl Ud {
 
     // ---- what is to be done
 
-    /// The next datagram to send: its header is in `out`, which has room for [`super::wire::DATA_HEADER_MAX`]. Hand what
-    /// this gives to the socket before [`Self::poll_event`] says that requests are complete.
+    /// The next datagram to send: its header is in `out`, which has room for
+    /// [`super::wire::DATA_HEADER_MAX`]. Hand what this gives to the socket before
+    /// [`Self::poll_event`] says that requests are complete.
     pub fn poll_transmit<M: Memory + ?Sized>(
         &mut self,
         now: Time,
@@ -326,17 +331,18 @@ impl Ud {
         }
     }
 
-    /// The datagram after the one that [`Self::poll_transmit`] or this gave last, if it differs from that in its numbers only, as
-    /// most of a long message do: they are changed in `out`. Gives where in the message its payload starts; the rest is as it was.
-    /// Else [`Self::poll_transmit`] knows.
+    /// The datagram after the one that [`Self::poll_transmit`] or this gave last, if it differs
+    /// from that in its numbers only, as most of a long message do: they are changed in `out`.
+    /// Gives where in the message its payload starts; the rest is as it was. Else
+    /// [`Self::poll_transmit`] knows.
     pub fn poll_alike(&mut self, out: &mut [u8]) -> Option<u32> {
         let start = self.sender.poll_alike(out)?;
         self.counters.sent += 1;
         Some(start)
     }
 
-    /// The next datagram that is not DATA, whole, CRC included, in `out`; [`super::wire::CONTROL_MAX`] octets are enough
-    /// but for probes. Gives destination and length.
+    /// The next datagram that is not DATA, whole, CRC included, in `out`;
+    /// [`super::wire::CONTROL_MAX`] octets are enough but for probes. Gives destination and length.
     pub fn poll_control(&mut self, out: &mut [u8]) -> Option<(SocketAddr, usize)> {
         let sent = self.controls.poll(&self.config, out);
         self.counters.sent += u64::from(sent.is_some());
@@ -376,7 +382,8 @@ impl Ud {
         }
     }
 
-    /// What has arrived of a Write-Record that is open, or closed and kept ([`super::RecordMode::Query`]).
+    /// What has arrived of a Write-Record that is open, or closed and kept
+    /// ([`super::RecordMode::Query`]).
     #[must_use]
     pub fn validity(&self, from: &Source, msg_id: MsgId) -> Option<Record> {
         self.records.validity(from, msg_id)

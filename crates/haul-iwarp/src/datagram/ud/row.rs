@@ -1,7 +1,8 @@
 //! Segments of a Write-Record that come in a row.
 //!
-//! What a sender makes of a long message differs from one datagram to the next in three numbers that go up by known steps. Once one of
-//! them has passed every check, the next is compared with what it has to be: the same octets are the same meaning.
+//! What a sender makes of a long message differs from one datagram to the next in three numbers
+//! that go up by known steps. Once one of them has passed every check, the next is compared with
+//! what it has to be: the same octets are the same meaning.
 
 use std::net::SocketAddr;
 
@@ -32,8 +33,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// What follows a segment that was taken for the record `at`; none follows the last, and one with EXT words is left to the longer
-    /// way.
+    /// What follows a segment that was taken for the record `at`; none follows the last, and one
+    /// with EXT words is left to the longer way.
     pub(super) fn after(
         from: &Source,
         shim: &Shim,

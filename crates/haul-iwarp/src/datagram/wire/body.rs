@@ -92,8 +92,8 @@ impl PartialEq for Ack<'_> {
 impl Eq for Ack<'_> {}
 
 impl<'a> Ack<'a> {
-    /// An ACK with `ranges` (start, end exclusive) of packets that are there beyond `cum`; those after the first
-    /// [`ACK_RANGES_MAX`] are left out.
+    /// An ACK with `ranges` (start, end exclusive) of packets that are there beyond `cum`; those
+    /// after the first [`ACK_RANGES_MAX`] are left out.
     #[must_use]
     pub fn new(
         cum: Psn,
@@ -214,8 +214,8 @@ impl<'a> Terms<'a> {
 /// Who asks to be known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// What the other end gave before. Room for it is always there, so no answer to a hello without a cookie is longer
-    /// than the hello.
+    /// What the other end gave before. Room for it is always there, so no answer to a hello without
+    /// a cookie is longer than the hello.
     pub cookie: Option<Cookie>,
     /// What is wanted.
     pub terms: Terms<'a>,
@@ -430,9 +430,9 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Writes a whole datagram, CRC included, to the start of `out`: [`CONTROL_MAX`] octets are enough, a probe needs its
-    /// size. `shim` is given this body's type. Returns its octets: 0 for DATA, which is written with
-    /// [`super::DataHeader`], and for a probe whose size cannot be.
+    /// Writes a whole datagram, CRC included, to the start of `out`: [`CONTROL_MAX`] octets are
+    /// enough, a probe needs its size. `shim` is given this body's type. Returns its octets: 0 for
+    /// DATA, which is written with [`super::DataHeader`], and for a probe whose size cannot be.
     pub fn emit(&self, shim: &Shim, out: &mut [u8]) -> usize {
         let shim = Shim {
             kind: self.kind(),

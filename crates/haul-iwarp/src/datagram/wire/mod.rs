@@ -4,8 +4,9 @@
 //!   SHIM 32 | EXT 4*n | DDP segment: header 14 or 18, data | CRC32C 4      DATA
 //!   SHIM 32 | EXT 4*n | body                               | CRC32C 4      everything else
 //! ```
-//! [`Datagram::open`] checks the CRC and then everything that needs no state; what it returns needs no further check of
-//! form. [`DataHeader`] and [`Body::emit`] write. `shim` the 32 octets · `segment` DATA · `body` the other types.
+//! [`Datagram::open`] checks the CRC and then everything that needs no state; what it returns needs
+//! no further check of form. [`DataHeader`] and [`Body::emit`] write. `shim` the 32 octets ·
+//! `segment` DATA · `body` the other types.
 
 mod body;
 mod segment;
@@ -26,7 +27,8 @@ pub const EXT_WORDS_MAX: usize = 15;
 /// Octets of a UDP payload over IPv4 at most.
 pub const DATAGRAM_MAX: usize = 65_507;
 
-/// Why a datagram is not one of ours, or not a whole one. It is dropped and counted; nothing is answered.
+/// Why a datagram is not one of ours, or not a whole one. It is dropped and counted; nothing is
+/// answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
     /// Its first octet is not this protocol's and version's, or it is shorter than any.
@@ -65,7 +67,8 @@ impl<'a> Datagram<'a> {
         Self::check(datagram).and_then(Self::parse)
     }
 
-    /// Checks protocol and CRC. What it returns, the datagram without its CRC, is for [`Self::parse`].
+    /// Checks protocol and CRC. What it returns, the datagram without its CRC, is for
+    /// [`Self::parse`].
     ///
     /// # Errors
     /// [`Reject::Foreign`], [`Reject::Crc`].
@@ -109,8 +112,8 @@ impl<'a> Datagram<'a> {
 /// Octets of a datagram from which [`sender`] can be told.
 pub const SENDER_LEN: usize = 16;
 
-/// Queue pair and epoch of who has sent a datagram that begins so; the network quotes no more than its beginning when it
-/// complains of it. None if it is not of this protocol.
+/// Queue pair and epoch of who has sent a datagram that begins so; the network quotes no more than
+/// its beginning when it complains of it. None if it is not of this protocol.
 #[must_use]
 pub fn sender(start: &[u8; SENDER_LEN]) -> Option<(u32, u32)> {
     (start[0] == shim::PROTOCOL).then(|| (be32(start, 8), be32(start, 12)))

@@ -1,14 +1,16 @@
-//! DATA: a DDP segment behind the shim. Shim and DDP header say several things twice; here they must agree.
+//! DATA: a DDP segment behind the shim. Shim and DDP header say several things twice; here they
+//! must agree.
 //!
-//! EXT words, in this order: RD has the time at which the packet was sent, in microseconds; then come the operation's:
-//! two words of immediate data (Write-Record with immediate), or pairs of offset and length (Read Request: the ranges that
-//! are wanted; none is all).
+//! EXT words, in this order: RD has the time at which the packet was sent, in microseconds; then
+//! come the operation's: two words of immediate data (Write-Record with immediate), or pairs of
+//! offset and length (Read Request: the ranges that are wanted; none is all).
 
 use super::{EXT_WORDS_MAX, Ext, Flags, Kind, Psn, Reject, SHIM_LEN, Shim};
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::{put32, rdmap};
 
-/// Octets of the longest header of DATA: shim, EXT, DDP header, and the payload of a request, which the core writes.
+/// Octets of the longest header of DATA: shim, EXT, DDP header, and the payload of a request, which
+/// the core writes.
 pub const DATA_HEADER_MAX: usize =
     SHIM_LEN + 4 * EXT_WORDS_MAX + ddp::UNTAGGED_LEN + rdmap::ATOMIC_REQUEST_LEN;
 
@@ -16,7 +18,8 @@ const CONTROL_VERSION: u8 = 0x40;
 const WRITE_RECORD: u8 = 0xc;
 const WRITE_RECORD_IMMEDIATE: u8 = 0xd;
 
-/// The operations: RDMAP's, and two that only exist behind the shim, with opcodes that RDMAP reserves.
+/// The operations: RDMAP's, and two that only exist behind the shim, with opcodes that RDMAP
+/// reserves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Opcode {
     /// RFC 5040, RFC 7306.
@@ -74,8 +77,8 @@ impl Opcode {
 pub struct Segment<'a> {
     /// The operation.
     pub opcode: Opcode,
-    /// Where the payload belongs. Untagged: queue, number and offset agree with operation and shim. Tagged: neither the
-    /// message's base nor its end wraps.
+    /// Where the payload belongs. Untagged: queue, number and offset agree with operation and shim.
+    /// Tagged: neither the message's base nor its end wraps.
     pub model: Model,
     /// RD: when the packet was sent, microseconds of the sender's clock.
     pub timestamp: Option<u32>,
@@ -182,8 +185,8 @@ pub struct DataHeader<'a> {
 }
 
 impl DataHeader<'_> {
-    /// Writes the header to the start of `out`, which has room for [`DATA_HEADER_MAX`]; returns its octets. The CRC is
-    /// over these and the data.
+    /// Writes the header to the start of `out`, which has room for [`DATA_HEADER_MAX`]; returns its
+    /// octets. The CRC is over these and the data.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         debug_assert_eq!(self.shim.kind, Kind::Data);
         self.shim.emit(self.ext.len(), out);
@@ -200,8 +203,8 @@ impl DataHeader<'_> {
         at + header.emit(&mut out[at..])
     }
 
-    /// Makes the header in `octets`, which is no longer than it, that of the segment which comes `by` octets later in the same
-    /// message.
+    /// Makes the header in `octets`, which is no longer than it, that of the segment which comes
+    /// `by` octets later in the same message.
     pub(crate) fn advance(octets: &mut [u8], psn: Psn, by: u32) {
         Shim::advance(octets, psn, by);
         let at = Shim::len_with_ext(octets);

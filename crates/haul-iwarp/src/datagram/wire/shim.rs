@@ -235,7 +235,8 @@ impl Shim {
         put32(out, 28, self.seg_off);
     }
 
-    /// Gives the shim in `octets` this packet number, and the place `by` octets further in its message.
+    /// Gives the shim in `octets` this packet number, and the place `by` octets further in its
+    /// message.
     pub(super) fn advance(octets: &mut [u8], psn: Psn, by: u32) {
         put32(octets, 16, psn.0);
         put32(octets, 28, be32(octets, 28).wrapping_add(by));

@@ -9,8 +9,8 @@ const BITS: u64 = u64::BITS as u64;
 pub(super) struct Arrivals {
     /// All messages below have arrived.
     base: u64,
-    /// Bit 0 of word 0 stands for the message `base` rounded down to a multiple of 64. Empty, or its last word is not
-    /// zero, but for its first.
+    /// Bit 0 of word 0 stands for the message `base` rounded down to a multiple of 64. Empty, or
+    /// its last word is not zero, but for its first.
     words: VecDeque<u64>,
 }
 

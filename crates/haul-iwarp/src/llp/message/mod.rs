@@ -1,10 +1,11 @@
-//! A reliable connection over messages that arrive each at its own time, once and unchanged: over UDT, one DDP segment per
-//! message and packet (docs/protocol/iwarp.md).
+//! A reliable connection over messages that arrive each at its own time, once and unchanged: over
+//! UDT, one DDP segment per message and packet (docs/protocol/iwarp.md).
 //!
-//! Tagged and untagged payload is placed when it arrives; what a message does, its completion above all, waits for those
-//! before it. The lower layer numbers the messages of a direction from 0, without gaps, in the order in which they were
-//! sent, and repeats those that are lost: [`MessageConnection::repeat`] makes any of them again until it is released, so
-//! that no copy of a header is kept.
+//! Tagged and untagged payload is placed when it arrives; what a message does, its completion above
+//! all, waits for those before it. The lower layer numbers the messages of a direction from 0,
+//! without gaps, in the order in which they were sent, and repeats those that are lost:
+//! [`MessageConnection::repeat`] makes any of them again until it is released, so that no copy of a
+//! header is kept.
 
 mod arrivals;
 
@@ -42,10 +43,11 @@ const FEATURES: Features = Features {
 pub struct MessageConfig {
     /// The queue pair.
     pub qp: QpConfig,
-    /// The longest DDP segment, octets: what a message of the lower layer holds, less four for the CRC. The lesser of
-    /// both ends counts.
+    /// The longest DDP segment, octets: what a message of the lower layer holds, less four for the
+    /// CRC. The lesser of both ends counts.
     pub segment_max: u32,
-    /// Messages that may be in flight: the lower layer's window, or more. Costs one bit each, while they are.
+    /// Messages that may be in flight: the lower layer's window, or more. Costs one bit each, while
+    /// they are.
     pub window: u64,
     /// How long the peer may take for each step of start-up.
     pub startup_timeout_ns: u64,
@@ -120,8 +122,8 @@ enum Phase {
 
 /// A reliable connection over messages.
 ///
-/// Contract: after every call that takes `&mut self`, drain [`Self::poll_control`], [`Self::poll_transmit`] and
-/// [`Self::poll_event`], then ask [`Self::poll_timeout`].
+/// Contract: after every call that takes `&mut self`, drain [`Self::poll_control`],
+/// [`Self::poll_transmit`] and [`Self::poll_event`], then ask [`Self::poll_timeout`].
 #[derive(Debug)]
 pub struct MessageConnection {
     config: MessageConfig,
@@ -131,7 +133,8 @@ pub struct MessageConnection {
     private: Box<[u8]>,
     is_initiator: bool,
     arrivals: Arrivals,
-    /// What arrived messages will do when those before them are there, in order; bounded by the depths of the queues.
+    /// What arrived messages will do when those before them are there, in order; bounded by the
+    /// depths of the queues.
     waiting: VecDeque<(u64, Deed)>,
     /// Control messages that are not released, and how many of them are handed out.
     control: VecDeque<(u64, Box<[u8]>)>,
@@ -217,14 +220,15 @@ impl MessageConnection {
         self.control.push_back((index, message.into()));
     }
 
-    /// Responder, between [`Event::Request`] and [`Self::accept`]: the queue pair that is to be connected, if it was not
-    /// known before. Receives are posted after this.
+    /// Responder, between [`Event::Request`] and [`Self::accept`]: the queue pair that is to be
+    /// connected, if it was not known before. Receives are posted after this.
     pub fn set_queue_pair(&mut self, qp: QpConfig) {
         self.config.qp = qp;
         self.qp.configure(qp);
     }
 
-    /// Responder, before [`Self::accept`]: bytes of a message at most, now that the path is known better.
+    /// Responder, before [`Self::accept`]: bytes of a message at most, now that the path is known
+    /// better.
     pub fn set_segment_max(&mut self, bytes: u32) {
         self.config.segment_max = bytes;
     }
@@ -325,7 +329,8 @@ impl MessageConnection {
         self.settle(now);
     }
 
-    /// Whether a message is as it was sent. To be asked before the lower layer acknowledges it: one that is not is lost.
+    /// Whether a message is as it was sent. To be asked before the lower layer acknowledges it: one
+    /// that is not is lost.
     #[must_use]
     pub fn verify(message: &[u8]) -> bool {
         let Some((body, crc)) = message.split_last_chunk::<CRC_LEN>() else {
@@ -336,8 +341,9 @@ impl MessageConnection {
         digest.to_wire() == *crc
     }
 
-    /// Message `index` has arrived, possibly before others and possibly again; it was verified. Of its octets only
-    /// headers are read. If there is an answer, put the payload there and call [`Self::handle_placed`].
+    /// Message `index` has arrived, possibly before others and possibly again; it was verified. Of
+    /// its octets only headers are read. If there is an answer, put the payload there and call
+    /// [`Self::handle_placed`].
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -383,7 +389,8 @@ impl MessageConnection {
         let octets = headers.unwrap_or_default();
         match admitted {
             Err(violation) => self.refuse(violation, octets, len),
-            // What came before a Terminate and was lost is not sent again: it does not wait for its turn.
+            // What came before a Terminate and was lost is not sent again: it does not wait for its
+            // turn.
             Ok((None, Effect::Terminate)) => {
                 let _ended = self.qp.deliver(memory, Effect::Terminate);
             }
@@ -617,7 +624,8 @@ impl MessageConnection {
         self.deadline
     }
 
-    /// A whole message to be sent before any segment that is polled later: appends it to `out`, and says its number.
+    /// A whole message to be sent before any segment that is polled later: appends it to `out`, and
+    /// says its number.
     pub fn poll_control(&mut self, out: &mut Vec<u8>) -> Option<u64> {
         let (index, message) = self.control.get(self.control_sent)?;
         out.extend_from_slice(message);
@@ -653,14 +661,15 @@ impl MessageConnection {
         }
     }
 
-    /// Number of the message with that segment: a request and a Ready, or a reply, come before the first.
+    /// Number of the message with that segment: a request and a Ready, or a reply, come before the
+    /// first.
     fn index_of(&self, segment: u64) -> u64 {
         segment + if self.is_initiator { 2 } else { 1 }
     }
 
-    /// Makes a message again that was handed out and is not released: its header is written to `header`, or all of it
-    /// appended to `control`. `None`: it is not needed any more, or its memory was withdrawn and
-    /// [`Self::handle_payload_gone`] is in order.
+    /// Makes a message again that was handed out and is not released: its header is written to
+    /// `header`, or all of it appended to `control`. `None`: it is not needed any more, or its
+    /// memory was withdrawn and [`Self::handle_payload_gone`] is in order.
     pub fn repeat(
         &self,
         memory: &impl Memory,
@@ -714,7 +723,8 @@ impl MessageConnection {
         self.qp.heard()
     }
 
-    /// Messages that have arrived while one before them was missing, and that are complete but for that.
+    /// Messages that have arrived while one before them was missing, and that are complete but for
+    /// that.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()

@@ -1,8 +1,8 @@
 //! A reliable connection over a byte stream: MPA (RFC 5044, RFC 6581) below, the queue pair above.
 //!
-//! What comes in: octets of the stream, and from [`Next`] where payload among them belongs. What goes out: start-up frames
-//! ([`StreamConnection::poll_startup`]), then FPDUs ([`StreamConnection::poll_transmit`]) as header octets, a payload by
-//! name, and a trailer.
+//! What comes in: octets of the stream, and from [`Next`] where payload among them belongs. What
+//! goes out: start-up frames ([`StreamConnection::poll_startup`]), then FPDUs
+//! ([`StreamConnection::poll_transmit`]) as header octets, a payload by name, and a trailer.
 
 mod rx;
 mod startup;
@@ -29,14 +29,15 @@ use tx::ulpdu_len;
 pub struct StreamConfig {
     /// The queue pair.
     pub qp: QpConfig,
-    /// CRCs are asked for. If both ends do without, there are none; else both make and check them (RFC 5044 §7.1).
+    /// CRCs are asked for. If both ends do without, there are none; else both make and check them
+    /// (RFC 5044 §7.1).
     pub crc: bool,
     /// Markers are asked for in what is sent here. siw refuses that.
     pub markers: bool,
     /// The revision of MPA that an initiator asks for: 2, or 1 where 2 was refused.
     pub revision: u8,
-    /// Initiator: a peer-to-peer connection is asked for, to be opened by one of these. Responder: what it can take;
-    /// `None` is all.
+    /// Initiator: a peer-to-peer connection is asked for, to be opened by one of these. Responder:
+    /// what it can take; `None` is all.
     pub peer_to_peer: Option<RtrKinds>,
     /// Longhaul's capabilities are offered, eight octets before the private data.
     pub extensions: bool,
@@ -73,24 +74,26 @@ impl Default for StreamConfig {
 /// What to do with the stream's next octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Feed them to [`StreamConnection::handle_bytes`]; fewer than `at_least` will not lead to a placement.
+    /// Feed them to [`StreamConnection::handle_bytes`]; fewer than `at_least` will not lead to a
+    /// placement.
     More {
         /// Octets.
         at_least: usize,
     },
-    /// They are payload that belongs there. Put them there, from a buffer or straight from the stream, run
-    /// [`StreamConnection::digest`] over them if CRCs are in use, and say so with [`StreamConnection::handle_placed`].
-    /// It may be done in parts.
+    /// They are payload that belongs there. Put them there, from a buffer or straight from the
+    /// stream, run [`StreamConnection::digest`] over them if CRCs are in use, and say so with
+    /// [`StreamConnection::handle_placed`]. It may be done in parts.
     Place(Placement),
-    /// Strict: they are payload that is not verified. The same, into a stage of 64 KiB, `offset` octets into it.
+    /// Strict: they are payload that is not verified. The same, into a stage of 64 KiB, `offset`
+    /// octets into it.
     Stage {
         /// Octets from the start of the stage.
         offset: u32,
         /// Octets.
         len: u32,
     },
-    /// Strict: not the next octets, but the first of the stage, are verified and belong there. Copy them, and say so with
-    /// [`StreamConnection::handle_unstaged`].
+    /// Strict: not the next octets, but the first of the stage, are verified and belong there. Copy
+    /// them, and say so with [`StreamConnection::handle_unstaged`].
     Unstage(Placement),
 }
 
@@ -105,8 +108,8 @@ pub struct Received {
 
 /// A reliable connection over a byte stream.
 ///
-/// Contract: after every call that takes `&mut self`, drain [`Self::poll_startup`], [`Self::poll_transmit`] and
-/// [`Self::poll_event`], then ask [`Self::poll_timeout`].
+/// Contract: after every call that takes `&mut self`, drain [`Self::poll_startup`],
+/// [`Self::poll_transmit`] and [`Self::poll_event`], then ask [`Self::poll_timeout`].
 #[derive(Debug)]
 pub struct StreamConnection {
     config: StreamConfig,
@@ -168,8 +171,8 @@ impl StreamConnection {
         }
     }
 
-    /// Responder, between [`Event::Request`] and [`Self::accept`]: the queue pair that is to be connected, if it was not
-    /// known before. Receives are posted after this.
+    /// Responder, between [`Event::Request`] and [`Self::accept`]: the queue pair that is to be
+    /// connected, if it was not known before. Receives are posted after this.
     pub fn set_queue_pair(&mut self, qp: QpConfig) {
         self.config.qp = qp;
         self.qp.configure(qp);
@@ -388,8 +391,9 @@ impl StreamConnection {
         self.settle(now);
     }
 
-    /// The payload of a segment cannot be sent: its memory was withdrawn meanwhile. Where the FPDU has `begun` to leave, no
-    /// Terminate can follow: close the stream in a way that the peer notices.
+    /// The payload of a segment cannot be sent: its memory was withdrawn meanwhile. Where the FPDU
+    /// has `begun` to leave, no Terminate can follow: close the stream in a way that the peer
+    /// notices.
     pub fn handle_payload_gone(&mut self, now: Time, payload: Payload, begun: bool) {
         self.qp.charge_payload(payload);
         if begun {
@@ -405,8 +409,8 @@ impl StreamConnection {
         self.rx.digest()
     }
 
-    /// FPDUs below `index` ([`Segment::index`]) are in the hands of a lower layer that does not need the payload any
-    /// more: it has copied it, or it is acknowledged.
+    /// FPDUs below `index` ([`Segment::index`]) are in the hands of a lower layer that does not
+    /// need the payload any more: it has copied it, or it is acknowledged.
     pub fn handle_released(&mut self, now: Time, index: u64) {
         self.qp.release(index);
         self.settle(now);
@@ -446,8 +450,8 @@ impl StreamConnection {
         self.settle(now);
     }
 
-    /// Whether the end of the peer's stream is in order. A responder may not send before it has received: an initiator that has
-    /// sent nothing expects no close notice.
+    /// Whether the end of the peer's stream is in order. A responder may not send before it has
+    /// received: an initiator that has sent nothing expects no close notice.
     fn may_end(&self) -> bool {
         self.qp.may_end() || self.is_initiator && !self.qp.has_sent()
     }

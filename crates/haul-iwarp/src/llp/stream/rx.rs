@@ -227,7 +227,8 @@ impl Rx {
         LENGTH_LEN + header_len + Opcode::header_len(self.header[LENGTH_LEN + 1], payload)
     }
 
-    /// DDP and RDMAP headers, and the octets of the whole segment; `None` if it is too short to have them.
+    /// DDP and RDMAP headers, and the octets of the whole segment; `None` if it is too short to
+    /// have them.
     pub(super) fn segment(&self) -> (Option<&[u8]>, u32) {
         let whole = !self.is_malformed();
         let octets = whole.then(|| &self.header[LENGTH_LEN..self.shape()]);

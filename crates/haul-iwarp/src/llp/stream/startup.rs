@@ -1,4 +1,5 @@
-//! The two state machines of start-up (RFC 5044 §7.1, RFC 6581): frames in, frames out, then [`Params`].
+//! The two state machines of start-up (RFC 5044 §7.1, RFC 6581): frames in, frames out, then
+//! [`Params`].
 
 use super::StreamConfig;
 use crate::error::{Error, Incompatible, PostError};
@@ -40,7 +41,8 @@ pub(super) enum Step {
     Pending,
     /// Responder: a request is there, with this private data.
     Request(Box<[u8]>),
-    /// Initiator: the reply is there, with this private data; the kinds are those of a peer-to-peer connection.
+    /// Initiator: the reply is there, with this private data; the kinds are those of a peer-to-peer
+    /// connection.
     Reply(Box<[u8]>, Result<(Params, Option<RtrKinds>), Agreement>),
     /// Initiator: refused, with this private data.
     Rejected(Box<[u8]>),

@@ -1,4 +1,5 @@
-//! Segments to FPDUs: length in front, padding and CRC behind, markers where the peer wants them (RFC 5044 §4).
+//! Segments to FPDUs: length in front, padding and CRC behind, markers where the peer wants them
+//! (RFC 5044 §4).
 
 use std::ops::Range;
 
@@ -6,8 +7,8 @@ use crate::crc::{CRC_LEN, Crc32c};
 use crate::llp::{Segment, TRAILER_MAX};
 use crate::wire::mpa::{LENGTH_LEN, MARKER_LEN, MARKER_SPACING, marker, pad_len};
 
-/// An FPDU to be sent: without markers header, payload and [`Fpdu::trailer`]; with markers what [`Fpdu::pieces`] says,
-/// and the CRC.
+/// An FPDU to be sent: without markers header, payload and [`Fpdu::trailer`]; with markers what
+/// [`Fpdu::pieces`] says, and the CRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fpdu {
     /// Header and payload.
@@ -62,8 +63,8 @@ impl Fpdu {
         }
     }
 
-    /// Padding and CRC. `digest` is over header slot and payload, and is continued over the padding; if the CRC is not
-    /// in use it does not matter.
+    /// Padding and CRC. `digest` is over header slot and payload, and is continued over the
+    /// padding; if the CRC is not in use it does not matter.
     #[must_use]
     pub fn trailer(&self, mut digest: Crc32c) -> Trailer {
         digest.update(&[0; 3][..self.pad]);

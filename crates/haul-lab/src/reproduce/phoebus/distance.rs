@@ -17,7 +17,8 @@ use crate::reproduce::{Experiment, unknown};
 struct Loss {
     /// Packets that the path between the gateways loses of a million.
     wan_ppm: u32,
-    /// Packets that the edges, of [`EDGE`], lose of a million each; nothing where there are none, but cables.
+    /// Packets that the edges, of [`EDGE`], lose of a million each; nothing where there are none,
+    /// but cables.
     edge_ppm: Option<u32>,
     /// Round trips with `--quick`, ms.
     quick_rtts_ms: &'static [u32],
@@ -316,8 +317,8 @@ fn share_claim(figure: &Figure, program: Program, words: &str) -> Claim {
     )
 }
 
-/// One stream of cubic through gateways against one stream of BBR directly, wherever packets are lost or the round trip is 50
-/// ms or more.
+/// One stream of cubic through gateways against one stream of BBR directly, wherever packets are
+/// lost or the round trip is 50 ms or more.
 fn bbr_claim(figure: &Figure) -> Claim {
     let mut worst: Option<(f64, String)> = None;
     for loss in LOSSES {

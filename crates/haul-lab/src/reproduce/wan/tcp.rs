@@ -10,10 +10,11 @@ use crate::reproduce::bench::Context;
 use crate::reproduce::cells::{Cell, How, Net, lasts};
 use crate::reproduce::record::{Along, Chart, Claim, Figure, chart};
 
-/// The least window that gives what TCP got on the paper's long connections is 1 MB for each stream (0.50 Gbit/s by 10 streams
-/// in 163 ms); the largest 3.6 MB. A twentieth of the middle of them:
+/// The least window that gives what TCP got on the paper's long connections is 1 MB for each stream
+/// (0.50 Gbit/s by 10 streams in 163 ms); the largest 3.6 MB. A twentieth of the middle of them:
 const SMALL_BUFFER: &str = "128KiB";
-/// What the kernel makes a window of 54 KB of, as the paper's hosts had: by 64 KiB it had 84 KB in flight.
+/// What the kernel makes a window of 54 KB of, as the paper's hosts had: by 64 KiB it had 84 KB in
+/// flight.
 const OLD_BUFFER: &str = "42KiB";
 /// What figure 5 has of one stream and of 10, Mbit/s.
 const OLD: [(u32, f64, f64); 3] = [
@@ -140,7 +141,8 @@ fn tcp_cells(context: &Context<'_>, control: &'static str) -> Vec<Cell> {
     cells
 }
 
-/// The share of the path that one stream has at best from 1400 miles on; the paper's had `gbps` of 10.
+/// The share of the path that one stream has at best from 1400 miles on; the paper's had `gbps` of
+/// 10.
 fn one_stream_claim(figure: &Figure, gbps: f64) -> Claim {
     let far = PLACES[1..]
         .iter()

@@ -24,7 +24,8 @@ impl Bucket {
         Self::new(rate, BURST_BYTES, 0, now)
     }
 
-    /// A full one, of all that is on the wire, where headers and checksum of a datagram are `overhead`.
+    /// A full one, of all that is on the wire, where headers and checksum of a datagram are
+    /// `overhead`.
     pub(super) fn of_wire(limit: RateLimit, overhead: usize, now: Time) -> Self {
         let burst = limit.max_burst_bytes.unwrap_or(BURST_BYTES);
         Self::new(limit.bits_per_second / 8, burst, overhead, now)

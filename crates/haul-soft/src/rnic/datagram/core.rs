@@ -133,7 +133,8 @@ impl Core {
         }
     }
 
-    /// A datagram that is whole: where its payload belongs, if it has any to place. And whether it was taken at all.
+    /// A datagram that is whole: where its payload belongs, if it has any to place. And whether it
+    /// was taken at all.
     pub(super) fn handle_datagram(
         &mut self,
         now: Time,
@@ -159,7 +160,8 @@ impl Core {
         }
     }
 
-    /// A datagram whose checksum is right, if it goes on where the one before ended: where its payload belongs.
+    /// A datagram whose checksum is right, if it goes on where the one before ended: where its
+    /// payload belongs.
     pub(super) fn handle_alike<'a>(
         &mut self,
         memory: &Memory<'_, '_>,
@@ -257,7 +259,8 @@ impl Core {
         }
     }
 
-    /// Makes `leaving` and its header those of the datagram after it, if that differs in its numbers only.
+    /// Makes `leaving` and its header those of the datagram after it, if that differs in its
+    /// numbers only.
     pub(super) fn poll_alike(&mut self, leaving: &mut Leaving, header: &mut [u8]) -> bool {
         let (Self::Ud(core), Payload::Request { offset, .. }) = (self, &mut leaving.payload) else {
             return false;

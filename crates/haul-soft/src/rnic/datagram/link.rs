@@ -19,7 +19,8 @@ use crate::rnic::buffers::Buffers;
 
 /// Errors that are looked at together.
 const ERRORS: usize = 64;
-/// Octets of UDP payload that any path carries, where the network does not say how much (RFC 8899 §5.1.2).
+/// Octets of UDP payload that any path carries, where the network does not say how much (RFC 8899
+/// §5.1.2).
 const PATH_BASE: u32 = 1_200;
 
 /// Why a datagram did not leave.
@@ -214,8 +215,8 @@ impl Link {
         true
     }
 
-    /// Takes what the network, or this host, says of datagrams that were sent. Nobody is believed who does not quote one of
-    /// them.
+    /// Takes what the network, or this host, says of datagrams that were sent. Nobody is believed
+    /// who does not quote one of them.
     pub(super) fn note_errors(&mut self, now: Time) {
         for _ in 0..ERRORS {
             let Ok(Some(error)) = self.socket.next_error() else {

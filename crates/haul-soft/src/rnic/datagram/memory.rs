@@ -1,8 +1,9 @@
 //! A service's memory while datagrams of one batch are looked at.
 //!
-//! The region that was used last stays held until another is wanted or the batch ends: counting in and out of it for each
-//! segment would make the processor wait, each time, until the bytes of the segment before have reached memory. For the same
-//! reason the next segment's place is asked for while this one is copied: in a message it lies behind it.
+//! The region that was used last stays held until another is wanted or the batch ends: counting in
+//! and out of it for each segment would make the processor wait, each time, until the bytes of the
+//! segment before have reached memory. For the same reason the next segment's place is asked for
+//! while this one is copied: in a message it lies behind it.
 
 use std::cell::RefCell;
 
@@ -39,8 +40,9 @@ impl<'r> Held<'r> {
         last.as_ref().map(|(_, guard)| work(guard))
     }
 
-    /// The parts of `pieces` that `len` octets of the message from `skip` on lie in: each is shown with where it starts in its
-    /// region. False, after some were shown or none, where one is not accessible so.
+    /// The parts of `pieces` that `len` octets of the message from `skip` on lie in: each is shown
+    /// with where it starts in its region. False, after some were shown or none, where one is not
+    /// accessible so.
     fn each_part(
         &self,
         pieces: &[Sge],
@@ -70,7 +72,8 @@ impl<'r> Held<'r> {
         len == 0
     }
 
-    /// Copies payload to where the core wants it; false where that memory is not accessible any more.
+    /// Copies payload to where the core wants it; false where that memory is not accessible any
+    /// more.
     pub(super) fn place(&self, buffers: &Buffers, target: Target, payload: &[u8]) -> bool {
         match target {
             Target::Discard => true,
@@ -105,7 +108,8 @@ impl<'r> Held<'r> {
         }
     }
 
-    /// Copies the payload that the core names to `to`, which is as long; false where its memory is not accessible any more.
+    /// Copies the payload that the core names to `to`, which is as long; false where its memory is
+    /// not accessible any more.
     pub(super) fn fetch(&self, buffers: &Buffers, payload: Payload, to: &mut [u8]) -> bool {
         match payload {
             Payload::None => to.is_empty(),

@@ -1,8 +1,10 @@
-//! Datagrams on their way to the kernel: gathered into super-packets, as many of one size to one peer as follow each other.
+//! Datagrams on their way to the kernel: gathered into super-packets, as many of one size to one
+//! peer as follow each other.
 //!
-//! Header, payload and checksum go behind each other into one buffer. The checksum reads every octet anyway, and to the kernel
-//! gathered pieces cost about as much as that copy. Checksums are computed when all has been gathered: each is a chain of
-//! instructions that wait for each other, and the processor overlaps those of neighbours if nothing comes between.
+//! Header, payload and checksum go behind each other into one buffer. The checksum reads every
+//! octet anyway, and to the kernel gathered pieces cost about as much as that copy. Checksums are
+//! computed when all has been gathered: each is a chain of instructions that wait for each other,
+//! and the processor overlaps those of neighbours if nothing comes between.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -16,15 +18,15 @@ use crate::rnic::tap::Tap;
 const RUNS_MAX: usize = 32;
 /// Errors in a row that may be those of earlier datagrams.
 const PARDONS: u32 = 4;
-/// Octets of one system call, where there are as many: it ends with the super-packet that reaches them, so that none has to leave
-/// before it is whole.
+/// Octets of one system call, where there are as many: it ends with the super-packet that reaches
+/// them, so that none has to leave before it is whole.
 const ENOUGH: usize = SUPER_PACKET_BYTES_MAX + 1;
-/// Octets of all datagrams: whatever is there, one more of the longest fits until the super-packet that reaches [`ENOUGH`] is
-/// whole.
+/// Octets of all datagrams: whatever is there, one more of the longest fits until the super-packet
+/// that reaches [`ENOUGH`] is whole.
 const ROOM: usize = 3 * (SUPER_PACKET_BYTES_MAX + 1);
 
-/// Datagrams that were made and not yet taken by the kernel. A shard has one; a queue pair keeps it as long as its socket is
-/// full.
+/// Datagrams that were made and not yet taken by the kernel. A shard has one; a queue pair keeps it
+/// as long as its socket is full.
 #[derive(Debug)]
 pub(in crate::rnic) struct Outbox {
     bytes: Box<[u8]>,
@@ -130,7 +132,8 @@ impl Outbox {
         }
     }
 
-    /// The last [`CRC_LEN`] octets of the datagram that comes next, of `len`, are to be its checksum.
+    /// The last [`CRC_LEN`] octets of the datagram that comes next, of `len`, are to be its
+    /// checksum.
     pub(super) fn seal_later(&mut self, len: usize) {
         self.unsealed.push((self.len, self.len + len));
     }
@@ -145,8 +148,8 @@ impl Outbox {
         }
     }
 
-    /// Hands datagrams to the kernel. What cannot be sent is dropped, as if the network had lost it; `failed` is told of each
-    /// error, with the requests that are to blame, if they are.
+    /// Hands datagrams to the kernel. What cannot be sent is dropped, as if the network had lost
+    /// it; `failed` is told of each error, with the requests that are to blame, if they are.
     pub(super) fn flush(
         &mut self,
         socket: &UdpSocket,

@@ -1,5 +1,5 @@
-//! What is known of the way to a peer: which of this machine's addresses it asked, and whether the host was asked how long
-//! packets may be.
+//! What is known of the way to a peer: which of this machine's addresses it asked, and whether the
+//! host was asked how long packets may be.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use haul_iwarp::{SECOND_NS, Time};
 
-/// Peers that are remembered. A later one takes the place of one with the same hash: then the route's own choice is asked
-/// again.
+/// Peers that are remembered. A later one takes the place of one with the same hash: then the
+/// route's own choice is asked again.
 const PLACES: usize = 4_096;
 /// How long the host's answer is good; its own memory of paths lasts as long.
 const ASKED_NS: u64 = 600 * SECOND_NS;
@@ -19,8 +19,8 @@ pub(super) struct Routes {
     places: Vec<Option<Route>>,
     asked: Vec<Option<(IpAddr, Time)>>,
     keys: RandomState,
-    /// The peer that was looked up last, as long as nothing was noted since: in a train of datagrams that is all of them but the
-    /// first.
+    /// The peer that was looked up last, as long as nothing was noted since: in a train of
+    /// datagrams that is all of them but the first.
     recent: Cell<Option<(SocketAddr, Option<SocketAddr>)>>,
 }
 
@@ -51,7 +51,8 @@ impl Routes {
         }
     }
 
-    /// `peer` has sent to `source`, which is one of this machine's addresses: what is sent to it comes from there.
+    /// `peer` has sent to `source`, which is one of this machine's addresses: what is sent to it
+    /// comes from there.
     pub(super) fn note(&mut self, peer: SocketAddr, source: SocketAddr) {
         if self.places.is_empty() {
             self.places.resize(PLACES, None);

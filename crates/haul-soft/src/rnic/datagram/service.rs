@@ -62,7 +62,8 @@ pub(in crate::rnic) struct Service {
     sends: Arc<Places>,
     /// Those of its own receive queue, or of the shared one.
     receives: Arc<Places>,
-    /// Send work requests that are complete, but have no completion: the next one frees their places as well.
+    /// Send work requests that are complete, but have no completion: the next one frees their
+    /// places as well.
     unreported: u32,
     /// Records that are kept without a completion, because the queue was too full of others.
     unannounced: u64,
@@ -70,7 +71,8 @@ pub(in crate::rnic) struct Service {
     standing: Standing,
     /// Requests with a datagram that was not sent, by slot.
     unsent: Vec<(u32, Unsent)>,
-    /// What went wrong with the first half of work requests, by peer, until the other half reports it.
+    /// What went wrong with the first half of work requests, by peer, until the other half reports
+    /// it.
     blames: Vec<(Option<Peer>, WcStatus, u32)>,
     async_events: Arc<AsyncEvents>,
     /// What is about to be pushed.
@@ -84,7 +86,8 @@ const BATCHES: usize = 16;
 /// Headers of IP and UDP.
 const HEADERS_V4: u32 = 28;
 const HEADERS_V6: u32 = 48;
-/// The longest message that no route needs to be asked for: RFC 8899 §5.1.2 has paths carry 1,200 octets.
+/// The longest message that no route needs to be asked for: RFC 8899 §5.1.2 has paths carry 1,200
+/// octets.
 const UNASKED_MAX: u32 = 1_100;
 /// Octets of an IP packet where nothing else is known: Ethernet's.
 pub(super) const PATH_MTU: u16 = 1_500;
@@ -348,7 +351,8 @@ impl Service {
         Ok(())
     }
 
-    /// Posts a work request's only request to the core, or one of two; a silent one leaves the completion to the next.
+    /// Posts a work request's only request to the core, or one of two; a silent one leaves the
+    /// completion to the next.
     fn post_step(
         &mut self,
         tools: &Tools<'_>,
@@ -611,7 +615,8 @@ impl Service {
             }
             Event::Validated { to, known } => self.release(tools.now, to, known),
             Event::Notice { from, code, .. } => {
-                // The peer has forgotten this end, or somebody says so: it is told again, and nothing waits for that.
+                // The peer has forgotten this end, or somebody says so: it is told again, and
+                // nothing waits for that.
                 let to = from.destination();
                 if code == NoticeCode::Stranger
                     && self.standing.is_known(&to)
@@ -844,8 +849,8 @@ impl Service {
         self.sent.push(pushed);
     }
 
-    /// Moves completions to their queues; those of sends when the kernel has the datagrams. Where they do not fit, the queue
-    /// pair ends: nothing may look complete that is not.
+    /// Moves completions to their queues; those of sends when the kernel has the datagrams. Where
+    /// they do not fit, the queue pair ends: nothing may look complete that is not.
     fn push(&mut self, tools: &mut Tools<'_>) {
         let stuck = self.link.as_ref().is_some_and(|link| link.stuck.is_some());
         let mut fit = true;

@@ -1,5 +1,5 @@
-//! Which peers know this end: most memory takes writes only from sources that have shown that they receive at their address.
-//! Writes wait here until their peer has been asked once.
+//! Which peers know this end: most memory takes writes only from sources that have shown that they
+//! receive at their address. Writes wait here until their peer has been asked once.
 
 use std::collections::{HashMap, HashSet};
 

@@ -69,7 +69,8 @@ impl Inner {
         }
     }
 
-    /// Takes some of what waits at a listener, whose socket stays readable as long as something does.
+    /// Takes some of what waits at a listener, whose socket stays readable as long as something
+    /// does.
     pub(super) fn accept(&mut self, number: u32) -> bool {
         (0..ACCEPT_MAX)
             .take_while(|_| self.accept_one(number))
@@ -128,8 +129,9 @@ impl Inner {
         true
     }
 
-    /// Ends a connection of a listener that has not said what it wants; whoever means it does so as soon as it is connected. It is the
-    /// oldest of the source that has most of them. Whether one was ended.
+    /// Ends a connection of a listener that has not said what it wants; whoever means it does so as
+    /// soon as it is connected. It is the oldest of the source that has most of them. Whether one
+    /// was ended.
     fn make_room(&mut self, listener: u32) -> bool {
         loop {
             let silent = || {

@@ -175,7 +175,8 @@ impl Inner {
         if let Some(bytes) = self.socket_buffer {
             socket.set_buffers(bytes);
         }
-        // Without it a dead peer is noticed later, or by nobody while nothing is sent; everything else works.
+        // Without it a dead peer is noticed later, or by nobody while nothing is sent; everything
+        // else works.
         let _ = socket.detect_dead_peer(self.peer_timeout);
         let emss = socket.segment_len().unwrap_or(self.config.emss);
         StreamConfig {

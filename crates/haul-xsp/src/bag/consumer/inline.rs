@@ -38,8 +38,8 @@ impl Consumer {
         }
     }
 
-    /// Octets to be copied to the arena before anything else is called, whatever the session made of its input: they count as
-    /// placed.
+    /// Octets to be copied to the arena before anything else is called, whatever the session made
+    /// of its input: they count as placed.
     pub fn poll_inline(&mut self) -> Option<Inline> {
         self.inline.pop_front()
     }

@@ -1,5 +1,5 @@
-//! What is pushed: a slab is in place when the peer has announced it, and has said on the data channels, behind its writes, that they
-//! are done. The two come by different ways, in any order.
+//! What is pushed: a slab is in place when the peer has announced it, and has said on the data
+//! channels, behind its writes, that they are done. The two come by different ways, in any order.
 
 use super::{Breach, Consumer, Grant, Mode, Slab, SlabState};
 use crate::SlabSeq;
@@ -15,8 +15,8 @@ impl Consumer {
             .map(|(grant, _)| *grant)
     }
 
-    /// Memory that the peer may not write any more (push): offset in the arena and octets. Its key is to be made invalid before
-    /// anything else is called.
+    /// Memory that the peer may not write any more (push): offset in the arena and octets. Its key
+    /// is to be made invalid before anything else is called.
     pub fn poll_closed(&mut self) -> Option<(u64, u64)> {
         self.closed.pop_front()
     }
@@ -37,8 +37,8 @@ impl Consumer {
         }
     }
 
-    /// All writes of a slab are in place: the peer has said so on the data channels, behind them. Once for each time that it is
-    /// written.
+    /// All writes of a slab are in place: the peer has said so on the data channels, behind them.
+    /// Once for each time that it is written.
     ///
     /// # Errors
     /// Nothing is pushed, or no such slab may be written yet.
@@ -94,7 +94,8 @@ impl Consumer {
         }
     }
 
-    /// Writes of the peer's may be under way into a slab's memory, or are not: as reads of this end's.
+    /// Writes of the peer's may be under way into a slab's memory, or are not: as reads of this
+    /// end's.
     pub(super) fn count_writes(&mut self, seq: SlabSeq, are_under_way: bool) {
         let Some(slab) = self.slab_mut(seq) else {
             return;

@@ -1,4 +1,5 @@
-//! One connection's stream as it arrives: the extents that it goes to, the ranges that are announced, what is handed out.
+//! One connection's stream as it arrives: the extents that it goes to, the ranges that are
+//! announced, what is handed out.
 
 use std::collections::VecDeque;
 
@@ -7,12 +8,13 @@ use crate::crc::crc32c_joined;
 use crate::time::Time;
 use crate::wire::Record;
 
-/// Below this a window grows faster: each step costs a round trip, or two of what is pulled, and who was given too much of so
-/// little keeps nobody waiting.
+/// Below this a window grows faster: each step costs a round trip, or two of what is pulled, and
+/// who was given too much of so little keeps nobody waiting.
 const WINDOW_BULK: u64 = 1 << 20;
 
-/// Octets of a stream that sockets on the way to its application take at most while nobody reads. Of TCP it is what the receiver's kernel
-/// takes (about 128 KiB where nothing was read, `tcp_rmem`), and what the sender's has beside that.
+/// Octets of a stream that sockets on the way to its application take at most while nobody reads.
+/// Of TCP it is what the receiver's kernel takes (about 128 KiB where nothing was read,
+/// `tcp_rmem`), and what the sender's has beside that.
 const ABSORBED: u64 = 1 << 20;
 
 /// What a connection has for its application.
@@ -120,7 +122,8 @@ impl Rx {
         self.credit == self.base
     }
 
-    /// Whether its application takes what comes to it, more than sockets on the way take by themselves.
+    /// Whether its application takes what comes to it, more than sockets on the way take by
+    /// themselves.
     pub(super) const fn is_taken(&self) -> bool {
         self.released > ABSORBED
     }
@@ -261,8 +264,8 @@ impl Rx {
         self.tell()
     }
 
-    /// The stream has ended: what was promised beyond its end is free now, and the extent in which it ends as soon as what
-    /// is in it has been used up.
+    /// The stream has ended: what was promised beyond its end is free now, and the extent in which
+    /// it ends as soon as what is in it has been used up.
     pub(super) fn take_unused(&mut self) -> Vec<(u64, u64)> {
         let mut freed = Vec::new();
         while let Some(last) = self.extents.back_mut() {

@@ -78,7 +78,8 @@ impl Consumer {
         self.first
     }
 
-    /// How far streams have got is about to be told: nothing is handed out and nothing released until that is over.
+    /// How far streams have got is about to be told: nothing is handed out and nothing released
+    /// until that is over.
     pub(crate) fn freeze(&mut self) {
         // Only the ends of a session tell what they have; a gateway goes on.
         self.frozen = self.acknowledge;
@@ -104,7 +105,8 @@ impl Consumer {
         self.nacks.clear();
     }
 
-    /// The control connection is new, the peer the same: everything that it may have missed is told again.
+    /// The control connection is new, the peer the same: everything that it may have missed is told
+    /// again.
     pub(crate) fn resume(&mut self) {
         self.ack_due = true;
         self.retell();
@@ -145,8 +147,8 @@ impl Consumer {
         }
     }
 
-    /// The way is new: slabs count from 0 again, and each stream goes on behind the last octet that was used up.
-    /// No read of the old way is under way any more.
+    /// The way is new: slabs count from 0 again, and each stream goes on behind the last octet that
+    /// was used up. No read of the old way is under way any more.
     pub(crate) fn restart(&mut self) {
         self.slabs.clear();
         self.first = SlabSeq(0);
@@ -181,8 +183,9 @@ impl Consumer {
         }
     }
 
-    /// Reads as large and as many as the path asks for: what is declared, else twice what is measured, for
-    /// what is measured is at most what was asked for, and no less than [`RATE_START_BPS`].
+    /// Reads as large and as many as the path asks for: what is declared, else twice what is
+    /// measured, for what is measured is at most what was asked for, and no less than
+    /// [`RATE_START_BPS`].
     pub(super) fn replan(&mut self, now: Time) {
         let measured = self.estimate.rate_bps();
         let declared = self.config.rate_bps;
@@ -195,7 +198,8 @@ impl Consumer {
                 message_max: self.config.message_max,
                 reads_max: self.config.reads_max,
             });
-            // Few reads were asked for while nothing was known: only a declared rate is reason to ask for fewer.
+            // Few reads were asked for while nothing was known: only a declared rate is reason to
+            // ask for fewer.
             let depth = if declared.is_some() {
                 wanted.depth
             } else {

@@ -36,8 +36,9 @@ impl Sink {
         }
     }
 
-    /// One round trip of a stream that has endless octets: all that it may send comes, and its application takes no more than `most`
-    /// octets of it since the beginning. Returns how many have come.
+    /// One round trip of a stream that has endless octets: all that it may send comes, and its
+    /// application takes no more than `most` octets of it since the beginning. Returns how many
+    /// have come.
     fn round(&mut self, stream: &mut Stream, most: u64) -> u64 {
         self.now = self.now.after(20_000_000);
         let len = self.consumer.credit(stream.conn) - stream.sent;

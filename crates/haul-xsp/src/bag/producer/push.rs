@@ -1,4 +1,5 @@
-//! Push: writes into the peer's memory, as far as it has opened it, at the pace that channels do not keep themselves.
+//! Push: writes into the peer's memory, as far as it has opened it, at the pace that channels do
+//! not keep themselves.
 
 use super::stream::{Granted, Slab, SlabState};
 use super::{Mode, Place, Producer, Put, PutId};
@@ -8,8 +9,10 @@ use crate::time::Time;
 use crate::wire::SlabAnnounce;
 
 impl Producer {
-    /// What writes (push) keep to from now on, as reads do by [`Consumer::set_limit`](crate::bag::Consumer::set_limit): bits per second,
-    /// and the octets that a policer lets pass beyond them, of which no more than half leaves at once. For channels that do not pace.
+    /// What writes (push) keep to from now on, as reads do by
+    /// [`Consumer::set_limit`](crate::bag::Consumer::set_limit): bits per second, and the octets
+    /// that a policer lets pass beyond them, of which no more than half leaves at once. For
+    /// channels that do not pace.
     pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {
         self.put_bytes_max = burst_bytes.map_or(u64::MAX, |burst| (burst / 2).max(1));
         self.pacer.set(now, rate_bps, self.put_bytes_max);
@@ -83,14 +86,15 @@ impl Producer {
         None
     }
 
-    /// A slab all of whose writes [`Self::poll_put`] has given: the peer is to be told on the data channels, behind them
-    /// ([`Consumer::handle_written`](crate::bag::Consumer::handle_written)). Before the next call of `poll_put`, or it waits for
-    /// the next slab's writes.
+    /// A slab all of whose writes [`Self::poll_put`] has given: the peer is to be told on the data
+    /// channels, behind them ([`Consumer::handle_written`](crate::bag::Consumer::handle_written)).
+    /// Before the next call of `poll_put`, or it waits for the next slab's writes.
     pub fn poll_mark(&mut self) -> Option<SlabSeq> {
         self.marks.pop_front()
     }
 
-    /// The data channels are others than before: what the peer has not acknowledged is written again.
+    /// The data channels are others than before: what the peer has not acknowledged is written
+    /// again.
     pub fn write_again(&mut self) {
         if self.config.mode == Mode::Pull {
             return;

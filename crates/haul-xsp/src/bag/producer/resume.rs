@@ -7,7 +7,8 @@ use crate::wire::SlabAck;
 use crate::{ConnId, SlabSeq};
 
 impl Producer {
-    /// The control connection is gone: what the peer let this end write may not be written any more.
+    /// The control connection is gone: what the peer let this end write may not be written any
+    /// more.
     pub(crate) fn suspend(&mut self) {
         self.attempts += 1;
         let attempt = self.attempts;
@@ -25,8 +26,8 @@ impl Producer {
         }
     }
 
-    /// The control connection is new, the peer the same: it is done with all slabs before `next`; the others are announced
-    /// again, with new keys.
+    /// The control connection is new, the peer the same: it is done with all slabs before `next`;
+    /// the others are announced again, with new keys.
     pub(crate) fn resume(&mut self, now: Time, next: SlabSeq) -> Result<(), Breach> {
         let ack = SlabAck {
             next,
@@ -66,8 +67,8 @@ impl Producer {
         Ok(())
     }
 
-    /// The way is new: slabs count from 0 again, and what the far end does not have is packed again from memory that was
-    /// kept. [`Self::on_arrived`] has been told of each connection.
+    /// The way is new: slabs count from 0 again, and what the far end does not have is packed again
+    /// from memory that was kept. [`Self::on_arrived`] has been told of each connection.
     pub(crate) fn restart(&mut self) {
         let open = self.first.0..self.next_seq().0;
         self.retired.extend(open.map(SlabSeq));
@@ -96,8 +97,8 @@ impl Producer {
             );
             tx.packed = tx.ready.front().map_or(tx.next, |range| range.offset);
             if matches!(tx.end, Some(End::Reset(_))) {
-                // A reset drops what is in no slab, and there is none any more. On a way that nobody heard of it may have
-                // dropped what has arrived on the one before.
+                // A reset drops what is in no slab, and there is none any more. On a way that
+                // nobody heard of it may have dropped what has arrived on the one before.
                 if !tx.end_told {
                     tx.packed = tx.packed.max(tx.delivered);
                 }

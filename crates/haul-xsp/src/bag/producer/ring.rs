@@ -1,6 +1,7 @@
-//! N regions, filled in turn. The one that is being filled is cut into partitions, one for each connection that has something
-//! to send; how large they are follows from how many there were. A region is filled anew as far as its front is free: what is
-//! behind that need not be acknowledged yet.
+//! N regions, filled in turn. The one that is being filled is cut into partitions, one for each
+//! connection that has something to send; how large they are follows from how many there were. A
+//! region is filled anew as far as its front is free: what is behind that need not be acknowledged
+//! yet.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +10,11 @@ use crate::{ConnId, RegionId};
 
 /// Least octets of a partition.
 const PARTITION_MIN: u64 = 4 << 10;
-/// But the first one of a connection whose first octets are so few is no longer than this, so that connections that have little to
-/// say share pages.
+/// But the first one of a connection whose first octets are so few is no longer than this, so that
+/// connections that have little to say share pages.
 const PARTITION_FIRST: u64 = 1 << 10;
-/// Where octets of the last time are in the way, nothing is cut off before this part of a region is free: else partitions become as
-/// small as acknowledgements are.
+/// Where octets of the last time are in the way, nothing is cut off before this part of a region is
+/// free: else partitions become as small as acknowledgements are.
 const FREE_SHARE: u64 = 16;
 
 /// Memory to be filled now.
@@ -95,7 +96,8 @@ pub(super) struct Ring {
     region_bytes: u64,
     filling: usize,
     partitions: BTreeMap<ConnId, Partition>,
-    /// Each connection that has filled memory of late: octets that it holds, and the last generation that it had a part of.
+    /// Each connection that has filled memory of late: octets that it holds, and the last
+    /// generation that it had a part of.
     users: BTreeMap<ConnId, (u64, u64)>,
     /// Counts regions begun.
     generation: u64,
@@ -128,7 +130,8 @@ impl Ring {
         self.regions.iter().map(|region| region.held).sum()
     }
 
-    /// Whether a region has become full since this was last asked: what is in it should not wait for the next one.
+    /// Whether a region has become full since this was last asked: what is in it should not wait
+    /// for the next one.
     pub(super) fn take_completed(&mut self) -> bool {
         std::mem::take(&mut self.completed)
     }
@@ -187,8 +190,9 @@ impl Ring {
         region.room(region.cut, self.region_bytes)
     }
 
-    /// The region to be filled when there is no room in this one. One whose front alone is free is for when this one has been cut to its
-    /// end: else what is in the way here would divide that one too.
+    /// The region to be filled when there is no room in this one. One whose front alone is free is
+    /// for when this one has been cut to its end: else what is in the way here would divide that
+    /// one too.
     fn next(&self) -> Option<usize> {
         let n = self.regions.len();
         let is_through = self.regions[self.filling].cut >= self.region_bytes;
@@ -252,7 +256,8 @@ impl Ring {
         (len > 0).then_some(place)
     }
 
-    /// The first `len` octets for a connection are about to be put into its partition: what they are too few for goes to others.
+    /// The first `len` octets for a connection are about to be put into its partition: what they
+    /// are too few for goes to others.
     fn shorten(&mut self, conn: ConnId, len: u64) {
         let Some(partition) = self.partitions.get_mut(&conn) else {
             return;

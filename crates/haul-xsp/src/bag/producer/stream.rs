@@ -24,9 +24,11 @@ pub(super) struct Tx {
     pub(super) next: u64,
     /// Behind the last octet in a slab.
     pub(super) packed: u64,
-    /// Before this all has arrived at the far end of the session; with the end of the stream, one more.
+    /// Before this all has arrived at the far end of the session; with the end of the stream, one
+    /// more.
     pub(super) delivered: u64,
-    /// The most that was ever in slabs, the end of the stream counted: more cannot have been delivered.
+    /// The most that was ever in slabs, the end of the stream counted: more cannot have been
+    /// delivered.
     pub(super) high: u64,
     /// Records in slabs that are not done with.
     pub(super) in_slabs: u32,
@@ -79,7 +81,8 @@ impl Tx {
         octets || self.ready.is_empty() && self.end.is_some() && !self.end_packed
     }
 
-    /// Moves what is ready to `slab`: about `quantum` octets, whole ranges where they fit, for a part has no checksum.
+    /// Moves what is ready to `slab`: about `quantum` octets, whole ranges where they fit, for a
+    /// part has no checksum.
     pub(super) fn take(
         &mut self,
         conn: ConnId,
@@ -140,7 +143,8 @@ impl Tx {
 pub(super) enum Granted {
     /// With this key, so many octets.
     Key(Key, u64),
-    /// So many octets have no memory any more, because the peer has used them up: it has them from a former attempt.
+    /// So many octets have no memory any more, because the peer has used them up: it has them from
+    /// a former attempt.
     Used(u64),
 }
 

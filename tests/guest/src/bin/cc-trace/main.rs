@@ -1,11 +1,14 @@
-//! Records what a congestion control of the kernel makes of a path: every acknowledgement, every loss, the window.
+//! Records what a congestion control of the kernel makes of a path: every acknowledgement, every
+//! loss, the window.
 //!
-//! The kernel's TCP sends into a TUN device. This program is all that is behind it: a bottleneck of a given rate with a queue without
-//! end, a delay, a receiver that acknowledges every packet (RFC 2018), and losses that are told beforehand: the n-th new packet is
-//! dropped, retransmissions never are. After each acknowledgement it asks the kernel for the window.
+//! The kernel's TCP sends into a TUN device. This program is all that is behind it: a bottleneck of
+//! a given rate with a queue without end, a delay, a receiver that acknowledges every packet (RFC
+//! 2018), and losses that are told beforehand: the n-th new packet is dropped, retransmissions
+//! never are. After each acknowledgement it asks the kernel for the window.
 //!
-//! Prints a line for each tenth of a round trip: time (us), packets acknowledged, round-trip time of the newest (us), packets in
-//! flight, the window (packets), and `-`; at a loss a line with `loss`, and `recovery` in place of `-` until the kernel has recovered.
+//! Prints a line for each tenth of a round trip: time (us), packets acknowledged, round-trip time
+//! of the newest (us), packets in flight, the window (packets), and `-`; at a loss a line with
+//! `loss`, and `recovery` in place of `-` until the kernel has recovered.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,

@@ -1,4 +1,5 @@
-//! The other end: answers a handshake, and acknowledges selectively (RFC 2018) with time stamps (RFC 7323).
+//! The other end: answers a handshake, and acknowledges selectively (RFC 2018) with time stamps
+//! (RFC 7323).
 
 use haul_io::tun::{VNET_HEADER_LEN, VnetHeader};
 
@@ -131,7 +132,8 @@ impl Peer {
         self.first.wrapping_add(octet as u32)
     }
 
-    /// A packet to the sender, as a TUN device takes it: the kernel need not verify its TCP checksum.
+    /// A packet to the sender, as a TUN device takes it: the kernel need not verify its TCP
+    /// checksum.
     fn packet(&self, seq: u32, flags: u8, options: &[u8]) -> Vec<u8> {
         let offload = VnetHeader {
             flags: VnetHeader::NEEDS_CHECKSUM,
