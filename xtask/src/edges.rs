@@ -24,7 +24,7 @@ const ALLOWED: &[Allowed] = &[
     Allowed {
         krate: "haul-cc",
         internal: &[],
-        external: PURE,
+        external: Some(&["crc-fast"]),
     },
     Allowed {
         krate: "haul-udt",
@@ -34,12 +34,12 @@ const ALLOWED: &[Allowed] = &[
     Allowed {
         krate: "haul-iwarp",
         internal: &["haul-cc"],
-        external: Some(&["crc-fast", "siphasher", "thiserror"]),
+        external: PURE,
     },
     Allowed {
         krate: "haul-xsp",
-        internal: &[],
-        external: Some(&["crc-fast", "hmac", "sha2", "thiserror"]),
+        internal: &["haul-cc"],
+        external: Some(&["hmac", "sha2", "thiserror"]),
     },
     Allowed {
         krate: "haul-sim",

@@ -17,14 +17,14 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod crc;
 pub mod datagram;
 mod error;
 mod llp;
 mod qp;
 mod stag;
-mod time;
 pub mod wire;
+
+use haul_cc::{crc, time};
 
 pub use crc::{CRC_LEN, Crc32c};
 pub use error::{Error, Incompatible, PostError, TermCode};

@@ -17,15 +17,15 @@
 
 mod auth;
 pub mod bag;
-mod crc;
 mod directory;
 mod error;
 mod id;
 mod relay;
 mod session;
-mod time;
 pub mod v1;
 pub mod wire;
+
+use haul_cc::{crc, time};
 
 pub use auth::{AuthConfig, AuthError, SharedKey, Ticketer};
 pub use crc::{crc32c, crc32c_continued, crc32c_joined};

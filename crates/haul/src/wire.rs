@@ -3,7 +3,6 @@
 //!
 //! A field or a kind of message that a newer peer adds is skipped by an older one.
 
-use crc_fast::{CrcAlgorithm, checksum};
 use minicbor::{Decode, Decoder, Encode};
 
 use crate::fault::{Code, Fault};
@@ -488,10 +487,7 @@ pub(crate) fn is_preamble(bytes: [u8; 8], preamble: &[u8; 8]) -> bool {
 
 /// The CRC32C (RFC 3385) of these bytes.
 pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
-    // A CRC of 32 bits fits.
-    u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, bytes))
-        .unwrap_or(0)
-        .to_be_bytes()
+    haul_cc::crc32c(bytes).to_be_bytes()
 }
 
 /// What a whole frame carries between its length and its check; `None` where the check says that it

@@ -130,10 +130,6 @@ pub(super) fn batch() -> io::Result<RecvBatch> {
     RecvBatch::new(MESSAGES, MESSAGE_BYTES, 0)
 }
 
-fn transport_time(now: Time) -> haul_cc::Time {
-    haul_cc::Time::from_ns(now.as_ns())
-}
-
 fn sequence(header: &[u8]) -> Seq {
     let word = header.first_chunk::<4>().copied().unwrap_or_default();
     Seq::new(u32::from_be_bytes(word))
@@ -158,7 +154,7 @@ impl Lower {
         let own = random_identity()?;
         let words = haul_udt::wire::Handshake::peer_words(peer.ip());
         let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
-        let udt = Connection::connect(transport_time(now), config, own, words, seed);
+        let udt = Connection::connect(now, config, own, words, seed);
         Ok(Self::new(socket, peer, udt, own.initial, tap))
     }
 
@@ -204,8 +200,7 @@ impl Lower {
 
     /// When it wants to be moved though nothing arrives.
     pub(super) fn due(&self, now: Time) -> Option<Time> {
-        let due = self.udt.poll_timeout(transport_time(now))?;
-        let due = Time::from_ns(due.as_ns());
+        let due = self.udt.poll_timeout(now)?;
         // A socket that stays full does not stop the clock.
         let blocked = self.blocked.then(|| now.after(BLOCKED_NS));
         Some(blocked.map_or(due, |tick| due.max(tick)))
@@ -222,7 +217,7 @@ impl Lower {
                 }
                 _ => break,
             }
-            let now = haul_cc::Time::from_ns(batch.now_ns());
+            let now = Time::from_ns(batch.now_ns());
             for message in batch.iter() {
                 if let Some(tap) = &self.tap {
                     tap.received(&message);
@@ -233,7 +228,7 @@ impl Lower {
                 }
             }
         }
-        self.udt.handle_timeout(transport_time(now));
+        self.udt.handle_timeout(now);
         self.say(now);
         while let Some(event) = self.udt.poll_event() {
             if let Event::Closed(reason) = event {
@@ -246,10 +241,7 @@ impl Lower {
 
     /// Sends control packets only: there is no payload yet, or no more.
     fn say(&mut self, now: Time) {
-        while self
-            .udt
-            .poll_transmit(transport_time(now), &mut self.transmit)
-        {
+        while self.udt.poll_transmit(now, &mut self.transmit) {
             let control = [IoSlice::new(&self.transmit.control)];
             let len = self.transmit.control.len();
             // A lost packet is like any other.
@@ -282,7 +274,6 @@ impl Lower {
                 // As if lost on the way, unless these packets deserve another try.
                 Err(error) => {
                     let (socket, udt) = (&self.socket, &mut self.udt);
-                    let now = transport_time(now);
                     if !self.trouble.note(now, error, socket, udt) {
                         break;
                     }
@@ -421,9 +412,9 @@ impl UdtLink {
     /// The protocol above is over; what it said last is still delivered.
     pub(super) fn close(&mut self, now: Time) {
         if self.core.error().is_some() && !self.ending {
-            self.lower.udt.abort(transport_time(now));
+            self.lower.udt.abort(now);
         } else {
-            self.lower.udt.close(transport_time(now));
+            self.lower.udt.close(now);
         }
         self.lower.say_or_keep(now);
     }
@@ -451,7 +442,7 @@ impl UdtLink {
                 Ok(_) => self.lower.trouble.clear(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    let now = transport_time(env.now);
+                    let now = env.now;
                     let (socket, udt) = (&self.lower.socket, &mut self.lower.udt);
                     self.lower.trouble.note(now, error, socket, udt);
                     failed += 1;
@@ -459,12 +450,12 @@ impl UdtLink {
                 }
             }
             moved = true;
-            let now = haul_cc::Time::from_ns(batch.now_ns());
+            let now = Time::from_ns(batch.now_ns());
             for message in batch.iter() {
                 if let Some(tap) = &self.lower.tap {
                     tap.received(&message);
                 }
-                let arrived = haul_cc::Time::from_ns(message.arrived_ns);
+                let arrived = Time::from_ns(message.arrived_ns);
                 for datagram in message.datagrams() {
                     self.handle_datagram(env, now, arrived, datagram);
                 }
@@ -475,7 +466,7 @@ impl UdtLink {
             rest();
         }
         env.scratch.give_batch(batch);
-        let now = transport_time(env.now);
+        let now = env.now;
         self.lower.udt.handle_timeout(now);
         if self.lower.udt.wants_fragments(now) {
             self.lower.socket.allow_fragments();
@@ -484,13 +475,7 @@ impl UdtLink {
         moved
     }
 
-    fn handle_datagram(
-        &mut self,
-        env: &mut Env<'_>,
-        now: haul_cc::Time,
-        arrived: haul_cc::Time,
-        datagram: &[u8],
-    ) {
+    fn handle_datagram(&mut self, env: &mut Env<'_>, now: Time, arrived: Time, datagram: &[u8]) {
         if let Some(piece) = self.lower.udt.piece(datagram) {
             let mut joiner = std::mem::take(&mut self.lower.joiner);
             if let Some(packet) = joiner.join(&piece) {
@@ -551,7 +536,7 @@ impl UdtLink {
         // At once: a queue pair's user, unlike a transfer, has no other way to learn that its peer
         // was killed.
         if self.lower.trouble.take_refusal() && !self.lower.udt.is_closed() {
-            self.lower.udt.abort(transport_time(now));
+            self.lower.udt.abort(now);
             self.core.handle_lost(now);
         }
         self.note_released(now);
@@ -588,7 +573,7 @@ impl UdtLink {
                 break;
             }
             self.announce(env);
-            let now = transport_time(env.now);
+            let now = env.now;
             let lower = &mut self.lower;
             if !lower.udt.poll_transmit(now, &mut lower.transmit) {
                 break;
@@ -620,7 +605,7 @@ impl UdtLink {
     /// Tells the transport what there is to send.
     fn announce(&mut self, env: &mut Env<'_>) {
         let mut header = [0; HEADER_MAX];
-        let now = transport_time(env.now);
+        let now = env.now;
         while self.announced_octets - self.lower.udt.sent_position() < AHEAD {
             self.control.clear();
             let len = if self.core.poll_control(&mut self.control).is_some() {

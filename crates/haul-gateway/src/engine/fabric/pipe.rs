@@ -224,8 +224,7 @@ impl Pipe for plain::Stream {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let due = Self::poll_timeout(self)?;
-        Some(Time::from_ns(due.as_ns()))
+        Self::poll_timeout(self)
     }
 
     fn resent(&self) -> u64 {

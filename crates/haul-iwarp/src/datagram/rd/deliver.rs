@@ -130,15 +130,15 @@ impl RdQp {
     }
 
     /// What [`super::RdArrived`] named is placed.
-    pub fn handle_placed(&mut self, now: impl Into<Time>, memory: &mut impl Memory) {
+    pub fn handle_placed(&mut self, now: Time, memory: &mut impl Memory) {
         if let Some(pending) = self.pending.take() {
-            self.count(now.into(), memory, pending);
+            self.count(now, memory, pending);
         }
     }
 
     /// What [`super::RdArrived`] named could not be placed: its tag was withdrawn meanwhile. The
     /// sender is refused, as it would have been a moment later.
-    pub fn handle_memory_gone(&mut self, now: impl Into<Time>) {
+    pub fn handle_memory_gone(&mut self, now: Time) {
         let Some(pending) = self.pending.take() else {
             return;
         };
@@ -148,7 +148,7 @@ impl RdQp {
             self.receives.push_front(receive);
         }
         let psn = Psn(super::low(pending.psn));
-        self.refuse(now.into(), pending.id, pending.msg, psn, NoticeCode::Access);
+        self.refuse(now, pending.id, pending.msg, psn, NoticeCode::Access);
     }
 
     /// No receive for a packet: the sender waits for a higher limit, and after a time it is told

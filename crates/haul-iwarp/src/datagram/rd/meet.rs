@@ -13,7 +13,7 @@ use super::peer::Phase;
 use super::work::{Down, RdEvent, RdStatus, RdTransmit, Remote};
 use super::{
     AROUND_SEGMENT, CONTROL_SHORT, Control, DATAGRAM_MIN, OUTBOX_MAX, PeerId, RdQp, control_shim,
-    low, own_time, whole,
+    low, whole,
 };
 use crate::datagram::wire::{
     Ack, Body, Close, Cookie, Hello, MsgId, Notice, NoticeCode, Psn, Shim, Terms,
@@ -110,7 +110,7 @@ impl RdQp {
             return most;
         };
         let host = peer.remote.addr.ip();
-        let path = self.paths.datagram_max(own_time(now), host, most.into());
+        let path = self.paths.datagram_max(now, host, most.into());
         u16::try_from(path).unwrap_or(most)
     }
 

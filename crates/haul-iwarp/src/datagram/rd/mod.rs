@@ -157,13 +157,7 @@ impl RdQp {
     ///
     /// # Errors
     /// The queue or the table of peers is full, or the queue pair is closed.
-    pub fn post_send(
-        &mut self,
-        now: impl Into<Time>,
-        to: Remote,
-        wr: RdWr,
-    ) -> Result<(), PostError> {
-        let now = now.into();
+    pub fn post_send(&mut self, now: Time, to: Remote, wr: RdWr) -> Result<(), PostError> {
         if self.state != State::Open {
             return Err(PostError::NotOpen);
         }
@@ -195,7 +189,7 @@ impl RdQp {
     ///
     /// # Errors
     /// The queue is full, or the queue pair is closed.
-    pub fn post_receive(&mut self, now: impl Into<Time>, wr: RecvWr) -> Result<(), PostError> {
+    pub fn post_receive(&mut self, now: Time, wr: RecvWr) -> Result<(), PostError> {
         if self.state != State::Open {
             return Err(PostError::NotOpen);
         }
@@ -209,8 +203,7 @@ impl RdQp {
 
     /// There are receives again, in the shared queue or here: the peer that waits for longest is
     /// told.
-    pub fn handle_receives(&mut self, now: impl Into<Time>) {
-        let now = now.into();
+    pub fn handle_receives(&mut self, now: Time) {
         while let Some(id) = self.starved.pop_front() {
             let Some(peer) = self.peers[id as usize].as_deref_mut() else {
                 continue;
@@ -225,16 +218,15 @@ impl RdQp {
     }
 
     /// Forgets a peer and tells it so; what is posted to it is flushed.
-    pub fn disconnect(&mut self, now: impl Into<Time>, peer: Remote) {
+    pub fn disconnect(&mut self, now: Time, peer: Remote) {
         if let Some(&id) = self.index.get(&peer) {
             self.say_close(id, meet::CLOSE_USER);
-            self.forget(now.into(), id, Down::Closed, RdStatus::Flushed, None);
+            self.forget(now, id, Down::Closed, RdStatus::Flushed, None);
         }
     }
 
     /// Ends the queue pair: peers are told, everything is flushed. Drain what is left to transmit.
-    pub fn close(&mut self, now: impl Into<Time>) {
-        let now = now.into();
+    pub fn close(&mut self, now: Time) {
         if self.state == State::Open {
             let ids: Vec<PeerId> = self.index.values().copied().collect();
             for &id in &ids {
@@ -263,7 +255,7 @@ impl RdQp {
     /// calls [`RdQp::handle_checked`].
     pub fn handle_datagram(
         &mut self,
-        now: impl Into<Time>,
+        now: Time,
         memory: &mut impl Memory,
         source: SocketAddr,
         datagram: &[u8],
@@ -280,12 +272,11 @@ impl RdQp {
     /// Takes a datagram that was opened or parsed.
     pub fn handle_checked(
         &mut self,
-        now: impl Into<Time>,
+        now: Time,
         memory: &mut impl Memory,
         source: SocketAddr,
         datagram: &Datagram<'_>,
     ) -> Option<RdArrived> {
-        let now = now.into();
         self.handle_memory_gone(now); // the caller owes an answer: what is not placed is not there
         let shim = &datagram.shim;
         if self.state != State::Open {
@@ -339,9 +330,9 @@ impl RdQp {
     /// The path to a host carries no more than this many octets of UDP payload. That is remembered
     /// for ten minutes. Peers there with whom longer ones were agreed on are met anew: requests
     /// that were begun end as flushed.
-    pub fn handle_path(&mut self, now: impl Into<Time>, host: IpAddr, octets: u32) {
-        let (now, octets) = (now.into(), octets.max(DATAGRAM_MIN.into()));
-        self.paths.note(own_time(now), host, octets);
+    pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
+        let octets = octets.max(DATAGRAM_MIN.into());
+        self.paths.note(now, host, octets);
         let peers = self.peers.iter().flatten();
         let too_long =
             peers.filter(|peer| peer.remote.addr.ip() == host && u32::from(peer.offered) > octets);
@@ -355,8 +346,7 @@ impl RdQp {
     }
 
     /// Time has passed.
-    pub fn handle_timeout(&mut self, now: impl Into<Time>) {
-        let now = now.into();
+    pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(at, id)) = self.timers.first() {
             if at > now {
                 return;
@@ -376,11 +366,10 @@ impl RdQp {
     /// The next datagram to be sent, its header in `out`, which has room for [`RD_HEADER_MAX`].
     pub fn poll_transmit(
         &mut self,
-        now: impl Into<Time>,
+        now: Time,
         memory: &impl Memory,
         out: &mut [u8],
     ) -> Option<RdTransmit> {
-        let now = now.into();
         loop {
             if let Some(control) = self.outbox.pop_front() {
                 out[..control.len].copy_from_slice(&control.octets[..control.len]);
@@ -413,9 +402,9 @@ impl RdQp {
 
     /// When [`RdQp::handle_timeout`] is to be called.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<crate::Time> {
+    pub fn poll_timeout(&self) -> Option<Time> {
         let &(at, _) = self.timers.first()?;
-        Some(own_time(at))
+        Some(at)
     }
 
     // ---- getters
@@ -766,11 +755,6 @@ fn control_shim(config: &RdConfig, dst_qpn: u32, dst_epoch: u32) -> Shim {
         msg_len: 0,
         seg_off: dst_epoch,
     }
-}
-
-/// This crate's own clock.
-fn own_time(now: Time) -> crate::Time {
-    crate::Time::from_ns(now.as_ns())
 }
 
 /// The 32 bits that are on the wire.

@@ -287,7 +287,6 @@ fn accept_udt(
     if closed {
         return None;
     }
-    let now = haul_cc::Time::from_ns(now.as_ns());
     let opened = acceptor.open(&request, local, options, now);
     let (socket, connection) = opened.ok().flatten()?;
     let initial = request.handshake.initial;
