@@ -1,13 +1,13 @@
 //! Completion queues and channels.
 
-use std::fmt;
+use std::any::Any;
+use std::fmt::{self, Debug};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Result;
-use crate::datagram::Peer;
-use crate::provider::{CompletionChannelOps, CqOps};
+use crate::address::Peer;
+use crate::error::Result;
 
 /// A completion queue. Clones are the same queue.
 #[derive(Debug, Clone)]
@@ -256,4 +256,24 @@ impl WorkCompletion {
             status => Err(status),
         }
     }
+}
+
+/// Behind [`Cq`](crate::Cq).
+pub trait CqOps: Any + Debug + Send + Sync {
+    /// See [`Cq::poll`](crate::Cq::poll).
+    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize>;
+    /// See [`Cq::wait`](crate::Cq::wait).
+    fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize>;
+    /// See [`Cq::arm`](crate::Cq::arm).
+    fn arm(&self, notify: Notify) -> Result<()>;
+}
+
+/// Behind [`CompletionChannel`](crate::CompletionChannel).
+pub trait CompletionChannelOps: Any + Debug + Send + Sync {
+    /// See [`CompletionChannel::fd`](crate::CompletionChannel::fd).
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// See [`CompletionChannel::poll_event`](crate::CompletionChannel::poll_event).
+    fn poll_event(&self) -> Result<Option<u64>>;
+    /// See [`CompletionChannel::wait_event`](crate::CompletionChannel::wait_event).
+    fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<u64>>;
 }

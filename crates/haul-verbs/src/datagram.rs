@@ -1,51 +1,10 @@
 //! Datagram services: queue pairs that talk to many.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::work::Remote;
-
-/// A queue pair of a datagram service somewhere else, as work requests name it and completions
-/// report it (IBTA's address handle and queue pair number in one).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Peer {
-    /// Where it is bound.
-    pub addr: SocketAddr,
-    /// Its number, 24 bits.
-    pub qp_num: u32,
-}
-
-impl Peer {
-    /// Every queue pair that is attached to a group (IBTA 1.4 §10.5.2.2).
-    pub const GROUP_QP: u32 = 0x00ff_ffff;
-
-    /// The queue pair `qp_num` at `addr`.
-    #[must_use]
-    pub fn new(addr: SocketAddr, qp_num: u32) -> Self {
-        Self { addr, qp_num }
-    }
-
-    /// All members of the multicast group at `addr`, or all hosts of a network for a broadcast
-    /// address.
-    #[must_use]
-    pub fn group(addr: SocketAddr) -> Self {
-        Self::new(addr, Self::GROUP_QP)
-    }
-
-    /// Whether it stands for a group.
-    #[must_use]
-    pub fn is_group(&self) -> bool {
-        self.qp_num == Self::GROUP_QP
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{}", self.addr, self.qp_num)
-    }
-}
+use crate::address::{Peer, Remote};
 
 /// How the target of Write-Record reports what was placed (datagram-iwarp-2011 §IV.B: per chunk, or
 /// aggregated).

@@ -1,14 +1,17 @@
 //! Devices, and what is made from an opened one.
 
+use std::any::Any;
+use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::cm::{EventChannel, Listener};
-use crate::completion::{CompletionChannel, Cq};
-use crate::memory::Pd;
-use crate::provider::{ContextOps, DeviceOps};
-use crate::{AsyncEvent, Result};
+use crate::cm::{Listener, ListenerOps};
+use crate::completion::{CompletionChannel, CompletionChannelOps, Cq, CqOps};
+use crate::error::{Error, Result};
+use crate::event::AsyncEvent;
+use crate::memory::{Pd, PdOps};
+use crate::queue::{EventChannel, EventChannelOps};
 
 /// An RDMA device, not opened.
 #[derive(Debug, Clone)]
@@ -234,5 +237,57 @@ impl Context {
     /// [`Error::Unsupported`](crate::Error::Unsupported).
     pub fn async_fd(&self) -> Result<BorrowedFd<'_>> {
         self.0.async_fd()
+    }
+}
+
+/// Behind [`Device`].
+pub trait DeviceOps: Any + Debug + Send + Sync {
+    /// See [`Device::name`].
+    fn name(&self) -> &str;
+    /// See [`Device::provider`].
+    fn provider(&self) -> &'static str;
+    /// See [`Device::attributes`].
+    ///
+    /// # Errors
+    /// As there.
+    fn attributes(&self) -> Result<DeviceAttributes>;
+    /// See [`Device::open`].
+    ///
+    /// # Errors
+    /// As there.
+    fn open(&self) -> Result<Arc<dyn ContextOps>>;
+}
+
+/// Behind [`Context`](crate::Context), whose methods say what each does and how it fails.
+pub trait ContextOps: Any + Debug + Send + Sync {
+    /// See [`Context::attributes`](crate::Context::attributes).
+    fn attributes(&self) -> Result<DeviceAttributes>;
+    /// See [`Context::alloc_pd`](crate::Context::alloc_pd).
+    fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>>;
+    /// See [`Context::create_completion_channel`](crate::Context::create_completion_channel).
+    fn create_completion_channel(self: Arc<Self>) -> Result<Arc<dyn CompletionChannelOps>>;
+    /// See [`Context::create_cq`](crate::Context::create_cq).
+    fn create_cq(
+        self: Arc<Self>,
+        entries: u32,
+        channel: Option<&Arc<dyn CompletionChannelOps>>,
+        token: u64,
+    ) -> Result<Arc<dyn CqOps>>;
+    /// See [`Context::create_event_channel`](crate::Context::create_event_channel).
+    fn create_event_channel(self: Arc<Self>) -> Result<Arc<dyn EventChannelOps>>;
+    /// See [`Context::listen`](crate::Context::listen).
+    fn listen(
+        self: Arc<Self>,
+        address: SocketAddr,
+        channel: &Arc<dyn EventChannelOps>,
+        backlog: u32,
+    ) -> Result<Arc<dyn ListenerOps>>;
+    /// See [`Context::poll_async_event`](crate::Context::poll_async_event).
+    fn poll_async_event(&self) -> Result<Option<AsyncEvent>> {
+        Err(Error::Unsupported("reporting asynchronous events"))
+    }
+    /// See [`Context::async_fd`](crate::Context::async_fd).
+    fn async_fd(&self) -> Result<BorrowedFd<'_>> {
+        Err(Error::Unsupported("reporting asynchronous events"))
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::attributes::QpState;
+
 /// The result of a verb.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -35,7 +37,7 @@ pub enum Error {
     Full(&'static str),
     /// The state does not allow it: say, sending before the connection is there.
     #[error("the queue pair is in state {0:?}")]
-    State(crate::QpState),
+    State(QpState),
     /// A limit of the device, of the process or of the machine is reached.
     #[error("no more {0} can be made")]
     Exhausted(&'static str),

@@ -30,11 +30,13 @@
 //! default methods do.
 //!
 //! Map: `device` [`Device`], [`Context`] · `memory` [`Pd`], [`Mr`] · `work` requests · `completion`
-//! [`Cq`], [`CompletionChannel`], [`WorkCompletion`] · `queue` [`Qp`], [`Srq`] · [`cm`] connections
-//! · `event` what happens without being asked for · [`provider`] the other side.
+//! [`Cq`], [`CompletionChannel`], [`WorkCompletion`] · `queue` [`Qp`], `srq` [`Srq`] · [`cm`]
+//! connections · `attributes`, `address` plain data · `event` what happens without being asked for · [`provider`] the other side.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod address;
+mod attributes;
 pub mod cm;
 mod completion;
 mod datagram;
@@ -44,19 +46,21 @@ mod event;
 mod memory;
 pub mod provider;
 mod queue;
+mod srq;
 mod work;
 
+pub use address::{Peer, Remote};
+pub use attributes::{Endpoint, QpCapacity, QpState, QpStatistics, QpType, RateLimit};
 pub use completion::{CompletionChannel, Cq, Notify, WcData, WcOpcode, WcStatus, WorkCompletion};
 pub use datagram::{
-    DatagramInit, DatagramStatistics, Peer, RecordMode, RecordStatus, Sources, WriteRecord,
+    DatagramInit, DatagramStatistics, RecordMode, RecordStatus, Sources, WriteRecord,
 };
 pub use device::{Context, Device, DeviceAttributes, DeviceCaps, Transport};
 pub use error::{Blame, Error, Failure, PostError, Result};
 pub use event::AsyncEvent;
 pub use memory::{Mr, MrAddressing, MrInit, Pd};
-pub use queue::{
-    Endpoint, Qp, QpCapacity, QpInit, QpState, QpStatistics, QpType, RateLimit, Srq, SrqInit,
-};
-pub use work::{Data, RecvWr, Remote, SGE_MAX, SendFlags, SendOp, SendWr, Sge, SgeList};
+pub use queue::{Qp, QpInit};
+pub use srq::{Srq, SrqInit};
+pub use work::{Data, RecvWr, SGE_MAX, SendFlags, SendOp, SendWr, Sge, SgeList};
 
 pub use haul_slab::{AccessFlags, Arena, OutOfBounds, Region};

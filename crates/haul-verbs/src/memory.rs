@@ -1,14 +1,17 @@
 //! Protection domains and memory regions.
 
+use std::any::Any;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use haul_slab::{AccessFlags, Region};
 
+use crate::address::Remote;
 use crate::datagram::Sources;
-use crate::provider::{MrOps, PdOps};
-use crate::queue::{Qp, QpInit, Srq, SrqInit};
-use crate::work::{Remote, Sge};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use crate::queue::{Qp, QpInit, QpOps};
+use crate::srq::{Srq, SrqInit, SrqOps};
+use crate::work::Sge;
 
 /// A protection domain: queue pairs reach the memory regions of their own domain only.
 #[derive(Debug, Clone)]
@@ -189,4 +192,29 @@ impl Drop for Mr {
         // What the device says against it cannot be told here; `dereg` can.
         let _ = self.ops.dereg();
     }
+}
+
+/// Behind [`Pd`](crate::Pd).
+pub trait PdOps: Any + Debug + Send + Sync {
+    /// See [`Pd::register`](crate::Pd::register). The rights do not contradict each other.
+    fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>>;
+    /// See [`Pd::create_qp`](crate::Pd::create_qp).
+    fn create_qp(self: Arc<Self>, init: &QpInit<'_>) -> Result<Arc<dyn QpOps>>;
+    /// See [`Pd::create_srq`](crate::Pd::create_srq).
+    fn create_srq(self: Arc<Self>, _init: &SrqInit) -> Result<Arc<dyn SrqOps>> {
+        Err(Error::Unsupported("a shared receive queue"))
+    }
+}
+
+/// Behind [`Mr`](crate::Mr).
+pub trait MrOps: Any + Debug + Send + Sync {
+    /// See [`Mr::lkey`](crate::Mr::lkey).
+    fn lkey(&self) -> u32;
+    /// See [`Mr::rkey`](crate::Mr::rkey).
+    fn rkey(&self) -> u32;
+    /// See [`Mr::addr`](crate::Mr::addr).
+    fn addr(&self) -> u64;
+    /// Takes the rights away; called at least once, a second call does nothing. When it has
+    /// returned nobody touches the bytes.
+    fn dereg(&self) -> Result<()>;
 }

@@ -1,82 +1,24 @@
-//! Queue pairs and shared receive queues.
+//! Queue pairs, and the events and requests of their connections.
 
+use std::any::Any;
+use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cm::{ConnParam, EventChannel};
+use crate::attributes::{
+    ConnParam, Endpoint, Established, QpCapacity, QpState, QpStatistics, QpType, RateLimit,
+};
 use crate::completion::Cq;
 use crate::datagram::{DatagramInit, DatagramStatistics, WriteRecord};
-use crate::provider::{QpOps, SrqOps};
+use crate::error::{Error, Failure, PostError, Result};
+use crate::srq::Srq;
 use crate::work::{RecvWr, SendWr};
-use crate::{Failure, PostError, Result};
 
 /// A queue pair. Clones are the same; the last one ends the connection.
 #[derive(Debug, Clone)]
 pub struct Qp(Arc<dyn QpOps>);
-
-/// The service of a queue pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum QpType {
-    /// Reliable connection.
-    #[default]
-    Rc,
-    /// Unreliable datagram.
-    Ud,
-    /// Reliable datagram.
-    Rd,
-}
-
-/// State of a queue pair (IBTA 1.4 §10.3.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum QpState {
-    /// New.
-    #[default]
-    Reset,
-    /// Receives may be posted.
-    Init,
-    /// Receives are carried out: the connection is being made.
-    Rtr,
-    /// Connected.
-    Rts,
-    /// The send queue drains.
-    Sqd,
-    /// The send queue is in error.
-    Sqe,
-    /// In error: everything posted is flushed.
-    Err,
-}
-
-/// Room in a queue pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QpCapacity {
-    /// Send work requests that are posted and whose completions have not been polled; see
-    /// [`SendFlags::SIGNALED`](crate::SendFlags::SIGNALED).
-    pub max_send_wr: u32,
-    /// Receive work requests that are posted and whose completions have not been polled. Not used
-    /// with a shared receive queue.
-    pub max_recv_wr: u32,
-    /// Pieces of a send work request.
-    pub max_send_sge: u32,
-    /// Pieces of a receive work request.
-    pub max_recv_sge: u32,
-    /// Octets of inline data.
-    pub max_inline: u32,
-}
-
-impl Default for QpCapacity {
-    fn default() -> Self {
-        Self {
-            max_send_wr: 128,
-            max_recv_wr: 128,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-        }
-    }
-}
 
 /// How to make a queue pair (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
@@ -121,57 +63,6 @@ impl<'a> QpInit<'a> {
             datagram: DatagramInit::default(),
         }
     }
-}
-
-/// How fast a queue pair sends at most (`ibv_qp_rate_limit_attr`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RateLimit {
-    /// Bits per second on the wire, with the headers from IP up; more than none.
-    pub bits_per_second: u64,
-    /// Over any time no more data leaves than the rate brings and so many octets, and a packet, for
-    /// a policer on the way; none: as it suits the device. Acknowledgements are not counted. Where
-    /// the kernel sends (TCP) the burst is the kernel's.
-    pub max_burst_bytes: Option<u64>,
-}
-
-/// What two programs tell each other to connect queue pairs without the connection manager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Endpoint {
-    /// The queue pair's number.
-    pub qp_num: u32,
-    /// First packet sequence number (24 bits), chosen by the owner.
-    pub psn: u32,
-    /// Port's local identifier; zero on Ethernet.
-    pub lid: u16,
-    /// Port's global identifier: on IP networks the address, IPv4 mapped into IPv6. The software
-    /// provider listens at all of the host's addresses and names none: put one there that the peer
-    /// reaches.
-    pub gid: [u8; 16],
-    /// Transport port that the software provider listens at; zero for devices.
-    pub port: u16,
-}
-
-impl Endpoint {
-    /// The address in `gid` with `port`.
-    #[must_use]
-    pub fn socket_addr(&self) -> SocketAddr {
-        SocketAddr::new(IpAddr::from(self.gid).to_canonical(), self.port)
-    }
-}
-
-/// What a connection has gone through. Transports that do not know say zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct QpStatistics {
-    /// Segments sent more than once.
-    pub resent_segments: u64,
-    /// Octets sent more than once.
-    pub resent_bytes: u64,
-    /// Segments that were placed before one that had been sent before them.
-    pub early_segments: u64,
-    /// Segments that arrived once more.
-    pub duplicate_segments: u64,
-    /// Round-trip time, smoothed, ns.
-    pub round_trip_ns: u64,
 }
 
 impl Qp {
@@ -350,56 +241,235 @@ impl Qp {
     }
 }
 
-/// How to make a shared receive queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SrqInit {
-    /// Receive work requests that are posted and whose completions have not been polled.
-    pub max_wr: u32,
-    /// Pieces of each.
-    pub max_sge: u32,
-    /// Names it in [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached).
-    pub token: u64,
+/// News of a connection.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CmEvent {
+    /// Somebody wants to connect to a listener. Dropping the request rejects it.
+    ConnectRequest(ConnectRequest),
+    /// The connection is there: sends may be posted.
+    Established {
+        /// The queue pair.
+        qp_num: u32,
+        /// What was agreed on.
+        established: Established,
+    },
+    /// The peer's application does not want the connection.
+    Rejected {
+        /// The queue pair. It is in error and its receives are flushed; another attempt takes a new
+        /// one.
+        qp_num: u32,
+        /// What the peer's application says.
+        private_data: Vec<u8>,
+    },
+    /// There is no listener, no route, no answer, or an answer that makes no sense.
+    Unreachable {
+        /// The queue pair.
+        qp_num: u32,
+        /// Why.
+        failure: Failure,
+    },
+    /// The connection is over; what was posted is flushed.
+    Disconnected {
+        /// The queue pair.
+        qp_num: u32,
+        /// None where an end disconnected in order.
+        failure: Option<Failure>,
+    },
 }
 
-impl Default for SrqInit {
-    fn default() -> Self {
-        Self {
-            max_wr: 1_024,
-            max_sge: 1,
-            token: 0,
-        }
-    }
-}
-
-/// A shared receive queue. Clones are the same.
+/// Where events of connections arrive (`rdma_event_channel`). Clones are the same.
 #[derive(Debug, Clone)]
-pub struct Srq(Arc<dyn SrqOps>);
+pub struct EventChannel(Arc<dyn EventChannelOps>);
 
-impl Srq {
-    pub(crate) fn from_ops(ops: Arc<dyn SrqOps>) -> Self {
+impl EventChannel {
+    pub(crate) fn from_ops(ops: Arc<dyn EventChannelOps>) -> Self {
         Self(ops)
     }
 
     /// The provider's own object.
     #[must_use]
-    pub fn ops(&self) -> &Arc<dyn SrqOps> {
+    pub fn ops(&self) -> &Arc<dyn EventChannelOps> {
         &self.0
     }
 
-    /// Posts receive work requests.
-    ///
-    /// # Errors
-    /// As [`Qp::post_recv`].
-    pub fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
-        self.0.post_recv(requests)
+    /// Readable while there are events.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
     }
 
-    /// Reports once, as an asynchronous event, that fewer than `limit` work requests are left. Zero
-    /// turns it off.
+    /// Takes an event without waiting.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported).
-    pub fn arm_limit(&self, limit: u32) -> Result<()> {
-        self.0.arm_limit(limit)
+    /// [`Error::Os`](crate::Error::Os).
+    pub fn poll(&self) -> Result<Option<CmEvent>> {
+        self.0.poll()
     }
+
+    /// Takes an event, waiting for it; none when `timeout` has passed.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os).
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>> {
+        self.0.wait(timeout)
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+impl AsRawFd for EventChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd().as_raw_fd()
+    }
+}
+
+/// A peer that wants to connect.
+#[derive(Debug)]
+pub struct ConnectRequest {
+    ops: Box<dyn RequestOps>,
+    /// The peer.
+    pub peer: SocketAddr,
+    /// What its application says.
+    pub private_data: Vec<u8>,
+    /// Reads and atomics that the peer answers at once: the most that this end's ORD can be.
+    pub responder_resources: u16,
+    /// Reads and atomics that the peer wants to have outstanding: what this end's IRD should be.
+    pub initiator_depth: u16,
+}
+
+impl ConnectRequest {
+    /// For providers: a request of theirs.
+    #[must_use]
+    pub fn new(
+        ops: Box<dyn RequestOps>,
+        peer: SocketAddr,
+        private_data: Vec<u8>,
+        responder_resources: u16,
+        initiator_depth: u16,
+    ) -> Self {
+        Self {
+            ops,
+            peer,
+            private_data,
+            responder_resources,
+            initiator_depth,
+        }
+    }
+
+    /// Connects `qp`, which must be new, of the listener's context. Post its receives first. The
+    /// listener's channel gets its events.
+    ///
+    /// # Errors
+    /// [`Error::State`](crate::Error::State) for a queue pair that is not new,
+    /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long; the request is
+    /// rejected then.
+    pub fn accept(self, qp: &Qp, param: &ConnParam<'_>) -> Result<()> {
+        self.ops.accept(qp.ops(), param)
+    }
+
+    /// Turns the peer away; its application gets `private_data`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long; the request is
+    /// rejected without any then.
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        self.ops.reject(private_data)
+    }
+}
+
+/// Behind [`Qp`](crate::Qp).
+pub trait QpOps: Any + Debug + Send + Sync {
+    /// See [`Qp::qp_num`](crate::Qp::qp_num).
+    fn qp_num(&self) -> u32;
+    /// See [`Qp::state`](crate::Qp::state).
+    fn state(&self) -> QpState;
+    /// See [`Qp::failure`](crate::Qp::failure).
+    fn failure(&self) -> Option<Failure>;
+    /// See [`Qp::capacity`](crate::Qp::capacity).
+    fn capacity(&self) -> QpCapacity;
+    /// See [`Qp::statistics`](crate::Qp::statistics).
+    fn statistics(&self) -> Result<QpStatistics> {
+        Err(Error::Unsupported("statistics of a connection"))
+    }
+    /// See [`Qp::post_send`](crate::Qp::post_send).
+    fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError>;
+    /// See [`Qp::post_recv`](crate::Qp::post_recv).
+    fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError>;
+    /// See [`Qp::connect`](crate::Qp::connect).
+    fn connect(
+        self: Arc<Self>,
+        peer: SocketAddr,
+        param: &ConnParam<'_>,
+        channel: &Arc<dyn EventChannelOps>,
+    ) -> Result<()>;
+    /// See [`Qp::disconnect`](crate::Qp::disconnect).
+    fn disconnect(&self) -> Result<()>;
+    /// See [`Qp::bind`](crate::Qp::bind).
+    fn bind(self: Arc<Self>, _address: SocketAddr) -> Result<SocketAddr> {
+        Err(Error::Unsupported("a datagram service"))
+    }
+    /// See [`Qp::adopt`](crate::Qp::adopt).
+    fn adopt(self: Arc<Self>, _socket: OwnedFd) -> Result<SocketAddr> {
+        Err(Error::Unsupported("a datagram service"))
+    }
+    /// See [`Qp::attach_multicast`](crate::Qp::attach_multicast).
+    fn attach_multicast(&self, _group: IpAddr, _interface: Option<IpAddr>) -> Result<()> {
+        Err(Error::Unsupported("a multicast group"))
+    }
+    /// See [`Qp::detach_multicast`](crate::Qp::detach_multicast).
+    fn detach_multicast(&self, _group: IpAddr, _interface: Option<IpAddr>) -> Result<()> {
+        Err(Error::Unsupported("a multicast group"))
+    }
+    /// See [`Qp::take_record`](crate::Qp::take_record).
+    fn take_record(&self, _wr_id: u64) -> Option<WriteRecord> {
+        None
+    }
+    /// See [`Qp::records`](crate::Qp::records).
+    fn records(&self, _rkey: u32) -> Vec<WriteRecord> {
+        Vec::new()
+    }
+    /// See [`Qp::datagram_statistics`](crate::Qp::datagram_statistics).
+    fn datagram_statistics(&self) -> Result<DatagramStatistics> {
+        Err(Error::Unsupported("a datagram service"))
+    }
+    /// See [`Qp::endpoint`](crate::Qp::endpoint).
+    fn endpoint(&self) -> Result<Endpoint> {
+        Err(Error::Unsupported(
+            "a connection without the connection manager",
+        ))
+    }
+    /// See [`Qp::connect_endpoint`](crate::Qp::connect_endpoint).
+    fn connect_endpoint(
+        self: Arc<Self>,
+        _peer: &Endpoint,
+        _param: &ConnParam<'_>,
+        _timeout: Duration,
+    ) -> Result<()> {
+        Err(Error::Unsupported(
+            "a connection without the connection manager",
+        ))
+    }
+}
+
+/// Behind [`EventChannel`](crate::cm::EventChannel).
+pub trait EventChannelOps: Any + Debug + Send + Sync {
+    /// See [`EventChannel::fd`](crate::cm::EventChannel::fd).
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// See [`EventChannel::poll`](crate::cm::EventChannel::poll).
+    fn poll(&self) -> Result<Option<CmEvent>>;
+    /// See [`EventChannel::wait`](crate::cm::EventChannel::wait).
+    fn wait(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>>;
+}
+
+/// Behind [`ConnectRequest`](crate::cm::ConnectRequest); dropping it without an answer rejects it.
+pub trait RequestOps: Debug + Send + Sync {
+    /// See [`ConnectRequest::accept`](crate::cm::ConnectRequest::accept).
+    fn accept(self: Box<Self>, qp: &Arc<dyn QpOps>, param: &ConnParam<'_>) -> Result<()>;
+    /// See [`ConnectRequest::reject`](crate::cm::ConnectRequest::reject).
+    fn reject(self: Box<Self>, private_data: &[u8]) -> Result<()>;
 }

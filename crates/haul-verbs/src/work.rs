@@ -1,6 +1,6 @@
 //! Work requests.
 
-use crate::datagram::Peer;
+use crate::address::{Peer, Remote};
 
 /// The most pieces of a work request, on any provider.
 pub const SGE_MAX: usize = 4;
@@ -93,15 +93,6 @@ impl std::fmt::Debug for SgeList {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.as_slice()).finish()
     }
-}
-
-/// Memory of the peer, as it has named it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Remote {
-    /// Address of the first byte, as the peer's memory region counts.
-    pub addr: u64,
-    /// The peer's key.
-    pub rkey: u32,
 }
 
 /// What a send work request is to do (`ibv_wr_opcode`).
