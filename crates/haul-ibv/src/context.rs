@@ -1,22 +1,24 @@
-//! An open device and what hangs directly on it.
+//! An open device.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use haul_verbs::provider::{
-    CompletionChannelOps, ContextOps, CqOps, EventChannelOps, ListenerOps, PdOps,
-};
-use haul_verbs::{AsyncEvent, DeviceAttributes, Error, Result};
+use haul_verbs::{Error, Result, WorkCompletion};
 
-use crate::cm::{EventChannel, Handle, Listener};
-use crate::completion::{CompletionChannel, Cq, token_of};
 use crate::device::{self, Description};
-use crate::ffi::verbs::{self, event};
+use crate::ffi::verbs;
 use crate::library::{Library, Raw};
-use crate::memory::Pd;
-use crate::queue::Qp;
+use crate::wait::set_nonblocking;
+
+/// What the device reports of a queue pair by its number.
+pub(crate) trait QpEvents: Debug + Send + Sync {
+    /// A work request of the queue pair has failed.
+    fn on_failed(&self, completion: &WorkCompletion);
+    /// The device has put the queue pair into error for what the peer sent.
+    fn on_async_error(&self);
+}
 
 /// An open device. It outlives everything that is made from it.
 #[derive(Debug)]
@@ -25,9 +27,9 @@ pub(crate) struct Context {
     pub(crate) raw: Raw<verbs::Context>,
     pub(crate) name: String,
     pub(crate) description: Description,
-    max_inline: OnceLock<u32>,
+    pub(crate) max_inline: OnceLock<u32>,
     /// By number, to find the queue pair that a failed completion or an event speaks of.
-    qps: Mutex<HashMap<u32, Weak<Qp>>>,
+    qps: Mutex<HashMap<u32, Weak<dyn QpEvents>>>,
 }
 
 impl Context {
@@ -46,13 +48,21 @@ impl Context {
             max_inline: OnceLock::new(),
             qps: Mutex::default(),
         };
-        crate::completion::set_nonblocking(context.async_fd()?)?;
+        set_nonblocking(context.async_fd())?;
         Ok(context)
     }
 
-    pub(crate) fn enter_qp(&self, qp: &Arc<Qp>) {
+    /// Readable while there are asynchronous events.
+    pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open.
+        let fd = unsafe { (*self.raw.ptr()).async_fd };
+        // SAFETY: the descriptor is open as long as the context.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    pub(crate) fn enter_qp(&self, number: u32, qp: Weak<dyn QpEvents>) {
         let mut qps = self.qps.lock().unwrap_or_else(PoisonError::into_inner);
-        qps.insert(qp.number, Arc::downgrade(qp));
+        qps.insert(number, qp);
     }
 
     pub(crate) fn forget_qp(&self, number: u32) {
@@ -60,126 +70,15 @@ impl Context {
         qps.remove(&number);
     }
 
-    pub(crate) fn find_qp(&self, number: u32) -> Option<Arc<Qp>> {
+    pub(crate) fn find_qp(&self, number: u32) -> Option<Arc<dyn QpEvents>> {
         let qps = self.qps.lock().unwrap_or_else(PoisonError::into_inner);
         qps.get(&number)?.upgrade()
-    }
-
-    /// Takes the next event, as the library has it, and gives back what haul has for it.
-    fn take_async_event(&self) -> Option<Option<AsyncEvent>> {
-        let verbs = &self.library.verbs;
-        let mut event = verbs::AsyncEvent {
-            element: std::ptr::null_mut(),
-            event_type: 0,
-        };
-        // SAFETY: the context is open, its descriptor does not block, the event is ours.
-        let returned = unsafe { (verbs.ibv_get_async_event)(self.raw.ptr(), &raw mut event) };
-        if returned != 0 {
-            return None;
-        }
-        let said = translate(&event);
-        // SAFETY: the event came from `ibv_get_async_event` and is acknowledged once.
-        unsafe { (verbs.ibv_ack_async_event)(&raw mut event) };
-        if let Some(AsyncEvent::QpFatal { qp_num } | AsyncEvent::QpAccessError { qp_num }) = said
-            && let Some(qp) = self.find_qp(qp_num)
-        {
-            qp.on_async_error();
-        }
-        Some(said)
     }
 }
 
 fn close(library: &Library, raw: Raw<verbs::Context>) {
     // SAFETY: nothing made from the context is left; it is closed once.
     unsafe { (library.verbs.ibv_close_device)(raw.ptr()) };
-}
-
-/// The element of an event that is not acknowledged exists: destroying it waits for that.
-fn translate(event: &verbs::AsyncEvent) -> Option<AsyncEvent> {
-    let qp_num = || {
-        // SAFETY: events of this kind are of a queue pair.
-        unsafe { (*event.element.cast::<verbs::Qp>()).qp_num }
-    };
-    let said = match event.event_type {
-        event::CQ_ERR => AsyncEvent::CqError {
-            // SAFETY: events of this kind are of a completion queue.
-            token: token_of(unsafe { (*event.element.cast::<verbs::Cq>()).cq_context }),
-        },
-        event::QP_FATAL | event::QP_REQ_ERR => AsyncEvent::QpFatal { qp_num: qp_num() },
-        event::QP_ACCESS_ERR => AsyncEvent::QpAccessError { qp_num: qp_num() },
-        event::COMM_EST => AsyncEvent::CommunicationEstablished { qp_num: qp_num() },
-        event::SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached {
-            // SAFETY: events of this kind are of a shared receive queue.
-            token: token_of(unsafe { (*event.element.cast::<verbs::Srq>()).srq_context }),
-        },
-        event::DEVICE_FATAL => AsyncEvent::DeviceFatal,
-        _ => return None,
-    };
-    Some(said)
-}
-
-impl ContextOps for Context {
-    fn attributes(&self) -> Result<DeviceAttributes> {
-        let mut attributes = self.description.attributes.clone();
-        attributes.max_inline = *self
-            .max_inline
-            .get_or_init(|| crate::queue::probe_inline(self));
-        Ok(attributes)
-    }
-
-    fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {
-        Ok(Arc::new(Pd::new(self)?))
-    }
-
-    fn create_completion_channel(self: Arc<Self>) -> Result<Arc<dyn CompletionChannelOps>> {
-        Ok(Arc::new(CompletionChannel::new(self)?))
-    }
-
-    fn create_cq(
-        self: Arc<Self>,
-        entries: u32,
-        channel: Option<&Arc<dyn CompletionChannelOps>>,
-        token: u64,
-    ) -> Result<Arc<dyn CqOps>> {
-        let channel = channel
-            .map(|channel| downcast::<CompletionChannel>(channel.clone()))
-            .transpose()?;
-        Ok(Arc::new(Cq::new(self, entries, channel, token)?))
-    }
-
-    fn create_event_channel(self: Arc<Self>) -> Result<Arc<dyn EventChannelOps>> {
-        Ok(Arc::new(Handle(EventChannel::new(self)?)))
-    }
-
-    fn listen(
-        self: Arc<Self>,
-        address: SocketAddr,
-        channel: &Arc<dyn EventChannelOps>,
-        backlog: u32,
-    ) -> Result<Arc<dyn ListenerOps>> {
-        let channel = &downcast::<Handle>(channel.clone())?.0;
-        if !std::ptr::eq(channel.context(), Arc::as_ptr(&self)) {
-            return Err(Error::Invalid("the event channel is of another context"));
-        }
-        Ok(Arc::new(Listener::new(channel, address, backlog)?))
-    }
-
-    fn poll_async_event(&self) -> Result<Option<AsyncEvent>> {
-        loop {
-            match self.take_async_event() {
-                Some(None) => {}
-                Some(said) => return Ok(said),
-                None => return Ok(None),
-            }
-        }
-    }
-
-    fn async_fd(&self) -> Result<BorrowedFd<'_>> {
-        // SAFETY: the context is open.
-        let fd = unsafe { (*self.raw.ptr()).async_fd };
-        // SAFETY: the descriptor is open as long as the context.
-        Ok(unsafe { BorrowedFd::borrow_raw(fd) })
-    }
 }
 
 impl Drop for Context {

@@ -1,13 +1,9 @@
-//! Devices: finding, describing and opening them.
+//! Attributes of devices.
 
 use std::ffi::{CStr, c_int};
-use std::sync::Arc;
 
-use haul_verbs::provider::{ContextOps, DeviceOps};
-use haul_verbs::{Device, DeviceAttributes, DeviceCaps, Error, Result, SGE_MAX, Transport};
+use haul_verbs::{DeviceAttributes, DeviceCaps, Error, Result, SGE_MAX, Transport};
 
-use crate::NAME;
-use crate::context::Context;
 use crate::ffi::verbs::{self, DeviceAttr, GidEntry, PortAttr};
 use crate::library::{Library, Raw, check};
 
@@ -16,28 +12,6 @@ use crate::library::{Library, Raw, check};
 const PRIVATE_DATA_MAX_IB: u32 = 56;
 /// `private_data_len` of `struct rdma_conn_param` has 8 bits; MPA has room for 512 octets.
 const PRIVATE_DATA_MAX_IWARP: u32 = 255;
-
-/// A device of the list, by name.
-#[derive(Debug)]
-struct IbvDevice {
-    library: Arc<Library>,
-    name: String,
-}
-
-/// The devices that libibverbs has a driver for.
-///
-/// # Errors
-/// The list cannot be had.
-pub(crate) fn list(library: &Arc<Library>) -> Result<Vec<Device>> {
-    let list = List::new(library)?;
-    let devices = list.iter().map(|device| {
-        Device::from_ops(Arc::new(IbvDevice {
-            library: Arc::clone(library),
-            name: name_of(library, device),
-        }))
-    });
-    Ok(devices.collect())
-}
 
 /// The name of a device of the list or of an open one.
 pub(crate) fn name_of(library: &Library, device: *mut verbs::Device) -> String {
@@ -50,84 +24,6 @@ pub(crate) fn name_of(library: &Library, device: *mut verbs::Device) -> String {
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()
-}
-
-impl DeviceOps for IbvDevice {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn provider(&self) -> &'static str {
-        NAME
-    }
-
-    fn attributes(&self) -> Result<DeviceAttributes> {
-        self.open_context()?.attributes()
-    }
-
-    fn open(&self) -> Result<Arc<dyn ContextOps>> {
-        let context = self.open_context()?;
-        Ok(Arc::new(context))
-    }
-}
-
-impl IbvDevice {
-    fn open_context(&self) -> Result<Context> {
-        let list = List::new(&self.library)?;
-        let device = list
-            .iter()
-            .find(|device| name_of(&self.library, *device) == self.name)
-            .ok_or_else(|| Error::Os {
-                what: "device",
-                source: std::io::ErrorKind::NotFound.into(),
-            })?;
-        // SAFETY: the device is of a list that lives; an open device does not need it any more.
-        let context = unsafe { (self.library.verbs.ibv_open_device)(device) };
-        let context = Raw::made("device", context)?;
-        Context::new(Arc::clone(&self.library), context, self.name.clone())
-    }
-}
-
-/// `ibv_get_device_list`, freed on drop.
-struct List<'a> {
-    library: &'a Library,
-    start: Raw<*mut verbs::Device>,
-    len: usize,
-}
-
-impl<'a> List<'a> {
-    fn new(library: &'a Library) -> Result<Self> {
-        let mut len: c_int = 0;
-        // SAFETY: the count is written to a variable of ours.
-        let start = unsafe { (library.verbs.ibv_get_device_list)(&raw mut len) };
-        let start = Raw::made("list of devices", start).map_err(|error| match error {
-            Error::Os { source, .. } if source.kind() == std::io::ErrorKind::Unsupported => {
-                Error::Os {
-                    what: "the kernel has no RDMA, or the module ib_uverbs is not loaded",
-                    source,
-                }
-            }
-            error => error,
-        })?;
-        Ok(Self {
-            library,
-            start,
-            len: usize::try_from(len).unwrap_or(0),
-        })
-    }
-
-    fn iter(&self) -> impl Iterator<Item = *mut verbs::Device> {
-        // SAFETY: the list has that many devices.
-        let devices = unsafe { std::slice::from_raw_parts(self.start.ptr(), self.len) };
-        devices.iter().copied()
-    }
-}
-
-impl Drop for List<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the list came from `ibv_get_device_list` and is freed once.
-        unsafe { (self.library.verbs.ibv_free_device_list)(self.start.ptr()) };
-    }
 }
 
 /// What a device says of itself, asked once.

@@ -5,9 +5,10 @@
 //! pairs that are made without it (`rdma_conn_param::qp_num`): one protection domain and one
 //! completion queue serve any number of connections, however they are made.
 //!
-//! Map: `ffi` what C declares · `library` loading, errors · `device` attributes · `context` what is
-//! opened · `memory` · `completion` · `queue` queue pairs and their states · `post` work requests
-//! as C has them · `cm` connections · `address`.
+//! Map: `ffi` what C declares · `library` loading, errors · `wait` · `device` attributes ·
+//! `context` what is opened · `memory` · `completion` · `queue` queue pairs and their states ·
+//! `post` work requests as C has them · `cm` connections · `address` · `provider` ties them
+//! together.
 #![warn(missing_docs)]
 #![expect(
     clippy::disallowed_methods,
@@ -28,12 +29,12 @@ mod ffi;
 mod library;
 mod memory;
 mod post;
+mod provider;
 mod queue;
+mod wait;
 
 use library::Library;
-
-/// The provider's name.
-const NAME: &str = "ibv";
+use provider::NAME;
 
 /// The provider of RDMA devices. Clones share the libraries, which stay loaded as long as anything
 /// made from them lives.
@@ -55,7 +56,7 @@ impl Provider for Ibv {
 
     fn devices(&self) -> Result<Vec<Device>> {
         match &self.0 {
-            Ok(library) => device::list(library),
+            Ok(library) => provider::list(library),
             Err(why) => Err(Error::Os {
                 what: "rdma-core is not installed",
                 source: std::io::Error::other(why.clone()),

@@ -4,13 +4,12 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_slab::Region;
-use haul_verbs::provider::{MrOps, PdOps, QpOps, SrqOps};
-use haul_verbs::{AccessFlags, Error, MrAddressing, MrInit, QpInit, Result, SrqInit};
+use haul_verbs::provider::MrOps;
+use haul_verbs::{AccessFlags, Error, MrAddressing, MrInit, Result};
 
 use crate::context::Context;
 use crate::ffi::verbs::{self, access};
 use crate::library::{Raw, check};
-use crate::queue::{Qp, Srq};
 
 /// A protection domain.
 #[derive(Debug)]
@@ -28,21 +27,6 @@ impl Pd {
     }
 }
 
-impl PdOps for Pd {
-    fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>> {
-        Ok(Arc::new(Mr::new(self, init)?))
-    }
-
-    fn create_qp(self: Arc<Self>, init: &QpInit<'_>) -> Result<Arc<dyn QpOps>> {
-        let qp: Arc<dyn QpOps> = Qp::new(self, init)?;
-        Ok(qp)
-    }
-
-    fn create_srq(self: Arc<Self>, init: &SrqInit) -> Result<Arc<dyn SrqOps>> {
-        Ok(Arc::new(Srq::new(self, init)?))
-    }
-}
-
 impl Drop for Pd {
     fn drop(&mut self) {
         // SAFETY: everything made from the domain holds it, so nothing is left; it is freed once.
@@ -52,7 +36,7 @@ impl Drop for Pd {
 
 /// A memory region.
 #[derive(Debug)]
-struct Mr {
+pub(crate) struct Mr {
     lkey: u32,
     rkey: u32,
     addr: u64,
@@ -62,7 +46,7 @@ struct Mr {
 }
 
 impl Mr {
-    fn new(pd: Arc<Pd>, init: MrInit) -> Result<Self> {
+    pub(crate) fn new(pd: Arc<Pd>, init: MrInit) -> Result<Self> {
         let verbs = &pd.context.library.verbs;
         // What libibverbs lets a peer invalidate are memory windows.
         if init.access.contains(AccessFlags::REMOTE_INVALIDATE) {

@@ -1,28 +1,38 @@
 //! Queue pairs and shared receive queues.
 
 use std::ffi::{c_int, c_uint};
+use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use haul_verbs::cm::ConnParam;
-use haul_verbs::provider::{EventChannelOps, QpOps, SrqOps};
+use haul_verbs::provider::SrqOps;
 use haul_verbs::{
     Blame, DeviceCaps, Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpType,
-    RecvWr, Result, SendWr, SrqInit, Transport, WcStatus, WorkCompletion,
+    RecvWr, Result, SrqInit, Transport, WcStatus, WorkCompletion,
 };
 
-use crate::cm::{Connection, Handle};
 use crate::completion::Cq;
-use crate::context::{Context, downcast};
+use crate::context::{Context, QpEvents, downcast};
 use crate::device::{self, PORT};
 use crate::ffi::verbs::{self, AhAttr, Gid, GidEntry, GlobalRoute, QpAttr, QpCap, QpInitAttr};
 use crate::ffi::verbs::{access, gid_type, qp_mask, qp_state};
 use crate::library::{Raw, check};
 use crate::memory::Pd;
 use crate::post;
+
+mod ops;
+
+/// The connection of a queue pair, as the connection manager makes it.
+pub(crate) trait Connect: Debug + Send {
+    /// Resolves the route to the peer: the address is known, and with it the device.
+    fn resolve_route(&self) -> Result<()>;
+    /// Sends the connection request: the route is known.
+    fn request(&self, qp: &Qp) -> Result<()>;
+    /// Disconnects, or answers the peer's disconnect.
+    fn disconnect(&self) -> Result<()>;
+}
 
 /// A reliable connection's queue pair. It is `Init` from the start, so that receives can be posted.
 #[derive(Debug)]
@@ -32,7 +42,7 @@ pub(crate) struct Qp {
     /// [`QpState`] as far as this end knows it: the data path asks nobody else.
     state: AtomicU8,
     failure: Mutex<Option<Failure>>,
-    pub(crate) connection: Mutex<Option<Connection>>,
+    pub(crate) connection: Mutex<Option<Box<dyn Connect>>>,
     capacity: QpCapacity,
     post_send:
         unsafe extern "C" fn(*mut verbs::Qp, *mut verbs::SendWr, *mut *mut verbs::SendWr) -> c_int,
@@ -101,7 +111,8 @@ impl Qp {
             pd,
         });
         qp.to_init()?;
-        qp.context().enter_qp(&qp);
+        let events: Weak<Self> = Arc::downgrade(&qp);
+        qp.context().enter_qp(number, events);
         Ok(qp)
     }
 
@@ -190,39 +201,6 @@ impl Qp {
         failure.get_or_insert_with(|| Failure {
             blame,
             reason: reason(),
-        });
-    }
-
-    /// A work request of this queue pair has ended badly. Over RoCE nobody but this end knows: the
-    /// connection manager is told to end the connection, and both ends hear of it.
-    pub(crate) fn on_failed(&self, completion: &WorkCompletion) {
-        let before = self.known_state();
-        self.set_state(QpState::Err);
-        let connection = self
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(connection) = &*connection
-            && before == QpState::Rts
-        {
-            // It fails where the peer was faster.
-            let _ = connection.disconnect();
-        }
-        drop(connection);
-        if let Some(blame) = blame(completion.status) {
-            self.set_failure(blame, || {
-                format!(
-                    "a work request ended with {:?} (the device's own number {:#x})",
-                    completion.status, completion.vendor_err
-                )
-            });
-        }
-    }
-
-    pub(crate) fn on_async_error(&self) {
-        self.set_state(QpState::Err);
-        self.set_failure(Blame::Peer, || {
-            "the device put the queue pair into error for what the peer sent".to_owned()
         });
     }
 
@@ -437,117 +415,38 @@ pub(crate) fn probe_inline(context: &Context) -> u32 {
     most
 }
 
-impl QpOps for Qp {
-    fn qp_num(&self) -> u32 {
-        self.number
-    }
-
-    fn state(&self) -> QpState {
-        if self.known_state() == QpState::Rts && self.is_in_error() {
-            self.set_state(QpState::Err);
-        }
-        self.known_state()
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.clone()
-    }
-
-    fn capacity(&self) -> QpCapacity {
-        self.capacity
-    }
-
-    fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
-        let state = self.known_state();
-        if !matches!(state, QpState::Rts | QpState::Err) || self.is_not_flushed(state) {
-            let error = Error::State(state);
-            return Err(PostError { posted: 0, error });
-        }
-        post::sends(requests, self.caps, |first| {
-            let mut bad = std::ptr::null_mut();
-            // SAFETY: the queue pair lives; the chain is whole, and its memory belongs to it by the
-            // contract of `SendWr`.
-            let number = unsafe { (self.post_send)(self.raw.ptr(), first, &raw mut bad) };
-            (number, bad)
-        })
-    }
-
-    fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
-        if self.srq.is_some() {
-            let error = Error::Invalid("the queue pair has a shared receive queue");
-            return Err(PostError { posted: 0, error });
-        }
-        let state = self.known_state();
-        if self.is_not_flushed(state) {
-            let error = Error::State(state);
-            return Err(PostError { posted: 0, error });
-        }
-        post::recvs(requests, |first| {
-            let mut bad = std::ptr::null_mut();
-            // SAFETY: as in `post_send`.
-            let number = unsafe { (self.post_recv)(self.raw.ptr(), first, &raw mut bad) };
-            (number, bad)
-        })
-    }
-
-    fn connect(
-        self: Arc<Self>,
-        peer: SocketAddr,
-        param: &ConnParam<'_>,
-        channel: &Arc<dyn EventChannelOps>,
-    ) -> Result<()> {
-        let channel = &downcast::<Handle>(channel.clone())?.0;
-        if !std::ptr::eq(channel.context(), Arc::as_ptr(self.context())) {
-            return Err(Error::Invalid("the event channel is of another context"));
-        }
-        self.must_be_new()?;
-        Connection::begin(&self, peer, param, channel)
-    }
-
-    fn disconnect(&self) -> Result<()> {
+impl QpEvents for Qp {
+    /// A work request of this queue pair has ended badly. Over RoCE nobody but this end knows: the
+    /// connection manager is told to end the connection, and both ends hear of it.
+    fn on_failed(&self, completion: &WorkCompletion) {
+        let before = self.known_state();
+        self.set_state(QpState::Err);
         let connection = self
             .connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let Some(connection) = &*connection else {
-            return Err(Error::State(self.known_state()));
-        };
-        let disconnected = connection.disconnect();
-        if !self.is_iwarp() {
-            self.to_error();
+        if let Some(connection) = &*connection
+            && before == QpState::Rts
+        {
+            // It fails where the peer was faster.
+            let _ = connection.disconnect();
         }
-        disconnected
+        drop(connection);
+        if let Some(blame) = blame(completion.status) {
+            self.set_failure(blame, || {
+                format!(
+                    "a work request ended with {:?} (the device's own number {:#x})",
+                    completion.status, completion.vendor_err
+                )
+            });
+        }
     }
 
-    fn endpoint(&self) -> Result<Endpoint> {
-        if !self.caps.contains(DeviceCaps::ENDPOINTS) {
-            return Err(Error::Unsupported(
-                "a connection without the connection manager",
-            ));
-        }
-        Ok(Endpoint {
-            qp_num: self.number,
-            psn: self.psn,
-            lid: self.context().description.lid,
-            gid: self.gid()?.gid.raw,
-            port: 0,
-        })
-    }
-
-    fn connect_endpoint(
-        self: Arc<Self>,
-        peer: &Endpoint,
-        param: &ConnParam<'_>,
-        _timeout: Duration,
-    ) -> Result<()> {
-        if !self.caps.contains(DeviceCaps::ENDPOINTS) {
-            return Err(Error::Unsupported(
-                "a connection without the connection manager",
-            ));
-        }
-        self.must_be_new()?;
-        self.to_connected(peer, param, &self.gid()?)
+    fn on_async_error(&self) {
+        self.set_state(QpState::Err);
+        self.set_failure(Blame::Peer, || {
+            "the device put the queue pair into error for what the peer sent".to_owned()
+        });
     }
 }
 

@@ -7,13 +7,13 @@ use std::sync::{Arc, PoisonError};
 use haul_verbs::cm::{CmEvent, ConnParam, Established};
 use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
 
-use super::{EventChannel, Id, News, Role, network};
+use super::channel::{EventChannel, Id, News, Role, network};
 use crate::address;
 use crate::device;
 use crate::ffi::cm::{self, event};
 use crate::ffi::verbs::{qp_mask, qp_state};
 use crate::library::{Raw, check};
-use crate::queue::{Qp, narrow, no_attr};
+use crate::queue::{Connect, Qp, narrow, no_attr};
 
 /// How long resolving an address or a route may take each, milliseconds.
 const RESOLVE_MS: c_int = 5_000;
@@ -109,7 +109,7 @@ impl Connection {
         // SAFETY: the identifier lives; the addresses are copied.
         let returned = unsafe { resolve(id.raw.ptr(), source, &raw mut destination, RESOLVE_MS) };
         check("rdma_resolve_addr", returned)?;
-        *connection = Some(Self { id, peer, param });
+        *connection = Some(Box::new(Self { id, peer, param }));
         Ok(())
     }
 
@@ -117,9 +117,10 @@ impl Connection {
     pub(super) fn accepted(id: Id, peer: SocketAddr, param: Param) -> Self {
         Self { id, peer, param }
     }
+}
 
-    /// The address is known, and with it the device.
-    pub(super) fn resolve_route(&self) -> Result<()> {
+impl Connect for Connection {
+    fn resolve_route(&self) -> Result<()> {
         let device = self.id.device();
         if device.as_deref() != Some(self.id.channel.context().name.as_str()) {
             let other = device.unwrap_or_else(|| "no RDMA device".to_owned());
@@ -133,16 +134,14 @@ impl Connection {
         check("rdma_resolve_route", returned)
     }
 
-    /// The route is known: the request is sent.
-    pub(super) fn request(&self, qp: &Qp) -> Result<()> {
+    fn request(&self, qp: &Qp) -> Result<()> {
         let mut param = self.param.to_c(qp);
         // SAFETY: the identifier lives; the parameters are copied.
         let returned = unsafe { (self.id.cm().rdma_connect)(self.id.raw.ptr(), &raw mut param) };
         check("rdma_connect", returned)
     }
 
-    /// Says goodbye, or answers one.
-    pub(crate) fn disconnect(&self) -> Result<()> {
+    fn disconnect(&self) -> Result<()> {
         // SAFETY: the identifier lives.
         let returned = unsafe { (self.id.cm().rdma_disconnect)(self.id.raw.ptr()) };
         check("rdma_disconnect", returned)

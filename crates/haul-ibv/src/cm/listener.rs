@@ -8,8 +8,9 @@ use haul_verbs::cm::{CmEvent, ConnParam, ConnectRequest};
 use haul_verbs::provider::{ListenerOps, QpOps, RequestOps};
 use haul_verbs::{Error, Result};
 
+use super::channel::{EventChannel, Id, News, Pending, Role};
 use super::connection::{self, Connection, Param};
-use super::{EventChannel, Id, News, Role};
+
 use crate::address;
 use crate::context::downcast;
 use crate::library::check;
@@ -21,14 +22,6 @@ pub(crate) struct Listener {
     address: SocketAddr,
     #[expect(dead_code, reason = "held for its drop, which ends listening")]
     id: Id,
-}
-
-/// Requests of a listener that wait for an answer.
-#[derive(Debug)]
-pub(super) struct Pending {
-    /// 0 <= waiting <= backlog
-    waiting: AtomicU32,
-    backlog: u32,
 }
 
 impl Listener {
@@ -149,7 +142,7 @@ impl RequestOps for Request {
         // SAFETY: the identifier lives; the parameters are copied.
         let returned = unsafe { (channel.cm().rdma_accept)(raw.ptr(), &raw mut c_param) };
         check("rdma_accept", returned)?;
-        *connection = Some(Connection::accepted(id, self.peer, param));
+        *connection = Some(Box::new(Connection::accepted(id, self.peer, param)));
         Ok(())
     }
 
