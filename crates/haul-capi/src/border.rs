@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::abi::{Growing, HAUL_OK};
+use crate::number::HAUL_OK;
 use crate::status::{Error, Result};
 
 /// The last failure of a context. It is written down as text only for who asks.
@@ -144,6 +144,16 @@ fn panic_text(panic: Box<dyn Any + Send>) -> String {
     // Its destructor could panic again.
     std::mem::forget(panic);
     text
+}
+
+/// A structure that begins with its `size` and may grow at its end.
+///
+/// # Safety
+/// `repr(C)`, its first field is `size: u32`, every pattern of bits is a value of it, and
+/// [`Growing::ROOM_MIN`] is at least 4.
+pub unsafe trait Growing: Copy {
+    /// What it was in the first version of the interface, bytes. No program has a shorter one.
+    const ROOM_MIN: usize;
 }
 
 /// None for NULL, which means defaults. What `from` is too short for is as in `defaults`.

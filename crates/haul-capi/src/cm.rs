@@ -16,8 +16,8 @@ use crate::border::{
     write_growing,
 };
 use crate::device::haul_context;
-use crate::queue::{blame, haul_qp};
-use crate::status::{Error, Result};
+use crate::handle::{haul_conn_request, haul_qp};
+use crate::status::{Error, Result, blame};
 
 /// A channel for events of connections.
 #[derive(Debug)]
@@ -33,14 +33,7 @@ pub struct haul_listener {
     last: Arc<Last>,
 }
 
-/// A peer that wants to connect.
-#[derive(Debug)]
-pub struct haul_conn_request {
-    request: ConnectRequest,
-    last: Arc<Last>,
-}
-
-handles!(haul_cm_channel, haul_listener, haul_conn_request);
+handles!(haul_cm_channel, haul_listener);
 
 const PARAM_DEFAULTS: haul_conn_param = haul_conn_param {
     size: 0,

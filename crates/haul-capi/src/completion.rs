@@ -12,6 +12,7 @@ use crate::abi::*;
 use crate::border::{Last, NULL_OUT, count, create, destroy, handles, on, places, timeout};
 use crate::datagram::peer_of;
 use crate::device::haul_context;
+use crate::handle::haul_cq;
 use crate::status::Result;
 
 /// A completion channel.
@@ -21,14 +22,7 @@ pub struct haul_comp_channel {
     last: Arc<Last>,
 }
 
-/// A completion queue.
-#[derive(Debug)]
-pub struct haul_cq {
-    pub(crate) cq: Cq,
-    last: Arc<Last>,
-}
-
-handles!(haul_comp_channel, haul_cq);
+handles!(haul_comp_channel);
 
 /// Completions that are turned into C's form at a time, on the stack.
 const CHUNK: usize = 32;

@@ -12,7 +12,7 @@ use libc::{sockaddr, socklen_t};
 use crate::abi::*;
 use crate::address;
 use crate::border::{NOWHERE, NULL_OUT, count, on, places, read_growing, run, write_growing};
-use crate::queue::haul_qp;
+use crate::handle::haul_qp;
 use crate::status::{Error, Result};
 
 const _: () = assert!(Peer::GROUP_QP == HAUL_PEER_GROUP);

@@ -5,20 +5,14 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use haul_verbs::{AccessFlags, Mr, MrAddressing, MrInit, Pd, Region, Sources};
+use haul_verbs::{AccessFlags, Mr, MrAddressing, MrInit, Region, Sources};
 
 use crate::abi::*;
 use crate::border::{Last, create, destroy, handles, on, read_growing, slice, write_growing};
 use crate::datagram::source_of;
 use crate::device::haul_context;
+use crate::handle::haul_pd;
 use crate::status::{Error, Result};
-
-/// A protection domain.
-#[derive(Debug)]
-pub struct haul_pd {
-    pub(crate) pd: Pd,
-    pub(crate) last: Arc<Last>,
-}
 
 /// A memory region.
 #[derive(Debug)]
@@ -28,7 +22,7 @@ pub struct haul_mr {
     last: Arc<Last>,
 }
 
-handles!(haul_pd, haul_mr);
+handles!(haul_mr);
 
 /// See include/haul.h.
 #[unsafe(no_mangle)]

@@ -4,34 +4,14 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use haul_verbs::{
-    Blame, Endpoint, Failure, Qp, QpCapacity, QpInit, QpState, QpType, RateLimit, Srq, SrqInit,
-};
+use haul_verbs::{Endpoint, QpCapacity, QpInit, QpState, QpType, RateLimit, SrqInit};
 
 use crate::abi::*;
-use crate::border::{
-    Last, NULL_OUT, c_text, create, destroy, handles, on, read_growing, timeout, write_growing,
-};
+use crate::border::{NULL_OUT, c_text, create, destroy, on, read_growing, timeout, write_growing};
 use crate::cm::with_param;
 use crate::datagram::datagram_init;
-use crate::memory::haul_pd;
-use crate::status::{Error, Result};
-
-/// A queue pair.
-#[derive(Debug)]
-pub struct haul_qp {
-    pub(crate) qp: Qp,
-    last: Arc<Last>,
-}
-
-/// A shared receive queue.
-#[derive(Debug)]
-pub struct haul_srq {
-    pub(crate) srq: Srq,
-    last: Arc<Last>,
-}
-
-handles!(haul_qp, haul_srq);
+use crate::handle::{haul_pd, haul_qp, haul_srq};
+use crate::status::{Error, Result, blame};
 
 const QP_DEFAULTS: haul_qp_init = haul_qp_init {
     size: 0,
@@ -160,16 +140,6 @@ fn state(state: QpState) -> u32 {
         QpState::Sqd => HAUL_QPS_SQD,
         QpState::Sqe => HAUL_QPS_SQE,
         QpState::Err => HAUL_QPS_ERR,
-    }
-}
-
-pub(crate) fn blame(failure: Option<&Failure>) -> u32 {
-    match failure.map(|failure| failure.blame) {
-        None => HAUL_BLAME_NONE,
-        Some(Blame::Local) => HAUL_BLAME_LOCAL,
-        Some(Blame::Peer) => HAUL_BLAME_PEER,
-        Some(Blame::PeerComplains) => HAUL_BLAME_PEER_COMPLAINS,
-        Some(Blame::Network) => HAUL_BLAME_NETWORK,
     }
 }
 

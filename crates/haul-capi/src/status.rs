@@ -5,9 +5,9 @@ use std::fmt;
 use std::io;
 
 use haul_soft::udt::LinkError;
-use haul_verbs::PostError;
+use haul_verbs::{Blame, Failure, PostError};
 
-use crate::abi::*;
+use crate::number::*;
 
 /// Why a function did nothing.
 #[derive(Debug)]
@@ -177,6 +177,17 @@ impl fmt::Display for Error {
             "" => Ok(()),
             advice => write!(f, "; {advice}"),
         }
+    }
+}
+
+/// Returns the number of whom a failure is blamed on.
+pub(crate) fn blame(failure: Option<&Failure>) -> u32 {
+    match failure.map(|failure| failure.blame) {
+        None => HAUL_BLAME_NONE,
+        Some(Blame::Local) => HAUL_BLAME_LOCAL,
+        Some(Blame::Peer) => HAUL_BLAME_PEER,
+        Some(Blame::PeerComplains) => HAUL_BLAME_PEER_COMPLAINS,
+        Some(Blame::Network) => HAUL_BLAME_NETWORK,
     }
 }
 

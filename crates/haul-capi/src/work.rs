@@ -11,7 +11,7 @@ use haul_verbs::{
 use crate::abi::*;
 use crate::border::{on, slice};
 use crate::datagram::destination;
-use crate::queue::{haul_qp, haul_srq};
+use crate::handle::{haul_qp, haul_srq};
 use crate::status::{Error, Result};
 
 /// Work requests that are converted and posted at a time.
