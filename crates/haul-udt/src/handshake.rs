@@ -5,12 +5,21 @@ use haul_cc::Time;
 use haul_cc::time::MILLISECOND_NS;
 
 use crate::config::{Config, Params};
-use crate::connection::Identity;
 use crate::error::Error;
+use crate::seq::Seq;
 use crate::wire::{ControlWriter, Handshake, Offer, RequestKind, SocketId, UDT_VERSION};
 
 /// libudt's interval between repeated requests.
 const RETRY_NS: u64 = 250 * MILLISECOND_NS;
+
+/// What identifies a connection's end: choose both at random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// This socket; not zero.
+    pub socket: SocketId,
+    /// First sequence number of this end.
+    pub initial: Seq,
+}
 
 /// What a connection is before it is one.
 #[derive(Debug)]

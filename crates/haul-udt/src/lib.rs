@@ -31,8 +31,9 @@ mod slots;
 pub mod wire;
 
 pub use config::{Config, Params, WINDOW_BYTES_MIN};
-pub use connection::{Connection, Event, Identity, PayloadRange, Stats, Transmit};
+pub use connection::{Connection, Event, PayloadRange, Stats, Transmit};
 pub use error::{Error, Misbehaviour, SendError};
+pub use handshake::Identity;
 pub use joiner::Joiner;
 pub use listener::{Listener, Reaction, Request};
 pub use recv::{Placement, Received};

@@ -8,7 +8,8 @@ use haul_cc::{
     Time,
 };
 
-use super::{PayloadRange, Stats, Transmit};
+use super::stats::Stats;
+use super::transmit::{PayloadRange, Transmit};
 use crate::config::{Config, HEADER, Params};
 use crate::error::{Error, Misbehaviour, SendError};
 use crate::handshake::Agreed;

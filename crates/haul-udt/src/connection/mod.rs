@@ -2,21 +2,21 @@
 
 mod established;
 mod path;
+mod stats;
 mod transmit;
 
 use std::collections::VecDeque;
 
-use haul_cc::{Rate, Snapshot, Time};
+use haul_cc::{Rate, Time};
 
+pub use stats::Stats;
 pub use transmit::{PayloadRange, Transmit};
 
 use crate::config::{Config, Params};
 use crate::error::{Error, Misbehaviour, SendError};
-use crate::handshake::{Agreed, Opening, Role, own_body};
+use crate::handshake::{Agreed, Identity, Opening, Role, own_body};
 use crate::listener::Request;
 use crate::recv::Received;
-use crate::send::SendTotals;
-use crate::seq::Seq;
 use crate::slots::{Message, Piece, Slots};
 use crate::wire::{
     Control, ControlWriter, Handshake, Offer, Packet, RequestKind, SocketId, SocketKind, check,
@@ -57,15 +57,6 @@ enum Phase {
     },
 }
 
-/// What identifies a connection's end: choose both at random.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
-    /// This socket; not zero.
-    pub socket: SocketId,
-    /// First sequence number of this end.
-    pub initial: Seq,
-}
-
 /// News for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -75,31 +66,6 @@ pub enum Event {
     PeerClosed,
     /// The connection is over.
     Closed(Option<Error>),
-}
-
-/// Counters and present values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stats {
-    /// The sending half.
-    pub sent: SendTotals,
-    /// Data packets that arrived, repeats included.
-    pub received_packets: u64,
-    /// Wire octets that arrived in data packets, repeats included.
-    pub received_bytes: u64,
-    /// Data packets that had arrived before.
-    pub duplicates: u32,
-    /// Datagrams that no correct peer sends.
-    pub misbehaviour: u32,
-    /// Smoothed round-trip time, ns.
-    pub rtt_ns: u64,
-    /// Least round-trip time of late, ns.
-    pub rtt_min_ns: u64,
-    /// Wire octets in flight.
-    pub in_flight_bytes: u64,
-    /// The congestion control.
-    pub control: Snapshot,
-    /// Retransmission time-outs.
-    pub timeouts: u32,
 }
 
 /// A lost shutdown leaves the peer waiting for its idle time-out, so it is said more than once.

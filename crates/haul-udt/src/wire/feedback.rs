@@ -1,7 +1,8 @@
 //! Selective feedback between Longhaul ends: a user-defined control packet, which plain UDT ignores
 //! (docs/protocol/udt.md).
 
-use super::{LossRanges, ParseError, double_word, word};
+use super::ranges::LossRanges;
+use super::{ParseError, double_word, word};
 use crate::seq::Seq;
 
 /// What arrived at the receiver.

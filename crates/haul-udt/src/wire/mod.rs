@@ -12,14 +12,17 @@ pub mod emit;
 mod feedback;
 mod handshake;
 mod piece;
+mod ranges;
 
-pub use control::{Ack, AckRates, Control, LossRanges};
+pub use control::{Ack, AckRates, Control};
 pub use feedback::{FEEDBACK_GAP_WORDS_MAX, Feedback, SenderInfo};
 pub use handshake::{Handshake, Offer, RequestKind, SocketKind};
 pub use piece::{Piece, cut, piece_len};
+pub use ranges::LossRanges;
 
-pub(crate) use control::{ControlWriter, push_range};
+pub(crate) use control::ControlWriter;
 pub(crate) use handshake::{REJECT_INCOMPATIBLE, UDT_VERSION};
+pub(crate) use ranges::push_range;
 
 use crate::seq::Seq;
 

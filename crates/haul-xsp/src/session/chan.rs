@@ -1,28 +1,11 @@
 //! Data channels of a segment: agreed on here, connected by the engine, which shows the cookie.
 
+use super::entry::{Chan, ChanPhase};
 use super::{Event, Session};
 use crate::ChanId;
 use crate::auth::same;
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::wire::{ChanParams, NackStatus, Pdu};
-
-#[derive(Debug)]
-pub(super) struct Chan {
-    params: ChanParams,
-    phase: Phase,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// The peer has not answered.
-    Asking,
-    /// This end has not answered.
-    Asked,
-    /// The data connection has to show the cookie.
-    Expected,
-    /// There, or the peer's to expect.
-    Up,
-}
 
 /// Numbers of channels that the acceptor of a control connection asks for have this bit.
 const BY_ACCEPTOR: u32 = 1 << 31;
@@ -46,7 +29,7 @@ impl Session {
             chan,
             Chan {
                 params,
-                phase: Phase::Asking,
+                phase: ChanPhase::Asking,
             },
         );
         Ok(chan)
@@ -61,7 +44,7 @@ impl Session {
         let known = self
             .chans
             .get(&params.chan)
-            .filter(|known| known.phase == Phase::Asked);
+            .filter(|known| known.phase == ChanPhase::Asked);
         known.ok_or(Misuse::NoRequest)?;
         let [cookie, _] = *self.secrets.draw().as_chunks().0 else {
             return Err(Misuse::NoRequest);
@@ -72,7 +55,7 @@ impl Session {
             params.chan,
             Chan {
                 params,
-                phase: Phase::Expected,
+                phase: ChanPhase::Expected,
             },
         );
         Ok(cookie)
@@ -90,7 +73,7 @@ impl Session {
     ) -> Result<(), Misuse> {
         self.chans
             .get(&chan)
-            .filter(|known| known.phase == Phase::Asked)
+            .filter(|known| known.phase == ChanPhase::Asked)
             .ok_or(Misuse::NoRequest)?;
         self.chans.remove(&chan);
         self.tell(&Pdu::ChanNack {
@@ -110,8 +93,8 @@ impl Session {
                 .cookie
                 .as_ref()
                 .is_some_and(|own| same(own, cookie));
-            if fits && known.phase == Phase::Expected {
-                known.phase = Phase::Up;
+            if fits && known.phase == ChanPhase::Expected {
+                known.phase = ChanPhase::Up;
                 found = Some(*chan);
             }
         }
@@ -123,7 +106,7 @@ impl Session {
     pub fn is_chan_up(&self, chan: ChanId) -> bool {
         self.chans
             .get(&chan)
-            .is_some_and(|known| known.phase == Phase::Up)
+            .is_some_and(|known| known.phase == ChanPhase::Up)
     }
 
     /// Closes a channel.
@@ -159,7 +142,7 @@ impl Session {
                     params.chan,
                     Chan {
                         params: params.clone(),
-                        phase: Phase::Asked,
+                        phase: ChanPhase::Asked,
                     },
                 );
                 self.events.push_back(Event::ChanRequest(params));
@@ -168,11 +151,11 @@ impl Session {
                 let Some(known) = self
                     .chans
                     .get_mut(&params.chan)
-                    .filter(|known| known.phase == Phase::Asking)
+                    .filter(|known| known.phase == ChanPhase::Asking)
                 else {
                     return out_of_turn();
                 };
-                known.phase = Phase::Up;
+                known.phase = ChanPhase::Up;
                 known.params = params.clone();
                 self.events.push_back(Event::ChanUp(params));
             }
@@ -180,7 +163,7 @@ impl Session {
                 if self
                     .chans
                     .get(&chan)
-                    .is_none_or(|known| known.phase != Phase::Asking)
+                    .is_none_or(|known| known.phase != ChanPhase::Asking)
                 {
                     return out_of_turn();
                 }

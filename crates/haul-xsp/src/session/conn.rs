@@ -1,6 +1,7 @@
 //! Connections within a session: opened, refused, half closed, reset, done with; and what the peer
 //! says about them.
 
+use super::entry::{Conn, ConnPhase};
 use super::{Event, Session, State};
 use crate::ConnId;
 use crate::bag::End;
@@ -9,46 +10,6 @@ use crate::time::Time;
 use crate::wire::{
     BODY_MAX, ConnState, Endpoint, First, Metadata, PathAction, PathState, Pdu, SlabAnnounce,
 };
-
-/// A connection.
-#[derive(Debug)]
-pub(super) struct Conn {
-    pub(super) to: Endpoint,
-    /// What its application says about it.
-    pub(super) metadata: Metadata,
-    state: ConnPhase,
-    /// This end opened it.
-    is_own: bool,
-    /// To be reset with this code as soon as it is open.
-    reset_later: Option<u16>,
-    /// This end wants nothing more of it, with this code.
-    stopped: Option<u16>,
-    /// At gateways: the peer has been told that the far end has all before this.
-    passed: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ConnPhase {
-    /// The peer has not answered.
-    Opening,
-    /// This end has not answered.
-    Asked,
-    Open,
-}
-
-impl Conn {
-    const fn new(to: Endpoint, metadata: Metadata, state: ConnPhase, is_own: bool) -> Self {
-        Self {
-            to,
-            metadata,
-            state,
-            is_own,
-            reset_later: None,
-            stopped: None,
-            passed: 0,
-        }
-    }
-}
 
 impl Session {
     // Commands.

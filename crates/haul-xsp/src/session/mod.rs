@@ -8,6 +8,7 @@
 mod chan;
 mod conn;
 mod control;
+mod entry;
 mod event;
 mod link;
 mod metadata;
@@ -24,8 +25,7 @@ use crate::wire::{
 };
 use crate::{ChanId, ConnId, SessionId};
 
-use chan::Chan;
-use conn::Conn;
+use entry::{Chan, Conn};
 use link::Link;
 
 pub use control::negotiate;

@@ -8,6 +8,7 @@
 //! docs/protocol/xsp.md.
 
 mod code;
+mod error;
 mod first;
 mod hop;
 mod metadata;
@@ -16,11 +17,13 @@ mod pdu;
 mod slab;
 
 pub use code::{AuthMethod, NackStatus, PathAction, PathState};
+pub use error::ParseError;
 pub use first::{FIRSTS_MAX, First};
 pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Params, Proto, ProtoOffer};
 pub use metadata::{
     METADATA_KEY_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_MAX, Metadata, MetadataError,
 };
+pub use octets::{DEPTH_MAX, TLVS_MAX};
 pub use pdu::{ChanParams, Claim, ConnState, Pdu, SessAck, SessOpen, TEXT_MAX, TICKET_LEN};
 pub use slab::{INLINE_MAX, Key, RECORDS_MAX, Record, SlabAck, SlabAnnounce, SlabStatus};
 
@@ -33,10 +36,6 @@ use crate::SessionId;
 pub const HEADER_LEN: usize = 32;
 /// Most octets of a body (part B1).
 pub const BODY_MAX: usize = 1 << 20;
-/// Most elements in a list of them (part B1).
-pub const TLVS_MAX: usize = 1_024;
-/// How deep elements may nest (part B1).
-pub const DEPTH_MAX: u8 = 4;
 /// The first octet of every PDU.
 pub const VERSION: u8 = 2;
 
@@ -44,40 +43,6 @@ pub const VERSION: u8 = 2;
 pub const FLAG_RESP: u8 = 0x80;
 /// Flag of a PDU whose channel is the CRC32C of the PDU with zeros there.
 pub const FLAG_CHECK: u8 = 0x40;
-
-/// Why octets are not what they should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ParseError {
-    /// Another version of the protocol, or another protocol.
-    #[error("version {0} is not spoken here")]
-    Version(u8),
-    /// Too short for what it claims to be.
-    #[error("too few octets for a {0}")]
-    Short(&'static str),
-    /// Octets remain behind it.
-    #[error("octets remain behind a {0}")]
-    Long(&'static str),
-    /// A body beyond the limit.
-    #[error("a body of {0} octets")]
-    Body(u32),
-    /// A PDU, or an element that must be understood, that this version does not have.
-    #[error("unknown {what} {code}")]
-    Unknown {
-        /// What is unknown.
-        what: &'static str,
-        /// Its code.
-        code: u16,
-    },
-    /// A field holds what it may not.
-    #[error("a {0} that may not be")]
-    Value(&'static str),
-    /// More of something than is allowed.
-    #[error("too many {0}")]
-    TooMany(&'static str),
-    /// Text is not UTF-8.
-    #[error("text that is not UTF-8")]
-    Text,
-}
 
 /// Which version a peer speaks, by its first octet. Versions 0 and 1 are for [`crate::v1`].
 #[must_use]

@@ -1,8 +1,12 @@
 //! Reading with every length checked, and writing; elements (`type | length | value | padding to
 //! 4`).
 
-use super::{DEPTH_MAX, ParseError, TLVS_MAX};
+use super::error::ParseError;
 
+/// Most elements in a list of them (part B1).
+pub const TLVS_MAX: usize = 1_024;
+/// How deep elements may nest (part B1).
+pub const DEPTH_MAX: u8 = 4;
 /// Bit of an element's type: whoever does not know it must refuse the PDU.
 pub(crate) const CRITICAL: u16 = 0x8000;
 

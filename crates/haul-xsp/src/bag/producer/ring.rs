@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Memory, Place};
+use crate::bag::{Memory, Place};
 use crate::{ConnId, RegionId};
 
 /// Least octets of a partition.

@@ -1,0 +1,30 @@
+//! Counters of a connection.
+
+use haul_cc::Snapshot;
+
+use crate::send::SendTotals;
+
+/// Counters and present values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// The sending half.
+    pub sent: SendTotals,
+    /// Data packets that arrived, repeats included.
+    pub received_packets: u64,
+    /// Wire octets that arrived in data packets, repeats included.
+    pub received_bytes: u64,
+    /// Data packets that had arrived before.
+    pub duplicates: u32,
+    /// Datagrams that no correct peer sends.
+    pub misbehaviour: u32,
+    /// Smoothed round-trip time, ns.
+    pub rtt_ns: u64,
+    /// Least round-trip time of late, ns.
+    pub rtt_min_ns: u64,
+    /// Wire octets in flight.
+    pub in_flight_bytes: u64,
+    /// The congestion control.
+    pub control: Snapshot,
+    /// Retransmission time-outs.
+    pub timeouts: u32,
+}

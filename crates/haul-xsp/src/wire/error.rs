@@ -1,0 +1,35 @@
+//! Why a PDU cannot be read.
+
+/// Why octets are not what they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Another version of the protocol, or another protocol.
+    #[error("version {0} is not spoken here")]
+    Version(u8),
+    /// Too short for what it claims to be.
+    #[error("too few octets for a {0}")]
+    Short(&'static str),
+    /// Octets remain behind it.
+    #[error("octets remain behind a {0}")]
+    Long(&'static str),
+    /// A body beyond the limit.
+    #[error("a body of {0} octets")]
+    Body(u32),
+    /// A PDU, or an element that must be understood, that this version does not have.
+    #[error("unknown {what} {code}")]
+    Unknown {
+        /// What is unknown.
+        what: &'static str,
+        /// Its code.
+        code: u16,
+    },
+    /// A field holds what it may not.
+    #[error("a {0} that may not be")]
+    Value(&'static str),
+    /// More of something than is allowed.
+    #[error("too many {0}")]
+    TooMany(&'static str),
+    /// Text is not UTF-8.
+    #[error("text that is not UTF-8")]
+    Text,
+}
