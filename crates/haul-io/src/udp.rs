@@ -19,7 +19,8 @@ mod pool;
 mod recv;
 mod send;
 
-pub use errors::{NetworkError, QUOTED_MAX, Undelivered, is_too_large, may_be_late, route_mtu};
+pub use control::Undelivered;
+pub use errors::{NetworkError, QUOTED_MAX, is_too_large, may_be_late, route_mtu};
 pub use pool::Buffer;
 pub use recv::{Datagrams, Received, RecvBatch};
 pub use send::Outgoing;

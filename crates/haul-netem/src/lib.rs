@@ -36,5 +36,6 @@ mod rng;
 mod shaper;
 
 pub use config::{ConfigError, LinkConfig, LossModel, Policer, Reorder, Shaper};
-pub use link::{Backlog, DropCause, Fate, Link, LinkStats};
+pub use link::{DropCause, Fate, Link, LinkStats};
 pub use rng::Rng;
+pub use shaper::Backlog;

@@ -5,7 +5,7 @@ use crate::jitter::Jitter;
 use crate::loss::Loss;
 use crate::policer::Bucket;
 use crate::rng::Rng;
-use crate::shaper::Queue;
+use crate::shaper::{Backlog, Queue};
 
 /// One direction of a path. Offer packets in the order of time with [`admit`](Self::admit).
 #[derive(Clone, Debug)]
@@ -53,15 +53,6 @@ pub enum DropCause {
     Queue,
     /// The policer's bucket was empty.
     Policer,
-}
-
-/// What waits in the queue, the packet that is being sent included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backlog {
-    /// Bytes.
-    pub bytes: u64,
-    /// Packets.
-    pub packets: u64,
 }
 
 /// Counters since the link was made. `offered = delivered + lost + queue_dropped + policed`, in

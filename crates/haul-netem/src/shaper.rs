@@ -3,13 +3,21 @@
 use std::collections::VecDeque;
 
 use crate::config::Shaper;
-use crate::link::Backlog;
 
 /// Nanoseconds that one byte takes at 1 bit/s.
 const BYTE_NS_BPS: u64 = 8_000_000_000;
 
 /// Larger packets are counted as this large, so that a packet's time fits 64 bits.
 const WIRE_BYTES_MAX: u32 = 1 << 30;
+
+/// What waits in the queue, the packet that is being sent included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Bytes.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {

@@ -4,8 +4,8 @@ use haul_cc::Time;
 use haul_udt::wire::{HEADER_LEN, SocketId, SocketKind, piece_len};
 use haul_udt::{Config, Connection, Event, Joiner, Received, Transmit};
 
+use crate::flow::{Flow, MessageOut};
 use crate::pattern;
-use crate::world::{Flow, MessageOut};
 
 /// What a host has received.
 #[derive(Debug, Default)]

@@ -5,15 +5,17 @@
 //! (`haul-netem`); the hosts check UDP's checksum over real bytes, as kernels do, and keep what
 //! arrives to compare it with what was sent.
 //!
-//! Map: [`World`] events and links · [`Host`] one connection with its send and receive memory ·
+//! Map: [`World`] events and links · [`Flow`] what a connection carries · [`Host`] one connection with its send and receive memory ·
 //! [`pattern`] the payload · [`scenario`] ready-made paths and random ones.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod flow;
 mod host;
 pub mod pattern;
 pub mod scenario;
 mod world;
 
+pub use flow::{Flow, MessageOut};
 pub use host::{Host, ROOM_BYTES, Rx};
-pub use world::{Damage, Flow, MessageOut, Outcome, Path, World};
+pub use world::{Damage, Outcome, Path, World};

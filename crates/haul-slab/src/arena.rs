@@ -2,33 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::mapping::{Mapping, Pages};
+use crate::piece::{Piece, Shared};
 use crate::region::{Hold, Region};
 
 /// Memory for regions, mapped once. Cutting is for set-up, not for the data path: it takes a lock.
 #[derive(Debug, Clone)]
 pub struct Arena(Arc<Shared>);
 
-#[derive(Debug)]
-struct Shared {
-    mapping: Mapping,
-    /// Free pieces by offset; neighbours are joined.
-    free: Mutex<BTreeMap<usize, usize>>,
-}
-
 /// Every region starts on its own cache line, or the owner of a neighbour slows it down.
 const ALIGN: usize = 64;
-
-/// A piece of an arena, given back on drop.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    arena: Arc<Shared>,
-    offset: usize,
-    len: usize,
-}
 
 impl Arena {
     /// Maps at least `len` bytes, zeroed: on reserved huge pages if the machine has enough of them,
@@ -81,34 +66,6 @@ impl Arena {
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.0.mapping.pages()
-    }
-}
-
-impl Piece {
-    fn start(&self) -> NonNull<u8> {
-        // SAFETY: pieces are cut out of the mapping, so the offset lies in it.
-        unsafe { self.arena.mapping.start().add(self.offset) }
-    }
-}
-
-impl Drop for Piece {
-    fn drop(&mut self) {
-        let (mut offset, mut len) = (self.offset, self.len);
-        let mut free = self
-            .arena
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(next) = free.remove(&(offset + len)) {
-            len += next;
-        }
-        if let Some((&before, &room)) = free.range(..offset).next_back()
-            && before + room == offset
-        {
-            offset = before;
-            len += room;
-        }
-        free.insert(offset, len);
     }
 }
 

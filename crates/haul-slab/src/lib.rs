@@ -23,6 +23,7 @@ mod access;
 mod arena;
 mod copy;
 mod mapping;
+mod piece;
 mod region;
 mod registry;
 pub mod ring;

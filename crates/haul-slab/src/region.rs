@@ -8,9 +8,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::arena::Piece;
 use crate::copy;
 use crate::mapping::Mapping;
+use crate::piece::Piece;
 use crate::span::{Gather, Scatter};
 
 /// Memory that somebody else may write. Clones name the same bytes; the last one gives them back.

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::iovec;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use crate::table::SOCKETS;
-
+/// Sockets of the table.
+pub(crate) const SOCKETS: usize = 1 << 17;
 /// Octets of a piece: an FPDU on the wire.
 pub(crate) const BUFFER: usize = 1 << 14;
 /// Pieces that are opened together.

@@ -15,11 +15,9 @@ use std::time::Duration;
 use rustix::thread::futex;
 use siphasher::sip::SipHasher13;
 
-use crate::buffer::Streams;
+use crate::buffer::{SOCKETS, Streams};
 use crate::map::{Mapped, Shared};
 
-/// Sockets of one table.
-pub(crate) const SOCKETS: usize = 1 << 17;
 /// Peers of one table, in sets of [`WAYS`].
 pub(crate) const PEERS: usize = 1 << 18;
 /// Records that a peer may be in.

@@ -6,7 +6,20 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use super::errors::Undelivered;
+/// Why a datagram was not delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Undelivered {
+    /// It is too long for a link on its way, which takes IP packets of `mtu` octets; 0 where the
+    /// network does not say.
+    TooLong {
+        /// Octets of an IP packet.
+        mtu: u32,
+    },
+    /// Nobody receives at that port.
+    Refused,
+    /// Anything else, as the system's number.
+    Other(i32),
+}
 
 /// One `UDP_SEGMENT` record, ready to be sent.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::control::error_of;
+use super::control::{Undelivered, error_of};
 use super::{UdpSocket, message};
 
 /// A datagram did not get to where it was sent.
@@ -40,21 +40,6 @@ impl NetworkError {
     pub fn quoted(&self) -> &[u8] {
         &self.quoted.octets[..self.quoted.len]
     }
-}
-
-/// Why a datagram was not delivered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Undelivered {
-    /// It is too long for a link on its way, which takes IP packets of `mtu` octets; 0 where the
-    /// network does not say.
-    TooLong {
-        /// Octets of an IP packet.
-        mtu: u32,
-    },
-    /// Nobody receives at that port.
-    Refused,
-    /// Anything else, as the system's number.
-    Other(i32),
 }
 
 impl UdpSocket {
