@@ -115,6 +115,11 @@ const ALLOWED: &[Allowed] = &[
         external: None,
     },
     Allowed {
+        krate: "haul-papers",
+        internal: &["haul-io", "haul-lab", "haul-report"],
+        external: None,
+    },
+    Allowed {
         krate: "haul-bench",
         internal: &[
             "haul",

@@ -47,12 +47,8 @@ pub enum Command {
     /// one, an example is checked, and then the highest rate is searched for that this machine
     /// carries honestly; `up` and `run` refuse more.
     Calibrate(CalibrateArgs),
-    /// Measure tools side by side over a matrix of paths
+    /// Measure tools side by side on one path
     Compare(crate::compare::CompareArgs),
-    /// Measure how two flows share a bottleneck
-    Fairness(crate::compare::FairnessArgs),
-    /// Make a paper's figures on this machine, beside what the paper says
-    Reproduce(crate::reproduce::ReproduceArgs),
     /// Show the scenarios that come along, or the text of one
     Scenarios(ScenariosArgs),
 }
@@ -196,8 +192,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Down(args) => background::down(&args),
         Command::Calibrate(args) => calibrate::calibrate(&args),
         Command::Compare(args) => crate::compare::compare(&args),
-        Command::Fairness(args) => crate::compare::fairness(&args),
-        Command::Reproduce(args) => crate::reproduce::reproduce(&args),
         Command::Scenarios(args) => list::scenarios(&args),
     }
 }

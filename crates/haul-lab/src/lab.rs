@@ -17,7 +17,7 @@ mod kernel;
 pub mod privilege;
 pub(crate) mod process;
 mod setup;
-pub(crate) mod topology;
+pub mod topology;
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -31,7 +31,7 @@ use clap::ValueEnum;
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 
-use crate::compare::gridftp;
+use crate::driver;
 use crate::emulator::{Emulator, PathStats};
 use crate::scenario::Scenario;
 use crate::state::{self, HostState, LabDir, State};
@@ -264,12 +264,17 @@ impl Lab {
     ///
     /// # Errors
     /// If there is no such host.
-    pub(crate) fn processes(&self, host: &str) -> Result<Vec<rustix::process::Pid>> {
+    pub fn processes(&self, host: &str) -> Result<Vec<rustix::process::Pid>> {
         let inode = self.host(host)?.netns.inode()?;
         Ok(process::inside(&[inode].into()))
     }
 
-    /// The directory of this lab's files.
+    /// The directory for files that processes in this lab read and write. It goes with the lab.
+    #[must_use]
+    pub fn scratch(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub(crate) fn dir(&self) -> &LabDir {
         &self.dir
     }
@@ -351,7 +356,7 @@ pub(crate) fn environment(state: &State, host: &str) -> Vec<(String, String)> {
         ("HAUL_LAB_HOST".to_string(), host.to_string()),
     ];
     if std::env::var_os("HAUL_XIO_DRIVER").is_none()
-        && let Some(folder) = gridftp::built_driver()
+        && let Some(folder) = driver::built_driver()
     {
         let folder = folder.to_string_lossy().into_owned();
         variables.push(("HAUL_XIO_DRIVER".to_string(), folder));

@@ -11,7 +11,7 @@
 //!
 //! Map: [`scenario`] what is asked for · [`lab`] hosts and processes · [`emulator`] the path in
 //! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · [`compare`]
-//! tools side by side · [`reproduce`] a paper's figures · `state` what labs leave on disk ·
+//! tools side by side · `state` what labs leave on disk ·
 //! [`report`] counters for people and programs · [`cli`] the commands.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -23,12 +23,12 @@
 pub mod calibrate;
 pub mod cli;
 pub mod compare;
+mod driver;
 pub mod emulator;
 pub mod lab;
-mod out;
+pub mod out;
 mod packet;
 pub mod report;
-pub mod reproduce;
 pub mod scenario;
 mod state;
 

@@ -9,10 +9,14 @@ use anyhow::{Context as _, Result};
 /// The folder of `--out`, if there is one. It is made before anything is measured: a measurement
 /// takes long, and one that cannot be kept is lost.
 #[derive(Debug)]
-pub(crate) struct Out(Option<PathBuf>);
+pub struct Out(Option<PathBuf>);
 
 impl Out {
-    pub(crate) fn make(folder: Option<PathBuf>) -> Result<Self> {
+    /// Makes the folder.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn make(folder: Option<PathBuf>) -> Result<Self> {
         if let Some(folder) = &folder {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -21,7 +25,7 @@ impl Out {
     }
 
     /// Writes the files, then prints the table: whoever reads that may stop reading.
-    pub(crate) fn write(&self, files: &[(&str, String)], table: &str) -> Result<()> {
+    pub fn write(&self, files: &[(&str, String)], table: &str) -> Result<()> {
         for (name, text) in files {
             let Some(folder) = &self.0 else { break };
             let path = folder.join(name);
@@ -37,11 +41,11 @@ impl Out {
 
 /// Prints a line of results. Whoever reads them may stop reading: that is no failure of what was
 /// done.
-pub(crate) fn line(text: impl Display) {
+pub fn line(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// A document as `results.json`.
-pub(crate) fn json(results: &impl serde::Serialize) -> Result<String> {
+pub fn json(results: &impl serde::Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(results)? + "\n")
 }

@@ -120,6 +120,10 @@ impl LabDir {
         &self.name
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn hosts_file(&self) -> PathBuf {
         self.path.join("hosts")
     }

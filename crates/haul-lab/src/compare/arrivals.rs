@@ -16,11 +16,11 @@ const SMALL_BYTES: u64 = 750;
 const WINDOW_S_MIN: f64 = 0.01;
 /// "Has reached its rate" means this share of the final rate.
 const REACHED: f64 = 0.9;
-pub(super) const DAY_S: f64 = 86_400.0;
+pub(crate) const DAY_S: f64 = 86_400.0;
 
 /// When a transfer is over, if its tool says that it took some seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Ends {
+pub enum Ends {
     /// That long after its first byte.
     Told,
     /// With the last byte that comes, and not before: everything that is sent counts. A tool that
@@ -33,7 +33,7 @@ pub(super) enum Ends {
 
 /// The counter over time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Arrivals {
+pub struct Arrivals {
     /// When sampling began, seconds since midnight, UTC.
     clock_s: f64,
     /// Seconds since sampling began, and bytes counted by then.
@@ -42,7 +42,7 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// Reads the counter of a device every `step` until `stop` is set.
-    pub(super) fn sample(netns: &NetNs, device: &str, step: Duration, stop: &AtomicBool) -> Self {
+    pub fn sample(netns: &NetNs, device: &str, step: Duration, stop: &AtomicBool) -> Self {
         let begin = Instant::now();
         let clock_s = seconds_of_day();
         let work = || {
@@ -62,13 +62,13 @@ impl Arrivals {
     }
 
     /// How often to read on a path of this round-trip time.
-    pub(super) fn step(rtt_s: f64) -> Duration {
+    pub fn step(rtt_s: f64) -> Duration {
         Duration::from_secs_f64((rtt_s / 10.0).clamp(0.001, 0.005))
     }
 
     /// From the first payload on; `None` where nothing came. `told_s`: how long its tool says that
     /// it took.
-    pub(super) fn transfer(&self, rtt_s: f64, told_s: f64, ends: Ends) -> Option<Transfer<'_>> {
+    pub fn transfer(&self, rtt_s: f64, told_s: f64, ends: Ends) -> Option<Transfer<'_>> {
         let ahead = rtt_s.max(AHEAD_S_MIN);
         let begin = self.samples.windows(2).find(|pair| {
             let (at, before) = pair[0];
@@ -94,7 +94,7 @@ impl Arrivals {
     /// Payload by time, `bytes` of them from a time of the machine's clock (seconds since midnight,
     /// UTC) on for `seconds`: as many for each counted byte, in spans of `step` seconds, the length
     /// of each and its bytes.
-    pub(super) fn spans(
+    pub(crate) fn spans(
         &self,
         begin_clock_s: f64,
         seconds: f64,
@@ -132,7 +132,7 @@ impl Arrivals {
 
 /// The part of the arrivals that is the transfer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer<'a> {
+pub struct Transfer<'a> {
     arrivals: &'a Arrivals,
     begin_s: f64,
     seconds: f64,
@@ -141,24 +141,24 @@ pub(super) struct Transfer<'a> {
 
 impl Transfer<'_> {
     /// Its first `seconds`.
-    pub(super) fn cut(self, seconds: f64) -> Self {
+    pub fn cut(self, seconds: f64) -> Self {
         Self { seconds, ..self }
     }
 
     /// How long it took.
-    pub(super) fn seconds(&self) -> f64 {
+    pub fn seconds(&self) -> f64 {
         self.seconds
     }
 
     /// The share of all bytes that came later than `after` seconds into it; `None` where it was
     /// over by then.
-    pub(super) fn share_after(&self, after: f64) -> Option<f64> {
+    pub fn share_after(&self, after: f64) -> Option<f64> {
         let whole = self.bytes(0.0, self.seconds);
         (after < self.seconds && whole > 0.0).then(|| self.bytes(after, self.seconds) / whole)
     }
 
     /// Seconds until it ran, over a round trip, at nine tenths of the rate of its second half.
-    pub(super) fn ramp_s(&self) -> Option<f64> {
+    pub fn ramp_s(&self) -> Option<f64> {
         let half = self.seconds / 2.0;
         let wanted = REACHED * self.bytes(half, self.seconds) / half * self.window_s;
         let samples = &self.arrivals.samples;
@@ -168,7 +168,7 @@ impl Transfer<'_> {
     }
 
     /// Bytes in each span of `step` seconds.
-    pub(super) fn by_step(&self, step: f64) -> Vec<u64> {
+    pub fn by_step(&self, step: f64) -> Vec<u64> {
         let spans = (self.seconds / step).ceil().min(100_000.0);
         #[expect(
             clippy::cast_possible_truncation,

@@ -3,47 +3,25 @@
 use anyhow::{Result, bail};
 use haul_netem::LossModel;
 
-use super::args::CompareArgs;
 use crate::lab::Engine;
 use crate::scenario::Scenario;
 use crate::scenario::unit::{Probability, Rate, Span};
 
 /// One path.
 #[derive(Clone, Debug)]
-pub(super) struct Cell {
+pub struct Cell {
     /// What it is called in the results.
-    pub(super) name: String,
+    pub name: String,
     /// What is emulated.
-    pub(super) scenario: Scenario,
+    pub scenario: Scenario,
     /// By whom.
-    pub(super) engine: Engine,
+    pub engine: Engine,
     /// It comes from the matrix of figures, not from a scenario.
-    pub(super) in_matrix: bool,
-}
-
-/// Every path that the arguments ask for.
-pub(super) fn all(args: &CompareArgs) -> Result<Vec<Cell>> {
-    if args.unshaped {
-        return args.mtus.iter().map(|&mtu| unshaped(mtu)).collect();
-    }
-    if !args.scenarios.is_empty() {
-        return args.scenarios.iter().map(|which| named(which)).collect();
-    }
-    let mut cells = Vec::new();
-    for &rate in &args.rates {
-        for &mtu in &args.mtus {
-            for &rtt in &args.rtts {
-                for &loss in &args.losses {
-                    cells.push(figures(rate, rtt, loss, mtu)?);
-                }
-            }
-        }
-    }
-    Ok(cells)
+    pub in_matrix: bool,
 }
 
 /// A path of these figures.
-pub(super) fn figures(rate: Rate, rtt: Span, loss: Probability, mtu: u16) -> Result<Cell> {
+pub fn figures(rate: Rate, rtt: Span, loss: Probability, mtu: u16) -> Result<Cell> {
     let text = format!(
         "[path]\nrate = \"{}bit\"\nrtt = \"{}ns\"\nloss = {:?}\nmtu = {mtu}\n",
         rate.bps, rtt.ns, loss.0
@@ -67,7 +45,7 @@ pub(super) fn figures(rate: Rate, rtt: Span, loss: Probability, mtu: u16) -> Res
 }
 
 /// A scenario's path.
-pub(super) fn named(which: &str) -> Result<Cell> {
+pub fn named(which: &str) -> Result<Cell> {
     let scenario = Scenario::load(which)?;
     let names = scenario.host_names();
     if !["a", "b"]
@@ -84,7 +62,11 @@ pub(super) fn named(which: &str) -> Result<Cell> {
     })
 }
 
-pub(super) fn unshaped(mtu: u16) -> Result<Cell> {
+/// Two hosts joined directly; nothing is emulated.
+///
+/// # Errors
+/// If no scenario can have this MTU.
+pub fn unshaped(mtu: u16) -> Result<Cell> {
     let name = format!("unshaped mtu {mtu}");
     let text = format!("[path]\nrtt = \"0ms\"\nmtu = {mtu}\n");
     Ok(Cell {
@@ -97,7 +79,7 @@ pub(super) fn unshaped(mtu: u16) -> Result<Cell> {
 
 impl Cell {
     /// The rate that wire packets from `a` to `b` may have for long, bits per second.
-    pub(super) fn rate_bps(&self) -> Option<u64> {
+    pub fn rate_bps(&self) -> Option<u64> {
         let link = &self.scenario.forward.link;
         let shaped = link.rate.map(|shaper| shaper.rate_bps);
         let policed = link.policer.map(|policer| policer.rate_bps);
@@ -105,12 +87,12 @@ impl Cell {
     }
 
     /// Round-trip time without load, seconds.
-    pub(super) fn rtt_s(&self) -> f64 {
+    pub fn rtt_s(&self) -> f64 {
         seconds(self.scenario.rtt_ns())
     }
 
     /// The share of packets from `a` to `b` that do not arrive whole, in the long run.
-    pub(super) fn loss(&self) -> f64 {
+    pub fn loss(&self) -> f64 {
         let link = &self.scenario.forward.link;
         let lost = mean_loss(&link.loss);
         lost + link.corrupt * (1.0 - lost)
@@ -118,7 +100,7 @@ impl Cell {
 
     /// The most payload per second, in bits: the rate, less headers, less what is lost (DESIGN §9).
     /// `header_bytes` is what each full IP packet holds besides payload.
-    pub(super) fn ceiling_bps(&self, header_bytes: u16) -> Option<f64> {
+    pub fn ceiling_bps(&self, header_bytes: u16) -> Option<f64> {
         let mtu = f64::from(self.scenario.mtu);
         let wire = mtu + f64::from(self.scenario.forward.overhead_bytes);
         let payload = mtu - f64::from(header_bytes);
@@ -129,7 +111,7 @@ impl Cell {
 
     /// The ceiling beside something that offers `offered_bps` of IP packets without a control: of
     /// what it leaves.
-    pub(super) fn left_beside(&self, offered_bps: f64, header_bytes: u16) -> Option<f64> {
+    pub fn left_beside(&self, offered_bps: f64, header_bytes: u16) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^53")]
         let rate_bps = self.rate_bps()? as f64;
         let left = (1.0 - offered_bps / rate_bps).max(0.0);
@@ -137,14 +119,14 @@ impl Cell {
     }
 
     /// Rate times round-trip time, bytes.
-    pub(super) fn bdp_bytes(&self) -> Option<f64> {
+    pub fn bdp_bytes(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^53")]
         self.rate_bps().map(|rate| rate as f64 / 8.0 * self.rtt_s())
     }
 }
 
 /// A share as people write it.
-pub(super) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     if share == 0.0 {
         return "0".into();
     }

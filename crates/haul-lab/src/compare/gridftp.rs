@@ -9,14 +9,16 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::arrivals::{DAY_S, Ends};
+use super::programs::in_path;
 use super::session::{Session, Stop};
-use super::tool::{Load, Plan, Told, in_path};
+use super::tool::{Load, Plan, Told};
+use crate::driver::DRIVER;
 use crate::lab::Lab;
 use crate::lab::topology::LAN;
 
 /// What carries the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stack {
+pub(crate) enum Stack {
     /// With the buffers that the lab gives to hosts, which hold any of its paths.
     Tcp,
     /// With those that Linux gives.
@@ -28,8 +30,6 @@ pub(super) enum Stack {
     HaulStream,
 }
 
-/// The driver of Longhaul.
-const DRIVER: &str = "libglobus_xio_haul_driver.so";
 /// What a client takes at most until the transfer begins: s, and round trips of its conversation
 /// with the servers.
 const START_S: f64 = 0.5;
@@ -233,7 +233,7 @@ impl Stack {
 }
 
 /// Why GridFTP cannot run here at all, if so.
-pub(crate) fn missing() -> Option<String> {
+pub fn missing() -> Option<String> {
     let programs = ["globus-gridftp-server", "globus-url-copy"];
     let name = programs.iter().find(|name| in_path(name).is_none())?;
     Some(format!("{name} is not installed"))
@@ -242,14 +242,13 @@ pub(crate) fn missing() -> Option<String> {
 /// A transfer by Globus' TCP from host `a` of a lab with gateways to host `b`, which lasts for
 /// `seconds` at least unless its client took long to begin it. What the server on `b` took by time,
 /// from when it was asked to: each span's seconds and bytes.
-pub(crate) fn transfer(
+pub fn transfer(
     session: &Session<'_>,
     lab: &Lab,
     streams: u16,
     seconds: u32,
 ) -> Result<Vec<(f64, f64)>, Stop> {
-    let dir = lab.dir().hosts_file();
-    let dir = dir.parent().context("the lab has no directory")?;
+    let dir = lab.scratch();
     #[expect(clippy::cast_precision_loss, reason = "round trips far below 2^53 ns")]
     let rtt_s = lab.scenario().rtt_ns() as f64 / 1e9;
     // Its client counts the time from its own start on.
@@ -307,25 +306,6 @@ fn moment(text: &str) -> Result<f64> {
     };
     let fraction: f64 = format!("0.{fraction}").parse()?;
     Ok(part(8)? * 3600.0 + part(10)? * 60.0 + part(12)? + fraction)
-}
-
-/// Where `make -C c xio` puts the driver when it builds for this program: in the folder `c` beside
-/// that of the program.
-pub(crate) fn built_driver() -> Option<PathBuf> {
-    let own = std::env::current_exe().ok()?;
-    let folder = own.parent()?.parent()?.join("c");
-    folder.join(DRIVER).is_file().then_some(folder)
-}
-
-/// A folder that a user names as the driver's.
-pub(super) fn driver_folder(text: &str) -> std::result::Result<PathBuf, String> {
-    let folder = PathBuf::from(text);
-    if folder.join(DRIVER).is_file() {
-        return Ok(folder);
-    }
-    Err(format!(
-        "there is no {DRIVER} in it: `make -C c xio` makes one"
-    ))
 }
 
 /// Whether a library is where the system, or this program's environment, looks for libraries.

@@ -1,93 +1,115 @@
 //! What is kept of a comparison: every run, the medians, and what they were measured on. This is
 //! `results.json`.
 
+use std::process::ExitCode;
+
 use haul_io::process::Ended;
 use haul_report::machine::Machine;
 use haul_report::stats::median;
 use serde::Serialize;
 
-use super::args::CompareArgs;
 use super::arrivals::Arrivals;
-use super::bar;
 use super::cell::Cell;
 use super::tool::{Load, Told, Tool};
 use crate::report::{DirectionReport, Report};
 
 /// Changes when a reader of `results.json` must.
 const SCHEMA: &str = "haul.compare/1";
-/// Round trips that the ramp may take, with the rate told and without.
-pub(super) const RAMP_RTTS_DECLARED: f64 = 3.0;
-pub(super) const RAMP_RTTS: f64 = 8.0;
+/// Round trips that the ramp may take if the tool knows the rate.
+pub const RAMP_RTTS_DECLARED: f64 = 3.0;
+/// Round trips that the ramp may take if the tool does not know the rate.
+pub const RAMP_RTTS: f64 = 8.0;
+/// The tool that others are compared with on emulated paths, in goodput and processor time.
+pub const RIVAL: &str = "iperf3-bbr";
 /// Arrivals are kept in spans of this length, s.
 const SPAN_S: f64 = 0.1;
 
 /// Everything.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Results {
+pub struct Results {
     schema: &'static str,
-    pub(super) machine: Machine,
+    /// The machine that it was measured on.
+    pub machine: Machine,
     repeat: u16,
     seconds: Option<u32>,
     bytes: Option<u64>,
     /// Tools that were asked for and could not run.
-    pub(super) skipped: Vec<Skipped>,
+    pub skipped: Vec<Skipped>,
     /// The signal that ended it early.
-    pub(super) interrupted: Option<i32>,
-    pub(super) cells: Vec<CellRecord>,
+    pub interrupted: Option<i32>,
+    /// The paths, in order.
+    pub cells: Vec<CellRecord>,
 }
 
 /// A tool that could not run.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Skipped {
-    pub(super) tool: String,
-    pub(super) reason: String,
+pub struct Skipped {
+    /// Its name on the command line.
+    pub tool: String,
+    /// Why it could not run.
+    pub reason: String,
 }
 
 /// One path.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct CellRecord {
-    pub(super) name: String,
-    pub(super) description: String,
-    pub(super) in_matrix: bool,
-    pub(super) rate_bps: Option<u64>,
-    pub(super) rtt_ms: f64,
-    pub(super) loss: f64,
-    pub(super) mtu: u16,
-    pub(super) bdp_bytes: Option<f64>,
-    pub(super) tools: Vec<ToolRecord>,
+pub struct CellRecord {
+    /// The name of the path.
+    pub name: String,
+    /// The description of its scenario.
+    pub description: String,
+    /// Whether the path comes from a matrix of figures rather than from a scenario.
+    pub in_matrix: bool,
+    /// Rate from `a` to `b`, bits per second.
+    pub rate_bps: Option<u64>,
+    /// Round-trip time without load.
+    pub rtt_ms: f64,
+    /// Share of packets from `a` to `b` that do not arrive whole.
+    pub loss: f64,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Rate times round-trip time.
+    pub bdp_bytes: Option<f64>,
+    /// One record for each tool, in the order of the command line.
+    pub tools: Vec<ToolRecord>,
 }
 
 /// One tool on one path.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct ToolRecord {
-    pub(super) tool: String,
+pub struct ToolRecord {
+    /// Its name on the command line.
+    pub tool: String,
     /// It was told the rate.
-    pub(super) declared: bool,
-    pub(super) ceiling_bps: Option<f64>,
+    pub declared: bool,
+    /// The most payload per second that the path can carry, bits per second.
+    pub ceiling_bps: Option<f64>,
     /// The median of each figure by itself.
-    pub(super) median: Option<Figures>,
+    pub median: Option<Figures>,
     /// What the median falls short of; `None` where nothing was asked for, empty where nothing
     /// falls short.
-    pub(super) shortfalls: Option<Vec<String>>,
-    pub(super) runs: Vec<Run>,
+    pub shortfalls: Option<Vec<String>>,
+    /// Every run, in order.
+    pub runs: Vec<Run>,
 }
 
 /// One run.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Run {
+pub struct Run {
     repetition: u16,
     /// The share of the processors that others kept busy just before.
     load_before: f64,
-    pub(super) figures: Option<Figures>,
-    pub(super) error: Option<String>,
+    /// What was measured; `None` if the run failed.
+    pub figures: Option<Figures>,
+    /// Why the run failed.
+    pub error: Option<String>,
     /// What makes the emulation not quite what was asked for.
-    pub(super) warnings: Vec<String>,
-    pub(super) path: Option<PathCounts>,
+    pub warnings: Vec<String>,
+    /// What the emulated path did.
+    pub path: Option<PathCounts>,
 }
 
 /// What the emulated path did, in wire packets from `a` to `b` unless said otherwise.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct PathCounts {
+pub struct PathCounts {
     offered: u64,
     delivered: u64,
     lost: u64,
@@ -104,38 +126,44 @@ pub(super) struct PathCounts {
 /// What was measured in one run, or the medians of several. Processor times are per 10⁹ bytes of
 /// payload.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Figures {
+pub struct Figures {
     /// All payload received.
-    pub(super) bytes: f64,
+    pub bytes: f64,
     /// The time over which goodput is taken.
-    pub(super) seconds: f64,
-    pub(super) goodput_bps: f64,
+    pub seconds: f64,
+    /// Payload per second, bits.
+    pub goodput_bps: f64,
     /// Goodput with the time left out that the ramp may take.
-    pub(super) after_ramp_bps: Option<f64>,
-    /// Shares of the ceiling.
-    pub(super) ceiling_share: Option<f64>,
-    pub(super) after_ramp_share: Option<f64>,
+    pub after_ramp_bps: Option<f64>,
+    /// Goodput as a share of the ceiling.
+    pub ceiling_share: Option<f64>,
+    /// The same share, with the time left out that the ramp may take.
+    pub after_ramp_share: Option<f64>,
     /// Payload sent again, by payload received.
-    pub(super) resent_share: f64,
+    pub resent_share: f64,
     /// Until nine tenths of the final rate.
-    pub(super) ramp_ms: Option<f64>,
-    pub(super) ramp_rtts: Option<f64>,
-    /// Of the processes at each end.
-    pub(super) cpu_a_s_per_gb: f64,
-    pub(super) cpu_b_s_per_gb: f64,
+    pub ramp_ms: Option<f64>,
+    /// The same in round trips.
+    pub ramp_rtts: Option<f64>,
+    /// Of the processes at the sending end.
+    pub cpu_a_s_per_gb: f64,
+    /// Of the processes at the receiving end.
+    pub cpu_b_s_per_gb: f64,
     /// Of the whole machine, the emulator's threads too.
-    pub(super) machine_s_per_gb: f64,
-    pub(super) peak_rss_a_bytes: f64,
-    pub(super) peak_rss_b_bytes: f64,
+    pub machine_s_per_gb: f64,
+    /// Largest resident size of the sending process.
+    pub peak_rss_a_bytes: f64,
+    /// Largest resident size of the receiving process.
+    pub peak_rss_b_bytes: f64,
     /// Bytes that arrived at the receiver's device in each 100 ms, headers of what the kernel joins
     /// counted once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) arrived_by_100ms: Vec<u64>,
+    pub arrived_by_100ms: Vec<u64>,
 }
 
 /// What a run gives before it becomes figures.
 #[derive(Debug)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     pub(super) told: Told,
     pub(super) arrivals: Arrivals,
     pub(super) a: Ended,
@@ -146,7 +174,7 @@ pub(super) struct Measured {
 }
 
 impl Results {
-    pub(super) fn new(args: &CompareArgs, load: Load, skipped: Vec<Skipped>) -> Self {
+    pub(crate) fn new(repeat: u16, load: Load, skipped: Vec<Skipped>) -> Self {
         let (seconds, bytes) = match load {
             Load::Seconds(seconds) => (Some(seconds), None),
             Load::Bytes(bytes) => (None, Some(bytes)),
@@ -154,7 +182,7 @@ impl Results {
         Self {
             schema: SCHEMA,
             machine: Machine::describe(),
-            repeat: args.repeat,
+            repeat,
             seconds,
             bytes,
             skipped,
@@ -164,7 +192,7 @@ impl Results {
     }
 
     /// Adds a path, with its medians.
-    pub(super) fn push(&mut self, mut cell: CellRecord) {
+    pub(crate) fn push(&mut self, mut cell: CellRecord) {
         for tool in &mut cell.tools {
             let figures: Vec<&Figures> = tool
                 .runs
@@ -176,22 +204,8 @@ impl Results {
         self.cells.push(cell);
     }
 
-    /// Compares every median with what is asked for.
-    pub(super) fn judge(&mut self) {
-        for cell in &mut self.cells {
-            let shortfalls: Vec<_> = cell
-                .tools
-                .iter()
-                .map(|tool| bar::shortfalls(cell, tool))
-                .collect();
-            for (tool, found) in cell.tools.iter_mut().zip(shortfalls) {
-                tool.shortfalls = found;
-            }
-        }
-    }
-
     /// No run failed.
-    pub(super) fn complete(&self) -> bool {
+    pub(crate) fn complete(&self) -> bool {
         let mut runs = self
             .cells
             .iter()
@@ -200,8 +214,18 @@ impl Results {
         runs.all(|run| run.error.is_none())
     }
 
+    /// The exit code of a program that has measured this: an interruption's, or whether a run failed.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match (self.interrupted, self.complete()) {
+            (Some(signal), _) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
+            (None, true) => ExitCode::SUCCESS,
+            (None, false) => ExitCode::FAILURE,
+        }
+    }
+
     /// How much each run sent.
-    pub(super) fn amount(&self) -> String {
+    pub fn amount(&self) -> String {
         match (self.seconds, self.bytes) {
             (Some(seconds), _) => format!("{seconds} s each"),
             (None, bytes) => format!("{} bytes each", bytes.unwrap_or(0)),
@@ -209,13 +233,13 @@ impl Results {
     }
 
     /// How many runs a median is taken of.
-    pub(super) fn repeat(&self) -> u16 {
+    pub fn repeat(&self) -> u16 {
         self.repeat
     }
 }
 
 impl CellRecord {
-    pub(super) fn new(cell: &Cell, tools: &[Tool]) -> Self {
+    pub(crate) fn new(cell: &Cell, tools: &[Tool]) -> Self {
         Self {
             name: cell.name.clone(),
             description: cell.scenario.description.clone(),
@@ -240,7 +264,7 @@ impl CellRecord {
     }
 
     /// A tool's medians on this path.
-    pub(super) fn median_of(&self, tool: &str) -> Option<&Figures> {
+    pub fn median_of(&self, tool: &str) -> Option<&Figures> {
         self.tools
             .iter()
             .find(|record| record.tool == tool)?
@@ -250,7 +274,7 @@ impl CellRecord {
 }
 
 impl Run {
-    pub(super) fn new(repetition: u16, load_before: f64) -> Self {
+    pub(crate) fn new(repetition: u16, load_before: f64) -> Self {
         Self {
             repetition,
             load_before,
@@ -264,7 +288,7 @@ impl Run {
 
 impl PathCounts {
     /// `None` where nothing was emulated here.
-    pub(super) fn new(report: &Report) -> Option<Self> {
+    pub(crate) fn new(report: &Report) -> Option<Self> {
         let (forward, reverse): (&DirectionReport, &DirectionReport) =
             (report.forward.as_ref()?, report.reverse.as_ref()?);
         Some(Self {
@@ -283,7 +307,7 @@ impl PathCounts {
 }
 
 impl Figures {
-    pub(super) fn new(cell: &Cell, tool: &Tool, measured: &Measured) -> Self {
+    pub(crate) fn new(cell: &Cell, tool: &Tool, measured: &Measured) -> Self {
         let Measured {
             told,
             arrivals,
@@ -334,7 +358,7 @@ impl Figures {
     }
 
     /// Each figure's median over the runs that have it.
-    pub(super) fn median(runs: &[&Self]) -> Option<Self> {
+    pub(crate) fn median(runs: &[&Self]) -> Option<Self> {
         let some = |get: fn(&Self) -> Option<f64>| {
             median(runs.iter().filter_map(|run| get(run)).collect())
         };
@@ -359,7 +383,7 @@ impl Figures {
     }
 
     /// Processor time of the processes at both ends.
-    pub(super) fn cpu_s_per_gb(&self) -> f64 {
+    pub fn cpu_s_per_gb(&self) -> f64 {
         self.cpu_a_s_per_gb + self.cpu_b_s_per_gb
     }
 }

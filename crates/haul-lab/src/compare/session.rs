@@ -17,8 +17,9 @@ use rustix::process::Signal;
 
 use super::arrivals::Arrivals;
 use super::cell::Cell;
+use super::programs::Resolved;
 use super::record::{Figures, Measured, PathCounts, Run, Skipped};
-use super::tool::{Load, Plan, Resolved, Told, Tool};
+use super::tool::{Load, Plan, Told, Tool};
 use crate::lab::topology::WAN;
 use crate::lab::{Engine, Lab};
 use crate::report::Report;
@@ -32,16 +33,20 @@ const SLACK: Duration = Duration::from_secs(20);
 
 /// What is the same in all runs.
 #[derive(Debug)]
-pub(crate) struct Session<'a> {
-    pub(crate) programs: Resolved,
-    pub(crate) signals: &'a Signals,
-    pub(crate) load: Load,
-    pub(crate) settle: Duration,
+pub struct Session<'a> {
+    /// The programs that runs start.
+    pub programs: Resolved,
+    /// Signals that end a run early.
+    pub signals: &'a Signals,
+    /// How much each run sends.
+    pub load: Load,
+    /// Maximum wait for an idle machine before each run.
+    pub settle: Duration,
 }
 
 /// What became of a run.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub enum Outcome {
     /// It was tried.
     Ran(Box<Run>),
     /// This process was asked to end, by the signal of this number.
@@ -50,8 +55,10 @@ pub(super) enum Outcome {
 
 /// Why there are no figures.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub enum Stop {
+    /// This process was asked to end, by the signal of this number.
     Interrupted(i32),
+    /// Something failed.
     Failed(anyhow::Error),
 }
 
@@ -63,10 +70,10 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 
 /// A server and a client that have ended, and what was counted meanwhile.
 #[derive(Debug)]
-pub(super) struct Watched {
-    pub(super) server: Running,
+pub(crate) struct Watched {
+    pub(crate) server: Running,
     client: Running,
-    pub(super) arrivals: Arrivals,
+    pub(crate) arrivals: Arrivals,
     a: Ended,
     b: Ended,
     machine_s: f64,
@@ -74,7 +81,7 @@ pub(super) struct Watched {
 
 /// A process in the lab and where its output goes.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     process: Process,
     stdout: OwnedFd,
     stderr: OwnedFd,
@@ -82,7 +89,7 @@ pub(crate) struct Running {
 
 impl Session<'_> {
     /// The tools that can run here, and why the others cannot; says so.
-    pub(super) fn available(&self, tools: Vec<Tool>) -> (Vec<Tool>, Vec<Skipped>) {
+    pub(crate) fn available(&self, tools: Vec<Tool>) -> (Vec<Tool>, Vec<Skipped>) {
         let mut skipped = Vec::new();
         let mut found = Vec::new();
         for tool in tools {
@@ -101,7 +108,7 @@ impl Session<'_> {
     }
 
     /// Why a tool cannot run here, if so.
-    pub(super) fn missing(&self, tool: &Tool) -> Option<String> {
+    pub fn missing(&self, tool: &Tool) -> Option<String> {
         tool.missing(&self.programs, self.load)
     }
 
@@ -109,7 +116,7 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If there can be no lab.
-    pub(super) fn run(&self, cell: &Cell, tool: &Tool, repetition: u16) -> Result<Outcome> {
+    pub fn run(&self, cell: &Cell, tool: &Tool, repetition: u16) -> Result<Outcome> {
         let load_before = machine::settle(self.settle);
         let mut scenario = cell.scenario.clone();
         scenario.seed = scenario.seed.wrapping_add(repetition.into());
@@ -135,8 +142,7 @@ impl Session<'_> {
     }
 
     fn measure(&self, lab: &Lab, cell: &Cell, tool: &Tool) -> Result<Measured, Stop> {
-        let dir = lab.dir().hosts_file();
-        let dir = dir.parent().context("the lab has no directory")?;
+        let dir = lab.scratch();
         let plan = tool.plan(&self.programs, cell, self.load, dir, 0)?;
         let watched = self.watch(lab, &plan, WAN, cell.rtt_s(), self.limit(cell))?;
         let (server, client) = (watched.server.stdout(), watched.client.stdout());
@@ -156,7 +162,7 @@ impl Session<'_> {
 
     /// Runs a plan's server and client, the client for at most `limit`, and counts what arrives at
     /// a device of host `b` meanwhile.
-    pub(super) fn watch(
+    pub(crate) fn watch(
         &self,
         lab: &Lab,
         plan: &Plan,
@@ -206,24 +212,19 @@ impl Session<'_> {
     }
 
     /// Starts a plan's server and waits until it listens.
-    pub(crate) fn serve(&self, lab: &Lab, plan: &Plan) -> Result<Running, Stop> {
+    pub fn serve(&self, lab: &Lab, plan: &Plan) -> Result<Running, Stop> {
         let mut server = spawn(lab, "b", &plan.server)?;
         self.listening(lab, plan, &mut server)?;
         Ok(server)
     }
 
     /// Waits until a plan's server listens.
-    pub(crate) fn listening(
-        &self,
-        lab: &Lab,
-        plan: &Plan,
-        server: &mut Running,
-    ) -> Result<(), Stop> {
+    pub fn listening(&self, lab: &Lab, plan: &Plan, server: &mut Running) -> Result<(), Stop> {
         self.listening_at(lab, "b", plan.port, plan.udp, server)
     }
 
     /// Waits until a process listens on a host's port.
-    pub(crate) fn listening_at(
+    pub fn listening_at(
         &self,
         lab: &Lab,
         host: &str,
@@ -238,7 +239,7 @@ impl Session<'_> {
 
     /// Asks until there is an answer. Gives up when the process ends, when it takes too long, and
     /// when this process is asked to end.
-    pub(crate) fn until<T>(
+    pub fn until<T>(
         &self,
         running: &mut Running,
         who: &str,
@@ -264,7 +265,7 @@ impl Session<'_> {
     }
 
     /// Waits, unless this process is asked to end.
-    pub(crate) fn pause(&self, time: Duration) -> Result<(), Stop> {
+    pub fn pause(&self, time: Duration) -> Result<(), Stop> {
         let deadline = Instant::now() + time;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -278,14 +279,14 @@ impl Session<'_> {
     }
 
     /// Asks a process to end and waits for it.
-    pub(crate) fn end(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
+    pub fn end(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
         running.process.signal(Signal::TERM)?;
         self.wait(running, limit)
     }
 
     /// Waits for a process, ends it when it takes too long, and gives up when this process is asked
     /// to end.
-    pub(crate) fn wait(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
+    pub fn wait(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(ended) = running.process.try_wait()? {
@@ -307,7 +308,11 @@ impl Session<'_> {
         }
     }
 
-    pub(crate) fn end_server(&self, plan: &Plan, server: &mut Running) -> Result<Ended, Stop> {
+    /// Ends a plan's server, unless it ends by itself, and waits for it.
+    ///
+    /// # Errors
+    /// If it does not end in time, or if this process is asked to end.
+    pub fn end_server(&self, plan: &Plan, server: &mut Running) -> Result<Ended, Stop> {
         if !plan.server_ends {
             server.process.signal(Signal::TERM)?;
         }
@@ -315,7 +320,7 @@ impl Session<'_> {
     }
 
     /// The most that a run may take.
-    pub(super) fn limit(&self, cell: &Cell) -> Duration {
+    pub fn limit(&self, cell: &Cell) -> Duration {
         let sending = match (self.load, cell.rate_bps()) {
             (Load::Seconds(seconds), _) => Duration::from_secs(seconds.into()),
             // Whatever moves a hundredth of what the path could, or 10 Mb/s, is let finish.
@@ -329,20 +334,22 @@ impl Session<'_> {
 
 impl Running {
     /// Whether it has ended.
-    pub(crate) fn is_over(&mut self) -> Result<bool> {
+    pub fn is_over(&mut self) -> Result<bool> {
         Ok(self.process.try_wait()?.is_some())
     }
 
-    pub(crate) fn stdout(&self) -> String {
+    /// What it has printed so far.
+    pub fn stdout(&self) -> String {
         contents(&self.stdout)
     }
 
-    pub(crate) fn stderr(&self) -> String {
+    /// What it has printed to stderr so far.
+    pub fn stderr(&self) -> String {
         contents(&self.stderr)
     }
 
     /// What it said last, or else how it ended.
-    pub(crate) fn failure(&self, who: &str, ended: &Ended) -> anyhow::Error {
+    pub fn failure(&self, who: &str, ended: &Ended) -> anyhow::Error {
         let said = contents(&self.stderr) + &contents(&self.stdout);
         let json: Option<serde_json::Value> = serde_json::from_str(&said).ok();
         let error = json.and_then(|json| Some(json.get("error")?.to_string()));
@@ -356,7 +363,7 @@ impl Running {
 
 /// Starts a program on a host. `$LAB_…` words are replaced by addresses, for programs that look up
 /// no names.
-pub(crate) fn spawn(lab: &Lab, host: &str, line: &[OsString]) -> Result<Running> {
+pub fn spawn(lab: &Lab, host: &str, line: &[OsString]) -> Result<Running> {
     let [program, arguments @ ..] = line else {
         bail!("there is no command");
     };
@@ -421,11 +428,6 @@ fn listens(netns: &NetNs, port: u16, udp: bool) -> Result<bool> {
 }
 
 /// For the flows of [`mod@super::fairness`], which read their own output.
-pub(super) fn told_by(
-    tool: &Tool,
-    server: &Running,
-    client: &Running,
-    cell: &Cell,
-) -> Result<Told> {
+pub fn told_by(tool: &Tool, server: &Running, client: &Running, cell: &Cell) -> Result<Told> {
     tool.told(&server.stdout(), &client.stdout(), cell)
 }

@@ -1,7 +1,6 @@
 //! Medians as a table for people, and every run as CSV.
 
-use super::bar::RIVAL;
-use super::record::{CellRecord, Figures, Results, ToolRecord};
+use super::record::{CellRecord, Figures, RIVAL, Results, ToolRecord};
 
 const HEAD: [&str; 12] = [
     "tool",
@@ -19,7 +18,7 @@ const HEAD: [&str; 12] = [
 ];
 
 /// The medians, one block for each path.
-pub(super) fn render(results: &Results) -> String {
+pub fn render(results: &Results) -> String {
     let mut text = format!(
         "{}\nmedians of {} runs, {}; goodput in Mbit/s of payload; vs bbr: {RIVAL} in the same cell\n",
         results.machine.line(),
@@ -36,7 +35,7 @@ pub(super) fn render(results: &Results) -> String {
 }
 
 /// The most important figures of one run.
-pub(super) fn one_line(figures: &Figures) -> String {
+pub fn one_line(figures: &Figures) -> String {
     let ceiling = figures.ceiling_share.map_or_else(String::new, |share| {
         format!(" ({:.1} % of ceiling)", share * 100.0)
     });
@@ -50,7 +49,7 @@ pub(super) fn one_line(figures: &Figures) -> String {
 }
 
 /// Every run, one line each.
-pub(super) fn csv(results: &Results) -> String {
+pub fn csv(results: &Results) -> String {
     let mut text = String::from(
         "cell,rate_bps,rtt_ms,loss,mtu,tool,run,goodput_bps,ceiling_share,after_ramp_bps,after_ramp_share,resent_share,\
          ramp_ms,ramp_rtts,cpu_a_s_per_gb,cpu_b_s_per_gb,machine_s_per_gb,peak_rss_a_bytes,peak_rss_b_bytes,error\n",

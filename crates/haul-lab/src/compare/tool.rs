@@ -1,32 +1,34 @@
 //! The programs that are compared: how each is started, and what its own output says.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
-use super::args::Programs;
 use super::arrivals::Ends;
 use super::cell::Cell;
-use super::gridftp::{self, Stack};
+use super::gridftp::Stack;
+use super::programs::Resolved;
 use crate::scenario::unit::{Rate, Span};
 
 /// How much a run sends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Load {
+pub enum Load {
+    /// For this time.
     Seconds(u32),
+    /// This many bytes.
     Bytes(u64),
 }
 
 /// Where `iperf3` listens unless it is told otherwise.
-pub(crate) const IPERF_PORT: u16 = 5201;
+pub const IPERF_PORT: u16 = 5201;
 
 /// One program with its options.
 #[derive(Clone, Debug)]
-pub(super) struct Tool {
+pub struct Tool {
     /// As on the command line.
-    pub(super) name: String,
+    pub name: String,
     kind: Kind,
     streams: u16,
 }
@@ -59,72 +61,47 @@ enum Control {
     Declared,
 }
 
-/// Where the programs are.
-#[derive(Clone, Debug)]
-pub(crate) struct Resolved {
-    pub(crate) haul: PathBuf,
-    udt_bench: Option<PathBuf>,
-    iperf: Option<PathBuf>,
-    /// Where the driver of Globus XIO is, if not where the system looks.
-    xio_driver: Option<PathBuf>,
-}
-
 /// The two command lines of a run, and how to tell that the server is ready.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) server: Vec<OsString>,
-    pub(crate) client: Vec<OsString>,
-    pub(crate) port: u16,
-    pub(crate) udp: bool,
+pub struct Plan {
+    /// The command line on host `b`.
+    pub server: Vec<OsString>,
+    /// The command line on host `a`.
+    pub client: Vec<OsString>,
+    /// The port that the server listens on.
+    pub port: u16,
+    /// Whether that is a UDP port.
+    pub udp: bool,
     /// The server ends with its first client; otherwise it is asked to.
-    pub(crate) server_ends: bool,
+    pub server_ends: bool,
 }
 
 /// What a tool says of its run.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub struct Told {
     /// Payload that was received.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// From the first byte at the receiver to the last that counts.
-    pub(super) seconds: f64,
+    pub seconds: f64,
     /// When its arrivals are over.
-    pub(super) ends: Ends,
+    pub ends: Ends,
     /// Payload sent again.
-    pub(super) resent_bytes: f64,
+    pub resent_bytes: f64,
     /// Payload received by time: the length of a span in seconds, and each span's bytes.
-    pub(super) spans: Vec<(f64, f64)>,
+    pub spans: Vec<(f64, f64)>,
 }
 
 /// The tools of the command line.
-pub(super) fn parse_all(names: &[String]) -> Result<Vec<Tool>> {
+pub fn parse_all(names: &[String]) -> Result<Vec<Tool>> {
     names.iter().map(|name| Tool::parse(name)).collect()
 }
 
 /// Some tools take no others.
-pub(super) fn whole_seconds(time: Span) -> Result<u32> {
+pub fn whole_seconds(time: Span) -> Result<u32> {
     let seconds = u32::try_from(time.ns / 1_000_000_000).ok();
     seconds
         .filter(|&seconds| seconds > 0 && time.ns.is_multiple_of(1_000_000_000))
         .with_context(|| format!("--time {time} must be whole seconds: iperf3 takes no others"))
-}
-
-impl Programs {
-    /// Looks for what was not given.
-    pub(crate) fn resolve(&self) -> Resolved {
-        let own = std::env::current_exe().unwrap_or_else(|_| "haul".into());
-        let beside = own.with_file_name("udt_bench");
-        let udt_bench = self
-            .udt_bench
-            .clone()
-            .or_else(|| beside.is_file().then_some(beside))
-            .or_else(|| in_path("udt_bench"));
-        Resolved {
-            haul: self.haul.clone().unwrap_or(own),
-            udt_bench,
-            iperf: in_path("iperf3"),
-            xio_driver: self.xio_driver.clone().or_else(gridftp::built_driver),
-        }
-    }
 }
 
 impl Told {
@@ -134,7 +111,7 @@ impl Told {
     /// A tool that was to send for a time, and then waits until all has arrived, is cut off at that
     /// time, as `iperf3` cuts itself off: waiting for the last repairs is not what either is to be
     /// measured by.
-    pub(super) fn within(&self, arrival_s: Option<f64>, sends_s: Option<f64>) -> (f64, f64) {
+    pub(crate) fn within(&self, arrival_s: Option<f64>, sends_s: Option<f64>) -> (f64, f64) {
         #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
         let bytes = self.bytes as f64;
         let seconds = arrival_s.unwrap_or(self.seconds);
@@ -162,7 +139,11 @@ impl Told {
 }
 
 impl Tool {
-    pub(super) fn parse(name: &str) -> Result<Self> {
+    /// Reads a tool's name, as the command line has it.
+    ///
+    /// # Errors
+    /// If there is no such tool.
+    pub fn parse(name: &str) -> Result<Self> {
         let number = name.rsplit_once('-').and_then(|(rest, last)| {
             let streams: u16 = last.parse().ok()?;
             Some((rest, streams))
@@ -202,7 +183,7 @@ impl Tool {
     }
 
     /// It knows the rate beforehand.
-    pub(super) fn is_declared(&self) -> bool {
+    pub fn is_declared(&self) -> bool {
         self.kind
             == Kind::HaulUdt {
                 control: Control::Declared,
@@ -210,13 +191,13 @@ impl Tool {
     }
 
     /// Parallel flows.
-    pub(super) fn streams(&self) -> u16 {
+    pub fn streams(&self) -> u16 {
         self.streams
     }
 
     /// The rate at which it sends full packets without a control, bits per second of whole IP
     /// packets.
-    pub(super) fn offers_bps(&self, mtu: u16) -> Option<f64> {
+    pub fn offers_bps(&self, mtu: u16) -> Option<f64> {
         let Kind::Udp { rate } = self.kind else {
             return None;
         };
@@ -227,7 +208,7 @@ impl Tool {
 
     /// What each full IPv4 packet holds besides payload: IP and UDP and UDT's header, or IP and TCP
     /// with time stamps.
-    pub(super) fn header_bytes(&self) -> u16 {
+    pub fn header_bytes(&self) -> u16 {
         match self.kind {
             Kind::Udp { .. } => 20 + 8,
             Kind::HaulUdt { .. } | Kind::Libudt => 20 + 8 + 16,
@@ -237,7 +218,7 @@ impl Tool {
     }
 
     /// Why it cannot run here, if so.
-    pub(super) fn missing(&self, programs: &Resolved, load: Load) -> Option<String> {
+    pub fn missing(&self, programs: &Resolved, load: Load) -> Option<String> {
         match (&self.kind, load) {
             (Kind::Udp { .. }, Load::Bytes(_)) => Some("it sends for a time only, and --bytes was asked for".into()),
             (Kind::Iperf { .. } | Kind::Udp { .. }, _) if programs.iperf.is_none() => {
@@ -256,13 +237,13 @@ impl Tool {
     }
 
     /// Why it cannot run on this path, if so.
-    pub(super) fn unfit(&self, cell: &Cell) -> Option<&'static str> {
+    pub fn unfit(&self, cell: &Cell) -> Option<&'static str> {
         (self.is_declared() && cell.rate_bps().is_none())
             .then_some("the path has no rate that it could be told")
     }
 
     /// Its command lines. Flow `index` of several has a port of its own.
-    pub(super) fn plan(
+    pub fn plan(
         &self,
         programs: &Resolved,
         cell: &Cell,
@@ -350,7 +331,7 @@ impl Tool {
     }
 
     /// Reads what the two ends printed.
-    pub(super) fn told(&self, server: &str, client: &str, cell: &Cell) -> Result<Told> {
+    pub fn told(&self, server: &str, client: &str, cell: &Cell) -> Result<Told> {
         let told = match self.kind {
             Kind::HaulUdt { .. } | Kind::HaulTcp { .. } => told_haul(client),
             Kind::Iperf { .. } => told_iperf(client, cell.rtt_s()),
@@ -388,7 +369,7 @@ impl Kind {
 }
 
 /// A server on host `b`, and a client that connects to `target`, which leads there.
-pub(crate) fn plan_iperf(
+pub fn plan_iperf(
     programs: &Resolved,
     target: &str,
     streams: u16,
@@ -503,7 +484,7 @@ fn told_iperf(client: &str, rtt_s: f64) -> Result<Told> {
 }
 
 /// What the server received, by time: each span's seconds and bytes.
-pub(crate) fn iperf_spans(client: &Value) -> Result<Vec<(f64, f64)>> {
+pub fn iperf_spans(client: &Value) -> Result<Vec<(f64, f64)>> {
     let spans = client["server_output_json"]["intervals"].as_array();
     let spans = spans.map(Vec::as_slice).unwrap_or_default();
     spans.iter().map(|each| span(&each["sum"])).collect()
@@ -570,7 +551,8 @@ fn payload_bytes(cell: &Cell, tool: &Tool) -> f64 {
     f64::from(cell.scenario.mtu) - f64::from(tool.header_bytes())
 }
 
-pub(crate) fn no_congestion_control(name: &str) -> Option<String> {
+/// Returns why the kernel cannot use a congestion control; `None` if it can.
+pub fn no_congestion_control(name: &str) -> Option<String> {
     let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let text = std::fs::read_to_string(path).ok()?;
     let found = text.split_whitespace().any(|each| each == name);
@@ -586,14 +568,6 @@ fn words(program: &std::ffi::OsStr, rest: &[&str]) -> Vec<OsString> {
     std::iter::once(program.to_os_string())
         .chain(rest.iter().map(OsString::from))
         .collect()
-}
-
-/// Where a program is, if it is in one of the folders of `PATH`.
-pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(program))
-        .find(|candidate| candidate.is_file())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::scenario::{Scenario, Topology};
 pub(crate) const IPV6_MTU_MIN: u16 = 1280;
 
 /// The device at each end of the path.
-pub(crate) const WAN: &str = "wan";
+pub const WAN: &str = "wan";
 
 /// A host's device towards its gateway.
 pub(crate) const LAN: &str = "lan";

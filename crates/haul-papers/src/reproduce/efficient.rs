@@ -10,8 +10,8 @@ use super::Experiment;
 use super::bench::Context;
 use super::cells::{Cell, Found, How, Net, lasts, measure};
 use super::record::{Along, Chart, Claim, Figure, Sample, chart};
-use crate::compare::session::Stop;
-use crate::compare::tool::no_congestion_control;
+use haul_lab::compare::session::Stop;
+use haul_lab::compare::tool::no_congestion_control;
 
 /// The paper.
 pub(super) const TITLE: &str = "Efficient Data Transfer Protocols for Big Data (Tierney, Kissel, Swany, Pouyoul, e-Science \

@@ -17,8 +17,8 @@ use anyhow::Context as _;
 use super::bench::Context;
 use super::programs::{CARRIERS, Carrier, Folder, NOBODY, Stage, tried};
 use super::record::{Figure, Sample};
-use crate::compare::session::Stop;
-use crate::compare::tool::Plan;
+use haul_lab::compare::session::Stop;
+use haul_lab::compare::tool::Plan;
 
 /// Where HTTP is served, and where UDP goes.
 const HTTP_PORT: u16 = 8090;

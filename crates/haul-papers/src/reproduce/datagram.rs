@@ -8,7 +8,7 @@ use super::bench::{Bench, Context, rows, sample};
 use super::programs::Carrier;
 use super::record::{Along, Chart, Claim, Figure, Sample, Series};
 use super::{Experiment, ceiling, sipp, unknown, vlc};
-use crate::compare::session::Stop;
+use haul_lab::compare::session::Stop;
 
 /// The paper.
 pub(super) const TITLE: &str =

@@ -1,8 +1,8 @@
 //! Goodput as an SVG picture: a panel for each round-trip time, a group of bars for each loss, a
 //! bar for each tool.
 
-use super::cell::percent;
-use super::record::{CellRecord, Results};
+use haul_lab::compare::cell::percent;
+use haul_lab::compare::record::{CellRecord, Results};
 use haul_report::svg::{COLOURS, STYLE, escaped, text};
 
 const WIDTH: f64 = 1080.0;

@@ -4,11 +4,11 @@ use super::{
     FAR, NEAR, PLACES, PROFILE, STREAMS, deviation, kept, miles, most, places, profile,
     profile_charts, rate, repetitions, show, streams_option,
 };
-use crate::compare::tool::no_congestion_control;
 use crate::reproduce::Experiment;
 use crate::reproduce::bench::Context;
 use crate::reproduce::cells::{Cell, How, Net, lasts};
 use crate::reproduce::record::{Along, Chart, Claim, Figure, chart};
+use haul_lab::compare::tool::no_congestion_control;
 
 /// The least window that gives what TCP got on the paper's long connections is 1 MB for each stream
 /// (0.50 Gbit/s by 10 streams in 163 ms); the largest 3.6 MB. A twentieth of the middle of them:

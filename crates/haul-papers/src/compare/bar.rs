@@ -1,10 +1,10 @@
 //! What the project asks of its own UDP channel (issue 2, "How good"), held against medians.
 
-use super::record::{CellRecord, Figures, RAMP_RTTS, RAMP_RTTS_DECLARED, ToolRecord};
+use haul_lab::compare::record::{
+    CellRecord, Figures, RAMP_RTTS, RAMP_RTTS_DECLARED, RIVAL, Results, ToolRecord,
+};
 
-/// Whom goodput and processor time are compared with on emulated paths…
-pub(super) const RIVAL: &str = "iperf3-bbr";
-/// …and where nothing is emulated.
+/// Where nothing is emulated, medians are compared with this tool instead of [`RIVAL`].
 const RIVAL_UNSHAPED: &str = "iperf3-cubic";
 
 /// Above this rate, bits per second, the emulator itself takes part of the machine, and less is
@@ -12,9 +12,23 @@ const RIVAL_UNSHAPED: &str = "iperf3-cubic";
 const FAST_BPS: u64 = 1_500_000_000;
 const MIB: f64 = 1_048_576.0;
 
+/// Compares every median with what is asked for.
+pub(super) fn judge(results: &mut Results) {
+    for cell in &mut results.cells {
+        let shortfalls: Vec<_> = cell
+            .tools
+            .iter()
+            .map(|tool| shortfalls(cell, tool))
+            .collect();
+        for (tool, found) in cell.tools.iter_mut().zip(shortfalls) {
+            tool.shortfalls = found;
+        }
+    }
+}
+
 /// What falls short, with the figure and what was asked for. `None` for a tool of which nothing is
 /// asked, or that did not run.
-pub(super) fn shortfalls(cell: &CellRecord, tool: &ToolRecord) -> Option<Vec<String>> {
+fn shortfalls(cell: &CellRecord, tool: &ToolRecord) -> Option<Vec<String>> {
     if !tool.tool.starts_with("haul-udt") {
         return None;
     }

@@ -1,5 +1,5 @@
 //! Figures that are lists of measurements: each is a cell, over a path, by `haul bench run`, `haul
-//! bench rdma` or a tool of `haul lab compare`. How long all of them take is known beforehand, and
+//! bench rdma` or a tool of `haul-papers compare`. How long all of them take is known beforehand, and
 //! so it can be said what is left.
 
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::bench::{Context, rows};
 use super::record::{Chart, Figure};
-use crate::compare::session::{Session, Stop};
-use crate::compare::tool::Load;
-use crate::compare::{Path, once};
+use crate::compare::once::{Path, once};
+use haul_lab::compare::session::{Session, Stop};
+use haul_lab::compare::tool::Load;
 
 /// What a measurement takes beyond the time that it sends: a lab, connecting, what is still on its
 /// way at the end.
@@ -41,7 +41,7 @@ pub(super) enum How {
     Beside([(&'static str, String); 2]),
     /// `haul bench rdma` over UDT with these options, of one size.
     Rdma(String),
-    /// A tool of `haul lab compare`.
+    /// A tool of `haul-papers compare`.
     Tool(&'static str),
 }
 
@@ -315,7 +315,7 @@ impl Cell {
             loss_ppm: net.loss_ppm,
         });
         figure.command(format!(
-            "haul lab compare {path} --time {seconds}s --tools {tool}"
+            "haul-papers compare {path} --time {seconds}s --tools {tool}"
         ));
         match once(&session, path, tool, turn)? {
             Ok(found) => {
@@ -416,7 +416,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::scenario::Scenario;
+    use haul_lab::scenario::Scenario;
 
     #[test]
     fn every_path_is_a_scenario() {

@@ -1,4 +1,4 @@
-//! A paper's figures, made on this machine in one run: `haul lab reproduce`.
+//! A paper's figures, made on this machine in one run: `haul-papers reproduce`.
 //!
 //! A paper is a list of experiments, each for a figure. An experiment measures with the program
 //! itself (`haul bench rdma` and `haul run` between hosts of a lab), so that whoever doubts a point
@@ -31,23 +31,22 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
-use haul_io::netns::child::Signals;
 use haul_report::machine::Machine;
 
-use crate::compare::Programs;
-use crate::compare::session::{Session, Stop};
-use crate::compare::tool::Load;
-use crate::lab::privilege;
-use crate::out::{self, Out};
-use crate::scenario::unit::Span;
 use bench::Context;
+use haul_lab::compare::programs::Programs;
+use haul_lab::compare::session::{Session, Stop};
+use haul_lab::compare::start;
+use haul_lab::compare::tool::Load;
+use haul_lab::out::{self, Out};
+use haul_lab::scenario::unit::Span;
 use record::{Figure, Results};
 
 /// Arguments of `reproduce`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct ReproduceArgs {
+pub(crate) struct ReproduceArgs {
     /// Which paper
     #[arg(value_enum)]
     pub paper: Paper,
@@ -81,7 +80,7 @@ pub struct ReproduceArgs {
 
 /// A paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Paper {
+pub(crate) enum Paper {
     /// RDMA over unreliable datagrams: Grant, Rashti, Afsahi, Balaji, IPDPS 2011
     Datagram,
     /// GridFTP: Rashti, Sabin, Kettimuthu, 2014, and of Kissel and Swany, 2012, the part on GridFTP
@@ -173,16 +172,15 @@ impl ReproduceArgs {
 ///
 /// # Errors
 /// One line that says what is wrong with the arguments or missing on this machine.
-pub fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
+pub(crate) fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
     let (title, all) = args.paper.experiments();
     let figures: Vec<Figure> = all.iter().map(|one| (one.about)()).collect();
     if let Some(why) = args.unknown_number(&figures) {
-        eprintln!("haul: {why}");
+        eprintln!("haul-papers: {why}");
         return Ok(ExitCode::from(USAGE));
     }
-    privilege::acquire()?;
+    let signals = start()?;
     let out = Out::make(args.out.clone())?;
-    let signals = Signals::block().context("cannot handle signals")?;
     let time = args.time.map_or_else(
         || args.paper.time_ms(args.quick),
         |time| time.ns / 1_000_000,

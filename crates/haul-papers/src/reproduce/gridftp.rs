@@ -12,9 +12,9 @@ use super::Experiment;
 use super::bench::Context;
 use super::cells::left;
 use super::record::{Along, Claim, Figure, Sample, Series, chart};
-use crate::compare::session::{Session, Stop};
-use crate::compare::tool::Load;
-use crate::compare::{Once, Path, once};
+use crate::compare::once::{Once, Path, once};
+use haul_lab::compare::session::{Session, Stop};
+use haul_lab::compare::tool::Load;
 
 /// The papers.
 pub(super) const TITLE: &str = "Enhancement of GridFTP through Hardware Offloading (Rashti, Sabin, Kettimuthu, 2014), sections V and VI";
@@ -431,7 +431,7 @@ fn run(
         settle: context.session.settle,
     };
     figure.command(format!(
-        "haul lab compare {path} --time {seconds}s --tools {tool}"
+        "haul-papers compare {path} --time {seconds}s --tools {tool}"
     ));
     match once(&session, path, tool, repetition)? {
         Ok(found) => {

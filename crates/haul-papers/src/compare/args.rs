@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::scenario::unit::{Probability, Rate, Size, Span};
+use haul_lab::compare::programs::Programs;
+use haul_lab::scenario::unit::{Probability, Rate, Size, Span};
 
 /// Arguments of `compare`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct CompareArgs {
+pub(crate) struct CompareArgs {
     /// Rates of the path
     #[arg(long, value_delimiter = ',', value_parser = Rate::parse, value_name = "RATE,…", default_value = "1Gbit")]
     pub rates: Vec<Rate>,
@@ -64,7 +65,7 @@ pub struct CompareArgs {
 
 /// Arguments of `fairness`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct FairnessArgs {
+pub(crate) struct FairnessArgs {
     /// Rate of the path
     #[arg(long, value_parser = Rate::parse, value_name = "RATE", default_value = "1Gbit")]
     pub rate: Rate,
@@ -110,19 +111,4 @@ pub struct FairnessArgs {
     /// The programs.
     #[command(flatten)]
     pub programs: Programs,
-}
-
-/// Where the tools are.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Programs {
-    /// The haul to measure [default: this one]
-    #[arg(long, value_name = "PATH")]
-    pub haul: Option<PathBuf>,
-    /// udt_bench, as tests/interop/build.sh makes it [default: beside this program, or in PATH]
-    #[arg(long, value_name = "PATH")]
-    pub udt_bench: Option<PathBuf>,
-    /// The folder with the driver of Globus XIO, libglobus_xio_haul_driver.so [default: where `make
-    /// -C c xio` puts it when it builds for this program, or where the system looks]
-    #[arg(long, value_name = "FOLDER", env = "HAUL_XIO_DRIVER", value_parser = super::gridftp::driver_folder)]
-    pub xio_driver: Option<PathBuf>,
 }

@@ -21,12 +21,12 @@ use serde_json::Value;
 use super::bench::Context;
 use super::programs::tried;
 use super::record::Figure;
-use crate::compare::gridftp;
-use crate::compare::session::{Running, Stop, spawn};
-use crate::compare::tool::{IPERF_PORT, Load, iperf_spans, plan_iperf};
-use crate::lab::{Engine, Lab};
-use crate::report::Report;
-use crate::scenario::Scenario;
+use haul_lab::compare::gridftp;
+use haul_lab::compare::session::{Running, Stop, spawn};
+use haul_lab::compare::tool::{IPERF_PORT, Load, iperf_spans, plan_iperf};
+use haul_lab::lab::{Engine, Lab};
+use haul_lab::report::Report;
+use haul_lab::scenario::Scenario;
 
 /// Where `gb` takes sessions.
 const SESSIONS_PORT: u16 = 4790;
@@ -164,11 +164,7 @@ impl<'a> Gateways<'a> {
 
     /// Runs a gateway and waits until it listens.
     fn gateway(&self, host: &str, config: &str, port: u16) -> Result<Running, Stop> {
-        let file: PathBuf = self
-            .lab
-            .dir()
-            .hosts_file()
-            .with_file_name(format!("{host}.toml"));
+        let file: PathBuf = self.lab.scratch().join(format!("{host}.toml"));
         std::fs::write(&file, config)
             .with_context(|| format!("cannot write {}", file.display()))?;
         let session = self.context.session;
@@ -188,7 +184,7 @@ impl<'a> Gateways<'a> {
             "table ip haul {{\n  chain prerouting {{\n    type nat hook prerouting priority dstnat; policy accept;\n    \
              ip saddr {a} ip daddr {b} meta l4proto tcp redirect to :{TRANSPARENT_PORT}\n  }}\n}}\n"
         );
-        let file = self.lab.dir().hosts_file().with_file_name("ga.nft");
+        let file = self.lab.scratch().join("ga.nft");
         std::fs::write(&file, rules).with_context(|| format!("cannot write {}", file.display()))?;
         let mut command = self.lab.command("ga", "nft")?;
         let output = command.arg("-f").arg(&file).output()?;

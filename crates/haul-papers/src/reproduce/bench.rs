@@ -8,12 +8,12 @@ use haul_report::machine;
 use serde_json::Value;
 
 use super::record::{Figure, Messages, Sample};
-use crate::compare::arriving;
-use crate::compare::session::{Running, Session, Stop, spawn};
-use crate::compare::tool::Plan;
-use crate::lab::{Engine, Lab};
-use crate::report::Report;
-use crate::scenario::Scenario;
+use crate::compare::once::arriving;
+use haul_lab::compare::session::{Running, Session, Stop, spawn};
+use haul_lab::compare::tool::Plan;
+use haul_lab::lab::{Engine, Lab};
+use haul_lab::report::Report;
+use haul_lab::scenario::Scenario;
 
 /// Where `haul bench serve` listens; for other traffic there is a server of its own.
 const PORT: u16 = 4726;

@@ -13,7 +13,7 @@ use haul_io::udp::{RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpOptions, 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::record::Sample;
-use crate::lab::Lab;
+use haul_lab::lab::Lab;
 
 /// Payload of a full packet: MTU 1500, IPv4 and UDP headers.
 const PAYLOAD: usize = 1500 - 28;

@@ -15,11 +15,11 @@ use serde_json::Value;
 
 use super::bench::Context;
 use super::record::Figure;
-use crate::compare::session::{Running, Stop, spawn};
-use crate::compare::tool::in_path;
-use crate::lab::topology::WAN;
-use crate::lab::{Engine, Lab};
-use crate::scenario::Scenario;
+use haul_lab::compare::programs::in_path;
+use haul_lab::compare::session::{Running, Stop, spawn};
+use haul_lab::lab::topology::WAN;
+use haul_lab::lab::{Engine, Lab};
+use haul_lab::scenario::Scenario;
 
 /// Who runs programs that refuse to be root: `nobody`.
 pub(super) const NOBODY: u32 = 65_534;

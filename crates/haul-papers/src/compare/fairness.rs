@@ -11,12 +11,12 @@ use haul_report::stats::{jain, median};
 use serde::Serialize;
 
 use super::args::FairnessArgs;
-use super::cell::{self, Cell};
-use super::session::{self, Running, Session, Stop};
-use super::tool::{self, Load, Told, Tool};
-use crate::lab::{Lab, privilege};
-use crate::out;
-use crate::report::Report;
+use haul_lab::compare::cell::{self, Cell};
+use haul_lab::compare::session::{self, Running, Session, Stop};
+use haul_lab::compare::tool::{self, Load, Told, Tool};
+use haul_lab::lab::{Lab, privilege};
+use haul_lab::out;
+use haul_lab::report::Report;
 
 const SCHEMA: &str = "haul.fairness/2";
 
@@ -68,7 +68,7 @@ struct FlowRecord {
 }
 
 /// Measures every pair.
-pub(super) fn run(args: &FairnessArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &FairnessArgs) -> Result<ExitCode> {
     let cell = match &args.scenario {
         Some(which) => cell::named(which)?,
         None => cell::figures(args.rate, args.rtt, args.loss, args.mtu)?,
@@ -181,8 +181,7 @@ fn measure(
     }
     machine::settle(session.settle);
     let lab = Lab::start_with(&cell.scenario, cell.engine)?;
-    let dir = lab.dir().hosts_file();
-    let dir = dir.parent().context("the lab has no directory")?;
+    let dir = lab.scratch();
     let (mut plans, mut servers) = (Vec::new(), Vec::new());
     for (index, tool) in (0..).zip(tools) {
         let plan = tool.plan(&session.programs, cell, session.load, dir, index)?;
@@ -352,8 +351,8 @@ fn by_second(spans: &[(f64, f64)]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arrivals::Ends;
     use super::*;
+    use haul_lab::compare::arrivals::Ends;
 
     #[test]
     fn spans_are_divided_among_seconds() {

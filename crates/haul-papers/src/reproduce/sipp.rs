@@ -18,9 +18,9 @@ use super::bench::Context;
 use super::datagram::told;
 use super::programs::{CARRIERS, Carrier, Folder, Stage};
 use super::record::{Figure, Sample};
-use crate::compare::session::{Running, Stop};
-use crate::compare::tool::Plan;
-use crate::lab::Lab;
+use haul_lab::compare::session::{Running, Stop};
+use haul_lab::compare::tool::Plan;
+use haul_lab::lab::Lab;
 
 /// Where the server listens.
 const PORT: u16 = 5060;

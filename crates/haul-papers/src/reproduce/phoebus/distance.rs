@@ -4,13 +4,13 @@ use super::{
     BBR, CUBIC, GATEWAYS, LINES, Line, RATE_BPS, SHARE, add, cpu, goodput_bps, least, lines, path,
     route, run,
 };
-use crate::compare::gridftp;
-use crate::compare::session::Stop;
-use crate::compare::tool::in_path;
 use crate::reproduce::bench::Context;
 use crate::reproduce::gateways::{Flow, Gateways, Program, Way};
 use crate::reproduce::record::{Along, Claim, Figure, chart};
 use crate::reproduce::{Experiment, unknown};
+use haul_lab::compare::gridftp;
+use haul_lab::compare::programs::in_path;
+use haul_lab::compare::session::Stop;
 
 /// What loses packets in figure 6: charts for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -357,7 +357,7 @@ mod tests {
     fn paths_are_scenarios() {
         for loss in LOSSES {
             let text = loss.way(120).scenario();
-            crate::scenario::Scenario::parse("test", &text).unwrap();
+            haul_lab::scenario::Scenario::parse("test", &text).unwrap();
         }
     }
 

@@ -13,8 +13,8 @@ use super::cells::{Cell, How, lasts, measure};
 use super::gateways::{Door, ECHO_PORT, Flow, Found, Gateways, Program, Route, Way};
 use super::record::{Along, Claim, Figure, Sample, chart};
 use super::{Experiment, unknown};
-use crate::compare::session::Stop;
-use crate::compare::tool::no_congestion_control;
+use haul_lab::compare::session::Stop;
+use haul_lab::compare::tool::no_congestion_control;
 use haul_report::stats::median;
 
 /// The paper.
