@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use haul::fault::{Code, Fault};
 use haul::printable;
+use haul_report::host_port::{self, HostPort};
 
 /// A path of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,19 +57,14 @@ impl Remote {
 
 /// A server named alone: `host`, `host:port`, `[address]:port`.
 pub(crate) fn host_and_port(text: &str) -> (String, Option<u16>) {
-    let (host, rest) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
-        Some((host, rest)) => (host, rest.strip_prefix(':')),
-        // More than one colon is an IPv6 address.
-        None if text.matches(':').count() > 1 => (text, None),
-        None => text
-            .split_once(':')
-            .map_or((text, None), |(host, port)| (host, Some(port))),
+    let Some(HostPort { host, port, .. }) = host_port::split(text) else {
+        return (text.to_owned(), None);
     };
-    match rest.map(str::parse) {
-        Some(Ok(port)) => (host.to_owned(), Some(port)),
-        // A port that is none is not cut off: the host that is then not found shows what was
+    match port.map(host_port::port) {
+        Some(Some(port)) => (host.to_owned(), Some(port)),
+        // What is not a port is not cut off: the host that is then not found shows what was
         // written.
-        Some(Err(_)) => (text.to_owned(), None),
+        Some(None) => (text.to_owned(), None),
         None => (host.to_owned(), None),
     }
 }
@@ -167,6 +163,8 @@ mod tests {
         assert_eq!(host_and_port("[::1]:9"), some("::1", Some(9)));
         assert_eq!(host_and_port("fe80::1%2"), some("fe80::1%2", None));
         assert_eq!(host_and_port("[fe80::1%2]:9"), some("fe80::1%2", Some(9)));
-        assert_eq!(host_and_port("host:port"), some("host:port", None));
+        for bad in ["host:port", "host:0", "[::1", "[::1]9"] {
+            assert_eq!(host_and_port(bad), some(bad, None));
+        }
     }
 }

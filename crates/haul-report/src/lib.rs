@@ -1,12 +1,12 @@
 //! Measurements for people: pictures in SVG, pages in HTML, a few statistics, and the machine that
 //! they were made on.
 //!
-//! Everything is text in and text out, self-contained: no script, no font and no picture from
-//! elsewhere. It knows nothing of what was measured.
+//! Pages and pictures are self-contained: they load no script, font or picture from elsewhere. The
+//! crate does not know what was measured.
 //!
 //! Map: [`svg`] colours and words · [`axis`] numbers on a line · [`chart`] lines with bands, bars,
 //! heat maps · [`page`] one HTML file · [`stats`] medians and spread · [`machine`] what it was
-//! measured on.
+//! measured on · [`quantity`] rates, sizes and times as people write them · [`host_port`] `HOST:PORT`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -16,7 +16,9 @@
 
 pub mod axis;
 pub mod chart;
+pub mod host_port;
 pub mod machine;
 pub mod page;
+pub mod quantity;
 pub mod stats;
 pub mod svg;

@@ -92,7 +92,7 @@ fn bursts_can_be_asked_for_by_share_and_length() {
 #[test]
 fn errors_name_the_line_and_say_what_to_write() {
     let text = error("[path]\nrtt = \"100ms\"\nrate = \"fast\"");
-    assert!(text.contains("line 3") && text.contains("1Gbit"), "{text}");
+    assert!(text.contains("line 3") && text.contains("10Gbit"), "{text}");
     let text = error("[path]\nrtt = \"100ms\"\nspeed = 3");
     assert!(text.contains("line 3") && text.contains("speed"), "{text}");
     assert!(error("[path]\nrate = \"1Gbit\"").contains("rtt"));
