@@ -7,7 +7,7 @@ use std::path::Path;
 use haul::fault::{Code, Fault};
 use haul_slab::Region;
 
-use crate::end::range;
+use crate::error::range;
 
 /// A file, or nowhere: then what comes is dropped.
 #[derive(Debug)]

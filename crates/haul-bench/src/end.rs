@@ -9,14 +9,14 @@ use haul_slab::Region;
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel, Listener};
 use haul_verbs::{
     AccessFlags, Blame, CompletionChannel, Context, Cq, DatagramInit, Device, DeviceAttributes,
-    DeviceCaps, Endpoint, Error, Mr, Notify, Pd, Peer, Qp, QpCapacity, QpInit, QpType, RateLimit,
-    RecvWr, SendWr, Sge, Transport, WcStatus, WorkCompletion,
+    DeviceCaps, Endpoint, Mr, Notify, Pd, Peer, Qp, QpCapacity, QpInit, QpType, RateLimit, RecvWr,
+    SendWr, Sge, Transport, WcStatus, WorkCompletion,
 };
 
 use crate::control::{Control, Place};
-use crate::flow::place;
+use crate::error::{range, verb};
 use crate::memory;
-use crate::pattern::{self, Stamp};
+use crate::pattern::{self, Stamp, place};
 use crate::plan::{Connect, Layout, Op, Plan, Service, Waiting};
 use crate::report::DeviceInfo;
 use crate::tag::{Kind, Tag};
@@ -550,28 +550,6 @@ fn check_limits(plan: &Plan, device: &DeviceAttributes) -> Result<(), Fault> {
         }
     }
     Ok(())
-}
-
-/// A verb that failed.
-pub(crate) fn verb(error: Error) -> Fault {
-    match &error {
-        Error::Os { what, source } if source.kind() == std::io::ErrorKind::TimedOut => Fault::new(
-            Code::Unreachable,
-            format!("{what}: the peer does not answer"),
-        ),
-        Error::Os { .. } => Fault::new(Code::Other, error.to_string()),
-        Error::Exhausted(_) => Fault::new(Code::Other, error.to_string())
-            .hint("raise the limits of the process (ulimit -n, -l), or ask for less"),
-        Error::Unsupported(_) | Error::Invalid(_) | Error::Limit { .. } => {
-            Fault::new(Code::Usage, error.to_string())
-        }
-        _ => Fault::new(Code::Other, error.to_string()),
-    }
-}
-
-/// An offset of this program's own that does not lie in its region.
-pub(crate) fn range(error: haul_slab::OutOfBounds) -> Fault {
-    Fault::new(Code::Other, error.to_string())
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@ use haul_verbs::{Data, SendFlags, SendOp, SendWr, SgeList, WcOpcode, WorkComplet
 
 use crate::control::{Control, Message, Place};
 use crate::disk::Disk;
-use crate::end::{End, range, verb};
+use crate::end::End;
+use crate::error::{range, verb};
 use crate::path::tally::Tally;
-use crate::pattern::{self, Stamp};
+use crate::pattern::{self, Stamp, place};
 use crate::plan::{Op, POST_LIST_MAX};
 use crate::report::Spent;
 use crate::tag::{Kind, Tag};
@@ -578,9 +579,4 @@ pub(crate) fn check(
             ),
         )),
     }
-}
-
-/// An offset in this program's own memory.
-pub(crate) fn place(offset: u64) -> usize {
-    usize::try_from(offset).unwrap_or(usize::MAX)
 }

@@ -8,7 +8,7 @@
 //! host · of the verbs: [`client`], [`server`] the doors · [`plan`] what is measured · [`report`]
 //! figures · `control` the conversation · `session` one size after another · `end` device, memory,
 //! queue pairs · `flow` bandwidth · `volley` bandwidth of what may be lost · `pingpong` latency ·
-//! `pattern` bytes that are checked · `disk` files · `memory` what idle queue pairs take · `tag`
+//! `pattern` bytes that are checked · `error` faults · `disk` files · `memory` what idle queue pairs take · `tag`
 //! numbers of work requests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -23,6 +23,7 @@ mod control;
 mod disk;
 pub mod doctor;
 mod end;
+mod error;
 mod flow;
 mod memory;
 pub mod path;
@@ -40,7 +41,18 @@ mod volley;
 #[doc(hidden)]
 pub mod fuzzing;
 
+use path::document::{Document, Kind};
+
 pub use plan::{Op, Plan, Service, Test};
+
+/// Renders a document as one HTML file.
+#[must_use]
+pub fn html(document: &Document) -> String {
+    match document.kind {
+        Kind::Run => path::show::page(document),
+        Kind::Profile => profile::page::render(document),
+    }
+}
 
 /// The port that `haul bench serve` listens on, unless told otherwise.
 pub const DEFAULT_PORT: u16 = 4726;

@@ -95,6 +95,11 @@ fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// An offset in this program's own memory.
+pub(crate) fn place(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,9 +22,10 @@ use haul_verbs::{
 };
 
 use crate::control::{Control, Message, Place};
-use crate::end::{End, range, verb};
-use crate::flow::{check, place};
-use crate::pattern::{self, Stamp};
+use crate::end::End;
+use crate::error::{range, verb};
+use crate::flow::check;
+use crate::pattern::{self, Stamp, place};
 use crate::plan::{Op, Service, Waiting};
 use crate::report::{Arrived, Spent};
 use crate::tag::{Kind, Tag};

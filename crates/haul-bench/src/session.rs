@@ -7,7 +7,8 @@ use haul_verbs::{SendOp, SendWr, WorkCompletion};
 
 use crate::control::{Control, Message, Place};
 use crate::disk::Disk;
-use crate::end::{End, verb};
+use crate::end::End;
+use crate::error::verb;
 use crate::flow::{Account, Flow, Ways};
 use crate::memory;
 use crate::pingpong::{PingPong, Trips};

@@ -17,9 +17,10 @@ use haul_verbs::{
 };
 
 use crate::control::{Control, Message, Place};
-use crate::end::{End, range, verb};
-use crate::flow::{Ways, check, place};
-use crate::pattern::{self, Stamp};
+use crate::end::End;
+use crate::error::{range, verb};
+use crate::flow::{Ways, check};
+use crate::pattern::{self, Stamp, place};
 use crate::plan::{Op, POST_LIST_MAX};
 use crate::report::{Arrived, Spent};
 use crate::tag::{Kind, Tag};

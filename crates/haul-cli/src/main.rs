@@ -1,7 +1,7 @@
 //! The `haul` command: parse, resolve, run.
 //!
 //! Map: `args` what the command line may say · `quantity` and `operand` the values in it ·
-//! `command` one module for each verb · `interrupt` signals that end a client · `provider` the RDMA
+//! `command` one module for each verb · `device` RDMA devices · `interrupt` signals that end a client · `provider` the RDMA
 //! devices · `output` progress, text and JSON. Text for people goes to stderr, results go to
 //! stdout.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ use clap::Parser;
 
 mod args;
 mod command;
+mod device;
 mod interrupt;
 mod operand;
 mod output;

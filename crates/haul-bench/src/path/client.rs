@@ -14,7 +14,7 @@ use super::session::{Progress, Role, Session};
 use super::store::Files;
 use super::{tcp, udp, udt};
 use crate::control::{self, Control, Message, PATH_PROTOCOL, PATH_VERSION};
-use crate::end::verb;
+use crate::error::verb;
 use crate::plan::{Op, Service, Wire};
 use crate::report::{Observer as VerbsObserver, Row, Summary};
 
@@ -128,7 +128,7 @@ fn converse(
         (own, theirs)
     };
     Ok(Found {
-        run: Run::of(plan, &sender, &receiver)?,
+        run: Run::of(plan, &sender, &receiver)?.judged(),
         peer,
         server: Some(printable(machine)),
     })
@@ -214,7 +214,7 @@ fn verbs(config: &Config<'_>, plan: &Plan) -> Result<Found, Fault> {
     let row = row.ok_or_else(|| Fault::new(Code::Other, "nothing was measured"))?;
     let peer = summary.peer.parse();
     Ok(Found {
-        run: Run::of_verbs(&plan, row)?,
+        run: Run::of_verbs(&plan, row)?.judged(),
         peer: peer.map_err(|_| Fault::new(Code::Other, "the server has no address"))?,
         server: None,
     })

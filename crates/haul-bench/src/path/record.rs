@@ -8,7 +8,6 @@ use super::account::{Account, Received, Sent};
 use super::meter::{Hardware, Spent};
 use super::plan::{Engine, Plan};
 use super::tally::STEP;
-use super::verdict::{Verdict, judge, others_busy};
 use crate::plan::Op;
 use crate::report::{Cpu, Figure, Row};
 
@@ -183,8 +182,56 @@ pub struct End {
     pub no_counters: Option<String>,
 }
 
+/// The stages that bytes go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Reading the source's file.
+    SourceDisk,
+    /// The sender's processor.
+    SenderCpu,
+    /// The rate that was asked for.
+    Rate,
+    /// Buffers and windows at the ends.
+    Window,
+    /// What lies between the hosts.
+    #[default]
+    Path,
+    /// The receiver's processor.
+    ReceiverCpu,
+    /// Writing the sink's file.
+    SinkDisk,
+}
+
+impl Stage {
+    /// In words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SourceDisk => "source disk",
+            Self::SenderCpu => "sender CPU",
+            Self::Rate => "the rate asked for",
+            Self::Window => "window",
+            Self::Path => "path",
+            Self::ReceiverCpu => "receiver CPU",
+            Self::SinkDisk => "sink disk",
+        }
+    }
+}
+
+/// What limits a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The stage.
+    pub stage: Stage,
+    /// What shows it.
+    pub why: String,
+    /// What to change.
+    pub advice: String,
+}
+
 impl Run {
-    /// What the two ends have told.
+    /// What both ends reported, not judged yet.
     pub(crate) fn of(plan: &Plan, sender: &Account, receiver: &Account) -> Result<Self, Fault> {
         let (Some(sent), Some(received)) = (&sender.sent, &receiver.received) else {
             return Err(Fault::protocol("the server has no account of its part"));
@@ -200,7 +247,7 @@ impl Run {
             .iter()
             .map(|bytes| to_f64(*bytes))
             .collect();
-        let mut run = Self {
+        Ok(Self {
             section: String::new(),
             setting: String::new(),
             repetition: 0,
@@ -223,22 +270,10 @@ impl Run {
             verdict: Verdict::default(),
             warnings: warnings(&counted, sent),
             plan: plan.clone(),
-        };
-        run.verdict = judge(&run);
-        let whose = match (others_busy(&run.sender), others_busy(&run.receiver)) {
-            (true, true) => Some("both ends' machines"),
-            (true, false) => Some("the sender's machine"),
-            (false, true) => Some("the receiver's machine"),
-            (false, false) => None,
-        };
-        if let Some(whose) = whose {
-            let text = format!("others kept the processors of {whose} busy");
-            run.warnings.push(text);
-        }
-        Ok(run)
+        })
     }
 
-    /// What a bench of the verbs has found.
+    /// What a benchmark of the verbs measured, not judged yet.
     pub(crate) fn of_verbs(plan: &Plan, row: &Row) -> Result<Self, Fault> {
         let Figure::Bandwidth(bandwidth) = &row.figure else {
             return Err(Fault::new(
@@ -250,7 +285,7 @@ impl Run {
             Op::Read => (&row.server, &row.client),
             _ => (&row.client, &row.server),
         };
-        let mut run = Self {
+        Ok(Self {
             section: String::new(),
             setting: String::new(),
             repetition: 0,
@@ -281,9 +316,7 @@ impl Run {
             receiver: End::of_verbs(receiver),
             verdict: Verdict::default(),
             warnings: row.warnings.clone(),
-        };
-        run.verdict = judge(&run);
-        Ok(run)
+        })
     }
 
     /// Payload sent again, percent of what arrived; both over all the time.
@@ -517,7 +550,9 @@ pub(crate) mod tests {
     /// A run of a second at a gigabit, limited by nothing that shows.
     pub(crate) fn run(engine: Engine) -> Run {
         let (sender, receiver) = accounts();
-        Run::of(&Plan::new(engine), &sender, &receiver).unwrap()
+        Run::of(&Plan::new(engine), &sender, &receiver)
+            .unwrap()
+            .judged()
     }
 
     fn accounts() -> (Account, Account) {

@@ -6,7 +6,7 @@ use haul_report::page::{Page, csv_line};
 use haul_report::stats::Spread;
 use serde::Serialize;
 
-use super::document::{Document, Kind, Setting};
+use super::document::{Document, Setting};
 use super::plan::{Medium, PathLimit, Plan, SendBy};
 use super::record::{End, Run, to_f64};
 use crate::plan::Connect;
@@ -205,16 +205,8 @@ fn word(value: &impl Serialize) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The whole document as one HTML file.
-#[must_use]
-pub fn html(document: &Document) -> String {
-    match document.kind {
-        Kind::Run => runs_page(document),
-        Kind::Profile => crate::profile::page::render(document),
-    }
-}
-
-fn runs_page(document: &Document) -> String {
+/// Renders runs as one HTML file.
+pub(crate) fn page(document: &Document) -> String {
     let title = format!("haul bench run {}", document.peer);
     let mut page = Page::new(&title, &document.client.date);
     summary(&mut page, document);
@@ -593,6 +585,7 @@ fn capital(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::document::Kind;
     use crate::path::plan::Engine;
     use crate::path::record::tests::run;
 
@@ -617,7 +610,7 @@ mod tests {
 
     #[test]
     fn a_page_has_everything_in_it_and_nothing_from_elsewhere() {
-        let html = html(&document());
+        let html = page(&document());
         assert!(html.contains("&lt;host&gt;") && !html.contains("<host>"));
         assert!(
             html.contains("A and B do not differ") || html.contains("1.000"),

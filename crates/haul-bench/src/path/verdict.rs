@@ -1,10 +1,9 @@
 //! What limits a run, and what to change.
 
 use haul_report::axis::{bytes, number, rate};
-use serde::{Deserialize, Serialize};
 
 use super::plan::{Engine, PathLimit};
-use super::record::{End, Run};
+use super::record::{End, Run, Stage, Verdict};
 
 /// A thread that works so much of the time, percent, has no more to give.
 const THREAD_FULL: f64 = 90.0;
@@ -25,57 +24,27 @@ const REPAIRED: f64 = 0.001;
 const DEPTH_STEADY: f64 = 1.1;
 const DEPTH_REPAIRING: f64 = 3.0;
 
-/// The stages that bytes go through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// Reading the source's file.
-    SourceDisk,
-    /// The sender's processor.
-    SenderCpu,
-    /// The rate that was asked for.
-    Rate,
-    /// Buffers and windows at the ends.
-    Window,
-    /// What lies between the hosts.
-    #[default]
-    Path,
-    /// The receiver's processor.
-    ReceiverCpu,
-    /// Writing the sink's file.
-    SinkDisk,
-}
-
-impl Stage {
-    /// In words.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::SourceDisk => "source disk",
-            Self::SenderCpu => "sender CPU",
-            Self::Rate => "the rate asked for",
-            Self::Window => "window",
-            Self::Path => "path",
-            Self::ReceiverCpu => "receiver CPU",
-            Self::SinkDisk => "sink disk",
+impl Run {
+    /// Adds what limited the run, and a warning if others kept a machine busy.
+    pub(crate) fn judged(mut self) -> Self {
+        self.verdict = judge(&self);
+        let whose = match (others_busy(&self.sender), others_busy(&self.receiver)) {
+            (true, true) => Some("both ends' machines"),
+            (true, false) => Some("the sender's machine"),
+            (false, true) => Some("the receiver's machine"),
+            (false, false) => None,
+        };
+        if let Some(whose) = whose {
+            let text = format!("others kept the processors of {whose} busy");
+            self.warnings.push(text);
         }
+        self
     }
-}
-
-/// What limits a run.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Verdict {
-    /// The stage.
-    pub stage: Stage,
-    /// What shows it.
-    pub why: String,
-    /// What to change.
-    pub advice: String,
 }
 
 /// Judges a run by what its ends have counted. The order is that of certainty: what was measured to
 /// be full or waited for comes before the path, which is left when nothing else was.
-pub(crate) fn judge(run: &Run) -> Verdict {
+fn judge(run: &Run) -> Verdict {
     [asked_rate, disks, processors, windows, depth]
         .iter()
         .find_map(|judge| judge(run))
@@ -134,7 +103,7 @@ fn is_full(end: &End) -> bool {
 
 /// The machine of an end is full, and the end has little part in it: figures are those of a busy
 /// machine.
-pub(crate) fn others_busy(end: &End) -> bool {
+fn others_busy(end: &End) -> bool {
     is_full(end)
         && end
             .machine_own_percent

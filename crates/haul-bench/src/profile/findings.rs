@@ -10,7 +10,7 @@ use super::steps::{equal_share, residual};
 use crate::path::document::{Document, Finding, Ratio};
 use crate::path::plan::{Engine, Medium, Plan};
 use crate::path::record::{Run, to_f64};
-use crate::path::verdict::{Stage, Verdict};
+use crate::path::record::{Stage, Verdict};
 use crate::plan::Connect;
 
 /// A part of the best goodput that is as good.

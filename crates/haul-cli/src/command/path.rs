@@ -125,7 +125,7 @@ pub(crate) fn write_report(
     let json =
         json.map_err(|error| Fault::new(Code::Other, format!("cannot write JSON: {error}")))?;
     let files = [
-        ("report.html", show::html(document)),
+        ("report.html", haul_bench::html(document)),
         ("results.json", json + "\n"),
         ("results.csv", show::csv(document)),
     ];

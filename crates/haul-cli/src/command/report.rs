@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Report) -> ExitCode {
 fn report(args: &Report) -> Result<String, Fault> {
     let a = read(&args.a)?;
     let (text, html) = match &args.b {
-        None => (alone(&a), show::html(&a)),
+        None => (alone(&a), haul_bench::html(&a)),
         Some(b) => {
             let b = read(b)?;
             (

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::command::devices::{Details, Found};
+use crate::device::{Details, Found};
 use haul::report::{BenchSummary, Cpu, FileStatus, Summary};
 
 /// The summary of a transfer.

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args;
-use crate::command::devices::Found;
+use crate::device::Found;
 use crate::interrupt::{Ending, Interrupt};
 
 mod human;
