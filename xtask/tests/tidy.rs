@@ -5,11 +5,17 @@ use std::path::Path;
 use xtask::graph::Graph;
 use xtask::supply::{self, Policy};
 use xtask::tree::{self, TextFile};
-use xtask::{Finding, edges, text};
+use xtask::{Finding, edges, left, structure, text};
 
 #[test]
 fn crates_depend_downwards_only() {
     none(&edges::check(&graph()));
+}
+
+#[test]
+fn files_form_no_circle_and_no_arrow_up_that_is_not_listed() {
+    let crates = structure::read_all(root()).expect("read the crates");
+    none(&structure::check(&crates, left::LEFT));
 }
 
 #[test]
