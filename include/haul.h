@@ -1,38 +1,43 @@
 /*
  * haul.h: RDMA verbs, with or without an RNIC.
  *
- * The words are those of libibverbs and librdmacm: a device is opened as a context; it makes protection domains, memory
- * regions, completion queues and queue pairs; work requests are posted in batches and come back as completions. How the
- * pieces go together is shown in c/examples; how to compile and install is in docs/c-api.md.
+ * The words are those of libibverbs and librdmacm: a device is opened as a context; it makes
+ * protection domains, memory regions, completion queues and queue pairs; work requests are posted
+ * in batches and come back as completions. How the pieces go together is shown in c/examples; how
+ * to compile and install is in docs/c-api.md.
  *
  * Results
- *   A function that returns int returns 0 (HAUL_OK) or a count when it has done its work, and a negative HAUL_ERR_... when it
- *   has done nothing; each says which errors are its own. Any of them may return HAUL_ERR_INVALID (NULL where an object must
- *   be, an array that is NULL, a structure without its size) and HAUL_ERR_INTERNAL (a bug of the library, caught).
- *   haul_last_error tells what was wrong and what to do about it.
- *   A function that makes an object puts NULL into *out when it fails.
+ *   A function that returns int returns 0 (HAUL_OK) or a count when it has done its work, and a
+ *   negative HAUL_ERR_... when it has done nothing; each says which errors are its own. Any of them
+ *   may return HAUL_ERR_INVALID (NULL where an object must be, an array that is NULL, a structure
+ *   without its size) and HAUL_ERR_INTERNAL (a bug of the library, caught). haul_last_error tells
+ *   what was wrong and what to do about it. A function that makes an object puts NULL into *out
+ *   when it fails.
  *
  * Waiting
- *   There are no callbacks, and the library calls nothing of the program. Everything that can be waited for is polled
- *   (..._poll: 0 when there is nothing), waited for (..._wait: 0 when the time is over), or watched through a file descriptor
- *   that becomes readable (..._fd: for poll, epoll or an event loop). Except for the ..._wait functions and
- *   haul_qp_connect_endpoint no function waits for a peer. Time-outs are in nanoseconds, negative is for ever. File
- *   descriptors belong to the library: watch them, never read, write or close them. They are close-on-exec.
+ *   There are no callbacks, and the library calls nothing of the program. Everything that can be
+ *   waited for is polled (..._poll: 0 when there is nothing), waited for (..._wait: 0 when the time
+ *   is over), or watched through a file descriptor that becomes readable (..._fd: for poll, epoll
+ *   or an event loop). Except for the ..._wait functions and haul_qp_connect_endpoint no function
+ *   waits for a peer. Time-outs are in nanoseconds, negative is for ever. File descriptors belong
+ *   to the library: watch them, never read, write or close them. They are close-on-exec.
  *
  * Threads
- *   Every function may be called from every thread, also for one object at the same time, with one exception: the function
- *   that ends an object (..._destroy, haul_close, haul_mr_dereg, haul_accept and haul_reject for their request) must be the last
- *   one that uses it. After fork() the child must not use what its parent has made; it may exec, or open a context of its own.
+ *   Every function may be called from every thread, also for one object at the same time, with one
+ *   exception: the function that ends an object (..._destroy, haul_close, haul_mr_dereg,
+ *   haul_accept and haul_reject for their request) must be the last one that uses it. After fork()
+ *   the child must not use what its parent has made; it may exec, or open a context of its own.
  *   Functions are not async-signal-safe.
  *
  * Objects
- *   They may be ended in any order: each keeps alive what it needs. A queue pair of a closed context goes on working until it
- *   is destroyed itself. To end NULL does nothing.
+ *   They may be ended in any order: each keeps alive what it needs. A queue pair of a closed
+ *   context goes on working until it is destroyed itself. To end NULL does nothing.
  *
  * Structures
- *   Those that begin with a size may grow in later versions. Begin with the initialiser of the same name in capitals and
- *   _INIT, which sets the size and the defaults: haul_qp_init init = HAUL_QP_INIT; A program that was compiled with an older
- *   header works with a newer library. In a field called reserved there must be 0.
+ *   Those that begin with a size may grow in later versions. Begin with the initialiser of the same
+ *   name in capitals and _INIT, which sets the size and the defaults: haul_qp_init init =
+ *   HAUL_QP_INIT; A program that was compiled with an older header works with a newer library. In a
+ *   field called reserved there must be 0.
  */
 #ifndef HAUL_H
 #define HAUL_H
@@ -49,18 +54,19 @@ extern "C" {
 #define HAUL_EMPTY { 0 }
 #endif
 
-/* ---- Version ------------------------------------------------------------------------------------------------------ */
+/* ---- Version --------------------------------------------------------------------------------- */
 
 /* What this header describes: major version << 16 | minor version. */
 #define HAUL_ABI_VERSION 0x00010003
 
-/* What the library implements. It serves this program if the upper 16 bits are equal and the lower ones not smaller. */
+/* What the library implements. It serves this program if the upper 16 bits are equal and the lower
+ * ones not smaller. */
 uint32_t haul_abi_version(void);
 
 /* The version of Longhaul, "0.1.0". Static. */
 const char *haul_version(void);
 
-/* ---- Errors ------------------------------------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 enum haul_status {
   HAUL_OK = 0,
@@ -86,17 +92,19 @@ typedef struct haul_context haul_context;
 const char *haul_strerror(int status);
 
 /*
- * The last failure of a call with this context or an object made from it, or with NULL of a call without one (haul_open,
- * haul_device_list_..., a NULL object): "function: what was wrong; what to do". Copies as much as fits into buffer, with a
- * NUL behind it (nothing if len is 0), and returns the length of the whole text without the NUL; 0 if nothing has failed yet.
- * Successes do not erase it. Threads that share a context share it too.
+ * The last failure of a call with this context or an object made from it, or with NULL of a call
+ * without one (haul_open, haul_device_list_..., a NULL object): "function: what was wrong; what to
+ * do". Copies as much as fits into buffer, with a NUL behind it (nothing if len is 0), and returns
+ * the length of the whole text without the NUL; 0 if nothing has failed yet. Successes do not erase
+ * it. Threads that share a context share it too.
  */
 size_t haul_last_error(haul_context *context, char *buffer, size_t len);
 
-/* The errno that fits to the same failure: that of the operating system if it was asked, else the nearest. 0 for none. */
+/* The errno that fits to the same failure: that of the operating system if it was asked, else the
+ * nearest. 0 for none. */
 int haul_last_errno(haul_context *context);
 
-/* ---- Devices ------------------------------------------------------------------------------------------------------ */
+/* ---- Devices --------------------------------------------------------------------------------- */
 
 enum haul_transport {
   HAUL_TRANSPORT_OTHER = 0,
@@ -158,7 +166,8 @@ typedef struct haul_provider_info {
 /* The devices of this machine as they were when the list was made. */
 typedef struct haul_device_list haul_device_list;
 
-/* Looks for devices. Providers that cannot work here are no error: haul_device_list_provider says why. */
+/* Looks for devices. Providers that cannot work here are no error: haul_device_list_provider says
+ * why. */
 int haul_device_list_create(haul_device_list **out);
 void haul_device_list_destroy(haul_device_list *list);
 
@@ -191,9 +200,10 @@ typedef struct haul_open_options {
 #define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0 }
 
 /*
- * Opens a device: the one of this name, or the first of the provider of this name ("soft" needs neither hardware nor
- * privileges), or with NULL the first of the list, a software one. options may be NULL.
- * Errors: HAUL_ERR_NO_DEVICE; HAUL_ERR_INVALID for options that cannot be; HAUL_ERR_OS: no permission, no file descriptors.
+ * Opens a device: the one of this name, or the first of the provider of this name ("soft" needs
+ * neither hardware nor privileges), or with NULL the first of the list, a software one. options may
+ * be NULL. Errors: HAUL_ERR_NO_DEVICE; HAUL_ERR_INVALID for options that cannot be; HAUL_ERR_OS: no
+ * permission, no file descriptors.
  */
 int haul_open(const char *name, const haul_open_options *options, haul_context **out);
 
@@ -203,7 +213,7 @@ void haul_close(haul_context *context);
 /* Describes the device. Errors: HAUL_ERR_OS. */
 int haul_query(haul_context *context, haul_device_info *out);
 
-/* ---- Asynchronous events ------------------------------------------------------------------------------------------ */
+/* ---- Asynchronous events --------------------------------------------------------------------- */
 
 enum haul_async_type {
   HAUL_ASYNC_CQ_ERROR = 1,          /* the completion queue of this token has overflowed */
@@ -232,9 +242,10 @@ int haul_async_fd(haul_context *context);
 /* Takes an asynchronous event: 1, or 0 if there is none. Errors: HAUL_ERR_UNSUPPORTED. */
 int haul_async_poll(haul_context *context, haul_async_event *out);
 
-/* ---- Peers -------------------------------------------------------------------------------------------------------- */
+/* ---- Peers ----------------------------------------------------------------------------------- */
 
-/* A queue pair of a datagram service somewhere else: what an address handle and a queue pair number are together. */
+/* A queue pair of a datagram service somewhere else: what an address handle and a queue pair number
+ * are together. */
 typedef struct haul_peer {
   uint8_t addr[16];     /* IPv6, or IPv4 mapped into it */
   uint32_t scope_id;    /* of a link-local IPv6 address; else 0 */
@@ -243,20 +254,21 @@ typedef struct haul_peer {
   uint16_t reserved[3];
 } haul_peer;
 
-/* The queue pair number that stands for every member of a multicast group, or all hosts of a broadcast address. */
+/* The queue pair number that stands for every member of a multicast group, or all hosts of a
+ * broadcast address. */
 #define HAUL_PEER_GROUP 0xffffffu
 
 /* In haul_mr_init.peers: any queue pair at that address. */
 #define HAUL_PEER_ANY_QP 0xffffffffu
 
-/* The queue pair qp_num at a sockaddr_in or sockaddr_in6. Errors: HAUL_ERR_INVALID for another kind of address, no port, or
- * a number of more than 24 bits. */
+/* The queue pair qp_num at a sockaddr_in or sockaddr_in6. Errors: HAUL_ERR_INVALID for another kind
+ * of address, no port, or a number of more than 24 bits. */
 int haul_peer_from_address(const struct sockaddr *address, socklen_t address_len, uint32_t qp_num, haul_peer *out);
 
 /* Its address, as getsockname: *len is the room at out, then the length of the address. */
 int haul_peer_address(const haul_peer *peer, struct sockaddr *out, socklen_t *len);
 
-/* ---- Protection domains and memory regions ------------------------------------------------------------------------ */
+/* ---- Protection domains and memory regions --------------------------------------------------- */
 
 /* A protection domain: queue pairs reach the memory regions of their own domain only. */
 typedef struct haul_pd haul_pd;
@@ -288,23 +300,26 @@ typedef struct haul_mr_info {
 #define HAUL_MR_INFO_INIT { sizeof(haul_mr_info), 0, 0, 0, 0, 0, NULL }
 
 /*
- * Registers len bytes at start, which stay the caller's: they must stay mapped until haul_mr_dereg has returned. Nothing is copied,
- * now or later. Addresses in it are those of this process, unless it is zero-based.
- * From the posting of a work request to its completion its bytes belong to the request, and bytes that a peer has rights to may
- * change at any time: do not read them before a completion says that they are there.
- * Errors: HAUL_ERR_INVALID for no bytes or rights that contradict each other; HAUL_ERR_EXHAUSTED; HAUL_ERR_OS: the
- * memory cannot be pinned.
+ * Registers len bytes at start, which stay the caller's: they must stay mapped until haul_mr_dereg
+ * has returned. Nothing is copied, now or later. Addresses in it are those of this process, unless
+ * it is zero-based. From the posting of a work request to its completion its bytes belong to the
+ * request, and bytes that a peer has rights to may change at any time: do not read them before a
+ * completion says that they are there. Errors: HAUL_ERR_INVALID for no bytes or rights that
+ * contradict each other; HAUL_ERR_EXHAUSTED; HAUL_ERR_OS: the memory cannot be pinned.
  */
 int haul_mr_reg(haul_pd *pd, void *start, size_t len, uint32_t access, haul_mr **out);
 
-/* The same; the address of its first byte is iova. Errors: also HAUL_ERR_INVALID for addresses that wrap. */
+/* The same; the address of its first byte is iova. Errors: also HAUL_ERR_INVALID for addresses that
+ * wrap. */
 int haul_mr_reg_iova(haul_pd *pd, void *start, size_t len, uint64_t iova, uint32_t access, haul_mr **out);
 
-/* Allocates len bytes, zeroed, on huge pages where there are some, and registers them; haul_mr_query tells where they are.
- * haul_mr_dereg gives them back. Errors: as haul_mr_reg, and HAUL_ERR_OS: no memory. */
+/* Allocates len bytes, zeroed, on huge pages where there are some, and registers them;
+ * haul_mr_query tells where they are. haul_mr_dereg gives them back. Errors: as haul_mr_reg, and
+ * HAUL_ERR_OS: no memory. */
 int haul_mr_alloc(haul_pd *pd, size_t len, uint32_t access, haul_mr **out);
 
-/* Which sources may write to, or read from, a region by datagrams. What its rights forbid stays forbidden. */
+/* Which sources may write to, or read from, a region by datagrams. What its rights forbid stays
+ * forbidden. */
 enum haul_sources {
   HAUL_SOURCES_VALIDATED = 0, /* those that have shown that they receive at the address they send from */
   HAUL_SOURCES_ANY = 1,       /* any for writes; for reads and atomics as HAUL_SOURCES_VALIDATED */
@@ -324,16 +339,18 @@ typedef struct haul_mr_init {
 /* The sources that haul_mr_reg has: validated ones. */
 #define HAUL_MR_INIT { sizeof(haul_mr_init), 0, NULL, 0, 0, NULL, 0, HAUL_SOURCES_VALIDATED }
 
-/* Registers memory and says which sources of datagrams reach it. Errors: as haul_mr_reg_iova and haul_mr_alloc. */
+/* Registers memory and says which sources of datagrams reach it. Errors: as haul_mr_reg_iova and
+ * haul_mr_alloc. */
 int haul_mr_create(haul_pd *pd, const haul_mr_init *init, haul_mr **out);
 
 int haul_mr_query(haul_mr *mr, haul_mr_info *out);
 
-/* Takes the rights away and ends it. When it has returned, nobody touches the bytes any more: work requests and peers that
- * try, fail. NULL is 0. Errors: HAUL_ERR_OS of a device; it is ended all the same. */
+/* Takes the rights away and ends it. When it has returned, nobody touches the bytes any more: work
+ * requests and peers that try, fail. NULL is 0. Errors: HAUL_ERR_OS of a device; it is ended all
+ * the same. */
 int haul_mr_dereg(haul_mr *mr);
 
-/* ---- Completions -------------------------------------------------------------------------------------------------- */
+/* ---- Completions ----------------------------------------------------------------------------- */
 
 /* Where armed completion queues leave events. */
 typedef struct haul_comp_channel haul_comp_channel;
@@ -345,7 +362,8 @@ void haul_comp_channel_destroy(haul_comp_channel *channel);
 /* Readable while there are events. */
 int haul_comp_channel_fd(haul_comp_channel *channel);
 
-/* Takes an event: 1 and the token of its completion queue, or 0 if there is none. Errors: HAUL_ERR_OS. */
+/* Takes an event: 1 and the token of its completion queue, or 0 if there is none. Errors:
+ * HAUL_ERR_OS. */
 int haul_comp_channel_poll(haul_comp_channel *channel, uint64_t *token);
 
 /* The same, waiting for one until the time is over. */
@@ -390,7 +408,8 @@ enum haul_wc_opcode { /* the numbers of libibverbs; it has no Write-Record */
 #define HAUL_WC_WITH_INV (1u << 1) /* data is the rkey of the memory region that the peer has ended */
 #define HAUL_WC_WITH_SRC (1u << 2) /* src_... name the sender: haul_wc_peer */
 
-/* The end of a work request. Fields behind status mean something with HAUL_WC_SUCCESS only, except qp_num and vendor_err. */
+/* The end of a work request. Fields behind status mean something with HAUL_WC_SUCCESS only, except
+ * qp_num and vendor_err. */
 typedef struct haul_wc {
   uint64_t wr_id;
   uint32_t status;     /* enum haul_wc_status */
@@ -408,7 +427,8 @@ typedef struct haul_wc {
   uint16_t reserved;
 } haul_wc;
 
-/* Who sent what this completion is of, for an answer: 1, or 0 if it does not say (connections, and requests of this end). */
+/* Who sent what this completion is of, for an answer: 1, or 0 if it does not say (connections, and
+ * requests of this end). */
 int haul_wc_peer(const haul_wc *wc, haul_peer *out);
 
 /* A few words for a status of a completion. Static, never NULL. */
@@ -418,29 +438,29 @@ const char *haul_wc_status_str(uint32_t status);
 typedef struct haul_cq haul_cq;
 
 /*
- * A completion queue for at least so many entries: as many as work requests can be outstanding on it. Its events appear on channel,
- * which may be NULL, as token.
- * Errors: HAUL_ERR_INVALID for no or too many entries, or a channel of another context; HAUL_ERR_OS.
+ * A completion queue for at least so many entries: as many as work requests can be outstanding on
+ * it. Its events appear on channel, which may be NULL, as token. Errors: HAUL_ERR_INVALID for no or
+ * too many entries, or a channel of another context; HAUL_ERR_OS.
  */
 int haul_cq_create(haul_context *context, uint32_t entries, haul_comp_channel *channel, uint64_t token, haul_cq **out);
 void haul_cq_destroy(haul_cq *cq);
 
-/* Takes up to len completions: how many. Makes progress for the software provider: calling it in a loop is the fastest way.
- * Errors: HAUL_ERR_CQ_OVERFLOW once completions were lost. */
+/* Takes up to len completions: how many. Makes progress for the software provider: calling it in a
+ * loop is the fastest way. Errors: HAUL_ERR_CQ_OVERFLOW once completions were lost. */
 int haul_cq_poll(haul_cq *cq, haul_wc *out, uint32_t len);
 
 /* The same, waiting for the first one until the time is over: busily for a moment, then asleep. */
 int haul_cq_wait(haul_cq *cq, int64_t timeout_ns, haul_wc *out, uint32_t len);
 
 /*
- * Asks for one event on the channel: for the next completion, or (solicited_only not 0) the next receive that the peer has marked
- * as solicited or the next error. Completions that are there already cause none. So: arm, poll until it is empty, then wait for the
- * channel; after its event, the same again.
- * Errors: HAUL_ERR_INVALID for a queue without a channel.
+ * Asks for one event on the channel: for the next completion, or (solicited_only not 0) the next
+ * receive that the peer has marked as solicited or the next error. Completions that are there
+ * already cause none. So: arm, poll until it is empty, then wait for the channel; after its event,
+ * the same again. Errors: HAUL_ERR_INVALID for a queue without a channel.
  */
 int haul_cq_arm(haul_cq *cq, int solicited_only);
 
-/* ---- Queue pairs -------------------------------------------------------------------------------------------------- */
+/* ---- Queue pairs ----------------------------------------------------------------------------- */
 
 /* A shared receive queue. */
 typedef struct haul_srq haul_srq;
@@ -507,9 +527,8 @@ typedef struct haul_qp_init {
 #define HAUL_QP_INIT { sizeof(haul_qp_init), HAUL_QPT_RC, 0, 128, 128, 1, 1, 0, NULL, NULL, NULL, NULL, 0, 0 }
 
 /*
- * A queue pair. It keeps the domain and the queues alive.
- * Errors: HAUL_ERR_INVALID for more than the device has or queues of another context; HAUL_ERR_UNSUPPORTED;
- * HAUL_ERR_EXHAUSTED.
+ * A queue pair. It keeps the domain and the queues alive. Errors: HAUL_ERR_INVALID for more than
+ * the device has or queues of another context; HAUL_ERR_UNSUPPORTED; HAUL_ERR_EXHAUSTED.
  */
 int haul_qp_create(haul_pd *pd, const haul_qp_init *init, haul_qp **out);
 
@@ -552,7 +571,7 @@ typedef struct haul_qp_info {
 
 int haul_qp_query(haul_qp *qp, haul_qp_info *out);
 
-/* ---- Work requests ------------------------------------------------------------------------------------------------ */
+/* ---- Work requests --------------------------------------------------------------------------- */
 
 /* The most pieces of a work request, on any device. */
 #define HAUL_SGE_MAX 4
@@ -611,25 +630,27 @@ typedef struct haul_recv_wr {
 } haul_recv_wr;
 
 /*
- * Posts len send work requests of a connection, in order. They start in the order of posting and complete in that order. *posted (posted may be NULL)
- * is how many were posted, also after an error, which is about the next one; it and those behind it are not posted. In error
- * state they are flushed with a completion each. Never waits.
- * Errors: HAUL_ERR_STATE before the connection is there; HAUL_ERR_FULL; HAUL_ERR_INVALID for more pieces or inline data than
- * there is room for, unknown flags or opcodes; HAUL_ERR_UNSUPPORTED.
+ * Posts len send work requests of a connection, in order. They start in the order of posting and
+ * complete in that order. *posted (posted may be NULL) is how many were posted, also after an
+ * error, which is about the next one; it and those behind it are not posted. In error state they
+ * are flushed with a completion each. Never waits. Errors: HAUL_ERR_STATE before the connection is
+ * there; HAUL_ERR_FULL; HAUL_ERR_INVALID for more pieces or inline data than there is room for,
+ * unknown flags or opcodes; HAUL_ERR_UNSUPPORTED.
  */
 int haul_post_send(haul_qp *qp, const haul_send_wr *requests, size_t len, size_t *posted);
 
 /*
- * The same on a queue pair of a datagram service: requests[i] goes to peers[i]. UD completes a request when it is handed to the
- * network, in any order; RD when the peer has acknowledged it, in the order of posting for each peer.
+ * The same on a queue pair of a datagram service: requests[i] goes to peers[i]. UD completes a
+ * request when it is handed to the network, in any order; RD when the peer has acknowledged it, in
+ * the order of posting for each peer.
  */
 int haul_post_send_to(haul_qp *qp, const haul_peer *peers, const haul_send_wr *requests, size_t len, size_t *posted);
 
-/* Posts len receive work requests, in order; possible before the connection is there. *posted and errors as haul_post_send;
- * HAUL_ERR_INVALID with a shared receive queue. */
+/* Posts len receive work requests, in order; possible before the connection is there. *posted and
+ * errors as haul_post_send; HAUL_ERR_INVALID with a shared receive queue. */
 int haul_post_recv(haul_qp *qp, const haul_recv_wr *requests, size_t len, size_t *posted);
 
-/* ---- Shared receive queues ---------------------------------------------------------------------------------------- */
+/* ---- Shared receive queues ------------------------------------------------------------------- */
 
 typedef struct haul_srq_init {
   uint32_t size;
@@ -641,20 +662,22 @@ typedef struct haul_srq_init {
 /* 1,024 work requests of one piece. */
 #define HAUL_SRQ_INIT { sizeof(haul_srq_init), 1024, 1, 0, 0 }
 
-/* init may be NULL: the defaults. Errors: HAUL_ERR_UNSUPPORTED; HAUL_ERR_INVALID for more than the device has. */
+/* init may be NULL: the defaults. Errors: HAUL_ERR_UNSUPPORTED; HAUL_ERR_INVALID for more than the
+ * device has. */
 int haul_srq_create(haul_pd *pd, const haul_srq_init *init, haul_srq **out);
 void haul_srq_destroy(haul_srq *srq);
 
 /* As haul_post_recv. */
 int haul_srq_post_recv(haul_srq *srq, const haul_recv_wr *requests, size_t len, size_t *posted);
 
-/* Reports once, as an asynchronous event, that fewer than limit work requests are left. 0 turns it off.
- * Errors: HAUL_ERR_UNSUPPORTED. */
+/* Reports once, as an asynchronous event, that fewer than limit work requests are left. 0 turns it
+ * off. Errors: HAUL_ERR_UNSUPPORTED. */
 int haul_srq_arm_limit(haul_srq *srq, uint32_t limit);
 
-/* ---- Connections -------------------------------------------------------------------------------------------------- */
+/* ---- Connections ----------------------------------------------------------------------------- */
 
-/* The most private data, bytes, on any device; haul_device_info.max_private_data is what this one has. */
+/* The most private data, bytes, on any device; haul_device_info.max_private_data is what this one
+ * has. */
 #define HAUL_PRIVATE_DATA_MAX 512
 
 /* What an end offers or asks for. */
@@ -720,9 +743,10 @@ int haul_cm_channel_wait(haul_cm_channel *channel, int64_t timeout_ns, haul_cm_e
 typedef struct haul_listener haul_listener;
 
 /*
- * Listens at address (sockaddr_in or sockaddr_in6; port 0: any free one). Requests appear on channel; at most backlog of them
- * wait there for an answer, further peers are turned away.
- * Errors: HAUL_ERR_OS: the address is in use or not of this machine; HAUL_ERR_INVALID for another kind of address.
+ * Listens at address (sockaddr_in or sockaddr_in6; port 0: any free one). Requests appear on
+ * channel; at most backlog of them wait there for an answer, further peers are turned away. Errors:
+ * HAUL_ERR_OS: the address is in use or not of this machine; HAUL_ERR_INVALID for another kind of
+ * address.
  */
 int haul_listen(haul_context *context, const struct sockaddr *address, socklen_t address_len, haul_cm_channel *channel,
                 uint32_t backlog, haul_listener **out);
@@ -734,17 +758,19 @@ int haul_listener_address(haul_listener *listener, struct sockaddr *out, socklen
 void haul_listener_destroy(haul_listener *listener);
 
 /*
- * Asks the listener at address for a connection; does not wait. What comes of it appears on channel: established, rejected or
- * unreachable, and later disconnected. param may be NULL: the defaults.
- * Errors: HAUL_ERR_STATE unless the queue pair is new; HAUL_ERR_INVALID for private data that is too long.
+ * Asks the listener at address for a connection; does not wait. What comes of it appears on
+ * channel: established, rejected or unreachable, and later disconnected. param may be NULL: the
+ * defaults. Errors: HAUL_ERR_STATE unless the queue pair is new; HAUL_ERR_INVALID for private data
+ * that is too long.
  */
 int haul_connect(haul_qp *qp, const struct sockaddr *address, socklen_t address_len, const haul_conn_param *param,
                  haul_cm_channel *channel);
 
 /*
- * Connects the request with a new queue pair of the listener's context; post its receives first. The listener's channel gets its
- * events. param may be NULL: the defaults. The request is used up, also by an error, which rejects it.
- * Errors: HAUL_ERR_STATE for a queue pair that is not new; HAUL_ERR_INVALID for private data that is too long.
+ * Connects the request with a new queue pair of the listener's context; post its receives first.
+ * The listener's channel gets its events. param may be NULL: the defaults. The request is used up,
+ * also by an error, which rejects it. Errors: HAUL_ERR_STATE for a queue pair that is not new;
+ * HAUL_ERR_INVALID for private data that is too long.
  */
 int haul_accept(haul_conn_request *request, haul_qp *qp, const haul_conn_param *param);
 
@@ -752,11 +778,11 @@ int haul_accept(haul_conn_request *request, haul_qp *qp, const haul_conn_param *
  * Errors: HAUL_ERR_INVALID for private data that is too long; it is rejected without any then. */
 int haul_reject(haul_conn_request *request, const void *private_data, uint32_t len);
 
-/* Ends the connection: what the transport has taken still arrives, what is posted and not complete is flushed.
- * Errors: HAUL_ERR_STATE where there is none. */
+/* Ends the connection: what the transport has taken still arrives, what is posted and not complete
+ * is flushed. Errors: HAUL_ERR_STATE where there is none. */
 int haul_disconnect(haul_qp *qp);
 
-/* ---- Connections without the connection manager ------------------------------------------------------------------- */
+/* ---- Connections without the connection manager ---------------------------------------------- */
 
 /* What two programs tell each other, by means of their own. */
 typedef struct haul_endpoint {
@@ -772,34 +798,36 @@ typedef struct haul_endpoint {
 int haul_qp_endpoint(haul_qp *qp, haul_endpoint *out);
 
 /*
- * Connects with the queue pair that peer describes, which does the same with this one; waits for it. Private data of param, which
- * may be NULL, is not sent. No events: 0 is established.
- * Errors: HAUL_ERR_UNSUPPORTED; HAUL_ERR_TIMED_OUT; HAUL_ERR_INVALID for a negative time-out; HAUL_ERR_STATE.
+ * Connects with the queue pair that peer describes, which does the same with this one; waits for
+ * it. Private data of param, which may be NULL, is not sent. No events: 0 is established. Errors:
+ * HAUL_ERR_UNSUPPORTED; HAUL_ERR_TIMED_OUT; HAUL_ERR_INVALID for a negative time-out;
+ * HAUL_ERR_STATE.
  */
 int haul_qp_connect_endpoint(haul_qp *qp, const haul_endpoint *peer, const haul_conn_param *param, int64_t timeout_ns);
 
-/* ---- Datagram services -------------------------------------------------------------------------------------------- */
+/* ---- Datagram services ----------------------------------------------------------------------- */
 
 /*
- * Begins a datagram service (UD, RD) at address (sockaddr_in or sockaddr_in6; port 0: any free one): from now on datagrams are
- * received, and haul_post_send_to can be called. *own, which may be NULL, is where it is bound, with the queue pair's own number:
- * what to tell peers, once an address that they reach stands for one that is unspecified.
- * Errors: HAUL_ERR_UNSUPPORTED for connections; HAUL_ERR_STATE unless it is new; HAUL_ERR_OS: the address is in use or not of
- * this machine.
+ * Begins a datagram service (UD, RD) at address (sockaddr_in or sockaddr_in6; port 0: any free
+ * one): from now on datagrams are received, and haul_post_send_to can be called. *own, which may be
+ * NULL, is where it is bound, with the queue pair's own number: what to tell peers, once an address
+ * that they reach stands for one that is unspecified. Errors: HAUL_ERR_UNSUPPORTED for connections;
+ * HAUL_ERR_STATE unless it is new; HAUL_ERR_OS: the address is in use or not of this machine.
  */
 int haul_qp_bind(haul_qp *qp, const struct sockaddr *address, socklen_t address_len, haul_peer *own);
 
 /*
- * The same on a bound UDP socket of the program's, which is duplicated: fd stays the program's. Close it, or keep it; while
- * the queue pair lives, do not receive from it.
- * Errors: as haul_qp_bind; HAUL_ERR_INVALID for a socket of another kind.
+ * The same on a bound UDP socket of the program's, which is duplicated: fd stays the program's.
+ * Close it, or keep it; while the queue pair lives, do not receive from it. Errors: as
+ * haul_qp_bind; HAUL_ERR_INVALID for a socket of another kind.
  */
 int haul_qp_adopt(haul_qp *qp, int fd, haul_peer *own);
 
 /*
- * Hears what is sent to a multicast group (its port does not count), at the interface with the address at, or with NULL where the
- * route leads. Peers send to the group's address, the queue pair's port and HAUL_PEER_GROUP.
- * Errors: HAUL_ERR_UNSUPPORTED for connections and RD; HAUL_ERR_STATE before haul_qp_bind; HAUL_ERR_OS.
+ * Hears what is sent to a multicast group (its port does not count), at the interface with the
+ * address at, or with NULL where the route leads. Peers send to the group's address, the queue
+ * pair's port and HAUL_PEER_GROUP. Errors: HAUL_ERR_UNSUPPORTED for connections and RD;
+ * HAUL_ERR_STATE before haul_qp_bind; HAUL_ERR_OS.
  */
 int haul_qp_attach_multicast(haul_qp *qp, const struct sockaddr *group, socklen_t group_len, const struct sockaddr *at,
                              socklen_t at_len);
@@ -832,7 +860,8 @@ typedef struct haul_range {
   uint32_t end;
 } haul_range;
 
-/* What a Write-Record left in a region of this end. Set ranges and ranges_room before the call; the rest is filled in. */
+/* What a Write-Record left in a region of this end. Set ranges and ranges_room before the call; the
+ * rest is filled in. */
 typedef struct haul_record {
   haul_range *ranges;   /* the program's array for what is valid, ascending and not touching; NULL with ranges_room 0 */
   uint32_t ranges_room; /* its elements */
@@ -849,12 +878,13 @@ typedef struct haul_record {
   uint32_t reserved[5];
 } haul_record;
 
-/* Takes the record that a HAUL_WC_RECV_WRITE_RECORD with this wr_id announced: 1, or 0 if there is none (any more: the last 1,024
- * that nobody took are kept). What is not valid there was not claimed; what is was placed. */
+/* Takes the record that a HAUL_WC_RECV_WRITE_RECORD with this wr_id announced: 1, or 0 if there is
+ * none (any more: the last 1,024 that nobody took are kept). What is not valid there was not
+ * claimed; what is was placed. */
 int haul_qp_take_record(haul_qp *qp, uint64_t wr_id, haul_record *out);
 
-/* The records of the region with this key, open ones and those that nobody took, without taking them: how many there are, of which
- * up to len were filled in. */
+/* The records of the region with this key, open ones and those that nobody took, without taking
+ * them: how many there are, of which up to len were filled in. */
 int haul_qp_records(haul_qp *qp, uint32_t rkey, haul_record *out, uint32_t len);
 
 /* What a datagram service has counted. Nothing of it ended the queue pair. */
@@ -884,13 +914,15 @@ typedef struct haul_datagram_statistics {
 /* Errors: HAUL_ERR_UNSUPPORTED for connections. */
 int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
 
-/* ---- Byte streams ------------------------------------------------------------------------------------------------- */
+/* ---- Byte streams ---------------------------------------------------------------------------- */
 
 /*
- * From version 1.2 on: a reliable stream of bytes each way over UDT, for programs without messages: of devices with HAUL_CAP_STREAM (soft-udt), at the rate
- * that they were opened with. The peer may be any program that speaks UDT4 with stream sockets. A thread of the library drives each
- * stream, so nothing need be called for it to go on. What is sent is copied into a ring and stays there until it has arrived;
- * what comes waits in another one, which is the window: each must hold as much as rate x round trip.
+ * From version 1.2 on: a reliable stream of bytes each way over UDT, for programs without messages:
+ * of devices with HAUL_CAP_STREAM (soft-udt), at the rate that they were opened with. The peer may
+ * be any program that speaks UDT4 with stream sockets. A thread of the library drives each stream,
+ * so nothing need be called for it to go on. What is sent is copied into a ring and stays there
+ * until it has arrived; what comes waits in another one, which is the window: each must hold as
+ * much as rate x round trip.
  */
 typedef struct haul_stream haul_stream;
 
@@ -936,8 +968,9 @@ typedef struct haul_stream_info {
 typedef struct haul_stream_listener haul_stream_listener;
 
 /*
- * Listens at address (sockaddr_in or sockaddr_in6; port 0: any free one); options, which may be NULL, are those of the streams.
- * Errors: HAUL_ERR_UNSUPPORTED for devices without streams; HAUL_ERR_OS: the address is in use or not of this machine.
+ * Listens at address (sockaddr_in or sockaddr_in6; port 0: any free one); options, which may be
+ * NULL, are those of the streams. Errors: HAUL_ERR_UNSUPPORTED for devices without streams;
+ * HAUL_ERR_OS: the address is in use or not of this machine.
  */
 int haul_stream_listen(haul_context *context, const struct sockaddr *address, socklen_t address_len,
                        const haul_stream_options *options, haul_stream_listener **out);
@@ -945,10 +978,12 @@ int haul_stream_listen(haul_context *context, const struct sockaddr *address, so
 /* Where it listens, as getsockname: *len is the room at out, then the length of the address. */
 int haul_stream_listener_address(haul_stream_listener *listener, struct sockaddr *out, socklen_t *len);
 
-/* Readable while haul_stream_accept has something to do. Handshakes take several packets: peers wait while nobody calls it. */
+/* Readable while haul_stream_accept has something to do. Handshakes take several packets: peers
+ * wait while nobody calls it. */
 int haul_stream_listener_fd(haul_stream_listener *listener);
 
-/* Takes the next stream: 1, or 0 if there is none yet. Errors: HAUL_ERR_OS: no memory, no file descriptors. */
+/* Takes the next stream: 1, or 0 if there is none yet. Errors: HAUL_ERR_OS: no memory, no file
+ * descriptors. */
 int haul_stream_accept(haul_stream_listener *listener, haul_stream **out);
 
 /* The same, waiting for one until the time is over. */
@@ -958,48 +993,54 @@ int haul_stream_accept_wait(haul_stream_listener *listener, int64_t timeout_ns, 
 void haul_stream_listener_destroy(haul_stream_listener *listener);
 
 /*
- * Begins to connect to the listener at address; does not wait: HAUL_STREAM_OPEN, or HAUL_STREAM_OVER if nothing comes of it. options
- * may be NULL. Errors: HAUL_ERR_UNSUPPORTED for devices without streams; HAUL_ERR_OS: no route, no memory.
+ * Begins to connect to the listener at address; does not wait: HAUL_STREAM_OPEN, or
+ * HAUL_STREAM_OVER if nothing comes of it. options may be NULL. Errors: HAUL_ERR_UNSUPPORTED for
+ * devices without streams; HAUL_ERR_OS: no route, no memory.
  */
 int haul_stream_connect(haul_context *context, const struct sockaddr *address, socklen_t address_len,
                         const haul_stream_options *options, haul_stream **out);
 
 /*
- * Begins to connect to a peer that does the same from address to local (UDT's rendezvous): neither end listens, and both may be behind
- * firewalls that let answers in. local has a port, and no wildcard as its address unless its host has one address only. Which end begins first, and by
- * how much within its connect_timeout_ns, is the same. Otherwise as haul_stream_connect. Errors: also HAUL_ERR_OS where local is in use.
+ * Begins to connect to a peer that does the same from address to local (UDT's rendezvous): neither
+ * end listens, and both may be behind firewalls that let answers in. local has a port, and no
+ * wildcard as its address unless its host has one address only. Which end begins first, and by how
+ * much within its connect_timeout_ns, is the same. Otherwise as haul_stream_connect. Errors: also
+ * HAUL_ERR_OS where local is in use.
  */
 int haul_stream_rendezvous(haul_context *context, const struct sockaddr *local, socklen_t local_len,
                            const struct sockaddr *address, socklen_t address_len, const haul_stream_options *options,
                            haul_stream **out);
 
 /*
- * What of wanted (HAUL_STREAM_..., one or more) is so now. If nothing is, the file descriptor becomes readable when that changes;
- * it tells of the last call only, so it is for one thread.
+ * What of wanted (HAUL_STREAM_..., one or more) is so now. If nothing is, the file descriptor
+ * becomes readable when that changes; it tells of the last call only, so it is for one thread.
  */
 int haul_stream_poll(haul_stream *stream, uint32_t wanted);
 int haul_stream_fd(haul_stream *stream);
 
-/* Waits until something of wanted is so, or the time is over: what is. Any number of threads may wait. */
+/* Waits until something of wanted is so, or the time is over: what is. Any number of threads may
+ * wait. */
 int haul_stream_wait(haul_stream *stream, uint32_t wanted, int64_t timeout_ns);
 
 /*
- * Copies as many of len bytes as there is room for: how many, 0 if there is none. It need not be open yet. That is no
- * word about their arrival: HAUL_STREAM_SENT is.
- * Errors: HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over; HAUL_ERR_DISCONNECTED after haul_stream_shutdown.
+ * Copies as many of len bytes as there is room for: how many, 0 if there is none. It need not be
+ * open yet. That is no word about their arrival: HAUL_STREAM_SENT is. Errors:
+ * HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over; HAUL_ERR_DISCONNECTED
+ * after haul_stream_shutdown.
  */
 int haul_stream_send(haul_stream *stream, const void *start, size_t len);
 
 /*
- * Copies what has come, len bytes at most: how many, 0 if nothing has.
- * Errors, when all that came before was received: HAUL_ERR_ENDED: the peer has ended its half, and this was all of it;
- * HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over, without an end of the peer's.
+ * Copies what has come, len bytes at most: how many, 0 if nothing has. Errors, when all that came
+ * before was received: HAUL_ERR_ENDED: the peer has ended its half, and this was all of it;
+ * HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over, without an end of the
+ * peer's.
  */
 int haul_stream_recv(haul_stream *stream, void *start, size_t len);
 
 /*
- * Ends this half: the peer gets HAUL_ERR_ENDED behind what was sent; the other half goes on. A plain UDT peer has no halves: there
- * all is over when what was sent has arrived.
+ * Ends this half: the peer gets HAUL_ERR_ENDED behind what was sent; the other half goes on. A
+ * plain UDT peer has no halves: there all is over when what was sent has arrived.
  */
 int haul_stream_shutdown(haul_stream *stream);
 
@@ -1007,8 +1048,9 @@ int haul_stream_shutdown(haul_stream *stream);
 int haul_stream_query(haul_stream *stream, haul_stream_info *out);
 
 /*
- * Ends it at once. To end it in order: haul_stream_shutdown, haul_stream_recv until HAUL_ERR_ENDED, and wait for HAUL_STREAM_SENT.
- * Else what has not arrived is lost, and the peer gets HAUL_ERR_DISCONNECTED.
+ * Ends it at once. To end it in order: haul_stream_shutdown, haul_stream_recv until HAUL_ERR_ENDED,
+ * and wait for HAUL_STREAM_SENT. Else what has not arrived is lost, and the peer gets
+ * HAUL_ERR_DISCONNECTED.
  */
 void haul_stream_destroy(haul_stream *stream);
 

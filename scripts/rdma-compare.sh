@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The software RNIC beside what else moves the same bytes over the same path: iperf3, plain TCP, libfabric's tcp and
-# udp;ofi_rxd providers, UCX over tcp. Every contestant runs once in every round; a table shows medians, with processor
-# seconds per 10^9 bytes of both ends. Run it on a quiet machine.
+# The software RNIC beside what else moves the same bytes over the same path: iperf3, plain TCP,
+# libfabric's tcp and udp;ofi_rxd providers, UCX over tcp. Every contestant runs once in every
+# round; a table shows medians, with processor seconds per 10^9 bytes of both ends. Run it on a
+# quiet machine.
 #
 # Usage: scripts/rdma-compare.sh [OPTION…]
 #   --rounds N      rounds (5)
@@ -9,7 +10,8 @@
 #   --work LIST     of bw, lat, rate (bw,lat,rate)
 #   --only PATTERN  contestants whose name matches this extended regular expression
 #   --address A     where the servers listen (127.0.0.1)
-#   --server CMD    put before every server, to run it elsewhere: 'haul lab exec b --', 'ip netns exec b'
+#   --server CMD    put before every server, to run it elsewhere: 'haul lab exec b --', 'ip netns
+#                   exec b'
 #   --client CMD    put before every client
 #   --haul PATH     the binary (target/release/haul, built if there is none)
 #   --json FILE     write every run and the medians there
@@ -226,7 +228,8 @@ run_ucx() {
   serve "${what[@]}"
   ask "${what[@]}" "$address" -t "$test" -s "$size" -n "$iterations" -w "$warm_up" -f -v >"$dir/out"
   finish_server
-  # Final line: iterations, latency 50th percentile, average, overall; MB/s average, overall; messages/s average, overall.
+  # Final line: iterations, latency 50th percentile, average, overall; MB/s average, overall;
+  # messages/s average, overall.
   awk -v column="$value_column" '/^ *[0-9]+,/ { line = $0 }
     END {
       if (line == "") exit 1

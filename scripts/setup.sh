@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes sure that Rust, a C compiler and what the named Debian packages bring are there: installs what
-# is missing as root or through sudo, and otherwise says in one line what to install. Changes nothing else.
+# Makes sure that Rust, a C compiler and what the named Debian packages bring are there: installs
+# what is missing as root or through sudo, and otherwise says in one line what to install. Changes
+# nothing else.
 #
 # Usage: scripts/setup.sh [PACKAGE…]
 set -euo pipefail

@@ -230,7 +230,8 @@ static void refusals(void) {
   haul_qp_destroy(qp);
 }
 
-/* A write with a key that the peer never gave away: the connection ends, and both ends know whose fault it is. */
+/* A write with a key that the peer never gave away: the connection ends, and both ends know whose
+ * fault it is. */
 static void wrong_key(void) {
   uint64_t word = 1;
   haul_sge piece = {.addr = (uintptr_t)&word, .len = sizeof word};

@@ -4,8 +4,8 @@
  *   get                  offers data on loopback
  *   get HOST PORT [MIB]  fetches as much of it into memory that malloc has made, and checks it
  *
- * The peer's processor is not told of a single read. How many reads are under way at once was agreed when the
- * connection was made.
+ * The peer's processor is not told of a single read. How many reads are under way at once was
+ * agreed when the connection was made.
  */
 #include "example.h"
 

@@ -4,8 +4,8 @@
  *   pingpong                              waits for a peer on loopback and answers
  *   pingpong HOST PORT [ROUNDS [BYTES]]   measures
  *
- * With HAUL_SLEEP=1 in the environment an end sleeps until the file descriptor of its completion channel is readable, as a program
- * with an event loop would; without, it polls busily.
+ * With HAUL_SLEEP=1 in the environment an end sleeps until the file descriptor of its completion
+ * channel is readable, as a program with an event loop would; without, it polls busily.
  */
 #include "example.h"
 

@@ -4,8 +4,8 @@
  *   put                  offers memory on loopback, and checks what was put there
  *   put HOST PORT [MIB]  fills as much of the peer's memory
  *
- * The peer's program is not asked for a single byte: it learns by one message in the end that all is there. The order of
- * a connection sees to that.
+ * The peer's program is not asked for a single byte: it learns by one message in the end that all
+ * is there. The order of a connection sees to that.
  */
 #include "example.h"
 

@@ -1,6 +1,6 @@
 /*
- * rd: reliable datagrams. One queue pair serves many others: every message once, in order from each of them; a Write that a later
- * Send announces is there; reads and atomics work as on connections.
+ * rd: reliable datagrams. One queue pair serves many others: every message once, in order from each
+ * of them; a Write that a later Send announces is there; reads and atomics work as on connections.
  */
 #include "datagram.h"
 

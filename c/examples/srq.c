@@ -1,5 +1,6 @@
 /*
- * srq: many connections that share their receive buffers, which are filled up again when they run low.
+ * srq: many connections that share their receive buffers, which are filled up again when they run
+ * low.
  */
 #include "pair.h"
 

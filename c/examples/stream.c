@@ -1,7 +1,8 @@
 /*
  * stream: bytes over UDT, both ways, and the end of each half.
  *
- *   stream                    waits for a peer on loopback, receives all it sends, and answers with how much that was
+ *   stream                    waits for a peer on loopback, receives all it sends, and answers with
+ *                             how much that was
  *   stream HOST PORT [MIB]    sends so many MiB in an event loop, and reads the answer
  */
 #include "example.h"

@@ -67,7 +67,8 @@ static void sends(void) {
   received(HAUL_WC_RECV, 40);
   expect_words(far_words, 5, 1);
 
-  /* Inline data may lie anywhere, also in several places, and may change as soon as it is posted. */
+  /* Inline data may lie anywhere, also in several places, and may change as soon as it is
+   * posted. */
   uint64_t numbers[] = {11, 12, 13};
   haul_sge anywhere[] = {{.addr = (uintptr_t)&numbers[0], .len = 8}, {.addr = (uintptr_t)&numbers[1], .len = 16}};
   post_recv(pair.context, pair.far.qp, 2, &place);
@@ -134,7 +135,8 @@ static void one_sided(void) {
   expect_words(far_words, 1, 77);
 }
 
-/* Unsignalled requests in one batch: only the last one reports, and what it reports is true of all. */
+/* Unsignalled requests in one batch: only the last one reports, and what it reports is true of
+ * all. */
 static void batches(void) {
   haul_sge pieces[40];
   haul_send_wr batch[40];

@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-/* Descriptors are kept in chunks that are mapped when the first of them is needed, and never go away. */
+/* Descriptors are kept in chunks that are mapped when the first of them is needed, and never go
+ * away. */
 #define CHUNK 1024
 #define WORD 64
 /* How far the interface is told of descriptors that the shim knows nothing about. */
@@ -15,7 +16,8 @@ static atomic_uint last_id;
 /* One more than the highest chunk in use. */
 static atomic_int chunks_used;
 
-/* A bit for each descriptor that holds octets in user space, how many are set, and where the last may be. */
+/* A bit for each descriptor that holds octets in user space, how many are set, and where the last
+ * may be. */
 static _Atomic uint64_t holding[DESCRIPTORS_MAX / WORD];
 static atomic_int holding_count;
 static atomic_int holding_words;

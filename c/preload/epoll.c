@@ -1,13 +1,14 @@
 /*
  * epoll.c - readiness of taken sockets for epoll(7).
  *
- * The kernel keeps reporting what happens to its sockets. Added to that is what it cannot know: octets that wait in user
- * space. Level-triggered descriptors are reported as long as they hold some. Edge-triggered and one-shot ones are reported
- * once, when they are added or changed while they hold some ("owed"): a receive drains the kernel's socket into the caller's
- * buffer, so whoever reads until EAGAIN finds everything, and the next arrival is the next edge.
+ * The kernel keeps reporting what happens to its sockets. Added to that is what it cannot know:
+ * octets that wait in user space. Level-triggered descriptors are reported as long as they hold
+ * some. Edge-triggered and one-shot ones are reported once, when they are added or changed while
+ * they hold some ("owed"): a receive drains the kernel's socket into the caller's buffer, so
+ * whoever reads until EAGAIN finds everything, and the next arrival is the next edge.
  *
- * A thread that already waits in the kernel is woken by the bell: an event descriptor, always readable, that is put into the
- * instance for one event.
+ * A thread that already waits in the kernel is woken by the bell: an event descriptor, always
+ * readable, that is put into the instance for one event.
  */
 #include "shim.h"
 
@@ -156,7 +157,8 @@ static int wait_in_kernel(int epoll, struct epoll_event *events, int most, const
   return real.epoll_pwait(epoll, events, most, limit, mask);
 }
 
-/* Room for held events is taken from the kernel's, whose own come again; with room for one they take turns. */
+/* Room for held events is taken from the kernel's, whose own come again; with room for one they
+ * take turns. */
 static int report_held(int epoll, struct descriptor *watcher, struct epoll_event *events, int most, const sigset_t *mask,
                        const struct held *held, int held_count) {
   static const struct timespec at_once = {0};
@@ -265,8 +267,8 @@ static void note(int epoll, uint32_t instance, struct descriptor *descriptor, in
   atomic_store_explicit(&registration->instance, instance, memory_order_release);
 }
 
-/* Octets that wait already are reported as if they had just come. The kernel has a one-shot registration sleep meanwhile,
- * so that two threads do not get the same socket. */
+/* Octets that wait already are reported as if they had just come. The kernel has a one-shot
+ * registration sleep meanwhile, so that two threads do not get the same socket. */
 static void owe(int epoll, uint32_t instance, int fd, struct descriptor *descriptor, const struct epoll_event *event) {
   struct registration *registration = registration_in(descriptor, instance);
   if (registration == NULL || (event->events & EPOLLIN) == 0 || haul_socket_pending(fd) <= 0) return;

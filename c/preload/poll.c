@@ -1,8 +1,9 @@
 /*
  * poll.c - readiness of taken sockets for poll(2) and select(2).
  *
- * The kernel knows what waits in its socket. Two things it does not know: that octets wait in user space (reported here at
- * once), and that what arrived is no whole message yet (not reported, and waited for again).
+ * The kernel knows what waits in its socket. Two things it does not know: that octets wait in user
+ * space (reported here at once), and that what arrived is no whole message yet (not reported, and
+ * waited for again).
  */
 #include "shim.h"
 
@@ -53,7 +54,8 @@ struct timespec milliseconds(int timeout) {
 
 static const struct timespec at_once = {0};
 
-/* Whether something waits in user space: in a taken socket, or in one that an epoll instance watches. */
+/* Whether something waits in user space: in a taken socket, or in one that an epoll instance
+ * watches. */
 static bool holds(int fd) {
   return haul_socket_pending(fd) > 0 || epoll_holds(fd);
 }
@@ -139,7 +141,8 @@ EXPORT int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *
   return ppoll(fds, count, timeout, mask);
 }
 
-/* The sets of a select, as the words that the kernel takes them for: they may be longer than an fd_set. */
+/* The sets of a select, as the words that the kernel takes them for: they may be longer than an
+ * fd_set. */
 struct sets {
   size_t words;
   fd_mask *read, *write, *except;

@@ -121,7 +121,8 @@ EXPORT int execveat(int fd, const char *path, char *const arguments[], char *con
   return stayed(real.execveat(fd, path, arguments, environment, flags));
 }
 
-/* The arguments of execl and its like, on the stack: the list, its NULL, and for execle the environment after it. */
+/* The arguments of execl and its like, on the stack: the list, its NULL, and for execle the
+ * environment after it. */
 #define GATHER(FIRST)                                                       \
   va_list list;                                                             \
   size_t count = 1;                                                         \

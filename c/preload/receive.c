@@ -10,8 +10,9 @@
 /* How far FIONREAD looks into a stream. */
 #define PEEK_MAX 16384
 
-/* Receives what is there. Where the socket waits, the kernel does: a peek restarts after a signal, ends at SO_RCVTIMEO and
- * at the thread's cancellation, and reports the socket's error exactly as a receive does. */
+/* Receives what is there. Where the socket waits, the kernel does: a peek restarts after a signal,
+ * ends at SO_RCVTIMEO and at the thread's cancellation, and reports the socket's error exactly as a
+ * receive does. */
 static ssize_t receive_some(int fd, struct msghdr *message, int flags) {
   for (;;) {
     const socklen_t name_length = message->msg_namelen;
@@ -29,8 +30,8 @@ static ssize_t receive_some(int fd, struct msghdr *message, int flags) {
 
 _Static_assert(sizeof(void *) != 8 || sizeof(struct haul_socket_arrival) == 208, "the layout of crates/haul-socket");
 
-/* One system call, which waits as the socket does. A damaged datagram is as if it had not come: the kernel, too, begins
- * SO_RCVTIMEO again after one with a wrong checksum. */
+/* One system call, which waits as the socket does. A damaged datagram is as if it had not come: the
+ * kernel, too, begins SO_RCVTIMEO again after one with a wrong checksum. */
 static ssize_t receive_datagram(int fd, struct msghdr *message, int flags) {
   struct haul_socket_arrival arrival;
   while (haul_socket_arrival(fd, message, flags, &arrival) == 1) {
@@ -69,7 +70,8 @@ static size_t total(const struct msghdr *message) {
   return sum;
 }
 
-/* MSG_WAITALL of a stream: until the buffers are full, or the stream ends, fails or is interrupted. */
+/* MSG_WAITALL of a stream: until the buffers are full, or the stream ends, fails or is
+ * interrupted. */
 static ssize_t receive_all(int fd, struct msghdr *message, int flags) {
   const size_t wanted = total(message);
   struct iovec vectors[message->msg_iovlen];
@@ -90,7 +92,8 @@ static ssize_t receive_all(int fd, struct msghdr *message, int flags) {
   return received > 0 ? (ssize_t)received : result;
 }
 
-/* MSG_TRUNC of a stream: as much as was asked for is thrown away, and nothing written to the caller's memory. */
+/* MSG_TRUNC of a stream: as much as was asked for is thrown away, and nothing written to the
+ * caller's memory. */
 static ssize_t receive_away(int fd, struct msghdr *message, int flags) {
   char buffer[PEEK_MAX];
   const size_t wanted = total(message);
@@ -133,7 +136,8 @@ ssize_t taken_recv(int fd, void *buffer, size_t length, int flags) {
   return receive_from(fd, buffer, length, flags, NULL, NULL);
 }
 
-/* A datagram that turns out to be damaged may have been called readable, as select(2) says of wrong checksums. */
+/* A datagram that turns out to be damaged may have been called readable, as select(2) says of wrong
+ * checksums. */
 bool taken_ready(int fd) {
   if (haul_socket_kind(fd) == HAUL_SOCKET_DATAGRAM) return true;
   if (haul_socket_pending(fd) > 0) return true;
@@ -177,8 +181,8 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
   return result;
 }
 
-/* As the kernel does: the first may be waited for, a time-out is looked at between messages, and an error after the first
- * message is for the next call. */
+/* As the kernel does: the first may be waited for, a time-out is looked at between messages, and an
+ * error after the first message is for the next call. */
 static int receive_many(int fd, struct mmsghdr *messages, unsigned count, int flags, struct timespec *timeout) {
   const struct deadline deadline = deadline_in(timeout);
   int received = 0;
@@ -255,7 +259,8 @@ EXPORT ssize_t __read_chk(int fd, void *buffer, size_t length, size_t size) {
   return taken_recv(fd, buffer, length, 0);
 }
 
-/* FIONREAD: the kernel counts frames. Of a datagram its length, of a stream what a receive would get, to a limit. */
+/* FIONREAD: the kernel counts frames. Of a datagram its length, of a stream what a receive would
+ * get, to a limit. */
 static int readable_octets(int fd) {
   const int saved = errno;
   char buffer[PEEK_MAX];

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #define VECTORS_MAX 1024
-/* What sendfile reads at once. On the stack, so that threads do not share it and nobody has to free it. */
+/* What sendfile reads at once. On the stack, so that threads do not share it and nobody has to free
+ * it. */
 #define FILE_CHUNK 32768
 
 ssize_t taken_sendmsg(int fd, const struct msghdr *message, int flags) {
@@ -34,8 +35,9 @@ EXPORT ssize_t send(int fd, const void *buffer, size_t length, int flags) {
   return taken(fd) ? taken_send(fd, buffer, length, flags) : real.send(fd, buffer, length, flags);
 }
 
-/* What connects by sending (MSG_FASTOPEN) connects first, where the interface sees where to, and then sends: as it does without a
- * cookie of the destination's. One that must not wait is told EINPROGRESS, and has sent nothing. */
+/* What connects by sending (MSG_FASTOPEN) connects first, where the interface sees where to, and
+ * then sends: as it does without a cookie of the destination's. One that must not wait is told
+ * EINPROGRESS, and has sent nothing. */
 static bool connects(int fd, const struct sockaddr *to, int flags) {
   if ((flags & MSG_FASTOPEN) == 0 || to == NULL || to->sa_family == AF_UNSPEC || !shim_active()) return false;
   int type = 0;
@@ -162,7 +164,8 @@ EXPORT ssize_t sendfile64(int fd, int file, off64_t *offset, size_t count) {
   return taken(fd) ? send_file(fd, file, offset, count) : real.sendfile64(fd, file, offset, count);
 }
 
-/* Pages between a pipe and a taken socket would pass us by. Programs that splice read and write where it is refused so. */
+/* Pages between a pipe and a taken socket would pass us by. Programs that splice read and write
+ * where it is refused so. */
 EXPORT ssize_t splice(int from, off64_t *from_offset, int to, off64_t *to_offset, size_t length, unsigned flags) {
   if (taken(from) || taken(to)) {
     errno = EINVAL;

@@ -1,11 +1,12 @@
 /*
  * shim.h - what the files of the shim share.
  *
- * The shim stands between a program and libc. Every wrapper asks haul_socket_kind() first: a descriptor that is not ours
- * goes straight to libc's function, with the arguments as they came. A taken descriptor goes to haul_socket.h.
+ * The shim stands between a program and libc. Every wrapper asks haul_socket_kind() first: a
+ * descriptor that is not ours goes straight to libc's function, with the arguments as they came. A
+ * taken descriptor goes to haul_socket.h.
  *
- * Nothing here takes a lock: wrappers run in signal handlers, between fork and exec, and in threads that are cancelled.
- * What several threads change is atomic.
+ * Nothing here takes a lock: wrappers run in signal handlers, between fork and exec, and in threads
+ * that are cancelled. What several threads change is atomic.
  */
 #ifndef SHIM_H
 #define SHIM_H
@@ -112,7 +113,8 @@ const struct real_calls *real_calls(void);
 #define real (*real_calls())
 /* Whether this process runs under `haul run`, and so anything may be taken. */
 bool shim_active(void);
-/* Whether this is the child of a vfork, in its parent's memory: what it does to descriptors is not ours to note. */
+/* Whether this is the child of a vfork, in its parent's memory: what it does to descriptors is not
+ * ours to note. */
 bool shim_borrowed(void);
 
 static inline bool taken(int fd) {
@@ -123,7 +125,8 @@ static inline bool taken(int fd) {
 
 /* Descriptors above this are left to the kernel. */
 #define DESCRIPTORS_MAX (1 << 20)
-/* Places in which one descriptor can be registered with epoll at the same time and still be watched by the shim. */
+/* Places in which one descriptor can be registered with epoll at the same time and still be watched
+ * by the shim. */
 #define REGISTRATIONS_MAX 4
 
 /* What epoll_ctl(2) said about a descriptor. */
@@ -159,7 +162,8 @@ void descriptor_duplicated(int from, int to);
 /* Tells the interface, and forgets. To be called before the descriptor is closed. */
 void descriptor_closed(int fd);
 void descriptor_range_closed(unsigned first, unsigned last);
-/* Whether an error of the interface means that the descriptor was closed behind the shim's back; it is forgotten then. */
+/* Whether an error of the interface means that the descriptor was closed behind the shim's back; it
+ * is forgotten then. */
 bool descriptor_is_stale(int fd, int error);
 
 /* The descriptors that hold octets in user space which no kernel event will announce. */
@@ -185,7 +189,8 @@ bool stdio_start(void);
 /* epoll.c */
 /* Octets came to be held in user space: wakes who waits for them. */
 void epoll_notice_held(int fd);
-/* Whether epoll_wait on this descriptor of an instance would report something that is held in user space. */
+/* Whether epoll_wait on this descriptor of an instance would report something that is held in user
+ * space. */
 bool epoll_holds(int fd);
 /* A descriptor is being closed that may be the shim's own. */
 void epoll_closing(int fd);

@@ -32,7 +32,8 @@ EXPORT int listen(int fd, int backlog) {
   return result;
 }
 
-/* A socket of ours, or one that the process was started with and that is now used for the first time. */
+/* A socket of ours, or one that the process was started with and that is now used for the first
+ * time. */
 bool descriptor_is_known(int fd) {
   if (descriptor_known(fd) != NULL) return true;
   const int saved = errno;
@@ -70,7 +71,8 @@ EXPORT int shutdown(int fd, int how) {
   return taken(fd) ? haul_socket_shutdown(fd, how) : real.shutdown(fd, how);
 }
 
-/* The kernel would encrypt our frames, or report pages that it never saw. Programs do without, when told so. */
+/* The kernel would encrypt our frames, or report pages that it never saw. Programs do without, when
+ * told so. */
 static bool cannot_be_kept(int fd, int level, int name) {
   const bool refused =
       (level == SOL_SOCKET && name == SO_ZEROCOPY) || (level == IPPROTO_TCP && name == TCP_ULP);

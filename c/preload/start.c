@@ -26,7 +26,8 @@ static void in_child(void) {
   haul_socket_forked();
 }
 
-/* Programs that forbid themselves, by seccomp(2), the calls that a taken socket needs; nothing is taken in them. */
+/* Programs that forbid themselves, by seccomp(2), the calls that a taken socket needs; nothing is
+ * taken in them. */
 static bool locks_itself_in(void) {
   static const char *const names[] = {"sshd"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -36,7 +37,8 @@ static bool locks_itself_in(void) {
 }
 
 static void start(void) {
-  /* POSIX has dlsym return functions as pointers to objects; what libc lacks stays NULL, and nobody can call it. */
+  /* POSIX has dlsym return functions as pointers to objects; what libc lacks stays NULL, and nobody
+   * can call it. */
 #define FIND(RESULT, NAME, PARAMETERS)            \
   {                                               \
     void *address = dlsym(RTLD_NEXT, #NAME);      \
@@ -46,7 +48,8 @@ static void start(void) {
 #undef FIND
   atomic_store(&process, getpid());
   atomic_store_explicit(&started, true, memory_order_release);
-  /* The loader drops foreign libraries from programs that change their user; this is for those it lets through. */
+  /* The loader drops foreign libraries from programs that change their user; this is for those it
+   * lets through. */
   if (getauxval(AT_SECURE) != 0 || locks_itself_in()) return;
   /* Streams over a taken socket would read and write frames. */
   if (secure_getenv("HAUL_RUN_ID") == NULL || !stdio_start()) return;

@@ -1,10 +1,11 @@
 /*
  * stdio.c - streams of stdio over taken sockets.
  *
- * libc's streams call the kernel without passing the shim. They do so through tables of functions, two of which are for streams
- * over descriptors, and which libc exports. The shim replaces three words in each: read, write and close. So every stream
- * comes here, whichever descriptor it is given and whenever: stdin, stdout and stderr that are inherited or become a socket by
- * dup2, and what fdopen makes. docs/adr/0024 has what speaks against other ways.
+ * libc's streams call the kernel without passing the shim. They do so through tables of functions,
+ * two of which are for streams over descriptors, and which libc exports. The shim replaces three
+ * words in each: read, write and close. So every stream comes here, whichever descriptor it is
+ * given and whenever: stdin, stdout and stderr that are inherited or become a socket by dup2, and
+ * what fdopen makes. docs/adr/0024 has what speaks against other ways.
  *
  * perror and freopen pass the tables by: they duplicate and replace descriptors inside libc.
  */
@@ -123,7 +124,8 @@ bool stdio_start(void) {
   return replace(narrow) && replace(wide);
 }
 
-/* libc duplicates a descriptor whose stream has no orientation yet, and nothing of which has been written then. */
+/* libc duplicates a descriptor whose stream has no orientation yet, and nothing of which has been
+ * written then. */
 EXPORT void perror(const char *text) {
   const int error = errno;
   if (!taken(stderr->_fileno) || fwide(stderr, 0) != 0) return real.perror(text);

@@ -262,8 +262,8 @@ static enum opened accept_stream(struct server *server, haul_stream *stream, str
   return OPENED;
 }
 
-/* Keeps the socket of a peer that is not welcome until the next one comes or the session ends: the peer is not to hear of it
- * before the client of both does, which says what it hears first. */
+/* Keeps the socket of a peer that is not welcome until the next one comes or the session ends: the
+ * peer is not to hear of it before the client of both does, which says what it hears first. */
 static void keep_unwelcome(int fd) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static int kept = -1;

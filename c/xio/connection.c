@@ -54,7 +54,8 @@ static const char *mode_name(unsigned mode) {
   return mode == MODE_STREAM ? "stream" : mode == MODE_SEND ? "send" : "write";
 }
 
-/* Appends what a connection has done to the file of the option stats, or of HAUL_XIO_STATS: one line of JSON. */
+/* Appends what a connection has done to the file of the option stats, or of HAUL_XIO_STATS: one
+ * line of JSON. */
 static void write_statistics(const struct connection *c, const char *end) {
   const char *path = c->options.stats[0] != '\0' ? c->options.stats : getenv("HAUL_XIO_STATS");
   char line[2 * TEXT_MAX], reason[TEXT_MAX];
@@ -155,8 +156,8 @@ void connection_told(const struct connection *c) {
   pthread_mutex_unlock(&opened_lock);
 }
 
-/* Whether its thread closes it, if need be from now on. In the middle of a write it does not: the peer would take that for the
- * end of the stream. */
+/* Whether its thread closes it, if need be from now on. In the middle of a write it does not: the
+ * peer would take that for the end of the stream. */
 static bool closes(struct connection *c) {
   pthread_mutex_lock(&c->lock);
   if (c->plain == NULL && !c->closing && c->writes.first == NULL && !pthread_equal(c->thread, pthread_self())) {
@@ -295,7 +296,8 @@ struct connection *connection_new(const struct options *options, struct device *
   return c;
 }
 
-/* Frees everything but the user of the device, which it hands back: to close one may take a moment. */
+/* Frees everything but the user of the device, which it hands back: to close one may take a
+ * moment. */
 struct device *connection_free(struct connection *c) {
   struct device *device = c->device;
   connection_told(c);

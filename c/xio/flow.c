@@ -1,4 +1,5 @@
-/* The bytes: from writes into slabs and to the peer, from slabs into reads, and what completions say of them. */
+/* The bytes: from writes into slabs and to the peer, from slabs into reads, and what completions
+ * say of them. */
 #include "xio.h"
 
 void settle(struct connection *c, struct request *request, enum outcome outcome) {
@@ -9,7 +10,8 @@ void settle(struct connection *c, struct request *request, enum outcome outcome)
   queue_push(&c->finished, request);
 }
 
-/* Without any lock, in a thread that may call Globus. The connection may be gone when this returns. */
+/* Without any lock, in a thread that may call Globus. The connection may be gone when this
+ * returns. */
 void finish(struct request *request) {
   globus_result_t result = GLOBUS_SUCCESS;
   GlobusXIOName(haul);
@@ -73,7 +75,8 @@ static void post(struct connection *c, const haul_send_wr *requests, size_t coun
   }
 }
 
-/* With the lock, and a free control: sends a header alone, or with the numbers of slabs behind it. */
+/* With the lock, and a free control: sends a header alone, or with the numbers of slabs behind
+ * it. */
 static void post_control(struct connection *c, enum kind kind, uint64_t offset, const uint16_t *slabs, uint32_t count) {
   uint32_t number = (uint32_t)__builtin_ctz(c->free_controls);
   c->free_controls &= ~(1u << number);
@@ -129,7 +132,8 @@ static void post_slab(struct connection *c) {
   }
 }
 
-/* Whether the open slab is to leave though there is room in it: when nobody adds to it, and the ring is not short. */
+/* Whether the open slab is to leave though there is room in it: when nobody adds to it, and the
+ * ring is not short. */
 static bool is_to_leave(const struct connection *c) {
   return c->writes.first == NULL && (c->closing || c->in_flight == 0 || c->credit_count * 2 >= c->peers.slabs);
 }
@@ -150,7 +154,8 @@ static bool open_slab(struct connection *c) {
   return c->open >= 0;
 }
 
-/* By the one that fills, with the lock, which it gives up while it copies: adds to the open slab what fits of the first write. */
+/* By the one that fills, with the lock, which it gives up while it copies: adds to the open slab
+ * what fits of the first write. */
 static void copy_out(struct connection *c) {
   struct request *request = c->writes.first;
   char *to = (char *)c->tx.ptr + (size_t)c->open * c->out_slab + c->open_len;
@@ -191,8 +196,8 @@ void note_taken(struct connection *c, struct request *request, size_t len) {
   }
 }
 
-/* With the lock: moves writes into slabs, and slabs to the peer, as far as there is room. One thread at a time does, the others
- * leave what there is to do to it. */
+/* With the lock: moves writes into slabs, and slabs to the peer, as far as there is room. One
+ * thread at a time does, the others leave what there is to do to it. */
 void fill(struct connection *c) {
   if (c->filling) {
     return;
@@ -279,7 +284,8 @@ static bool has_bytes(const struct connection *c) {
   return c->stream != NULL ? c->may_read : c->staged_count > 0;
 }
 
-/* With the lock: gives what has come to the reads that wait for it. One thread at a time does, as in fill. */
+/* With the lock: gives what has come to the reads that wait for it. One thread at a time does, as
+ * in fill. */
 void deliver(struct connection *c) {
   if (c->delivering) {
     return;

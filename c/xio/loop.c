@@ -1,4 +1,5 @@
-/* Where Globus may be called: any thread, or under its model without threads its own loop, which a pipe wakes. And until when. */
+/* Where Globus may be called: any thread, or under its model without threads its own loop, which a
+ * pipe wakes. And until when. */
 #include "xio.h"
 
 #include <fcntl.h>
@@ -12,7 +13,8 @@ struct task {
   void *argument;
 };
 
-/* Globus' loop under its model without threads: it reads a byte from a pipe for each time that tasks were added. */
+/* Globus' loop under its model without threads: it reads a byte from a pipe for each time that
+ * tasks were added. */
 static struct {
   pthread_mutex_t lock;
   bool started;
@@ -81,8 +83,9 @@ static void at_exit(void) {
   connections_close(until_ns);
 }
 
-/* Not a destructor: those run behind all of atexit's functions. What Globus calls, OpenSSL above all, is gone by then. The first
- * data connection is late enough that what GSI needs has registered its own functions, which run behind this one. */
+/* Not a destructor: those run behind all of atexit's functions. What Globus calls, OpenSSL above
+ * all, is gone by then. The first data connection is late enough that what GSI needs has registered
+ * its own functions, which run behind this one. */
 static void watch_exit(void) {
   if (atexit(at_exit) != 0) {
     abort();

@@ -47,7 +47,8 @@ int wait_for(int fd, int wake, int64_t until_ns) {
   return watched[1].revents != 0 ? -1 : 1;
 }
 
-/* Waits for an event of this channel: 1; 0 when the time is over; -1 when the opening is canceled. */
+/* Waits for an event of this channel: 1; 0 when the time is over; -1 when the opening is
+ * canceled. */
 int next_event(haul_cm_channel *events, int wake, int64_t until_ns, haul_cm_event *event) {
   for (;;) {
     *event = (haul_cm_event)HAUL_CM_EVENT_INIT;

@@ -109,7 +109,8 @@ static const struct known {
 };
 #define KNOWN_COUNT (sizeof KNOWN / sizeof KNOWN[0])
 
-/* Called by XIO for an option of the string. GridFTP does not look at what comes of it, so it is kept for whoever opens. */
+/* Called by XIO for an option of the string. GridFTP does not look at what comes of it, so it is
+ * kept for whoever opens. */
 static globus_result_t parse_option(void *attr, const char *key, const char *value, int option,
                                     globus_xio_driver_attr_cntl_t unused) {
   struct options *options = attr;

@@ -5,8 +5,9 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 
-/* How long close waits while nothing happens: for the transport to take what is ours; and for the peer to say that it has it, or
- * for anything after a cancellation, when a peer that is stuck must not hold this end. */
+/* How long close waits while nothing happens: for the transport to take what is ours; and for the
+ * peer to say that it has it, or for anything after a cancellation, when a peer that is stuck must
+ * not hold this end. */
 #define LINGER_NS (30 * SECOND_NS)
 #define LINGER_SHORT_NS (3 * SECOND_NS)
 /* How often a thread that waits for completions looks at deadlines. */
@@ -228,7 +229,8 @@ static globus_result_t submit(struct connection *c, const globus_xio_iovec_t *pi
   if (c->stream != NULL && queue->first != NULL) {
     stream_wake(c);
   }
-  /* In a callback of its own thread, the thread finishes it afterwards: here XIO would go through its queue of callbacks. */
+  /* In a callback of its own thread, the thread finishes it afterwards: here XIO would go through
+   * its queue of callbacks. */
   if (!pthread_equal(c->thread, pthread_self())) {
     finished = take_finished(c);
   }

@@ -1,4 +1,5 @@
-/* Connections that are byte streams over UDT: channel=udt. The library's rings take what slabs take elsewhere. */
+/* Connections that are byte streams over UDT: channel=udt. The library's rings take what slabs take
+ * elsewhere. */
 #include "xio.h"
 
 #include <errno.h>
@@ -221,7 +222,8 @@ void stream_wait(struct connection *c) {
   (void)haul_stream_query(c->stream, &before);
   int ready = flags != 0 ? haul_stream_poll(c->stream, flags) : 0;
   if (ready == 0) {
-    /* The descriptor tells of the last question, which is not to be asked now where there is none. */
+    /* The descriptor tells of the last question, which is not to be asked now where there is
+     * none. */
     struct pollfd watched[2] = {{.fd = flags != 0 ? haul_stream_fd(c->stream) : -1, .events = POLLIN},
                                 {.fd = c->wake, .events = POLLIN}};
     (void)poll(watched, 2, TICK_MS);

@@ -1,23 +1,27 @@
 /*
- * The transport driver `haul` of Globus XIO: GridFTP's data connections over RDMA verbs, with or without an RNIC, or over UDT.
- * docs/gridftp.md says how to use it.
+ * The transport driver `haul` of Globus XIO: GridFTP's data connections over RDMA verbs, with or
+ * without an RNIC, or over UDT. docs/gridftp.md says how to use it.
  *
- * A connection is a queue pair. Each end has a ring of registered slabs for what comes in, and tells the peer of it in private
- * data. What XIO hands over to be written is copied into slabs of this end's own ring, and the write is complete then: so the
- * window is the ring's and not that of GridFTP, which has one write outstanding. A slab goes to the peer by an RDMA Write into
- * a slab of its ring and a Send that says so (mode write), or by a Send into the slab of a receive work request (mode send).
- * The peer gives slabs back in grants. At the end all is drained: close says FIN and waits until the peer says that it has it.
+ * A connection is a queue pair. Each end has a ring of registered slabs for what comes in, and
+ * tells the peer of it in private data. What XIO hands over to be written is copied into slabs of
+ * this end's own ring, and the write is complete then: so the window is the ring's and not that of
+ * GridFTP, which has one write outstanding. A slab goes to the peer by an RDMA Write into a slab of
+ * its ring and a Send that says so (mode write), or by a Send into the slab of a receive work
+ * request (mode send). The peer gives slabs back in grants. At the end all is drained: close says
+ * FIN and waits until the peer says that it has it.
  *
- * With channel=udt a connection is a byte stream of the library instead, whose rings are what the slabs are here: a hello goes
- * before the bytes of each direction, and the end of this half is what FIN is.
+ * With channel=udt a connection is a byte stream of the library instead, whose rings are what the
+ * slabs are here: a hello goes before the bytes of each direction, and the end of this half is what
+ * FIN is.
  *
- * Map: globus_xio_haul_driver.c XIO's table of functions · options.c · device.c · wire.c hello and headers · connection.c making
- * one, its memory · flow.c the bytes · stream.c those of channel=udt · serve.c its thread, reading, writing, closing · open.c ·
- * accept.c · loop.c calls of Globus.
+ * Map: globus_xio_haul_driver.c XIO's table of functions · options.c · device.c · wire.c hello and
+ * headers · connection.c making one, its memory · flow.c the bytes · stream.c those of channel=udt
+ * · serve.c its thread, reading, writing, closing · open.c · accept.c · loop.c calls of Globus.
  *
- * Threads: every connection has one, which waits for completions and finishes XIO's operations. Under Globus' thread model
- * without threads (globus-url-copy's default) it must not call Globus: what is to be finished goes through a pipe to Globus' own
- * loop. The lock of a connection is never held in a call of Globus, for its callbacks come back into the driver.
+ * Threads: every connection has one, which waits for completions and finishes XIO's operations.
+ * Under Globus' thread model without threads (globus-url-copy's default) it must not call Globus:
+ * what is to be finished goes through a pipe to Globus' own loop. The lock of a connection is never
+ * held in a call of Globus, for its callbacks come back into the driver.
  */
 #ifndef HAUL_XIO_H
 #define HAUL_XIO_H
@@ -42,7 +46,8 @@
 #endif
 
 #define SECOND_NS ((int64_t)1000000000)
-/* How long the end of a process waits, at most, for its threads to leave Globus and for peers to have what was sent to them. */
+/* How long the end of a process waits, at most, for its threads to leave Globus and for peers to
+ * have what was sent to them. */
 #define EXIT_NS (3 * SECOND_NS)
 /* How long the peer may take to connect; UDT gives up by itself after 10 s. */
 #define CONNECT_NS (60 * SECOND_NS)
@@ -51,9 +56,10 @@
 #define SLABS_MAX 1024
 #define SLAB_MIN 4096
 #define SLAB_MAX (64 << 20)
-/* Receives beyond those for slabs, and buffers for what is no slab: grants, FIN and its answer. A grant is sent for a quarter of
- * the ring, and what it grants must be used and freed before it can be granted again: no more than five are on their way. One
- * of less is sent when nothing happens, if the peer has seen all before it. */
+/* Receives beyond those for slabs, and buffers for what is no slab: grants, FIN and its answer. A
+ * grant is sent for a quarter of the ring, and what it grants must be used and freed before it can
+ * be granted again: no more than five are on their way. One of less is sent when nothing happens,
+ * if the peer has seen all before it. */
 #define CONTROLS 8
 #define ALL_CONTROLS ((1u << CONTROLS) - 1)
 #define GRANT_SHARE 4
@@ -68,11 +74,12 @@ static inline struct timespec time_of(int64_t ns) {
   return (struct timespec){.tv_sec = ns / SECOND_NS, .tv_nsec = ns % SECOND_NS};
 }
 
-/* An error of Globus, of an enum globus_xio_error_type_t: what a server logs and a client prints. */
+/* An error of Globus, of an enum globus_xio_error_type_t: what a server logs and a client
+ * prints. */
 globus_result_t failure(int type, const char *format, ...) __attribute__((format(printf, 2, 3)));
 globus_result_t no_memory(void);
 
-/* ---- Options ------------------------------------------------------------------------------------------------------ */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 enum mode { MODE_WRITE = 0, MODE_SEND = 1, MODE_STREAM = 2 };
 
@@ -103,7 +110,7 @@ globus_result_t attr_destroy(void *attr);
 /* What an attribute says, or why it cannot be. */
 globus_result_t options_of(const void *attr, struct options *options);
 
-/* ---- Device ------------------------------------------------------------------------------------------------------- */
+/* ---- Device ---------------------------------------------------------------------------------- */
 
 /* An opened device; connections of a process with the same options share it. */
 struct device {
@@ -125,11 +132,13 @@ struct device *device_take(const struct options *options, char wrong[TEXT_MAX]);
 struct device *device_share(struct device *device);
 void device_leave(struct device *device);
 
-/* ---- The wire ----------------------------------------------------------------------------------------------------- */
+/* ---- The wire -------------------------------------------------------------------------------- */
 
 /*
- * Private data of both ends, or the first bytes of their streams, in network byte order; version and status stay where they are for ever:
- *   0 "HXIO"   4 version   6 status   8 slab bytes   12 slabs   14 mode   16 rkey   20 (not used)   24 address of the slabs
+ * Private data of both ends, or the first bytes of their streams, in network byte order; version
+ * and status stay where they are for ever:
+ *   0 "HXIO"   4 version   6 status   8 slab bytes   12 slabs   14 mode   16 rkey   20 (not used)
+ *              24 address of the slabs
  */
 #define HELLO_LEN 32
 #define HELLO_MAGIC 0x4858494fu
@@ -142,8 +151,8 @@ struct hello {
   uint64_t addr;
 };
 
-/* What goes before a slab's bytes (mode send), behind them (mode write), or alone. A grant of mode write is followed by the
- * numbers of `length` slabs, 16 bits each. */
+/* What goes before a slab's bytes (mode send), behind them (mode write), or alone. A grant of mode
+ * write is followed by the numbers of `length` slabs, 16 bits each. */
 #define HEADER_LEN 24
 
 enum kind { KIND_DATA = 1, KIND_GRANT = 2, KIND_FIN = 3, KIND_FIN_ACK = 4 };
@@ -164,7 +173,7 @@ const char *hello_read(const unsigned char *at, size_t len, bool stream, struct 
 void header_write(unsigned char at[HEADER_LEN], const struct header *header);
 struct header header_read(const unsigned char at[HEADER_LEN]);
 
-/* ---- Connection --------------------------------------------------------------------------------------------------- */
+/* ---- Connection ------------------------------------------------------------------------------ */
 
 enum outcome { DONE, FAILED, END_OF_FILE, CANCELED, TIMED_OUT };
 
@@ -277,7 +286,8 @@ bool connection_prepare(struct connection *c, unsigned mode);
 /* The peer's ring is known: all of it may be used. */
 void connection_begin(struct connection *c, const struct hello *peers);
 
-/* Frees everything but the user of the device, which it hands back: to close one may take a moment. */
+/* Frees everything but the user of the device, which it hands back: to close one may take a
+ * moment. */
 struct device *connection_free(struct connection *c);
 void connection_drop(struct connection *c);
 
@@ -303,21 +313,22 @@ haul_sge control_piece(const struct connection *c, uint32_t at, uint32_t len);
 /* Posts the receive with this number. In mode send it has a slab as well. */
 bool post_receive(struct connection *c, uint32_t number);
 
-/* ---- Flow: all with the lock -------------------------------------------------------------------------------------- */
+/* ---- Flow: all with the lock ----------------------------------------------------------------- */
 
 /* Nothing works any more. */
 void fail(struct connection *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool is_over(const struct connection *c);
 
-/* Moves writes into slabs, and slabs to the peer, as far as there is room. One thread at a time does, the others leave what there
- * is to do to it. */
+/* Moves writes into slabs, and slabs to the peer, as far as there is room. One thread at a time
+ * does, the others leave what there is to do to it. */
 void fill(struct connection *c);
 
 /* Gives what has come to the reads that wait for it. One thread at a time does, as in fill. */
 void deliver(struct connection *c);
 void take_completion(struct connection *c, const haul_wc *wc);
 
-/* The connection has ended and there are no more completions: whether that is bad depends on what was said before. */
+/* The connection has ended and there are no more completions: whether that is bad depends on what
+ * was said before. */
 void judge_end(struct connection *c);
 
 /* A request is over; somebody finishes it once the lock is free. */
@@ -332,12 +343,13 @@ void note_taken(struct connection *c, struct request *request, size_t len);
 /* Whatever there is to do; when nothing happens, small grants too. */
 void advance(struct connection *c, bool idle);
 
-/* Without any lock, in a thread that may call Globus. The connection may be gone when this returns. */
+/* Without any lock, in a thread that may call Globus. The connection may be gone when this
+ * returns. */
 void finish(struct request *request);
 
 enum opened { OPENED, OPEN_FAILED, OPEN_CANCELED, NO_DRIVER };
 
-/* ---- Streams ------------------------------------------------------------------------------------------------------ */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 haul_stream_options stream_options(const struct options *options);
 
@@ -347,7 +359,8 @@ enum opened connect_stream(struct connection *c);
 /* Answers what the peer of a stream says first; what is wrong, where it is not welcome. */
 enum opened welcome_stream(struct connection *c, int wake, char wrong[TEXT_MAX]);
 
-/* With the lock, by the one that fills, or delivers: as copy_out and copy_in. False when the stream takes, or has, no more. */
+/* With the lock, by the one that fills, or delivers: as copy_out and copy_in. False when the stream
+ * takes, or has, no more. */
 bool stream_take(struct connection *c);
 void stream_give(struct connection *c);
 
@@ -363,21 +376,23 @@ void stream_wait(struct connection *c);
 /* There is something else to wait for. */
 void stream_wake(const struct connection *c);
 
-/* ---- Calls of Globus ---------------------------------------------------------------------------------------------- */
+/* ---- Calls of Globus ------------------------------------------------------------------------- */
 
 /* In a thread that may call Globus, before anything that another thread has to finish. */
 bool loop_start(void);
 
-/* Has it done where Globus may be called: here, where there are threads. Not at all after globus_end. */
+/* Has it done where Globus may be called: here, where there are threads. Not at all after
+ * globus_end. */
 void in_globus(void (*run)(void *), void *argument);
 
 /* Globus is there; the driver's threads may call it. */
 void globus_begin(void);
 
-/* Globus takes away what they use, or the process ends: none may call it any more. Waits until no other is in it. */
+/* Globus takes away what they use, or the process ends: none may call it any more. Waits until no
+ * other is in it. */
 void globus_end(int64_t until_ns);
 
-/* ---- Serving, opening, accepting ---------------------------------------------------------------------------------- */
+/* ---- Serving, opening, accepting ------------------------------------------------------------- */
 
 bool start_thread(void *(*run)(void *), void *argument);
 
@@ -388,12 +403,14 @@ void connection_close(struct connection *c);
 void serve(struct connection *c);
 void *run_serve(void *connection);
 
-/* Where Globus may be called: gives it the socket of a connection whose peer has no driver. False, and why in wrong. */
+/* Where Globus may be called: gives it the socket of a connection whose peer has no driver. False,
+ * and why in wrong. */
 bool plain_begin(struct connection *c);
 
 /*
- * The port of a contact is that of a TCP socket, and RDMA is spoken at the next one, of TCP or UDP or the device's own. So a peer
- * without the driver is recognised, by either end, before it gets a byte that it would take for data.
+ * The port of a contact is that of a TCP socket, and RDMA is spoken at the next one, of TCP or UDP
+ * or the device's own. So a peer without the driver is recognised, by either end, before it gets a
+ * byte that it would take for data.
  */
 #define RDMA_PORT(port) ((port) + 1)
 
@@ -404,10 +421,12 @@ socklen_t address_len(const struct sockaddr_storage *address);
 /* A numeric address, or a name where `flags` do not forbid it. */
 bool resolve(const char *host, const char *port, int flags, struct sockaddr_storage *out, char wrong[TEXT_MAX]);
 
-/* Waits until `fd` is readable: 1, which may be in vain; 0 when the time is over; -1 when `wake` says that the opening is canceled. */
+/* Waits until `fd` is readable: 1, which may be in vain; 0 when the time is over; -1 when `wake`
+ * says that the opening is canceled. */
 int wait_for(int fd, int wake, int64_t until_ns);
 
-/* Waits for an event of this channel: 1; 0 when the time is over; -1 when the opening is canceled. */
+/* Waits for an event of this channel: 1; 0 when the time is over; -1 when the opening is
+ * canceled. */
 int next_event(haul_cm_channel *events, int wake, int64_t until_ns, haul_cm_event *event);
 
 /* The passive end's half of a connection, from accept to open. */

@@ -1,7 +1,9 @@
 /*
- * calls.c - the conformance list: cases of socket calls that must end the same natively, taken, and not taken.
+ * calls.c - the conformance list: cases of socket calls that must end the same natively, taken, and
+ * not taken.
  *
- * Usage: calls        prints a line for each case; who runs it compares the output with that of another run
+ * Usage: calls        prints a line for each case; who runs it compares the output with that of
+ * another run
  */
 #include "calls.h"
 

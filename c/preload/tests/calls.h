@@ -1,4 +1,5 @@
-/* calls.h - what the cases of the conformance list share. Each case prints one line, the same whoever carries the octets. */
+/* calls.h - what the cases of the conformance list share. Each case prints one line, the same
+ * whoever carries the octets. */
 #ifndef CALLS_H
 #define CALLS_H
 
@@ -45,7 +46,8 @@ void must(bool condition, const char *what);
 struct pair {
   int a, b;
 };
-/* Both ends of a TCP connection on loopback, and two UDP sockets that are connected to each other. */
+/* Both ends of a TCP connection on loopback, and two UDP sockets that are connected to each
+ * other. */
 struct pair tcp_pair(int family);
 struct pair udp_pair(int family);
 void close_pair(struct pair pair);
@@ -64,7 +66,8 @@ bool is_filled(const char *buffer, size_t length, unsigned seed);
 /* Sends or receives everything, in as many calls as it takes. */
 bool send_all(int fd, const char *buffer, size_t length);
 size_t recv_all(int fd, char *buffer, size_t length);
-/* Has a signal's handler called in this thread after a while, and sees to it that a call is interrupted. */
+/* Has a signal's handler called in this thread after a while, and sees to it that a call is
+ * interrupted. */
 void interrupt_after(int signal_number, bool restart, int ms);
 int interrupts(void);
 void stop_interrupting(void);

@@ -1,4 +1,5 @@
-/* cases_epoll.c - epoll: level-triggered, edge-triggered and one-shot, with the rest of something waiting. */
+/* cases_epoll.c - epoll: level-triggered, edge-triggered and one-shot, with the rest of something
+ * waiting. */
 #include "calls.h"
 
 static int add(int epoll, int fd, uint32_t events) {

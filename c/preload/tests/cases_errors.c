@@ -1,4 +1,5 @@
-/* cases_errors.c - what is no socket, or no descriptor, and what files and pipes do, which nobody takes. */
+/* cases_errors.c - what is no socket, or no descriptor, and what files and pipes do, which nobody
+ * takes. */
 #include "calls.h"
 
 /* "call of what", in a text of 64. */

@@ -1,4 +1,5 @@
-/* cases_poll.c - readiness by poll and select, above all after a part was received and the rest waits. */
+/* cases_poll.c - readiness by poll and select, above all after a part was received and the rest
+ * waits. */
 #include "calls.h"
 
 typedef int ready_call(int fd, int ms);

@@ -269,7 +269,8 @@ static pid_t child_with(int fd, enum way way) {
   _exit(9);
 }
 
-/* Who starts a program with a connection closes it at once: the child is the only one that has it then. */
+/* Who starts a program with a connection closes it at once: the child is the only one that has it
+ * then. */
 static void left_to_child(const char *name, enum way way) {
   int right = 0;
   char buffer[16];

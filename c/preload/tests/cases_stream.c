@@ -105,7 +105,8 @@ static void flags(void) {
   close_pair(pair);
 }
 
-/* Flags that mean little to TCP, and control data that is wrong: what comes after is in order, whatever they did. */
+/* Flags that mean little to TCP, and control data that is wrong: what comes after is in order,
+ * whatever they did. */
 static void odd_flags(void) {
   static const struct {
     const char *name;
@@ -144,7 +145,8 @@ static void odd_flags(void) {
   close_pair(pair);
 }
 
-/* What a send that does not wait says it has sent arrives, though nothing is sent after it: before an end, and before none. */
+/* What a send that does not wait says it has sent arrives, though nothing is sent after it: before
+ * an end, and before none. */
 static void left_half(void) {
   for (int ends = 0; ends < 2; ends++) {
     struct pair pair = tcp_pair(AF_INET);
@@ -175,7 +177,8 @@ static void left_half(void) {
   }
 }
 
-/* Many small sends, and a reader that takes less than it had room for as the sign that there is no more, as epoll(7) says. */
+/* Many small sends, and a reader that takes less than it had room for as the sign that there is no
+ * more, as epoll(7) says. */
 static void small_parts(void) {
   struct pair pair = tcp_pair(AF_INET);
   const int epoll = epoll_create1(0);
@@ -419,7 +422,8 @@ static void stdio(void) {
   close(pair.b);
 }
 
-/* Streams over descriptors that stdio was given before: stdin, stdout and stderr are whatever has their numbers. */
+/* Streams over descriptors that stdio was given before: stdin, stdout and stderr are whatever has
+ * their numbers. */
 static void stdio_duplicated(void) {
   struct pair pair = tcp_pair(AF_INET);
   static const char wanted[] = "perror: No such file or directory\nstderr\nstdout 1\n";

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The conformance list of the socket calls: run natively, and run with the shim in between; both must print the same.
+# The conformance list of the socket calls: run natively, and run with the shim in between; both
+# must print the same.
 #
 # Usage: check.sh OUT [HAUL]
 #
-# In OUT the programs are built. Without HAUL the shim stands on tests/double.c, plain and with sanitizers, and is tested by
-# itself. With HAUL, a `haul` that finds its libhaul_preload.so, programs run under `haul run`.
+# In OUT the programs are built. Without HAUL the shim stands on tests/double.c, plain and with
+# sanitizers, and is tested by itself. With HAUL, a `haul` that finds its libhaul_preload.so,
+# programs run under `haul run`.
 set -euo pipefail
 
 readonly FLAGS=(-std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -g)

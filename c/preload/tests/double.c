@@ -1,10 +1,11 @@
 /*
  * double.c - a stand-in for crates/haul-socket that needs no agent, to test the shim by itself.
  *
- * It takes every UDP socket, and every TCP connection between sockets of programs that it serves: they connect from
- * ports that they were told to (HAUL_RUN_ID=both), so the other end knows them. Octets go in frames of at most FRAME_MAX,
- * each after "HD" and its length. A receive takes in as much as it gets, so that octets wait in user space often: that is
- * what the shim's readiness is about.
+ * It takes every UDP socket, and every TCP connection between sockets of programs that it serves:
+ * they connect from ports that they were told to (HAUL_RUN_ID=both), so the other end knows them.
+ * Octets go in frames of at most FRAME_MAX, each after "HD" and its length. A receive takes in as
+ * much as it gets, so that octets wait in user space often: that is what the shim's readiness is
+ * about.
  */
 #include "../haul_socket.h"
 
@@ -291,7 +292,8 @@ static ssize_t send_datagram(int fd, const struct msghdr *message, int flags) {
   return sent < HEADER ? sent : sent - HEADER;
 }
 
-/* Whether the kernel will take a frame whole: what does not wait must not leave half of one behind. */
+/* Whether the kernel will take a frame whole: what does not wait must not leave half of one
+ * behind. */
 static bool has_room(int fd) {
   uint32_t info[9] = {0}; /* of linux/sock_diag.h: the fourth is the limit, the sixth what is queued */
   socklen_t length = sizeof info;
@@ -417,7 +419,8 @@ static int take_in(int fd, struct socket *socket) {
   return 0;
 }
 
-/* The rest of a frame must not wait for the next send of its socket: the peer may be who is called now. */
+/* The rest of a frame must not wait for the next send of its socket: the peer may be who is called
+ * now. */
 static void flush_all(void) {
   for (int fd = 0; fd < DESCRIPTORS; fd++) {
     struct socket *socket = at(fd);

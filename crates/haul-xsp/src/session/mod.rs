@@ -291,8 +291,9 @@ impl Session {
     /// and transmissions first.
     ///
     /// # Errors
-    /// [`Error::Damaged`]: the control connection is of no use any more; close it and call [`Self::handle_lost`]. Another: the
-    /// session is over; what the peer is to be told is still in [`Self::poll_transmit`].
+    /// [`Error::Damaged`]: the control connection is of no use any more; close it and call
+    /// [`Self::handle_lost`]. Another: the session is over; what the peer is to be told is still in
+    /// [`Self::poll_transmit`].
     pub fn handle_input(&mut self, now: Time, octets: &[u8]) -> Result<usize, Error> {
         let mut taken = 0;
         while taken < octets.len() && self.wants_input() {

@@ -173,7 +173,8 @@ impl Shim {
     /// Reads a shim and the number of EXT words behind it.
     ///
     /// # Errors
-    /// [`Reject`]: not this protocol, a type or flag that is not known here, or a shim that contradicts itself.
+    /// [`Reject`]: not this protocol, a type or flag that is not known here, or a shim that
+    /// contradicts itself.
     pub fn parse(octets: &[u8; SHIM_LEN]) -> Result<(Self, usize), Reject> {
         if octets[0] != PROTOCOL {
             return Err(Reject::Foreign);
