@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs test programs in a bare Debian root, which has the essential packages and iproute2: what a test needs beyond that it finds, or
-# it skips itself. The root is entered by chroot(2), so there are no user namespaces in it, and / is no mount.
+# Runs test programs in a bare Debian root, which has the essential packages and iproute2: what a
+# test needs beyond that it finds, or it skips itself. The root is entered by chroot(2), so there
+# are no user namespaces in it, and / is no mount.
 #
 # Usage: check.sh ROOT_DIR 'FOLDER PROGRAM [FILTER…]'…
 #
-# The root is made by debootstrap where there is none, and kept. FOLDER, below the checkout, is where PROGRAM is run. Nothing stays
-# mounted: the mounts are in a namespace of their own.
+# The root is made by debootstrap where there is none, and kept. FOLDER, below the checkout, is
+# where PROGRAM is run. Nothing stays mounted: the mounts are in a namespace of their own.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

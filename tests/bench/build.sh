@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the reference programs into DIR: tcp_pingpong, and fabric_bench where libfabric's headers are installed.
+# Builds the reference programs into DIR: tcp_pingpong, and fabric_bench where libfabric's headers
+# are installed.
 #
 # Usage: tests/bench/build.sh DIR
 set -euo pipefail

@@ -73,7 +73,8 @@ static int tcp_open(const char *host, const char *port, int listening) {
   return fd;
 }
 
-/* All of it, waiting in the kernel, or busily where the flags say MSG_DONTWAIT; 0 at the end of the stream. */
+/* All of it, waiting in the kernel, or busily where the flags say MSG_DONTWAIT; 0 at the end of the
+ * stream. */
 static int tcp_recv_all(int fd, void *to, size_t len, int flags) {
   char *at = to;
   while (len > 0) {

@@ -3,10 +3,10 @@
  *   fabric_bench serve PROVIDER ADDRESS PORT
  *   fabric_bench PROVIDER ADDRESS PORT write|send SIZE SECONDS DEPTH
  *
- * PROVIDER "tcp" is used by connected endpoints (FI_EP_MSG), as it is fastest; any other ("udp;ofi_rxd",
- * "tcp;ofi_rxm") by reliable datagram endpoints. A plain TCP connection at PORT carries names and keys. As in
- * haul bench rdma, writes are timed until all of them are placed: the last one is followed by a message that the
- * server confirms. Both ends poll. */
+ * PROVIDER "tcp" is used by connected endpoints (FI_EP_MSG), as it is fastest; any other
+ * ("udp;ofi_rxd", "tcp;ofi_rxm") by reliable datagram endpoints. A plain TCP connection at PORT
+ * carries names and keys. As in haul bench rdma, writes are timed until all of them are placed: the
+ * last one is followed by a message that the server confirms. Both ends poll. */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -134,7 +134,8 @@ static void meet(struct end *end, int fd, int serving, const char *provider, con
   if (end->av && fi_av_insert(end->av, end->theirs.name, 1, &end->peer, 0, NULL) != 1) die("fi_av_insert", "no");
 }
 
-/* Takes completions of a queue; moves the other one too, for providers that only move when asked. */
+/* Takes completions of a queue; moves the other one too, for providers that only move when
+ * asked. */
 static size_t reap(struct fid_cq *cq, struct fid_cq *other) {
   struct fi_cq_entry entries[64];
   ssize_t n = fi_cq_read(cq, entries, 64);

@@ -1,4 +1,5 @@
-/* Half round trip of plain TCP: what small messages of an RDMA transport over TCP are compared with.
+/* Half round trip of plain TCP: what small messages of an RDMA transport over TCP are compared
+ * with.
  *
  *   tcp_pingpong serve ADDRESS PORT block|spin
  *   tcp_pingpong ADDRESS PORT block|spin SIZE SECONDS

@@ -57,7 +57,8 @@ agrees_with_perftest() {
   [[ ${PIPESTATUS[2]} == 0 ]]
 }
 
-# Prints what ib_write_bw measures, Gbit/s. Its own Gbit/s have two decimals: too few. Its megabytes are of 2^20.
+# Prints what ib_write_bw measures, Gbit/s. Its own Gbit/s have two decimals: too few. Its megabytes
+# are of 2^20.
 perftest() {
   local options=(-F -x 1 -s "$SIZE" -n "$MESSAGES" -t "$DEPTH" -Q 4) server
   timeout 150 ib_write_bw -d rxe0 "${options[@]}" >/tmp/perftest.log 2>&1 &

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Compares Longhaul's figures with other tools' on the same path in the guest: perftest's over rdma_rxe, sch_netem's.
+# Compares Longhaul's figures with other tools' on the same path in the guest: perftest's over
+# rdma_rxe, sch_netem's.
 #
 # Usage: agree.sh CACHE_DIR HAUL OUT_DIR [GROUP…]     groups: perftest netem
 #
-# CACHE_DIR is what build.sh made, HAUL the program. Writes what was measured into OUT_DIR; exits as agree-inside.sh does. In the
-# guest time is virtual: how busy this machine is makes it slower and nothing else. GUEST_LIMIT ends it after so many seconds.
+# CACHE_DIR is what build.sh made, HAUL the program. Writes what was measured into OUT_DIR; exits as
+# agree-inside.sh does. In the guest time is virtual: how busy this machine is makes it slower and
+# nothing else. GUEST_LIMIT ends it after so many seconds.
 set -euo pipefail
 
 # Ten minutes on an idle core; this is for busy ones.

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Makes a guest: Debian's kernel, and an initrd with modules that few hosts have: for RDMA, and TCP's congestion controls.
+# Makes a guest: Debian's kernel, and an initrd with modules that few hosts have: for RDMA, and
+# TCP's congestion controls.
 #
 # Usage: build.sh CACHE_DIR
 #
-# rdma_rxe comes with the kernel. siw is built from the kernel's source: Debian leaves it out. Where siw has constants
-# for what a peer may meet (CRC, MPA revision), the copy has module parameters: crc, mpa_version, peer_to_peer.
-# Nothing is installed. Packages are downloaded into CACHE_DIR, which is left alone when it is up to date.
-# Exits 77 when something cannot be had, after a line that says what.
+# rdma_rxe comes with the kernel. siw is built from the kernel's source: Debian leaves it out. Where
+# siw has constants for what a peer may meet (CRC, MPA revision), the copy has module parameters:
+# crc, mpa_version, peer_to_peer. Nothing is installed. Packages are downloaded into CACHE_DIR,
+# which is left alone when it is up to date. Exits 77 when something cannot be had, after a line
+# that says what.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

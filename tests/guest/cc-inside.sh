@@ -4,7 +4,8 @@
 # Usage: cc-inside.sh SECONDS CONTROL…
 set -euo pipefail
 
-# The first loss ends slow start, with a queue; the second comes some ten round trips later, the others after some thirty each.
+# The first loss ends slow start, with a queue; the second comes some ten round trips later, the
+# others after some thirty each.
 readonly DROPS=700,4000,13000,22000,31000
 
 ip link set lo up

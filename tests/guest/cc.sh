@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Records traces of the kernel's congestion controls: what each makes of the same path and the same losses.
+# Records traces of the kernel's congestion controls: what each makes of the same path and the same
+# losses.
 #
 # Usage: cc.sh CACHE_DIR CC_TRACE OUT_DIR SECONDS [CONTROL…]
 #
-# CACHE_DIR is what build.sh made, CC_TRACE the program of this folder (its first lines say what a trace is). Writes
-# OUT_DIR/CONTROL.txt, so many seconds of each. In the guest time is virtual: a trace hardly depends on the machine and not at all on how busy it is.
-# crates/haul-cc/tests/data has such traces, of 12 s; crates/haul-cc/tests/kernel.rs compares Longhaul's controls with them.
+# CACHE_DIR is what build.sh made, CC_TRACE the program of this folder (its first lines say what a
+# trace is). Writes OUT_DIR/CONTROL.txt, so many seconds of each. In the guest time is virtual: a
+# trace hardly depends on the machine and not at all on how busy it is. crates/haul-cc/tests/data
+# has such traces, of 12 s; crates/haul-cc/tests/kernel.rs compares Longhaul's controls with them.
 set -euo pipefail
 
 # Twelve seconds of all take a minute on two idle cores; this is for busy ones.

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Groups of checks in the guest, told as Rust tests are: for inside.sh and agree-inside.sh, which source this.
+# Groups of checks in the guest, told as Rust tests are: for inside.sh and agree-inside.sh, which
+# source this.
 
 passed=0 failed=0
 
@@ -29,7 +30,8 @@ check() {
   [[ $word == ok && -z ${tells_all:-} ]] || sed 's/^/  /' log
 }
 
-# Waits until a server of perftest listens at its TCP port, 18515, 30 s at most: its start takes long on a busy machine.
+# Waits until a server of perftest listens at its TCP port, 18515, 30 s at most: its start takes
+# long on a busy machine.
 perftest_listens() {
   local tries
   for ((tries = 0; tries < 150; tries++)); do

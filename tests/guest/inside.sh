@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What happens in the guest: the kernel's RDMA devices on veth pairs, first with the tools that come with them, then
-# with Longhaul. check.sh starts it in the share, beside verbs-peer. Prints what Rust tests print.
+# What happens in the guest: the kernel's RDMA devices on veth pairs, first with the tools that come
+# with them, then with Longhaul. check.sh starts it in the share, beside verbs-peer. Prints what
+# Rust tests print.
 #
 # Usage: inside.sh [GROUP…]     groups: rxe siw mixed udt
 set -uo pipefail

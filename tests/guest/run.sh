@@ -3,10 +3,11 @@
 #
 # Usage: run.sh CACHE_DIR SHARE_DIR SECONDS COMMAND [ARGUMENT…]
 #
-# The guest sees the file system of the host, read-only, with a /tmp and a /run of its own, and SHARE_DIR, writable, as
-# /mnt, where COMMAND starts as root. It has no network. With GUEST_TIME=virtual it has one processor and a clock that
-# counts instructions (1 ns each) and skips idle time: what happens in it does not depend on how busy the host is. Exits
-# 124 when SECONDS are over (boot included, some 10) and 125 when the guest does not come up.
+# The guest sees the file system of the host, read-only, with a /tmp and a /run of its own, and
+# SHARE_DIR, writable, as /mnt, where COMMAND starts as root. It has no network. With
+# GUEST_TIME=virtual it has one processor and a clock that counts instructions (1 ns each) and skips
+# idle time: what happens in it does not depend on how busy the host is. Exits 124 when SECONDS are
+# over (boot included, some 10) and 125 when the guest does not come up.
 set -euo pipefail
 
 (($# >= 4)) || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2 && exit 2; }

@@ -3,7 +3,8 @@
 
 readonly RXE_A=10.8.0.1 RXE_B=10.8.0.2
 
-# Two devices on a veth pair, in one namespace: rdma_rxe knows no other. Routes by source keep traffic off lo.
+# Two devices on a veth pair, in one namespace: rdma_rxe knows no other. Routes by source keep
+# traffic off lo.
 rxe_devices() {
   local end
   ip link add rxe-a type veth peer name rxe-b

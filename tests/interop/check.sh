@@ -1,5 +1,6 @@
 #!/bin/sh
-# Tries the peers against each other on loopback, so that a failure with another peer is that peer's: check.sh DIR_OF_BUILD
+# Tries the peers against each other on loopback, so that a failure with another peer is that
+# peer's: check.sh DIR_OF_BUILD
 set -eu
 
 [ $# -eq 1 ] || { echo "usage: check.sh DIR_OF_BUILD" >&2; exit 2; }

@@ -1,4 +1,5 @@
-// What the libudt peers share: the byte pattern, the checksum, the command line, sockets bounded in time.
+// What the libudt peers share: the byte pattern, the checksum, the command line, sockets bounded in
+// time.
 #pragma once
 
 #include <arpa/inet.h>
@@ -124,7 +125,8 @@ struct Fnv {
     }
 };
 
-// What went through a connection. The checksum of messages does not depend on their order: the sum of theirs.
+// What went through a connection. The checksum of messages does not depend on their order: the sum
+// of theirs.
 struct Tally {
     uint64_t bytes = 0;
     uint64_t messages = 0;
@@ -189,7 +191,8 @@ void set_option(UDTSOCKET socket, UDTOpt name, T value, const char* what) {
     if (UDT::setsockopt(socket, 0, name, &value, sizeof value) == UDT::ERROR) fail(what);
 }
 
-// `--mss BYTES` and `--window PACKETS` (flight window and all buffers); libudt's own values when not given.
+// `--mss BYTES` and `--window PACKETS` (flight window and all buffers); libudt's own values when
+// not given.
 inline UDTSOCKET open_socket(int family, bool dgram, const Arguments& arguments) {
     const UDTSOCKET socket = UDT::socket(family, dgram ? SOCK_DGRAM : SOCK_STREAM, 0);
     if (socket == UDT::INVALID_SOCK) fail("cannot make a socket");

@@ -1,4 +1,5 @@
-// Sends the pattern over one libudt connection, waits until the peer has it, closes, and prints what went.
+// Sends the pattern over one libudt connection, waits until the peer has it, closes, and prints
+// what went.
 #include "peer.hpp"
 
 static const char HELP[] =

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Unmodified programs of Debian under `haul run`, between two hosts that are network namespaces of this script's own: natively,
-# with both ends under `haul run`, with one of them, and with the client's TCP through a gateway on the server's host. The results
-# must be the same, and the reports must say that both ends or the gateway carried the octets, and that one end alone carried none.
+# Unmodified programs of Debian under `haul run`, between two hosts that are network namespaces of
+# this script's own: natively, with both ends under `haul run`, with one of them, and with the
+# client's TCP through a gateway on the server's host. The results must be the same, and the reports
+# must say that both ends or the gateway carried the octets, and that one end alone carried none.
 #
 # Usage: check.sh HAUL [PROGRAM…]      PROGRAM: one of the functions of programs.sh, all by default
 #
-# HAUL must find its libhaul_preload.so. HAUL_MODES may name some of the modes: native both client server gateway.
+# HAUL must find its libhaul_preload.so. HAUL_MODES may name some of the modes: native both client
+# server gateway.
 set -euo pipefail
 
 read -ra MODES <<<"${HAUL_MODES:-native both client server gateway}"
@@ -164,7 +166,8 @@ print(sum(row["carried_out_bytes"] + row["carried_in_bytes"] for row in rows if 
 PYTHON
 }
 
-# With both ends the octets were carried, and those of TCP through the gateway; with one end, none were.
+# With both ends the octets were carried, and those of TCP through the gateway; with one end, none
+# were.
 reports_are_right() {
   local protocol=$1 least=$2 end octets
   for end in client server; do
@@ -178,8 +181,9 @@ reports_are_right() {
   done
 }
 
-# Every program in every mode. A function NAME runs it and leaves what it got in $run/result; NAME_needs says what it needs,
-# and NAME_carries what the reports must say: a protocol and the least number of octets.
+# Every program in every mode. A function NAME runs it and leaves what it got in $run/result;
+# NAME_needs says what it needs, and NAME_carries what the reports must say: a protocol and the
+# least number of octets.
 check_program() {
   local name=$1 missing
   missing=$("${name}_needs")

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# programs.sh - the programs that check.sh runs. Each is three functions: what it lacks here (nothing if it is empty), what is
-# carried at least, and a run whose result is the same in all modes.
+# programs.sh - the programs that check.sh runs. Each is three functions: what it lacks here
+# (nothing if it is empty), what is carried at least, and a run whose result is the same in all
+# modes.
 # shellcheck disable=SC2034,SC2154  # what check.sh uses and sets
 
 readonly PROGRAMS=(
@@ -81,7 +82,8 @@ netcat_udp() {
   [[ $(sort -u "$run/result" | wc -l) == 40 ]]
 }
 
-# It ends where it is, and UDP loses on a busy machine, natively as well: most of what was asked for came.
+# It ends where it is, and UDP loses on a busy machine, natively as well: most of what was asked for
+# came.
 iperf3_result() {
   /usr/bin/python3 -c '
 import json, sys
@@ -108,7 +110,8 @@ iperf3_udp() {
   iperf3_result 6000000
 }
 
-# 1000 calls, and how many of them succeeded: on a machine that is too busy to read its sockets calls fail, natively as well.
+# 1000 calls, and how many of them succeeded: on a machine that is too busy to read its sockets
+# calls fail, natively as well.
 start_calls() {
   local calls
   server "$2" 5060 sipp -sn uas -i "$THERE" -p 5060 -t "$1" -nostdin
@@ -164,7 +167,8 @@ ffmpeg_udp() {
   echo 'pictures' >"$run/result"
 }
 
-# VLC does not run as root. It plays in real time and muxes anew: compared is that what arrives are the film's pictures.
+# VLC does not run as root. It plays in real time and muxes anew: compared is that what arrives are
+# the film's pictures.
 vlc_needs() {
   lacks cvlc ffmpeg setpriv
   [[ $HAUL_CHECK_INSIDE == 0 ]] || echo -n 'root, to become somebody else'
@@ -214,7 +218,8 @@ socat_fork() {
   cmp "$work/data/file" "$run/result"
 }
 
-# Programs that inherit a connection as their standard input and output, and use stdio. The client's first line says which.
+# Programs that inherit a connection as their standard input and output, and use stdio. The client's
+# first line says which.
 readonly INETD=(date seq awk sed printf sort stdio perl bash)
 inetd_needs() { lacks socat nc cc perl bash; }
 # The report is that of the last of its clients.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Figure 10 of datagram-iWARP with a socket for each call: SIPp as the server, sip_calls.py as the client, between two hosts that are
-# network namespaces of this script's own; natively and with both ends under `haul run`, by UDP and by TCP, in turns.
+# Figure 10 of datagram-iWARP with a socket for each call: SIPp as the server, sip_calls.py as the
+# client, between two hosts that are network namespaces of this script's own; natively and with both
+# ends under `haul run`, by UDP and by TCP, in turns.
 #
 # Usage: sip-calls.sh HAUL [ROUNDS [CALLS]]      5 rounds of 90 calls by default, 5 ms apart
 #

@@ -1,4 +1,5 @@
-/* stdio.c - reads lines from its standard input and writes to its standard output, as a server that inetd starts does. */
+/* stdio.c - reads lines from its standard input and writes to its standard output, as a server that
+ * inetd starts does. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /*
- * through.c - what a program sees of its connections: prints the same natively and under `haul run --gateway`.
+ * through.c - what a program sees of its connections: prints the same natively and under `haul run
+ * --gateway`.
  *
  * Usage: through serve PORT           sends back what it gets, on all addresses
  *        through HOST PORT CLOSED     HOST serves at PORT, and refuses at CLOSED

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154  # check.sh defines what is not defined here
-# The cases of check.sh. Each runs programs in $run with the driver's options in $stack, and fails by its status.
+# The cases of check.sh. Each runs programs in $run with the driver's options in $stack, and fails
+# by its status.
 
 readonly CASES=(
   perf leaving get put unthreaded third_party parallel caching pipelining tree partial checksum private restart severed abort striped gfal
@@ -38,7 +39,8 @@ perf() {
   done
 }
 
-# Processes that end without closing: what was sent has arrived, both ends know it, and nothing is called that is gone.
+# Processes that end without closing: what was sent has arrived, both ends know it, and nothing is
+# called that is gone.
 leaving() {
   local way
   # Without threads a callback runs where the process ends.
@@ -100,7 +102,8 @@ parallel() {
 }
 parallel_variants() { echo udt-send tcp-write stream; }
 
-# Nineteen files of two folders, on connections that are kept within each. The client has no driver, and gets its listings by TCP.
+# Nineteen files of two folders, on connections that are kept within each. The client has no driver,
+# and gets its listings by TCP.
 caching() {
   stack+=';fallback=tcp'
   open_pair

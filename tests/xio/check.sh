@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Debian's GridFTP programs, unmodified, over the XIO driver: servers and clients on loopback. What arrives must be what was sent,
-# and the driver's own statistics must say that it went through it.
+# Debian's GridFTP programs, unmodified, over the XIO driver: servers and clients on loopback. What
+# arrives must be what was sent, and the driver's own statistics must say that it went through it.
 #
 # Usage: check.sh LIBRARIES [CASE…]      CASE: one of the functions of cases.sh, all by default
 #
-# LIBRARIES is where libglobus_xio_haul_driver.so is, and one of another version in its folder other. HAUL_XIO_VARIANTS may name some of the variants of VARIANTS.
+# LIBRARIES is where libglobus_xio_haul_driver.so is, and one of another version in its folder
+# other. HAUL_XIO_VARIANTS may name some of the variants of VARIANTS.
 set -euo pipefail
 
 # What each case runs with, by a short name.
@@ -13,7 +14,8 @@ declare -rA VARIANTS=(
   [tcp-write]='haul:channel=iwarp-tcp' [tcp-send]='haul:channel=iwarp-tcp;mode=send'
   [stream]='haul:channel=udt'
 )
-# Seconds that one command may take; most take less than one, on a machine that has nothing else to do.
+# Seconds that one command may take; most take less than one, on a machine that has nothing else to
+# do.
 readonly PATIENCE=180
 
 (($# >= 1)) || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2 && exit 2; }
@@ -172,8 +174,9 @@ copy_with_threads() {
   GLOBUS_THREAD_MODEL=pthread LD_PRELOAD=$work/keep_openssl.so copy "$@"
 }
 
-# What the statistics say: carried BYTES [KEY=VALUE…]. At least so many bytes went out and came in, every connection was closed in
-# order, and each has these values. Waits, for sessions close when their clients have gone.
+# What the statistics say: carried BYTES [KEY=VALUE…]. At least so many bytes went out and came in,
+# every connection was closed in order, and each has these values. Waits, for sessions close when
+# their clients have gone.
 carried() {
   local end=$((SECONDS + 60))
   until /usr/bin/python3 "$folder/carried.py" "$HAUL_XIO_STATS" "$@" >"$run/carried"; do
@@ -182,7 +185,8 @@ carried() {
   done
 }
 
-# Every case with every variant it is for. A function NAME runs it; NAME_variants, where there is one, says which.
+# Every case with every variant it is for. A function NAME runs it; NAME_variants, where there is
+# one, says which.
 check_case() {
   local name=$1 wanted
   wanted="${HAUL_XIO_VARIANTS:-udt-write udt-send tcp-write tcp-send stream}"

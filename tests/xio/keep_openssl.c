@@ -1,8 +1,9 @@
 /*
  * Before a client of Globus that has threads: OpenSSL stays as it is at exit.
  *
- * globus-url-copy with threads calls exit while one of them still closes a control connection. OpenSSL's function of atexit then
- * frees what that thread frees, and the client crashes after a complete transfer: with the driver and without it.
+ * globus-url-copy with threads calls exit while one of them still closes a control connection.
+ * OpenSSL's function of atexit then frees what that thread frees, and the client crashes after a
+ * complete transfer: with the driver and without it.
  */
 #include <stdint.h>
 

@@ -1,11 +1,11 @@
 /*
  * A process that ends with a connection open: leave STACK open|callback|deactivate
  *
- * open: 17 octets go from one process to another, which ends as soon as it has them; the first sees the end of the stream, and
- * ends. Neither closes.
- * callback: the second ends while one of its callbacks runs. What was there before the driver must not be taken away until it has
- * returned: so OpenSSL does at the end, and callbacks of GSI use it.
- * deactivate: the same, when Globus is deactivated before the end.
+ * open: 17 octets go from one process to another, which ends as soon as it has them; the first sees
+ * the end of the stream, and ends. Neither closes. callback: the second ends while one of its
+ * callbacks runs. What was there before the driver must not be taken away until it has returned: so
+ * OpenSSL does at the end, and callbacks of GSI use it. deactivate: the same, when Globus is
+ * deactivated before the end.
  */
 #include <globus_xio.h>
 
@@ -100,8 +100,8 @@ static void clean_up(void) {
   }
 }
 
-/* Tells the other process where it listens, and receives. Where no bytes wait for it, a read is finished by the driver's
- * thread. */
+/* Tells the other process where it listens, and receives. Where no bytes wait for it, a read is
+ * finished by the driver's thread. */
 static void receive_octets(const char *text, int sender, bool in_a_callback) {
   globus_xio_attr_t attr;
   globus_xio_server_t server;
