@@ -332,7 +332,7 @@ fn best_order(rooms: &[usize], weights: &BTreeMap<(usize, usize), usize>) -> Opt
     if rooms.len() > ROOMS_MAX {
         return None;
     }
-    // For each set of rooms that may stand below: the weight of its best order, and the room on top.
+    // For each set of rooms that may stand below: the weight of its best order, and its top.
     let mut best = vec![(usize::MAX, 0); 1 << rooms.len()];
     best[0] = (0, 0);
     for below in 0..best.len() {

@@ -12,6 +12,43 @@ const SOURCE_LINES_MAX: usize = 1_000;
 /// Lines in ARCHITECTURE.md: more would not be read.
 const ARCHITECTURE_LINES_MAX: usize = 400;
 
+/// Columns of a comment, as of code (rustfmt.toml).
+const COMMENT_WIDTH_MAX: usize = 100;
+/// Characters in the subject of a commit.
+const SUBJECT_LEN_MAX: usize = 72;
+
+/// Words and phrases that leave the reader guessing, and what to write instead.
+const AVOIDED: &[(&str, &str)] = &[
+    ("be had", "\"be available\""),
+    ("be told", "who informs whom"),
+    ("believe", "\"trust\" or \"accept\""),
+    ("believes", "\"trusts\" or \"accepts\""),
+    ("door", "\"listener\""),
+    ("doors", "\"listeners\""),
+    ("heard", "\"received\""),
+    ("hears", "\"receives\""),
+    ("heed", "\"obey\" or \"use\""),
+    ("heeds", "\"obeys\" or \"uses\""),
+    ("house", "\"shared state\""),
+    ("keeper", "what it keeps"),
+    ("knock", "\"handshake\" or \"request\""),
+    ("knocks", "\"connects\" or \"requests\""),
+    ("lobby", "\"pending connections\""),
+    ("obituary", "\"close notice\""),
+    ("octet", "\"byte\""),
+    ("octets", "\"bytes\""),
+    ("porter", "\"acceptor\""),
+    ("said", "who sends, reports or states what"),
+    ("says", "who sends, reports or states what"),
+    ("sent again", "\"retransmitted\""),
+    ("stranger", "\"pending peer\""),
+    ("strangers", "\"pending peers\""),
+    ("to and fro", "\"in both directions\""),
+    ("under way", "\"in flight\" or \"in progress\""),
+    ("weave", "\"interleave\""),
+    ("weaves", "\"interleaves\""),
+];
+
 /// The word that only some crates may use, in two parts so that this file passes its own rule.
 const UNSAFE: &str = concat!("un", "safe");
 /// Crates whose purpose needs it: system calls, memory that others write, and pointers that
@@ -58,6 +95,101 @@ pub fn check_lengths(files: &[TextFile]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Comments of Rust, C and shell that are wider than the code may be, where a space could break
+/// them. Tables and preformatted text in documentation are as wide as they are.
+#[must_use]
+pub fn check_comment_widths(files: &[TextFile]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files {
+        let marks: &[&str] = match Path::new(&file.path).extension() {
+            Some(extension)
+                if ["rs", "c", "h", "cpp", "hpp"]
+                    .iter()
+                    .any(|e| extension == *e) =>
+            {
+                &["//", "/*", "* "]
+            }
+            Some(extension) if extension == "sh" => &["# "],
+            None if file.text.starts_with("#!/") => &["# "],
+            _ => continue,
+        };
+        let mut fenced = false;
+        for (number, line) in (1..).zip(file.text.lines()) {
+            let comment = line.trim_start();
+            if !marks.iter().any(|mark| comment.starts_with(mark)) {
+                fenced = false;
+                continue;
+            }
+            let text = comment
+                .trim_start_matches(['/', '!', '*', '#'])
+                .trim_start();
+            fenced ^= text.starts_with("```");
+            let width = line.chars().count();
+            // A break is a space before the first column beyond the limit.
+            let beyond = width.saturating_sub(COMMENT_WIDTH_MAX);
+            let fitting = text.chars().rev().skip(beyond.saturating_sub(1));
+            let breakable = fitting.collect::<String>().contains(' ');
+            if width > COMMENT_WIDTH_MAX && breakable && !fenced && !text.starts_with('|') {
+                let place = format!("{}:{number}", file.path);
+                findings.push(format!(
+                    "{place}: comment of {width} columns, {COMMENT_WIDTH_MAX} at most"
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// Words of README.md, docs/ and help texts for which there is a better one, outside of code.
+/// A help text is a `///` comment in a file that uses clap.
+#[must_use]
+pub fn check_words(files: &[TextFile]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files {
+        let help = file.has_extension("rs") && file.text.contains("use clap::");
+        let page =
+            file.path == "README.md" || file.path.starts_with("docs/") && file.has_extension("md");
+        let mut fenced = false;
+        for (number, line) in (1..).zip(file.text.lines()).filter(|_| help || page) {
+            let line = if help {
+                line.trim_start().strip_prefix("/// ")
+            } else {
+                Some(line)
+            };
+            let Some(line) = line else { continue };
+            fenced ^= line.trim_start().starts_with("```");
+            if fenced {
+                continue;
+            }
+            let prose: Vec<_> = line.split('`').step_by(2).collect();
+            let prose = format!(
+                " {} ",
+                words(&prose.join(" . ").to_lowercase())
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            );
+            for (word, instead) in AVOIDED {
+                if prose.contains(&format!(" {word} ")) {
+                    findings.push(format!(
+                        "{}:{number}: \"{word}\": write {instead}",
+                        file.path
+                    ));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// Subjects of commits, given one a line after its hash, that are too long to be read in a list.
+#[must_use]
+pub fn check_subjects(log: &str) -> Vec<Finding> {
+    let subjects = log.lines().filter_map(|line| line.split_once(' '));
+    let long = subjects.filter(|(_, subject)| subject.chars().count() > SUBJECT_LEN_MAX);
+    long.map(|(hash, subject)| format!("{hash}: over {SUBJECT_LEN_MAX} characters: {subject}"))
+        .collect()
 }
 
 /// Crate roots that do not say why the crate exists.
@@ -261,6 +393,44 @@ mod tests {
             &"x\n".repeat(ARCHITECTURE_LINES_MAX + 1),
         )];
         assert_eq!(check_lengths(&files).len(), 1);
+    }
+
+    #[test]
+    fn a_wide_comment_is_found_where_a_space_could_break_it() {
+        let wide = "word ".repeat(21);
+        let link = "x".repeat(COMMENT_WIDTH_MAX);
+        let rust =
+            format!("//! {wide}\n/// {link}\n/// | {wide}|\n/// ```text\n/// {wide}\n/// ```\n");
+        let files = [
+            file("crates/a/src/a.rs", &rust),
+            file("c/a.h", &format!("/*\n * {wide}\n */\n")),
+            file("run", &format!("#!/bin/sh\n# {wide}\n")),
+            file("docs/a.md", &wide),
+        ];
+        assert_eq!(check_comment_widths(&files).len(), 3);
+    }
+
+    #[test]
+    fn words_to_avoid_are_found_in_prose_only() {
+        let page = file(
+            "docs/a.md",
+            "It\n`says` what\n```\nsays\n```\nis Sent again.\n",
+        );
+        let help = file(
+            "crates/a/src/args.rs",
+            "use clap::Args;\n/// Knocks.\n// knocks\n",
+        );
+        let other = file("crates/a/src/b.rs", "/// Knocks.\n");
+        assert_eq!(check_words(&[page, help, other]).len(), 2);
+    }
+
+    #[test]
+    fn a_long_subject_is_found() {
+        let long = "x".repeat(SUBJECT_LEN_MAX + 1);
+        assert_eq!(
+            check_subjects(&format!("abc {long}\ndef {}\n", &long[1..])).len(),
+            1
+        );
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! Every rule of `xtask`, applied to this repository.
 
 use std::path::Path;
+use std::process::Command;
 
 use xtask::graph::Graph;
 use xtask::supply::{self, Policy};
 use xtask::tree::{self, TextFile};
 use xtask::{Finding, edges, left, structure, text};
+
+/// Subjects before this were written under no such rule.
+const SUBJECTS_SINCE: &str = "2026-11-25T20:40:00Z";
 
 #[test]
 fn crates_depend_downwards_only() {
@@ -38,6 +42,23 @@ fn dependencies_build_with_the_promised_rust() {
 #[test]
 fn files_are_short_enough_to_read() {
     none(&text::check_lengths(&files()));
+}
+
+#[test]
+fn comments_are_as_narrow_as_code() {
+    none(&text::check_comment_widths(&files()));
+}
+
+/// Only what this clone has of the history, and nothing where it has none.
+#[test]
+fn subjects_of_commits_are_short() {
+    let since = format!("--since={SUBJECTS_SINCE}");
+    let log = Command::new("git")
+        .args(["log", "--no-merges", "--format=%h %s", &since])
+        .current_dir(root())
+        .output();
+    let log = log.map(|output| output.stdout).unwrap_or_default();
+    none(&text::check_subjects(&String::from_utf8_lossy(&log)));
 }
 
 #[test]
