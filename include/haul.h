@@ -4,7 +4,7 @@
  * The words are those of libibverbs and librdmacm: a device is opened as a context; it makes
  * protection domains, memory regions, completion queues and queue pairs; work requests are posted
  * in batches and come back as completions. How the pieces go together is shown in c/examples; how
- * to compile and install is in docs/c-api.md.
+ * to compile and install is in docs/write-rdma-programs.md.
  *
  * Results
  *   A function that returns int returns 0 (HAUL_OK) or a count when it has done its work, and a

@@ -1,5 +1,5 @@
 //! Benchmarks of a path by every engine there is (docs/bench.md), and of the RDMA verbs, as
-//! perftest's users know them, over any provider of `haul-verbs` (docs/bench-rdma.md).
+//! perftest's users know them, over any provider of `haul-verbs` (docs/bench.md).
 //!
 //! A client tells a server over a TCP connection what is to be measured; streams or queue pairs are
 //! connected beside it; then both ends measure and tell each other what that cost them.

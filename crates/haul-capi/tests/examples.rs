@@ -51,7 +51,7 @@ fn the_library_exports_what_the_header_declares() {
 #[test]
 fn the_page_shows_the_first_example() {
     let read = |path| std::fs::read_to_string(root().join(path)).unwrap();
-    assert!(read("docs/c-api.md").contains(&read("c/examples/hello.c")));
+    assert!(read("docs/write-rdma-programs.md").contains(&read("c/examples/hello.c")));
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub(crate) enum Gateway {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct GatewayRun {
-    /// The configuration, TOML (docs/gateway.md)
+    /// The configuration, TOML (docs/gateways.md)
     pub(crate) config: PathBuf,
     /// Time that connections have to finish after SIGTERM, seconds
     #[arg(long, value_name = "S", default_value_t = 30)]
@@ -244,7 +244,7 @@ Examples:
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct GatewayCheck {
-    /// The configuration, TOML (docs/gateway.md); the files that it names are read too
+    /// The configuration, TOML (docs/gateways.md); the files that it names are read too
     pub(crate) file: PathBuf,
     /// Print one JSON object on stdout instead
     #[arg(long)]
@@ -275,7 +275,7 @@ pub(crate) struct Devices {
 #[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Gateways")]
 pub(crate) struct Through {
-    /// Go through these gateways, in this order (docs/gateway.md) [default port: 7400]
+    /// Go through these gateways, in this order (docs/gateways.md) [default port: 7400]
     #[arg(long, value_name = "HOST[:PORT],…", value_delimiter = ',', value_parser = hop)]
     pub(crate) gateway: Vec<HostPort>,
     /// Go through these instead, where those cannot be had; may be given again

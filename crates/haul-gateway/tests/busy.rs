@@ -308,7 +308,7 @@ fn the_page_shows_in_a_real_browser_what_moves_what_is_lost_and_what_limits() {
     };
     assert!(rates.into_iter().any(is_rate), "{text}");
     assert!(!said.contains("CONSOLE"), "{said}");
-    // The picture of docs/gateway-operating.md is made by this.
+    // The picture of docs/gateway-reference.md is made by this.
     if let Some(file) = std::env::var_os("GATEWAY_PAGE_PNG") {
         browser::picture(address, file.as_ref());
     }

@@ -1,4 +1,4 @@
-//! The examples of docs/verbs.md run, and are what the page shows.
+//! The examples of docs/write-rdma-programs.md run, and are what the page shows.
 #![expect(
     clippy::disallowed_methods,
     reason = "the examples wait, and say so to people"
@@ -15,7 +15,7 @@ mod hello;
 #[expect(dead_code, reason = "the test calls what its main calls")]
 mod ud;
 
-const PAGE: &str = include_str!("../../../docs/verbs.md");
+const PAGE: &str = include_str!("../../../docs/write-rdma-programs.md");
 /// Says to this test's own program, started again, to answer.
 const ANSWER: &str = "HAUL_TEST_UD_ANSWER";
 
@@ -35,6 +35,10 @@ fn answering_process() {
 
 #[test]
 fn two_processes_talk_by_unreliable_datagrams() {
+    let source = include_str!("../examples/ud.rs");
+    let (_, rest) = source.split_once("/// Answers `count`").unwrap();
+    let (shown, _) = rest.split_once("\npub(crate) fn main").unwrap();
+    assert!(PAGE.contains(shown));
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "answering_process", "--nocapture"])
         .env(ANSWER, "")

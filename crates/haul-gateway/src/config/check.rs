@@ -247,7 +247,7 @@ impl Check<'_> {
             error => self.error(
                 place,
                 error.to_string(),
-                "docs/gateway.md says how to make certificates",
+                "docs/gateway-reference.md says how to make certificates",
             ),
         }
     }
@@ -327,7 +327,7 @@ impl Check<'_> {
             self.error(
                 Place::Setting("path"),
                 why,
-                "docs/gateway-operating.md says how to set it",
+                "docs/gateway-reference.md says how to set it",
             );
         }
     }

@@ -15,7 +15,7 @@ pub enum PathSignalling {
     /// Nobody.
     #[default]
     None,
-    /// A program, run for each request: `docs/gateway-operating.md` has what it reads and writes.
+    /// A program, run for each request: `docs/gateway-reference.md` has what it reads and writes.
     Exec {
         /// The program and its arguments.
         program: Vec<String>,

@@ -369,7 +369,7 @@ fn out_of_descriptors() {
     assert_eq!(arrivals.recv_timeout(PATIENCE).unwrap().to, example());
 }
 
-/// Addresses that programs connect to, none of which exists, and the doors of docs/gateway.md.
+/// Addresses that programs connect to, none of which exists, and the doors of docs/gateway-reference.md.
 const FAR: [&str; 2] = ["203.0.113.7:80", "[2001:db8:b::7]:443"];
 const DOORS: [&str; 2] = ["192.0.2.1:7410", "[2001:db8::1]:7410"];
 const LOCAL_DOORS: [&str; 2] = ["127.0.0.1:7410", "[::1]:7410"];
@@ -392,9 +392,9 @@ const PROGRAMS: &str = "
     ip -6 route add default via 2001:db8::1
 ";
 
-/// The block of docs/gateway.md with this headline.
+/// The block of docs/gateway-reference.md with this headline.
 fn block(headline: &str) -> &'static str {
-    const DOCUMENT: &str = include_str!("../../../../docs/gateway.md");
+    const DOCUMENT: &str = include_str!("../../../../docs/gateway-reference.md");
     let (_, rest) = DOCUMENT.split_once(&format!("```{headline}\n")).unwrap();
     rest.split_once("```").unwrap().0
 }

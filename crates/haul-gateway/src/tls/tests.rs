@@ -160,10 +160,10 @@ fn a_certificate_that_peers_would_refuse_is_told() {
     assert!(matches!(stranger, TlsError::Stranger { .. }), "{stranger}");
 }
 
-/// The lines of docs/gateway.md that make certificates.
+/// The lines of docs/gateway-reference.md that make certificates.
 #[test]
 fn the_documented_commands_make_certificates_that_are_believed() {
-    const DOCUMENT: &str = include_str!("../../../../docs/gateway.md");
+    const DOCUMENT: &str = include_str!("../../../../docs/gateway-reference.md");
     let blocks = DOCUMENT.split("```sh certificates\n").skip(1);
     let script: String = blocks
         .filter_map(|rest| rest.split_once("```"))

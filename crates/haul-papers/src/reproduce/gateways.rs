@@ -177,7 +177,7 @@ impl<'a> Gateways<'a> {
         Ok(running)
     }
 
-    /// Lets the kernel of `ga` divert all TCP of `a` to `b` (docs/gateway.md).
+    /// Lets the kernel of `ga` divert all TCP of `a` to `b` (docs/gateway-reference.md).
     fn divert(&self) -> Result<()> {
         let (a, b) = (self.address("a")?, self.address("b")?);
         let rules = format!(
