@@ -26,7 +26,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     request.accept(&far, &ConnParam::default())?; // rdma_accept
     near_events.wait(None)?; // CmEvent::Established
 
-    // A Write of 13 bytes to the peer's offset 4096, then a Send that tells the peer.
+    // A Write of 13 bytes to the peer's offset 4096, then a Send that notifies the peer.
     memory.write(1024, b"hello, region")?;
     let write = SendOp::RdmaWrite(mr.remote(4096)); // two processes exchange key and address
     near.post_send(&[SendWr::new(1, write, mr.sge(1024, 13))])?; // ibv_post_send
