@@ -75,7 +75,7 @@ pub(crate) fn answer(count: usize) -> Result<()> {
             }
         };
         end.receive()?;
-        end.send(&format!("you said: {question}"), asker)?;
+        end.send(&format!("received: {question}"), asker)?;
     }
     // The answer has left when it is complete.
     end.message()?;

@@ -52,6 +52,6 @@ fn two_processes_talk_by_unreliable_datagrams() {
         let (address, number) = peer.split_once(' ')?;
         Some(Peer::new(address.parse().ok()?, number.parse().ok()?))
     });
-    assert_eq!(ud::ask(peer.unwrap()).unwrap(), "you said: who is there?");
+    assert_eq!(ud::ask(peer.unwrap()).unwrap(), "received: who is there?");
     assert!(child.wait().unwrap().success());
 }
