@@ -12,8 +12,8 @@ use haul_slab::{AccessFlags, Entry, Guard, Region, Registry, Stag};
 use haul_verbs::{Peer, QpCapacity, SGE_MAX, Sge, SgeList, Sources, WcOpcode};
 
 use super::places::Places;
+use super::shared_receives::SharedReceives;
 use super::slots::Slots;
-use super::srq;
 
 /// A range of registered memory that cannot be taken away while it is held.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ pub(super) struct PairMemory<'a> {
     pub(super) registry: &'a Registry,
     /// Buffers of the receives that the core has.
     pub(super) receives: &'a mut Slots<SgeList>,
-    pub(super) srq: Option<&'a srq::Shared>,
+    pub(super) srq: Option<&'a SharedReceives>,
 }
 
 impl Memory for PairMemory<'_> {
@@ -154,7 +154,7 @@ impl Memory for PairMemory<'_> {
 
 /// The next receive of a shared queue, under a number of this queue pair's.
 pub(super) fn take_shared(
-    srq: Option<&srq::Shared>,
+    srq: Option<&SharedReceives>,
     receives: &mut Slots<SgeList>,
 ) -> Option<RecvWr> {
     let wr = srq?.take()?;
@@ -224,11 +224,14 @@ pub(super) struct Buffers {
     pub(super) receive_pd: u32,
     pub(super) sends: Slots<Outgoing>,
     pub(super) receives: Slots<SgeList>,
-    pub(super) srq: Option<Arc<srq::Shared>>,
+    pub(super) srq: Option<Arc<SharedReceives>>,
     /// Inline data: `inline_max` octets for each number of `sends`, once the first was posted.
     inline: Vec<u8>,
     inline_max: usize,
 }
+
+/// A shared receive queue, and its protection domain.
+pub(super) type Receives = (Arc<SharedReceives>, u32);
 
 /// What a send work request left behind.
 #[derive(Debug, Clone, Copy)]
@@ -283,7 +286,7 @@ impl Source<'_> {
 impl Buffers {
     pub(super) fn new(
         pd: u32,
-        srq: Option<(Arc<srq::Shared>, u32)>,
+        srq: Option<Receives>,
         sends: u32,
         receives: u32,
         inline_max: usize,

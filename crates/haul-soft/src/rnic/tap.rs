@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use haul_io::clock::Clock;
 
-use super::lock;
+use super::lock::lock;
 
 /// A capture file.
 pub(super) struct Tap(Mutex<Box<dyn Write + Send>>);

@@ -13,7 +13,7 @@ use haul_cc::Time;
 use haul_cc::time::SECOND_NS;
 use haul_io::poller::Waker;
 
-use super::link::Place;
+use super::place::Place;
 use crate::bulk::Sink;
 
 /// Payload that waits for its sink.

@@ -18,6 +18,7 @@ use haul_udt::{Connection, Event, Joiner, Placement, Received, Stats, Transmit};
 use super::LinkError;
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, RING_BYTES, read_ahead};
+use super::place::Place;
 use super::trouble::{FAILURES, Trouble, rest};
 use crate::bulk::{Sink, Source};
 
@@ -97,12 +98,6 @@ const CONGESTION_EXPERIENCED: u8 = 0b11;
 pub(crate) const BLOCKED_NS: u64 = 20 * haul_cc::time::MILLISECOND_NS;
 /// Slices of one placement: the packets of a super-packet.
 const RUN: usize = 64;
-
-/// What the loop is to do with arriving payload: position in the stream (or a slot), pieces in
-/// order.
-pub(super) trait Place {
-    fn place(&mut self, position: u64, parts: &[IoSlice<'_>]) -> io::Result<()>;
-}
 
 struct NoSink;
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
-use super::link::Place;
+use super::place::Place;
 use crate::bulk::{Extent, FileRange, Source};
 
 /// Octets of receive memory that are taken at a time.

@@ -15,6 +15,7 @@ mod link;
 mod listener;
 mod memory;
 mod outgoing;
+mod place;
 pub mod plain;
 pub mod stream;
 pub(crate) mod trouble;

@@ -26,9 +26,10 @@ use haul_io::ring::{Consumer, Producer, mirror_ring};
 use haul_io::wake::{Readiness, SleepFlag};
 use haul_udt::{SendError, Stats, WINDOW_BYTES_MIN};
 
-use super::link::{NAP_NS_MAX, Place};
+use super::link::NAP_NS_MAX;
 use super::memory::Memory;
 use super::outgoing::Outgoing;
+use super::place::Place;
 use super::plain;
 use super::{Link, LinkError, Remote, unopened};
 

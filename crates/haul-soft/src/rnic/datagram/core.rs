@@ -2,13 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdOp, RdQp, RdWr, Remote};
+use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdQp, RdWr, Remote};
 use haul_iwarp::datagram::wire::{CONTROL_MAX, DATA_HEADER_MAX, Datagram};
-use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdOp, UdSendWr};
+use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdSendWr};
 use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Stag, Target, Time};
 use haul_verbs::DatagramStatistics;
 
 use super::memory::Memory;
+use super::request::{Op, Request};
 use super::work;
 
 /// Octets of the longest header, or datagram without payload.
@@ -30,24 +31,6 @@ pub(super) enum Core {
 pub(super) enum Said {
     Ud(Event),
     Rd(RdEvent),
-}
-
-/// A work request, as either core takes it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Request {
-    pub(super) id: u64,
-    pub(super) slot: u32,
-    pub(super) to: Destination,
-    pub(super) len: u32,
-    pub(super) signalled: bool,
-    pub(super) fence: bool,
-}
-
-/// An operation of either core.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Op {
-    Ud(UdOp),
-    Rd(RdOp),
 }
 
 /// A datagram that is to leave.

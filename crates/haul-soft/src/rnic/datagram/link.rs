@@ -12,9 +12,9 @@ use super::bucket::Bucket;
 use super::core::{Core, HEADER_MAX, Leaving};
 use super::memory::{Held, Memory};
 use super::outbox::Outbox;
-use super::routes::Routes;
-use super::service::{PATH_MTU, Tools, headers};
+use super::routes::{PATH_MTU, Routes, headers};
 use super::standing::Standing;
+use super::tools::Tools;
 use crate::rnic::buffers::Buffers;
 
 /// Errors that are looked at together.

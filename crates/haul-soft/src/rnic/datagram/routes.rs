@@ -13,6 +13,12 @@ const PLACES: usize = 4_096;
 /// How long the host's answer is good; its own memory of paths lasts as long.
 const ASKED_NS: u64 = 600 * SECOND_NS;
 
+/// Headers of IP and UDP.
+const HEADERS_V4: u32 = 28;
+const HEADERS_V6: u32 = 48;
+/// Octets of an IP packet where nothing else is known: Ethernet's.
+pub(super) const PATH_MTU: u16 = 1_500;
+
 /// See the module. Without memory until something is noted.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
@@ -74,6 +80,15 @@ impl Routes {
         let source = source.map(|route| route.source);
         self.recent.set(Some((*peer, source)));
         source
+    }
+}
+
+/// Octets of the headers of IP and UDP.
+pub(super) fn headers(local: SocketAddr) -> u32 {
+    if local.is_ipv4() {
+        HEADERS_V4
+    } else {
+        HEADERS_V6
     }
 }
 

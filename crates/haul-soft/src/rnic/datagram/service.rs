@@ -13,7 +13,7 @@ use haul_iwarp::datagram::{
     Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdOp, UdStatus,
 };
 use haul_iwarp::{CRC_LEN, CompletionKind, Time};
-use haul_slab::{Registry, Stag};
+use haul_slab::Stag;
 use haul_verbs::{
     AsyncEvent, Data, DatagramInit, DatagramStatistics, Error, Peer, PostError, QpInit, QpState,
     QpType, RecordMode, RecvWr, Remote, Result, SendFlags, SendWr, WcData, WcOpcode, WcStatus,
@@ -21,33 +21,22 @@ use haul_verbs::{
 };
 
 use super::bucket::Bucket;
-use super::core::{Core, HEADER_MAX, Op, Request, Said};
+use super::core::{Core, HEADER_MAX, Said};
 use super::link::{Link, Unsent};
 use super::outbox::Flushed;
 use super::records::Records;
-use super::routes::Routes;
+use super::request::{Op, Request};
+use super::routes::{PATH_MTU, Routes, headers};
 use super::standing::Standing;
+use super::tools::Tools;
 use super::work;
-use crate::rnic::QP_WR_MAX;
-use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData};
-use crate::rnic::cq::Pushed;
+use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, Receives};
 use crate::rnic::events::AsyncEvents;
-use crate::rnic::memory::Pd;
-use crate::rnic::pair::{Shape, lower_half};
+use crate::rnic::limits::QP_WR_MAX;
 use crate::rnic::places::{Held, Places};
-use crate::rnic::qp::Shared;
-use crate::rnic::tap::Tap;
-use crate::rnic::tcp::Scratch;
+use crate::rnic::queue::Pushed;
+use crate::rnic::shape::{Shape, lower_half};
 use crate::udt::trouble::{FAILURES, rest};
-
-/// What a service works with: its shard's.
-pub(in crate::rnic) struct Tools<'a> {
-    pub(in crate::rnic) now: Time,
-    pub(in crate::rnic) registry: &'a Registry,
-    pub(in crate::rnic) scratch: &'a mut Scratch,
-    pub(in crate::rnic) poller: &'a Poller,
-    pub(in crate::rnic) tap: Option<&'a Tap>,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -83,32 +72,27 @@ pub(in crate::rnic) struct Service {
 /// Receive calls, and batches sent, before others have their turn.
 const ROUNDS: usize = FAILURES;
 const BATCHES: usize = 16;
-/// Headers of IP and UDP.
-const HEADERS_V4: u32 = 28;
-const HEADERS_V6: u32 = 48;
 /// The longest message that no route needs to be asked for: RFC 8899 §5.1.2 has paths carry 1,200
 /// octets.
 const UNASKED_MAX: u32 = 1_100;
-/// Octets of an IP packet where nothing else is known: Ethernet's.
-pub(super) const PATH_MTU: u16 = 1_500;
-
 impl Service {
-    pub(super) fn new(
-        pd: &Pd,
+    pub(in crate::rnic) fn new(
+        pd: u32,
         shape: Shape,
-        srq: Option<Shared>,
+        srq: Option<Receives>,
+        async_events: Arc<AsyncEvents>,
         init: &QpInit<'_>,
-    ) -> Result<Self> {
+    ) -> Self {
         let capacity = shape.capacity;
         let receives = srq.as_ref().map_or(capacity.max_recv_wr, |_| QP_WR_MAX);
         let buffers = Buffers::new(
-            pd.number,
+            pd,
             srq,
             send_slots(init.qp_type, capacity.max_send_wr),
             receives,
             capacity.max_inline as usize,
         );
-        Ok(Self {
+        Self {
             sends: Places::new(capacity.max_send_wr),
             receives: buffers.receive_places(&capacity),
             unreported: 0,
@@ -123,15 +107,15 @@ impl Service {
             standing: Standing::default(),
             unsent: Vec::new(),
             blames: Vec::new(),
-            async_events: Arc::clone(&pd.rnic.async_events),
+            async_events,
             sent: Vec::new(),
             received: Vec::new(),
-        })
+        }
     }
 
     // ---- the socket
 
-    pub(super) fn bind(
+    pub(in crate::rnic) fn bind(
         &mut self,
         socket: UdpSocket,
         tools: &mut Tools<'_>,
@@ -244,13 +228,21 @@ impl Service {
         }
     }
 
-    pub(super) fn attach(&mut self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+    pub(in crate::rnic) fn attach(
+        &mut self,
+        group: IpAddr,
+        interface: Option<IpAddr>,
+    ) -> Result<()> {
         let link = self.bound()?;
         let joined = link.socket.join_group(group, interface);
         joined.map_err(Error::os("joining a group"))
     }
 
-    pub(super) fn detach(&mut self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+    pub(in crate::rnic) fn detach(
+        &mut self,
+        group: IpAddr,
+        interface: Option<IpAddr>,
+    ) -> Result<()> {
         let link = self.bound()?;
         let left = link.socket.leave_group(group, interface);
         left.map_err(Error::os("leaving a group"))
@@ -303,7 +295,7 @@ impl Service {
 
     // ---- posting
 
-    pub(super) fn post_send(
+    pub(in crate::rnic) fn post_send(
         &mut self,
         tools: &mut Tools<'_>,
         requests: &[SendWr<'_>],
@@ -405,7 +397,7 @@ impl Service {
         Ok(())
     }
 
-    pub(super) fn post_recv(
+    pub(in crate::rnic) fn post_recv(
         &mut self,
         tools: &mut Tools<'_>,
         requests: &[RecvWr],
@@ -547,7 +539,7 @@ impl Service {
         };
         let mut outbox = match link.stuck.take() {
             Some(outbox) => outbox,
-            None => tools.scratch.take_outbox(),
+            None => tools.outbox.take().unwrap_or_default(),
         };
         let mut moved = false;
         for round in 1.. {
@@ -578,7 +570,7 @@ impl Service {
             }
         }
         link.watch(tools.poller, false);
-        tools.scratch.give_outbox(outbox);
+        *tools.outbox = Some(outbox);
         moved
     }
 
@@ -870,11 +862,11 @@ impl Service {
 
     // ---- records and counts
 
-    pub(super) fn take_record(&mut self, wr_id: u64) -> Option<WriteRecord> {
+    pub(in crate::rnic) fn take_record(&mut self, wr_id: u64) -> Option<WriteRecord> {
         self.records.take(wr_id)
     }
 
-    pub(super) fn records(&mut self, rkey: u32) -> Vec<WriteRecord> {
+    pub(in crate::rnic) fn records(&mut self, rkey: u32) -> Vec<WriteRecord> {
         let mut open = Vec::new();
         if let Some(link) = &mut self.link
             && let Core::Ud(core) = &mut link.core
@@ -889,7 +881,7 @@ impl Service {
         closed.chain(open).collect()
     }
 
-    pub(super) fn statistics(&self) -> DatagramStatistics {
+    pub(in crate::rnic) fn statistics(&self) -> DatagramStatistics {
         let Some(link) = &self.link else {
             return DatagramStatistics::default();
         };
@@ -910,15 +902,6 @@ fn send_slots(qp_type: QpType, max_send_wr: u32) -> u32 {
     match qp_type {
         QpType::Rd => 2 * max_send_wr,
         _ => max_send_wr,
-    }
-}
-
-/// Octets of the headers of IP and UDP.
-pub(super) fn headers(local: SocketAddr) -> u32 {
-    if local.is_ipv4() {
-        HEADERS_V4
-    } else {
-        HEADERS_V6
     }
 }
 

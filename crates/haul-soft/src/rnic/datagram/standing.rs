@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use haul_iwarp::datagram::Destination;
 
-use super::core::{Op, Request};
+use super::request::{Op, Request};
 
 /// Peers that are remembered; with one more, all are asked again when they are written to.
 const KNOWN_MAX: usize = 1 << 16;

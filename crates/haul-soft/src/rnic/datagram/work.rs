@@ -11,8 +11,8 @@ use haul_verbs::{
     SendOp, SendWr, WcOpcode, WcStatus, WriteRecord,
 };
 
-use super::core::Op;
-use crate::rnic::pair::lower_half;
+use super::request::Op;
+use crate::rnic::shape::lower_half;
 
 /// What the core of reliable datagrams is to do for a work request, and what behind it.
 pub(super) fn reliable_ops(wr: &SendWr<'_>) -> Result<(Op, Option<Op>)> {

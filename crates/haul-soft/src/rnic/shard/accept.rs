@@ -3,22 +3,22 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use haul_io::address::source;
 use haul_io::poller::Interest;
 use haul_io::stream::Stream;
 use haul_iwarp::{QpConfig, StreamConnection, Time};
+use haul_verbs::cm::{CmEvent, ConnectRequest};
 use haul_verbs::{Error, QpState, Result};
 
+use super::pending::{Door, Embryo};
 use super::{Inner, Listening, Subject};
 use crate::rnic::buffers::Buffers;
-use crate::rnic::cm::{Door, Embryo};
 use crate::rnic::events::CmEvents;
+use crate::rnic::limits::RD_ATOMIC_MAX;
+use crate::rnic::link::{Env, Lower, TcpLink, UdtLink, Wire};
 use crate::rnic::tap::Tap;
-use crate::rnic::tcp::{Env, TcpLink};
-use crate::rnic::udt::{Lower, UdtLink};
-use crate::rnic::wire::Wire;
 use crate::udt::{Acceptor, Options};
 
 /// Connections that a listener takes before others have their turn.
@@ -198,7 +198,7 @@ impl Inner {
             poller: &self.doors,
         };
         let moved = embryo.link.turn(&mut env);
-        let mut over = embryo.report(&self.me, number);
+        let mut over = embryo.report();
         if embryo.link.has_more() {
             let mut env = Env {
                 now: self.now,
@@ -208,7 +208,7 @@ impl Inner {
                 poller: &self.doors,
             };
             embryo.link.transmit(&mut env);
-            over |= embryo.report(&self.me, number);
+            over |= embryo.report();
         }
         if embryo.has_asked
             && !had_asked
@@ -216,10 +216,29 @@ impl Inner {
         {
             listening.asked += 1;
         }
+        if embryo.has_asked && !had_asked {
+            self.ask(number);
+        }
         if over {
             self.remove_embryo(number);
         }
         moved
+    }
+
+    /// Hands a connection's request to the application.
+    fn ask(&self, number: u32) {
+        let Some(embryo) = self.embryos.get(number) else {
+            return;
+        };
+        // A peer that names no numbers leaves them to this end.
+        let (ird, ord) = embryo
+            .link
+            .requested()
+            .unwrap_or((RD_ATOMIC_MAX, RD_ATOMIC_MAX));
+        let answer = (self.new_request)(Weak::clone(&self.me), number, embryo.peer);
+        let private = embryo.link.private_data().to_vec();
+        let request = ConnectRequest::new(answer, embryo.peer, private, ird, ord);
+        embryo.channel.push(CmEvent::ConnectRequest(request));
     }
 
     fn remove_embryo(&mut self, number: u32) {

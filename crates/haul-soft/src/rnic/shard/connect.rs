@@ -11,10 +11,8 @@ use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
 
 use super::{Inner, Subject};
 use crate::rnic::events::CmEvents;
+use crate::rnic::link::{Lower, TcpLink, UdtLink, Wire};
 use crate::rnic::pair::{Attempt, Link, Opening};
-use crate::rnic::tcp::TcpLink;
-use crate::rnic::udt::{Lower, UdtLink};
-use crate::rnic::wire::Wire;
 
 impl Inner {
     pub(in crate::rnic) fn connect(

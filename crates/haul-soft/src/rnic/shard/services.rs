@@ -24,6 +24,7 @@ impl Inner {
             now: self.now,
             registry: &self.registry,
             scratch: &mut self.scratch,
+            outbox: &mut self.outbox,
             poller: &self.poller,
             tap: self.tap.as_deref(),
         };

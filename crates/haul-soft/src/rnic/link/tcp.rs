@@ -16,30 +16,28 @@ use std::sync::atomic::AtomicU32;
 use arrayvec::ArrayVec;
 use haul_io::poller::{Interest, Poller};
 use haul_io::stream::{self, Stream};
-use haul_io::udp::RecvBatch;
-use haul_iwarp::{
-    Fpdu, HEADER_MAX, Next, Payload, Piece, Placement, StreamConnection, Target, Time,
-};
-use haul_slab::{Gather, Registry, Scatter};
+use haul_iwarp::{HEADER_MAX, Next, Placement, StreamConnection, Target, Time};
+use haul_slab::{Gather, Scatter};
 use haul_verbs::{QpStatistics, RateLimit, SGE_MAX};
 
-use super::buffers::{Buffers, Source, place};
-use super::datagram::Outbox;
-use super::tap::{Flow, Tap};
+use super::batch::{BATCH_FPDUS, Batch};
+use super::env::{BUFFER, Env, STAGE};
+use crate::rnic::buffers::{Range, Source, place};
+use crate::rnic::tap::{Flow, Tap};
 
 /// A connection's socket, and who sleeps until something arrives there.
 #[derive(Debug)]
-pub(super) struct Watched {
-    pub(super) stream: Stream,
+pub(in crate::rnic) struct Watched {
+    pub(in crate::rnic) stream: Stream,
     /// Threads that sleep on this socket instead of on the poller.
-    pub(super) sleepers: AtomicU32,
+    pub(in crate::rnic) sleepers: AtomicU32,
 }
 
 /// A TCP connection and its protocol.
 #[derive(Debug)]
-pub(super) struct TcpLink {
+pub(in crate::rnic) struct TcpLink {
     socket: Arc<Watched>,
-    pub(super) core: StreamConnection,
+    pub(in crate::rnic) core: StreamConnection,
     token: u64,
     /// What the core wants to be done with the next octets.
     next: Next,
@@ -64,56 +62,6 @@ pub(super) struct TcpLink {
     flow: Option<Flow>,
 }
 
-/// What the links of a shard share.
-#[derive(Debug)]
-pub(super) struct Scratch {
-    bytes: Box<[u8]>,
-    /// None while it is filled and sent.
-    batch: Option<Box<Batch>>,
-    /// For payload that is verified before it is placed; only where that was asked for.
-    stage: Option<Box<[u8]>>,
-    /// For arrivals over UDP, once there are any.
-    datagrams: Option<RecvBatch>,
-    /// For datagrams of services on their way out, once there are any.
-    outbox: Option<Box<Outbox>>,
-}
-
-/// FPDUs for one system call.
-#[derive(Debug, Default)]
-struct Batch {
-    /// Headers, trailers and small payloads.
-    flat: Vec<u8>,
-    parts: Vec<Part>,
-    /// Where FPDUs end in the batch, and their indices.
-    ends: Vec<(usize, u64)>,
-    len: usize,
-    /// sent <= len
-    sent: usize,
-    /// The first part that is not sent whole, where it starts in `flat`, and how much of it is
-    /// sent. Parts before it are not looked at again: their requests may be complete.
-    first: usize,
-    first_flat: usize,
-    skip: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Part {
-    /// The next so many octets of `flat`.
-    Flat(usize),
-    Payload(Payload, u32),
-}
-
-/// What a link works with.
-pub(super) struct Env<'a> {
-    pub(super) now: Time,
-    pub(super) registry: &'a Registry,
-    pub(super) buffers: &'a mut Buffers,
-    pub(super) scratch: &'a mut Scratch,
-    pub(super) poller: &'a Poller,
-}
-
-/// Octets of the shared buffer.
-const BUFFER: usize = 64 << 10;
 /// Payload that has yet to arrive and is at least this long is received straight into its place.
 const DIRECT_MIN: u32 = 4 << 10;
 /// FPDUs with at least this much payload come in series.
@@ -126,49 +74,10 @@ const TAIL: usize = 32;
 const LOOK_EVERY_NS: u64 = 5_000;
 /// Octets received of one connection before others have their turn.
 const RECEIVE_BYTES: usize = 512 << 10;
-/// FPDUs, and octets, of one batch; and batches before other connections have their turn.
-const BATCH_FPDUS: usize = 64;
-const BATCH_BYTES: usize = 512 << 10;
+/// Batches sent before others have theirs.
 const BATCHES: usize = 2;
-/// A payload no longer than this is copied behind its header: one range for the kernel instead of
-/// three.
-const FLAT_MAX: u32 = 512;
-/// Octets of the longest payload of an FPDU.
-const STAGE: usize = 64 << 10;
-
-impl Scratch {
-    pub(super) fn new(strict: bool) -> Self {
-        Self {
-            bytes: vec![0; BUFFER].into(),
-            batch: None,
-            stage: strict.then(|| vec![0; STAGE].into()),
-            datagrams: None,
-            outbox: None,
-        }
-    }
-
-    /// Buffers for datagrams; none where there is no memory for them.
-    pub(super) fn take_batch(&mut self) -> Option<RecvBatch> {
-        let kept = self.datagrams.take();
-        kept.or_else(|| super::udt::batch().ok())
-    }
-
-    pub(super) fn give_batch(&mut self, batch: RecvBatch) {
-        self.datagrams = Some(batch);
-    }
-
-    /// An empty outbox.
-    pub(super) fn take_outbox(&mut self) -> Box<Outbox> {
-        self.outbox.take().unwrap_or_default()
-    }
-
-    pub(super) fn give_outbox(&mut self, outbox: Box<Outbox>) {
-        self.outbox = Some(outbox);
-    }
-}
-
 impl TcpLink {
-    pub(super) fn new(
+    pub(in crate::rnic) fn new(
         socket: Stream,
         core: StreamConnection,
         token: u64,
@@ -198,14 +107,14 @@ impl TcpLink {
     }
 
     /// Watches the socket.
-    pub(super) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
+    pub(in crate::rnic) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
         self.token = token;
         self.blocked = false;
         poller.add(&self.socket.stream, token, Interest::READ)
     }
 
     /// Watches the socket no longer.
-    pub(super) fn unregister(&self, poller: &Poller) {
+    pub(in crate::rnic) fn unregister(&self, poller: &Poller) {
         if !self.eof {
             // It fails only for a socket that is not watched.
             let _ = poller.remove(&self.socket.stream);
@@ -213,17 +122,17 @@ impl TcpLink {
     }
 
     /// The kernel paces; without that the rate is the peer's affair and the path's.
-    pub(super) fn limit_rate(&self, limit: RateLimit) {
+    pub(in crate::rnic) fn limit_rate(&self, limit: RateLimit) {
         let _ = self.socket.stream.limit_rate(limit.bits_per_second / 8);
     }
 
     /// No more is sent once all is.
-    pub(super) fn end(&mut self) {
+    pub(in crate::rnic) fn end(&mut self) {
         self.ending = true;
     }
 
     /// What the kernel tells: its segments are not those of this layer.
-    pub(super) fn statistics(&self) -> QpStatistics {
+    pub(in crate::rnic) fn statistics(&self) -> QpStatistics {
         let stream = &self.socket.stream;
         QpStatistics {
             resent_bytes: stream.resent_octets().unwrap_or(0),
@@ -233,24 +142,24 @@ impl TcpLink {
     }
 
     /// There is more to send than there was time for.
-    pub(super) fn has_more(&self) -> bool {
+    pub(in crate::rnic) fn has_more(&self) -> bool {
         !self.blocked && !self.ended && (self.ending || self.more)
     }
 
     /// Closes the socket: in order if the connection ended so.
-    pub(super) fn close(self: Box<Self>) {
+    pub(in crate::rnic) fn close(self: Box<Self>) {
         if self.core.error().is_some() && !self.ended {
             self.socket.stream.reset_on_drop();
         }
     }
 
     /// The socket, while arrivals are all there is to wait for.
-    pub(super) fn watched(&self) -> Option<&Arc<Watched>> {
+    pub(in crate::rnic) fn watched(&self) -> Option<&Arc<Watched>> {
         (!self.eof && !self.blocked).then_some(&self.socket)
     }
 
     /// Receives and sends what there is; whether that was anything.
-    pub(super) fn turn(&mut self, env: &mut Env<'_>) -> bool {
+    pub(in crate::rnic) fn turn(&mut self, env: &mut Env<'_>) -> bool {
         let looks = !self.bulk || env.now >= self.look_at;
         let received = looks && self.receive(env);
         self.transmit(env) | received
@@ -258,7 +167,7 @@ impl TcpLink {
 
     // ---- inward
 
-    pub(super) fn receive(&mut self, env: &mut Env<'_>) -> bool {
+    pub(in crate::rnic) fn receive(&mut self, env: &mut Env<'_>) -> bool {
         let mut total = 0;
         while !self.eof && total < RECEIVE_BYTES {
             match self.receive_once(env) {
@@ -341,7 +250,7 @@ impl TcpLink {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         let mut scatter = ArrayVec::<Scatter<'_>, { SGE_MAX + 1 }>::new();
-        scatter.extend(ranges.iter().filter_map(super::buffers::Range::scatter));
+        scatter.extend(ranges.iter().filter_map(Range::scatter));
         let room = if len >= BULK_MIN || self.bulk {
             TAIL
         } else {
@@ -494,7 +403,7 @@ impl TcpLink {
 
     // ---- outward
 
-    pub(super) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
+    pub(in crate::rnic) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
         if self.ended {
             return false;
         }
@@ -542,13 +451,13 @@ impl TcpLink {
                     batch
                 }
             };
-            if batch.len == 0 {
+            if batch.is_empty() {
                 env.scratch.batch = Some(batch);
                 self.more = false;
                 break;
             }
             let sent = self.send(env, &mut batch);
-            if batch.sent < batch.len {
+            if !batch.is_sent() {
                 self.left = Some(batch);
             } else {
                 batch.clear();
@@ -583,24 +492,22 @@ impl TcpLink {
 
     /// Takes FPDUs from the core.
     fn fill(&mut self, env: &mut Env<'_>, batch: &mut Batch) {
-        while batch.ends.len() < BATCH_FPDUS && batch.len < BATCH_BYTES {
-            let start = batch.flat.len();
-            batch.flat.resize(start + HEADER_MAX, 0);
-            let Some(header) = batch.flat[start..].first_chunk_mut::<HEADER_MAX>() else {
+        while !batch.is_full() {
+            let (start, room) = batch.begin();
+            let Some(header) = room.first_chunk_mut::<HEADER_MAX>() else {
                 return;
             };
             let mut memory = env.buffers.memory(env.registry);
             let Some(fpdu) = self.core.poll_transmit(env.now, &mut memory, header) else {
-                batch.flat.truncate(start);
+                batch.cancel(start);
                 return;
             };
-            batch.flat.truncate(start + fpdu.segment.header_len);
             let segment = &fpdu.segment;
             let source = env
                 .buffers
                 .source(env.registry, segment.payload, segment.payload_len);
             let Some(source) = source else {
-                batch.flat.truncate(start);
+                batch.cancel(start);
                 self.core
                     .handle_payload_gone(env.now, segment.payload, false);
                 continue;
@@ -611,7 +518,7 @@ impl TcpLink {
 
     /// Sends the rest of a batch.
     fn send(&mut self, env: &mut Env<'_>, batch: &mut Batch) -> io::Result<()> {
-        while batch.sent < batch.len {
+        while !batch.is_sent() {
             let sent = match batch.only_flat() {
                 Some(rest) => {
                     let sent = stream::send(&self.socket.stream, &[Gather::from(rest)], false)?;
@@ -623,9 +530,8 @@ impl TcpLink {
                 None => self.send_gathered(env, batch)?,
             };
             batch.advance(sent);
-            let whole = batch.ends.partition_point(|(end, _)| *end <= batch.sent);
-            if let Some((_, index)) = whole.checked_sub(1).and_then(|last| batch.ends.get(last)) {
-                self.core.handle_released(env.now, index + 1);
+            if let Some(index) = batch.released() {
+                self.core.handle_released(env.now, index);
             }
         }
         Ok(())
@@ -636,15 +542,13 @@ impl TcpLink {
     #[inline(never)]
     fn send_gathered(&mut self, env: &mut Env<'_>, batch: &Batch) -> io::Result<usize> {
         let mut sources = ArrayVec::<Source<'_>, BATCH_FPDUS>::new();
-        for part in &batch.parts[batch.first..] {
-            if let Part::Payload(payload, len) = *part {
-                match env.buffers.source(env.registry, payload, len) {
-                    Some(source) => sources.push(source),
-                    None => {
-                        // Half an FPDU cannot be taken back.
-                        self.core.handle_payload_gone(env.now, payload, true);
-                        return Err(io::ErrorKind::InvalidData.into());
-                    }
+        for (payload, len) in batch.payloads() {
+            match env.buffers.source(env.registry, payload, len) {
+                Some(source) => sources.push(source),
+                None => {
+                    // Half an FPDU cannot be taken back.
+                    self.core.handle_payload_gone(env.now, payload, true);
+                    return Err(io::ErrorKind::InvalidData.into());
                 }
             }
         }
@@ -671,172 +575,5 @@ fn advance(placement: Placement, placed: u32) -> Placement {
     Placement {
         target,
         len: placement.len - placed,
-    }
-}
-
-/// Ranges of one system call: a flat part before and behind each payload.
-const RANGES: usize = BATCH_FPDUS * (SGE_MAX + 1) + 1;
-
-impl Batch {
-    fn clear(&mut self) {
-        self.flat.clear();
-        self.parts.clear();
-        self.ends.clear();
-        (self.len, self.sent) = (0, 0);
-        (self.first, self.first_flat, self.skip) = (0, 0, 0);
-    }
-
-    /// So much more is sent.
-    fn advance(&mut self, sent: usize) {
-        self.sent += sent;
-        self.skip += sent;
-        while let Some(part) = self.parts.get(self.first) {
-            let (len, flat) = match *part {
-                Part::Flat(len) => (len, len),
-                Part::Payload(_, len) => (len as usize, 0),
-            };
-            if self.skip < len {
-                return;
-            }
-            self.skip -= len;
-            self.first_flat += flat;
-            self.first += 1;
-        }
-    }
-
-    /// Adds an FPDU, whose header is the end of `flat` from `start` on.
-    fn add(&mut self, start: usize, fpdu: &Fpdu, source: &Source<'_>) {
-        if fpdu.markers {
-            self.add_with_markers(start, fpdu, source);
-        } else {
-            let payload_len = fpdu.segment.payload_len;
-            let mut digest = haul_iwarp::Crc32c::new();
-            // What answers a read may be changed by anybody at any time: its CRC is that of a copy,
-            // and the copy is sent.
-            let shared = matches!(fpdu.segment.payload, Payload::Region { .. });
-            let copied = payload_len <= FLAT_MAX || shared && fpdu.crc;
-            if copied {
-                source.visit(|bytes| self.flat.extend_from_slice(bytes));
-                if fpdu.crc {
-                    digest.update(&self.flat[start..]);
-                }
-            } else {
-                if fpdu.crc {
-                    digest.update(&self.flat[start..]);
-                    source.visit(|bytes| digest.update(bytes));
-                }
-                self.add_flat(self.flat.len() - start);
-                self.parts
-                    .push(Part::Payload(fpdu.segment.payload, payload_len));
-                self.len += payload_len as usize;
-            }
-            let flat_end = self.flat.len();
-            self.flat.extend_from_slice(fpdu.trailer(digest).as_bytes());
-            let behind = if copied { start } else { flat_end };
-            self.add_flat(self.flat.len() - behind);
-        }
-        self.ends.push((self.len, fpdu.segment.index));
-    }
-
-    /// All of it is copied: peers that ask for markers are rare, and their FPDUs short.
-    fn add_with_markers(&mut self, start: usize, fpdu: &Fpdu, source: &Source<'_>) {
-        let header: ArrayVec<u8, HEADER_MAX> = self.flat.drain(start..).collect();
-        let mut payload = Vec::with_capacity(fpdu.segment.payload_len as usize);
-        source.visit(|bytes| payload.extend_from_slice(bytes));
-        for piece in fpdu.pieces() {
-            match piece {
-                Piece::Header(range) => self.flat.extend_from_slice(&header[range]),
-                Piece::Marker(marker) => self.flat.extend_from_slice(&marker),
-                Piece::Payload(range) => {
-                    let bytes = &payload[range.start as usize..range.end as usize];
-                    self.flat.extend_from_slice(bytes);
-                }
-                Piece::Pad(len) => self.flat.resize(self.flat.len() + len, 0),
-            }
-        }
-        let mut digest = haul_iwarp::Crc32c::new();
-        digest.update(&self.flat[start..]);
-        let trailer = fpdu.trailer_of(digest);
-        self.flat.extend_from_slice(&trailer.as_bytes()[fpdu.pad..]);
-        self.add_flat(self.flat.len() - start);
-    }
-
-    fn add_flat(&mut self, len: usize) {
-        self.len += len;
-        match self.parts.last_mut() {
-            Some(Part::Flat(before)) => *before += len,
-            _ => self.parts.push(Part::Flat(len)),
-        }
-    }
-
-    /// What is not sent yet, if there is no payload in it.
-    fn only_flat(&self) -> Option<&[u8]> {
-        match self.parts[self.first..] {
-            [Part::Flat(len)] => {
-                let from = self.first_flat;
-                self.flat.get(from + self.skip..from + len)
-            }
-            _ => None,
-        }
-    }
-
-    /// What is not sent yet, as ranges.
-    fn gather<'b>(&'b self, sources: &'b [Source<'_>]) -> ArrayVec<Gather<'b>, RANGES> {
-        let mut ranges = ArrayVec::new();
-        let (mut skip, mut flat) = (self.skip, self.first_flat);
-        let mut sources = sources.iter();
-        let mut push = |range: Gather<'b>| {
-            let passed = skip.min(range.len());
-            skip -= passed;
-            if passed < range.len() {
-                ranges.push(range.skip(passed));
-            }
-        };
-        for part in &self.parts[self.first..] {
-            match part {
-                Part::Flat(len) => {
-                    push(Gather::from(&self.flat[flat..flat + len]));
-                    flat += len;
-                }
-                Part::Payload(..) => match sources.next() {
-                    Some(Source::Ranges(list)) => {
-                        list.iter()
-                            .filter_map(super::buffers::Range::gather)
-                            .for_each(&mut push);
-                    }
-                    Some(Source::Inline(bytes)) => push(Gather::from(*bytes)),
-                    None => {}
-                },
-            }
-        }
-        ranges
-    }
-
-    /// Shows the next `sent` octets to the tap.
-    fn show(&self, sources: &[Source<'_>], sent: usize, flow: &mut Flow) {
-        let (mut skip, mut left, mut flat) = (self.skip, sent, self.first_flat);
-        let mut sources = sources.iter();
-        let mut show = |bytes: &[u8]| {
-            let passed = skip.min(bytes.len());
-            skip -= passed;
-            let rest = &bytes[passed..];
-            let now = &rest[..rest.len().min(left)];
-            left -= now.len();
-            flow.show(now);
-        };
-        for part in &self.parts[self.first..] {
-            match part {
-                Part::Flat(len) => {
-                    show(&self.flat[flat..flat + len]);
-                    flat += len;
-                }
-                Part::Payload(..) => {
-                    if let Some(source) = sources.next() {
-                        source.visit(&mut show);
-                    }
-                }
-            }
-        }
-        flow.sent();
     }
 }

@@ -14,10 +14,11 @@ use haul_verbs::cm::{CmEvent, ConnParam, ConnectRequest};
 use haul_verbs::provider::{EventChannelOps, ListenerOps, QpOps};
 use haul_verbs::{Endpoint, Error, Qp as AnyQp, Result};
 
-use super::cm::Listener;
-use super::context::Rnic;
-use super::events::{EventChannel, cm_events};
-use super::{deadline, remaining};
+use super::device::Rnic;
+use super::event_channel::EventChannel;
+use super::listener::Listener;
+use crate::rnic::events::cm_events;
+use crate::rnic::time::{deadline, remaining};
 
 /// A queue pair's listener, and what it says of itself.
 #[derive(Debug)]

@@ -28,9 +28,11 @@ use haul_udt::wire::{HEADER_LEN, SocketKind, is_data, piece_len};
 use haul_udt::{Connection, Event, Joiner, Received, Seq, Transmit};
 use haul_verbs::{QpStatistics, RateLimit};
 
-use super::buffers::place;
-use super::tap::Tap;
-use super::tcp::Env;
+use super::env::Env;
+use crate::rnic::buffers::place;
+use crate::rnic::options::Options as RnicOptions;
+use crate::rnic::tap::Tap;
+use crate::rnic::time::ns;
 use crate::udt::BLOCKED_NS;
 use crate::udt::Options;
 use crate::udt::plain::random_identity;
@@ -38,7 +40,7 @@ use crate::udt::trouble::{FAILURES, Trouble, rest};
 
 /// A UDT connection without a protocol above it yet.
 #[derive(Debug)]
-pub(super) struct Lower {
+pub(in crate::rnic) struct Lower {
     socket: UdpSocket,
     peer: SocketAddr,
     udt: Connection,
@@ -80,9 +82,9 @@ impl Tapped {
 
 /// A UDT connection and the protocol above it.
 #[derive(Debug)]
-pub(super) struct UdtLink {
+pub(in crate::rnic) struct UdtLink {
     lower: Lower,
-    pub(super) core: MessageConnection,
+    pub(in crate::rnic) core: MessageConnection,
     /// Lengths of the messages that are announced and not acknowledged.
     lengths: VecDeque<u32>,
     /// Messages acknowledged; octets of them; octets announced.
@@ -107,27 +109,20 @@ const AHEAD: u64 = 1 << 20;
 /// Slots stand for memory that is never used here: payload does not wait. They bound what is in
 /// flight.
 const SLOTS_BYTES: u64 = 128 << 20;
-const MESSAGES: usize = 8;
-const MESSAGE_BYTES: usize = 64 << 10;
 
 /// How links are opened.
-pub(super) fn options(given: &super::Options) -> Options {
+pub(in crate::rnic) fn options(given: &RnicOptions) -> Options {
     let mut options = Options::default();
     if let Some(rate_bps) = given.rate_bps {
         options.config.control = Algorithm::Fixed(Rate::from_bps(rate_bps));
     }
     if let Some(connect) = given.connect_timeout {
-        options.config.connect_timeout_ns = super::ns(connect);
+        options.config.connect_timeout_ns = ns(connect);
     }
-    options.config.idle_timeout_ns = super::ns(given.peer_timeout);
+    options.config.idle_timeout_ns = ns(given.peer_timeout);
     options.config.kind = SocketKind::Datagram;
     options.config.slot_memory_bytes = SLOTS_BYTES;
     options
-}
-
-/// Buffers for arrivals, which a shard's connections share.
-pub(super) fn batch() -> io::Result<RecvBatch> {
-    RecvBatch::new(MESSAGES, MESSAGE_BYTES, 0)
 }
 
 fn sequence(header: &[u8]) -> Seq {
@@ -137,7 +132,7 @@ fn sequence(header: &[u8]) -> Seq {
 
 impl Lower {
     /// Begins to connect.
-    pub(super) fn connect(
+    pub(in crate::rnic) fn connect(
         peer: SocketAddr,
         options: &Options,
         now: Time,
@@ -158,7 +153,7 @@ impl Lower {
         Ok(Self::new(socket, peer, udt, own.initial, tap))
     }
 
-    pub(super) fn new(
+    pub(in crate::rnic) fn new(
         socket: UdpSocket,
         peer: SocketAddr,
         udt: Connection,
@@ -187,19 +182,19 @@ impl Lower {
         }
     }
 
-    pub(super) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
+    pub(in crate::rnic) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
         self.token = token;
         self.blocked = false;
         poller.add(&self.socket, token, Interest::READ)
     }
 
-    pub(super) fn unregister(&self, poller: &Poller) {
+    pub(in crate::rnic) fn unregister(&self, poller: &Poller) {
         // It fails only for a socket that is not watched.
         let _ = poller.remove(&self.socket);
     }
 
     /// When it wants to be moved though nothing arrives.
-    pub(super) fn due(&self, now: Time) -> Option<Time> {
+    pub(in crate::rnic) fn due(&self, now: Time) -> Option<Time> {
         let due = self.udt.poll_timeout(now)?;
         // A socket that stays full does not stop the clock.
         let blocked = self.blocked.then(|| now.after(BLOCKED_NS));
@@ -208,7 +203,11 @@ impl Lower {
 
     /// Drives the opening; whether it is open and the size of segments known, or why it will not
     /// be.
-    pub(super) fn open(&mut self, now: Time, batch: &mut RecvBatch) -> Result<bool, String> {
+    pub(in crate::rnic) fn open(
+        &mut self,
+        now: Time,
+        batch: &mut RecvBatch,
+    ) -> Result<bool, String> {
         while !self.udt.is_path_settled() {
             match self.socket.recv_batch(batch) {
                 Ok(count) if count > 0 => {}
@@ -329,7 +328,7 @@ impl Lower {
 
 impl UdtLink {
     /// The initiator's end of an open connection. None where the private data does not fit.
-    pub(super) fn initiate(
+    pub(in crate::rnic) fn initiate(
         lower: Lower,
         now: Time,
         qp: QpConfig,
@@ -341,7 +340,7 @@ impl UdtLink {
     }
 
     /// The responder's end of an open connection.
-    pub(super) fn respond(lower: Lower, now: Time, times: &StreamConfig) -> Self {
+    pub(in crate::rnic) fn respond(lower: Lower, now: Time, times: &StreamConfig) -> Self {
         let core = MessageConnection::listen(now, lower.config(QpConfig::default(), times));
         Self::new(lower, core)
     }
@@ -363,24 +362,24 @@ impl UdtLink {
     }
 
     /// Offers segments as long as the path carries by now. Only before the connection is accepted.
-    pub(super) fn fit_segments(&mut self) {
+    pub(in crate::rnic) fn fit_segments(&mut self) {
         self.core.set_segment_max(self.lower.segment_max());
     }
 
-    pub(super) fn limit_rate(&mut self, limit: RateLimit) {
+    pub(in crate::rnic) fn limit_rate(&mut self, limit: RateLimit) {
         let rate = Rate::from_bps(limit.bits_per_second);
         self.lower.udt.limit_rate(rate, limit.max_burst_bytes);
     }
 
-    pub(super) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
+    pub(in crate::rnic) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
         self.lower.register(poller, token)
     }
 
-    pub(super) fn unregister(&self, poller: &Poller) {
+    pub(in crate::rnic) fn unregister(&self, poller: &Poller) {
         self.lower.unregister(poller);
     }
 
-    pub(super) fn due(&self, now: Time) -> Option<Time> {
+    pub(in crate::rnic) fn due(&self, now: Time) -> Option<Time> {
         let (lower, core) = (self.lower.due(now), self.core.poll_timeout());
         match (lower, core) {
             (Some(lower), Some(core)) => Some(lower.min(core)),
@@ -388,7 +387,7 @@ impl UdtLink {
         }
     }
 
-    pub(super) fn statistics(&self) -> QpStatistics {
+    pub(in crate::rnic) fn statistics(&self) -> QpStatistics {
         let stats = self.lower.udt.stats();
         QpStatistics {
             resent_segments: stats.map_or(0, |stats| stats.sent.resent_packets),
@@ -400,17 +399,17 @@ impl UdtLink {
     }
 
     /// There is more to send than there was time for; paced packets say so by their deadline.
-    pub(super) fn has_more(&self) -> bool {
+    pub(in crate::rnic) fn has_more(&self) -> bool {
         self.fresh_end
     }
 
     /// Nothing follows once all is announced.
-    pub(super) fn end(&mut self) {
+    pub(in crate::rnic) fn end(&mut self) {
         (self.ending, self.fresh_end) = (true, true);
     }
 
     /// The protocol above is over; what it said last is still delivered.
-    pub(super) fn close(&mut self, now: Time) {
+    pub(in crate::rnic) fn close(&mut self, now: Time) {
         if self.core.error().is_some() && !self.ending {
             self.lower.udt.abort(now);
         } else {
@@ -420,11 +419,11 @@ impl UdtLink {
     }
 
     /// Nothing is left to be said.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(in crate::rnic) fn is_closed(&self) -> bool {
         self.lower.udt.is_closed()
     }
 
-    pub(super) fn turn(&mut self, env: &mut Env<'_>) -> bool {
+    pub(in crate::rnic) fn turn(&mut self, env: &mut Env<'_>) -> bool {
         let received = self.receive(env);
         self.transmit(env) | received
     }
@@ -556,7 +555,7 @@ impl UdtLink {
 
     // ---- outward
 
-    pub(super) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
+    pub(in crate::rnic) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
         let moved = self.push_out(env);
         if self.core.poll_timeout().is_some_and(|due| env.now >= due) {
             self.core.handle_timeout(env.now);

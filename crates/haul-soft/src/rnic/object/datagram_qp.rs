@@ -12,15 +12,15 @@ use haul_verbs::{
     SendWr, WriteRecord,
 };
 
-use super::{Service, Tools};
-use crate::rnic::memory::Pd;
-use crate::rnic::pair::View;
-use crate::rnic::qp::shape;
+use super::device::Pd;
+use super::qp_shape::shape;
+use crate::rnic::datagram::{Service, Tools};
+use crate::rnic::shape::View;
 use crate::rnic::shard::Shard;
 
 /// A queue pair: its place in a shard.
 #[derive(Debug)]
-pub(in crate::rnic) struct DatagramQp {
+pub(super) struct DatagramQp {
     view: Arc<View>,
     capacity: QpCapacity,
     shard: Arc<Shard>,
@@ -32,11 +32,27 @@ pub(in crate::rnic) struct DatagramQp {
 
 const GONE: Error = Error::Invalid("the queue pair is gone");
 
+/// Octets of the sockets' buffers where the user does not say: twenty milliseconds of a gigabit per
+/// second, which takes memory only while datagrams wait.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+fn socket_options(buffer: Option<usize>) -> UdpOptions {
+    UdpOptions {
+        recv_buffer_bytes: buffer.unwrap_or(SOCKET_BUFFER),
+        send_buffer_bytes: buffer.unwrap_or(SOCKET_BUFFER),
+        report_destination: true,
+        report_errors: true,
+        timestamps: false,
+        ..UdpOptions::default()
+    }
+}
+
 impl DatagramQp {
-    pub(in crate::rnic) fn new(pd: Arc<Pd>, init: &QpInit<'_>) -> Result<Self> {
+    pub(super) fn new(pd: Arc<Pd>, init: &QpInit<'_>) -> Result<Self> {
         let (shape, srq) = shape(&pd, init)?;
         let (view, capacity) = (Arc::clone(&shape.view), shape.capacity);
-        let service = Service::new(&pd, shape, srq, init)?;
+        let async_events = Arc::clone(&pd.rnic.async_events);
+        let service = Service::new(pd.number, shape, srq, async_events, init);
         let shard = pd.rnic.next_shard();
         let number = shard.with(|inner| inner.insert_service(service))?;
         Ok(Self {
@@ -44,7 +60,7 @@ impl DatagramQp {
             capacity,
             shard,
             number,
-            socket_options: super::socket_options(pd.rnic.socket_buffer),
+            socket_options: socket_options(pd.rnic.socket_buffer),
             _pd: pd,
         })
     }

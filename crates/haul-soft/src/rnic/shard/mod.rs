@@ -5,14 +5,17 @@
 //! for it; who only wants to drive tries, and yields to those who wait. Who sleeps does so outside,
 //! on the poller's own file descriptor.
 //!
-//! Map: `connect`, `accept` how queue pairs get their connections · `services` those that have
+//! Map: `connect`, `accept` how queue pairs get their connections, `pending` those that have
+//! no queue pair yet · `services` those that have
 //! none.
 
 mod accept;
 mod connect;
+mod pending;
 mod services;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
@@ -25,19 +28,22 @@ use haul_io::poller::{Event, Events, Interest, Poller, set_timer_slack_ns};
 use haul_iwarp::wire::mpa::RtrKinds;
 use haul_iwarp::{SECOND_NS, StreamConfig, Time};
 use haul_slab::Registry;
+use haul_verbs::provider::RequestOps;
 use haul_verbs::{Error, Result, Transport};
 
-use super::cm::{Door, Embryo};
-use super::datagram::Service;
+use super::datagram::{Outbox, Service};
 use super::events::CmEvents;
+use super::limits::PAIRS_MAX;
+use super::link::{Scratch, Watched, udt_options};
+use super::lock::lock;
+use super::options::Options;
 use super::pair::{Link, Opening, Pair, Tools};
 use super::slots::Slots;
 use super::tap::Tap;
-use super::tcp::{Scratch, Watched};
-use super::{Options, lock};
+use super::time::ns;
+pub(super) use pending::Door;
+use pending::Embryo;
 
-/// Queue pairs of a shard.
-pub(super) const PAIRS_MAX: u32 = 1 << 20;
 /// Connections that are being accepted.
 const EMBRYOS_MAX: u32 = 4_096;
 const LISTENERS_MAX: u32 = 1_024;
@@ -59,6 +65,10 @@ const TIMERS_NS: u64 = 20_000_000;
 const CONNECT_NS: u64 = 30 * SECOND_NS;
 /// How long the engine's end waits for such connections.
 const LINGER_NS: u64 = SECOND_NS;
+
+/// Makes what an application answers the request of a pending connection with, given its number and
+/// its peer.
+pub(super) type NewRequest = fn(Weak<Shard>, u32, SocketAddr) -> Box<dyn RequestOps>;
 
 /// What a look at a shard has come to, worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,6 +116,7 @@ pub(super) struct Shard {
 #[derive(Debug)]
 pub(super) struct Inner {
     me: Weak<Shard>,
+    new_request: NewRequest,
     registry: Registry,
     poller: Poller,
     /// Listeners, and connections that are being made: apart, and watched by the poller as one, so
@@ -115,6 +126,7 @@ pub(super) struct Inner {
     clock: Clock,
     pub(super) now: Time,
     scratch: Scratch,
+    outbox: Option<Box<Outbox>>,
     pairs: Slots<Pair>,
     /// Queue pairs with a connection.
     up: Vec<u32>,
@@ -202,6 +214,7 @@ impl Engine {
         registry: Registry,
         transport: Transport,
         options: &Options,
+        new_request: NewRequest,
         tap: Option<Arc<Tap>>,
         armed: Arc<AtomicU32>,
     ) -> io::Result<Self> {
@@ -217,6 +230,7 @@ impl Engine {
         let shard = Arc::new_cyclic(|me| Shard {
             inner: Mutex::new(Inner {
                 me: Weak::clone(me),
+                new_request,
                 registry,
                 poller,
                 doors,
@@ -224,6 +238,7 @@ impl Engine {
                 clock,
                 now: Time::from_ns(clock.now_ns()),
                 scratch: Scratch::new(options.strict),
+                outbox: None,
                 pairs: Slots::new(PAIRS_MAX),
                 up: Vec::new(),
                 services: Slots::new(PAIRS_MAX),
@@ -240,8 +255,8 @@ impl Engine {
                 transport,
                 config,
                 socket_buffer: options.socket_buffer,
-                udt: super::udt::options(options),
-                connect_ns: options.connect_timeout.map_or(CONNECT_NS, super::ns),
+                udt: udt_options(options),
+                connect_ns: options.connect_timeout.map_or(CONNECT_NS, ns),
                 peer_timeout: options.peer_timeout,
                 tap,
             }),
@@ -289,7 +304,7 @@ fn stream_config(options: &Options) -> StreamConfig {
         crc: options.crc,
         fpdu_max: options.fpdu_max,
         strict: options.strict,
-        close_timeout_ns: super::ns(options.close_timeout),
+        close_timeout_ns: ns(options.close_timeout),
         peer_to_peer: Some(RtrKinds {
             send: false,
             write: true,

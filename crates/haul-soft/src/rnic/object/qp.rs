@@ -5,22 +5,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haul_verbs::cm::ConnParam;
-use haul_verbs::provider::{CqOps, EventChannelOps, QpOps};
+use haul_verbs::provider::{EventChannelOps, QpOps};
 use haul_verbs::{
-    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, QpType, RecvWr,
-    Result, SendWr,
+    Endpoint, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics, RecvWr, Result,
+    SendWr,
 };
 
-use super::buffers::Buffers;
-use super::context::ours;
-use super::cq::Cq;
+use super::device::{Pd, ours};
 use super::endpoint::Rendezvous;
-use super::events::EventChannel;
-use super::memory::Pd;
-use super::pair::{Link, Pair, Shape, View};
-use super::shard::Shard;
-use super::srq::Srq;
-use super::{INLINE_MAX, PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX, SGES_MAX, lock};
+use super::event_channel::EventChannel;
+use super::qp_shape::shape;
+use crate::rnic::buffers::Buffers;
+use crate::rnic::limits::{PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX};
+use crate::rnic::lock::lock;
+use crate::rnic::pair::{Link, Pair};
+use crate::rnic::shape::View;
+use crate::rnic::shard::Shard;
 
 /// A queue pair: its place in a shard.
 #[derive(Debug)]
@@ -72,68 +72,6 @@ impl Qp {
     pub(super) fn number(&self) -> u32 {
         self.number
     }
-}
-
-/// A shared receive queue, and its protection domain.
-pub(super) type Shared = (Arc<super::srq::Shared>, u32);
-
-/// What every queue pair has, with a number of its own; and where its receives come from, if they
-/// are shared.
-pub(super) fn shape(pd: &Pd, init: &QpInit<'_>) -> Result<(Shape, Option<Shared>)> {
-    check_capacity(&init.capacity)?;
-    match init.rate_limit {
-        Some(limit) if limit.bits_per_second == 0 => {
-            return Err(Error::Invalid("nothing is sent at a rate of 0"));
-        }
-        Some(_) if init.qp_type == QpType::Ud => {
-            return Err(Error::Unsupported(
-                "a limit of unreliable datagrams on the wire: max_rate is of payload",
-            ));
-        }
-        _ => {}
-    }
-    let (send_cq, recv_cq) = (
-        queue(pd, init.send_cq.ops())?,
-        queue(pd, init.recv_cq.ops())?,
-    );
-    let srq = match init.srq {
-        Some(srq) => {
-            let srq: &Srq = ours(srq.ops())?;
-            Some((Arc::clone(&srq.shared), srq.pd.number))
-        }
-        None => None,
-    };
-    let shape = Shape {
-        view: Arc::new(View::new(pd.rnic.next_qp_num())),
-        send_cq: Arc::clone(&send_cq.queue),
-        recv_cq: Arc::clone(&recv_cq.queue),
-        capacity: init.capacity,
-        signal_all: init.signal_all,
-        remote_placement: init.remote_placement,
-        rate_limit: init.rate_limit,
-    };
-    Ok((shape, srq))
-}
-
-fn check_capacity(capacity: &QpCapacity) -> Result<()> {
-    let limits = [
-        ("max_send_wr", capacity.max_send_wr, QP_WR_MAX),
-        ("max_recv_wr", capacity.max_recv_wr, QP_WR_MAX),
-        ("max_send_sge", capacity.max_send_sge, SGES_MAX),
-        ("max_recv_sge", capacity.max_recv_sge, SGES_MAX),
-        ("max_inline", capacity.max_inline, INLINE_MAX),
-    ];
-    let check =
-        |(field, value, limit): (_, u32, u32)| Error::at_most(field, value.into(), limit.into());
-    limits.into_iter().try_for_each(check)
-}
-
-fn queue<'a>(pd: &Pd, ops: &'a Arc<dyn CqOps>) -> Result<&'a Cq> {
-    let cq: &Cq = ours(ops)?;
-    if !Arc::ptr_eq(&cq.rnic, &pd.rnic) {
-        return Err(Error::Invalid("a completion queue of another context"));
-    }
-    Ok(cq)
 }
 
 impl QpOps for Qp {

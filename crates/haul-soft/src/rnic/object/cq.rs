@@ -1,160 +1,19 @@
-//! Completion queues and channels.
+//! Completion queues and channels, as applications hold them.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use haul_io::clock::Clock;
-use haul_io::notify::{Signal, wait_readable};
-use haul_io::wake::{Bell, Notices};
 use haul_verbs::provider::{CompletionChannelOps, CqOps};
-use haul_verbs::{AsyncEvent, Error, Notify, Result, WcStatus, WorkCompletion};
+use haul_verbs::{Error, Notify, Result, WorkCompletion};
 
-use super::context::Rnic;
-use super::events::AsyncEvents;
+use super::device::Rnic;
 use super::patience::{Patience, Wait};
-use super::places::Held;
-use super::shard::Drive;
-use super::{deadline, lock, remaining};
-
-/// A completion queue as the shards see it: they push, applications pop.
-#[derive(Debug)]
-pub(super) struct Queue {
-    entries: Mutex<VecDeque<Pushed>>,
-    capacity: usize,
-    /// Entries, to be looked at without the lock.
-    len: AtomicUsize,
-    overflowed: AtomicBool,
-    channel: Option<Arc<Channel>>,
-    token: u64,
-    armed: AtomicU8,
-    /// Queues of the device that are armed, this one among them if it is.
-    armed_queues: Arc<AtomicU32>,
-    /// Wakes threads that sleep until something is pushed.
-    bell: Bell,
-    async_events: Arc<AsyncEvents>,
-}
-
-/// A completion, and whether it counts as solicited.
-#[derive(Debug)]
-pub(super) struct Pushed {
-    pub(super) wc: WorkCompletion,
-    pub(super) solicited: bool,
-    /// What is free in a work queue once this is polled; a record of a Write-Record had no place.
-    pub(super) held: Option<Held>,
-}
-
-const ARMED_NOT: u8 = 0;
-const ARMED_ANY: u8 = 1;
-const ARMED_SOLICITED: u8 = 2;
-
-impl Queue {
-    fn new(
-        capacity: u32,
-        channel: Option<Arc<Channel>>,
-        token: u64,
-        async_events: Arc<AsyncEvents>,
-        armed_queues: Arc<AtomicU32>,
-    ) -> Result<Self> {
-        Ok(Self {
-            entries: Mutex::new(VecDeque::new()),
-            capacity: capacity as usize,
-            len: AtomicUsize::new(0),
-            overflowed: AtomicBool::new(false),
-            channel,
-            token,
-            armed: AtomicU8::new(ARMED_NOT),
-            armed_queues,
-            bell: Bell::new().map_err(Error::os("eventfd"))?,
-            async_events,
-        })
-    }
-
-    /// Moves completions here; whoever waits is told. False where they do not fit: then the queue
-    /// has overflowed, and what its queue pairs still complete is lost.
-    pub(super) fn push(&self, batch: &mut Vec<Pushed>) -> bool {
-        if batch.is_empty() {
-            return true;
-        }
-        let mut entries = lock(&self.entries);
-        let room = self.capacity - entries.len();
-        let fits = batch.len() <= room;
-        // Also for one that no longer fits: whoever waits for it is to look.
-        let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
-        let solicited = batch.iter().any(solicited);
-        batch.truncate(room);
-        entries.extend(batch.drain(..));
-        self.len.store(entries.len(), Ordering::Release);
-        drop(entries);
-        if !fits && !self.overflowed.swap(true, Ordering::AcqRel) {
-            self.async_events
-                .push(AsyncEvent::CqError { token: self.token });
-        }
-        self.notify(solicited);
-        fits
-    }
-
-    /// Whether `more` completions leave half of the queue free: what a peer can cause without a
-    /// work request of this end must not push out what work requests are owed.
-    pub(super) fn has_half_free(&self, more: usize) -> bool {
-        self.len.load(Ordering::Acquire) + more <= self.capacity / 2
-    }
-
-    fn notify(&self, solicited: bool) {
-        self.bell.ring();
-        let wanted = match self.armed.load(Ordering::SeqCst) {
-            ARMED_ANY => true,
-            ARMED_SOLICITED => solicited,
-            _ => false,
-        };
-        if wanted
-            && self.disarm()
-            && let Some(channel) = &self.channel
-        {
-            channel.push(self.token);
-        }
-    }
-
-    /// Whether it was armed.
-    fn disarm(&self) -> bool {
-        let was = self.armed.swap(ARMED_NOT, Ordering::SeqCst) != ARMED_NOT;
-        if was {
-            self.armed_queues.fetch_sub(1, Ordering::SeqCst);
-        }
-        was
-    }
-
-    fn pop(&self, out: &mut [WorkCompletion]) -> usize {
-        if self.len.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
-        let mut entries = lock(&self.entries);
-        let count = out.len().min(entries.len());
-        for (place, entry) in out.iter_mut().zip(entries.drain(..count)) {
-            *place = entry.wc;
-            drop(entry.held);
-        }
-        self.len.store(entries.len(), Ordering::Release);
-        let more = !entries.is_empty();
-        drop(entries);
-        if more {
-            self.bell.ring();
-        }
-        count
-    }
-
-    pub(super) fn has_overflowed(&self) -> bool {
-        self.overflowed.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        self.disarm();
-    }
-}
+use crate::rnic::queue::{Channel, Queue};
+use crate::rnic::shard::Drive;
+use crate::rnic::time::{deadline, remaining};
 
 /// A completion queue as the application sees it.
 #[derive(Debug)]
@@ -272,16 +131,17 @@ impl Cq {
     /// that another sleeper needs.
     fn sleep(&self, timeout_ns: Option<u64>) -> Result<()> {
         let queue = &self.queue;
-        queue.bell.enter();
-        let result = if queue.len.load(Ordering::Acquire) == 0 {
-            self.rnic.sleep(queue.bell.signal(), timeout_ns)
+        let bell = queue.bell();
+        bell.enter();
+        let result = if queue.is_empty() {
+            self.rnic.sleep(bell.signal(), timeout_ns)
         } else {
             Ok(())
         };
-        queue.bell.leave();
-        if result.is_err() && queue.len.load(Ordering::Acquire) > 0 {
+        bell.leave();
+        if result.is_err() && !queue.is_empty() {
             // The caller does not poll then.
-            queue.bell.ring();
+            bell.ring();
         }
         result.map_err(Error::os("waiting for completions"))
     }
@@ -354,35 +214,14 @@ impl CqOps for Cq {
     }
 
     fn arm(&self, notify: Notify) -> Result<()> {
-        if self.queue.channel.is_none() {
+        if !self.queue.has_channel() {
             return Err(Error::Invalid("the completion queue has no channel"));
         }
-        let armed = match notify {
-            Notify::Any => ARMED_ANY,
-            Notify::Solicited => ARMED_SOLICITED,
-        };
-        // Armed for any stays so.
-        let queue = &self.queue;
-        queue.armed_queues.fetch_add(1, Ordering::SeqCst);
-        let before = queue
-            .armed
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
-                (now != ARMED_ANY).then_some(armed)
-            });
-        if before == Ok(ARMED_NOT) {
+        if self.queue.arm(notify) {
             self.rnic.attend();
-        } else {
-            queue.armed_queues.fetch_sub(1, Ordering::SeqCst);
         }
         Ok(())
     }
-}
-
-/// A completion channel: tokens of queues that had what they were armed for.
-pub(super) type Channel = Notices<u64>;
-
-pub(super) fn channel() -> Result<Channel> {
-    Notices::new(usize::MAX).map_err(Error::os("eventfd"))
 }
 
 /// A completion channel as the application sees it: it keeps the engine alive.
@@ -420,9 +259,4 @@ impl CompletionChannelOps for CompletionChannel {
             }
         }
     }
-}
-
-/// Sleeps on one signal only.
-pub(super) fn sleep_on(signal: &Signal, timeout_ns: Option<u64>) -> std::io::Result<()> {
-    wait_readable([signal.as_fd()], timeout_ns).map(|_| ())
 }

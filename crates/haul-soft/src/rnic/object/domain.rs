@@ -8,18 +8,11 @@ use haul_verbs::{
     Error, MrAddressing, MrInit, QpInit, QpType, Result, Sources, SrqInit, Transport,
 };
 
-use super::context::Rnic;
-use super::datagram::DatagramQp;
-use super::lock;
+use super::datagram_qp::DatagramQp;
+use super::device::Pd;
 use super::qp::Qp;
 use super::srq::Srq;
-
-/// A protection domain: a number that queue pairs and regions share.
-#[derive(Debug)]
-pub(super) struct Pd {
-    pub(super) rnic: Arc<Rnic>,
-    pub(super) number: u32,
-}
+use crate::rnic::lock::lock;
 
 impl PdOps for Pd {
     fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>> {

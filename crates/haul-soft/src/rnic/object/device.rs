@@ -2,25 +2,19 @@
 
 use std::any::Any;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use haul_io::notify::{Signal, wait_readable};
 use haul_slab::{Registry, Stag};
-use haul_verbs::provider::{
-    CompletionChannelOps, ContextOps, CqOps, EventChannelOps, ListenerOps, PdOps,
-};
-use haul_verbs::{AsyncEvent, DeviceAttributes, Error, Result, Transport};
+use haul_verbs::{Error, Result, Transport};
 
-use super::cm::Listener;
-use super::cq::{CompletionChannel, Cq};
-use super::events::{self, AsyncEvents, EventChannel};
-use super::memory::Pd;
-use super::shard::{Drive, Engine, Shard};
-use super::tap::Tap;
-use super::{CQE_MAX, Options, attributes};
+use crate::rnic::events::{AsyncEvents, async_events};
+use crate::rnic::link::udt_options;
+use crate::rnic::options::Options;
+use crate::rnic::shard::{Drive, Engine, NewRequest, Shard};
+use crate::rnic::tap::Tap;
 
 /// An opened device. Every object that an application holds keeps it; the engine threads end with
 /// it.
@@ -40,7 +34,12 @@ pub(super) struct Rnic {
 }
 
 impl Rnic {
-    pub(super) fn open(transport: Transport, options: &Options) -> Result<Arc<Self>> {
+    /// Opens a device; `new_request` makes what an application answers a request with.
+    pub(super) fn open(
+        transport: Transport,
+        options: &Options,
+        new_request: NewRequest,
+    ) -> Result<Arc<Self>> {
         options.check()?;
         let tap = match &options.pcap {
             Some(path) => Some(Arc::new(Tap::create(path).map_err(Error::os("pcap file"))?)),
@@ -61,6 +60,7 @@ impl Rnic {
                 registry,
                 transport,
                 options,
+                new_request,
                 tap,
                 Arc::clone(&armed),
             )
@@ -72,9 +72,9 @@ impl Rnic {
         Ok(Arc::new(Self {
             transport,
             registry,
-            async_events: Arc::new(events::async_events()?),
+            async_events: Arc::new(async_events()?),
             socket_buffer: options.socket_buffer,
-            udt: super::udt::options(options),
+            udt: udt_options(options),
             engines,
             armed,
             next_pd: AtomicU32::new(1),
@@ -151,6 +151,20 @@ impl Rnic {
     }
 }
 
+impl Rnic {
+    pub(super) fn new_domain(self: Arc<Self>) -> Pd {
+        let number = self.next_pd.fetch_add(1, Ordering::Relaxed);
+        Pd { rnic: self, number }
+    }
+}
+
+/// A protection domain: a number that queue pairs and regions share.
+#[derive(Debug)]
+pub(super) struct Pd {
+    pub(super) rnic: Arc<Rnic>,
+    pub(super) number: u32,
+}
+
 /// An object of this provider, given back by an application.
 pub(super) fn ours<T: Any>(object: &Arc<impl AsAny + ?Sized>) -> Result<&T> {
     let any = object.as_any();
@@ -187,75 +201,4 @@ mod dyn_ops {
         CompletionChannelOps as CompletionChannel, CqOps as Cq, EventChannelOps as EventChannel,
         QpOps as Qp, SrqOps as Srq,
     };
-}
-
-impl ContextOps for Rnic {
-    fn attributes(&self) -> Result<DeviceAttributes> {
-        Ok(attributes(self.transport))
-    }
-
-    fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {
-        let number = self.next_pd.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Pd { rnic: self, number }))
-    }
-
-    fn create_completion_channel(self: Arc<Self>) -> Result<Arc<dyn CompletionChannelOps>> {
-        let channel = Arc::new(super::cq::channel()?);
-        Ok(Arc::new(CompletionChannel {
-            channel,
-            rnic: self,
-        }))
-    }
-
-    fn create_cq(
-        self: Arc<Self>,
-        entries: u32,
-        channel: Option<&Arc<dyn CompletionChannelOps>>,
-        token: u64,
-    ) -> Result<Arc<dyn CqOps>> {
-        Error::at_least("entries", entries.into(), 1)?;
-        Error::at_most("entries", entries.into(), CQE_MAX.into())?;
-        let channel = match channel {
-            Some(channel) => {
-                let channel: &CompletionChannel = ours(channel)?;
-                if !Arc::ptr_eq(&channel.rnic, &self) {
-                    return Err(Error::Invalid("a channel of another context"));
-                }
-                Some(Arc::clone(&channel.channel))
-            }
-            None => None,
-        };
-        Ok(Arc::new(Cq::new(self, entries, channel, token)?))
-    }
-
-    fn create_event_channel(self: Arc<Self>) -> Result<Arc<dyn EventChannelOps>> {
-        let events = Arc::new(events::cm_events()?);
-        Ok(Arc::new(EventChannel {
-            events,
-            _rnic: self,
-        }))
-    }
-
-    fn listen(
-        self: Arc<Self>,
-        address: SocketAddr,
-        channel: &Arc<dyn EventChannelOps>,
-        backlog: u32,
-    ) -> Result<Arc<dyn ListenerOps>> {
-        let channel: &EventChannel = ours(channel)?;
-        Ok(Arc::new(Listener::new(
-            self,
-            address,
-            &channel.events,
-            backlog,
-        )?))
-    }
-
-    fn poll_async_event(&self) -> Result<Option<AsyncEvent>> {
-        Ok(self.async_events.pop())
-    }
-
-    fn async_fd(&self) -> Result<BorrowedFd<'_>> {
-        Ok(self.async_events.signal().as_fd())
-    }
 }

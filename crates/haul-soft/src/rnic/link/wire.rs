@@ -6,12 +6,13 @@ use haul_io::poller::Poller;
 use haul_iwarp::{Error, Event, Params, PostError, QpConfig, RecvWr, SendWr, Time};
 use haul_verbs::{QpStatistics, RateLimit};
 
-use super::tcp::{Env, TcpLink};
+use super::env::Env;
+use super::tcp::TcpLink;
 use super::udt::UdtLink;
 
 /// A connection and its protocol.
 #[derive(Debug)]
-pub(super) enum Wire {
+pub(in crate::rnic) enum Wire {
     Tcp(Box<TcpLink>),
     Udt(Box<UdtLink>),
 }
@@ -29,105 +30,105 @@ macro_rules! each {
 impl Wire {
     // ---- the link
 
-    pub(super) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
+    pub(in crate::rnic) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
         each!(self, link => link.register(poller, token))
     }
 
-    pub(super) fn unregister(&self, poller: &Poller) {
+    pub(in crate::rnic) fn unregister(&self, poller: &Poller) {
         each!(self, link => link.unregister(poller));
     }
 
-    pub(super) fn turn(&mut self, env: &mut Env<'_>) -> bool {
+    pub(in crate::rnic) fn turn(&mut self, env: &mut Env<'_>) -> bool {
         each!(self, link => link.turn(env))
     }
 
-    pub(super) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
+    pub(in crate::rnic) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
         each!(self, link => link.transmit(env))
     }
 
     /// There is more to send than there was time for.
-    pub(super) fn has_more(&self) -> bool {
+    pub(in crate::rnic) fn has_more(&self) -> bool {
         each!(self, link => link.has_more())
     }
 
     /// No more is sent once all is.
-    pub(super) fn end(&mut self) {
+    pub(in crate::rnic) fn end(&mut self) {
         each!(self, link => link.end());
     }
 
     /// Sends no faster from now on.
-    pub(super) fn limit_rate(&mut self, limit: RateLimit) {
+    pub(in crate::rnic) fn limit_rate(&mut self, limit: RateLimit) {
         each!(self, link => link.limit_rate(limit));
     }
 
-    pub(super) fn statistics(&self) -> QpStatistics {
+    pub(in crate::rnic) fn statistics(&self) -> QpStatistics {
         each!(self, link => link.statistics())
     }
 
     // ---- the core
 
-    pub(super) fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
+    pub(in crate::rnic) fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
         each!(self, link => link.core.post_send(wr))
     }
 
-    pub(super) fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError> {
+    pub(in crate::rnic) fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError> {
         each!(self, link => link.core.post_receive(wr))
     }
 
-    pub(super) fn set_queue_pair(&mut self, qp: QpConfig) {
+    pub(in crate::rnic) fn set_queue_pair(&mut self, qp: QpConfig) {
         each!(self, link => link.core.set_queue_pair(qp));
     }
 
-    pub(super) fn requested(&self) -> Option<(u16, u16)> {
+    pub(in crate::rnic) fn requested(&self) -> Option<(u16, u16)> {
         each!(self, link => link.core.requested())
     }
 
-    pub(super) fn accept(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
+    pub(in crate::rnic) fn accept(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
         if let Self::Udt(link) = self {
             link.fit_segments();
         }
         each!(self, link => link.core.accept(now, private))
     }
 
-    pub(super) fn reject(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
+    pub(in crate::rnic) fn reject(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
         each!(self, link => link.core.reject(now, private))
     }
 
     /// What is posted is finished, then the peer is told that nothing follows.
-    pub(super) fn finish(&mut self, now: Time) {
+    pub(in crate::rnic) fn finish(&mut self, now: Time) {
         each!(self, link => link.core.close(now));
     }
 
-    pub(super) fn abort(&mut self, now: Time) {
+    pub(in crate::rnic) fn abort(&mut self, now: Time) {
         each!(self, link => link.core.abort(now));
     }
 
-    pub(super) fn poll_event(&mut self) -> Option<Event> {
+    pub(in crate::rnic) fn poll_event(&mut self) -> Option<Event> {
         each!(self, link => link.core.poll_event())
     }
 
-    pub(super) fn poll_timeout(&self) -> Option<Time> {
+    pub(in crate::rnic) fn poll_timeout(&self) -> Option<Time> {
         each!(self, link => link.core.poll_timeout())
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Time) {
+    pub(in crate::rnic) fn handle_timeout(&mut self, now: Time) {
         each!(self, link => link.core.handle_timeout(now));
     }
 
-    pub(super) fn params(&self) -> Option<Params> {
+    pub(in crate::rnic) fn params(&self) -> Option<Params> {
         each!(self, link => link.core.params())
     }
 
-    pub(super) fn private_data(&self) -> &[u8] {
+    pub(in crate::rnic) fn private_data(&self) -> &[u8] {
         each!(self, link => link.core.private_data())
     }
 
-    pub(super) fn error(&self) -> Option<Error> {
+    pub(in crate::rnic) fn error(&self) -> Option<Error> {
         each!(self, link => link.core.error())
     }
 
     /// When a link whose packets are paced wants to be moved.
-    pub(super) fn due(&self, now: Time) -> Option<Time> {
+    pub(in crate::rnic) fn due(&self, now: Time) -> Option<Time> {
         match self {
             Self::Tcp(_) => None,
             Self::Udt(link) => link.due(now),

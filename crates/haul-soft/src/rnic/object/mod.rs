@@ -1,0 +1,22 @@
+//! What applications hold: contexts, protection domains, memory regions, queues and queue pairs.
+//!
+//! Map: `device` what all of them share, `context` and `domain` how they are made · `qp`,
+//! `datagram_qp` queue pairs, `qp_shape` what both are made from · `cq`, `srq`, `event_channel`
+//! queues · `listener`, `request`, `endpoint` how connections are made · `patience` whether to look
+//! or to sleep.
+
+mod context;
+mod cq;
+mod datagram_qp;
+mod device;
+mod domain;
+mod endpoint;
+mod event_channel;
+mod listener;
+mod patience;
+mod qp;
+mod qp_shape;
+mod request;
+mod srq;
+
+pub(super) use context::open;

@@ -1,0 +1,95 @@
+//! Requests for connections, until the application has answered them.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use haul_verbs::cm::ConnParam;
+use haul_verbs::provider::{QpOps, RequestOps};
+use haul_verbs::{Error, QpState, Result};
+
+use super::device::ours;
+use super::qp::{Qp, limits};
+use crate::rnic::limits::PRIVATE_DATA_MAX;
+use crate::rnic::shard::Shard;
+
+/// A request that waits for an answer; dropped without one, it is rejected.
+#[derive(Debug)]
+pub(super) struct Request {
+    shard: Weak<Shard>,
+    number: u32,
+    /// Tells the connection from a later one of the same number.
+    peer: SocketAddr,
+    answered: bool,
+}
+
+const GONE: Error = Error::Invalid("the connection, or its listener, is gone");
+
+impl RequestOps for Request {
+    fn accept(mut self: Box<Self>, qp: &Arc<dyn QpOps>, param: &ConnParam<'_>) -> Result<()> {
+        let qp: &Qp = ours(qp)?;
+        if param.private_data.len() > PRIVATE_DATA_MAX {
+            return Err(Error::Invalid("the private data is too long"));
+        }
+        let state = qp.state();
+        if state != QpState::Reset {
+            return Err(Error::State(state));
+        }
+        let shard = self.shard.upgrade().ok_or(GONE)?;
+        let embryo = shard.with(|inner| {
+            let embryo = inner.embryos.get(self.number);
+            let ours = embryo.is_some_and(|embryo| embryo.peer == self.peer);
+            ours.then(|| inner.take_embryo(self.number)).flatten()
+        });
+        let embryo = embryo.ok_or(GONE)?;
+        self.answered = true;
+        let (private, limits) = (param.private_data, limits(param));
+        qp.shard()
+            .with(|inner| inner.adopt(qp.number(), embryo, private, limits))
+    }
+
+    fn reject(mut self: Box<Self>, private_data: &[u8]) -> Result<()> {
+        let fits = private_data.len() <= PRIVATE_DATA_MAX;
+        self.turn_away(if fits { private_data } else { &[] });
+        if fits {
+            Ok(())
+        } else {
+            Err(Error::Invalid("the private data is too long"))
+        }
+    }
+}
+
+impl Request {
+    pub(super) fn boxed(shard: Weak<Shard>, number: u32, peer: SocketAddr) -> Box<dyn RequestOps> {
+        Box::new(Self {
+            shard,
+            number,
+            peer,
+            answered: false,
+        })
+    }
+
+    fn turn_away(&mut self, private_data: &[u8]) {
+        if std::mem::replace(&mut self.answered, true) {
+            return;
+        }
+        let Some(shard) = self.shard.upgrade() else {
+            return;
+        };
+        shard.with(|inner| {
+            let now = inner.now;
+            if let Some(embryo) = inner.embryos.get_mut(self.number)
+                && embryo.peer == self.peer
+            {
+                // It fails where the peer has gone, and then it knows.
+                let _ = embryo.link.reject(now, private_data);
+                inner.embryo_turn(self.number);
+            }
+        });
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.turn_away(&[]);
+    }
+}

@@ -1,0 +1,107 @@
+//! What a shard and an application share of a queue pair, and how it was made.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use haul_verbs::{
+    Blame, Data, Error, Failure, QpCapacity, QpState, RateLimit, RecvWr, Result, SendWr,
+};
+
+use super::lock::lock;
+use super::queue::Queue;
+
+/// What an application sees of a queue pair without its shard.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) qp_num: u32,
+    state: AtomicU8,
+    failure: Mutex<Option<Failure>>,
+}
+
+const STATES: [QpState; 4] = [QpState::Reset, QpState::Rtr, QpState::Rts, QpState::Err];
+
+impl View {
+    pub(super) fn new(qp_num: u32) -> Self {
+        Self {
+            qp_num,
+            state: AtomicU8::new(0),
+            failure: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn state(&self) -> QpState {
+        STATES[usize::from(self.state.load(Ordering::Acquire))]
+    }
+
+    pub(super) fn set_state(&self, state: QpState) {
+        let number = STATES.iter().position(|known| *known == state);
+        let number = number.and_then(|number| u8::try_from(number).ok());
+        self.state.store(number.unwrap_or(0), Ordering::Release);
+    }
+
+    pub(super) fn failure(&self) -> Option<Failure> {
+        lock(&self.failure).clone()
+    }
+
+    pub(super) fn set_failure(&self, failure: Failure) {
+        lock(&self.failure).get_or_insert(failure);
+    }
+
+    /// Completions were lost.
+    pub(super) fn note_overflow(&self) {
+        self.set_failure(Failure {
+            blame: Blame::Local,
+            reason: "its completion queue has overflowed".into(),
+        });
+    }
+}
+
+/// How a queue pair was made.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    pub(super) view: Arc<View>,
+    pub(super) send_cq: Arc<Queue>,
+    pub(super) recv_cq: Arc<Queue>,
+    pub(super) capacity: QpCapacity,
+    pub(super) signal_all: bool,
+    pub(super) remote_placement: bool,
+    pub(super) rate_limit: Option<RateLimit>,
+}
+
+impl Shape {
+    /// The octets of a work request's message, if it has no more pieces than there is room for.
+    pub(super) fn check_data(&self, wr: &SendWr<'_>) -> Result<u32> {
+        match &wr.data {
+            Data::Sges(list) if list.as_slice().len() > self.capacity.max_send_sge as usize => {
+                return Err(Error::Invalid(
+                    "more pieces than the queue pair was made for",
+                ));
+            }
+            Data::Inline(bytes) if bytes.len() > self.capacity.max_inline as usize => {
+                return Err(Error::Invalid(
+                    "more inline data than the queue pair was made for",
+                ));
+            }
+            _ => {}
+        }
+        let len = u32::try_from(wr.data.total_len());
+        len.map_err(|_| Error::Invalid("a message of 2^32 octets or more"))
+    }
+
+    /// The octets of a receive.
+    pub(super) fn check_receive(&self, wr: &RecvWr) -> Result<u32> {
+        if wr.sges.as_slice().len() > self.capacity.max_recv_sge as usize {
+            return Err(Error::Invalid(
+                "more pieces than the queue pair was made for",
+            ));
+        }
+        let len = u32::try_from(wr.sges.total_len());
+        len.map_err(|_| Error::Invalid("a buffer of 2^32 octets or more"))
+    }
+}
+
+/// 32 bits of what an Immediate Data message holds (RFC 7306 §6).
+pub(super) fn lower_half(data: u64) -> u32 {
+    let [_, _, _, _, a, b, c, d] = data.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
