@@ -32,7 +32,7 @@ pub use llp::message::{Arrived, Datagram, MessageConfig, MessageConnection, Repe
 pub use llp::stream::{
     Fpdu, Next, Piece, Pieces, Received, StreamConfig, StreamConnection, Trailer,
 };
-pub use llp::{HEADER_MAX, Params, Segment, TRAILER_MAX};
+pub use llp::{HEADER_MAX, Params, ReliableConnection, Segment, TRAILER_MAX};
 pub use qp::{
     Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, State, Status,
 };

@@ -8,6 +8,7 @@ mod common;
 mod terminates;
 
 use common::{End, config, everything, pair, pattern, settle};
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::ddp::{Header, Model};
 use haul_iwarp::wire::rdmap::{AtomicOp, AtomicRequest, Opcode, ReadRequest, Terminate};
 use haul_iwarp::{

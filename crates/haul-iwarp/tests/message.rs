@@ -6,6 +6,7 @@ mod common;
 use common::packets::{MessageEnd, Net, Path};
 use common::random::Random;
 use common::{everything, pattern};
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::Features;
 use haul_iwarp::wire::ddp::{Header, Model};
 use haul_iwarp::wire::hello::{Hello, Terms};

@@ -13,6 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use common::packets::{Net, Path};
 use common::random::Random;
 use common::{End, Ram, config, everything, pattern};
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{
     Completion, CompletionKind, Event, MessageConfig, PostError, QpConfig, RecvWr, Rights, SendOp,

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{config, ends, pair, settle};
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::ParseError;
 use haul_iwarp::wire::ddp::Header;
 use haul_iwarp::wire::mpa::{FRAME_LEN, FrameHead, FrameKind, RtrKinds};

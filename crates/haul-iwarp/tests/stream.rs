@@ -3,6 +3,7 @@
 mod common;
 
 use common::{config, everything, pair, pattern, settle, settle_in};
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{
     CompletionKind, Error, Event, HEADER_MAX, PostError, RecvWr, Rights, SendOp, SendWr, Stag,

@@ -12,6 +12,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use common::{End, config, ends, everything, pattern};
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::mpa::RtrKinds;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{SendOp, Stag, StreamConfig};

@@ -8,6 +8,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{End, config, ends, everything, pattern, settle};
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::ddp::{Header, Model};
 use haul_iwarp::wire::mpa::{Enhanced, FRAME_LEN, FrameHead, FrameKind, RtrKinds};
 use haul_iwarp::wire::rdmap::{

@@ -13,8 +13,8 @@ use haul_iwarp::wire::mpa::{FrameHead, FrameKind};
 use haul_iwarp::wire::rdmap::{AtomicOp, AtomicRequest, ReadRequest};
 use haul_iwarp::{
     AtomicAccess, Crc32c, Event, HEADER_MAX, Memory, MessageConfig, MessageConnection, Next,
-    Payload, Pd, Placement, QpConfig, QpNum, RecvWr, RegionId, Rights, SendOp, SendWr, Stag,
-    StagEntry, StreamConfig, StreamConnection, Target, Time,
+    Payload, Pd, Placement, QpConfig, QpNum, RecvWr, RegionId, ReliableConnection, Rights, SendOp,
+    SendWr, Stag, StagEntry, StreamConfig, StreamConnection, Target, Time,
 };
 
 const REGION_LEN: u64 = 4_096;

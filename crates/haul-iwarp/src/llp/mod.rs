@@ -1,32 +1,11 @@
 //! The lower layers: [`stream`] TCP through MPA, [`message`] one segment per message.
 
 mod agree;
+mod connection;
 pub(crate) mod message;
+mod segment;
 pub(crate) mod stream;
 
 pub use agree::Params;
-
-use crate::crc::CRC_LEN;
-use crate::qp::Payload;
-
-/// Octets that a header slot must have: length field, DDP header, and the longest header of an
-/// operation.
-pub const HEADER_MAX: usize = crate::wire::mpa::LENGTH_LEN + crate::qp::SEGMENT_HEADER_MAX;
-
-/// Octets of the longest trailer: padding and CRC.
-pub const TRAILER_MAX: usize = 3 + CRC_LEN;
-
-/// A segment to be sent: header octets in the caller's slot, payload by name, then
-/// [`crate::Fpdu::trailer`] or [`crate::Datagram::trailer`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    /// Number of the segment, counted from 0 on this connection. Say with `handle_released` when it
-    /// is not needed any more.
-    pub index: u64,
-    /// Octets in the header slot.
-    pub header_len: usize,
-    /// Where the payload lies.
-    pub payload: Payload,
-    /// Octets of payload.
-    pub payload_len: u32,
-}
+pub use connection::ReliableConnection;
+pub use segment::{HEADER_MAX, Segment, TRAILER_MAX};

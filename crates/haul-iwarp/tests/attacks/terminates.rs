@@ -1,5 +1,6 @@
 //! What a Terminate of the peer is charged to.
 
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::{Opcode, Terminate};
 use haul_iwarp::{Error, Event, SendOp, Stag, Status, TermCode};
 

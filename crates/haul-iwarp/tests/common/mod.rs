@@ -16,6 +16,7 @@ pub mod rd;
 
 use std::collections::HashMap;
 
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::datagram::Source;
 use haul_iwarp::{
     AtomicAccess, Completion, Crc32c, Event, Fpdu, HEADER_MAX, Memory, Next, Payload, Pd, Piece,

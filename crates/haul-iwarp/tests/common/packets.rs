@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::{
     Completion, Crc32c, Datagram, Event, HEADER_MAX, MessageConfig, MessageConnection, Repeat, Time,
 };

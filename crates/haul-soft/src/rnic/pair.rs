@@ -19,7 +19,7 @@ use haul_verbs::{
 
 use super::buffers::{Buffers, Outgoing, OutgoingData};
 use super::events::CmEvents;
-use super::link::{Env, Lower, Scratch, UdtLink, Watched, Wire};
+use super::link::{Env, Lower, RnicLink, Scratch, Watched};
 use super::places::Places;
 use super::queue::Pushed;
 use super::shape::{Shape, lower_half};
@@ -62,9 +62,9 @@ pub(super) enum Link {
     None,
     /// The socket is being connected.
     Connecting(Box<Attempt>),
-    Up(Wire),
+    Up(Box<dyn RnicLink>),
     /// All is said and done above; the transport still delivers the end of it.
-    Closing(Box<UdtLink>),
+    Closing(Box<dyn RnicLink>),
     Over,
 }
 
@@ -143,26 +143,26 @@ impl Pair {
 
     /// Takes over a connection; receives that were posted early go with it, before anything may
     /// arrive for them.
-    pub(super) fn attach(&mut self, link: Wire) {
+    pub(super) fn attach(&mut self, link: Box<dyn RnicLink>) {
         self.attach_for(link, |_| Ok(()));
     }
 
     /// The same; what `answer` cannot do ends the connection.
     pub(super) fn attach_for(
         &mut self,
-        mut link: Wire,
-        answer: impl FnOnce(&mut Wire) -> Result<(), haul_iwarp::PostError>,
+        mut link: Box<dyn RnicLink>,
+        answer: impl FnOnce(&mut dyn RnicLink) -> Result<(), haul_iwarp::PostError>,
     ) {
         for wr in self.early.drain(..) {
             // The core has as much room as this queue pair.
-            let _ = link.post_receive(wr);
+            let _ = link.core_mut().post_receive(wr);
         }
         self.early = VecDeque::new();
         if let Some(limit) = self.shape.rate_limit {
             link.limit_rate(limit);
         }
         // The peer has gone meanwhile; the core says so itself.
-        let _ = answer(&mut link);
+        let _ = answer(&mut *link);
         self.link = Link::Up(link);
     }
 
@@ -277,7 +277,7 @@ impl Pair {
 
     fn params(&self) -> Option<Params> {
         match &self.link {
-            Link::Up(link) => link.params(),
+            Link::Up(link) => link.core().params(),
             _ => None,
         }
     }
@@ -348,7 +348,7 @@ impl Pair {
         let Link::Up(link) = &mut self.link else {
             return Err(Error::State(self.shape.view.state()));
         };
-        let posted = link.post_send(request);
+        let posted = link.core_mut().post_send(request);
         posted.map_err(|error| {
             self.buffers.sends.remove(slot);
             match error {
@@ -410,7 +410,7 @@ impl Pair {
             len,
         };
         if let Link::Up(link) = &mut self.link {
-            link.post_receive(request).map_err(|error| {
+            link.core_mut().post_receive(request).map_err(|error| {
                 self.buffers.receives.remove(slot);
                 match error {
                     haul_iwarp::PostError::Full => Error::Full("receive queue"),
@@ -428,14 +428,14 @@ impl Pair {
 
     /// Receives, sends, and reports; whether anything moved.
     pub(super) fn turn(&mut self, tools: &mut Tools<'_>) -> bool {
-        let moved = self.work(tools, Wire::turn);
+        let moved = self.work(tools, |link, env| link.turn(env));
         self.settle(tools);
         moved
     }
 
     /// Sends, and reports.
     pub(super) fn transmit(&mut self, tools: &mut Tools<'_>) -> bool {
-        let moved = self.work(tools, Wire::transmit);
+        let moved = self.work(tools, |link, env| link.transmit(env));
         self.settle(tools);
         moved
     }
@@ -444,7 +444,7 @@ impl Pair {
     fn settle(&mut self, tools: &mut Tools<'_>) {
         self.report(tools);
         if self.has_more() {
-            self.work(tools, Wire::transmit);
+            self.work(tools, |link, env| link.transmit(env));
             self.report(tools);
         }
     }
@@ -457,7 +457,7 @@ impl Pair {
     /// Its socket, while arrivals there are all that it waits for.
     pub(super) fn watched(&self) -> Option<&Arc<Watched>> {
         match &self.link {
-            Link::Up(Wire::Tcp(link)) => link.watched(),
+            Link::Up(link) => link.watched(),
             _ => None,
         }
     }
@@ -479,7 +479,7 @@ impl Pair {
     pub(super) fn is_clocked(&self) -> bool {
         match &self.link {
             Link::Connecting(attempt) => matches!(attempt.socket, Opening::Udt(_)),
-            Link::Up(link) => matches!(link, Wire::Udt(_)),
+            Link::Up(link) => link.is_clocked(),
             Link::Closing(_) => true,
             Link::None | Link::Over => false,
         }
@@ -488,7 +488,7 @@ impl Pair {
     fn work(
         &mut self,
         tools: &mut Tools<'_>,
-        step: impl FnOnce(&mut Wire, &mut Env<'_>) -> bool,
+        step: impl FnOnce(&mut dyn RnicLink, &mut Env<'_>) -> bool,
     ) -> bool {
         let mut env = Env {
             now: tools.now,
@@ -498,7 +498,7 @@ impl Pair {
             poller: tools.poller,
         };
         match &mut self.link {
-            Link::Up(link) => step(link, &mut env),
+            Link::Up(link) => step(&mut **link, &mut env),
             Link::Closing(link) => {
                 let moved = link.turn(&mut env);
                 if link.is_closed() {
@@ -515,7 +515,7 @@ impl Pair {
     pub(super) fn report(&mut self, tools: &Tools<'_>) {
         let (mut over, mut failed) = (false, false);
         while let Link::Up(link) = &mut self.link
-            && let Some(event) = link.poll_event()
+            && let Some(event) = link.core_mut().poll_event()
         {
             match event {
                 Event::Request => {}
@@ -551,9 +551,9 @@ impl Pair {
         self.established = true;
         self.shape.view.set_state(QpState::Rts);
         let Link::Up(link) = &self.link else { return };
-        let params = link.params();
+        let params = link.core().params();
         let established = Established {
-            private_data: link.private_data().to_vec(),
+            private_data: link.core().private_data().to_vec(),
             responder_resources: params.map_or(0, |params| params.ird),
             initiator_depth: params.map_or(0, |params| params.ord),
         };
@@ -573,8 +573,8 @@ impl Pair {
             return;
         };
         self.shape.view.set_state(QpState::Err);
-        let private_data = link.private_data().to_vec();
-        let error = link.error();
+        let private_data = link.core().private_data().to_vec();
+        let error = link.core().error();
         if self.established {
             self.tell_disconnected();
         } else if error == Some(haul_iwarp::Error::Rejected) {
@@ -585,15 +585,8 @@ impl Pair {
         } else {
             self.unreachable(error.map(failure));
         }
-        match link {
-            Wire::Tcp(link) => {
-                link.unregister(tools.poller);
-                link.close();
-            }
-            Wire::Udt(mut link) => {
-                link.close(tools.now);
-                self.link = Link::Closing(link);
-            }
+        if let Some(link) = link.close(tools.now, tools.poller) {
+            self.link = Link::Closing(link);
         }
     }
 
@@ -718,7 +711,7 @@ impl Pair {
         self.received.clear();
         if !fit && let Link::Up(link) = &mut self.link {
             self.shape.view.note_overflow();
-            link.abort(tools.now);
+            link.core_mut().abort(tools.now);
             self.report(tools);
         }
     }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::crc::{CRC_LEN, Crc32c};
 use crate::error::{Error, Incompatible, PostError, TermCode};
 use crate::llp::agree::{answer, conclude};
-use crate::llp::{HEADER_MAX, Params, Segment};
+use crate::llp::{HEADER_MAX, Params, ReliableConnection, Segment};
 use crate::qp::{
     Effect, Emission, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendWr, State,
     Violation, quote_request,
@@ -220,66 +220,10 @@ impl MessageConnection {
         self.control.push_back((index, message.into()));
     }
 
-    /// Responder, between [`Event::Request`] and [`Self::accept`]: the queue pair that is to be
-    /// connected, if it was not known before. Receives are posted after this.
-    pub fn set_queue_pair(&mut self, qp: QpConfig) {
-        self.config.qp = qp;
-        self.qp.configure(qp);
-    }
-
     /// Responder, before [`Self::accept`]: bytes of a message at most, now that the path is known
     /// better.
     pub fn set_segment_max(&mut self, bytes: u32) {
         self.config.segment_max = bytes;
-    }
-
-    /// Responder, after [`Event::Request`]: the IRD and ORD that the initiator named.
-    #[must_use]
-    pub fn requested(&self) -> Option<(u16, u16)> {
-        match self.phase {
-            Phase::Decide { ird, ord, .. } => Some((ird, ord)),
-            _ => None,
-        }
-    }
-
-    /// The responder's yes, after [`Event::Request`].
-    ///
-    /// # Errors
-    /// There is no request to answer, or the private data does not fit.
-    pub fn accept(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
-        let Phase::Decide {
-            ird,
-            ord,
-            segment_max,
-            features,
-        } = self.phase
-        else {
-            return Err(PostError::NoRequest);
-        };
-        let own = self.config.qp;
-        let answer = answer(own.ird, own.ord, ird, ord);
-        let agreed = segment_max.min(self.config.segment_max);
-        let terms = self.terms(answer.said_ird, answer.said_ord, agreed, private)?;
-        self.say(0, &Hello::Reply(terms));
-        self.deadline = Some(now.after(self.config.startup_timeout_ns));
-        self.establish(answer.ird, answer.ord, agreed, features);
-        Ok(())
-    }
-
-    /// The responder's no, after [`Event::Request`].
-    ///
-    /// # Errors
-    /// There is no request to answer, or the private data does not fit.
-    pub fn reject(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
-        if !matches!(self.phase, Phase::Decide { .. }) {
-            return Err(PostError::NoRequest);
-        }
-        let terms = self.terms(0, 0, self.config.segment_max, private)?;
-        self.say(0, &Hello::Refusal(terms));
-        self.phase = Phase::Open;
-        self.qp.finish();
-        self.shut_down(now);
-        Ok(())
     }
 
     fn establish(&mut self, ird: u16, ord: u16, segment_max: u32, peer: Features) {
@@ -299,34 +243,6 @@ impl MessageConnection {
         });
         self.qp.set_limits(ird, ord, features);
         self.qp.event(Event::Established);
-    }
-
-    /// Takes a request. It is sent by the next [`Self::poll_transmit`] that may.
-    ///
-    /// # Errors
-    /// See [`PostError`]; nothing has changed.
-    pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
-        self.qp.post_send(wr)
-    }
-
-    /// Takes a receive. It may be posted before the connection is established.
-    ///
-    /// # Errors
-    /// See [`PostError`]; nothing has changed.
-    pub fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError> {
-        self.qp.post_receive(wr)
-    }
-
-    /// Finishes what is posted, then says so to the peer.
-    pub fn close(&mut self, now: Time) {
-        self.qp.close(true);
-        self.settle(now);
-    }
-
-    /// Ends at once. Close the lower layer in a way that the peer notices.
-    pub fn abort(&mut self, now: Time) {
-        self.qp.fail(Error::Aborted);
-        self.settle(now);
     }
 
     /// Whether a message is as it was sent. To be asked before the lower layer acknowledges it: one
@@ -605,25 +521,6 @@ impl MessageConnection {
         self.settle(now);
     }
 
-    /// The moment that [`Self::poll_timeout`] named has come.
-    pub fn handle_timeout(&mut self, now: Time) {
-        if self.deadline.is_none_or(|deadline| now < deadline) {
-            return;
-        }
-        self.deadline = None;
-        if self.shut_down {
-            self.qp.peer_finished();
-        }
-        self.qp.fail(Error::TimedOut);
-        self.settle(now);
-    }
-
-    /// When to call [`Self::handle_timeout`].
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Time> {
-        self.deadline
-    }
-
     /// A whole message to be sent before any segment that is polled later: appends it to `out`, and
     /// says its number.
     pub fn poll_control(&mut self, out: &mut Vec<u8>) -> Option<u64> {
@@ -688,33 +585,10 @@ impl MessageConnection {
         Some(Repeat::Datagram(self.datagram(&emission)))
     }
 
-    /// What has happened.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.qp.poll_event()
-    }
-
-    /// What was agreed, once it is.
-    #[must_use]
-    pub fn params(&self) -> Option<Params> {
-        self.params
-    }
-
-    /// The private data of the peer's hello.
-    #[must_use]
-    pub fn private_data(&self) -> &[u8] {
-        &self.private
-    }
-
     /// How far the queue pair is.
     #[must_use]
     pub fn state(&self) -> State {
         self.qp.state()
-    }
-
-    /// Why the connection failed, if it did.
-    #[must_use]
-    pub fn error(&self) -> Option<Error> {
-        self.qp.error()
     }
 
     /// What the peer's Terminate said, if it sent one.
@@ -755,6 +629,102 @@ impl MessageConnection {
             self.deadline = None;
             self.qp.event(Event::Disconnect);
         }
+    }
+}
+
+impl ReliableConnection for MessageConnection {
+    fn set_queue_pair(&mut self, qp: QpConfig) {
+        self.config.qp = qp;
+        self.qp.configure(qp);
+    }
+
+    fn requested(&self) -> Option<(u16, u16)> {
+        match self.phase {
+            Phase::Decide { ird, ord, .. } => Some((ird, ord)),
+            _ => None,
+        }
+    }
+
+    fn accept(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
+        let Phase::Decide {
+            ird,
+            ord,
+            segment_max,
+            features,
+        } = self.phase
+        else {
+            return Err(PostError::NoRequest);
+        };
+        let own = self.config.qp;
+        let answer = answer(own.ird, own.ord, ird, ord);
+        let agreed = segment_max.min(self.config.segment_max);
+        let terms = self.terms(answer.said_ird, answer.said_ord, agreed, private)?;
+        self.say(0, &Hello::Reply(terms));
+        self.deadline = Some(now.after(self.config.startup_timeout_ns));
+        self.establish(answer.ird, answer.ord, agreed, features);
+        Ok(())
+    }
+
+    fn reject(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
+        if !matches!(self.phase, Phase::Decide { .. }) {
+            return Err(PostError::NoRequest);
+        }
+        let terms = self.terms(0, 0, self.config.segment_max, private)?;
+        self.say(0, &Hello::Refusal(terms));
+        self.phase = Phase::Open;
+        self.qp.finish();
+        self.shut_down(now);
+        Ok(())
+    }
+
+    fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.qp.post_send(wr)
+    }
+
+    fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        self.qp.post_receive(wr)
+    }
+
+    fn close(&mut self, now: Time) {
+        self.qp.close(true);
+        self.settle(now);
+    }
+
+    fn abort(&mut self, now: Time) {
+        self.qp.fail(Error::Aborted);
+        self.settle(now);
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        self.deadline = None;
+        if self.shut_down {
+            self.qp.peer_finished();
+        }
+        self.qp.fail(Error::TimedOut);
+        self.settle(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.qp.poll_event()
+    }
+
+    fn params(&self) -> Option<Params> {
+        self.params
+    }
+
+    fn private_data(&self) -> &[u8] {
+        &self.private
+    }
+
+    fn error(&self) -> Option<Error> {
+        self.qp.error()
     }
 }
 

@@ -10,7 +10,7 @@ mod tx;
 
 use crate::crc::Crc32c;
 use crate::error::{Error, Incompatible, PostError, TermCode};
-use crate::llp::{HEADER_MAX, Params, Segment};
+use crate::llp::{HEADER_MAX, Params, ReliableConnection, Segment};
 use crate::qp::{
     Effect, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendOp, SendWr, State, Violation,
 };
@@ -169,80 +169,6 @@ impl StreamConnection {
             disconnected: false,
             config,
         }
-    }
-
-    /// Responder, between [`Event::Request`] and [`Self::accept`]: the queue pair that is to be
-    /// connected, if it was not known before. Receives are posted after this.
-    pub fn set_queue_pair(&mut self, qp: QpConfig) {
-        self.config.qp = qp;
-        self.qp.configure(qp);
-    }
-
-    /// Responder, after [`Event::Request`]: the IRD and ORD that the initiator named, if it did.
-    #[must_use]
-    pub fn requested(&self) -> Option<(u16, u16)> {
-        self.startup.as_ref()?.requested()
-    }
-
-    /// The responder's yes, after [`Event::Request`].
-    ///
-    /// # Errors
-    /// There is no request to answer, or the private data does not fit.
-    pub fn accept(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
-        let startup = self.startup.as_mut().ok_or(PostError::NoRequest)?;
-        let (params, kinds) = startup.reply(&self.config, private, &mut self.frame)?;
-        if kinds.send {
-            self.qp.expect_rtr_send();
-        }
-        // Only a peer-to-peer initiator has something to say at once.
-        let patience = self.config.startup_timeout_ns;
-        self.deadline = params.peer_to_peer.then(|| now.after(patience));
-        self.establish(params);
-        Ok(())
-    }
-
-    /// The responder's no, after [`Event::Request`]. The connection ends when the frame is sent.
-    ///
-    /// # Errors
-    /// There is no request to answer, or the private data does not fit.
-    pub fn reject(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
-        let startup = self.startup.as_mut().ok_or(PostError::NoRequest)?;
-        startup.refuse(&self.config, private, &mut self.frame)?;
-        self.startup = None;
-        self.qp.finish();
-        self.shut_down = true;
-        self.qp.event(Event::ShutdownSend);
-        self.deadline = Some(now.after(self.config.close_timeout_ns));
-        Ok(())
-    }
-
-    /// Takes a request. It is sent by the next [`Self::poll_transmit`] that may.
-    ///
-    /// # Errors
-    /// See [`PostError`]; nothing has changed.
-    pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
-        self.qp.post_send(wr)
-    }
-
-    /// Takes a receive. It may be posted before the connection is established.
-    ///
-    /// # Errors
-    /// See [`PostError`]; nothing has changed.
-    pub fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError> {
-        self.qp.post_receive(wr)
-    }
-
-    /// Finishes what is posted, then closes this end's half: RFC 5040 §6.2.
-    pub fn close(&mut self, now: Time) {
-        let opens = |params: Params| params.peer_to_peer && params.features.close_notice;
-        self.qp.close(self.params.is_some_and(opens));
-        self.settle(now);
-    }
-
-    /// Ends at once. Close the lower layer in a way that the peer notices.
-    pub fn abort(&mut self, now: Time) {
-        self.qp.fail(Error::Aborted);
-        self.settle(now);
     }
 
     /// Octets of the stream have arrived.
@@ -463,26 +389,6 @@ impl StreamConnection {
         self.settle(now);
     }
 
-    /// The moment that [`Self::poll_timeout`] named has come.
-    pub fn handle_timeout(&mut self, now: Time) {
-        if self.deadline.is_none_or(|deadline| now < deadline) {
-            return;
-        }
-        self.deadline = None;
-        self.startup = None;
-        if self.shut_down {
-            self.qp.peer_finished();
-        }
-        self.qp.fail(Error::TimedOut);
-        self.settle(now);
-    }
-
-    /// When to call [`Self::handle_timeout`].
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Time> {
-        self.deadline
-    }
-
     /// A start-up frame to be sent before any FPDU: appends it to `out`.
     pub fn poll_startup(&mut self, out: &mut Vec<u8>) -> bool {
         let frame = std::mem::take(&mut self.frame);
@@ -518,33 +424,10 @@ impl StreamConnection {
         Some(fpdu)
     }
 
-    /// What has happened.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.qp.poll_event()
-    }
-
-    /// What was agreed, once it is.
-    #[must_use]
-    pub fn params(&self) -> Option<Params> {
-        self.params
-    }
-
-    /// The private data of the peer's start-up frame.
-    #[must_use]
-    pub fn private_data(&self) -> &[u8] {
-        &self.private
-    }
-
     /// How far the queue pair is.
     #[must_use]
     pub fn state(&self) -> State {
         self.qp.state()
-    }
-
-    /// Why the connection failed, if it did.
-    #[must_use]
-    pub fn error(&self) -> Option<Error> {
-        self.qp.error()
     }
 
     /// What the peer's Terminate said, if it sent one.
@@ -638,6 +521,93 @@ impl StreamConnection {
             self.deadline = None;
             self.qp.event(Event::Disconnect);
         }
+    }
+}
+
+impl ReliableConnection for StreamConnection {
+    fn set_queue_pair(&mut self, qp: QpConfig) {
+        self.config.qp = qp;
+        self.qp.configure(qp);
+    }
+
+    fn requested(&self) -> Option<(u16, u16)> {
+        self.startup.as_ref()?.requested()
+    }
+
+    fn accept(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
+        let startup = self.startup.as_mut().ok_or(PostError::NoRequest)?;
+        let (params, kinds) = startup.reply(&self.config, private, &mut self.frame)?;
+        if kinds.send {
+            self.qp.expect_rtr_send();
+        }
+        // Only a peer-to-peer initiator has something to say at once.
+        let patience = self.config.startup_timeout_ns;
+        self.deadline = params.peer_to_peer.then(|| now.after(patience));
+        self.establish(params);
+        Ok(())
+    }
+
+    fn reject(&mut self, now: Time, private: &[u8]) -> Result<(), PostError> {
+        let startup = self.startup.as_mut().ok_or(PostError::NoRequest)?;
+        startup.refuse(&self.config, private, &mut self.frame)?;
+        self.startup = None;
+        self.qp.finish();
+        self.shut_down = true;
+        self.qp.event(Event::ShutdownSend);
+        self.deadline = Some(now.after(self.config.close_timeout_ns));
+        Ok(())
+    }
+
+    fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.qp.post_send(wr)
+    }
+
+    fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        self.qp.post_receive(wr)
+    }
+
+    fn close(&mut self, now: Time) {
+        let opens = |params: Params| params.peer_to_peer && params.features.close_notice;
+        self.qp.close(self.params.is_some_and(opens));
+        self.settle(now);
+    }
+
+    fn abort(&mut self, now: Time) {
+        self.qp.fail(Error::Aborted);
+        self.settle(now);
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        self.deadline = None;
+        self.startup = None;
+        if self.shut_down {
+            self.qp.peer_finished();
+        }
+        self.qp.fail(Error::TimedOut);
+        self.settle(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.qp.poll_event()
+    }
+
+    fn params(&self) -> Option<Params> {
+        self.params
+    }
+
+    fn private_data(&self) -> &[u8] {
+        &self.private
+    }
+
+    fn error(&self) -> Option<Error> {
+        self.qp.error()
     }
 }
 

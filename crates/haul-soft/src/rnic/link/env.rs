@@ -1,14 +1,24 @@
 //! What links work with: their shard's.
 
 use std::io;
+use std::sync::atomic::AtomicU32;
 
 use haul_io::poller::Poller;
+use haul_io::stream::Stream;
 use haul_io::udp::RecvBatch;
 use haul_iwarp::Time;
 use haul_slab::Registry;
 
 use super::batch::Batch;
 use crate::rnic::buffers::Buffers;
+
+/// A connection's socket, and who sleeps until something arrives there.
+#[derive(Debug)]
+pub(in crate::rnic) struct Watched {
+    pub(in crate::rnic) stream: Stream,
+    /// Threads that sleep on this socket instead of on the poller.
+    pub(in crate::rnic) sleepers: AtomicU32,
+}
 
 /// What a link works with.
 pub(in crate::rnic) struct Env<'a> {

@@ -16,28 +16,21 @@ use std::sync::atomic::AtomicU32;
 use arrayvec::ArrayVec;
 use haul_io::poller::{Interest, Poller};
 use haul_io::stream::{self, Stream};
-use haul_iwarp::{HEADER_MAX, Next, Placement, StreamConnection, Target, Time};
+use haul_iwarp::{HEADER_MAX, Next, Placement, ReliableConnection, StreamConnection, Target, Time};
 use haul_slab::{Gather, Scatter};
 use haul_verbs::{QpStatistics, RateLimit, SGE_MAX};
 
 use super::batch::{BATCH_FPDUS, Batch};
-use super::env::{BUFFER, Env, STAGE};
+use super::env::{BUFFER, Env, STAGE, Watched};
+use super::rnic_link::RnicLink;
 use crate::rnic::buffers::{Range, Source, place};
 use crate::rnic::tap::{Flow, Tap};
-
-/// A connection's socket, and who sleeps until something arrives there.
-#[derive(Debug)]
-pub(in crate::rnic) struct Watched {
-    pub(in crate::rnic) stream: Stream,
-    /// Threads that sleep on this socket instead of on the poller.
-    pub(in crate::rnic) sleepers: AtomicU32,
-}
 
 /// A TCP connection and its protocol.
 #[derive(Debug)]
 pub(in crate::rnic) struct TcpLink {
     socket: Arc<Watched>,
-    pub(in crate::rnic) core: StreamConnection,
+    core: StreamConnection,
     token: u64,
     /// What the core wants to be done with the next octets.
     next: Next,
@@ -76,6 +69,92 @@ const LOOK_EVERY_NS: u64 = 5_000;
 const RECEIVE_BYTES: usize = 512 << 10;
 /// Batches sent before others have theirs.
 const BATCHES: usize = 2;
+impl RnicLink for TcpLink {
+    fn core(&self) -> &dyn ReliableConnection {
+        &self.core
+    }
+
+    fn core_mut(&mut self) -> &mut dyn ReliableConnection {
+        &mut self.core
+    }
+
+    fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
+        self.token = token;
+        self.blocked = false;
+        poller.add(&self.socket.stream, token, Interest::READ)
+    }
+
+    fn unregister(&self, poller: &Poller) {
+        if !self.eof {
+            // It fails only for a socket that is not watched.
+            let _ = poller.remove(&self.socket.stream);
+        }
+    }
+
+    fn turn(&mut self, env: &mut Env<'_>) -> bool {
+        let looks = !self.bulk || env.now >= self.look_at;
+        let received = looks && self.receive(env);
+        self.transmit(env) | received
+    }
+
+    fn transmit(&mut self, env: &mut Env<'_>) -> bool {
+        if self.ended {
+            return false;
+        }
+        match self.push_out(env) {
+            Ok(moved) => {
+                self.note_blocked(env, false);
+                moved
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.note_blocked(env, true);
+                false
+            }
+            Err(_) => {
+                // What the peer sent before it went, its Terminate above all, says more than this
+                // error.
+                while self.receive(env) {}
+                self.lose(env);
+                true
+            }
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        !self.blocked && !self.ended && (self.ending || self.more)
+    }
+
+    fn end(&mut self) {
+        self.ending = true;
+    }
+
+    fn limit_rate(&mut self, limit: RateLimit) {
+        let _ = self.socket.stream.limit_rate(limit.bits_per_second / 8);
+    }
+
+    fn statistics(&self) -> QpStatistics {
+        let stream = &self.socket.stream;
+        QpStatistics {
+            resent_bytes: stream.resent_octets().unwrap_or(0),
+            round_trip_ns: stream.round_trip_ns().unwrap_or(0),
+            ..QpStatistics::default()
+        }
+    }
+
+    fn watched(&self) -> Option<&Arc<Watched>> {
+        (!self.eof && !self.blocked).then_some(&self.socket)
+    }
+
+    /// Closes the socket: in order if the connection ended so.
+    fn close(self: Box<Self>, _now: Time, poller: &Poller) -> Option<Box<dyn RnicLink>> {
+        self.unregister(poller);
+        if self.core.error().is_some() && !self.ended {
+            self.socket.stream.reset_on_drop();
+        }
+        None
+    }
+}
+
 impl TcpLink {
     pub(in crate::rnic) fn new(
         socket: Stream,
@@ -106,68 +185,9 @@ impl TcpLink {
         }
     }
 
-    /// Watches the socket.
-    pub(in crate::rnic) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
-        self.token = token;
-        self.blocked = false;
-        poller.add(&self.socket.stream, token, Interest::READ)
-    }
-
-    /// Watches the socket no longer.
-    pub(in crate::rnic) fn unregister(&self, poller: &Poller) {
-        if !self.eof {
-            // It fails only for a socket that is not watched.
-            let _ = poller.remove(&self.socket.stream);
-        }
-    }
-
-    /// The kernel paces; without that the rate is the peer's affair and the path's.
-    pub(in crate::rnic) fn limit_rate(&self, limit: RateLimit) {
-        let _ = self.socket.stream.limit_rate(limit.bits_per_second / 8);
-    }
-
-    /// No more is sent once all is.
-    pub(in crate::rnic) fn end(&mut self) {
-        self.ending = true;
-    }
-
-    /// What the kernel tells: its segments are not those of this layer.
-    pub(in crate::rnic) fn statistics(&self) -> QpStatistics {
-        let stream = &self.socket.stream;
-        QpStatistics {
-            resent_bytes: stream.resent_octets().unwrap_or(0),
-            round_trip_ns: stream.round_trip_ns().unwrap_or(0),
-            ..QpStatistics::default()
-        }
-    }
-
-    /// There is more to send than there was time for.
-    pub(in crate::rnic) fn has_more(&self) -> bool {
-        !self.blocked && !self.ended && (self.ending || self.more)
-    }
-
-    /// Closes the socket: in order if the connection ended so.
-    pub(in crate::rnic) fn close(self: Box<Self>) {
-        if self.core.error().is_some() && !self.ended {
-            self.socket.stream.reset_on_drop();
-        }
-    }
-
-    /// The socket, while arrivals are all there is to wait for.
-    pub(in crate::rnic) fn watched(&self) -> Option<&Arc<Watched>> {
-        (!self.eof && !self.blocked).then_some(&self.socket)
-    }
-
-    /// Receives and sends what there is; whether that was anything.
-    pub(in crate::rnic) fn turn(&mut self, env: &mut Env<'_>) -> bool {
-        let looks = !self.bulk || env.now >= self.look_at;
-        let received = looks && self.receive(env);
-        self.transmit(env) | received
-    }
-
     // ---- inward
 
-    pub(in crate::rnic) fn receive(&mut self, env: &mut Env<'_>) -> bool {
+    fn receive(&mut self, env: &mut Env<'_>) -> bool {
         let mut total = 0;
         while !self.eof && total < RECEIVE_BYTES {
             match self.receive_once(env) {
@@ -402,29 +422,6 @@ impl TcpLink {
     }
 
     // ---- outward
-
-    pub(in crate::rnic) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
-        if self.ended {
-            return false;
-        }
-        match self.push_out(env) {
-            Ok(moved) => {
-                self.note_blocked(env, false);
-                moved
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.note_blocked(env, true);
-                false
-            }
-            Err(_) => {
-                // What the peer sent before it went, its Terminate above all, says more than this
-                // error.
-                while self.receive(env) {}
-                self.lose(env);
-                true
-            }
-        }
-    }
 
     fn note_blocked(&mut self, env: &Env<'_>, blocked: bool) {
         if self.blocked != blocked && !self.eof {

@@ -21,14 +21,15 @@ use haul_io::udp::{
     Received as Arrival, RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket,
 };
 use haul_iwarp::{
-    CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, Repeat, StreamConfig,
-    Time,
+    CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, ReliableConnection,
+    Repeat, StreamConfig, Time,
 };
 use haul_udt::wire::{HEADER_LEN, SocketKind, is_data, piece_len};
 use haul_udt::{Connection, Event, Joiner, Received, Seq, Transmit};
 use haul_verbs::{QpStatistics, RateLimit};
 
 use super::env::Env;
+use super::rnic_link::RnicLink;
 use crate::rnic::buffers::place;
 use crate::rnic::options::Options as RnicOptions;
 use crate::rnic::tap::Tap;
@@ -84,7 +85,7 @@ impl Tapped {
 #[derive(Debug)]
 pub(in crate::rnic) struct UdtLink {
     lower: Lower,
-    pub(in crate::rnic) core: MessageConnection,
+    core: MessageConnection,
     /// Lengths of the messages that are announced and not acknowledged.
     lengths: VecDeque<u32>,
     /// Messages acknowledged; octets of them; octets announced.
@@ -326,6 +327,91 @@ impl Lower {
     }
 }
 
+impl RnicLink for UdtLink {
+    fn core(&self) -> &dyn ReliableConnection {
+        &self.core
+    }
+
+    fn core_mut(&mut self) -> &mut dyn ReliableConnection {
+        &mut self.core
+    }
+
+    fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
+        self.lower.register(poller, token)
+    }
+
+    fn unregister(&self, poller: &Poller) {
+        self.lower.unregister(poller);
+    }
+
+    fn turn(&mut self, env: &mut Env<'_>) -> bool {
+        let received = self.receive(env);
+        self.transmit(env) | received
+    }
+
+    fn transmit(&mut self, env: &mut Env<'_>) -> bool {
+        let moved = self.push_out(env);
+        if self.core.poll_timeout().is_some_and(|due| env.now >= due) {
+            self.core.handle_timeout(env.now);
+        }
+        moved
+    }
+
+    fn has_more(&self) -> bool {
+        self.fresh_end
+    }
+
+    fn end(&mut self) {
+        (self.ending, self.fresh_end) = (true, true);
+    }
+
+    fn limit_rate(&mut self, limit: RateLimit) {
+        let rate = Rate::from_bps(limit.bits_per_second);
+        self.lower.udt.limit_rate(rate, limit.max_burst_bytes);
+    }
+
+    fn statistics(&self) -> QpStatistics {
+        let stats = self.lower.udt.stats();
+        QpStatistics {
+            resent_segments: stats.map_or(0, |stats| stats.sent.resent_packets),
+            resent_bytes: stats.map_or(0, |stats| stats.sent.resent_bytes),
+            early_segments: self.early,
+            duplicate_segments: stats.map_or(0, |stats| stats.duplicates.into()),
+            round_trip_ns: stats.map_or(0, |stats| stats.rtt_ns),
+        }
+    }
+
+    fn fit_segments(&mut self) {
+        self.core.set_segment_max(self.lower.segment_max());
+    }
+
+    fn due(&self, now: Time) -> Option<Time> {
+        let (lower, core) = (self.lower.due(now), self.core.poll_timeout());
+        match (lower, core) {
+            (Some(lower), Some(core)) => Some(lower.min(core)),
+            (lower, core) => lower.or(core),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.lower.udt.is_closed()
+    }
+
+    fn is_clocked(&self) -> bool {
+        true
+    }
+
+    fn close(mut self: Box<Self>, now: Time, _poller: &Poller) -> Option<Box<dyn RnicLink>> {
+        if self.core.error().is_some() && !self.ending {
+            self.lower.udt.abort(now);
+        } else {
+            self.lower.udt.close(now);
+        }
+        self.lower.say_or_keep(now);
+        Some(self)
+    }
+}
+
 impl UdtLink {
     /// The initiator's end of an open connection. None where the private data does not fit.
     pub(in crate::rnic) fn initiate(
@@ -359,73 +445,6 @@ impl UdtLink {
             fresh_end: false,
             control: Vec::new(),
         }
-    }
-
-    /// Offers segments as long as the path carries by now. Only before the connection is accepted.
-    pub(in crate::rnic) fn fit_segments(&mut self) {
-        self.core.set_segment_max(self.lower.segment_max());
-    }
-
-    pub(in crate::rnic) fn limit_rate(&mut self, limit: RateLimit) {
-        let rate = Rate::from_bps(limit.bits_per_second);
-        self.lower.udt.limit_rate(rate, limit.max_burst_bytes);
-    }
-
-    pub(in crate::rnic) fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
-        self.lower.register(poller, token)
-    }
-
-    pub(in crate::rnic) fn unregister(&self, poller: &Poller) {
-        self.lower.unregister(poller);
-    }
-
-    pub(in crate::rnic) fn due(&self, now: Time) -> Option<Time> {
-        let (lower, core) = (self.lower.due(now), self.core.poll_timeout());
-        match (lower, core) {
-            (Some(lower), Some(core)) => Some(lower.min(core)),
-            (lower, core) => lower.or(core),
-        }
-    }
-
-    pub(in crate::rnic) fn statistics(&self) -> QpStatistics {
-        let stats = self.lower.udt.stats();
-        QpStatistics {
-            resent_segments: stats.map_or(0, |stats| stats.sent.resent_packets),
-            resent_bytes: stats.map_or(0, |stats| stats.sent.resent_bytes),
-            early_segments: self.early,
-            duplicate_segments: stats.map_or(0, |stats| stats.duplicates.into()),
-            round_trip_ns: stats.map_or(0, |stats| stats.rtt_ns),
-        }
-    }
-
-    /// There is more to send than there was time for; paced packets say so by their deadline.
-    pub(in crate::rnic) fn has_more(&self) -> bool {
-        self.fresh_end
-    }
-
-    /// Nothing follows once all is announced.
-    pub(in crate::rnic) fn end(&mut self) {
-        (self.ending, self.fresh_end) = (true, true);
-    }
-
-    /// The protocol above is over; what it said last is still delivered.
-    pub(in crate::rnic) fn close(&mut self, now: Time) {
-        if self.core.error().is_some() && !self.ending {
-            self.lower.udt.abort(now);
-        } else {
-            self.lower.udt.close(now);
-        }
-        self.lower.say_or_keep(now);
-    }
-
-    /// Nothing is left to be said.
-    pub(in crate::rnic) fn is_closed(&self) -> bool {
-        self.lower.udt.is_closed()
-    }
-
-    pub(in crate::rnic) fn turn(&mut self, env: &mut Env<'_>) -> bool {
-        let received = self.receive(env);
-        self.transmit(env) | received
     }
 
     // ---- inward
@@ -554,14 +573,6 @@ impl UdtLink {
     }
 
     // ---- outward
-
-    pub(in crate::rnic) fn transmit(&mut self, env: &mut Env<'_>) -> bool {
-        let moved = self.push_out(env);
-        if self.core.poll_timeout().is_some_and(|due| env.now >= due) {
-            self.core.handle_timeout(env.now);
-        }
-        moved
-    }
 
     fn push_out(&mut self, env: &mut Env<'_>) -> bool {
         let mut moved = false;

@@ -159,7 +159,7 @@ impl QpOps for Qp {
         self.shard.with(|inner| {
             let now = inner.now;
             match inner.pair(self.number).map(|pair| &mut pair.link) {
-                Some(Link::Up(link)) => link.finish(now),
+                Some(Link::Up(link)) => link.core_mut().close(now),
                 _ => return Err(Error::State(self.view.state())),
             }
             inner.transmit(self.number);

@@ -81,7 +81,7 @@ impl Request {
                 && embryo.peer == self.peer
             {
                 // It fails where the peer has gone, and then it knows.
-                let _ = embryo.link.reject(now, private_data);
+                let _ = embryo.link.core_mut().reject(now, private_data);
                 inner.embryo_turn(self.number);
             }
         });

@@ -17,7 +17,7 @@ use super::{Inner, Listening, Subject};
 use crate::rnic::buffers::Buffers;
 use crate::rnic::events::CmEvents;
 use crate::rnic::limits::RD_ATOMIC_MAX;
-use crate::rnic::link::{Env, Lower, TcpLink, UdtLink, Wire};
+use crate::rnic::link::{Env, Lower, RnicLink, TcpLink, UdtLink};
 use crate::rnic::tap::Tap;
 use crate::udt::{Acceptor, Options};
 
@@ -111,11 +111,9 @@ impl Inner {
             Accepted::Tcp(socket) => {
                 let config = self.prepare(&socket, QpConfig::default());
                 let core = StreamConnection::listen(now, config);
-                Wire::Tcp(Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref())))
+                Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref())) as Box<dyn RnicLink>
             }
-            Accepted::Udt(lower) => {
-                Wire::Udt(Box::new(UdtLink::respond(*lower, now, &self.config)))
-            }
+            Accepted::Udt(lower) => Box::new(UdtLink::respond(*lower, now, &self.config)),
         };
         self.take_in(Embryo {
             link,
@@ -233,10 +231,11 @@ impl Inner {
         // A peer that names no numbers leaves them to this end.
         let (ird, ord) = embryo
             .link
+            .core()
             .requested()
             .unwrap_or((RD_ATOMIC_MAX, RD_ATOMIC_MAX));
         let answer = (self.new_request)(Weak::clone(&self.me), number, embryo.peer);
-        let private = embryo.link.private_data().to_vec();
+        let private = embryo.link.core().private_data().to_vec();
         let request = ConnectRequest::new(answer, embryo.peer, private, ird, ord);
         embryo.channel.push(CmEvent::ConnectRequest(request));
     }
@@ -272,11 +271,14 @@ impl Inner {
         } = embryo;
         pair.events = Some(channel);
         pair.shape.view.set_state(QpState::Rtr);
-        link.set_queue_pair(pair.qp_config(ird, ord));
+        link.core_mut().set_queue_pair(pair.qp_config(ird, ord));
         link.register(&self.poller, Subject::Pair(number).token())
             .map_err(Error::os("watching a socket"))?;
-        let clocked = matches!(link, Wire::Udt(_));
-        pair.attach_for(link, |link| link.accept(now, private));
+        let clocked = link.is_clocked();
+        pair.attach_for(link, |link| {
+            link.fit_segments();
+            link.core_mut().accept(now, private)
+        });
         self.up.push(number);
         self.note_only();
         if clocked {

@@ -11,7 +11,7 @@ use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
 
 use super::{Inner, Subject};
 use crate::rnic::events::CmEvents;
-use crate::rnic::link::{Lower, TcpLink, UdtLink, Wire};
+use crate::rnic::link::{Lower, RnicLink, TcpLink, UdtLink};
 use crate::rnic::pair::{Attempt, Link, Opening};
 
 impl Inner {
@@ -101,7 +101,7 @@ impl Inner {
         };
         let token = Subject::Pair(number).token();
         let link = Box::new(TcpLink::new(socket, core, token, self.tap.as_ref()));
-        self.begin(number, Wire::Tcp(link), true);
+        self.begin(number, link, true);
     }
 
     /// Drives the opening of a queue pair's UDT connection.
@@ -134,7 +134,7 @@ impl Inner {
                         &attempt.private,
                     );
                     match link {
-                        Some(link) => self.begin(number, Wire::Udt(Box::new(link)), false),
+                        Some(link) => self.begin(number, Box::new(link), false),
                         None => self.give_up(number, "the private data is too long"),
                     }
                 }
@@ -147,7 +147,7 @@ impl Inner {
     }
 
     /// The transport of a queue pair is there: its protocol begins.
-    fn begin(&mut self, number: u32, mut link: Wire, watch: bool) {
+    fn begin(&mut self, number: u32, mut link: Box<dyn RnicLink>, watch: bool) {
         let token = Subject::Pair(number).token();
         if watch && link.register(&self.poller, token).is_err() {
             self.give_up(number, "the socket cannot be watched");

@@ -660,10 +660,10 @@ impl Inner {
                     }
                 }
                 Link::Up(link) => {
-                    let due = link.poll_timeout();
+                    let due = link.core().poll_timeout();
                     timed |= due.is_some();
                     if due.is_some_and(|due| now >= due) {
-                        link.handle_timeout(now);
+                        link.core_mut().handle_timeout(now);
                         self.turn(number);
                     }
                 }
@@ -674,9 +674,13 @@ impl Inner {
             let Some(embryo) = self.embryos.get_mut(number) else {
                 continue;
             };
-            let is_over = embryo.link.poll_timeout().is_some_and(|due| now >= due);
+            let is_over = embryo
+                .link
+                .core()
+                .poll_timeout()
+                .is_some_and(|due| now >= due);
             if is_over {
-                embryo.link.handle_timeout(now);
+                embryo.link.core_mut().handle_timeout(now);
             }
             if is_over || embryo.link.due(now).is_some_and(|due| now >= due) {
                 self.embryo_turn(number);
@@ -734,7 +738,7 @@ impl Inner {
             self.again.push(subject);
         }
         let times = pair.orphaned.is_some()
-            || matches!(&pair.link, Link::Up(link) if link.poll_timeout().is_some());
+            || matches!(&pair.link, Link::Up(link) if link.core().poll_timeout().is_some());
         let ended = matches!(pair.link, Link::Over | Link::Closing(_));
         if ended {
             self.up.retain(|up| *up != number);
@@ -791,7 +795,7 @@ impl Inner {
         pair.events = None;
         match &mut pair.link {
             Link::Up(link) => {
-                link.finish(now);
+                link.core_mut().close(now);
                 self.transmit(number);
             }
             Link::Closing(_) => {

@@ -10,12 +10,12 @@ use haul_iwarp::Event;
 
 use crate::rnic::buffers::Buffers;
 use crate::rnic::events::CmEvents;
-use crate::rnic::link::Wire;
+use crate::rnic::link::RnicLink;
 
 /// A connection that came to a listener and has no queue pair yet.
 #[derive(Debug)]
 pub(in crate::rnic) struct Embryo {
-    pub(in crate::rnic) link: Wire,
+    pub(in crate::rnic) link: Box<dyn RnicLink>,
     pub(in crate::rnic) channel: Arc<CmEvents>,
     pub(in crate::rnic) peer: SocketAddr,
     pub(in crate::rnic) listener: u32,
@@ -31,7 +31,7 @@ impl Embryo {
     /// Takes the events of the core; true when the connection is over.
     pub(in crate::rnic) fn report(&mut self) -> bool {
         let mut over = false;
-        while let Some(event) = self.link.poll_event() {
+        while let Some(event) = self.link.core_mut().poll_event() {
             match event {
                 Event::Request => self.has_asked = true,
                 Event::ShutdownSend => self.link.end(),
