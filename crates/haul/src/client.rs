@@ -94,7 +94,8 @@ pub fn send(
                 .iter()
                 .map(|file| (file.name.to_string(), file.size)),
         );
-        let requests = [put.clone(), sender::offer(&sources)];
+        let mut requests = vec![put.clone()];
+        requests.extend(sender::offer(&sources, &binding)?);
         let session = Session::open(config, transfer, &requests, observer)?;
         tally.connected(&session.peer);
         let mut outcome = sender::SenderOutcome::default();

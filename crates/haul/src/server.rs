@@ -441,9 +441,11 @@ fn give(
         SourceFile::new(name, file, &shown)
     };
     let files = get.paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    link.send(&sender::offer(&files))?;
-    let mut outcome = sender::SenderOutcome::default();
     let binding = binding(&Message::Get(get.clone()))?;
+    for message in sender::offer(&files, &binding)? {
+        link.send(&message)?;
+    }
+    let mut outcome = sender::SenderOutcome::default();
     sender::run(link, files, binding, opening, &Logger(log), &mut outcome)
 }
 

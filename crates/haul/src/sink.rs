@@ -86,9 +86,11 @@ impl FileSink {
         }
     }
 
-    /// Appends runs to the space, before the sender is told of them.
-    pub(crate) fn append(&self, runs: &[Run]) -> Result<(), Fault> {
+    /// Appends runs to the space, before the sender is told of them; returns where each ends, with
+    /// its file.
+    pub(crate) fn append(&self, runs: &[Run]) -> Result<Vec<(u32, u64)>, Fault> {
         let mut space = write(&self.space);
+        let mut ends = Vec::with_capacity(runs.len());
         for run in runs {
             let target = self.target(run.file)?;
             let (position, len) = target.blocks.range(run.first, run.count);
@@ -98,8 +100,9 @@ impl FileSink {
             if !space.append(*run, position, len, Missing::Blocks(counts)) {
                 return Err(too_much());
             }
+            ends.push((run.file, space.end()));
         }
-        Ok(())
+        Ok(ends)
     }
 
     /// Appends pieces of a block to the space, before the sender is told of them; returns how many

@@ -194,7 +194,8 @@ fn over_and_over() -> Fault {
     Fault::protocol("the receiver asks for the same over and over")
 }
 
-fn changed(name: &dyn fmt::Display, how: &str) -> Fault {
+/// A source is no longer what was offered.
+pub(crate) fn changed(name: &dyn fmt::Display, how: &str) -> Fault {
     Fault::new(
         Code::SourceChanged,
         format!("'{name}' {how} while it was being sent; it was not delivered"),

@@ -13,7 +13,7 @@ pub(crate) const CONTROL_PREAMBLE: &[u8; 8] = b"haulctl\n";
 pub(crate) const DATA_PREAMBLE: &[u8; 8] = b"hauldat\n";
 
 /// The protocol versions that this build speaks.
-pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 3..=3;
+pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 4..=4;
 
 /// Bytes of the length in front of a message.
 pub(crate) const LENGTH: usize = 4;
@@ -60,12 +60,10 @@ pub(crate) enum Message {
     Digests(#[n(0)] Digests),
     #[n(9)]
     Progress(#[n(0)] Progress),
-    /// Data receiver to data sender: every block of the file is verified. May it have its name?
-    #[n(10)]
-    Verified(#[n(0)] Verified),
-    /// Data sender to data receiver: the source is still what was offered; name it.
+    /// Data sender to data receiver: the source still is what was offered and hashed. The receiver
+    /// publishes the file once its own blocks give the same seal.
     #[n(11)]
-    Commit(#[n(0)] FileId),
+    Commit(#[n(0)] Commit),
     /// Data receiver to data sender: the file is durable under its final name.
     #[n(12)]
     Done(#[n(0)] FileRoot),
@@ -305,9 +303,16 @@ pub(crate) struct Progress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct FileId {
+pub(crate) struct Commit {
     #[n(0)]
     pub(crate) file: u32,
+    /// [`seal`] of the file as the data sender knows it.
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub(crate) seal: [u8; 32],
+    /// What was asked for of the file beyond this offset of the transfer space needs another
+    /// `Commit`.
+    #[n(2)]
+    pub(crate) end: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -316,17 +321,6 @@ pub(crate) struct FileRoot {
     pub(crate) file: u32,
     #[cbor(n(1), with = "minicbor::bytes")]
     pub(crate) blake3: [u8; 32],
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct Verified {
-    #[n(0)]
-    pub(crate) file: u32,
-    #[cbor(n(1), with = "minicbor::bytes")]
-    pub(crate) blake3: [u8; 32],
-    /// [`seal`] of the file as the data receiver knows it.
-    #[cbor(n(2), with = "minicbor::bytes")]
-    pub(crate) seal: [u8; 32],
 }
 
 /// What one end spent on the session.
@@ -394,7 +388,6 @@ impl Message {
             Self::Wants(_) => "Wants",
             Self::Digests(_) => "Digests",
             Self::Progress(_) => "Progress",
-            Self::Verified(_) => "Verified",
             Self::Commit(_) => "Commit",
             Self::Done(_) => "Done",
             Self::Complete(_) => "Complete",
@@ -469,9 +462,9 @@ pub(crate) fn binding(request: &Message) -> Result<[u8; 32], Fault> {
     encode(request).map(|frame| *blake3::hash(&frame).as_bytes())
 }
 
-/// What both ends must find equal before a file gets its name: the request and what was offered of
-/// the file, with the content's hash. The hash is the receiver's, of blocks whose digests are the
-/// sender's. A CRC32C misses one damaged message in 2^32, and a wrong name looks like any other.
+/// What both ends must find equal before a file gets its name: the request, what was offered of the
+/// file, and the hash of its content. A CRC32C misses one damaged message in 2^32, and a wrong name
+/// looks like any other.
 pub(crate) fn seal(binding: &[u8; 32], entry: &Entry, root: &[u8; 32]) -> Result<[u8; 32], Fault> {
     let mut bytes = [&binding[..], &root[..]].concat();
     minicbor::encode(entry, &mut bytes)
@@ -615,7 +608,11 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_a_message_is_noticed() {
-        let message = Message::Commit(FileId { file: 70_000 });
+        let message = Message::Commit(Commit {
+            file: 70_000,
+            seal: [7; 32],
+            end: 1 << 40,
+        });
         let frame = encode(&message).unwrap();
         for bit in 0..frame.len() * 8 {
             let mut frame = frame.clone();

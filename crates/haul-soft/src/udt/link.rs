@@ -228,9 +228,15 @@ impl Link {
     fn drive_send(&mut self, outgoing: &mut Outgoing<'_>) -> Result<(), LinkError> {
         // Timers coarser than this cost throughput; without the right to set them they still work.
         let _ = set_timer_slack_ns(1);
-        let (mut written, mut complete) = (0, false);
+        let (mut written, mut complete, mut told) = (0, false, 0);
         loop {
-            let backlog = written - self.connection.sent_position();
+            let sent = self.connection.sent_position();
+            // Whoever waits for the last byte to leave looks at the counters.
+            if sent == written && sent > told {
+                self.publish_stats();
+                told = sent;
+            }
+            let backlog = written - sent;
             if !complete && backlog < BACKLOG_BYTES {
                 let available = outgoing.available(written);
                 if available.failed {
@@ -239,7 +245,7 @@ impl Link {
                 complete = available.complete;
                 let _ = self
                     .connection
-                    .write(self.now, available.end - written, complete);
+                    .write(self.now, available.end - written, available.push);
                 written = available.end;
             }
             if complete && self.connection.is_drained() && self.left.is_none() {

@@ -44,6 +44,8 @@ pub(super) struct Ring<'a> {
 pub(super) struct Available {
     pub(super) end: u64,
     pub(super) complete: bool,
+    /// Nothing more was asked for: a tail shorter than a packet need not wait for more.
+    pub(super) push: bool,
     /// Reading has failed.
     pub(super) failed: bool,
 }
@@ -65,21 +67,25 @@ impl<'a> Outgoing<'a> {
                 Available {
                     end: extent.end,
                     complete: extent.complete,
+                    push: extent.complete,
                     failed: false,
                 }
             }
             Self::Ring(ring) => {
                 let (end, ending) = ring.consumer.extent();
                 let (complete, failed) = (ending == Ending::Finished, ending == Ending::Lost);
+                let is_all = || ring.source.wait(end, Duration::ZERO).end <= end;
                 Available {
                     end,
                     complete,
+                    push: complete || end > from && is_all(),
                     failed,
                 }
             }
             Self::Held(ring) => Available {
                 end: ring.committed(),
                 complete: false,
+                push: false,
                 failed: false,
             },
         }

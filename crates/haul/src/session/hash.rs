@@ -9,10 +9,10 @@ use crossbeam_channel::Receiver;
 
 use crate::fault::Fault;
 use crate::sink::{BlockId, Complete};
-use crate::source::{Aside, FileSource, Work, blame};
+use crate::source::{Aside, FileSource, SourceFile, Work, blame, changed};
 use crate::space::Segment;
 use crate::target::{HASH_PIECE, Target, hash_pieces, hash_range};
-use crate::tree::Digest;
+use crate::tree::{Blocks, Digest};
 use crate::wire::{Digests, Locate, Pieces, Run};
 
 /// Digests sent in one message …
@@ -27,20 +27,31 @@ pub(super) enum Hashed {
     Digests(Digests),
     /// Of a block that arrived damaged.
     Pieces(Pieces),
+    /// Every block of a file has been hashed.
+    Whole(Whole),
     /// The file still is what the digests say.
     Proved(u32),
+}
+
+/// A file all of whose blocks have been hashed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Whole {
+    pub(super) file: u32,
+    pub(super) root: [u8; 32],
+    /// Where the blocks that were asked for end in the space.
+    pub(super) end: u64,
 }
 
 /// Hashes the asked-for blocks of the source in the order of the space, close behind the channel,
 /// and, while it would wait for the channel, what the receiver has already. Hands the digests to
 /// `send` until that refuses or the space is complete.
 pub(super) fn hash_source(source: &FileSource, send: impl FnMut(Result<Hashed, Fault>) -> bool) {
-    let digests = source.files().iter().map(|file| file.blocks().count());
+    let blocks = source.files().iter().map(SourceFile::blocks);
     let mut hasher = SourceHasher {
         source,
         send,
         buffer: vec![0; HASH_PIECE],
-        digests: digests.map(|count| vec![None; count as usize]).collect(),
+        files: blocks.map(FileDigests::new).collect(),
     };
     let mut index = 0;
     while let Some(work) = source.work(&mut index) {
@@ -58,8 +69,35 @@ struct SourceHasher<'a, F> {
     source: &'a FileSource,
     send: F,
     buffer: Vec<u8>,
-    /// The latest digest of each block, by file.
-    digests: Vec<Vec<Option<Digest>>>,
+    files: Vec<FileDigests>,
+}
+
+/// What is known of a file.
+struct FileDigests {
+    blocks: Vec<Option<Digest>>,
+    /// How many of them are missing.
+    missing: u32,
+    /// Where the file's latest run ends in the space.
+    end: u64,
+}
+
+impl FileDigests {
+    fn new(blocks: Blocks) -> Self {
+        Self {
+            blocks: vec![None; blocks.count() as usize],
+            missing: blocks.count(),
+            end: 0,
+        }
+    }
+
+    /// False if the block had another digest before.
+    fn note(&mut self, block: u32, digest: Digest) -> bool {
+        let known = &mut self.blocks[block as usize];
+        if known.is_none() {
+            self.missing -= 1;
+        }
+        *known.get_or_insert(digest) == digest
+    }
 }
 
 impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
@@ -71,8 +109,7 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         }
     }
 
-    /// Hashes the pieces of a block, so that the receiver finds the damaged ones. What they join to
-    /// is the digest of the block from now on.
+    /// Hashes the pieces of a block, so that the receiver finds the damaged ones.
     fn locate(&mut self, Locate { file, block }: Locate) -> bool {
         let source = &self.source.files()[file as usize];
         let pieces = source.blocks().pieces(block);
@@ -84,12 +121,25 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
                 return false;
             }
         };
-        self.digests[file as usize][block as usize] = Some(pieces.block(&digests));
+        if !self.note(file, block, pieces.block(&digests)) {
+            return false;
+        }
         (self.send)(Ok(Hashed::Pieces(Pieces {
             file,
             block,
             digests: digests.concat(),
         })))
+    }
+
+    /// Notes the digest of a block. If the block had another before, the file has changed: reports
+    /// that and returns false.
+    fn note(&mut self, file: u32, block: u32, digest: Digest) -> bool {
+        let is_same = self.files[file as usize].note(block, digest);
+        if !is_same {
+            let name = &self.source.files()[file as usize].name;
+            (self.send)(Err(changed(name, "was written to")));
+        }
+        is_same
     }
 
     /// Hashes the blocks of a run, each once the channel has taken it where the run is in the
@@ -121,7 +171,9 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
                     return false;
                 }
             };
-            self.digests[run.file as usize][block as usize] = Some(digest);
+            if !self.note(run.file, block, digest) {
+                return false;
+            }
             batch.digests.extend_from_slice(&digest);
             let full = batch.digests.len() >= BATCH * size_of::<Digest>();
             if full || begun.elapsed() >= BATCH_WAIT || block + 1 == run.first + run.count {
@@ -137,7 +189,17 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
                 }
             }
         }
-        true
+        let file = &mut self.files[run.file as usize];
+        file.end = segment.map_or(file.end, |segment| segment.start + segment.len);
+        if file.missing > 0 {
+            return true;
+        }
+        let digests: Vec<Digest> = file.blocks.iter().flatten().copied().collect();
+        (self.send)(Ok(Hashed::Whole(Whole {
+            file: run.file,
+            root: *blocks.root(&digests).as_bytes(),
+            end: file.end,
+        })))
     }
 
     /// Reads a file again, to see whether it still is what its digests say.
@@ -146,7 +208,7 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         let proved = source.files()[file as usize].prove(|| {
             for block in 0..source.files()[file as usize].blocks().count() {
                 let digest = self.hash_block(file, block)?;
-                if self.digests[file as usize][block as usize] != Some(digest) {
+                if !self.files[file as usize].note(block, digest) {
                     return Ok(false);
                 }
             }

@@ -21,8 +21,8 @@ use crate::sink::{BlockId, FileSink};
 use crate::target::Target;
 use crate::tree::Digest;
 use crate::wire::{
-    self, Complete, Confirm, Digests, FilePlan, FileRoot, Locate, Message, Offer, PieceRun, Pieces,
-    Plan, Policy, Progress, REPAIRS_MAX, RUNS_MAX, Repair, Run, Verified, Wants,
+    self, Commit, Complete, Confirm, Digests, FilePlan, FileRoot, Locate, Message, Offer, PieceRun,
+    Pieces, Plan, Policy, Progress, REPAIRS_MAX, RUNS_MAX, Repair, Run, Wants,
 };
 
 /// The sender hears about progress this often.
@@ -215,7 +215,11 @@ struct Incoming {
     /// Some of it arrived damaged.
     is_damaged: bool,
     root: Option<[u8; 32]>,
-    committed: bool,
+    /// Where the runs that were asked for of it end in the space.
+    end: u64,
+    /// The sender's latest.
+    commit: Option<Commit>,
+    is_publishing: bool,
 }
 
 /// A block that is not verified yet.
@@ -254,7 +258,9 @@ impl Incoming {
             is_stale: false,
             is_damaged: false,
             root: None,
-            committed: false,
+            end: 0,
+            commit: None,
+            is_publishing: false,
         }
     }
 
@@ -304,7 +310,7 @@ impl Session<'_> {
             .filter(|file| file.target.is_some())
             .count();
         for file in 0..self.files.len() {
-            self.announce_if_verified(file)?;
+            self.publish_if_due(file)?;
         }
         let mut reported = (Instant::now(), self.present_before);
         while self.left > 0 {
@@ -356,25 +362,28 @@ impl Session<'_> {
     }
 
     /// Asks for what is missing, and for the digests of what is here.
-    fn ask_for_missing(&self) -> Result<(), Fault> {
+    fn ask_for_missing(&mut self) -> Result<(), Fault> {
+        let files = || (0..).zip(&self.files);
         let runs = |are_left| -> Vec<Run> {
-            (0..)
-                .zip(&self.files)
+            files()
                 .flat_map(|(file, incoming)| incoming.runs(file, are_left))
                 .collect()
         };
-        for runs in runs(false).chunks(RUNS_MAX) {
+        let (missing, left) = (runs(false), runs(true));
+        for runs in missing.chunks(RUNS_MAX) {
             self.ask(runs.to_vec())?;
         }
-        for runs in runs(true).chunks(RUNS_MAX) {
+        for runs in left.chunks(RUNS_MAX) {
             let runs = runs.to_vec();
             self.link.send(&Message::Confirm(Confirm { runs }))?;
         }
         Ok(())
     }
 
-    fn ask(&self, runs: Vec<Run>) -> Result<(), Fault> {
-        self.sink.append(&runs)?;
+    fn ask(&mut self, runs: Vec<Run>) -> Result<(), Fault> {
+        for (file, end) in self.sink.append(&runs)? {
+            self.files[file as usize].end = end;
+        }
         self.link.send(&Message::Wants(Wants { runs }))
     }
 
@@ -382,14 +391,12 @@ impl Session<'_> {
         match message {
             Message::Digests(digests) => self.on_digests(&digests, outcome),
             Message::Pieces(pieces) => self.on_pieces(&pieces),
-            Message::Commit(id) => {
-                let incoming = self.files.get_mut(id.file as usize);
-                let ready = incoming.filter(|file| file.root.is_some() && !file.committed);
-                let incoming = ready.ok_or_else(|| {
-                    Fault::protocol("the peer committed a file that is not verified")
-                })?;
-                incoming.committed = true;
-                self.job(Job::Publish { file: id.file })
+            Message::Commit(commit) => {
+                let file = commit.file as usize;
+                let incoming = self.files.get_mut(file);
+                let incoming = incoming.ok_or_else(|| Fault::protocol("no such file"))?;
+                incoming.commit = Some(commit);
+                self.publish_if_due(file)
             }
             other => Err(other.misplaced()),
         }
@@ -484,7 +491,7 @@ impl Session<'_> {
                 })?;
             }
             self.locate()?;
-            return self.announce_if_verified(id.file as usize);
+            return self.publish_if_due(id.file as usize);
         }
         if doubtful.is_left {
             *doubtful = Doubtful::default();
@@ -634,28 +641,38 @@ impl Session<'_> {
         self.ask(vec![run])
     }
 
-    /// Once all blocks of a file are verified, asks the sender whether it may have its name.
-    fn announce_if_verified(&mut self, file: usize) -> Result<(), Fault> {
-        let incoming = &mut self.files[file];
+    /// Makes a file durable once all its blocks are verified, and publishes it once the sender has
+    /// committed all that was asked for of it.
+    fn publish_if_due(&mut self, index: usize) -> Result<(), Fault> {
+        let incoming = &mut self.files[index];
         let Some(target) = &incoming.target else {
             return Ok(());
         };
-        if incoming.unverified > 0 || incoming.root.is_some() {
+        if incoming.unverified > 0 || incoming.is_publishing {
             return Ok(());
         }
-        let digests: Vec<Digest> = incoming.digests.iter().flatten().copied().collect();
-        let root = *target.blocks.root(&digests).as_bytes();
-        incoming.root = Some(root);
-        let entry = self.offer.files.get(file);
-        let entry = entry.ok_or_else(|| Fault::protocol("no such file"))?;
-        let seal = wire::seal(&self.binding, entry, &root)?;
-        let file = u32::try_from(file).map_err(|_| Fault::protocol("too many files"))?;
-        self.link.send(&Message::Verified(Verified {
-            file,
-            blake3: root,
-            seal,
-        }))?;
-        self.job(Job::Settle { file })
+        let file = u32::try_from(index).map_err(|_| Fault::protocol("too many files"))?;
+        let is_settled = incoming.root.is_some();
+        let root = *incoming.root.get_or_insert_with(|| {
+            let digests: Vec<Digest> = incoming.digests.iter().flatten().copied().collect();
+            *target.blocks.root(&digests).as_bytes()
+        });
+        let commit = incoming.commit.filter(|commit| commit.end >= incoming.end);
+        incoming.is_publishing = commit.is_some();
+        if let Some(commit) = commit {
+            let entry = self.offer.files.get(index);
+            let entry = entry.ok_or_else(|| Fault::protocol("no such file"))?;
+            if wire::seal(&self.binding, entry, &root)? != commit.seal {
+                return Err(wire::damaged());
+            }
+        }
+        if !is_settled {
+            self.job(Job::Settle { file })?;
+        }
+        if commit.is_some() {
+            self.job(Job::Publish { file })?;
+        }
+        Ok(())
     }
 
     fn on_channel(&self, end: CarrierEnd) -> Fault {

@@ -1,17 +1,23 @@
 //! The role of the end that has the files.
 
-use crossbeam_channel::{Receiver, select, unbounded};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, after, never, select, unbounded};
 
 use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, spawn};
 use crate::channel::{ChannelError, Opening};
 use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::report::{Event, FileResult, Observer};
-use crate::session::hash::{Hashed, hash_source};
+use crate::session::hash::{Hashed, Whole, hash_source};
 use crate::source::{FileSource, SourceFile, Standing, blame};
 use crate::wire::{
-    self, Complete, FileId, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX, Run, Verified,
+    self, Commit, Complete, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX, Run,
 };
+
+/// How often to look whether the last bytes of a file have left.
+const LEAVE_TICK: Duration = Duration::from_millis(2);
 
 /// What a sender knows when all is done, and, where it failed, what it knows until then.
 #[derive(Debug, Default)]
@@ -30,11 +36,30 @@ pub(crate) struct SenderOutcome {
     pub(crate) peer: Complete,
 }
 
-/// What the receiver must have before [`run`].
-pub(crate) fn offer(files: &[SourceFile]) -> Message {
-    Message::Offer(Offer {
-        files: files.iter().map(SourceFile::entry).collect(),
+/// What the receiver must have before [`run`]: the offer, and all there is to know of empty files.
+pub(crate) fn offer(files: &[SourceFile], binding: &[u8; 32]) -> Result<Vec<Message>, Fault> {
+    let entries = files.iter().map(SourceFile::entry).collect();
+    let mut messages = vec![Message::Offer(Offer { files: entries })];
+    for whole in empty_files(files) {
+        messages.push(commit(binding, &files[whole.file as usize], whole)?);
+    }
+    Ok(messages)
+}
+
+/// Files without a block to hash.
+fn empty_files(files: &[SourceFile]) -> impl Iterator<Item = Whole> {
+    let empty = (0..).zip(files).filter(|(_, source)| source.size == 0);
+    empty.map(|(file, source)| Whole {
+        file,
+        root: *source.blocks().root(&[]).as_bytes(),
+        end: 0,
     })
+}
+
+fn commit(binding: &[u8; 32], source: &SourceFile, whole: Whole) -> Result<Message, Fault> {
+    let Whole { file, root, end } = whole;
+    let seal = wire::seal(binding, &source.entry(), &root)?;
+    Ok(Message::Commit(Commit { file, seal, end }))
 }
 
 /// Sends what the receiver asks for of the offered files until it has everything.
@@ -64,13 +89,16 @@ pub(crate) fn run(
                 events.send(Happened::Hashed(hashed)).is_ok()
             });
         };
-        let session = Session {
+        let empty = empty_files(source.files());
+        let mut session = Session {
             link,
             source,
             binding,
             carrier,
             observer,
             meter,
+            leaving: BTreeMap::new(),
+            committed: empty.map(|whole| (whole.file, whole)).collect(),
         };
         let result = spawn(scope, "haul-send", send)
             .and_then(|()| spawn(scope, "haul-hash", hash))
@@ -100,16 +128,25 @@ struct Session<'a> {
     carrier: &'a Carrier,
     observer: &'a dyn Observer,
     meter: Meter,
+    /// Files of which every block has been hashed, and not every byte has left yet.
+    leaving: BTreeMap<u32, Whole>,
+    /// Files that the receiver may publish.
+    committed: BTreeMap<u32, Whole>,
 }
 
 impl Session<'_> {
     fn converse(
-        &self,
+        &mut self,
         happened: &Receiver<Happened>,
         outcome: &mut SenderOutcome,
     ) -> Result<(), Fault> {
         let mut happened = happened.clone();
         loop {
+            let tick = if self.leaving.is_empty() {
+                never()
+            } else {
+                after(LEAVE_TICK)
+            };
             select! {
                 recv(self.link.incoming()) -> message => {
                     let message = message.map_err(|_| Fault::protocol("no control connection"))??;
@@ -121,17 +158,58 @@ impl Session<'_> {
                     Ok(Happened::Hashed(hashed)) => match hashed? {
                         Hashed::Digests(digests) => self.link.send(&Message::Digests(digests))?,
                         Hashed::Pieces(pieces) => self.link.send(&Message::Pieces(pieces))?,
-                        Hashed::Proved(file) => self.link.send(&Message::Commit(FileId { file }))?,
+                        Hashed::Whole(whole) => {
+                            self.leaving.insert(whole.file, whole);
+                        }
+                        Hashed::Proved(file) => self.commit(file)?,
                     },
                     Ok(Happened::Channel(end)) => self.on_channel(end)?,
-                    Err(_) => happened = crossbeam_channel::never(),
+                    Err(_) => happened = never(),
                 },
+                recv(tick) -> _ => {}
             }
+            self.commit_what_left()?;
         }
     }
 
+    /// Commits the files whose last byte has left.
+    fn commit_what_left(&mut self) -> Result<(), Fault> {
+        if self.leaving.is_empty() {
+            return Ok(());
+        }
+        let sent = self.carrier.moved(self.source.taken());
+        let left = self.leaving.values().filter(|whole| whole.end <= sent);
+        let left: Vec<Whole> = left.copied().collect();
+        for whole in left {
+            self.leaving.remove(&whole.file);
+            self.committed.insert(whole.file, whole);
+            if self.is_unchanged(whole.file)? {
+                self.commit(whole.file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a source still is what was offered; where only reading it tells, the hasher is asked
+    /// to.
+    fn is_unchanged(&self, file: u32) -> Result<bool, Fault> {
+        let standing = self.source.files()[file as usize].check_unchanged()?;
+        if standing == Standing::Touched {
+            self.source.prove(file);
+        }
+        Ok(standing == Standing::Unchanged)
+    }
+
+    fn commit(&self, file: u32) -> Result<(), Fault> {
+        let Some(whole) = self.committed.get(&file) else {
+            return Ok(());
+        };
+        let source = &self.source.files()[file as usize];
+        self.link.send(&commit(&self.binding, source, *whole)?)
+    }
+
     /// Returns true after the last message of the session.
-    fn handle(&self, message: Message, outcome: &mut SenderOutcome) -> Result<bool, Fault> {
+    fn handle(&mut self, message: Message, outcome: &mut SenderOutcome) -> Result<bool, Fault> {
         match message {
             Message::Plan(plan) => self.on_plan(plan, outcome)?,
             Message::Wants(wants) => {
@@ -153,16 +231,9 @@ impl Session<'_> {
                     total,
                     moved: self.carrier.moved(self.source.taken()),
                 });
-            }
-            Message::Verified(Verified { file, blake3, seal }) => {
-                let source = self.source.files().get(file as usize);
-                let source = source.ok_or_else(|| Fault::protocol("no such file"))?;
-                if wire::seal(&self.binding, &source.entry(), &blake3)? != seal {
-                    return Err(wire::damaged());
-                }
-                match source.check_unchanged()? {
-                    Standing::Unchanged => self.link.send(&Message::Commit(FileId { file }))?,
-                    Standing::Touched => self.source.prove(file),
+                // A slow receiver may still be kept from publishing what has changed meanwhile.
+                for &file in self.committed.keys() {
+                    self.is_unchanged(file)?;
                 }
             }
             Message::Done(done) => self.on_done(&done, outcome)?,
@@ -203,7 +274,7 @@ impl Session<'_> {
         }
     }
 
-    fn on_done(&self, done: &FileRoot, outcome: &mut SenderOutcome) -> Result<(), Fault> {
+    fn on_done(&mut self, done: &FileRoot, outcome: &mut SenderOutcome) -> Result<(), Fault> {
         let index = done.file as usize;
         let (Some(file), Some(root), Some(plan)) = (
             self.source.files().get(index),
@@ -214,6 +285,10 @@ impl Session<'_> {
                 "the receiver completed a file that was not offered",
             ));
         };
+        let whole = self.committed.remove(&done.file);
+        if whole.is_none_or(|whole| whole.root != done.blake3) {
+            return Err(wire::damaged());
+        }
         *root = Some(done.blake3);
         self.observer.event(&Event::FileDone(&FileResult::copied(
             &file.name,
@@ -224,7 +299,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn on_plan(&self, plan: Plan, outcome: &mut SenderOutcome) -> Result<(), Fault> {
+    fn on_plan(&mut self, plan: Plan, outcome: &mut SenderOutcome) -> Result<(), Fault> {
         let files = self.source.files();
         if plan.files.len() != files.len() {
             return Err(Fault::protocol("the receiver's plan is about other files"));
@@ -241,6 +316,9 @@ impl Session<'_> {
             total,
             present,
         });
+        for (file, _) in (0..).zip(&plan.files).filter(|(_, plan)| plan.complete) {
+            self.committed.remove(&file);
+        }
         outcome.missing = vec![0; plan.files.len()];
         outcome.plan = plan.files;
         Ok(())
