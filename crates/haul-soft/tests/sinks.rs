@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use haul_cc::{Algorithm, Rate};
 use haul_soft::bulk::{Extent, FileRange, Sink, Source};
-use haul_soft::udt::{Identity, Listener, Options, Seq, Stats, connect};
+use haul_soft::udt::{Identity, Link, LinkError, Listener, Options, Remote, Seq, Stats, connect};
 use haul_udt::wire::SocketId;
 
 const BYTES: u64 = 24 << 20;
@@ -68,14 +68,20 @@ impl Sink for Slow {
     }
 }
 
-/// What the sender counted, once the sink has everything.
-fn run(bps: u64, stall: Duration) -> Stats {
+fn options() -> Options {
     let mut options = Options {
         // Far less than what is in flight when the sink stalls.
         recv_buffer_bytes: 512 << 10,
         ..Options::default()
     };
     options.config.control = Algorithm::Fixed(Rate::from_bps(200_000_000));
+    options
+}
+
+/// Connects over loopback, sends [`BYTES`] on a thread of its own, and has `receive` take them.
+/// Returns what both counted; the sender fails where `receive` does not take everything.
+fn transfer<T>(receive: impl FnOnce(&mut Link) -> T) -> (Result<Stats, LinkError>, T) {
+    let options = options();
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut listener = Listener::bind(local, &options, [7; 16]).unwrap();
     let address = listener.local_addr();
@@ -83,38 +89,70 @@ fn run(bps: u64, stall: Duration) -> Stats {
         initial: Seq::new(5),
         socket: SocketId(9),
     };
-    let sink = Slow {
-        bps,
-        stall,
-        began: Instant::now(),
-        taken: AtomicU64::new(0),
-    };
-    let stats = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let mut link = connect(local, address, own, &options).unwrap();
-            link.send(&Zeros(vec![0; usize::try_from(BYTES).unwrap()]))
-                .unwrap();
-            link.stats().unwrap()
+            link.send(&Zeros(vec![0; usize::try_from(BYTES).unwrap()]))?;
+            Ok(link.stats().unwrap())
         });
         let (_, mut link) = listener
             .accept(None, &mut |_| Some(options.clone()))
             .unwrap()
             .unwrap();
-        link.receive(&sink).unwrap();
-        sender.join().unwrap()
-    });
-    assert_eq!(sink.taken.into_inner(), BYTES);
-    stats
+        let received = receive(&mut link);
+        (sender.join().unwrap(), received)
+    })
+}
+
+fn slow(bps: u64, stall: Duration) -> Slow {
+    Slow {
+        bps,
+        stall,
+        began: Instant::now(),
+        taken: AtomicU64::new(0),
+    }
 }
 
 #[test]
 fn a_sink_that_blocks_makes_nobody_repeat_anything() {
     for (bps, stall) in [(100_000_000, 0), (400_000_000, 3)] {
-        let stats = run(bps, Duration::from_secs(stall));
+        let sink = slow(bps, Duration::from_secs(stall));
+        let (stats, received) = transfer(|link| link.receive(&sink));
+        received.unwrap();
+        assert_eq!(sink.taken.into_inner(), BYTES);
+        let stats = stats.unwrap();
         println!("{bps} b/s, a stall of {stall} s: {:?}", stats.sent);
         assert_eq!(stats.sent.refused_bytes, 0);
         assert_eq!(stats.sent.timer_bytes, 0);
         // The system drops what a busy machine leaves in the socket for 20 ms.
         assert!(stats.sent.resent_bytes < BYTES / 50);
     }
+}
+
+/// How long `receive` goes on into a sink that takes `bps` when `end` is called after everything has
+/// arrived, and how much the sink has then.
+fn ended(bps: u64, end: fn(&Remote)) -> (Duration, u64) {
+    let sink = slow(bps, Duration::ZERO);
+    let (_, took) = transfer(|link| {
+        let remote = link.remote();
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| link.receive(&sink));
+            std::thread::sleep(Duration::from_millis(1500));
+            let asked = Instant::now();
+            end(&remote);
+            let received = receiver.join().unwrap();
+            assert!(matches!(received, Ok(()) | Err(LinkError::Closed)));
+            asked.elapsed()
+        })
+    });
+    (took, sink.taken.into_inner())
+}
+
+#[test]
+fn a_cancel_gives_up_what_waits_for_a_slow_sink_and_an_end_does_not() {
+    let (took, taken) = ended(10_000_000, Remote::close);
+    println!("{taken} bytes taken, {took:?} after the cancel");
+    assert!(took < Duration::from_secs(1) && taken < BYTES / 4);
+    let (_, taken) = ended(80_000_000, Remote::finish);
+    assert_eq!(taken, BYTES);
 }

@@ -190,7 +190,7 @@ impl Engine for Udt {
     /// The sender is done when all has arrived here. Its word that a connection is over may be
     /// lost, in the queue that other streams keep full, and is not repeated.
     fn peer_sent(&self) {
-        self.cancel();
+        self.remotes.iter().for_each(Remote::finish);
     }
 
     fn sample(&self) -> Sample {

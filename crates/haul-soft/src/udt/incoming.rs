@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use haul_cc::Time;
@@ -79,9 +80,17 @@ impl Incoming {
         self.news.notify_one();
     }
 
-    /// Gives `sink` what arrives, until there is nothing more or it fails.
-    pub(super) fn write_out(&self, sink: &dyn Sink, waker: &Waker) -> io::Result<()> {
+    /// Gives `sink` what arrives, until there is nothing more, it fails, or the link is `closed`.
+    pub(super) fn write_out(
+        &self,
+        sink: &dyn Sink,
+        waker: &Waker,
+        closed: &AtomicBool,
+    ) -> io::Result<()> {
         while let Some(mut chunk) = self.next() {
+            if closed.load(Ordering::Acquire) {
+                break;
+            }
             let written = chunk.write(sink);
             let len = chunk.bytes.len() as u64;
             let mut state = self.lock();

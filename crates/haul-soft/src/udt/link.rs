@@ -65,6 +65,9 @@ pub struct Link {
 
 #[derive(Debug)]
 struct Shared {
+    /// The loop ends.
+    finished: AtomicBool,
+    /// What has arrived and not been written yet is given up as well.
     closed: AtomicBool,
     waker: Waker,
     stats: Mutex<Option<Stats>>,
@@ -129,6 +132,7 @@ impl Link {
         let clock = Clock::new();
         Ok(Self {
             shared: Arc::new(Shared {
+                finished: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
                 waker: poller.waker(),
                 stats: Mutex::new(None),
@@ -297,11 +301,11 @@ impl Link {
     /// room.
     fn receive_write_behind(&mut self, sink: &dyn Sink) -> Result<(), LinkError> {
         let incoming = Incoming::default();
-        let waker = self.poller.waker();
+        let (waker, shared) = (self.poller.waker(), Arc::clone(&self.shared));
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("haul-write".into());
             let writer = builder
-                .spawn_scoped(scope, || incoming.write_out(sink, &waker))
+                .spawn_scoped(scope, || incoming.write_out(sink, &waker, &shared.closed))
                 .map_err(LinkError::System)?;
             let received = self.drive_receive(&mut &incoming, Some(&incoming));
             incoming.finish();
@@ -417,7 +421,7 @@ impl Link {
         }
         self.flush(outgoing)?;
         self.note_events()?;
-        if self.shared.closed.load(Ordering::Acquire) {
+        if self.shared.finished.load(Ordering::Acquire) {
             return Err(LinkError::Closed);
         }
         if self.now >= self.stats_due {
@@ -718,9 +722,17 @@ impl Source for Nothing {
 }
 
 impl Remote {
-    /// Ends the link's `send` or `receive` at once.
+    /// Ends the link's `send` or `receive` at once. A sink that may block is given no more than the
+    /// 256 KiB that it is taking.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
+        self.finish();
+    }
+
+    /// Ends the link's `receive` once the sink has taken what has arrived: the peer is known to have
+    /// sent all.
+    pub fn finish(&self) {
+        self.0.finished.store(true, Ordering::Release);
         self.0.waker.wake();
     }
 
