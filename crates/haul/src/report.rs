@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::fault::Fault;
+pub use crate::wire::Causes;
 
 /// Follows a session. Called from its threads, a few times a second.
 pub trait Observer: Send + Sync {
@@ -151,6 +152,8 @@ pub struct Summary {
     pub repaired_bytes: u64,
     /// Payload that the channel's transport sent again.
     pub retransmitted_bytes: u64,
+    /// Of `retransmitted_bytes`; none where the transport does not count by cause (TCP).
+    pub retransmitted_by_cause: Option<Causes>,
     /// Share of `moved_bytes`; none where nothing was moved.
     pub retransmitted_share: Option<f64>,
     /// Smoothed round-trip time at the end.

@@ -4,6 +4,7 @@
 //! A field or a kind of message that a newer peer adds is skipped by an older one.
 
 use minicbor::{Decode, Decoder, Encode};
+use serde::Serialize;
 
 use crate::fault::{Code, Fault};
 
@@ -341,6 +342,30 @@ pub(crate) struct Complete {
     /// Payload asked for again because a block was damaged, bytes.
     #[n(5)]
     pub(crate) repaired: u64,
+    /// Of `retransmitted`; `None` where the transport does not count by cause.
+    #[n(6)]
+    pub(crate) causes: Option<Causes>,
+}
+
+/// Retransmitted payload by its cause, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct Causes {
+    /// The path lost it.
+    #[n(0)]
+    #[serde(rename = "lost_bytes")]
+    pub lost: u64,
+    /// It had arrived, later than packets sent after it.
+    #[n(1)]
+    #[serde(rename = "reordered_bytes")]
+    pub reordered: u64,
+    /// The receiver had no room for it.
+    #[n(2)]
+    #[serde(rename = "refused_bytes")]
+    pub refused: u64,
+    /// Nothing was acknowledged for so long that a timer ran out.
+    #[n(3)]
+    #[serde(rename = "timer_bytes")]
+    pub timer: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]

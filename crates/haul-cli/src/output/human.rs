@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::device::{Details, Found};
-use haul::report::{BenchSummary, Cpu, FileStatus, Summary};
+use haul::report::{BenchSummary, Causes, Cpu, FileStatus, Summary};
 
 /// The summary of a transfer.
 pub(super) fn summary(summary: &Summary) -> String {
@@ -47,7 +47,12 @@ pub(super) fn summary(summary: &Summary) -> String {
         );
     }
     if summary.retransmitted_bytes > 0 {
-        let _ = write!(text, "; {} sent again", binary(summary.retransmitted_bytes));
+        let _ = write!(
+            text,
+            "; {} retransmitted{}",
+            binary(summary.retransmitted_bytes),
+            summary.retransmitted_by_cause.map_or_else(String::new, by_cause),
+        );
     }
     let _ = write!(text, "; {}", cpu(&summary.sender, &summary.receiver));
     if let [file] = summary.files.as_slice()
@@ -56,6 +61,21 @@ pub(super) fn summary(summary: &Summary) -> String {
         let _ = write!(text, "\nhaul: blake3 {hash}  {}", file.name);
     }
     text
+}
+
+/// Why payload was retransmitted: " (1.00 MiB lost, 3 B by timer)".
+fn by_cause(causes: Causes) -> String {
+    let counts = [
+        (causes.lost, "lost"),
+        (causes.reordered, "reordered"),
+        (causes.refused, "refused by the receiver"),
+        (causes.timer, "by timer"),
+    ];
+    let counts = counts.into_iter().filter(|(bytes, _)| *bytes > 0);
+    let counts: Vec<String> = counts
+        .map(|(bytes, what)| format!("{} {what}", binary(bytes)))
+        .collect();
+    format!(" ({})", counts.join(", "))
 }
 
 /// The list of devices: the first column is the provider.
@@ -101,7 +121,7 @@ fn describe(name: &str, details: &Details) -> String {
 /// The summary of a bench.
 pub(super) fn bench(summary: &BenchSummary) -> String {
     format!(
-        "{} in {:.2} s, {}; {} sent again; {}",
+        "{} in {:.2} s, {}; {} retransmitted; {}",
         binary(summary.bytes),
         summary.seconds,
         rate(summary.goodput_bps),
@@ -184,5 +204,15 @@ mod tests {
         assert_eq!(rate(1.25e9), "1.25 Gbit/s");
         assert_eq!(percent(999, 1000), "99 %");
         assert_eq!(time(Duration::from_secs(3661)), "1 h 01 min");
+    }
+
+    #[test]
+    fn causes_that_did_not_occur_are_left_out() {
+        let causes = Causes {
+            lost: 1 << 20,
+            timer: 3,
+            ..Causes::default()
+        };
+        assert_eq!(by_cause(causes), " (1.00 MiB lost, 3 B by timer)");
     }
 }

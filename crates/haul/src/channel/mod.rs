@@ -15,7 +15,7 @@ use haul_soft::bulk::{Sink, Source};
 use crate::dial::Server;
 use crate::fault::{Code, Fault, plain};
 use crate::random_bytes;
-use crate::wire::OpenChannel;
+use crate::wire::{Causes, OpenChannel};
 
 pub(crate) mod tcp;
 pub(crate) mod udt;
@@ -94,6 +94,8 @@ pub struct ChannelStats {
     pub sent: Option<u64>,
     /// Payload sent again, bytes; 0 at the receiving end.
     pub retransmitted: u64,
+    /// Of `retransmitted`; `None` where the transport does not count by cause.
+    pub causes: Option<Causes>,
     /// Smoothed round-trip time, microseconds.
     pub rtt_us: Option<u32>,
 }

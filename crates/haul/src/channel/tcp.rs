@@ -175,6 +175,7 @@ impl Channel for TcpChannel {
         ChannelStats {
             // The headers of chunks are in it.
             sent: (!infos.is_empty()).then(|| infos.iter().map(sent).sum()),
+            causes: None,
             retransmitted: infos.iter().map(|info| info.bytes_retransmitted).sum(),
             rtt_us: infos.iter().map(|info| info.rtt_us).min(),
         }

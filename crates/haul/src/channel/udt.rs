@@ -19,6 +19,7 @@ use haul_udt::wire::SocketId;
 
 use super::{Channel, ChannelError, ChannelStats, Setup, Token};
 use crate::fault::{Code, Fault, plain};
+use crate::wire::Causes;
 use crate::{lock, random_bytes};
 
 /// An open UDT channel.
@@ -141,6 +142,12 @@ impl Channel for UdtChannel {
                     .saturating_sub(stats.sent.resent_bytes)
             }),
             retransmitted: stats.map_or(0, |stats| stats.sent.resent_bytes),
+            causes: stats.map(|stats| Causes {
+                lost: stats.sent.path_lost_bytes(),
+                reordered: stats.sent.reordered_bytes,
+                refused: stats.sent.refused_bytes,
+                timer: stats.sent.timer_bytes,
+            }),
             rtt_us: stats.and_then(|stats| u32::try_from(stats.rtt_ns / 1_000).ok()),
         }
     }

@@ -110,6 +110,7 @@ impl Tally {
             moved_bytes: moved,
             repaired_bytes: self.receiver.repaired,
             retransmitted_bytes: retransmitted,
+            retransmitted_by_cause: self.sender.causes,
             retransmitted_share: share(retransmitted, moved),
             rtt_ms: self.sender.rtt_us.map(|us| f64::from(us) / 1e3),
             seconds,

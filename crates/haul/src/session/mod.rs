@@ -11,7 +11,7 @@ use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::lock;
 use crate::report::Cpu;
-use crate::wire::Complete;
+use crate::wire::{Causes, Complete};
 
 pub(crate) mod bench;
 mod hash;
@@ -115,6 +115,7 @@ impl Meter {
             retransmitted: stats.retransmitted,
             rtt_us: stats.rtt_us,
             repaired,
+            causes: stats.causes,
         }
     }
 }
@@ -138,6 +139,15 @@ pub(crate) fn add(sum: &mut Complete, more: &Complete) {
     sum.retransmitted = sum.retransmitted.saturating_add(more.retransmitted);
     sum.repaired = sum.repaired.saturating_add(more.repaired);
     sum.rtt_us = more.rtt_us.or(sum.rtt_us);
+    sum.causes = match (sum.causes, more.causes) {
+        (Some(one), Some(other)) => Some(Causes {
+            lost: one.lost.saturating_add(other.lost),
+            reordered: one.reordered.saturating_add(other.reordered),
+            refused: one.refused.saturating_add(other.refused),
+            timer: one.timer.saturating_add(other.timer),
+        }),
+        (one, other) => one.or(other),
+    };
 }
 
 /// Processor time for the summary.
