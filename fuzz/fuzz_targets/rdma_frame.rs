@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| haul_gateway::fuzzing::rdma_frame(bytes));
+fuzz_target!(|bytes: &[u8]| haul_extender::fuzzing::rdma_frame(bytes));

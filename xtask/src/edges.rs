@@ -94,8 +94,14 @@ const ALLOWED: &[Allowed] = &[
         external: None,
     },
     Allowed {
+        krate: "haul-extender",
+        internal: &["haul-io", "haul-slab", "haul-soft", "haul-verbs"],
+        external: None,
+    },
+    Allowed {
         krate: "haul-gateway",
         internal: &[
+            "haul-extender",
             "haul-io",
             "haul-slab",
             "haul-soft",

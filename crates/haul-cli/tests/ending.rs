@@ -44,7 +44,7 @@ impl Path {
         let far = Gateway::start_with(&far("127.0.0.1:0"), args);
         let near = Gateway::start_with(
             &format!(
-                "name = 'near'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
+                "name = 'near'\nanonymous = true\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
                  [[route]]\nto = ['*']\nvia = ['{}']\nring = '8MiB'\nchannels = ['{KIND}']\n{route}\n",
                 far.sessions_at()
             ),

@@ -95,7 +95,7 @@ fn near_gateway(kind: &str, via: SocketAddr, to: SocketAddr) -> Gateway {
 
 fn near_gateway_with(kind: &str, via: SocketAddr, to: SocketAddr, ring: &str) -> Gateway {
     Gateway::start(&format!(
-        "name = 'near'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
+        "name = 'near'\nanonymous = true\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
          [[route]]\nto = ['*']\nvia = ['{via}']\nring = '{ring}'\nchannels = ['{kind}']\n"
     ))
 }

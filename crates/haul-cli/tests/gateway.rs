@@ -25,7 +25,7 @@ fn entry(kind: &str, via: &[SocketAddr], to: SocketAddr, route: &str) -> String 
 /// With a `via` as it is written.
 fn entry_by(kind: &str, via: &str, to: SocketAddr, route: &str) -> String {
     format!(
-        "name = 'entry'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
+        "name = 'entry'\nanonymous = true\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
          [[route]]\nto = ['*']\nvia = [{via}]\nring = '8MiB'\nchannels = ['{kind}']\n{route}\n",
     )
 }

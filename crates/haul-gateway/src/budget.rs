@@ -3,10 +3,11 @@
 
 use serde::Serialize;
 
-use crate::config::{ChannelKind, Config, DoorKind, Route};
-use crate::door::CLIENT_MEMORY;
-use crate::engine::{LANES_MAX, Shape, lane_bytes};
-use crate::reception::strangers_bytes;
+use crate::channel::lane_bytes;
+use crate::config::{ChannelKind, Config, ListenerKind, Route};
+use crate::inbound::pending_bytes;
+use crate::listener::CLIENT_MEMORY;
+use crate::session::{LANES_MAX, Shape};
 
 /// What sessions of a kind take of the configured memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -43,7 +44,7 @@ pub struct MemoryPlan {
     pub rdma: Option<RdmaBudget>,
     /// Beside it, for connections of others that have not shown who they are.
     pub strangers: u64,
-    /// Beside it, for clients at all doors that have not said where they want to go.
+    /// Beside it, for clients at all listeners that have not said where they want to go.
     pub clients: u64,
 }
 
@@ -69,7 +70,7 @@ impl Config {
             sessions.push(budget(what, bytes, channel_bytes(route)));
         }
         if self.listen.is_some() {
-            let guests = Shape::of_guests(self);
+            let guests = Shape::of_incoming(self);
             let kinds = self.channels.iter().map(|channel| channel.kind);
             // How many streams is the peer's choice.
             let near = most_bytes(kinds, LANES_MAX);
@@ -86,8 +87,11 @@ impl Config {
                 sessions.push(budget(what, guests.bytes(false), near + far));
             }
         }
-        let says_where = |kind| matches!(kind, DoorKind::Socks5 | DoorKind::Http);
-        let doors = self.doors.iter().filter(|door| says_where(door.kind));
+        let says_where = |kind| matches!(kind, ListenerKind::Socks5 | ListenerKind::Http);
+        let listeners = self
+            .listeners
+            .iter()
+            .filter(|listener| says_where(listener.kind));
         MemoryPlan {
             memory,
             sessions,
@@ -95,8 +99,8 @@ impl Config {
                 bytes: rdma.plan().bytes() as u64,
                 connections: rdma.connections,
             }),
-            strangers: strangers_bytes(self),
-            clients: doors.count() as u64 * CLIENT_MEMORY,
+            strangers: pending_bytes(self),
+            clients: listeners.count() as u64 * CLIENT_MEMORY,
         }
     }
 }
@@ -141,7 +145,7 @@ impl MemoryPlan {
         }
         let beside = [
             (self.strangers, "who have not shown who they are"),
-            (self.clients, "at doors who have not said where to"),
+            (self.clients, "at listeners who have not said where to"),
         ];
         let beside: Vec<String> = beside
             .iter()
@@ -206,9 +210,9 @@ mod tests {
 
     #[test]
     fn everything_is_said() {
-        let door = "[[door]]\nkind = 'socks5'\nlisten = '127.0.0.1:3'\n";
+        let listener = "[[listener]]\nkind = 'socks5'\nlisten = '127.0.0.1:3'\n";
         let told = plan(&format!(
-            "listen = '127.0.0.1:1'\nexit = ['192.0.2.1']\n[[channel]]\nkind = 'udt'\nlisten = '127.0.0.1:2'\n{door}{ROUTE}"
+            "listen = '127.0.0.1:1'\nexit = ['192.0.2.1']\n[[channel]]\nkind = 'udt'\nlisten = '127.0.0.1:2'\n{listener}{ROUTE}"
         ));
         let lines = told.lines();
         let starts = [

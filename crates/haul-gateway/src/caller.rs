@@ -1,4 +1,4 @@
-//! Who wants a connection, and how they learn what becomes of it: a client of a door, or this
+//! Who wants a connection, and how they learn what becomes of it: a client of a listener, or this
 //! process itself.
 
 #![expect(
@@ -13,8 +13,8 @@ use std::net::TcpStream;
 use haul_io::stream::Stream;
 use haul_xsp::wire::{Endpoint, Metadata, NackStatus};
 
-use crate::door::{Answer, Arrival, meaning};
-use crate::house::code;
+use crate::answer::Answer;
+use crate::refusal::{Refusal, code};
 
 /// Somebody in this process who wants a connection.
 pub trait Caller: Send {
@@ -30,50 +30,6 @@ pub trait Caller: Send {
     /// Whether the connection is wanted still.
     fn is_wanted(&self) -> bool {
         true
-    }
-}
-
-/// Why a connection, or a session, is not to be had.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
-pub struct Refusal {
-    /// In a word.
-    pub cause: Cause,
-    /// In one line.
-    pub text: String,
-}
-
-/// Who or what a [`Refusal`] is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// A gateway on the way cannot be reached, or ended the session.
-    Gateway,
-    /// No data channel can be had.
-    Channel,
-    /// Gateways do not believe each other.
-    Trust,
-    /// A gateway does not allow it.
-    Forbidden,
-    /// The destination refuses connections.
-    Refused,
-    /// The destination, or its network, cannot be reached.
-    Unreachable,
-    /// The destination does not answer.
-    TimedOut,
-}
-
-impl Refusal {
-    /// Of a connection that was refused with this code; `session` says what has become of the
-    /// session, where that is the reason.
-    pub(crate) fn new(status: u16, session: Option<&str>) -> Self {
-        let cause = match NackStatus::from_code(status) {
-            NackStatus::NotAuthenticated => Cause::Trust,
-            NackStatus::NoProtocol if session.is_some() => Cause::Channel,
-            _ if session.is_some() => Cause::Gateway,
-            _ => meaning(status).cause,
-        };
-        let text = session.unwrap_or_else(|| meaning(status).text).to_owned();
-        Self { cause, text }
     }
 }
 
@@ -93,7 +49,7 @@ pub(crate) struct Call {
 
 /// Who is told what becomes of it.
 pub(crate) enum Party {
-    /// A client of a door. Nothing behind what its door speaks has been read from its stream, which
+    /// A client of a listener. Nothing behind what its listener speaks has been read from its stream, which
     /// is reset when it is dropped.
     Client(Stream, Answer),
     /// This process.
@@ -101,7 +57,7 @@ pub(crate) enum Party {
 }
 
 impl Party {
-    /// Whether the connection is wanted still, as far as is known: clients of doors are not
+    /// Whether the connection is wanted still, as far as is known: clients of listeners are not
     /// watched.
     pub(crate) fn is_wanted(&self) -> bool {
         match self {
@@ -138,19 +94,6 @@ impl Call {
 
     pub(crate) fn refuse(self, status: NackStatus, session: Option<&str>) {
         self.party.refuse(code(status), session);
-    }
-}
-
-impl From<Arrival> for Call {
-    fn from(arrival: Arrival) -> Self {
-        Self {
-            party: Party::Client(arrival.stream, arrival.answer),
-            from: arrival.client.to_string(),
-            to: arrival.to,
-            named: None,
-            metadata: arrival.metadata,
-            is_again: false,
-        }
     }
 }
 

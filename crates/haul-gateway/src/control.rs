@@ -31,10 +31,10 @@ pub(crate) struct Control {
     /// Octets of the first of `out` that are sent.
     sent: usize,
     queued: usize,
-    /// TLS has failed: one of the ends does not believe the other.
-    is_distrusted: bool,
+    /// TLS has failed: one of the ends does not verify_chain the other.
+    auth_failed: bool,
     /// Octets have come.
-    has_heard: bool,
+    has_received: bool,
     /// Nothing more goes out.
     is_finished: bool,
 }
@@ -79,8 +79,8 @@ impl Control {
             out: VecDeque::new(),
             sent: 0,
             queued: 0,
-            is_distrusted: false,
-            has_heard: false,
+            auth_failed: false,
+            has_received: false,
             is_finished: false,
         }
     }
@@ -101,7 +101,7 @@ impl Control {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(crate) fn shake_hands(&mut self) -> io::Result<bool> {
+    pub(crate) fn handshake(&mut self) -> io::Result<bool> {
         self.flush()?;
         while let Some(tls) = self.tls.as_mut().filter(|tls| tls.is_handshaking()) {
             match take_records(&self.stream, tls) {
@@ -113,7 +113,7 @@ impl Control {
     }
 
     /// Whether the peer has shown who it is by a certificate: here nobody gets through TLS without.
-    pub(crate) fn has_proven(&self) -> bool {
+    pub(crate) fn is_authenticated(&self) -> bool {
         self.tls.is_some() && self.is_ready()
     }
 
@@ -151,30 +151,30 @@ impl Control {
     ///
     /// # Errors
     /// `WouldBlock` where nothing has arrived; else that of the connection. `InvalidData` says in a
-    /// line why the ends do not believe each other, and the peer has been told.
+    /// line why the ends do not verify_chain each other, and the peer has been told.
     pub(crate) fn read(&mut self, octets: &mut [u8]) -> io::Result<usize> {
         let read = match &mut self.tls {
-            None => read_plain(&self.stream, octets, &mut self.has_heard),
+            None => read_plain(&self.stream, octets, &mut self.has_received),
             Some(tls) => read_tls(&self.stream, tls, octets),
         };
-        self.note_distrust(read)
+        self.note_auth_failure(read)
     }
 
-    /// Whether it has ended because one of the ends does not believe the other. The end that
+    /// Whether it has ended because one of the ends does not verify_chain the other. The end that
     /// connects has shown what it has, and may go on, before the other says so.
-    pub(crate) const fn is_distrusted(&self) -> bool {
-        self.is_distrusted
+    pub(crate) const fn auth_failed(&self) -> bool {
+        self.auth_failed
     }
 
-    fn note_distrust<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+    fn note_auth_failure<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         let kind = result.as_ref().err().map(io::Error::kind);
-        self.is_distrusted |= kind == Some(io::ErrorKind::InvalidData);
+        self.auth_failed |= kind == Some(io::ErrorKind::InvalidData);
         result
     }
 
     /// Sends nothing more, and has the peer know: what it has sent, and still sends, can be read.
     pub(crate) fn finish(&mut self) {
-        self.say_end();
+        self.notify_close();
         self.stream.shutdown_send();
         (self.sent, self.queued) = (0, 0);
         self.out.clear();
@@ -182,7 +182,7 @@ impl Control {
     }
 
     /// Tells the peer that the end is meant.
-    fn say_end(&mut self) {
+    fn notify_close(&mut self) {
         if let Some(tls) = self.tls.as_mut().filter(|_| !self.is_finished) {
             tls.send_close_notify();
             // Whoever is gone need not be told.
@@ -212,7 +212,7 @@ impl Control {
     /// That of the connection.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         let flushed = self.flush_all();
-        self.note_distrust(flushed)
+        self.note_auth_failure(flushed)
     }
 
     fn flush_all(&mut self) -> io::Result<bool> {
@@ -261,7 +261,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.say_end();
+        self.notify_close();
     }
 }
 
@@ -285,9 +285,9 @@ impl io::Write for Wire<'_> {
 }
 
 /// What answers with an alert of TLS speaks nothing else.
-fn read_plain(stream: &Stream, octets: &mut [u8], has_heard: &mut bool) -> io::Result<usize> {
+fn read_plain(stream: &Stream, octets: &mut [u8], has_received: &mut bool) -> io::Result<usize> {
     let count = stream.read(octets)?;
-    let is_first = !std::mem::replace(has_heard, true);
+    let is_first = !std::mem::replace(has_received, true);
     if is_first && octets[..count].starts_with(&TLS_ALERT) {
         let text = "the peer speaks TLS only, and this end has no certificate";
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));

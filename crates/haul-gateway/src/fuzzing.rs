@@ -1,16 +1,15 @@
 //! What a stranger may say, for the targets in `fuzz/`.
 
+use crate::channel::fuzzing::receive;
 use crate::config::PathRule;
-use crate::door::{Connect, Handshake, Socks, listen};
-use crate::engine::fabric::fuzzing::hear;
-use crate::extender::Head;
+use crate::listener::{Connect, Handshake, Socks, listen};
 
-/// A client's octets at a door of either kind: what it is told, what is taken and where it ends do
+/// A client's octets at a listener of either kind: what it is told, what is taken and where it ends do
 /// not depend on the pieces that the octets come in.
 ///
 /// # Panics
 /// If they do.
-pub fn door(octets: &[u8], piece: usize) {
+pub fn listener(octets: &[u8], piece: usize) {
     let starts = [
         || Handshake::Socks(Socks::default()),
         || Handshake::Connect(Connect::default()),
@@ -28,23 +27,9 @@ pub fn door(octets: &[u8], piece: usize) {
 /// If that is not so.
 pub fn tcp_channel(octets: &[u8], piece: usize) {
     assert_eq!(
-        hear(octets, piece.max(1)),
-        hear(octets, octets.len().max(1))
+        receive(octets, piece.max(1)),
+        receive(octets, octets.len().max(1))
     );
-}
-
-/// What the other end of bridged RDMA connections says: a frame's beginning that is taken is
-/// written the same.
-///
-/// # Panics
-/// If it is not.
-pub fn rdma_frame(octets: &[u8]) {
-    let (heads, _) = octets.as_chunks();
-    for octets in heads {
-        if let Some(head) = Head::decode(*octets) {
-            assert_eq!(head.encode(), *octets);
-        }
-    }
 }
 
 /// A request for the page or the metrics, and the same octets as rules of a path from another

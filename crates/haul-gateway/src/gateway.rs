@@ -1,6 +1,6 @@
-//! A gateway as a whole: doors, reception, sessions; started, drained, stopped.
+//! A gateway as a whole: listeners, inbound connections, sessions; started, drained, stopped.
 //!
-//! Map: `reach` whether its sessions could be had · `reload` a changed configuration.
+//! Map: `reach` whether its sessions can be opened · `reload` a changed configuration.
 
 #![expect(
     clippy::disallowed_types,
@@ -17,29 +17,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use haul_extender::{Extender, RdmaListener};
 use haul_io::stream::Acceptor;
 use haul_io::tcp;
 use haul_soft::udt::plain;
-use haul_verbs::cm::Listener;
-use haul_verbs::{Context, Device};
+use haul_verbs::{Context, Device, cm};
 use haul_xsp::Directory;
-use haul_xsp::wire::{Endpoint, NackStatus};
+use haul_xsp::wire::NackStatus;
 
 use crate::admin::Admin;
 use crate::budget::MemoryPlan;
-use crate::caller::{Call, Caller, Party, Refusal};
-use crate::config::{self, ChannelKind, Config, DoorKind, Listen, Route};
-use crate::door::{Arrival, Door, OpenError};
-use crate::engine::{Worker, udt_options};
-use crate::extender::{self, Extender, RdmaDoor};
-use crate::host::{HostPort, Shown};
-use crate::house::{House, Letter, Mailbox, Means, Network, Secrets, code, lock};
-use crate::keeper;
+use crate::caller::{Call, Caller, Party};
+use crate::channel::{Means, Network, udt_options};
+use crate::config::{self, ChannelKind, Config, HostPort, Listen, ListenerKind, Route};
+use crate::error::StartError;
+use crate::inbound::{self, DataListener};
+use crate::listener::{Arrival, Listener, OpenError};
 use crate::log::{Level, Log};
 use crate::path::Backend;
-use crate::reception::{self, Entrance};
+use crate::rdma;
+use crate::ready;
+use crate::refusal::{Refusal, code};
 use crate::resolver::Resolver;
+use crate::session::{Worker, dispatch, open_session};
+use crate::shared::{Secrets, SessionCommand, Shared};
 use crate::status::Status;
+use crate::sync::lock;
 use crate::thread::Thread;
 
 pub use reach::Reach;
@@ -49,38 +52,33 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Data connections that wait to be taken.
 const BACKLOG: u32 = 64;
 
-/// A door of any kind, open until it is dropped.
+/// A listener of any kind, open until it is dropped.
 #[derive(Debug)]
-enum OpenDoor {
-    Tcp(Door),
-    Rdma(RdmaDoor),
+enum OpenListener {
+    Tcp(Listener),
+    Rdma(RdmaListener),
 }
 
-impl OpenDoor {
+impl OpenListener {
     fn local_addr(&self) -> SocketAddr {
         match self {
-            Self::Tcp(door) => door.local_addr(),
-            Self::Rdma(door) => door.local_addr(),
+            Self::Tcp(listener) => listener.local_addr(),
+            Self::Rdma(listener) => listener.local_addr(),
         }
     }
 }
 
-/// Why a gateway cannot start, in one line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(pub(crate) String);
-
 /// A running gateway. Dropping it ends all its sessions.
 #[derive(Debug)]
 pub struct Gateway {
-    house: Arc<House>,
+    shared: Arc<Shared>,
     /// Each with what the operator wrote.
-    doors: Vec<(config::Door, OpenDoor)>,
+    listeners: Vec<(config::Listener, OpenListener)>,
     /// Bridges RDMA connections of applications.
     extender: Option<Thread>,
-    reception: Option<Thread>,
+    inbound: Option<Thread>,
     /// Opens the sessions of routes that are `ready`.
-    keeper: Option<Thread>,
+    ready: Option<Thread>,
     listen: Option<SocketAddr>,
     admin: Option<Admin>,
     stopped: AtomicBool,
@@ -102,13 +100,15 @@ impl Gateway {
         let resolver = Resolver::start().map_err(|error| StartError(error.to_string()))?;
         let seed = haul_io::random::bytes().map_err(|error| StartError(error.to_string()))?;
         let directory = Directory::new(config.sessions, config.allowed(), seed);
-        let (networks, entrances) = networks(&config, &device)?;
-        let (extender, means) = config
+        let (networks, data_listeners) = networks(&config, &device)?;
+        let (extender, runner) = config
             .rdma
             .as_ref()
             .map(|rdma| {
                 device(ChannelKind::Verbs, Some(&rdma.device))
-                    .and_then(|device| Extender::open(&device, rdma))
+                    .and_then(|device| {
+                        Extender::open(&device, rdma.plan(), rdma.connections.into())
+                    })
                     .map_err(|why| StartError(format!("rdma: {why}")))
             })
             .transpose()?
@@ -123,42 +123,42 @@ impl Gateway {
         let listen = acceptor
             .as_ref()
             .and_then(|acceptor| acceptor.local_addr().ok());
-        let (doors, admin) = (config.doors.clone(), config.admin.clone());
-        let house = Arc::new(House::new(
+        let (listeners, admin) = (config.listeners.clone(), config.admin.clone());
+        let shared = Arc::new(Shared::new(
             config,
             secrets,
             resolver,
             directory,
             (networks, extender),
             path,
-            log,
+            (Worker::open, log),
         ));
-        let reception = reception::open(&house, acceptor, entrances)
+        let inbound = inbound::open(&shared, acceptor, data_listeners)
             .map_err(|error| StartError(error.to_string()))?;
         let mut gateway = Self {
-            house,
-            doors: Vec::new(),
+            shared,
+            listeners: Vec::new(),
             extender: None,
-            reception: Some(reception),
-            keeper: None,
+            inbound: Some(inbound),
+            ready: None,
             listen,
             admin: None,
             stopped: AtomicBool::new(false),
         };
-        if let Some(means) = means {
-            let thread = extender::start(&gateway.house, means);
+        if let Some(runner) = runner {
+            let thread = rdma::start(&gateway.shared, runner);
             gateway.extender = Some(thread.map_err(|error| StartError(error.to_string()))?);
         }
         if let Some(admin) = admin {
-            gateway.admin = Some(Admin::open(&gateway.house, &admin).map_err(StartError)?);
+            gateway.admin = Some(Admin::open(&gateway.shared, &admin).map_err(StartError)?);
         }
-        for door in doors {
+        for listener in listeners {
             let opened =
-                open(&gateway.house, &door).map_err(|error| StartError(error.to_string()))?;
-            gateway.doors.push((door, opened));
+                open(&gateway.shared, &listener).map_err(|error| StartError(error.to_string()))?;
+            gateway.listeners.push((listener, opened));
         }
-        let keeper = keeper::start(&gateway.house);
-        gateway.keeper = Some(keeper.map_err(|error| StartError(error.to_string()))?);
+        let ready = ready::start(&gateway.shared);
+        gateway.ready = Some(ready.map_err(|error| StartError(error.to_string()))?);
         Ok(gateway)
     }
 
@@ -172,15 +172,15 @@ impl Gateway {
     #[must_use]
     pub fn channel_addrs(&self) -> Vec<(ChannelKind, SocketAddr)> {
         let listening = |network: &Network| Some((network.kind, network.listen?));
-        self.house.networks.iter().filter_map(listening).collect()
+        self.shared.networks.iter().filter_map(listening).collect()
     }
 
-    /// Where its doors are, in the order of the configuration.
+    /// Where its listeners are, in the order of the configuration.
     #[must_use]
-    pub fn door_addrs(&self) -> Vec<SocketAddr> {
-        self.doors
+    pub fn listener_addrs(&self) -> Vec<SocketAddr> {
+        self.listeners
             .iter()
-            .map(|(_, door)| door.local_addr())
+            .map(|(_, listener)| listener.local_addr())
             .collect()
     }
 
@@ -193,31 +193,31 @@ impl Gateway {
     /// Its sessions as they were a moment ago.
     #[must_use]
     pub fn sessions(&self) -> Vec<Status> {
-        let statuses: Vec<_> = self.house.registers().statuses.values().cloned().collect();
+        let statuses: Vec<_> = self.shared.registers().statuses.values().cloned().collect();
         statuses.iter().map(|status| lock(status).clone()).collect()
     }
 
     /// Octets that slabs may still take.
     #[must_use]
     pub fn memory_left(&self) -> u64 {
-        self.house.memory_left()
+        self.shared.memory_left()
     }
 
     /// What it may take.
     #[must_use]
     pub fn memory_plan(&self) -> MemoryPlan {
-        self.house.config().memory_plan()
+        self.shared.config().memory_plan()
     }
 
     /// Whether its threads are there and what they share can be had. It does not return where that
     /// cannot: for a watchdog.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        drop((self.house.registers(), self.house.directory()));
+        drop((self.shared.registers(), self.shared.directory()));
         let mut threads = self
-            .reception
+            .inbound
             .iter()
-            .chain(&self.keeper)
+            .chain(&self.ready)
             .chain(&self.extender)
             .chain(self.admin.iter().map(Admin::thread));
         threads.all(Thread::is_running)
@@ -234,7 +234,7 @@ impl Gateway {
             metadata: haul_xsp::wire::Metadata::default(),
             is_again: false,
         };
-        dispatch(&self.house, call);
+        dispatch(&self.shared, call);
     }
 
     /// As [`Self::call`], and waits until there is a connection, at most for `patience`.
@@ -271,19 +271,19 @@ impl Gateway {
         mut goes_on: impl FnMut() -> bool,
     ) -> Result<(), Refusal> {
         let (sender, result) = bounded(1);
-        let opening = lock(&self.house.opening);
-        let config = self.house.config();
+        let opening = lock(&self.shared.opening);
+        let config = self.shared.config();
         let there = config
             .route(to.endpoint())
-            .and_then(|route| self.house.registers().opener(route).cloned());
+            .and_then(|route| self.shared.registers().opener(route).cloned());
         let opener = match there {
             Some(opener) => Ok(opener),
-            None => open_session(&self.house, to.endpoint()),
+            None => open_session(&self.shared, to.endpoint()),
         };
         drop(opening);
         let opener = opener.map_err(|(status, why)| Refusal::new(code(status), Some(&why)))?;
         // Where it is over already, the sender is dropped.
-        let _ = opener.post(Letter::Await(sender));
+        let _ = opener.send(SessionCommand::Await(sender));
         let until = Instant::now() + patience;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -300,7 +300,7 @@ impl Gateway {
             RecvTimeoutError::Timeout => "no answer came in time",
             RecvTimeoutError::Disconnected => "the session ended",
         };
-        let config = self.house.config();
+        let config = self.shared.config();
         let hops = config.route(to.endpoint()).map(|route| route.via.iter());
         let hops = hops.into_iter().flatten();
         let hops: Vec<String> = hops.map(|via| via.gateway().to_string()).collect();
@@ -310,10 +310,10 @@ impl Gateway {
 
     /// Takes nothing new from now on; what there is finishes.
     pub fn begin_drain(&mut self) {
-        self.house.drain();
-        self.doors.clear();
-        self.keeper = None;
-        self.house.tell_all(|| Letter::Drain);
+        self.shared.drain();
+        self.listeners.clear();
+        self.ready = None;
+        self.shared.broadcast(|| SessionCommand::Drain);
     }
 
     /// Takes nothing new, lets what there is finish, and waits until all sessions are over or
@@ -333,10 +333,10 @@ impl Gateway {
     pub fn wait(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         loop {
-            let registers = self.house.registers();
+            let registers = self.shared.registers();
             let is_empty = registers.sessions.is_empty() && registers.openers.is_empty();
             drop(registers);
-            if is_empty && self.house.circuits() == 0 {
+            if is_empty && self.shared.circuits() == 0 {
                 return true;
             }
             if Instant::now() >= until {
@@ -378,50 +378,38 @@ impl Drop for Gateway {
         if self.stopped.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.doors.clear();
-        self.house.drain();
-        self.keeper = None;
-        self.house.tell_all(|| Letter::Abort);
+        self.listeners.clear();
+        self.shared.drain();
+        self.ready = None;
+        self.shared.broadcast(|| SessionCommand::Abort);
         let _ = self.wait(Duration::from_secs(2));
-        self.reception = None;
+        self.inbound = None;
         self.extender = None;
         self.admin = None;
     }
 }
 
-/// Opens a door through which connections come to their sessions.
-fn open(house: &Arc<House>, door: &config::Door) -> Result<OpenDoor, OpenError> {
-    if door.kind == DoorKind::Rdma {
-        return open_rdma(house, door).map(OpenDoor::Rdma);
+/// Opens a listener through which connections come to their sessions.
+fn open(shared: &Arc<Shared>, listener: &config::Listener) -> Result<OpenListener, OpenError> {
+    if listener.kind == ListenerKind::Rdma {
+        return rdma::listen(shared, listener).map(OpenListener::Rdma);
     }
-    let own = Arc::clone(house);
-    let teller = Arc::clone(house);
+    let own = Arc::clone(shared);
+    let teller = Arc::clone(shared);
     let deliver = move |arrival: Arrival| dispatch(&own, arrival.into());
-    let opened = Door::open(door, deliver, move |text| teller.say_short(text))?;
-    if door.kind == DoorKind::Transparent && !opened.takes_tproxy() {
+    let opened = Listener::open(listener, deliver, move |text| teller.log_shortage(text))?;
+    if listener.kind == ListenerKind::Transparent && !opened.takes_tproxy() {
         let text =
-            "this door takes what REDIRECT diverts, but not TPROXY: that needs CAP_NET_ADMIN";
-        house.say(Level::Warning, format!("{}: {text}", opened.local_addr()));
+            "this listener takes what REDIRECT diverts, but not TPROXY: that needs CAP_NET_ADMIN";
+        shared.log(Level::Warning, format!("{}: {text}", opened.local_addr()));
     }
-    Ok(OpenDoor::Tcp(opened))
-}
-
-fn open_rdma(house: &House, door: &config::Door) -> Result<RdmaDoor, OpenError> {
-    let address = door.listen;
-    let to = door.to.as_ref().ok_or(OpenError::NoDestination(address))?;
-    let none = || io::Error::other("there was no [rdma] when the gateway was started");
-    house
-        .extender
-        .as_ref()
-        .ok_or_else(none)
-        .and_then(|extender| extender.listen(door, to.endpoint().clone()))
-        .map_err(|source| OpenError::System { address, source })
+    Ok(OpenListener::Tcp(opened))
 }
 
 fn networks(
     config: &Config,
     device: impl Fn(ChannelKind, Option<&str>) -> Result<Device, String>,
-) -> Result<(Vec<Network>, Vec<Entrance>), StartError> {
+) -> Result<(Vec<Network>, Vec<DataListener>), StartError> {
     let mut kinds: Vec<(ChannelKind, Option<&Listen>)> = config
         .channels
         .iter()
@@ -434,12 +422,12 @@ fn networks(
         }
     }
     let mut networks = Vec::new();
-    let mut entrances = Vec::new();
+    let mut data_listeners = Vec::new();
     for (kind, listen) in kinds {
         match network(kind, &device, listen) {
-            Ok((network, entrance)) => {
+            Ok((network, data_listener)) => {
                 networks.push(network);
-                entrances.extend(entrance);
+                data_listeners.extend(data_listener);
             }
             Err(why) if listen.is_some() => {
                 return Err(StartError(format!("data channel {kind}: {why}")));
@@ -448,7 +436,7 @@ fn networks(
             Err(_) => {}
         }
     }
-    Ok((networks, entrances))
+    Ok((networks, data_listeners))
 }
 
 /// What data channels of a kind are made with, and where they come in if that is for this process
@@ -457,21 +445,21 @@ fn network(
     kind: ChannelKind,
     device: impl Fn(ChannelKind, Option<&str>) -> Result<Device, String>,
     listen: Option<&Listen>,
-) -> Result<(Network, Option<Entrance>), String> {
+) -> Result<(Network, Option<DataListener>), String> {
     let at = listen.map(|listen| listen.listen);
-    let (means, address, entrance) = match kind {
+    let (means, address, data_listener) = match kind {
         ChannelKind::Tcp => {
             let acceptor = at.map(Acceptor::bind).transpose().map_err(text)?;
             let address = acceptor.as_ref().map(Acceptor::local_addr);
             let address = address.transpose().map_err(text)?;
-            (Means::Tcp, address, acceptor.map(Entrance::Tcp))
+            (Means::Tcp, address, acceptor.map(DataListener::Tcp))
         }
         ChannelKind::Udt => {
             let listener = at.map(|at| plain::Listener::bind(at, udt_options()));
             let listener = listener.transpose().map_err(text)?;
             let address = listener.as_ref().map(plain::Listener::local_addr);
-            let entrance = listener.map(|listener| Entrance::Udt(Box::new(listener)));
-            (Means::Udt, address, entrance)
+            let data_listener = listener.map(|listener| DataListener::Udt(Box::new(listener)));
+            (Means::Udt, address, data_listener)
         }
         _ => {
             let name = listen.and_then(|listen| listen.device.as_deref());
@@ -486,7 +474,7 @@ fn network(
         listen: address,
         public: listen.and_then(|listen| listen.public),
     };
-    Ok((network, entrance))
+    Ok((network, data_listener))
 }
 
 /// What data channels are made with that are queue pairs, and where they come in.
@@ -501,7 +489,7 @@ fn of_device(
     let events = context.create_event_channel()?;
     let listener = at.map(|at| context.listen(at, &events, BACKLOG));
     let listener = listener.transpose()?;
-    let address = listener.as_ref().map(Listener::local_addr);
+    let address = listener.as_ref().map(cm::Listener::local_addr);
     let means = Means::Connected {
         _listener: listener,
         context,
@@ -512,75 +500,4 @@ fn of_device(
 
 fn text(error: impl std::error::Error) -> String {
     error.to_string()
-}
-
-/// A connection goes to the session of its route, which is opened if it is not there.
-pub(crate) fn dispatch(house: &Arc<House>, call: Call) {
-    let Some(call) = hand_in(house, call) else {
-        return;
-    };
-    // Of connections that come together one opens the session.
-    let _opening = lock(&house.opening);
-    let Some(call) = hand_in(house, call) else {
-        return;
-    };
-    match open_session(house, &call.to) {
-        Ok(opener) => {
-            // It has just begun, and may be over already.
-            if let Err(back) = opener.post(Letter::Call(call))
-                && let Letter::Call(call) = *back
-            {
-                call.refuse(NackStatus::CannotConnect, None);
-            }
-        }
-        Err((status, why)) => {
-            let text = format!("no session for {}: {why}", Shown(&call.to));
-            house.say(Level::Error, &text);
-            turn_away(house, call, status, Some(&text));
-        }
-    }
-}
-
-/// Opens the session of the route that leads to `to`. Whoever calls it holds `opening`.
-fn open_session(house: &Arc<House>, to: &Endpoint) -> Result<Mailbox, (NackStatus, String)> {
-    let config = house.config();
-    let no_route = || (NackStatus::NoRoute, "no route leads there".to_owned());
-    open_route(house, config.route(to).ok_or_else(no_route)?)
-}
-
-/// Opens the session of a route. Whoever calls it holds `opening`.
-pub(crate) fn open_route(
-    house: &Arc<House>,
-    route: &Route,
-) -> Result<Mailbox, (NackStatus, String)> {
-    let opener = Worker::open(house, route).map_err(|why| (NackStatus::Busy, why))?;
-    let mut registers = house.registers();
-    registers.openers.retain(|(known, _)| known != route);
-    registers.openers.push((route.clone(), opener.clone()));
-    Ok(opener)
-}
-
-/// A connection goes to the session of its route, or is refused if there is no route; it comes back
-/// if there is no session.
-fn hand_in(house: &House, call: Call) -> Option<Call> {
-    let config = house.config();
-    let Some(route) = config.route(&call.to).filter(|_| !house.is_draining()) else {
-        let text = format!("{}: no route leads to {}", call.from, Shown(&call.to));
-        house.say(Level::Warning, text);
-        turn_away(house, call, NackStatus::NoRoute, None);
-        return None;
-    };
-    let registers = house.registers();
-    let Some(opener) = registers.opener(route) else {
-        return Some(call);
-    };
-    match opener.post(Letter::Call(call)).map_err(|back| *back) {
-        Err(Letter::Call(back)) => Some(back),
-        _ => None,
-    }
-}
-
-fn turn_away(house: &House, call: Call, status: NackStatus, session: Option<&str>) {
-    house.count(|totals| totals.connections_refused += 1);
-    call.refuse(status, session);
 }

@@ -193,6 +193,16 @@ pub(crate) const fn endpoint(to: SocketAddr) -> Endpoint {
     }
 }
 
+/// The address that the wire has; none for names.
+pub(crate) fn socket_addr(endpoint: &Endpoint) -> Option<SocketAddr> {
+    let ip = match endpoint.address {
+        Address::V4(octets) => IpAddr::from(octets),
+        Address::V6(octets) => IpAddr::from(octets),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, endpoint.port))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

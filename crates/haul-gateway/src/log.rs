@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
-use crate::house::lock;
+use crate::sync::lock;
 
 /// Lines that the page shows.
 const TAIL_LINES: usize = 200;

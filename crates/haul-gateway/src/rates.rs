@@ -4,13 +4,14 @@
 //! classes that wait, the one goes first that has had least for its share. A class that waits for
 //! nothing costs the others nothing.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use haul_xsp::{SECOND_NS, Time};
+use haul_xsp::bag::Producer;
+use haul_xsp::{SECOND_NS, Session, Time};
 use serde::Serialize;
 
 use crate::config::{Class, Config};
-use crate::house::lock;
+use crate::sync::lock;
 
 /// Slabs are packed so long before their octets could have been sent, ns: no session's thread is
 /// that late.
@@ -204,6 +205,29 @@ impl Bucket {
             let ns = u128::from(bytes) * 8 * u128::from(SECOND_NS) / u128::from(bps.max(1));
             let ns = u64::try_from(ns).unwrap_or(u64::MAX);
             self.used_until = self.used_until.max(now).saturating_add(ns);
+        }
+    }
+}
+
+/// What a session may send: its class's part.
+#[derive(Debug, Clone)]
+pub(crate) struct Meter {
+    pub(crate) rates: Arc<Rates>,
+    pub(crate) class: ClassId,
+}
+
+impl Meter {
+    /// Has slabs packed, as many as may be, each of no more than there is `room` for.
+    pub(crate) fn pack(&self, session: &mut Session, now: Time, room: impl Fn(&Producer) -> u64) {
+        let producer = session.producer();
+        while producer.is_due(now) && room(producer) > 0 {
+            match self.rates.ask(self.class, now) {
+                Ok(most) => {
+                    let bytes = producer.pack(now, most.min(room(producer)));
+                    self.rates.take(self.class, now, bytes);
+                }
+                Err(until) => return producer.hold(until),
+            }
         }
     }
 }

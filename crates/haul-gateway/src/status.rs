@@ -60,7 +60,7 @@ pub struct Path {
 pub enum Role {
     /// A control connection that has not said what it wants.
     #[default]
-    Guest,
+    Pending,
     /// It opened the session.
     Opener,
     /// The session passes through.
@@ -74,7 +74,7 @@ impl Role {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Guest => "guest",
+            Self::Pending => "pending",
             Self::Opener => "opener",
             Self::Relay => "relay",
             Self::Terminus => "terminus",

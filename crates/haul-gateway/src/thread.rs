@@ -26,15 +26,25 @@ impl Stop {
 }
 
 impl Thread {
+    /// Starts a thread that waits at `poller`.
     pub(crate) fn spawn(
         name: &str,
         poller: Poller,
         run: impl FnOnce(Poller, Stop) + Send + 'static,
     ) -> io::Result<Self> {
-        let (stop, waker) = (Stop::default(), poller.waker());
+        Self::spawn_woken(name, poller.waker(), move |stop| run(poller, stop))
+    }
+
+    /// Starts a thread whose wait `waker` ends.
+    pub(crate) fn spawn_woken(
+        name: &str,
+        waker: Waker,
+        run: impl FnOnce(Stop) + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = Stop::default();
         let own = stop.clone();
         let thread = std::thread::Builder::new().name(name.to_owned());
-        let handle = Some(thread.spawn(move || run(poller, own))?);
+        let handle = Some(thread.spawn(move || run(own))?);
         Ok(Self {
             stop,
             waker,

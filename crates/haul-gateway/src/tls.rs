@@ -56,7 +56,7 @@ pub(crate) enum TlsError {
     },
     /// Its own certificate does not come from the roots: fine only where peers have others.
     #[error("{} does not come from the roots in {}", certificate.display(), roots.display())]
-    Stranger {
+    ForeignRoots {
         /// The certificate.
         certificate: PathBuf,
         /// The roots.
@@ -144,7 +144,7 @@ pub(crate) fn check(config: &config::Tls) -> Result<(), TlsError> {
         webpki::Error::CertNotValidYet { .. } => {
             of_file(&config.certificate, "it is not valid yet".to_owned())
         }
-        webpki::Error::UnknownIssuer => TlsError::Stranger {
+        webpki::Error::UnknownIssuer => TlsError::ForeignRoots {
             certificate: config.certificate.clone(),
             roots: config.roots.clone(),
         },
@@ -152,11 +152,11 @@ pub(crate) fn check(config: &config::Tls) -> Result<(), TlsError> {
     };
     [KeyUsage::server_auth(), KeyUsage::client_auth()]
         .into_iter()
-        .try_for_each(|usage| believe(&chain, &roots, usage))
+        .try_for_each(|usage| verify_chain(&chain, &roots, usage))
         .map_err(refused)
 }
 
-fn believe(
+fn verify_chain(
     chain: &[CertificateDer<'_>],
     roots: &[CertificateDer<'_>],
     usage: KeyUsage,

@@ -29,7 +29,7 @@ fn carrying(octets: usize) -> (Gateway, Gateway, TcpStream) {
     let (far, _) = exit_gateway(&format!("{ADMIN}\n"));
     let route = format!("channels = ['iwarp/tcp']\n{ADMIN}");
     let near = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), &route).0;
-    let mut stream = connect(near.door_addrs()[0]);
+    let mut stream = connect(near.listener_addrs()[0]);
     let sent = pattern(octets, 1);
     let mut got = vec![0; octets];
     let mut writer = stream.try_clone().unwrap();

@@ -98,7 +98,7 @@ fn exit_gateway(keepalive: u32) -> (Gateway, Lines) {
 
 fn entry_gateway(kind: &str, via: SocketAddr, to: SocketAddr) -> (Gateway, Lines) {
     start(&format!(
-        "name = 'entry'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
+        "name = 'entry'\nanonymous = true\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
          [[route]]\nto = ['*']\nvia = ['{via}']\nring = '4MiB'\nchannels = ['{kind}']\n"
     ))
 }
@@ -110,8 +110,8 @@ const MARK: usize = 2 << 20;
 
 /// A program that sends and gets back, and stops for a moment at [`MARK`]: whether it got what it
 /// had sent.
-fn program(door: SocketAddr, got: &AtomicUsize, barrier: &Barrier, patience: Duration) -> bool {
-    let stream = TcpStream::connect(door).unwrap();
+fn program(listener: SocketAddr, got: &AtomicUsize, barrier: &Barrier, patience: Duration) -> bool {
+    let stream = TcpStream::connect(listener).unwrap();
     stream.set_read_timeout(Some(patience)).unwrap();
     let sent = pattern(OCTETS, 7);
     let mut writer = stream.try_clone().unwrap();
@@ -170,9 +170,9 @@ fn black_out(blackout: Duration, keepalive: u32) -> Option<Vec<(&'static str, Li
             .iter()
             .zip(&got)
             .map(|((kind, (near, _)), got)| {
-                let (door, near, barrier) = (near.door_addrs()[0], &path.near, &barrier);
+                let (listener, near, barrier) = (near.listener_addrs()[0], &path.near, &barrier);
                 let work = move || {
-                    let is_same = near.run(|| program(door, got, barrier, patience));
+                    let is_same = near.run(|| program(listener, got, barrier, patience));
                     (is_same.unwrap(), Instant::now())
                 };
                 (*kind, scope.spawn(work))
@@ -245,7 +245,7 @@ fn sessions_that_are_being_opened_when_the_path_goes_are_open_when_it_is_back() 
             if number == entries.len() * 2 / 3 {
                 path.pass(false).unwrap();
             }
-            let mut stream = TcpStream::connect(near.door_addrs()[0]).unwrap();
+            let mut stream = TcpStream::connect(near.listener_addrs()[0]).unwrap();
             stream.write_all(b"ping").unwrap();
             streams.push(stream);
             std::thread::sleep(Duration::from_micros(300));

@@ -123,17 +123,17 @@ impl Busy {
             while matches!(stream.read(&mut octets), Ok(1..)) {}
         });
         let source = serve(|stream| send(stream, &AtomicBool::new(false)));
-        let door = "[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\n";
+        let listener = "[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\n";
         let via = format!("via = ['{}']\nring = '{RING}'", far.listen_addr().unwrap());
         let (near, _) = start(&format!(
             "name = 'gw.site-a.example'\nanonymous = true\n[admin]\nlisten = '127.0.0.1:0'\n\
              [[class]]\nname = 'bulk'\nshare = 20\nrate = '{CLASS_RATE}'\n\
-             {door}to = '{sink}'\n{door}to = '{source}'\n\
+             {listener}to = '{sink}'\n{listener}to = '{source}'\n\
              [[route]]\nto = ['{sink}']\nclass = 'bulk'\nchannels = ['iwarp/udt']\n{via}\n\
              [[route]]\nto = ['{source}']\nchannels = ['tcp']\n{via}\n",
         ));
         let is_over = Arc::new(AtomicBool::new(false));
-        let [up, down] = [0, 1].map(|door| connect(near.door_addrs()[door]));
+        let [up, down] = [0, 1].map(|listener| connect(near.listener_addrs()[listener]));
         let (over, slow) = (Arc::clone(&is_over), Arc::clone(&is_over));
         std::thread::spawn(move || send(up, &over));
         std::thread::spawn(move || read_slowly(down, &slow));

@@ -67,7 +67,7 @@ fn beside_idle_sessions() {
         let honest = near(here, server);
         let refused = honest.open_session(&to, PATIENCE, || true);
         assert!(refused.is_ok(), "{refused:?}: {:#?}", lines.all());
-        echo(&mut connect(honest.door_addrs()[0]), 1_000, 1);
+        echo(&mut connect(honest.listener_addrs()[0]), 1_000, 1);
         let took = since.elapsed();
         println!("memory for {sessions}: a session of another source opens in {took:?}");
         assert!(took < Duration::from_secs(1), "{:?}", lines.all());
@@ -84,7 +84,7 @@ fn one_source_has_three_quarters_of_the_memory_and_what_carries_something_stays(
     let mut used: Vec<TcpStream> = first
         .iter()
         .map(|gateway| {
-            let mut program = connect(gateway.door_addrs()[0]);
+            let mut program = connect(gateway.listener_addrs()[0]);
             echo(&mut program, 1_000, 1);
             program
         })
@@ -124,13 +124,13 @@ fn time_beside(unread: usize) -> Duration {
          [[channel]]\nkind = 'tcp'\nlisten = '127.0.0.1:0'\n",
     );
     let (near, _) = start(&format!(
-        "name = 'entry'\nanonymous = true\n[[door]]\nkind = 'socks5'\nlisten = '127.0.0.1:0'\n\
+        "name = 'entry'\nanonymous = true\n[[listener]]\nkind = 'socks5'\nlisten = '127.0.0.1:0'\n\
          [[route]]\nto = ['*']\nvia = ['{}']\nring = '16MiB'\nchannels = ['tcp']\n",
         far.listen_addr().unwrap()
     ));
-    let door = near.door_addrs()[0];
+    let listener = near.listener_addrs()[0];
     let ask = |what: u8| {
-        let mut stream = connect(door);
+        let mut stream = connect(listener);
         stream.write_all(&[5, 1, 0]).unwrap();
         stream.read_exact(&mut [0; 2]).unwrap();
         let [high, low] = server.port().to_be_bytes();

@@ -50,7 +50,7 @@ fn a_kind_that_cannot_be_had_gives_its_turn_to_the_next() {
         let route = format!("channels = ['{first}', '{second}']\nstreams = 3");
         let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), &route);
         let sent = pattern(1 << 20, 1);
-        assert!(exchange(connect(near.door_addrs()[0]), sent.clone()) == sent);
+        assert!(exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent);
         lines.wait_for(&[&format!(": data channel {second} (")]);
         let said = lines.all();
         let gave_up = format!("no data channel {first}: ");
@@ -83,10 +83,10 @@ fn a_kind_that_nobody_answers_gives_its_turn_to_the_next_and_a_small_request_doe
                 let hop = [far.listen_addr().unwrap()];
                 let (near, lines) = entry_gateway(&hop, echo_server(), &route);
                 let sent = pattern(1 << 10, 1);
-                assert!(exchange(connect(near.door_addrs()[0]), sent.clone()) == sent);
+                assert!(exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent);
                 // More than goes with announcements at a time.
                 let sent = pattern(60 << 10, 2);
-                assert!(exchange(connect(near.door_addrs()[0]), sent.clone()) == sent);
+                assert!(exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent);
                 assert!(!lines.contain("no data channel"), "{:?}", lines.all());
                 // iWARP has patience of its own.
                 let said = ["nobody has answered", "the peer did not answer in time"]
@@ -123,7 +123,7 @@ fn streams_of_udt_take_from_memory_and_give_back_and_where_there_is_none_it_is_t
         let route = "channels = ['udt', 'tcp']\nstreams = 2";
         let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), route);
         let sent = pattern(1 << 20, 4);
-        assert!(exchange(connect(near.door_addrs()[0]), sent.clone()) == sent);
+        assert!(exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent);
         let taken = before - far.memory_left();
         let streams = near.memory_plan().sessions[0].channel_bytes;
         lines.wait_for(&[": data channel udt (2 up)", ": data channel tcp ("]);
@@ -188,7 +188,7 @@ fn a_transfer_goes_on_where_its_channel_was_cut() {
         let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), &route);
         let sent = pattern(8 << 20, 2);
         assert!(
-            exchange(connect(near.door_addrs()[0]), sent.clone()) == sent,
+            exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent,
             "{mode}: {:?}",
             lines.all()
         );
@@ -317,7 +317,7 @@ fn a_transfer_over_datagrams_goes_on_where_its_channel_was_cut() {
             let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), &route);
             ends.set([lines.clone(), far_lines.clone()]).ok().unwrap();
             let sent = pattern(8 << 20, 2);
-            let got = exchange(connect(near.door_addrs()[0]), sent.clone());
+            let got = exchange(connect(near.listener_addrs()[0]), sent.clone());
             let said = (lines.all(), far_lines.all());
             assert!(got == sent, "{kind} {mode}: {said:?}");
             assert_eq!(cuts(&passed), CUTS);
@@ -341,7 +341,7 @@ fn a_kind_that_is_cut_again_and_again_gives_its_turn_to_the_next() {
     let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), route);
     let sent = pattern(8 << 20, 3);
     assert!(
-        exchange(connect(near.door_addrs()[0]), sent.clone()) == sent,
+        exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent,
         "{:?}",
         lines.all()
     );

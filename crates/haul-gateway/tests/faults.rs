@@ -38,7 +38,7 @@ fn a_session_whose_control_connection_breaks_goes_on_where_it_was() {
         let sent = pattern(24 << 20, 5);
         // Behind the first there is more than what has come to this side already.
         let marks = [2 << 20, 8 << 20, 14 << 20];
-        let stream = connect(near.door_addrs()[0]);
+        let stream = connect(near.listener_addrs()[0]);
         let got = exchange_past(&marks, stream, sent.clone(), || gate.cut());
         assert!(got == sent, "{kind} {mode}: {:?}", lines.all());
         assert!(
@@ -53,8 +53,8 @@ fn a_session_whose_control_connection_breaks_goes_on_where_it_was() {
 fn a_reader_that_does_not_read_holds_up_nobody_else() {
     let (far, _) = exit_gateway("");
     let (near, _) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), "");
-    let door = near.door_addrs()[0];
-    let mut stalled = connect(door);
+    let listener = near.listener_addrs()[0];
+    let mut stalled = connect(listener);
     stalled
         .set_write_timeout(Some(Duration::from_millis(500)))
         .unwrap();
@@ -65,7 +65,7 @@ fn a_reader_that_does_not_read_holds_up_nobody_else() {
         assert!(taken < 1 << 30, "nobody reads, and all of it is taken");
     }
     let sent = pattern(8 << 20, 9);
-    assert!(exchange(connect(door), sent.clone()) == sent);
+    assert!(exchange(connect(listener), sent.clone()) == sent);
     let left = near.sessions()[0].segments[0].clone();
     assert!(
         left.arena_used <= left.arena_size && left.ring_used <= left.ring_size,
@@ -179,15 +179,15 @@ impl Drop for Attack {
     }
 }
 
-/// A door of each kind that there can be without rights or devices.
-fn doors(to: SocketAddr) -> String {
+/// A listener of each kind that there can be without rights or devices.
+fn listeners(to: SocketAddr) -> String {
     ["forward", "socks5", "http", "transparent"]
         .map(|kind| {
             let to = match kind {
                 "forward" => format!("to = '{to}'\n"),
                 _ => String::new(),
             };
-            format!("[[door]]\nkind = '{kind}'\nlisten = '127.0.0.1:0'\n{to}")
+            format!("[[listener]]\nkind = '{kind}'\nlisten = '127.0.0.1:0'\n{to}")
         })
         .concat()
 }
@@ -198,13 +198,13 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     let (far, far_lines) = exit_gateway(admin);
     let (gate, gated) = Gate::before(far.listen_addr().unwrap());
     let server = echo_server();
-    // Whoever gets through a door that forwards has a connection, and the half-open ones are to be
+    // Whoever gets through a listener that forwards has a connection, and the half-open ones are to be
     // of another session.
-    let (forwards, other) = (doors(server), echo_server());
+    let (forwards, other) = (listeners(server), echo_server());
     let via = far.listen_addr().unwrap();
     let (near, near_lines) = start(&format!(
         "name = 'entry'\nanonymous = true\n{admin}\
-         [[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{other}'\n{forwards}\
+         [[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{other}'\n{forwards}\
          [[route]]\nto = ['{other}']\nvia = ['{gated}']\nring = '4MiB'\nchannels = ['udt']\n\
          [[route]]\nto = ['*']\nvia = ['{via}']\nring = '4MiB'\nchannels = ['tcp']\n"
     ));
@@ -213,17 +213,17 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
         let is_tcp = ["tcp", "iwarp/tcp", "verbs"].contains(&&*kind.to_string());
         ports.push((at, if is_tcp { HALF_OPEN } else { 0 }));
     }
-    let doors = near.door_addrs().into_iter().skip(1);
-    ports.extend(doors.map(|door| (door, HALF_OPEN)));
+    let listeners = near.listener_addrs().into_iter().skip(1);
+    ports.extend(listeners.map(|listener| (listener, HALF_OPEN)));
     let pages = [&far, &near].map(|gateway| (gateway.admin_addr().unwrap(), HALF_OPEN_PAGE));
     ports.extend(pages);
     assert_eq!(ports.len(), 1 + KINDS.len() + 4 + 2, "a port of each kind");
 
     let sent = pattern(24 << 20, 3);
-    let (door, octets) = (near.door_addrs()[0], sent.clone());
+    let (listener, octets) = (near.listener_addrs()[0], sent.clone());
     let (done, is_running) = std::sync::mpsc::channel::<()>();
     let transfer = std::thread::spawn(move || {
-        let mut stream = connect(door);
+        let mut stream = connect(listener);
         let half = octets.len() / 2;
         let first = exchange_part(&mut stream, &octets[..half]);
         // The rest goes when all else has happened.
@@ -242,12 +242,12 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     let taken = begin.elapsed();
     assert!(taken < Duration::from_secs(6), "{taken:?}");
     let small = pattern(1 << 20, 4);
-    assert!(exchange(connect(door), small.clone()) == small);
+    assert!(exchange(connect(listener), small.clone()) == small);
     // New ones are opened, with channels of every kind that others can be in the way of.
     for kind in KINDS {
         let hop = [far.listen_addr().unwrap()];
         let (other, lines) = entry_gateway(&hop, server, &format!("channels = ['{kind}']"));
-        let said = exchange(connect(other.door_addrs()[0]), small.clone());
+        let said = exchange(connect(other.listener_addrs()[0]), small.clone());
         assert!(said == small, "{kind}: {:?}", lines.all());
         assert!(
             lines.contain(&format!(": data channel {kind} (")),

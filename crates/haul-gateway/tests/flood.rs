@@ -130,7 +130,7 @@ fn flooded(kind: ChannelKind, socket_type: u32) {
     let via = [far.listen_addr().unwrap()];
     let route = format!("channels = ['{kind}']");
     let (near, _) = entry_gateway(&via, echo_server(), &route);
-    let mut program = connect(near.door_addrs()[0]);
+    let mut program = connect(near.listener_addrs()[0]);
     let mut move_some = || {
         let mut times: Vec<Duration> = (0..5)
             .map(|seed| timed(|| echo(&mut program, 5 << 20, seed)))
@@ -145,7 +145,7 @@ fn flooded(kind: ChannelKind, socket_type: u32) {
     let during = move_some();
     let opened = timed(|| {
         let (other, _) = entry_gateway(&via, echo_server(), &route);
-        echo(&mut connect(other.door_addrs()[0]), 1_000, 9);
+        echo(&mut connect(other.listener_addrs()[0]), 1_000, 9);
     });
     let sent = flood.sent.load(Ordering::Relaxed) - begun.1;
     let rate = sent as f64 / begun.0.elapsed().as_secs_f64();

@@ -34,7 +34,7 @@ fn session(gateway: &Gateway) -> Value {
     status["sessions"][0].clone()
 }
 
-/// A gateway with an HTTP door, one between, and the last one.
+/// A gateway with an HTTP listener, one between, and the last one.
 fn three(route: &str) -> [(Gateway, Lines); 3] {
     let far = exit_gateway(ADMIN);
     let between = start(&format!(
@@ -43,7 +43,7 @@ fn three(route: &str) -> [(Gateway, Lines); 3] {
     ));
     let hops = [&between.0, &far.0].map(|gateway| gateway.listen_addr().unwrap());
     let near = start(&format!(
-        "name = 'near'\nanonymous = true\n{ADMIN}[[door]]\nkind = 'http'\nlisten = '127.0.0.1:0'\n\
+        "name = 'near'\nanonymous = true\n{ADMIN}[[listener]]\nkind = 'http'\nlisten = '127.0.0.1:0'\n\
          [[route]]\nto = ['*']\nvia = ['{}', '{}']\nring = '4MiB'\nchannels = ['tcp']\n{route}\n",
         hops[0], hops[1]
     ));
@@ -51,7 +51,7 @@ fn three(route: &str) -> [(Gateway, Lines); 3] {
 }
 
 fn tunnel(near: &Gateway, to: SocketAddr, fields: &str) -> TcpStream {
-    let mut stream = connect(near.door_addrs()[0]);
+    let mut stream = connect(near.listener_addrs()[0]);
     let head = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{fields}\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     let mut answer = [0; 12];
@@ -105,13 +105,13 @@ fn what_a_client_and_a_route_say_is_seen_at_every_gateway() {
 #[test]
 fn a_client_whose_metadata_is_wrong_is_told_so() {
     let [(near, _), ..] = three("");
-    let door = near.door_addrs()[0];
+    let listener = near.listener_addrs()[0];
     for (field, why) in [
         ("job", "metadata is KEY=VALUE"),
         ("a key=", "a key of metadata is"),
     ] {
         let head = format!("CONNECT h:1 HTTP/1.0\r\nHaul-Metadata: {field}\r\n\r\n");
-        let answer = ask(door, &head);
+        let answer = ask(listener, &head);
         assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
         assert!(answer.contains(why), "{answer}");
     }

@@ -41,7 +41,7 @@ fn a_route_s_path_is_asked_for_along_the_way_and_taken_down_with_its_session() {
         back_end(&file("middle"), &file("gate"))
     ));
     let (mut near, near_lines) = start(&format!(
-        "name = 'near'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n\
+        "name = 'near'\nanonymous = true\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n\
          [[route]]\nto = ['*']\nvia = ['{}', '{}']\nring = '1MiB'\nchannels = ['iwarp/tcp']\n\
          path = ['vlan id=12 rate=1Gb/s', 'dscp value=46']\n{}",
         echo_server(),
@@ -51,7 +51,7 @@ fn a_route_s_path_is_asked_for_along_the_way_and_taken_down_with_its_session() {
     ));
     // The session does not wait for its path.
     let sent = pattern(100_000, 1);
-    assert!(exchange(connect(near.door_addrs()[0]), sent.clone()) == sent);
+    assert!(exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent);
     let wanted = [
         "near pending patience",
         "middle pending patience",

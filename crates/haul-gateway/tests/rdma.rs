@@ -175,12 +175,12 @@ fn far_config(listen: &str, more: &str) -> String {
     )
 }
 
-const DOOR: &str = "[[door]]\nkind = 'rdma'\nlisten = '127.0.0.1:0'\n";
+const LISTENER: &str = "[[listener]]\nkind = 'rdma'\nlisten = '127.0.0.1:0'\n";
 
-/// What a near gateway with a door to `to` over `via` is.
+/// What a near gateway with a listener to `to` over `via` is.
 fn near_config(to: SocketAddr, via: SocketAddr, more: &str) -> String {
     format!(
-        "name = 'entry'\nanonymous = true\n[rdma]\ndevice = 'any'\n{more}\n{DOOR}to = '{to}'\n\
+        "name = 'entry'\nanonymous = true\n[rdma]\ndevice = 'any'\n{more}\n{LISTENER}to = '{to}'\n\
          [[route]]\nto = ['*']\nvia = ['{via}']\nring = '4MiB'\nregions = 4\nchannels = ['tcp']\n"
     )
 }
@@ -206,8 +206,8 @@ impl Path {
         Self::new(server.listener.local_addr(), "", EXIT)
     }
 
-    fn door(&self) -> SocketAddr {
-        self.near.door(0)
+    fn listener(&self) -> SocketAddr {
+        self.near.listener(0)
     }
 
     fn memory_left(&self) -> (u64, u64) {
@@ -216,9 +216,9 @@ impl Path {
     }
 }
 
-/// A connection through gateways, from `door` to `server`.
-fn bridged(door: SocketAddr, server: &Server) -> (App, App) {
-    let client = connect(door, b"");
+/// A connection through gateways, from `listener` to `server`.
+fn bridged(listener: SocketAddr, server: &Server) -> (App, App) {
+    let client = connect(listener, b"");
     let (served, _) = server.accept(b"");
     assert!(matches!(client.event(), CmEvent::Established { .. }));
     (client, served)
@@ -334,7 +334,7 @@ fn a_far_gateway_that_is_killed_ends_connections_at_both_ends() {
     let mut far = Process::start(ANY);
     let to = server.listener.local_addr();
     let near = Filed::start(&near_config(to, far.at, ""));
-    let both = bridged(near.door(0), &server);
+    let both = bridged(near.listener(0), &server);
     ping(&both);
     far.kill();
     let killed = Instant::now();
@@ -343,7 +343,7 @@ fn a_far_gateway_that_is_killed_ends_connections_at_both_ends() {
     let _again = Process::start(&far.at.to_string());
     assert!(matches!(both.0.event(), CmEvent::Disconnected { .. }));
     assert!(killed.elapsed() < Duration::from_secs(10));
-    ping(&bridged(near.door(0), &server));
+    ping(&bridged(near.listener(0), &server));
 }
 
 #[test]
@@ -351,22 +351,22 @@ fn a_connection_goes_on_while_its_destination_and_its_door_go() {
     let server = Server::new();
     let to = server.listener.local_addr();
     let mut path = Path::to(&server);
-    let (door, via) = (path.door(), path.far.gateway.listen_addr().unwrap());
-    let both = bridged(door, &server);
+    let (listener, via) = (path.listener(), path.far.gateway.listen_addr().unwrap());
+    let both = bridged(listener, &server);
     ping(&both);
     path.far.reload(&far_config(ANY, "")).unwrap();
     ping(&both);
-    let event = connect(door, b"").event();
+    let event = connect(listener, b"").event();
     assert!(matches!(event, CmEvent::Rejected { .. }), "{event:?}");
     path.far.reload(&far_config(ANY, EXIT)).unwrap();
-    ping(&bridged(door, &server));
+    ping(&bridged(listener, &server));
     assert!(matches!(server.event(), CmEvent::Disconnected { .. }));
 
-    let other = "[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '127.0.0.1:9'\n";
-    let without = near_config(to, via, "").replace(&format!("{DOOR}to = '{to}'\n"), other);
+    let other = "[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '127.0.0.1:9'\n";
+    let without = near_config(to, via, "").replace(&format!("{LISTENER}to = '{to}'\n"), other);
     path.near.reload(&without).unwrap();
     ping(&both);
-    let event = connect(door, b"").event();
+    let event = connect(listener, b"").event();
     assert!(matches!(event, CmEvent::Unreachable { .. }), "{event:?}");
     both.0.qp.disconnect().unwrap();
     assert!(matches!(
@@ -378,7 +378,7 @@ fn a_connection_goes_on_while_its_destination_and_its_door_go() {
     let smaller = near_config(to, via, "depth = 16");
     path.near.reload(&smaller).unwrap();
     assert!(path.near.lines.contain("`rdma` has changed"));
-    ping(&bridged(path.door(), &server));
+    ping(&bridged(path.listener(), &server));
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn an_application_that_does_not_answer_in_time_is_given_up() {
     let to = server.listener.local_addr();
     let path = Path::new(to, "", &format!("answer = 1\n{EXIT}"));
     let asked = Instant::now();
-    let client = connect(path.door(), b"");
+    let client = connect(path.listener(), b"");
     let CmEvent::ConnectRequest(request) = server.event() else {
         panic!("no request");
     };
@@ -398,7 +398,7 @@ fn an_application_that_does_not_answer_in_time_is_given_up() {
     path.far.lines.wait_for(&["no answer came in time"]);
     drop(request);
     wait_until("memory", || path.memory_left() == LEFT);
-    ping(&bridged(path.door(), &server));
+    ping(&bridged(path.listener(), &server));
 }
 
 #[test]
@@ -408,18 +408,18 @@ fn a_connection_that_is_given_up_before_the_session_has_answered_is_not_left_in_
     let gate = Gate::new(far.gateway.listen_addr().unwrap());
     let to = server.listener.local_addr();
     let near = Filed::start(&near_config(to, gate.address, "answer = 1"));
-    let first = bridged(near.door(0), &server);
+    let first = bridged(near.listener(0), &server);
     let connections = || near.gateway.sessions()[0].connections.len();
     wait_until("the first connection", || connections() == 1);
     gate.shut(true);
-    let client = connect(near.door(0), b"");
+    let client = connect(near.listener(0), b"");
     wait_until("the second connection", || connections() == 2);
     let event = client.event();
     assert!(matches!(event, CmEvent::Rejected { .. }), "{event:?}");
     wait_until("the end of the second one", || connections() == 1);
     gate.shut(false);
     ping(&first);
-    ping(&bridged(near.door(0), &server));
+    ping(&bridged(near.listener(0), &server));
     assert!(near.lines.contain("no answer came in time"));
 }
 
@@ -427,7 +427,7 @@ fn a_connection_that_is_given_up_before_the_session_has_answered_is_not_left_in_
 fn messages_and_what_comes_with_a_connection_are_the_same_at_the_other_end() {
     let server = Server::new();
     let path = Path::to(&server);
-    let client = connect(path.door(), b"hello");
+    let client = connect(path.listener(), b"hello");
     let (served, said) = server.accept(b"welcome");
     assert_eq!(said, b"hello");
     let CmEvent::Established { established, .. } = client.event() else {
@@ -457,7 +457,7 @@ fn what_was_sent_before_the_end_arrives_and_memory_comes_back() {
     let server = Server::new();
     let path = Path::to(&server);
     for _ in 0..3 {
-        let (client, served) = bridged(path.door(), &server);
+        let (client, served) = bridged(path.listener(), &server);
         let sent: Vec<_> = (0..POSTED as u64)
             .map(|seed| pattern(60_000, seed))
             .collect();
@@ -479,7 +479,7 @@ fn what_was_sent_before_the_end_arrives_and_memory_comes_back() {
 fn an_application_that_counts_may_have_as_many_messages_under_way_as_it_counts() {
     let server = Server::new();
     let path = Path::to(&server);
-    let (client, served) = bridged(path.door(), &server);
+    let (client, served) = bridged(path.listener(), &server);
     let count = 512;
     let sending = std::thread::spawn(move || {
         for number in 0..count {
@@ -509,7 +509,7 @@ fn what_was_sent_before_the_end_arrives_though_the_other_end_is_sending() {
     let server = Server::new();
     let far = format!("depth = {COUNT}\n{EXIT}");
     let path = Path::new(server.listener.local_addr(), "", &far);
-    let (client, served) = bridged(path.door(), &server);
+    let (client, served) = bridged(path.listener(), &server);
     (0..COUNT).for_each(|number| client.receive(number % POSTED));
     (0..COUNT).for_each(|_| served.post(SendOp::Send, MESSAGE));
     let sent: Vec<_> = (0..POSTED as u64)
@@ -530,7 +530,7 @@ fn what_was_sent_before_the_end_arrives_though_the_other_end_is_sending() {
 fn who_is_not_wanted_is_told() {
     let server = Server::new();
     let path = Path::to(&server);
-    let client = connect(path.door(), b"let me in");
+    let client = connect(path.listener(), b"let me in");
     let CmEvent::ConnectRequest(request) = server.event() else {
         panic!("no request");
     };
@@ -554,14 +554,14 @@ fn what_cannot_be_reached_is_rejected() {
         (to, "exit = ['127.0.0.1:9']"),
     ] {
         let path = Path::new(to, "", exit);
-        let client = connect(path.door(), b"");
+        let client = connect(path.listener(), b"");
         let event = client.event();
         assert!(matches!(event, CmEvent::Rejected { .. }), "{to}: {event:?}");
     }
     // A gateway that has as many as it may have.
     let path = Path::new(to, "connections = 1", EXIT);
-    let _first = bridged(path.door(), &server);
-    let event = connect(path.door(), b"").event();
+    let _first = bridged(path.listener(), &server);
+    let event = connect(path.listener(), b"").event();
     assert!(matches!(event, CmEvent::Rejected { .. }), "{event:?}");
     let lines = &path.near.lines;
     assert!(lines.contain("it is refused"), "{:?}", lines.all());
@@ -573,7 +573,7 @@ fn what_cannot_be_bridged_ends_the_connection_at_both_ends() {
     let path = Path::to(&server);
     // A write: the peer's key is of memory that the gateway has not.
     for is_write in [true, false] {
-        let (client, served) = bridged(path.door(), &server);
+        let (client, served) = bridged(path.listener(), &server);
         let place = match is_write {
             true => client.outbox.sge(0, 8),
             false => client.outbox.sge(0, MESSAGE as u32 + 1),
@@ -598,7 +598,7 @@ fn what_cannot_be_bridged_ends_the_connection_at_both_ends() {
 #[test]
 fn a_gateway_without_the_device_does_not_start() {
     let config = "name = 'g'\nanonymous = true\n[rdma]\ndevice = 'none0'\n\
-         [[door]]\nkind = 'rdma'\nlisten = '127.0.0.1:0'\nto = '127.0.0.1:1'\n\
+         [[listener]]\nkind = 'rdma'\nlisten = '127.0.0.1:0'\nto = '127.0.0.1:1'\n\
          [[route]]\nto = ['*']\nvia = ['127.0.0.1:1']\n";
     let config = haul_gateway::Config::parse(config).unwrap();
     let none = |_, name: Option<&str>| Err(format!("no device is called {name:?}"));

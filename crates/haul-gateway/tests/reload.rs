@@ -18,14 +18,14 @@ use common::{
     Filed, assert_reset, connect, echo, echo_server, exchange, exit_gateway, pattern, wait_until,
 };
 
-/// A forwarding door to `to`, at `listen`.
-fn door(listen: &str, to: SocketAddr) -> String {
-    format!("[[door]]\nkind = 'forward'\nlisten = '{listen}'\nto = '{to}'\n")
+/// A forwarding listener to `to`, at `listen`.
+fn listener(listen: &str, to: SocketAddr) -> String {
+    format!("[[listener]]\nkind = 'forward'\nlisten = '{listen}'\nto = '{to}'\n")
 }
 
-fn entry(doors: &str, via: SocketAddr, route: &str) -> String {
+fn entry(listeners: &str, via: SocketAddr, route: &str) -> String {
     format!(
-        "name = 'entry'\nanonymous = true\n{doors}\n[[route]]\nto = ['*']\nvia = ['{via}']\nring = '8MiB'\n{route}\n"
+        "name = 'entry'\nanonymous = true\n{listeners}\n[[route]]\nto = ['*']\nvia = ['{via}']\nring = '8MiB'\n{route}\n"
     )
 }
 
@@ -35,10 +35,10 @@ const ANY: &str = "127.0.0.1:0";
 fn a_transfer_goes_on_while_its_route_and_its_door_go() {
     let (far, _) = exit_gateway("");
     let (via, server) = (far.listen_addr().unwrap(), echo_server());
-    let mut near = Filed::start(&entry(&door(ANY, server), via, ""));
-    let mut stream = connect(near.door(0));
+    let mut near = Filed::start(&entry(&listener(ANY, server), via, ""));
+    let mut stream = connect(near.listener(0));
     echo(&mut stream, 1, 0);
-    let before = near.door(0);
+    let before = near.listener(0);
 
     let total = 32 << 20;
     let sent = pattern(total, 7);
@@ -51,13 +51,16 @@ fn a_transfer_goes_on_while_its_route_and_its_door_go() {
     // In the midst of it, and with much more to come than the buffers on the way hold.
     let mut got = vec![0; 1 << 20];
     stream.read_exact(&mut got).unwrap();
-    near.reload(&entry(&door("127.0.0.2:0", server), via, "regions = 4"))
+    near.reload(&entry(&listener("127.0.0.2:0", server), via, "regions = 4"))
         .unwrap();
-    assert_eq!(near.door(0).ip().to_string(), "127.0.0.2");
-    assert!(TcpStream::connect(before).is_err(), "its door is closed");
+    assert_eq!(near.listener(0).ip().to_string(), "127.0.0.2");
+    assert!(
+        TcpStream::connect(before).is_err(),
+        "its listener is closed"
+    );
     // What is new takes the new route, in a session of its own.
     let fresh = pattern(100_000, 9);
-    assert!(exchange(connect(near.door(0)), fresh.clone()) == fresh);
+    assert!(exchange(connect(near.listener(0)), fresh.clone()) == fresh);
     assert_eq!(near.gateway.sessions().len(), 2);
 
     stream.read_to_end(&mut got).unwrap();
@@ -78,9 +81,9 @@ fn a_transfer_goes_on_while_its_route_and_its_door_go() {
 fn a_broken_file_changes_nothing_and_is_explained() {
     let (far, _) = exit_gateway("");
     let (via, server) = (far.listen_addr().unwrap(), echo_server());
-    let good = entry(&door(ANY, server), via, "");
+    let good = entry(&listener(ANY, server), via, "");
     let mut near = Filed::start(&good);
-    let at = near.door(0);
+    let at = near.listener(0);
     let held = echo_server();
     for (broken, why) in [
         ("name = ".to_owned(), "gateway.toml"),
@@ -89,42 +92,46 @@ fn a_broken_file_changes_nothing_and_is_explained() {
             entry("[[key]]\nname = 'k'\nfile = '/nonexistent'\n", via, ""),
             "/nonexistent",
         ),
-        // One of two new doors cannot be opened: the other is not opened either.
-        (
-            entry(
-                &format!("{}{}", door(ANY, server), door(&held.to_string(), server)),
-                via,
-                "",
-            ),
-            "cannot open the door",
-        ),
-        // Nor where its address was free only in part: the old door is back.
+        // One of two new listeners cannot be opened: the other is not opened either.
         (
             entry(
                 &format!(
                     "{}{}",
-                    door(&at.to_string(), held),
-                    door(&held.to_string(), server)
+                    listener(ANY, server),
+                    listener(&held.to_string(), server)
                 ),
                 via,
                 "",
             ),
-            "cannot open the door",
+            "cannot open the listener",
+        ),
+        // Nor where its address was free only in part: the old listener is back.
+        (
+            entry(
+                &format!(
+                    "{}{}",
+                    listener(&at.to_string(), held),
+                    listener(&held.to_string(), server)
+                ),
+                via,
+                "",
+            ),
+            "cannot open the listener",
         ),
     ] {
         let said = near.reload(&broken).unwrap_err();
         assert!(said.contains(why), "{said}");
         assert!(near.lines.contain("nothing has changed"));
-        assert_eq!(near.gateway.door_addrs().len(), 1, "{why}");
+        assert_eq!(near.gateway.listener_addrs().len(), 1, "{why}");
         let sent = pattern(1_000, 1);
         assert!(
-            exchange(connect(near.door(0)), sent.clone()) == sent,
+            exchange(connect(near.listener(0)), sent.clone()) == sent,
             "{why}"
         );
     }
     near.reload(&good).unwrap();
     assert!(
-        near.lines.contain("0 new, 0 gone and 1 kept doors"),
+        near.lines.contain("0 new, 0 gone and 1 kept listeners"),
         "{:?}",
         near.lines.all()
     );
@@ -137,12 +144,12 @@ fn a_door_that_leads_elsewhere_has_its_address_again() {
     let greet =
         |word: &'static [u8]| common::serve(move |mut stream| stream.write_all(word).unwrap());
     let (old, new) = (greet(b"old"), greet(b"new"));
-    let mut near = Filed::start(&entry(&door(ANY, old), via, ""));
-    let at = near.door(0);
+    let mut near = Filed::start(&entry(&listener(ANY, old), via, ""));
+    let at = near.listener(0);
     assert_eq!(exchange(connect(at), Vec::new()), b"old");
-    near.reload(&entry(&door(&at.to_string(), new), via, ""))
+    near.reload(&entry(&listener(&at.to_string(), new), via, ""))
         .unwrap();
-    assert_eq!(near.door(0), at);
+    assert_eq!(near.listener(0), at);
     assert_eq!(exchange(connect(at), Vec::new()), b"new");
 }
 
@@ -156,14 +163,14 @@ fn exits_that_are_gone_are_closed_to_new_connections_only() {
     };
     let mut far = Filed::start(&exit("'127.0.0.0/8'"));
     let via = far.gateway.listen_addr().unwrap();
-    let near = Filed::start(&entry(&door(ANY, echo_server()), via, ""));
-    let mut stream = connect(near.door(0));
+    let near = Filed::start(&entry(&listener(ANY, echo_server()), via, ""));
+    let mut stream = connect(near.listener(0));
     echo(&mut stream, 100_000, 1);
     far.reload(&exit("'192.0.2.0/24'")).unwrap();
-    assert_reset(near.door(0));
+    assert_reset(near.listener(0));
     echo(&mut stream, 100_000, 2);
     far.reload(&exit("'127.0.0.0/8'")).unwrap();
-    echo(&mut connect(near.door(0)), 100_000, 3);
+    echo(&mut connect(near.listener(0)), 100_000, 3);
     far.reload(&format!("memory = '64MiB'\n{}", exit("'127.0.0.0/8'")))
         .unwrap();
     assert!(
@@ -194,21 +201,21 @@ fn keys_that_change_are_asked_of_new_sessions() {
     let via = far.gateway.listen_addr().unwrap();
     let with = |key: &str| {
         entry(
-            &format!("{key}{}", door(ANY, echo_server())),
+            &format!("{key}{}", listener(ANY, echo_server())),
             via,
             "key = 'k'",
         )
     };
     let with = |key: &str| with(key).replace("anonymous = true\n", "");
     let near = Filed::start(&with(&old));
-    let mut stream = connect(near.door(0));
+    let mut stream = connect(near.listener(0));
     echo(&mut stream, 100_000, 1);
     far.reload(&exit(&new)).unwrap();
     echo(&mut stream, 100_000, 2);
     let mut late = Filed::start(&with(&old));
-    assert_reset(late.door(0));
+    assert_reset(late.listener(0));
     late.reload(&with(&new)).unwrap();
-    echo(&mut connect(late.door(0)), 100_000, 3);
+    echo(&mut connect(late.listener(0)), 100_000, 3);
 }
 
 fn is_open(near: &Gateway) -> bool {
@@ -226,8 +233,8 @@ fn a_route_that_is_ready_has_its_session_before_anybody_asks_and_again_when_it_w
         "name = 'exit'\nlisten = '{via}'\nanonymous = true\nexit = ['127.0.0.0/8']\nring = '8MiB'\n\
          [[channel]]\nkind = 'iwarp/tcp'\nlisten = '{ANY}'\n"
     );
-    let doors = door(ANY, echo_server());
-    let mut near = Filed::start(&entry(&doors, via, "ready = true"));
+    let listeners = listener(ANY, echo_server());
+    let mut near = Filed::start(&entry(&listeners, via, "ready = true"));
     // The other gateway is not there yet.
     near.lines.wait_for(&["Connection refused"]);
     let far = common::start(&exit);
@@ -236,12 +243,12 @@ fn a_route_that_is_ready_has_its_session_before_anybody_asks_and_again_when_it_w
     wait_until("its loss", || !is_open(&near.gateway));
     let _far = common::start(&exit);
     wait_until("it again", || is_open(&near.gateway));
-    echo(&mut connect(near.door(0)), 100_000, 1);
+    echo(&mut connect(near.listener(0)), 100_000, 1);
     assert_eq!(near.gateway.sessions().len(), 1);
 
-    near.reload(&entry(&doors, via, "")).unwrap();
+    near.reload(&entry(&listeners, via, "")).unwrap();
     wait_until("its end", || near.gateway.sessions().is_empty());
-    near.reload(&entry(&doors, via, "ready = true\nregions = 4"))
+    near.reload(&entry(&listeners, via, "ready = true\nregions = 4"))
         .unwrap();
     wait_until("that of the new route", || is_open(&near.gateway));
 }
@@ -257,9 +264,9 @@ fn wait_for_loss(near: &Gateway) {
 fn suspended(door_at: &str) -> (Filed, Gateway, Gate, TcpStream, String) {
     let (far, _) = exit_gateway("");
     let (gate, via) = Gate::before(far.listen_addr().unwrap());
-    let config = entry(&door(door_at, echo_server()), via, "channels = ['tcp']");
+    let config = entry(&listener(door_at, echo_server()), via, "channels = ['tcp']");
     let near = Filed::start(&config);
-    let mut stream = connect(near.door(0));
+    let mut stream = connect(near.listener(0));
     echo(&mut stream, 1_000, 1);
     gate.shut();
     wait_for_loss(&near.gateway);

@@ -48,16 +48,16 @@ fn flood(to: SocketAddr) {
     });
 }
 
-/// A gateway whose first door leads to `rest` by a route of no class, and whose second leads to
+/// A gateway whose first listener leads to `rest` by a route of no class, and whose second leads to
 /// `bulk` by one of class bulk.
 fn sharing(far: &Gateway, rate: &str, mode: &str, rest: SocketAddr, bulk: SocketAddr) -> Gateway {
     let via = far.listen_addr().unwrap();
     let route =
         format!("via = ['{via}']\nring = '4MiB'\nchannels = ['iwarp/tcp']\nmode = '{mode}'");
-    let door = "[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'";
+    let listener = "[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'";
     start(&format!(
         "name = 'entry'\nanonymous = true\n{rate}\n[[class]]\nname = 'bulk'\nshare = 25\nrate = '40Mb/s'\n\
-         {door}\nto = '{rest}'\n{door}\nto = '{bulk}'\n\
+         {listener}\nto = '{rest}'\n{listener}\nto = '{bulk}'\n\
          [[route]]\nto = ['{rest}']\n{route}\n[[route]]\nto = ['{bulk}']\nclass = 'bulk'\n{route}\n"
     ))
     .0
@@ -69,7 +69,7 @@ fn classes_that_flood_have_their_shares_of_the_rate() {
         let (far, _) = exit_gateway("");
         let ((rest, rest_count), (bulk, bulk_count)) = (sink(), sink());
         let near = sharing(&far, "rate = '80Mb/s'", mode, rest, bulk);
-        near.door_addrs().into_iter().for_each(flood);
+        near.listener_addrs().into_iter().for_each(flood);
         wait_until("both to flow", || {
             rest_count.get() > 0 && bulk_count.get() > 0
         });
@@ -93,7 +93,7 @@ fn a_class_keeps_to_its_own_rate_where_there_is_no_other() {
     let ((rest, _), (bulk, count)) = (sink(), sink());
     let near = sharing(&far, "", "pull", rest, bulk);
     let begin = Instant::now();
-    flood(near.door_addrs()[1]);
+    flood(near.listener_addrs()[1]);
     wait_until("octets", || count.get() > 5_000_000);
     let rate = count.get() as f64 * 8.0 / begin.elapsed().as_secs_f64();
     assert!(rate < 44e6, "{rate} b/s");

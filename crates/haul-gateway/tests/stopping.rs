@@ -52,12 +52,12 @@ fn behind<T>(
 #[test]
 fn a_gateway_between_that_is_stopped_sends_what_comes_another_way_and_finishes_what_there_is() {
     let (near, lines, [_far, mut first, second]) = around("");
-    let door = near.door_addrs()[0];
-    let mut old = connect(door);
+    let listener = near.listener_addrs()[0];
+    let mut old = connect(listener);
     echo(&mut old, 100_000, 1);
     first.begin_drain();
     lines.wait_for(&["gateway 'first' is being stopped"]);
-    let mut new = connect(door);
+    let mut new = connect(listener);
     echo(&mut new, 100_000, 2);
     echo(&mut old, 100_000, 3);
     assert_eq!((first.sessions().len(), second.sessions().len()), (1, 1));
@@ -72,12 +72,12 @@ fn a_gateway_between_that_is_stopped_sends_what_comes_another_way_and_finishes_w
 #[test]
 fn connections_that_come_while_a_gateway_between_begins_to_stop_are_not_refused() {
     let (near, lines, [_far, mut first, second]) = around("");
-    let door = near.door_addrs()[0];
-    echo(&mut connect(door), 1_000, 1);
+    let listener = near.listener_addrs()[0];
+    echo(&mut connect(listener), 1_000, 1);
     let clients = std::thread::spawn(move || {
         let mut count = 0;
         while second.sessions().is_empty() || count < 200 {
-            echo(&mut connect(door), 1_000, count);
+            echo(&mut connect(listener), 1_000, count);
             count += 1;
         }
     });
@@ -91,15 +91,15 @@ fn connections_that_come_while_a_gateway_between_begins_to_stop_are_not_refused(
 #[test]
 fn an_owner_that_is_away_when_a_gateway_begins_to_stop_learns_it_when_it_is_back() {
     let (near, lines, [_far, mut first, second], gate) = behind(Gate::before, "");
-    let door = near.door_addrs()[0];
-    let mut old = connect(door);
+    let listener = near.listener_addrs()[0];
+    let mut old = connect(listener);
     echo(&mut old, 100_000, 1);
     gate.shut();
     wait_until("the loss", || near.sessions()[0].state == "suspended");
     first.begin_drain();
     gate.open();
     lines.wait_for(&["gateway 'first' is being stopped"]);
-    echo(&mut connect(door), 1_000, 2);
+    echo(&mut connect(listener), 1_000, 2);
     assert_eq!(second.sessions().len(), 1);
     echo(&mut old, 100_000, 3);
     drop(old);
@@ -136,7 +136,7 @@ fn a_session_that_is_being_opened_through_a_gateway_that_is_stopped_goes_another
 #[test]
 fn a_session_that_its_ends_acknowledge_leaves_a_gateway_that_is_stopped_with_its_connections() {
     let (near, lines, [_far, mut first, second]) = around("end_to_end = true");
-    let mut stream = connect(near.door_addrs()[0]);
+    let mut stream = connect(near.listener_addrs()[0]);
     echo(&mut stream, 100_000, 1);
     let mut writer = stream.try_clone().unwrap();
     let sent = pattern(8 << 20, 2);
@@ -159,7 +159,7 @@ fn a_session_that_its_ends_acknowledge_leaves_a_gateway_that_is_stopped_with_its
 #[test]
 fn a_gateway_between_that_ends_at_once_leaves_nothing_behind_it() {
     let (near, _lines, [far, first, _second]) = around("");
-    let mut stream = connect(near.door_addrs()[0]);
+    let mut stream = connect(near.listener_addrs()[0]);
     echo(&mut stream, 100_000, 1);
     drop(first);
     wait_until("the end at the far end", || far.sessions().is_empty());
@@ -172,7 +172,7 @@ fn where_there_is_no_other_way_new_connections_hear_that_the_last_gateway_is_bei
     let (mut far, _) = exit_gateway("");
     let server = echo_server();
     let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], server, "");
-    let mut old = connect(near.door_addrs()[0]);
+    let mut old = connect(near.listener_addrs()[0]);
     echo(&mut old, 100_000, 1);
     far.begin_drain();
     lines.wait_for(&["gateway 'exit' is being stopped"]);
@@ -193,7 +193,7 @@ fn a_session_whose_owner_has_died_makes_room_for_the_next_but_not_at_once() {
     let (gate, via) = Gate::before(at);
     let server = echo_server();
     let (gone, _) = entry_gateway(&[via], server, "channels = ['tcp']");
-    let mut left = connect(gone.door_addrs()[0]);
+    let mut left = connect(gone.listener_addrs()[0]);
     echo(&mut left, 1_000, 1);
     let room = far.memory_left();
     gate.shut();

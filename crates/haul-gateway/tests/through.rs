@@ -18,7 +18,7 @@ fn octets_come_back_whole_over_each_kind_of_channel() {
                 entry_gateway(&[far.listen_addr().unwrap()], echo_server(), &route);
             for (seed, len) in [1, 100_000, 8 << 20].into_iter().enumerate() {
                 let sent = pattern(len, seed as u64);
-                let got = exchange(connect(near.door_addrs()[0]), sent.clone());
+                let got = exchange(connect(near.listener_addrs()[0]), sent.clone());
                 assert!(
                     got == sent,
                     "{kind} {mode}: {len}: {:?} {:?}",
@@ -38,7 +38,7 @@ fn a_gateway_between_changes_the_kind_of_channel() {
     let route = "channels = ['iwarp/udt']";
     let via = [middle.listen_addr().unwrap(), last.listen_addr().unwrap()];
     let text = format!(
-        "name = 'entry'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n\
+        "name = 'entry'\nanonymous = true\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n\
          [[route]]\nto = ['*']\nring = '4MiB'\n{route}\n\
          via = [{{ gateway = '{}', channels = ['iwarp/tcp'] }}, {{ gateway = '{}', channels = ['iwarp/udt'] }}]",
         echo_server(),
@@ -48,7 +48,7 @@ fn a_gateway_between_changes_the_kind_of_channel() {
     let (near, near_lines) = common::start(&text);
     for (seed, len) in [1, 100_000, 16 << 20].into_iter().enumerate() {
         let sent = pattern(len, seed as u64);
-        let got = exchange(connect(near.door_addrs()[0]), sent.clone());
+        let got = exchange(connect(near.listener_addrs()[0]), sent.clone());
         let said = (near_lines.all(), middle_lines.all(), last_lines.all());
         assert!(got == sent, "{len}: {said:?}");
     }
@@ -68,12 +68,12 @@ fn a_gateway_between_changes_the_kind_of_channel() {
 fn many_connections_share_a_session_and_each_has_its_own_octets() {
     let (far, _) = exit_gateway("");
     let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), "");
-    let door = near.door_addrs()[0];
+    let listener = near.listener_addrs()[0];
     let threads: Vec<_> = (0..64)
         .map(|seed| {
             std::thread::spawn(move || {
                 let sent = pattern(100_000 + seed * 1_000, seed as u64);
-                assert!(exchange(connect(door), sent.clone()) == sent, "{seed}");
+                assert!(exchange(connect(listener), sent.clone()) == sent, "{seed}");
             })
         })
         .collect();
@@ -101,7 +101,7 @@ fn half_close_goes_through_and_what_comes_after_it_too() {
     for kind in KINDS {
         let route = format!("channels = ['{kind}']");
         let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], server, &route);
-        let got = exchange(connect(near.door_addrs()[0]), vec![7; 12_345]);
+        let got = exchange(connect(near.listener_addrs()[0]), vec![7; 12_345]);
         let got = String::from_utf8(got).unwrap();
         assert_eq!(got, "12345 octets", "{kind}: {:?}", lines.all());
     }
@@ -119,7 +119,7 @@ fn a_reset_of_the_server_reaches_the_client_behind_what_came_before_it() {
     for kind in KINDS {
         let route = format!("channels = ['{kind}']");
         let (near, lines) = entry_gateway(&[far.listen_addr().unwrap()], server, &route);
-        let mut stream = connect(near.door_addrs()[0]);
+        let mut stream = connect(near.listener_addrs()[0]);
         let mut before = [0; 6];
         stream.read_exact(&mut before).unwrap();
         assert_eq!(&before, b"before");
@@ -137,9 +137,9 @@ fn where_it_may_not_go_or_nobody_answers_the_client_is_reset() {
     let forbidden = "192.0.2.1:80".parse().unwrap();
     for to in [nobody, forbidden] {
         let (near, _) = entry_gateway(&[far.listen_addr().unwrap()], to, "");
-        assert_reset(near.door_addrs()[0]);
+        assert_reset(near.listener_addrs()[0]);
     }
     let (near, lines) = entry_gateway(&[nobody], nobody, "");
-    assert_reset(near.door_addrs()[0]);
+    assert_reset(near.listener_addrs()[0]);
     assert!(lines.contain("cannot be reached"), "{:?}", lines.all());
 }

@@ -25,7 +25,7 @@ fn pair(near: &str, far: &str, route: &str) -> ((Gateway, Lines), (Gateway, Line
          [[channel]]\nkind = 'iwarp/tcp'\nlisten = '127.0.0.1:0'\n"
     ));
     let near = start(&format!(
-        "name = 'entry'\n{near}\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n\
+        "name = 'entry'\n{near}\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n\
          [[route]]\nto = ['*']\nvia = ['{}']\nring = '4MiB'\nchannels = ['iwarp/tcp']\n{route}\n",
         echo_server(),
         far.0.listen_addr().unwrap(),
@@ -35,7 +35,7 @@ fn pair(near: &str, far: &str, route: &str) -> ((Gateway, Lines), (Gateway, Line
 
 fn goes_through(near: &Gateway) -> bool {
     let sent = pattern(100_000, 1);
-    exchange(connect(near.door_addrs()[0]), sent.clone()) == sent
+    exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_shared_key_opens_and_another_key_or_none_does_not() {
         ("anonymous = true\n".to_owned(), "", none),
     ] {
         let ((near, near_lines), (_far, far_lines)) = pair(&key_of_near, &key(&good), route);
-        assert_reset(near.door_addrs()[0]);
+        assert_reset(near.listener_addrs()[0]);
         assert_one_line(&near_lines, "it refuses what this end shows");
         assert_one_line(&far_lines, far_says);
     }
@@ -118,7 +118,7 @@ fn certificates_of_one_root_open_and_those_of_another_do_not() {
     let ((near, lines), _far) = pair(&near_tls, &far_tls, "");
     assert!(goes_through(&near), "{:?}", lines.all());
     let ((near, near_lines), (_far, far_lines)) = pair(&strange_tls, &far_tls, "");
-    assert_reset(near.door_addrs()[0]);
+    assert_reset(near.listener_addrs()[0]);
     let words = "certificate does not come from one of the roots";
     assert_one_line(&near_lines, words);
     assert_one_line(
@@ -127,7 +127,7 @@ fn certificates_of_one_root_open_and_those_of_another_do_not() {
     );
     // Neither does one that speaks no TLS.
     let ((near, _), _far) = pair("anonymous = true\n", &far_tls, "");
-    assert_reset(near.door_addrs()[0]);
+    assert_reset(near.listener_addrs()[0]);
 }
 
 /// One line has `words` in it, and no other is about why the ends do not believe each other.
@@ -198,7 +198,7 @@ fn each_end_says_in_one_line_why_certificates_do_not_do() {
     ];
     for (near, far, near_says, far_says) in cases {
         let ((near, near_lines), (_far, far_lines)) = pair(&near, &far, "");
-        assert_reset(near.door_addrs()[0]);
+        assert_reset(near.listener_addrs()[0]);
         assert_one_line(&near_lines, near_says);
         assert_one_line(&far_lines, far_says);
     }
@@ -222,8 +222,8 @@ fn a_certificate_that_is_read_again_counts_from_the_next_connection_on() {
         )
     };
     let (near_tls, old) = (of("near", Validity::Now), of("far", Validity::Past));
-    let door = format!(
-        "[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n",
+    let listener = format!(
+        "[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n",
         echo_server()
     );
     let config = |tls: &str| {
@@ -234,16 +234,16 @@ fn a_certificate_that_is_read_again_counts_from_the_next_connection_on() {
     };
     let mut far = Filed::start(&config(&old));
     let (near, near_lines) = start(&format!(
-        "name = 'entry'\n{near_tls}\n{door}[[route]]\nto = ['*']\nvia = ['{}']\nring = '4MiB'\nchannels = ['iwarp/tcp']\n",
+        "name = 'entry'\n{near_tls}\n{listener}[[route]]\nto = ['*']\nvia = ['{}']\nring = '4MiB'\nchannels = ['iwarp/tcp']\n",
         far.gateway.listen_addr().unwrap(),
     ));
-    assert_reset(near.door_addrs()[0]);
+    assert_reset(near.listener_addrs()[0]);
     near_lines.wait_for(&["the peer's certificate has expired"]);
     // In the place of the old one, as a renewal is.
     let new = of("far", Validity::Now);
     assert_eq!(new, old);
     // Nobody has read it yet.
-    assert_reset(near.door_addrs()[0]);
+    assert_reset(near.listener_addrs()[0]);
     far.reload(&config(&new)).unwrap();
     assert!(goes_through(&near), "{:?}", near_lines.all());
     // One that is over by then is not taken, and the one before stays.

@@ -36,6 +36,14 @@ pub fn source(ip: IpAddr) -> IpAddr {
     }
 }
 
+/// Returns when an attempt to connect that begins at `now_ns` is given up for the next address, ns.
+/// The attempt and each of the `others` behind it get an equal part of the time left until
+/// `until_ns`; the last one gets all of it.
+#[must_use]
+pub const fn attempt_deadline_ns(now_ns: u64, until_ns: u64, others: usize) -> u64 {
+    now_ns + until_ns.saturating_sub(now_ns) / (others as u64 + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +96,14 @@ mod tests {
             assert_eq!(listen_address(text, None), None, "{text}");
         }
         assert!(listen_address("[fe80::1%lo]:9", None).is_some());
+    }
+
+    #[test]
+    fn each_address_has_an_equal_part_of_the_time_left() {
+        assert_eq!(attempt_deadline_ns(5, 15, 1), 10);
+        assert_eq!(attempt_deadline_ns(5, 15, 4), 7);
+        assert_eq!(attempt_deadline_ns(10, 15, 0), 15);
+        // A deadline that has passed leaves nothing.
+        assert_eq!(attempt_deadline_ns(16, 15, 3), 16);
     }
 }

@@ -70,7 +70,7 @@ impl Edges {
         let door = SocketAddr::new(*at, self.door.unwrap_or(0));
         let (near, _) = gateways::start(&format!(
             "name = 'entry'\nanonymous = true\n[rdma]\ndevice = '{device}'\n\
-             [[door]]\nkind = 'rdma'\nlisten = '{door}'\nto = '{to}'\n\
+             [[listener]]\nkind = 'rdma'\nlisten = '{door}'\nto = '{to}'\n\
              [[route]]\nto = ['*']\nvia = ['{via}']\nchannels = ['tcp']\nring = '8MiB'\n"
         ))?;
         Ok((near, far))
@@ -92,7 +92,7 @@ impl Edges {
             private_data: b"hello",
             ..ConnParam::default()
         };
-        let door = near.door_addrs()[0];
+        let door = near.listener_addrs()[0];
         client.qp.connect(door, &hello, &client.events)?;
         let CmEvent::ConnectRequest(request) = event(&events)? else {
             bail!("no request came");

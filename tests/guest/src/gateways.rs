@@ -78,13 +78,13 @@ impl Ends {
         let via = far.listen_addr().context("no address")?;
         let (near, said) = start(&format!(
             "name = 'entry'\nanonymous = true\n{}\
-             [[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
+             [[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
              [[route]]\nto = ['*']\nvia = ['{via}']\nchannels = ['verbs']\nmode = '{mode}'\nring = '4MiB'\n{more}",
             channel(peer, from)
         ))?;
         let sent = pattern::bytes(7, bytes);
         let begin = Instant::now();
-        let got = send_and_receive(near.door_addrs()[0], &sent);
+        let got = send_and_receive(near.listener_addrs()[0], &sent);
         let took = begin.elapsed();
         let said = said.lock().map(|lines| lines.clone());
         ensure!(got? == sent, "other octets came back: {said:?}");

@@ -220,8 +220,8 @@ fn introduce(name: &str, gateway: &Gateway, sockets: Option<u64>) {
     if let Some(listen) = gateway.listen_addr() {
         eprintln!("haul gateway: sessions at {listen}");
     }
-    for door in gateway.door_addrs() {
-        eprintln!("haul gateway: door at {door}");
+    for listener in gateway.listener_addrs() {
+        eprintln!("haul gateway: listener at {listener}");
     }
     if let Some(admin) = gateway.admin_addr() {
         eprintln!("haul gateway: page at http://{admin}/");

@@ -20,7 +20,7 @@ fn check(text: &str) -> (Option<i32>, String, serde_json::Value) {
 const GOOD: &str = "
 name = 'gateway'
 anonymous = true
-[[door]]
+[[listener]]
 kind = 'forward'
 listen = '127.0.0.1:8080'
 to = 'example.org:80'
@@ -102,7 +102,7 @@ fn everything_wrong_is_told_with_its_line() {
     assert!(text.ends_with("FILE: 2 errors, 0 warnings\n"), "{text}");
     assert!(
         text.contains(
-            "FILE: line 4: error: [[door]] 1: to: no route leads to example.org:80; add a"
+            "FILE: line 4: error: [[listener]] 1: to: no route leads to example.org:80; add a"
         ),
         "{text}"
     );

@@ -101,7 +101,7 @@ const FAR: &str = "name = 'far'\nlisten = '127.0.0.1:0'\nanonymous = true\nexit 
 fn near(far: SocketAddr, to: SocketAddr, more: &str) -> String {
     format!(
         "name = 'near'\nanonymous = true\n[admin]\nlisten = '127.0.0.1:0'\n\
-         [[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
+         [[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
          [[route]]\nto = ['*']\nvia = ['{far}']\nring = '8MiB'\nchannels = ['iwarp/tcp']\n{more}\n"
     )
 }
@@ -126,7 +126,7 @@ impl Carrying {
             &content,
             &environment(dir.path()),
         );
-        let stream = connect(near.address("door at"));
+        let stream = connect(near.address("listener at"));
         let carrying = Self {
             near,
             far,
@@ -168,7 +168,7 @@ fn connect(to: SocketAddr) -> TcpStream {
 #[test]
 fn sigterm_lets_connections_finish_and_takes_no_new_ones() {
     let mut carrying = Carrying::start(|_| Vec::new());
-    let door = carrying.near.address("door at");
+    let door = carrying.near.address("listener at");
     carrying.near.signal("TERM");
     carrying.near.line("finishing what there is");
     wait_until("a closed door", || TcpStream::connect(door).is_err());

@@ -139,7 +139,7 @@ fn an_rdma_connection_ends_at_the_gateways_and_goes_on_between_them() {
     // The near gateway is at the other address, with the ports of the server.
     let door = |port: &str| {
         format!(
-            "[[door]]\nkind = 'forward'\nlisten = '127.0.0.2:{port}'\nto = '127.0.0.1:{port}'\n"
+            "[[listener]]\nkind = 'forward'\nlisten = '127.0.0.2:{port}'\nto = '127.0.0.1:{port}'\n"
         )
     };
     let far = last();
@@ -496,7 +496,7 @@ fn routes_are_tried_without_opening_a_session() {
     // The gateway itself may run meanwhile.
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let door = held.local_addr().unwrap();
-    let door = format!("[[door]]\nkind = 'forward'\nlisten = '{door}'\nto = 'a.example:80'\n");
+    let door = format!("[[listener]]\nkind = 'forward'\nlisten = '{door}'\nto = 'a.example:80'\n");
     let at = [&first, &second, &keyed].map(|gateway| gateway.sessions_at().to_string());
     let route = |to: &str, via: &[&str]| {
         format!(

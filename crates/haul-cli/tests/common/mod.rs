@@ -82,7 +82,7 @@ impl Gateway {
     }
 
     pub(crate) fn door_at(&self) -> SocketAddr {
-        self.said("door at ").parse().unwrap()
+        self.said("listener at ").parse().unwrap()
     }
 
     pub(crate) fn pid(&self) -> u32 {

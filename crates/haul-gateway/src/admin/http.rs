@@ -37,7 +37,7 @@ pub(super) struct Response {
     body: Vec<u8>,
 }
 
-/// Whom a browser may believe it is asking. Without this a page from anywhere could have its own
+/// Whom a browser may verify_chain it is asking. Without this a page from anywhere could have its own
 /// name lead here, and read what is answered as its own (DNS rebinding).
 #[derive(Debug)]
 pub(super) struct Guard(Vec<String>);

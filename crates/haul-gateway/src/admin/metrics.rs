@@ -1,4 +1,4 @@
-//! A picture as OpenMetrics text, for Prometheus and its kin.
+//! A snapshot as OpenMetrics text, for Prometheus and its kin.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::http::Response;
-use super::picture::{Picture, Shown};
+use super::snapshot::{Shown, Snapshot};
 use crate::rates::ClassTotal;
 use crate::status::{Connection, Limit, Path, Role, Segment};
 
@@ -18,16 +18,16 @@ const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// What stands before every name.
 const PREFIX: &str = "haul";
 
-pub(super) fn response(picture: Picture) -> Response {
-    match text(picture) {
+pub(super) fn response(snapshot: Snapshot) -> Response {
+    match text(snapshot) {
         Ok(text) => Response::new(KIND, text),
         Err(error) => Response::refusal(503, &error.to_string()),
     }
 }
 
-fn text(picture: Picture) -> Result<String, fmt::Error> {
+fn text(snapshot: Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix(PREFIX);
-    registry.register_collector(Box::new(picture));
+    registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -107,8 +107,8 @@ impl<T> Family<T> {
     }
 }
 
-fn gateway_families() -> [Family<Picture>; 14] {
-    type Of = Family<Picture>;
+fn gateway_families() -> [Family<Snapshot>; 14] {
+    type Of = Family<Snapshot>;
     [
         Of::gauge("uptime", "Time since the gateway was started", |it| {
             it.uptime_s
@@ -132,8 +132,8 @@ fn gateway_families() -> [Family<Picture>; 14] {
         }),
         Of::gauge(
             "guests_active",
-            "Control connections that have not said what they want",
-            |it| it.guests as f64,
+            "Control connections that have not received_bytes what they want",
+            |it| it.clients as f64,
         ),
         Of::gauge(
             "connections_active",
@@ -297,7 +297,7 @@ fn path_families() -> [Family<Path>; 1] {
     )]
 }
 
-impl Collector for Picture {
+impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
         let own = vec![

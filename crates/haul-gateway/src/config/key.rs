@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use haul_io::file;
 
-use super::Key;
+use super::model::Key;
 
 /// Octets of a key.
 const KEY_LEN: usize = 32;

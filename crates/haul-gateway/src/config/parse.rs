@@ -3,7 +3,6 @@
 //! Each setting that does not parse is told and taken out, so that the next one is found as well.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -11,32 +10,19 @@ use serde::de::{DeserializeOwned, IntoDeserializer};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Config, PathSignalling, Problem, Severity};
+use super::lines::Lines;
+use super::model::Config;
+use super::path::PathSignalling;
+use super::problem::{Problem, Severity};
 
 /// Names of the tables that there may be several of.
-pub(super) const DOOR: &str = "door";
-pub(super) const ROUTE: &str = "route";
-pub(super) const CHANNEL: &str = "channel";
-pub(super) const KEY: &str = "key";
-pub(super) const CLASS: &str = "class";
-
-/// Where things are in the file, from 1: settings and single tables by name, others by name and
-/// number.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Lines {
-    named: BTreeMap<String, usize>,
-    numbered: BTreeMap<(&'static str, usize), usize>,
-}
-
-impl Lines {
-    pub(super) fn of(&self, name: &str) -> Option<usize> {
-        self.named.get(name).copied()
-    }
-
-    pub(super) fn of_number(&self, name: &'static str, number: usize) -> Option<usize> {
-        self.numbered.get(&(name, number)).copied()
-    }
-}
+pub(crate) const LISTENER: &str = "listener";
+/// The old name of [`LISTENER`], which is still read.
+pub(crate) const DOOR: &str = "door";
+pub(crate) const ROUTE: &str = "route";
+pub(crate) const CHANNEL: &str = "channel";
+pub(crate) const KEY: &str = "key";
+pub(crate) const CLASS: &str = "class";
 
 impl Config {
     /// Reads a file. Paths in it are relative to where it lies.
@@ -109,14 +95,22 @@ impl<'a> Parser<'a> {
                 .named
                 .insert(key.get_ref().clone().into_owned(), line);
         }
-        let doors = self.tables(&mut root, DOOR);
+        let mut listeners = self.tables(&mut root, LISTENER);
+        let renamed = self.tables(&mut root, DOOR);
+        for number in 0..renamed.len() {
+            if let Some(line) = self.lines.of_number(DOOR, number) {
+                let number = listeners.len() + number;
+                self.lines.numbered.insert((LISTENER, number), line);
+            }
+        }
+        listeners.extend(renamed);
         let routes = self.tables(&mut root, ROUTE);
         let channels = self.tables(&mut root, CHANNEL);
         let keys = self.tables(&mut root, KEY);
         let classes = self.tables(&mut root, CLASS);
         let config: Config = self.table(root, "")?;
         Some(Config {
-            doors,
+            listeners,
             routes,
             channels,
             keys,
@@ -174,9 +168,9 @@ impl<'a> Parser<'a> {
                 .and_then(|table| culprit(table.get_ref(), &at));
             // What was taken out is not missing.
             let is_missing = error.message().starts_with("missing field");
-            let is_told =
+            let is_sent =
                 |key: &String| is_missing && error.message().contains(&format!("`{key}`"));
-            if !removed.iter().any(is_told) {
+            if !removed.iter().any(is_sent) {
                 let mut place = place.to_owned();
                 for key in culprit.iter().flatten() {
                     place = join(&place, key.get_ref());

@@ -142,7 +142,7 @@ impl HopRule {
 
 impl Destination {
     /// Whether it is everything.
-    pub(super) fn is_any(&self) -> bool {
+    pub(crate) fn is_any(&self) -> bool {
         self.hosts == Hosts::Any && self.port.is_none()
     }
 

@@ -6,10 +6,9 @@ use crossbeam_channel::bounded;
 use haul_xsp::wire::NackStatus;
 
 use super::Gateway;
-use crate::caller::Refusal;
 use crate::config::{ChannelKind, Route, Via};
-use crate::engine::Worker;
-use crate::house::code;
+use crate::refusal::{Refusal, code};
+use crate::session::Worker;
 
 /// Whether the session of a route could be had.
 #[derive(Debug)]
@@ -25,7 +24,7 @@ impl Gateway {
     /// could be had, for `patience` each. Nothing is left of it anywhere.
     #[must_use]
     pub fn reach(&self, patience: Duration) -> Vec<Reach> {
-        let config = self.house.config();
+        let config = self.shared.config();
         let ways = config.routes.iter().flat_map(|route| {
             let of_way = |way: &[Via]| Route {
                 via: way.to_vec(),
@@ -50,7 +49,7 @@ impl Gateway {
         patience: Duration,
     ) -> Result<Vec<(String, Option<ChannelKind>)>, Refusal> {
         let (sender, result) = bounded(1);
-        Worker::probe(&self.house, route, sender)
+        Worker::probe(&self.shared, route, sender)
             .map_err(|why| Refusal::new(code(NackStatus::Busy), Some(&why)))?;
         let kinds = result.recv_timeout(patience).map_err(|_| {
             let why = "no answer came in time";

@@ -3,22 +3,24 @@
 use std::io;
 use std::path::Path;
 
-use super::{Gateway, OpenDoor, StartError, open};
+use haul_extender::Plan;
+
+use super::{Gateway, OpenListener, StartError, open};
 use crate::config::{self, Config, Problem};
-use crate::door::OpenError;
-use crate::extender::Plan;
-use crate::house::{Letter, Secrets, lock};
+use crate::listener::OpenError;
 use crate::log::Level;
 use crate::path::Backend;
+use crate::shared::{Secrets, SessionCommand};
+use crate::sync::lock;
 use crate::thread::Thread;
 
 impl Gateway {
     /// Reads the configuration again, and takes it: routes, exits, next hops, keys, certificates
-    /// and doors. Sessions go on; those of routes that are gone end when their connections have.
+    /// and listeners. Sessions go on; those of routes that are gone end when their connections have.
     /// What takes effect only when the gateway is started again is logged.
     ///
     /// # Errors
-    /// The configuration is broken, a key cannot be read, a door cannot be opened: nothing has
+    /// The configuration is broken, a key cannot be read, a listener cannot be opened: nothing has
     /// changed.
     pub fn reload(&mut self, path: &Path) -> Result<(), StartError> {
         let read = Config::load_usable(path).map_err(|problems| {
@@ -26,15 +28,15 @@ impl Gateway {
             format!("{}: {}", path.display(), lines.join("; "))
         });
         let taken = read.and_then(|config| self.take(config));
-        let house = &self.house;
+        let shared = &self.shared;
         match &taken {
             Ok(changes) => {
-                house.count(|totals| totals.reloads += 1);
-                house.say(Level::Info, format!("configuration taken: {changes}"));
+                shared.count(|totals| totals.reloads += 1);
+                shared.log(Level::Info, format!("configuration taken: {changes}"));
             }
             Err(why) => {
-                house.count(|totals| totals.reloads_failed += 1);
-                house.say(
+                shared.count(|totals| totals.reloads_failed += 1);
+                shared.log(
                     Level::Error,
                     format!("configuration not taken, nothing has changed: {why}"),
                 );
@@ -45,41 +47,41 @@ impl Gateway {
 
     /// What has changed, in words.
     fn take(&mut self, config: Config) -> Result<String, String> {
-        if self.house.is_draining() {
+        if self.shared.is_draining() {
             return Err("this gateway is being stopped".to_owned());
         }
         let secrets = Secrets::load(&config)?;
         let path = Backend::new(&config.path)?;
-        let before = self.house.config();
-        let doors = self.change_doors(&config.doors)?;
+        let before = self.shared.config();
+        let listeners = self.change_listeners(&config.listeners)?;
         let routes = Change::of(&before.routes, &config.routes);
         for text in too_late(&before, &config) {
-            self.house.say(Level::Warning, text);
+            self.shared.log(Level::Warning, text);
         }
         for route in &config.routes {
             let kinds = route.all_channels();
-            for kind in kinds.filter(|kind| self.house.network(*kind).is_none()) {
+            for kind in kinds.filter(|kind| self.shared.network(*kind).is_none()) {
                 let text = format!(
                     "{kind}: this kind of data channel was not there when the gateway was started"
                 );
-                self.house.say(Level::Warning, text);
+                self.shared.log(Level::Warning, text);
             }
         }
         // Nobody opens a session for a route that is gone meanwhile.
-        let opening = lock(&self.house.opening);
+        let opening = lock(&self.shared.opening);
         let (sessions_max, allowed) = (config.sessions, config.allowed());
-        self.house.directory().set_rules(sessions_max, allowed);
-        self.house.set_config(config, secrets, path);
+        self.shared.directory().set_rules(sessions_max, allowed);
+        self.shared.set_config(config, secrets, path);
         self.end_routes();
         drop(opening);
-        self.keeper.iter().for_each(Thread::wake);
-        Ok(format!("{routes} routes, {doors} doors"))
+        self.ready.iter().for_each(Thread::wake);
+        Ok(format!("{routes} routes, {listeners} listeners"))
     }
 
     /// Sessions of routes that are gone take nothing new, and end.
     fn end_routes(&self) {
-        let config = self.house.config();
-        let mut registers = self.house.registers();
+        let config = self.shared.config();
+        let mut registers = self.shared.registers();
         let is_there = |(route, _): &(config::Route, _)| config.routes.contains(route);
         let (stay, go) = std::mem::take(&mut registers.openers)
             .into_iter()
@@ -88,68 +90,73 @@ impl Gateway {
         drop(registers);
         let go: Vec<(config::Route, _)> = go;
         for (_, opener) in go {
-            // Who is gone needs no letter.
-            let _ = opener.post(Letter::Drain);
+            // Who is gone needs no command.
+            let _ = opener.send(SessionCommand::Drain);
         }
     }
 
-    /// Opens doors that are new and closes those that are gone; all of it or, where one cannot be
+    /// Opens listeners that are new and closes those that are gone; all of it or, where one cannot be
     /// opened, nothing.
-    fn change_doors(&mut self, wanted: &[config::Door]) -> Result<Change, String> {
-        let had: Vec<config::Door> = self.doors.iter().map(|(door, _)| door.clone()).collect();
+    fn change_listeners(&mut self, wanted: &[config::Listener]) -> Result<Change, String> {
+        let had: Vec<config::Listener> = self
+            .listeners
+            .iter()
+            .map(|(listener, _)| listener.clone())
+            .collect();
         let change = Change::of(&had, wanted);
         let mut fresh = Vec::new();
         let mut blocked = Vec::new();
-        for door in wanted.iter().filter(|door| !had.contains(door)) {
-            match open(&self.house, door) {
-                Ok(opened) => fresh.push((door.clone(), opened)),
+        for listener in wanted.iter().filter(|listener| !had.contains(listener)) {
+            match open(&self.shared, listener) {
+                Ok(opened) => fresh.push((listener.clone(), opened)),
                 Err(OpenError::System { source, .. })
                     if source.kind() == io::ErrorKind::AddrInUse =>
                 {
-                    blocked.push(door);
+                    blocked.push(listener);
                 }
                 Err(error) => return Err(error.to_string()),
             }
         }
-        let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.doors)
+        let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.listeners)
             .into_iter()
-            .partition(|(door, _)| wanted.contains(door));
-        self.doors = stay;
-        let go: Vec<config::Door> = go.into_iter().map(|(door, _)| door).collect();
-        // An address may be that of a door which has just been closed.
+            .partition(|(listener, _)| wanted.contains(listener));
+        self.listeners = stay;
+        let go: Vec<config::Listener> = go.into_iter().map(|(listener, _)| listener).collect();
+        // An address may be that of a listener which has just been closed.
         let opened: Result<Vec<_>, OpenError> = blocked
             .into_iter()
-            .map(|door| Ok((door.clone(), open(&self.house, door)?)))
+            .map(|listener| Ok((listener.clone(), open(&self.shared, listener)?)))
             .collect();
         match opened {
             Ok(opened) => {
-                self.doors.extend(fresh);
-                self.doors.extend(opened);
-                self.sort_doors(wanted);
+                self.listeners.extend(fresh);
+                self.listeners.extend(opened);
+                self.sort_listeners(wanted);
                 Ok(change)
             }
             Err(error) => {
                 drop(fresh);
                 self.reopen(&go);
-                self.sort_doors(&had);
+                self.sort_listeners(&had);
                 Err(error.to_string())
             }
         }
     }
 
-    fn reopen(&mut self, doors: &[config::Door]) {
-        for door in doors {
-            match open(&self.house, door) {
-                Ok(opened) => self.doors.push((door.clone(), opened)),
-                Err(error) => self.house.say(Level::Error, error.to_string()),
+    fn reopen(&mut self, listeners: &[config::Listener]) {
+        for listener in listeners {
+            match open(&self.shared, listener) {
+                Ok(opened) => self.listeners.push((listener.clone(), opened)),
+                Err(error) => self.shared.log(Level::Error, error.to_string()),
             }
         }
     }
 
-    fn sort_doors(&mut self, order: &[config::Door]) {
-        let place =
-            |(door, _): &(config::Door, OpenDoor)| order.iter().position(|other| other == door);
-        self.doors.sort_by_key(place);
+    fn sort_listeners(&mut self, order: &[config::Listener]) {
+        let place = |(listener, _): &(config::Listener, OpenListener)| {
+            order.iter().position(|other| other == listener)
+        };
+        self.listeners.sort_by_key(place);
     }
 }
 

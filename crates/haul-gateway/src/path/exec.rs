@@ -9,7 +9,7 @@ use std::time::Duration;
 use haul_io::notify::Signal;
 use haul_xsp::wire::PathState;
 
-use super::{Action, Outcome, Patience, Request, outcome, state_of, words};
+use super::request::{Action, Outcome, Patience, Request, outcome, state_of, words};
 
 /// Octets of a line that are read.
 const LINE_BYTES_MAX: usize = 1 << 10;
@@ -124,7 +124,7 @@ fn listen(
 mod tests {
     use super::*;
     use crate::config::PathRule;
-    use crate::path::tests::request;
+    use crate::path::request::tests::request;
 
     fn run(
         script: &str,

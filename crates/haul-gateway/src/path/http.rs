@@ -10,7 +10,7 @@ use serde::Deserialize;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Error};
 
-use super::{Action, Outcome, Patience, Request, outcome, state_of, words};
+use super::request::{Action, Outcome, Patience, Request, outcome, state_of, words};
 
 /// Octets of an answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
@@ -50,7 +50,8 @@ impl Service {
             Some(roots) if is_safe => config.tls_config(tls(roots)?),
             None if is_safe => {
                 return Err(
-                    "[path] with https needs `roots`: the file of the roots to believe".to_owned(),
+                    "[path] with https needs `roots`: the file of the roots to verify_chain"
+                        .to_owned(),
                 );
             }
             _ => config,
@@ -149,7 +150,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::path::tests::request;
+    use crate::path::request::tests::request;
 
     /// A service that gives these answers, one to a request; and the requests.
     fn serve(answers: Vec<&'static str>) -> (String, mpsc::Receiver<String>) {

@@ -116,8 +116,8 @@ impl Filed {
         taken.map_err(|error| error.to_string())
     }
 
-    pub fn door(&self, at: usize) -> SocketAddr {
-        self.gateway.door_addrs()[at]
+    pub fn listener(&self, at: usize) -> SocketAddr {
+        self.gateway.listener_addrs()[at]
     }
 }
 
@@ -134,11 +134,11 @@ pub fn exit_gateway(more: &str) -> (Gateway, Lines) {
     ))
 }
 
-/// A gateway with a door that leads to `to` over `via`.
+/// A gateway with a listener that leads to `to` over `via`.
 pub fn entry_gateway(via: &[SocketAddr], to: SocketAddr, route: &str) -> (Gateway, Lines) {
     let via: Vec<String> = via.iter().map(|hop| format!("'{hop}'")).collect();
     start(&format!(
-        "name = 'entry'\nanonymous = true\n[[door]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
+        "name = 'entry'\nanonymous = true\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
          [[route]]\nto = ['*']\nvia = [{}]\nring = '4MiB'\n{route}\n",
         via.join(", ")
     ))

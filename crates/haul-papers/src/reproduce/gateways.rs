@@ -459,7 +459,7 @@ fn near(route: &Route, door: Door, far: Ipv4Addr, b: Ipv4Addr) -> String {
     };
     let port = door.port();
     format!(
-        "name = \"ga\"\nanonymous = true\n[[door]]\nlisten = \"0.0.0.0:{port}\"\n{kind}\
+        "name = \"ga\"\nanonymous = true\n[[listener]]\nlisten = \"0.0.0.0:{port}\"\n{kind}\
          [[route]]\nto = [\"*\"]\nvia = [\"{far}:{SESSIONS_PORT}\"]\nchannels = [\"{channel}\"]\nring = {ring_bytes}\n{more}"
     )
 }

@@ -1,0 +1,30 @@
+//! Kinds of data channels as the wire numbers them.
+
+use haul_xsp::wire::Proto;
+
+use crate::config::ChannelKind;
+
+/// The number that a kind of channel has on the wire.
+pub(crate) const fn proto(kind: ChannelKind) -> Proto {
+    match kind {
+        ChannelKind::Tcp => Proto::Tcp,
+        ChannelKind::Udp => Proto::IwarpRd,
+        ChannelKind::Udt => Proto::Udt,
+        ChannelKind::IwarpTcp => Proto::IwarpTcp,
+        ChannelKind::IwarpUdt => Proto::IwarpUdt,
+        ChannelKind::Verbs => Proto::VerbsRc,
+    }
+}
+
+/// The kind of channel that a number on the wire means; none for those that there are not.
+pub(crate) const fn kind(proto: Proto) -> Option<ChannelKind> {
+    match proto {
+        Proto::Tcp => Some(ChannelKind::Tcp),
+        Proto::IwarpRd => Some(ChannelKind::Udp),
+        Proto::Udt => Some(ChannelKind::Udt),
+        Proto::IwarpTcp => Some(ChannelKind::IwarpTcp),
+        Proto::IwarpUdt => Some(ChannelKind::IwarpUdt),
+        Proto::VerbsRc => Some(ChannelKind::Verbs),
+        Proto::Udp | Proto::IwarpUd | Proto::TlsTcp => None,
+    }
+}

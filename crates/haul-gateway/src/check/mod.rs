@@ -1,0 +1,781 @@
+//! What makes no sense in a configuration, although each setting of it does.
+//!
+//! Map: `ways` gateways on the ways of a route, and how they are shown who this one is.
+
+mod ways;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use crate::budget::channel_bytes;
+use crate::config::{
+    ByteCount, CHANNEL, CLASS, ChannelKind, Config, DOOR, KEY, LISTENER, Listen, Listener,
+    ListenerKind, Problem, ROUTE, Rdma, Route, Severity, default_regions,
+};
+use crate::path::Backend;
+use crate::rates::REST;
+use crate::tls::{self, TlsError};
+
+/// A ring needs a region to fill, one to drain, and one under way.
+const REGIONS_MIN: u16 = 3;
+/// Least octets of a region: below, slabs cost more than they carry.
+const REGION_BYTES_MIN: u64 = 1 << 20;
+/// What a stream sends at least at a time.
+const PACKET_BYTES: u64 = 1_500;
+/// Most octets of an application's message, and most messages each way, that are kept memory for.
+const MESSAGE_MAX: ByteCount = ByteCount(16 << 20);
+const DEPTH_MAX: u16 = 1024;
+/// Most octets of a name (part B3 of the protocol's limits).
+const NAME_MAX: usize = 255;
+
+impl Config {
+    /// Reads a file that a gateway is to be made of.
+    ///
+    /// # Errors
+    /// Those of [`Config::load`], or all errors that [`Config::check`] finds.
+    pub fn load_usable(path: &Path) -> Result<Self, Vec<Problem>> {
+        let config = Self::load(path)?;
+        let mut problems = config.check();
+        problems.retain(Problem::is_error);
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// All that is wrong, errors and what may not be meant. Reads the files that it names.
+    #[must_use]
+    pub fn check(&self) -> Vec<Problem> {
+        let mut check = Check {
+            config: self,
+            problems: Vec::new(),
+        };
+        check.whole();
+        check.peers();
+        check.certificates();
+        check.sockets();
+        check.admin();
+        check.signalling();
+        check.classes();
+        check.rdma();
+        for number in 0..self.channels.len() {
+            check.channel(number);
+        }
+        for number in 0..self.keys.len() {
+            check.key(number);
+        }
+        for number in 0..self.listeners.len() {
+            check.listener(number);
+        }
+        for number in 0..self.routes.len() {
+            check.route(number);
+        }
+        check.memory();
+        check.problems.sort_by_key(|problem| problem.line);
+        check.problems
+    }
+
+    /// The RDMA devices that it names and that `find` does not.
+    #[must_use]
+    pub fn check_devices(&self, find: impl Fn(&str) -> Result<(), String>) -> Vec<Problem> {
+        let mut check = Check {
+            config: self,
+            problems: Vec::new(),
+        };
+        for (number, channel) in self.channels.iter().enumerate() {
+            if let (ChannelKind::Verbs, Some(name)) = (channel.kind, &channel.device) {
+                check.device(Place::Table(CHANNEL, number, "device"), name, &find);
+            }
+        }
+        if let Some(rdma) = &self.rdma {
+            check.device(Place::Setting("rdma"), &rdma.device, &find);
+        }
+        check.problems
+    }
+}
+
+/// Octets of memory that a session takes, whose ring is `ring`: the ring, and the arena for the
+/// other direction.
+const fn session_bytes(ring: u64) -> u64 {
+    ring.saturating_mul(2)
+}
+
+/// Where something is.
+#[derive(Clone, Copy)]
+enum Place {
+    Setting(&'static str),
+    /// Of the table of this name and number, from 0, the setting.
+    Table(&'static str, usize, &'static str),
+}
+
+struct Check<'a> {
+    config: &'a Config,
+    problems: Vec<Problem>,
+}
+
+impl Check<'_> {
+    fn tell(&mut self, severity: Severity, place: Place, text: impl Into<String>, hint: &str) {
+        let lines = &self.config.lines;
+        let (line, place) = match place {
+            Place::Setting(name) => (lines.of(name), name.to_owned()),
+            Place::Table(table, number, setting) => {
+                let place = format!("[[{table}]] {}: {setting}", number + 1);
+                (lines.of_number(table, number), place)
+            }
+        };
+        self.problems.push(Problem {
+            severity,
+            line,
+            place,
+            text: text.into(),
+            hint: Some(hint.to_owned()),
+        });
+    }
+
+    fn error(&mut self, place: Place, text: impl Into<String>, hint: &str) {
+        self.tell(Severity::Error, place, text, hint);
+    }
+
+    fn warn(&mut self, place: Place, text: impl Into<String>, hint: &str) {
+        self.tell(Severity::Warning, place, text, hint);
+    }
+
+    fn whole(&mut self) {
+        let config = self.config;
+        if config.name.is_empty()
+            || config.name.len() > NAME_MAX
+            || config.name.contains(char::is_control)
+        {
+            self.error(
+                Place::Setting("name"),
+                "it must be of 1 to 255 octets that can be printed",
+                "the host's name will do",
+            );
+        }
+        if config.listen.is_none() && config.listeners.is_empty() {
+            self.error(
+                Place::Setting("listen"),
+                "nothing can come in",
+                "set listen, or add a [[listener]]",
+            );
+        }
+        if config.lines.of(DOOR).is_some() {
+            self.warn(
+                Place::Setting(DOOR),
+                "[[door]] is the old name of [[listener]]",
+                "write [[listener]]",
+            );
+        }
+        if config.sessions == 0 {
+            self.error(
+                Place::Setting("sessions"),
+                "no session is allowed",
+                "allow one at least",
+            );
+        }
+        if config.keepalive == 0 {
+            self.error(
+                Place::Setting("keepalive"),
+                "there must be a second between signs of life",
+                "leave it out, or count from 1",
+            );
+        }
+        // How many regions these have is the gateway's choice.
+        self.ring(config.ring.0, default_regions(), Place::Setting("ring"));
+    }
+
+    /// Other gateways and native clients.
+    fn peers(&mut self) {
+        let config = self.config;
+        let Some(listen) = config.listen else {
+            for (place, is_set) in [
+                ("channel", !config.channels.is_empty()),
+                ("exit", !config.exit.is_empty()),
+                ("rdma", config.rdma.iter().any(|rdma| !rdma.exit.is_empty())),
+                ("next", !config.next.is_empty()),
+            ] {
+                if is_set {
+                    self.warn(
+                        Place::Setting(place),
+                        "it is for sessions that come in, and none can",
+                        "set listen",
+                    );
+                }
+            }
+            return;
+        };
+        let place = Place::Setting("listen");
+        if config.tls.is_none() && config.keys.is_empty() && !config.anonymous {
+            self.error(
+                place,
+                "no peer can prove who it is",
+                "add [tls] or a [[key]]; anonymous = true for closed networks",
+            );
+        }
+        if config.anonymous && !listen.ip().is_loopback() {
+            self.warn(
+                Place::Setting("anonymous"),
+                format!("whoever reaches {listen} may use this gateway"),
+                "use [tls] or [[key]] instead, unless the network is closed",
+            );
+        }
+        if config.channels.is_empty() {
+            self.error(
+                place,
+                "sessions that come in have no data channel",
+                "add a [[channel]]",
+            );
+        }
+        if !config.has_exit() && config.next.is_empty() {
+            self.error(
+                place,
+                "sessions that come in may go nowhere",
+                "set exit to the destinations allowed, or next to the next hops",
+            );
+        }
+    }
+
+    fn certificates(&mut self) {
+        let Some(Err(error)) = self.config.tls.as_ref().map(tls::check) else {
+            return;
+        };
+        let place = Place::Setting("tls");
+        match error {
+            TlsError::ForeignRoots { .. } => self.warn(
+                place,
+                error.to_string(),
+                "peers with the same roots will refuse it",
+            ),
+            error => self.error(
+                place,
+                error.to_string(),
+                "docs/gateway-reference.md says how to make certificates",
+            ),
+        }
+    }
+
+    /// Two that listen at one place.
+    fn sockets(&mut self) {
+        let config = self.config;
+        let mut taken: Vec<(Place, Protocol, SocketAddr)> = Vec::new();
+        let listens = config
+            .listen
+            .map(|listen| (Place::Setting("listen"), Protocol::Tcp, listen));
+        let admin = config
+            .admin
+            .as_ref()
+            .map(|admin| (Place::Setting("admin"), Protocol::Tcp, admin.listen));
+        let channels = config.channels.iter().enumerate().map(|(number, channel)| {
+            (
+                Place::Table(CHANNEL, number, "listen"),
+                protocol(channel.kind),
+                channel.listen,
+            )
+        });
+        let listeners = config
+            .listeners
+            .iter()
+            .enumerate()
+            .map(|(number, listener)| {
+                let protocol = match listener.kind {
+                    ListenerKind::Rdma => Protocol::Verbs,
+                    _ => Protocol::Tcp,
+                };
+                (
+                    Place::Table(LISTENER, number, "listen"),
+                    protocol,
+                    listener.listen,
+                )
+            });
+        for (place, protocol, address) in listens
+            .into_iter()
+            .chain(admin)
+            .chain(channels)
+            .chain(listeners)
+        {
+            if taken
+                .iter()
+                .any(|(_, other, at)| *other == protocol && overlap(*at, address))
+            {
+                self.error(
+                    place,
+                    format!("{address} is taken by another setting"),
+                    "give each its own port",
+                );
+            }
+            taken.push((place, protocol, address));
+        }
+    }
+
+    fn admin(&mut self) {
+        let admin = self.config.admin.as_ref();
+        let Some(admin) = admin.filter(|admin| !admin.listen.ip().is_loopback()) else {
+            return;
+        };
+        let place = Place::Setting("admin");
+        if admin.allow_remote {
+            self.warn(
+                place,
+                "the page asks nobody who they are",
+                "see to it that only operators reach it",
+            );
+        } else {
+            self.error(
+                place,
+                format!(
+                    "whoever reaches {} would see what this gateway carries",
+                    admin.listen
+                ),
+                "listen at 127.0.0.1 or [::1], or set allow_remote = true where that is meant",
+            );
+        }
+    }
+
+    /// Who sets up paths.
+    fn signalling(&mut self) {
+        if let Err(why) = Backend::new(&self.config.path) {
+            self.error(
+                Place::Setting("path"),
+                why,
+                "docs/gateway-reference.md says how to set it",
+            );
+        }
+    }
+
+    fn channel(&mut self, number: usize) {
+        let Listen {
+            kind,
+            listen,
+            public,
+            device,
+        } = &self.config.channels[number];
+        let is_first = self.config.channels[..number]
+            .iter()
+            .all(|other| other.kind != *kind);
+        if !is_first {
+            self.error(
+                Place::Table(CHANNEL, number, "kind"),
+                format!("{kind} is there already"),
+                "one of each kind is enough",
+            );
+        }
+        if public.is_some_and(|public| public.ip().is_unspecified() || public.port() == 0) {
+            self.error(
+                Place::Table(CHANNEL, number, "public"),
+                "peers cannot connect to that",
+                "give the address and the port that they reach",
+            );
+        }
+        if *kind == ChannelKind::Udp && public.is_some() && listen.port() == 0 {
+            self.error(
+                Place::Table(CHANNEL, number, "listen"),
+                "nobody in front can know which ports its channels take",
+                "name the first of them; 64 from there on are tried",
+            );
+        }
+        let place = Place::Table(CHANNEL, number, "device");
+        match (kind, device) {
+            (ChannelKind::Verbs, None) => {
+                self.error(place, "it is missing", "haul devices lists them")
+            }
+            (ChannelKind::Verbs, Some(_)) | (_, None) => {}
+            (_, Some(_)) => self.error(place, "only verbs has devices", "remove it"),
+        }
+    }
+
+    /// RDMA connections of applications.
+    fn rdma(&mut self) {
+        let config = self.config;
+        let Some(rdma) = &config.rdma else {
+            return;
+        };
+        let place = Place::Setting("rdma");
+        if rdma.message.0 == 0 || rdma.message.0 > MESSAGE_MAX.0 {
+            self.error(
+                place,
+                format!(
+                    "messages may be of 1 octet to {MESSAGE_MAX}, not {}",
+                    rdma.message
+                ),
+                "set message to what the applications send at most",
+            );
+        }
+        if rdma.depth == 0 || rdma.depth > DEPTH_MAX {
+            self.error(
+                place,
+                format!(
+                    "a depth may be of 1 to {DEPTH_MAX} messages, not {}",
+                    rdma.depth
+                ),
+                "leave it out for 32",
+            );
+        }
+        if rdma.connections == 0 {
+            self.error(place, "it lets nobody in", "leave connections out for 64");
+        }
+        if rdma.answer == 0 {
+            self.error(
+                place,
+                "there is no time to answer",
+                "leave answer out for 30 s",
+            );
+        }
+        let is_rdma = |listener: &Listener| listener.kind == ListenerKind::Rdma;
+        if rdma.exit.is_empty() && !config.listeners.iter().any(is_rdma) {
+            self.warn(
+                place,
+                "nobody uses it",
+                "add a [[listener]] of kind rdma, or set its exit",
+            );
+        }
+    }
+
+    fn device(&mut self, place: Place, name: &str, find: &dyn Fn(&str) -> Result<(), String>) {
+        if let Err(why) = find(name) {
+            self.error(place, why, "haul devices lists those of this machine");
+        }
+    }
+
+    fn key(&mut self, number: usize) {
+        let key = &self.config.keys[number];
+        if self.config.keys[..number]
+            .iter()
+            .any(|other| other.name == key.name)
+        {
+            self.error(
+                Place::Table(KEY, number, "name"),
+                format!("'{}' is there already", key.name),
+                "give each key its own name",
+            );
+        }
+        if let Err(error) = key.read() {
+            self.error(
+                Place::Table(KEY, number, "file"),
+                error.to_string(),
+                "the same 32 octets go to both peers",
+            );
+        }
+    }
+
+    fn listener(&mut self, number: usize) {
+        let listener = &self.config.listeners[number];
+        let place = |setting| Place::Table(LISTENER, number, setting);
+        match (listener.kind, &listener.to) {
+            (ListenerKind::Forward | ListenerKind::Rdma, None) => self.error(
+                place("to"),
+                "it is missing",
+                "forward and rdma need HOST:PORT, where all connections go",
+            ),
+            (ListenerKind::Forward | ListenerKind::Rdma, Some(to))
+                if self.config.route_number(to.endpoint()).is_none() =>
+            {
+                self.error(
+                    place("to"),
+                    format!("no route leads to {to}"),
+                    "add a [[route]] for it",
+                );
+            }
+            (ListenerKind::Forward | ListenerKind::Rdma, Some(_)) => {}
+            (_, Some(_)) => self.error(
+                place("to"),
+                "only forward and rdma have one destination",
+                "remove it",
+            ),
+            (_, None) if self.config.routes.is_empty() => {
+                self.error(place("kind"), "no route leads anywhere", "add a [[route]]")
+            }
+            (_, None) => {}
+        }
+        if listener.kind == ListenerKind::Rdma && self.config.rdma.is_none() {
+            self.error(
+                place("kind"),
+                "no device is named for it",
+                "add [rdma] with the device; haul devices lists them",
+            );
+        }
+        if is_open(listener) {
+            self.error(
+                place("clients"),
+                format!(
+                    "whoever reaches {} could use it to go anywhere that routes lead",
+                    listener.listen
+                ),
+                "list the prefixes of your clients",
+            );
+        }
+    }
+
+    fn route(&mut self, number: usize) {
+        let route = &self.config.routes[number];
+        let place = |setting| Place::Table(ROUTE, number, setting);
+        self.ring(route.ring.0, route.regions, place("ring"));
+        if route.to.is_empty() {
+            self.error(
+                place("to"),
+                "it leads nowhere",
+                "list destinations, or '*' for all",
+            );
+        }
+        let earlier = self.config.routes[..number]
+            .iter()
+            .flat_map(|route| &route.to);
+        let earlier: Vec<_> = earlier.collect();
+        for to in &route.to {
+            if earlier.iter().any(|other| *other == to || other.is_any()) {
+                self.warn(
+                    place("to"),
+                    format!("{to} never comes here: an earlier route takes it"),
+                    "put the narrower route first",
+                );
+            }
+        }
+        self.ways(route, number);
+        self.channels(route, number);
+        self.rates(route, number);
+        self.proof(route, number);
+    }
+
+    fn rates(&mut self, route: &Route, number: usize) {
+        let place = |setting| Place::Table(ROUTE, number, setting);
+        if route.rate.is_some_and(|rate| rate.0 == 0) {
+            self.error(
+                place("rate"),
+                "nothing could be sent",
+                "leave it out to use what there is",
+            );
+        }
+        if route.burst.is_some_and(|burst| burst.0 == 0) {
+            self.error(
+                place("burst"),
+                "nothing could be sent",
+                "leave it out unless there is a policer",
+            );
+        }
+        let least = u64::from(route.streams) * 2 * PACKET_BYTES;
+        if route
+            .burst
+            .is_some_and(|burst| (1..least).contains(&burst.0))
+        {
+            self.warn(
+                place("burst"),
+                format!(
+                    "its {} streams send a packet at a time, together more than half of it",
+                    route.streams
+                ),
+                "fewer streams",
+            );
+        }
+        if route.streams == 0 {
+            self.error(
+                place("streams"),
+                "there must be one",
+                "leave it out, or count from 1",
+            );
+        }
+    }
+
+    /// What sessions may send, and who shares it.
+    fn classes(&mut self) {
+        let config = self.config;
+        if config.rate.is_some_and(|rate| rate.0 == 0) {
+            self.error(
+                Place::Setting("rate"),
+                "nothing could be sent",
+                "leave it out to use what there is",
+            );
+        }
+        for (number, class) in config.classes.iter().enumerate() {
+            let place = |setting| Place::Table(CLASS, number, setting);
+            let is_again = config.classes[..number]
+                .iter()
+                .any(|other| other.name == class.name);
+            if class.name.is_empty() || class.name == REST || is_again {
+                let text = format!("'{}' is no name of its own", class.name);
+                self.error(place("name"), text, "'rest' is what is in no class");
+            }
+            if class.share == 0 {
+                self.error(
+                    place("share"),
+                    "it has nothing",
+                    "give it 1 of 100 at least",
+                );
+            }
+            if class.rate.is_some_and(|rate| rate.0 == 0) {
+                self.error(place("rate"), "nothing could be sent", "leave it out");
+            }
+            if config.rate.is_none() && class.rate.is_none() {
+                self.warn(
+                    place("share"),
+                    "it is a share of nothing that is known",
+                    "set `rate` to what the link carries",
+                );
+            }
+        }
+        let shares = config.classes.iter().map(|class| u32::from(class.share));
+        if shares.sum::<u32>() > 99 {
+            self.error(
+                Place::Table(CLASS, config.classes.len() - 1, "share"),
+                "nothing is left for what is in no class",
+                "make the shares less than 100 together",
+            );
+        }
+        let keys = config.keys.iter().enumerate();
+        let keys = keys.map(|(number, key)| (Place::Table(KEY, number, "class"), &key.class));
+        let routes = config.routes.iter().enumerate();
+        let routes =
+            routes.map(|(number, route)| (Place::Table(ROUTE, number, "class"), &route.class));
+        let guests = (Place::Setting("guest_class"), &config.guest_class);
+        for (place, name) in keys.chain(routes).chain([guests]) {
+            if let Some(name) = name
+                && config.classes.iter().all(|class| class.name != *name)
+            {
+                let text = format!("there is no [[class]] '{name}'");
+                self.error(place, text, "add it, or name another");
+            }
+        }
+    }
+
+    fn ring(&mut self, ring: u64, regions: u16, place: Place) {
+        let size = ByteCount(ring);
+        if regions < REGIONS_MIN {
+            self.error(
+                place,
+                format!("it has {regions} regions"),
+                "one is filled, one drained, one under way: three at least",
+            );
+        }
+        if !ring.is_power_of_two() {
+            self.error(
+                place,
+                format!("{size} is no power of two"),
+                "write it like 64MiB",
+            );
+        }
+        if ring < u64::from(regions) * REGION_BYTES_MIN {
+            self.error(
+                place,
+                format!("{size} is less than 1MiB for each of {regions} regions"),
+                "make it larger, or the regions fewer",
+            );
+        }
+    }
+
+    /// What channels of the routes' sessions, which take `routes` without, may take beside.
+    fn channel_memory(&mut self, routes: u64) {
+        let config = self.config;
+        let mut all = routes;
+        for (number, route) in config.routes.iter().enumerate() {
+            let channels = channel_bytes(route);
+            all = all.saturating_add(channels);
+            let own = session_bytes(route.ring.0).saturating_add(channels);
+            let ways = route.ways();
+            let mut firsts = ways.iter().map(|way| route.first_channels(way));
+            if own > config.memory.0 && firsts.any(|kinds| *kinds == [ChannelKind::Udt]) {
+                let text = format!(
+                    "over udt its session takes {}, which is more than {}",
+                    ByteCount(own),
+                    config.memory
+                );
+                let hint = "raise memory, make streams fewer, or name another kind too";
+                self.error(Place::Table(ROUTE, number, "channels"), text, hint);
+                return;
+            }
+        }
+        if all > config.memory.0 {
+            let text = format!(
+                "with channels of kind udt sessions of all routes take {}, which is more than {}: those that find no room try the next kind",
+                ByteCount(all),
+                config.memory
+            );
+            let hint = "raise it, or make rings smaller or streams fewer";
+            self.warn(Place::Setting("memory"), text, hint);
+        }
+    }
+
+    /// Each route has a session, RDMA connections of applications have what they may take, and
+    /// sessions that come in have what is left.
+    fn memory(&mut self) {
+        let config = self.config;
+        let (place, memory) = (Place::Setting("memory"), config.memory);
+        let routes = config
+            .routes
+            .iter()
+            .map(|route| session_bytes(route.ring.0));
+        let routes = routes.fold(0, u64::saturating_add);
+        if routes > memory.0 {
+            let needed = ByteCount(routes);
+            self.error(
+                place,
+                format!("sessions of all routes take {needed}, which is more than {memory}"),
+                "raise it, or make rings smaller",
+            );
+            return;
+        }
+        let rdma = config.rdma.as_ref();
+        // Of longer ones it is said elsewhere.
+        let rdma = rdma.filter(|rdma| rdma.message.0 <= MESSAGE_MAX.0);
+        let rdma = rdma.map_or(0, Rdma::bytes);
+        if rdma > memory.0 - routes {
+            let needed = ByteCount(rdma);
+            self.error(
+                Place::Setting("rdma"),
+                format!("its connections may take {needed}, and {memory} have room for less beside sessions of all routes"),
+                "raise memory, or make connections, depth or message less",
+            );
+            return;
+        }
+        self.channel_memory(routes);
+        if config.listen.is_none() {
+            return;
+        }
+        let fit = (memory.0 - routes - rdma) / session_bytes(config.ring.0).max(1);
+        let expected = config.sessions.saturating_sub(config.routes.len());
+        if fit == 0 && expected > 0 {
+            self.error(
+                place,
+                "no session that comes in has room beside those of the routes",
+                "raise it, or make rings smaller",
+            );
+        } else if fit < expected as u64 {
+            self.warn(
+                place,
+                format!("{memory} has room for {fit} sessions that come in, not for {expected}: further ones are refused"),
+                "raise it, make ring smaller, or lower sessions",
+            );
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Tcp,
+    Udp,
+    Verbs,
+}
+
+const fn protocol(kind: ChannelKind) -> Protocol {
+    match kind {
+        ChannelKind::Tcp | ChannelKind::IwarpTcp => Protocol::Tcp,
+        ChannelKind::Udp | ChannelKind::Udt | ChannelKind::IwarpUdt => Protocol::Udp,
+        ChannelKind::Verbs => Protocol::Verbs,
+    }
+}
+
+/// Whether the second cannot be listened at beside the first.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let covers = |one: IpAddr, other: IpAddr| {
+        one == other || one.is_unspecified() && one.is_ipv4() == other.is_ipv4()
+    };
+    let ips = covers(one.ip(), other.ip()) || covers(other.ip(), one.ip());
+    ips && one.port() == other.port() && one.port() != 0
+}
+
+/// A client says where it wants to go, and may come from anywhere.
+const fn is_open(listener: &Listener) -> bool {
+    let says_where = matches!(listener.kind, ListenerKind::Socks5 | ListenerKind::Http);
+    says_where && !listener.listen.ip().is_loopback() && listener.clients.is_empty()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,351 @@
+//! Where control connections and data channels of others come in.
+
+mod data;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use haul_io::clock::Clock;
+use haul_io::poller::{Events, Interest, Poller};
+use haul_io::stream::Acceptor;
+use haul_soft::udt::plain;
+use haul_verbs::cm::{CmEvent, EventChannel};
+use haul_xsp::SECOND_NS;
+
+use crate::channel::{Accepted, DataConnection, Means, prepare};
+use crate::config::{ChannelKind, Config};
+use crate::control::Control;
+use crate::log::Level;
+use crate::session::Worker;
+use crate::shared::{PENDING_PEERS_MAX, SessionCommand, Shared};
+use crate::thread::{Stop, Thread};
+use crate::watch::Watch;
+
+use data::{DataStream, PENDING_DATA_MAX, PendingData};
+
+/// Octets that each of the guests may take: what is read at a time, a message, and what waits to be
+/// sent.
+const PENDING_PEER_BYTES: u64 = (64 << 10) + (1 << 20) + (256 << 10);
+/// Time to wait where the system has no descriptor or thread left, ns.
+const PAUSE_NS: u64 = SECOND_NS / 5;
+/// Data connections that are taken, or events of connections, before others have their turn.
+const ACCEPT_MAX: usize = 16;
+/// Time to wait where all places are taken, by some who have just come or are about to leave, ns.
+const SOON_NS: u64 = SECOND_NS / 100;
+
+/// Octets that those may take who have not identified who they are: on control connections what has come
+/// of one message, and on data connections what a transport in this process holds.
+pub(crate) fn pending_bytes(config: &Config) -> u64 {
+    let has = |kind| config.channels.iter().any(|channel| channel.kind == kind);
+    let control = match config.listen {
+        Some(_) => PENDING_PEERS_MAX as u64 * PENDING_PEER_BYTES,
+        None => 0,
+    };
+    let udt = match has(ChannelKind::Udt) {
+        true => PENDING_DATA_MAX as u64 * plain::GREETING_MEMORY_BYTES,
+        false => 0,
+    };
+    control + udt
+}
+
+/// What tokens are of.
+const FAMILY: u64 = 3 << 60;
+const NETWORK: u64 = 0;
+const CONTROL: u64 = 1 << 60;
+const DATA_LISTENER: u64 = 2 << 60;
+const PENDING: u64 = 3 << 60;
+
+/// The thread that takes what comes in; it ends when this is dropped: control connections at
+/// `control`, and data connections where there are listeners or networks.
+pub(crate) fn open(
+    shared: &Arc<Shared>,
+    control: Option<Acceptor>,
+    listeners: Vec<DataListener>,
+) -> io::Result<Thread> {
+    let poller = Poller::new()?;
+    for (token, network) in (NETWORK..).zip(&shared.networks) {
+        if let Means::Connected { events, .. } = &network.means {
+            poller.add(events.fd(), token, Interest::READ)?;
+        }
+    }
+    let shared = Arc::clone(shared);
+    Thread::spawn("haul-inbound", poller, |poller, stop| {
+        let inbound = InboundThread {
+            shared,
+            control: control.map(|control| Watch::new(control, CONTROL)),
+            listeners: (DATA_LISTENER..)
+                .zip(listeners)
+                .map(|(token, listener)| Watch::new(listener, token))
+                .collect(),
+            pending: PendingData::new(PENDING),
+            poller,
+            stop,
+            paused_until_ns: 0,
+        };
+        inbound.run();
+    })
+}
+
+/// Where data connections that are byte streams come in.
+#[derive(Debug)]
+pub(crate) enum DataListener {
+    Tcp(Acceptor),
+    Udt(Box<plain::Listener>),
+}
+
+impl DataListener {
+    const fn kind(&self) -> ChannelKind {
+        match self {
+            Self::Tcp(_) => ChannelKind::Tcp,
+            Self::Udt(_) => ChannelKind::Udt,
+        }
+    }
+
+    fn accept(&mut self) -> io::Result<Option<(DataStream, IpAddr)>> {
+        match self {
+            Self::Tcp(acceptor) => {
+                let Some((stream, from)) = acceptor.accept()? else {
+                    return Ok(None);
+                };
+                prepare(&stream)?;
+                Ok(Some((DataStream::Tcp(stream), from.ip())))
+            }
+            Self::Udt(listener) => Ok(listener.accept()?.map(|stream| {
+                let from = stream.peer().ip();
+                (DataStream::Udt(stream.into()), from)
+            })),
+        }
+    }
+}
+
+impl AsFd for DataListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(acceptor) => acceptor.as_fd(),
+            Self::Udt(listener) => listener.as_fd(),
+        }
+    }
+}
+
+struct InboundThread {
+    shared: Arc<Shared>,
+    control: Option<Watch<Acceptor>>,
+    listeners: Vec<Watch<DataListener>>,
+    pending: PendingData,
+    poller: Poller,
+    stop: Stop,
+    /// There were no descriptors or threads left.
+    paused_until_ns: u64,
+}
+
+impl InboundThread {
+    fn run(mut self) {
+        let clock = Clock::new();
+        let mut events = Events::with_capacity(16);
+        while !self.stop.is_set() {
+            let now_ns = clock.now_ns();
+            for token in self.pending.handle_timeout(&self.poller, now_ns) {
+                self.receive(token);
+            }
+            let again = self.listen(now_ns);
+            let until = [again, self.pending.poll_timeout()];
+            let until = until.into_iter().flatten().min();
+            if let Err(error) = self.poller.wait(&mut events, until, clock) {
+                self.shared
+                    .log(Level::Error, format!("nothing comes in any more: {error}"));
+                return;
+            }
+            let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
+            for token in tokens {
+                self.on_ready(token, clock.now_ns());
+            }
+        }
+    }
+
+    fn on_ready(&mut self, token: u64, now_ns: u64) {
+        let index = usize::try_from(token & !FAMILY).unwrap_or(usize::MAX);
+        match token & FAMILY {
+            CONTROL => self.accept(now_ns),
+            DATA_LISTENER => self.accept_data(index, now_ns),
+            PENDING => self.receive(token),
+            _ => {
+                let network = self.shared.networks.get(index);
+                if let Some((Means::Connected { events, .. }, kind)) =
+                    network.map(|network| (&network.means, network.kind))
+                {
+                    self.take_events(kind, events);
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, token: u64) {
+        if let Some(identified) = self.pending.receive(&self.poller, token) {
+            deliver(
+                &self.shared,
+                identified.kind,
+                identified.cookie,
+                identified.stream.into(),
+            );
+        }
+    }
+
+    /// Heeds what may come while there is room for more. When it is to be asked again, where it
+    /// does not heed all.
+    fn listen(&mut self, now_ns: u64) -> Option<u64> {
+        let is_accepting = now_ns >= self.paused_until_ns;
+        let has_room = is_accepting && self.shared.registers().pending_peers.has_room(now_ns);
+        let mut watches_all = true;
+        if let Some(control) = &mut self.control {
+            watches_all &= control.set(&self.poller, has_room).is_ok() && control.is_on();
+        }
+        for listener in &mut self.listeners {
+            watches_all &= listener.set(&self.poller, is_accepting).is_ok() && listener.is_on();
+        }
+        let wait_ns = if has_room || !is_accepting {
+            PAUSE_NS
+        } else {
+            SOON_NS
+        };
+        (!watches_all).then_some(now_ns + wait_ns)
+    }
+
+    /// Something is short in this system: what comes waits in the kernel for a moment.
+    fn pause(&mut self, now_ns: u64, why: &str) {
+        self.shared.log_shortage(why);
+        self.paused_until_ns = now_ns + PAUSE_NS;
+    }
+
+    fn accept(&mut self, now_ns: u64) {
+        let Some(control) = &self.control else {
+            return;
+        };
+        match control.listener.accept() {
+            Ok(Some((stream, peer))) => {
+                self.make_room(now_ns);
+                let control = match self.shared.tls() {
+                    Some(context) => Control::tls_server(stream, &context),
+                    None => Ok(Control::new(stream)),
+                };
+                let greeted = control
+                    .map_err(|error| error.to_string())
+                    .and_then(|control| Worker::greet(&self.shared, control, peer));
+                if let Err(why) = greeted {
+                    self.pause(now_ns, &format!("{peer} is turned away: {why}"));
+                }
+            }
+            Ok(None) => {}
+            Err(error) => self.pause(
+                now_ns,
+                &format!(
+                    "control connections cannot be taken: {error}; they wait until there is room"
+                ),
+            ),
+        }
+    }
+
+    /// Asks a control connection to leave that has identified nothing, where one that has come would be
+    /// one too many.
+    fn make_room(&self, now_ns: u64) {
+        let leaver = self.shared.registers().pending_peers.make_room(now_ns);
+        if let Some(leaver) = leaver {
+            // Who has left by now has made room as well.
+            let _ = leaver.send(SessionCommand::MakeRoom(None));
+            self.shared.log_shortage(
+                "more control connections than there are places for: those that say nothing make room",
+            );
+        }
+    }
+
+    fn accept_data(&mut self, index: usize, now_ns: u64) {
+        let Some(listener) = self.listeners.get_mut(index) else {
+            return;
+        };
+        let listener = &mut listener.listener;
+        let kind = listener.kind();
+        for _ in 0..ACCEPT_MAX {
+            let admitted = listener.accept().and_then(|accepted| match accepted {
+                Some((stream, from)) => self
+                    .pending
+                    .admit(&self.poller, now_ns, kind, stream, from)
+                    .map(Some),
+                None => Ok(None),
+            });
+            match admitted {
+                Ok(Some(identified)) => {
+                    if let Some(identified) = identified {
+                        deliver(
+                            &self.shared,
+                            identified.kind,
+                            identified.cookie,
+                            identified.stream.into(),
+                        );
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    let text = format!(
+                        "data connections ({kind}) cannot be taken: {error}; they wait until there is room"
+                    );
+                    return self.pause(now_ns, &text);
+                }
+            }
+        }
+    }
+
+    fn take_events(&self, kind: ChannelKind, events: &EventChannel) {
+        for _ in 0..ACCEPT_MAX {
+            match events.poll() {
+                Ok(Some(event)) => self.on_event(kind, event),
+                Ok(None) => return,
+                Err(error) => {
+                    self.shared.log(Level::Error, format!("{kind}: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn on_event(&self, kind: ChannelKind, event: CmEvent) {
+        let (qp_num, news) = match event {
+            CmEvent::ConnectRequest(request) => {
+                let Some(cookie) = request.private_data.first_chunk::<16>().copied() else {
+                    return;
+                };
+                deliver(&self.shared, kind, cookie, DataConnection::Request(request));
+                return;
+            }
+            CmEvent::Established { qp_num, .. } => (qp_num, Accepted::Up),
+            CmEvent::Rejected { qp_num, .. } => {
+                (qp_num, Accepted::Down("it was rejected".to_owned()))
+            }
+            CmEvent::Unreachable { qp_num, failure } => {
+                (qp_num, Accepted::Down(failure.to_string()))
+            }
+            CmEvent::Disconnected { qp_num, failure } => {
+                let why =
+                    failure.map_or_else(|| "the peer closed it".to_owned(), |why| why.to_string());
+                (qp_num, Accepted::Down(why))
+            }
+            _ => return,
+        };
+        self.shared.registers().notify_qp(kind, qp_num, news);
+    }
+}
+
+/// Hands a data connection to the session that expects its cookie. Whoever has none, or an old one,
+/// is turned away with the drop of its connection.
+fn deliver(shared: &Shared, kind: ChannelKind, cookie: [u8; 16], connection: DataConnection) {
+    // Good once.
+    let owner = shared.registers().cookies.remove(&cookie);
+    if let Some(owner) = owner {
+        let command = SessionCommand::DataConnection {
+            kind,
+            cookie,
+            connection,
+        };
+        let _ = owner.send(command);
+    }
+}

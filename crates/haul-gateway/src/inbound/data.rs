@@ -1,0 +1,367 @@
+//! Data connections of others that are byte streams, until they have identified a cookie.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use haul_io::address::source;
+use haul_io::poller::{Interest, Poller};
+use haul_io::stream::Stream;
+use haul_soft::udt::plain;
+use haul_xsp::{SECOND_NS, Time};
+
+use crate::channel::{DataConnection, Pipe};
+use crate::config::ChannelKind;
+
+/// Octets of a cookie.
+const COOKIE_LEN: usize = 16;
+/// Connections that have not identified theirs, at most. The oldest of the source that has most of them
+/// makes room for a new one: whoever has a cookie shows it at once.
+pub(super) const PENDING_DATA_MAX: usize = 64;
+/// Time for it, ns.
+const PATIENCE_NS: u64 = 10 * SECOND_NS;
+
+/// A connection that has identified a cookie. Whether that is worth anything is for others to say.
+#[derive(Debug)]
+pub(super) struct Identified {
+    pub(super) kind: ChannelKind,
+    pub(super) stream: DataStream,
+    pub(super) cookie: [u8; COOKIE_LEN],
+}
+
+/// A connection of either kind.
+#[derive(Debug)]
+pub(super) enum DataStream {
+    Tcp(Stream),
+    Udt(Box<plain::Stream>),
+}
+
+impl DataStream {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.fd(),
+            Self::Udt(stream) => stream.fd(),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Udt(stream) => Pipe::poll_timeout(&**stream),
+        }
+    }
+
+    /// Takes what has come.
+    fn read(&mut self, octets: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.receive(None, octets),
+            Self::Udt(stream) => {
+                Pipe::turn(&mut **stream)?;
+                stream.receive(None, octets)
+            }
+        }
+    }
+}
+
+impl From<DataStream> for DataConnection {
+    fn from(stream: DataStream) -> Self {
+        match stream {
+            DataStream::Tcp(stream) => Self::Tcp(stream),
+            DataStream::Udt(stream) => Self::Udt(stream),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PendingStream {
+    token: u64,
+    kind: ChannelKind,
+    stream: DataStream,
+    from: IpAddr,
+    cookie: [u8; COOKIE_LEN],
+    /// Octets of the cookie that have come.
+    have: usize,
+    until_ns: u64,
+}
+
+impl PendingStream {
+    /// Takes what has come of the cookie, and nothing that is behind it; whether that is all of it.
+    fn read(&mut self) -> io::Result<bool> {
+        while self.have < COOKIE_LEN {
+            match self.stream.read(&mut self.cookie[self.have..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.have += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct PendingData {
+    /// The oldest first.
+    waiting: VecDeque<PendingStream>,
+    /// Tokens count from here.
+    next: u64,
+}
+
+impl PendingData {
+    /// Nobody. Their tokens begin with `first`.
+    pub(super) const fn new(first: u64) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            next: first,
+        }
+    }
+
+    /// When the oldest one's time is over, or one is to be heard though nothing has come, ns.
+    pub(super) fn poll_timeout(&self) -> Option<u64> {
+        let due = |pending: &PendingStream| pending.stream.poll_timeout().map(Time::as_ns);
+        let due = self.waiting.iter().filter_map(due).min();
+        let over = self.waiting.front().map(|pending| pending.until_ns);
+        [due, over].into_iter().flatten().min()
+    }
+
+    /// A connection that has come, from this address. Where it would be one too many, another is
+    /// looked at once more before it makes room: what it has identified by then is for the caller.
+    pub(super) fn admit(
+        &mut self,
+        poller: &Poller,
+        now_ns: u64,
+        kind: ChannelKind,
+        stream: DataStream,
+        from: IpAddr,
+    ) -> io::Result<Option<Identified>> {
+        let token = self.next;
+        self.next += 1;
+        poller.add(stream.fd(), token, Interest::READ)?;
+        let mut identified = None;
+        if self.waiting.len() == PENDING_DATA_MAX {
+            let leaver = self.next_to_leave();
+            identified = leaver.and_then(|leaver| self.receive(poller, leaver));
+            if self.waiting.len() == PENDING_DATA_MAX {
+                let at = self
+                    .waiting
+                    .iter()
+                    .position(|one| Some(one.token) == leaver);
+                self.remove(poller, at.unwrap_or(0));
+            }
+        }
+        self.waiting.push_back(PendingStream {
+            token,
+            kind,
+            stream,
+            from: source(from),
+            cookie: [0; COOKIE_LEN],
+            have: 0,
+            until_ns: now_ns.saturating_add(PATIENCE_NS),
+        });
+        Ok(identified)
+    }
+
+    /// Of the source that has most of them, the oldest.
+    fn next_to_leave(&self) -> Option<u64> {
+        let all = || self.waiting.iter();
+        let of_source = |one: &PendingStream| all().filter(|other| other.from == one.from).count();
+        // Of equals it is the first, the oldest.
+        let next = all().min_by_key(|one| Reverse(of_source(one)));
+        next.map(|one| one.token)
+    }
+
+    /// Something has come from the one with this token; the connection, once its cookie is there.
+    pub(super) fn receive(&mut self, poller: &Poller, token: u64) -> Option<Identified> {
+        let at = self.waiting.iter().position(|one| one.token == token)?;
+        match self.waiting[at].read() {
+            Ok(false) => None,
+            Ok(true) => {
+                let pending = self.remove(poller, at)?;
+                let PendingStream {
+                    kind,
+                    stream,
+                    cookie,
+                    ..
+                } = pending;
+                Some(Identified {
+                    kind,
+                    stream,
+                    cookie,
+                })
+            }
+            Err(_) => {
+                self.remove(poller, at);
+                None
+            }
+        }
+    }
+
+    /// Those whose time is over are closed. Who is to be heard though nothing has come.
+    pub(super) fn handle_timeout(&mut self, poller: &Poller, now_ns: u64) -> Vec<u64> {
+        let is_over = |pending: &PendingStream| pending.until_ns <= now_ns;
+        while self.waiting.front().is_some_and(is_over) {
+            self.remove(poller, 0);
+        }
+        let is_due = |pending: &&PendingStream| {
+            let due = pending.stream.poll_timeout();
+            due.is_some_and(|due| due.as_ns() <= now_ns)
+        };
+        let due = self.waiting.iter().filter(is_due);
+        due.map(|pending| pending.token).collect()
+    }
+
+    fn remove(&mut self, poller: &Poller, at: usize) -> Option<PendingStream> {
+        let pending = self.waiting.remove(at)?;
+        // It is the caller's, or closed, anyway.
+        let _ = poller.remove(pending.stream.fd());
+        Some(pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::os::fd::AsFd as _;
+
+    use haul_io::clock::Clock;
+    use haul_io::notify;
+    use haul_io::poller::Events;
+    use haul_io::stream::Acceptor;
+
+    use super::*;
+
+    const FIRST: u64 = 1_000;
+
+    struct Harness {
+        acceptor: Acceptor,
+        poller: Poller,
+        pending: PendingData,
+    }
+
+    impl Harness {
+        fn new() -> Self {
+            Self {
+                acceptor: Acceptor::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap(),
+                poller: Poller::new().unwrap(),
+                pending: PendingData::new(FIRST),
+            }
+        }
+
+        fn connect(&mut self, now_ns: u64) -> Stream {
+            let (near, identified) = self.connect_and_receive(now_ns);
+            assert!(identified.is_none());
+            near
+        }
+
+        fn connect_and_receive(&mut self, now_ns: u64) -> (Stream, Option<Identified>) {
+            let near = Stream::start_connect(self.acceptor.local_addr().unwrap()).unwrap();
+            notify::wait_readable([self.acceptor.as_fd()], None).unwrap();
+            let (far, _) = self.acceptor.accept().unwrap().unwrap();
+            let identified = self.admit(now_ns, far, Ipv4Addr::LOCALHOST);
+            (near, identified)
+        }
+
+        fn admit(&mut self, now_ns: u64, far: Stream, from: Ipv4Addr) -> Option<Identified> {
+            let (kind, stream) = (ChannelKind::Tcp, DataStream::Tcp(far));
+            let admitted = self
+                .pending
+                .admit(&self.poller, now_ns, kind, stream, from.into());
+            admitted.unwrap()
+        }
+
+        /// Waits until something has come from somebody, and reads_until all of them.
+        fn receive(&mut self) -> Vec<Identified> {
+            let mut events = Events::with_capacity(8);
+            self.poller.wait(&mut events, None, Clock::new()).unwrap();
+            let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
+            let identified = tokens
+                .into_iter()
+                .filter_map(|token| self.pending.receive(&self.poller, token));
+            identified.collect()
+        }
+    }
+
+    #[test]
+    fn a_cookie_in_pieces_is_a_cookie_and_what_follows_it_is_left() {
+        let mut harness = Harness::new();
+        let near = harness.connect(0);
+        near.write(&[7; 9]).unwrap();
+        assert!(harness.receive().is_empty());
+        near.write(&[7; 10]).unwrap();
+        let identified = harness.receive().pop().unwrap();
+        assert_eq!(identified.cookie, [7; 16]);
+        let mut rest = [0; 8];
+        let DataStream::Tcp(far) = &identified.stream else {
+            panic!("{identified:?}");
+        };
+        assert_eq!(far.read(&mut rest).unwrap(), 3);
+        assert!(harness.pending.waiting.is_empty());
+    }
+
+    #[test]
+    fn one_who_leaves_is_forgotten() {
+        let mut harness = Harness::new();
+        let near = harness.connect(0);
+        near.write(&[7; 15]).unwrap();
+        drop(near);
+        assert!(harness.receive().is_empty());
+        assert!(harness.pending.waiting.is_empty());
+    }
+
+    #[test]
+    fn one_who_says_nothing_is_shown_out_in_time_and_not_before() {
+        let mut harness = Harness::new();
+        let near = harness.connect(5);
+        let until = harness.pending.poll_timeout().unwrap();
+        assert_eq!(until, 5 + PATIENCE_NS);
+        harness.pending.handle_timeout(&harness.poller, until - 1);
+        assert_eq!(harness.pending.waiting.len(), 1);
+        harness.pending.handle_timeout(&harness.poller, until);
+        assert!(harness.pending.waiting.is_empty());
+        notify::wait_readable([near.as_fd()], None).unwrap();
+        assert_eq!(near.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_cookie_that_nobody_has_looked_at_counts_when_many_come_at_once() {
+        let mut harness = Harness::new();
+        let near = harness.connect(0);
+        near.write(&[9; 16]).unwrap();
+        let _silent: Vec<Stream> = (1..PENDING_DATA_MAX).map(|_| harness.connect(0)).collect();
+        let (_last, identified) = harness.connect_and_receive(0);
+        assert_eq!(identified.unwrap().cookie, [9; 16]);
+    }
+
+    #[test]
+    fn many_of_one_source_make_room_before_one_of_another() {
+        let mut harness = Harness::new();
+        let acceptor = harness.acceptor.local_addr().unwrap();
+        let near = Stream::start_connect(acceptor).unwrap();
+        notify::wait_readable([harness.acceptor.as_fd()], None).unwrap();
+        let (far, _) = harness.acceptor.accept().unwrap().unwrap();
+        assert!(harness.admit(0, far, Ipv4Addr::new(192, 0, 2, 1)).is_none());
+        let _flood: Vec<Stream> = (0..2 * PENDING_DATA_MAX)
+            .map(|_| harness.connect(0))
+            .collect();
+        assert_eq!(harness.pending.waiting.len(), PENDING_DATA_MAX);
+        near.write(&[9; 16]).unwrap();
+        assert_eq!(harness.receive().pop().unwrap().cookie, [9; 16]);
+    }
+
+    #[test]
+    fn many_who_say_nothing_keep_nobody_out() {
+        let mut harness = Harness::new();
+        let silent: Vec<Stream> = (0..PENDING_DATA_MAX).map(|_| harness.connect(0)).collect();
+        let near = harness.connect(0);
+        assert_eq!(harness.pending.waiting.len(), PENDING_DATA_MAX);
+        near.write(&[9; 16]).unwrap();
+        assert_eq!(harness.receive().pop().unwrap().cookie, [9; 16]);
+        // The first to come was the one to go.
+        assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
+        let kept = silent[1].read(&mut [0]).unwrap_err();
+        assert_eq!(kept.kind(), io::ErrorKind::WouldBlock);
+    }
+}

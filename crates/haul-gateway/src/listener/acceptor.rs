@@ -1,0 +1,345 @@
+//! A listener's thread: accepts, listens to each client's handshake, hands on. It waits in one place.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use haul_io::clock::Clock;
+use haul_io::poller::{Event, Events, Interest, Poller};
+use haul_io::stream::{Acceptor, Stream, is_exhausted, is_own_address};
+use haul_xsp::wire::{Endpoint, Metadata};
+
+use super::arrival::{Arrival, Greeting};
+use super::connect::{Connect, HEAD_MAX};
+use super::handshake::Handshake;
+use super::socks::Socks;
+use super::step::Step;
+use crate::answer::Answer;
+use crate::watch::Watch;
+use crate::{config, host};
+
+/// Clients at a time; further ones wait in the kernel.
+const PENDING_MAX: usize = 1024;
+
+/// What a listener spends on those who have not said where they want to go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Clients at a time; further ones wait in the kernel.
+    pub(super) pending: usize,
+    /// How long a handshake may take, ns.
+    pub(super) handshake_ns: u64,
+    /// How long one who was refused may take to read why, ns.
+    pub(super) leave_ns: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            pending: PENDING_MAX,
+            handshake_ns: 10_000_000_000,
+            leave_ns: 1_000_000_000,
+        }
+    }
+}
+
+/// Octets that the clients of a listener take at most which have not said where they want to go.
+pub(crate) const CLIENT_MEMORY: u64 = PENDING_MAX as u64 * HEAD_MAX as u64;
+
+/// How long nothing is accepted after the system had no descriptor or no memory for it, ns.
+const EXHAUSTED_NS: u64 = 100_000_000;
+/// Connections accepted in a row before others have their turn.
+const ACCEPT_MAX: usize = 64;
+/// Octets looked at in one call.
+const PEEK_LEN: usize = 2048;
+/// Octets of one who was refused that are thrown away: a close with octets unread is a reset, which
+/// overtakes the refusal.
+const LEAVE_BYTES_MAX: usize = 64 << 10;
+
+const ACCEPTOR: u64 = u64::MAX - 1;
+
+#[derive(Debug)]
+pub(super) struct ClientAcceptor {
+    acceptor: Watch<Acceptor>,
+    listener: config::Listener,
+    greeting: Greeting,
+    limits: Limits,
+    poller: Poller,
+    is_closing: Arc<AtomicBool>,
+    clock: Clock,
+    address: SocketAddr,
+    /// Nothing is accepted before.
+    exhausted_until: Option<u64>,
+    /// By token. At most `limits.pending`.
+    pending: BTreeMap<u64, PendingClient>,
+    next_token: u64,
+}
+
+/// A client that has not said yet where it wants to go, or was refused.
+#[derive(Debug)]
+struct PendingClient {
+    stream: Stream,
+    client: SocketAddr,
+    deadline_ns: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Greeting(Handshake),
+    /// It has been told why not; octets thrown away since.
+    Leaving(usize),
+}
+
+/// What becomes of a client.
+enum Progress {
+    Stays,
+    Gone,
+    Goes(Endpoint, Answer, Metadata),
+}
+
+impl ClientAcceptor {
+    pub(super) fn new(
+        acceptor: Acceptor,
+        listener: config::Listener,
+        greeting: Greeting,
+        limits: Limits,
+        poller: Poller,
+        is_closing: Arc<AtomicBool>,
+    ) -> io::Result<Self> {
+        let address = acceptor.local_addr()?;
+        let mut acceptor = Watch::new(acceptor, ACCEPTOR);
+        acceptor.set(&poller, true)?;
+        Ok(Self {
+            address,
+            acceptor,
+            listener,
+            greeting,
+            limits,
+            poller,
+            is_closing,
+            clock: Clock::new(),
+            exhausted_until: None,
+            pending: BTreeMap::new(),
+            next_token: 0,
+        })
+    }
+
+    /// Until the listener is closed.
+    pub(super) fn run(mut self, deliver: &dyn Fn(Arrival), report: &dyn Fn(&str)) {
+        let mut events = Events::with_capacity(256);
+        while !self.is_closing.load(Ordering::Acquire) {
+            let deadline = self
+                .pending
+                .values()
+                .map(|client| client.deadline_ns)
+                .chain(self.exhausted_until)
+                .min();
+            if self.poller.wait(&mut events, deadline, self.clock).is_err() {
+                // It fails for a descriptor that is none, and for nothing else.
+                return;
+            }
+            let now = self.clock.now_ns();
+            self.pending.retain(|_, client| client.deadline_ns > now);
+            for event in events.iter() {
+                if event.token == ACCEPTOR {
+                    self.accept(now, deliver, report);
+                } else {
+                    self.serve(event, now, deliver);
+                }
+            }
+            self.exhausted_until = self.exhausted_until.filter(|until| *until > now);
+            self.watch_acceptor();
+        }
+    }
+
+    /// Looks for connections while there is room for them and the system has means for them.
+    fn watch_acceptor(&mut self) {
+        let wanted = self.pending.len() < self.limits.pending && self.exhausted_until.is_none();
+        if self.acceptor.set(&self.poller, wanted).is_err() {
+            self.exhausted_until = Some(self.clock.now_ns() + EXHAUSTED_NS);
+        }
+    }
+
+    fn accept(&mut self, now: u64, deliver: &dyn Fn(Arrival), report: &dyn Fn(&str)) {
+        for _ in 0..ACCEPT_MAX {
+            if self.pending.len() >= self.limits.pending {
+                return;
+            }
+            match self.acceptor.listener.accept() {
+                Ok(Some((stream, client))) => self.admit(stream, client, now, deliver),
+                Ok(None) => return,
+                Err(error) if is_exhausted(&error) => {
+                    self.exhausted_until = Some(now + EXHAUSTED_NS);
+                    let listener = self.address;
+                    report(&format!(
+                        "listener at {listener}: {error}; connections wait until there is room"
+                    ));
+                    return;
+                }
+                // That connection is gone already; the next may be there.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: Stream, client: SocketAddr, now: u64, deliver: &dyn Fn(Arrival)) {
+        // Whoever is not let in is reset by the drop.
+        if !self.listener.admits(client) {
+            return;
+        }
+        let handshake = match &self.greeting {
+            Greeting::Known(to) => {
+                let to = to.clone();
+                return deliver(Arrival {
+                    stream,
+                    client,
+                    to,
+                    answer: Answer::None,
+                    metadata: Metadata::default(),
+                });
+            }
+            Greeting::Diverted => {
+                if let Some(to) = self.destination(&stream) {
+                    let to = host::endpoint(to);
+                    deliver(Arrival {
+                        stream,
+                        client,
+                        to,
+                        answer: Answer::None,
+                        metadata: Metadata::default(),
+                    });
+                }
+                return;
+            }
+            Greeting::Socks5 => Handshake::Socks(Socks::default()),
+            Greeting::Http => Handshake::Connect(Connect::default()),
+        };
+        let token = self.next_token;
+        self.next_token += 1;
+        if self.poller.add(&stream, token, Interest::READ).is_ok() {
+            let deadline_ns = now + self.limits.handshake_ns;
+            let state = State::Greeting(handshake);
+            self.pending.insert(
+                token,
+                PendingClient {
+                    stream,
+                    client,
+                    deadline_ns,
+                    state,
+                },
+            );
+        }
+    }
+
+    /// Where a diverted connection was going to: REDIRECT has noted it, TPROXY leaves it as it was.
+    /// None where that is this listener: whoever connects to it directly would go round in circles.
+    fn destination(&self, stream: &Stream) -> Option<SocketAddr> {
+        let to = stream
+            .original_destination()
+            .or_else(|| stream.local_addr())?;
+        let is_here = to.port() == self.address.port()
+            && (to.ip() == self.address.ip() || is_own_address(to.ip()));
+        (!is_here).then_some(to)
+    }
+
+    fn serve(&mut self, event: Event, now: u64, deliver: &dyn Fn(Arrival)) {
+        let Some(client) = self.pending.get_mut(&event.token) else {
+            return;
+        };
+        let fate = client
+            .serve(now, self.limits.leave_ns)
+            .unwrap_or(Progress::Gone);
+        if matches!(fate, Progress::Stays) {
+            return;
+        }
+        let Some(client) = self.pending.remove(&event.token) else {
+            return;
+        };
+        if let Progress::Goes(to, answer, metadata) = fate
+            && self.poller.remove(&client.stream).is_ok()
+        {
+            let PendingClient { stream, client, .. } = client;
+            deliver(Arrival {
+                stream,
+                client,
+                to,
+                answer,
+                metadata,
+            });
+        }
+    }
+}
+
+impl PendingClient {
+    /// Reads what belongs to the handshake, and answers it.
+    ///
+    /// # Errors
+    /// That of the connection.
+    fn serve(&mut self, now: u64, leave_ns: u64) -> io::Result<Progress> {
+        let mut octets = [0; PEEK_LEN];
+        loop {
+            let State::Greeting(handshake) = &mut self.state else {
+                return self.leave();
+            };
+            let count = match self.stream.peek(&mut octets) {
+                Ok(0) => {
+                    self.stream.finish_on_drop();
+                    return Ok(Progress::Gone);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Progress::Stays);
+                }
+                count => count?,
+            };
+            let (taken, step) = handshake.handle(&octets[..count]);
+            let answer = handshake.answer();
+            let metadata = match step {
+                Step::Done(_) => handshake.take_metadata(),
+                _ => Metadata::default(),
+            };
+            // They are there.
+            self.stream.read(&mut octets[..taken])?;
+            match step {
+                Step::More => {}
+                Step::Reply(reply) => self.tell(reply)?,
+                Step::Done(to) => return Ok(Progress::Goes(to, answer, metadata)),
+                Step::Refuse(refusal) => {
+                    // What it is told arrives.
+                    self.stream.finish_on_drop();
+                    self.tell(&refusal)?;
+                    self.stream.shutdown_send();
+                    self.deadline_ns = now + leave_ns;
+                    self.state = State::Leaving(0);
+                }
+            }
+        }
+    }
+
+    /// A few octets, for which a new connection always has room.
+    fn tell(&self, octets: &[u8]) -> io::Result<()> {
+        match self.stream.write(octets)? {
+            count if count == octets.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    /// Waits for the client to close, so that it can read the refusal.
+    fn leave(&mut self) -> io::Result<Progress> {
+        let State::Leaving(dropped) = &mut self.state else {
+            return Ok(Progress::Stays);
+        };
+        let mut octets = [0; PEEK_LEN];
+        while *dropped < LEAVE_BYTES_MAX {
+            match self.stream.read(&mut octets) {
+                Ok(0) => return Ok(Progress::Gone),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Progress::Stays);
+                }
+                count => *dropped += count?,
+            }
+        }
+        Ok(Progress::Gone)
+    }
+}

@@ -1,0 +1,182 @@
+//! Why a connection or a session is refused: status codes, and what they mean to people, to SOCKS and
+//! to HTTP.
+
+use std::io;
+
+use haul_io::stream::is_exhausted;
+use haul_xsp::wire::NackStatus;
+
+/// Reply codes of SOCKS 5 (RFC 1928 §6).
+pub(crate) mod reply {
+    pub(crate) const FAILURE: u8 = 1;
+    pub(crate) const NOT_ALLOWED: u8 = 2;
+    pub(crate) const NETWORK_UNREACHABLE: u8 = 3;
+    pub(crate) const HOST_UNREACHABLE: u8 = 4;
+    pub(crate) const REFUSED: u8 = 5;
+    pub(crate) const COMMAND: u8 = 7;
+    pub(crate) const ADDRESS_TYPE: u8 = 8;
+}
+
+/// Errors of connecting that a far end passes on: the numbers of Linux.
+mod errno {
+    pub(super) const EACCES: u16 = 13;
+    pub(super) const ENETUNREACH: u16 = 101;
+    pub(super) const ETIMEDOUT: u16 = 110;
+    pub(super) const ECONNREFUSED: u16 = 111;
+    pub(super) const EHOSTUNREACH: u16 = 113;
+}
+
+/// Why a connection, or a session, is not to be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    /// In a word.
+    pub cause: Cause,
+    /// In one line.
+    pub text: String,
+}
+
+/// Who or what a [`Refusal`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// A gateway on the way cannot be reached, or ended the session.
+    Gateway,
+    /// No data channel can be had.
+    Channel,
+    /// Gateways do not verify_chain each other.
+    Trust,
+    /// A gateway does not allow it.
+    Forbidden,
+    /// The destination refuses connections.
+    Refused,
+    /// The destination, or its network, cannot be reached.
+    Unreachable,
+    /// The destination does not answer.
+    TimedOut,
+}
+
+impl Refusal {
+    /// Of a connection that was refused with this code; `session` says what has become of the
+    /// session, where that is the reason.
+    pub(crate) fn new(status: u16, session: Option<&str>) -> Self {
+        let cause = match NackStatus::from_code(status) {
+            NackStatus::NotAuthenticated => Cause::Trust,
+            NackStatus::NoProtocol if session.is_some() => Cause::Channel,
+            _ if session.is_some() => Cause::Gateway,
+            _ => meaning(status).cause,
+        };
+        let text = session.unwrap_or_else(|| meaning(status).text).to_owned();
+        Self { cause, text }
+    }
+}
+
+/// Why a program's connection is refused, for its listener: the number of a [`NackStatus`].
+pub(crate) const fn code(status: NackStatus) -> u16 {
+    status.code()
+}
+
+/// What a refusal means.
+pub(crate) struct Meaning {
+    /// The reply of SOCKS.
+    pub(crate) reply: u8,
+    /// The status of HTTP.
+    pub(crate) http: &'static str,
+    /// For this process itself.
+    pub(crate) cause: Cause,
+    /// For people.
+    pub(crate) text: &'static str,
+}
+
+/// Of a code of [`NackStatus`], or the number of an error of Linux.
+pub(crate) fn meaning(status: u16) -> Meaning {
+    let (reply, http, text) = words(status);
+    let cause = match (reply, NackStatus::from_code(status)) {
+        (_, NackStatus::NotAuthenticated) => Cause::Trust,
+        (_, NackStatus::TimedOut | NackStatus::Other(errno::ETIMEDOUT)) => Cause::TimedOut,
+        (reply::NOT_ALLOWED, _) => Cause::Forbidden,
+        (reply::REFUSED, _) => Cause::Refused,
+        (reply::NETWORK_UNREACHABLE | reply::HOST_UNREACHABLE, _) => Cause::Unreachable,
+        _ => Cause::Gateway,
+    };
+    Meaning {
+        reply,
+        http,
+        cause,
+        text,
+    }
+}
+
+/// What the far end is told about a connection that could not be made.
+pub(crate) fn status_of(error: &io::Error) -> u16 {
+    const EPERM: i32 = 1;
+    if is_exhausted(error) {
+        return NackStatus::Busy.code();
+    }
+    let number = match error.raw_os_error() {
+        // Where a firewall refuses to send.
+        Some(EPERM) => Some(errno::EACCES),
+        number => number.and_then(|number| u16::try_from(number).ok()),
+    };
+    let has_words = |number: &u16| {
+        matches!(
+            *number,
+            errno::EACCES
+                | errno::ENETUNREACH
+                | errno::ETIMEDOUT
+                | errno::ECONNREFUSED
+                | errno::EHOSTUNREACH
+        )
+    };
+    let plain = NackStatus::CannotConnect.code();
+    number.filter(has_words).unwrap_or(plain)
+}
+
+fn words(status: u16) -> (u8, &'static str, &'static str) {
+    use reply::{FAILURE, HOST_UNREACHABLE, NETWORK_UNREACHABLE, NOT_ALLOWED, REFUSED};
+    const FORBIDDEN: &str = "403 Forbidden";
+    const BAD: &str = "502 Bad Gateway";
+    const BUSY: &str = "503 Service Unavailable";
+    const TIMEOUT: &str = "504 Gateway Timeout";
+    match NackStatus::from_code(status) {
+        NackStatus::NoRoute => (NETWORK_UNREACHABLE, BAD, "no route leads there"),
+        NackStatus::CannotConnect => (REFUSED, BAD, "it cannot be connected to"),
+        NackStatus::NotAuthenticated => (FAILURE, BAD, "the gateways do not trust each other"),
+        NackStatus::Forbidden => (NOT_ALLOWED, FORBIDDEN, "a gateway does not allow it"),
+        NackStatus::NoProtocol => (FAILURE, BAD, "the gateways have no channel in common"),
+        NackStatus::Loop => (FAILURE, BAD, "the route leads back to itself"),
+        NackStatus::Busy => (FAILURE, BUSY, "a gateway has no room for it"),
+        NackStatus::TimedOut => (HOST_UNREACHABLE, TIMEOUT, "no answer came in time"),
+        NackStatus::Closing => (FAILURE, BUSY, "a gateway is being stopped"),
+        NackStatus::Other(errno::EACCES) => (NOT_ALLOWED, FORBIDDEN, "a gateway does not allow it"),
+        NackStatus::Other(errno::ENETUNREACH) => {
+            (NETWORK_UNREACHABLE, BAD, "its network cannot be reached")
+        }
+        NackStatus::Other(errno::EHOSTUNREACH) => (HOST_UNREACHABLE, BAD, "it cannot be reached"),
+        NackStatus::Other(errno::ECONNREFUSED) => (REFUSED, BAD, "it refuses connections"),
+        NackStatus::Other(errno::ETIMEDOUT) => (HOST_UNREACHABLE, TIMEOUT, "it does not answer"),
+        NackStatus::UnknownSession
+        | NackStatus::Protocol
+        | NackStatus::Unsupported
+        | NackStatus::Done
+        | NackStatus::Error
+        | NackStatus::Other(_) => (FAILURE, BAD, "the session between the gateways failed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_far_end_saw_is_what_is_told_here() {
+        let told = |errno| meaning(status_of(&io::Error::from_raw_os_error(errno))).cause;
+        assert_eq!(told(111), Cause::Refused);
+        assert_eq!(told(101), Cause::Unreachable);
+        assert_eq!(told(113), Cause::Unreachable);
+        assert_eq!(told(110), Cause::TimedOut);
+        assert_eq!(told(1), Cause::Forbidden);
+        assert_eq!(told(99), Cause::Refused);
+        // What the far gateway is short of is not the destination's doing.
+        assert_eq!(told(24), Cause::Gateway);
+    }
+}

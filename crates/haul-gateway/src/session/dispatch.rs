@@ -1,0 +1,91 @@
+//! Which session takes a connection: that of its route, which is opened if there is none.
+
+use std::sync::Arc;
+
+use haul_xsp::wire::{Endpoint, NackStatus};
+
+use crate::caller::Call;
+use crate::config::Route;
+use crate::host::Shown;
+use crate::log::Level;
+use crate::shared::{SessionCommand, SessionHandle, Shared};
+use crate::sync::lock;
+
+/// A connection goes to the session of its route, which is opened if it is not there.
+pub(crate) fn dispatch(shared: &Arc<Shared>, call: Call) {
+    let Some(call) = hand_in(shared, call) else {
+        return;
+    };
+    // Of connections that come together one opens the session.
+    let _opening = lock(&shared.opening);
+    let Some(call) = hand_in(shared, call) else {
+        return;
+    };
+    match open_session(shared, &call.to) {
+        Ok(opener) => {
+            // It has just begun, and may be over already.
+            if let Err(back) = opener.send(SessionCommand::Call(call))
+                && let SessionCommand::Call(call) = *back
+            {
+                call.refuse(NackStatus::CannotConnect, None);
+            }
+        }
+        Err((status, why)) => {
+            let text = format!("no session for {}: {why}", Shown(&call.to));
+            shared.log(Level::Error, &text);
+            turn_away(shared, call, status, Some(&text));
+        }
+    }
+}
+
+/// Opens the session of the route that leads to `to`. Whoever calls it holds `opening`.
+pub(crate) fn open_session(
+    shared: &Arc<Shared>,
+    to: &Endpoint,
+) -> Result<SessionHandle, (NackStatus, String)> {
+    let config = shared.config();
+    let no_route = || (NackStatus::NoRoute, "no route leads there".to_owned());
+    open_route(shared, config.route(to).ok_or_else(no_route)?)
+}
+
+/// Opens the session of a route. Whoever calls it holds `opening`.
+pub(crate) fn open_route(
+    shared: &Arc<Shared>,
+    route: &Route,
+) -> Result<SessionHandle, (NackStatus, String)> {
+    let opener = shared
+        .open_session(route)
+        .map_err(|why| (NackStatus::Busy, why))?;
+    let mut registers = shared.registers();
+    registers.openers.retain(|(known, _)| known != route);
+    registers.openers.push((route.clone(), opener.clone()));
+    Ok(opener)
+}
+
+/// A connection goes to the session of its route, or is refused if there is no route; it comes back
+/// if there is no session.
+fn hand_in(shared: &Shared, call: Call) -> Option<Call> {
+    let config = shared.config();
+    let Some(route) = config.route(&call.to).filter(|_| !shared.is_draining()) else {
+        let text = format!("{}: no route leads to {}", call.from, Shown(&call.to));
+        shared.log(Level::Warning, text);
+        turn_away(shared, call, NackStatus::NoRoute, None);
+        return None;
+    };
+    let registers = shared.registers();
+    let Some(opener) = registers.opener(route) else {
+        return Some(call);
+    };
+    match opener
+        .send(SessionCommand::Call(call))
+        .map_err(|back| *back)
+    {
+        Err(SessionCommand::Call(back)) => Some(back),
+        _ => None,
+    }
+}
+
+fn turn_away(shared: &Shared, call: Call, status: NackStatus, session: Option<&str>) {
+    shared.count(|totals| totals.connections_refused += 1);
+    call.refuse(status, session);
+}

@@ -1,0 +1,651 @@
+//! Programs' connections at an end of a session: from their sockets into the ring, from the arena
+//! into their sockets.
+//!
+//! A socket is reset when it is dropped, or this process ends in whatever way, until both
+//! directions have ended in order: a program never takes for an end what is none.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+
+use haul_io::address::attempt_deadline_ns;
+use haul_io::poller::{Interest, Poller};
+use haul_io::stream::{self, Stream, is_exhausted};
+use haul_xsp::bag::{Data, End, Read};
+use haul_xsp::wire::{Endpoint, NackStatus};
+use haul_xsp::{ConnId, SECOND_NS, Session, Time};
+
+use super::side::{SegmentSide, checksum};
+use crate::caller::{Call, Party};
+use crate::channel::UNSENT_BYTES;
+use crate::host::Shown;
+use crate::refusal::{code, status_of};
+use crate::shared::Shared;
+use crate::status::Connection;
+
+/// Octets that are received into the ring at a time.
+const FILL_BYTES: u64 = 256 << 10;
+/// Octets that one connection may bring before others have their turn.
+const TURN_BYTES: u64 = 1 << 20;
+/// Time for a program to accept a connection, ns.
+const CONNECT_NS: u64 = 10 * SECOND_NS;
+/// Connections that are shown; there may be more.
+const SHOWN_MAX: usize = 200;
+
+/// What a session is told when a program's connection breaks: it was reset.
+const RESET: u16 = 104;
+
+#[derive(Debug)]
+enum Phase {
+    /// The far end has not answered.
+    Asked(Party),
+    /// Addresses are being looked for.
+    Resolving {
+        by_rdma: bool,
+    },
+    /// This end connects; these addresses are left to try.
+    Connecting {
+        left: Vec<SocketAddr>,
+        until: Time,
+        /// When the one that is tried now is given up for the next.
+        attempt_until: Time,
+        /// Why the last one could not be had.
+        status: u16,
+    },
+    Open,
+}
+
+/// A program's connection.
+#[derive(Debug)]
+struct Edge {
+    /// Reset when it is dropped, unless both directions have ended.
+    stream: Option<Stream>,
+    phase: Phase,
+    from: String,
+    to: String,
+    /// What the listener's protocol says first.
+    greeting: Vec<u8>,
+    /// Octets on their way to the program.
+    held: Option<Data>,
+    /// The program has all of its stream before this offset.
+    written: u64,
+    /// The program will send no more.
+    is_read: bool,
+    /// The program has all there is, and its end.
+    is_written: bool,
+    interest: Option<Interest>,
+    /// It has something to send, and there is no room.
+    is_starved: bool,
+    octets_in: u64,
+    octets_out: u64,
+}
+
+/// Programs' connections of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Edges {
+    edges: HashMap<ConnId, Edge>,
+    starved: Vec<ConnId>,
+    counts: Counts,
+}
+
+/// Connections since the last time that somebody asked.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// That there were.
+    pub(crate) begun: u64,
+    /// That came to nothing.
+    pub(crate) refused: u64,
+}
+
+/// What the kernel takes for an application that does not read is little: nobody else has a use for
+/// it. Without the limit, where the system has none, it is more.
+fn limit_unsent(stream: &Stream) {
+    let _ = stream.limit_unsent(UNSENT_BYTES);
+}
+
+/// What edges work with.
+pub(crate) struct Tools<'a> {
+    pub(crate) session: &'a mut Session,
+    pub(crate) segment: &'a mut SegmentSide,
+    pub(crate) poller: &'a Poller,
+    pub(crate) now: Time,
+    pub(crate) verifies: bool,
+    pub(crate) shared: &'a Shared,
+}
+
+impl Edges {
+    pub(crate) fn len(&self) -> usize {
+        self.edges.len()
+    }
+
+    /// A connection that is wanted here, and that the far end is asked for.
+    pub(crate) fn ask(&mut self, conn: ConnId, call: Call) {
+        let to = Shown(&call.to).to_string();
+        self.counts.begun += u64::from(!call.is_again);
+        let edge = Edge::new(Phase::Asked(call.party), call.from, to);
+        self.edges.insert(conn, edge);
+    }
+
+    /// Who wants a connection that nobody has answered for, and for people: it is to be asked for
+    /// elsewhere.
+    pub(crate) fn take_back(&mut self, conn: ConnId) -> Option<(Party, String)> {
+        match self.edges.remove(&conn)? {
+            Edge {
+                phase: Phase::Asked(party),
+                from,
+                ..
+            } => Some((party, from)),
+            other => {
+                self.edges.insert(conn, other);
+                None
+            }
+        }
+    }
+
+    /// The far end wants nothing more from the program; what it has sent still comes.
+    pub(crate) fn stopped(&mut self, conn: ConnId) {
+        if let Some(edge) = self.edges.get_mut(&conn) {
+            edge.is_read = true;
+            edge.note_end();
+        }
+    }
+
+    /// A connection that the far end wants, to a name that is being looked for.
+    pub(crate) fn resolve(&mut self, conn: ConnId, to: &Endpoint, by_rdma: bool) {
+        let to = Shown(to).to_string();
+        let edge = Edge::new(Phase::Resolving { by_rdma }, "session".to_owned(), to);
+        self.edges.insert(conn, edge);
+        self.counts.begun += 1;
+    }
+
+    /// Where a connection goes, for people.
+    pub(crate) fn destination(&self, conn: ConnId) -> Option<&str> {
+        self.edges.get(&conn).map(|edge| edge.to.as_str())
+    }
+
+    /// Whether it leads to an application with RDMA.
+    pub(crate) fn is_by_rdma(&self, conn: ConnId) -> bool {
+        let edge = self.edges.get(&conn);
+        edge.is_some_and(|edge| matches!(edge.phase, Phase::Resolving { by_rdma: true }))
+    }
+
+    /// Connections that their callers want no more, and for which the far end has not answered:
+    /// when it does, they are reset.
+    pub(crate) fn withdraw(&mut self, session: &mut Session) {
+        let is_unwanted = |_: &ConnId, edge: &mut Edge| matches!(&edge.phase, Phase::Asked(party) if !party.is_wanted());
+        for (conn, _) in self.edges.extract_if(is_unwanted) {
+            self.counts.refused += 1;
+            session.reset_conn(conn, RESET);
+        }
+    }
+
+    /// Connects to the first of `addresses` that answers. Whether an application with RDMA does, it
+    /// says through the connection.
+    pub(crate) fn connect(
+        &mut self,
+        tools: &mut Tools<'_>,
+        conn: ConnId,
+        addresses: Vec<SocketAddr>,
+    ) {
+        let until = tools.now.after(CONNECT_NS);
+        if self.is_by_rdma(conn) {
+            return self.extend(tools, conn, addresses);
+        }
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        edge.phase = Phase::Connecting {
+            left: addresses,
+            until,
+            attempt_until: until,
+            status: code(NackStatus::CannotConnect),
+        };
+        self.connect_next(tools, conn);
+    }
+
+    /// Bridges it to an application with RDMA. What that one says goes the way that octets do.
+    fn extend(&mut self, tools: &mut Tools<'_>, conn: ConnId, to: Vec<SocketAddr>) {
+        let extender = tools.shared.extender.as_ref();
+        let stream = extender.and_then(|extender| extender.reach(to).ok());
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        let Some(stream) = stream else {
+            let text = format!("{}: it cannot be reached by RDMA; it is refused", edge.to);
+            tools.shared.log_shortage(text);
+            self.refused(tools.poller, conn, code(NackStatus::CannotConnect));
+            // Fails only where the far end does not wait any more.
+            let _ = tools
+                .session
+                .refuse_conn(conn, code(NackStatus::CannotConnect));
+            return;
+        };
+        stream.reset_on_drop();
+        edge.stream = Some(stream);
+        if tools.session.accept_conn(conn).is_err() {
+            return self.closed(tools.poller, conn);
+        }
+        edge.phase = Phase::Open;
+        self.serve(tools, conn);
+    }
+
+    fn connect_next(&mut self, tools: &mut Tools<'_>, conn: ConnId) {
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        edge.unwatch(tools.poller);
+        edge.stream = None;
+        let mut why = code(NackStatus::CannotConnect);
+        if let Phase::Connecting {
+            left,
+            until,
+            attempt_until,
+            status,
+        } = &mut edge.phase
+        {
+            while !left.is_empty() {
+                let (now, until) = (tools.now.as_ns(), until.as_ns());
+                let end = attempt_deadline_ns(now, until, left.len() - 1);
+                *attempt_until = Time::from_ns(end);
+                let stream = match Stream::start_connect(left.remove(0)) {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        if is_exhausted(&error) {
+                            let text = format!("{}: {error}; it is refused", edge.to);
+                            tools.shared.log_shortage(text);
+                        }
+                        *status = status_of(&error);
+                        continue;
+                    }
+                };
+                stream.reset_on_drop();
+                limit_unsent(&stream);
+                if tools
+                    .poller
+                    .add(&stream, token(conn), Interest::WRITE)
+                    .is_ok()
+                {
+                    edge.interest = Some(Interest::WRITE);
+                    edge.stream = Some(stream);
+                    return;
+                }
+            }
+            why = *status;
+        }
+        self.edges.remove(&conn);
+        self.counts.refused += 1;
+        // Fails only where the far end does not wait any more.
+        let _ = tools.session.refuse_conn(conn, why);
+    }
+
+    /// The far end has accepted.
+    pub(crate) fn accepted(&mut self, tools: &mut Tools<'_>, conn: ConnId) {
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        if let Phase::Asked(party) = std::mem::replace(&mut edge.phase, Phase::Open) {
+            match party {
+                Party::Client(stream, answer) => {
+                    edge.greeting = answer.accepted().to_vec();
+                    limit_unsent(&stream);
+                    edge.stream = Some(stream);
+                }
+                Party::Own(caller) => {
+                    edge.stream = caller.accepted().and_then(Stream::adopt).ok();
+                    edge.stream.iter().for_each(Stream::reset_on_drop);
+                }
+            }
+        }
+        if edge.stream.is_none() {
+            // Whoever wanted it is gone.
+            self.edges.remove(&conn);
+            return tools.session.reset_conn(conn, RESET);
+        }
+        self.serve(tools, conn);
+    }
+
+    /// The far end has refused, or the connection cannot be asked for.
+    pub(crate) fn refused(&mut self, poller: &Poller, conn: ConnId, status: u16) {
+        if let Some(mut edge) = self.edges.remove(&conn) {
+            self.counts.refused += 1;
+            edge.unwatch(poller);
+            if let Phase::Asked(party) = edge.phase {
+                party.refuse(status, None);
+            }
+        }
+    }
+
+    /// Both directions are done with.
+    pub(crate) fn closed(&mut self, poller: &Poller, conn: ConnId) {
+        if let Some(mut edge) = self.edges.remove(&conn) {
+            edge.unwatch(poller);
+            if let Phase::Asked(party) = edge.phase {
+                party.refuse(code(NackStatus::Closing), None);
+            }
+        }
+    }
+
+    /// The session is over, `why` in words: programs see their connections reset.
+    pub(crate) fn reset_all(&mut self, poller: &Poller, status: u16, why: Option<&str>) {
+        for (_, mut edge) in self.edges.drain() {
+            edge.unwatch(poller);
+            // Also where both directions have ended: what the program sent last may not have
+            // arrived.
+            edge.stream.iter().for_each(Stream::reset_on_drop);
+            if let Phase::Asked(party) = edge.phase {
+                self.counts.refused += 1;
+                party.refuse(status, why);
+            }
+        }
+        self.starved.clear();
+    }
+
+    /// Its socket is ready, or there is something for it.
+    pub(crate) fn serve(&mut self, tools: &mut Tools<'_>, conn: ConnId) {
+        let Some(edge) = self.edges.get_mut(&conn) else {
+            return;
+        };
+        match edge.phase {
+            Phase::Asked(_) | Phase::Resolving { .. } => return,
+            Phase::Connecting { ref mut status, .. } => {
+                let connected = edge.stream.as_ref().map(Stream::connected);
+                match connected {
+                    Some(Ok(())) if tools.session.accept_conn(conn).is_ok() => {
+                        edge.phase = Phase::Open
+                    }
+                    Some(Ok(())) | None => return self.closed(tools.poller, conn),
+                    Some(Err(error)) => {
+                        *status = status_of(&error);
+                        return self.connect_next(tools, conn);
+                    }
+                }
+            }
+            Phase::Open => {}
+        }
+        let result = edge
+            .write(tools, conn)
+            .and_then(|()| edge.read(tools, conn));
+        match result {
+            Ok(()) => {
+                if edge.is_starved && !self.starved.contains(&conn) {
+                    self.starved.push(conn);
+                }
+                edge.watch(tools.poller, conn);
+            }
+            Err(_) => {
+                edge.unwatch(tools.poller);
+                edge.stream = None;
+                edge.let_go(tools.session, conn);
+                tools.session.reset_conn(conn, RESET);
+            }
+        }
+    }
+
+    /// Those that had to wait for room try again. Whether any got further.
+    pub(crate) fn retry(&mut self, tools: &mut Tools<'_>) -> bool {
+        let mut progress = false;
+        for conn in std::mem::take(&mut self.starved) {
+            if tools.session.producer().credit(conn) == 0
+                && self.edges.get(&conn).is_some_and(|edge| edge.is_starved)
+            {
+                self.starved.push(conn);
+                continue;
+            }
+            let before = self.edges.get(&conn).map(|edge| edge.octets_in);
+            self.serve(tools, conn);
+            progress |= before != self.edges.get(&conn).map(|edge| edge.octets_in);
+        }
+        progress
+    }
+
+    /// The session goes on over another way: what was held is handed out again.
+    pub(crate) fn rewind(&mut self) {
+        for edge in self.edges.values_mut() {
+            edge.held = None;
+        }
+    }
+
+    /// Addresses that did not answer in time are passed over; connections for which none is left
+    /// are refused.
+    pub(crate) fn handle_timeout(&mut self, tools: &mut Tools<'_>) {
+        let now = tools.now;
+        let note_late = |(conn, edge): (&ConnId, &mut Edge)| match &mut edge.phase {
+            Phase::Connecting {
+                attempt_until,
+                status,
+                ..
+            } if *attempt_until <= now => {
+                *status = code(NackStatus::TimedOut);
+                Some(*conn)
+            }
+            _ => None,
+        };
+        let late: Vec<ConnId> = self.edges.iter_mut().filter_map(note_late).collect();
+        for conn in late {
+            self.connect_next(tools, conn);
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let until = |edge: &Edge| match edge.phase {
+            Phase::Connecting { attempt_until, .. } => Some(attempt_until),
+            _ => None,
+        };
+        self.edges.values().filter_map(until).min()
+    }
+
+    /// Whether any sends and has to wait.
+    pub(crate) fn is_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
+    /// Whether any does not take what is there for it.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.edges.values().any(|edge| edge.held.is_some())
+    }
+
+    /// Connections since the last call.
+    pub(crate) fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// For the page.
+    pub(crate) fn status(&self) -> Vec<Connection> {
+        let mut shown: Vec<Connection> = self
+            .edges
+            .iter()
+            .take(SHOWN_MAX)
+            .map(|(conn, edge)| Connection {
+                number: conn.0,
+                from: edge.from.clone(),
+                to: edge.to.clone(),
+                octets_in: edge.octets_in,
+                octets_out: edge.octets_out,
+                waits: edge.is_starved,
+                ..Connection::default()
+            })
+            .collect();
+        shown.sort_unstable_by_key(|connection| connection.number);
+        shown
+    }
+}
+
+impl Edge {
+    const fn new(phase: Phase, from: String, to: String) -> Self {
+        Self {
+            stream: None,
+            phase,
+            from,
+            to,
+            greeting: Vec::new(),
+            held: None,
+            written: 0,
+            is_read: false,
+            is_written: false,
+            interest: None,
+            is_starved: false,
+            octets_in: 0,
+            octets_out: 0,
+        }
+    }
+
+    /// From the program into the ring.
+    fn read(&mut self, tools: &mut Tools<'_>, conn: ConnId) -> io::Result<()> {
+        let Some(stream) = self.stream.as_ref().filter(|_| !self.is_read) else {
+            return Ok(());
+        };
+        self.is_starved = false;
+        let mut turn = 0;
+        while turn < TURN_BYTES {
+            let producer = tools.session.producer();
+            let Some(fill) = producer.reserve(tools.now, conn, FILL_BYTES) else {
+                self.is_starved = true;
+                return Ok(());
+            };
+            let place = (usize::try_from(fill.at), usize::try_from(fill.len));
+            let region = tools.segment.region(fill.region.0);
+            let (Some(region), (Ok(at), Ok(len))) = (region, place) else {
+                producer.commit(tools.now, conn, 0, None);
+                return Err(io::ErrorKind::OutOfMemory.into());
+            };
+            let received = region
+                .scatter(at, len)
+                .map_err(|_| io::ErrorKind::OutOfMemory.into())
+                .and_then(|range| stream::receive(stream, &mut [range]));
+            let count = *received.as_ref().unwrap_or(&0) as u64;
+            let crc = (tools.verifies && count > 0).then(|| checksum(region, fill.at, count));
+            producer.commit(tools.now, conn, count, crc);
+            match received {
+                Ok(0) => {
+                    self.is_read = true;
+                    self.note_end();
+                    tools.session.finish_conn(conn);
+                    return Ok(());
+                }
+                Ok(_) => {
+                    self.octets_in += count;
+                    turn += count;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            if count < fill.len {
+                // The socket had no more a moment ago: it will say so when it has.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// From the arena to the program.
+    fn write(&mut self, tools: &mut Tools<'_>, conn: ConnId) -> io::Result<()> {
+        let Some(stream) = self.stream.as_ref().filter(|_| !self.is_written) else {
+            return Ok(());
+        };
+        while !self.greeting.is_empty() {
+            match stream.write(&self.greeting) {
+                Ok(count) => drop(self.greeting.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        loop {
+            if self.held.is_none() {
+                match tools.session.consumer().read(conn, TURN_BYTES) {
+                    Some(Read::Data(data)) => self.held = Some(data),
+                    Some(Read::End(End::Fin)) => {
+                        stream.shutdown_send();
+                        self.is_written = true;
+                        self.note_end();
+                        return Ok(());
+                    }
+                    Some(Read::End(End::Reset(_))) => {
+                        return Err(io::ErrorKind::ConnectionReset.into());
+                    }
+                    None => return Ok(()),
+                }
+            }
+            let Some(data) = self.held else {
+                return Ok(());
+            };
+            // After a change of the way it may come again, and the program has its beginning.
+            let sent = self.written.saturating_sub(data.offset).min(data.len);
+            if sent == data.len {
+                self.held = None;
+                tools
+                    .session
+                    .consumer()
+                    .release(conn, data.offset, data.len);
+                continue;
+            }
+            let (Ok(at), Ok(len)) = (
+                usize::try_from(data.at + sent),
+                usize::try_from(data.len - sent),
+            ) else {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            };
+            let range = tools.segment.arena().gather(at, len);
+            let range = range.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            match stream::send(stream, &[range], false) {
+                Ok(count) => {
+                    self.written = data.offset + sent + count as u64;
+                    self.octets_out += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Where both directions have ended in order, what the kernel still has for the program
+    /// arrives, whatever becomes of this process.
+    fn note_end(&self) {
+        if self.is_read && self.is_written {
+            self.stream.iter().for_each(Stream::finish_on_drop);
+        }
+    }
+
+    /// Gives back what was on its way to the program.
+    fn let_go(&mut self, session: &mut Session, conn: ConnId) {
+        if let Some(data) = self.held.take() {
+            session.consumer().release(conn, data.offset, data.len);
+        }
+    }
+
+    /// Waits for what it needs, and for nothing else.
+    fn watch(&mut self, poller: &Poller, conn: ConnId) {
+        let Some(stream) = &self.stream else {
+            return;
+        };
+        let wanted = Interest {
+            readable: !self.is_read && !self.is_starved,
+            writable: self.held.is_some() || !self.greeting.is_empty(),
+        };
+        let wanted = (wanted.readable || wanted.writable).then_some(wanted);
+        if wanted == self.interest {
+            return;
+        }
+        let result = match (self.interest, wanted) {
+            (None, Some(wanted)) => poller.add(stream, token(conn), wanted),
+            (Some(_), Some(wanted)) => poller.modify(stream, token(conn), wanted),
+            (Some(_), None) => poller.remove(stream),
+            (None, None) => Ok(()),
+        };
+        self.interest = wanted.filter(|_| result.is_ok());
+    }
+
+    fn unwatch(&mut self, poller: &Poller) {
+        if let (Some(stream), Some(_)) = (&self.stream, self.interest.take()) {
+            // It fails where the descriptor is not watched.
+            let _ = poller.remove(stream);
+        }
+    }
+}
+
+/// By which the poller names a connection.
+pub(crate) fn token(conn: ConnId) -> u64 {
+    u64::from(conn.0)
+}
+
+#[cfg(test)]
+mod tests;

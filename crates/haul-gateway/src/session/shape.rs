@@ -1,0 +1,197 @@
+//! What a session is to be, from what the operator wrote.
+
+use haul_xsp::bag::{ConsumerConfig, ProducerConfig};
+use haul_xsp::wire::{AuthMethod, Hop, HopFlags, Params, ProtoOffer};
+use haul_xsp::{AuthConfig, SessionConfig, SharedKey};
+
+use super::side::MemoryPlan;
+use crate::channel::{GET_BYTES_MAX, READS_MAX, burst, proto};
+use crate::config::{ChannelKind, Config, Route, RouteMode, Via};
+use crate::shared::Shared;
+
+/// Least extent of an arena, octets.
+const EXTENT_BYTES_MIN: u64 = 4 << 10;
+/// Connections of a session, at most.
+const CONNS_MAX: usize = 16 << 10;
+/// A region that is used at first.
+const REGION_BYTES_START: u64 = 1 << 20;
+
+/// Sizes and rates of a session.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    pub(crate) regions: u16,
+    pub(crate) ring: u64,
+    pub(crate) rate_bps: Option<u64>,
+    pub(crate) burst_bytes: Option<u64>,
+    /// Answers to reads may leave at line rate, each in one burst: that of devices which do not
+    /// pace.
+    bursts: bool,
+    pub(crate) verifies: bool,
+    keepalive_ns: u64,
+}
+
+impl Shape {
+    /// Of sessions that this gateway opens.
+    pub(crate) fn of_route(config: &Config, route: &Route) -> Self {
+        Self {
+            regions: route.regions.max(3),
+            ring: route.ring.0,
+            rate_bps: route.rate.map(|rate| rate.0),
+            burst_bytes: route.burst.map(|burst| burst.0),
+            bursts: route.channels.contains(&ChannelKind::Verbs),
+            verifies: route.checksum,
+            keepalive_ns: config.keepalive_ns(),
+        }
+    }
+
+    /// Of sessions that come in.
+    pub(crate) fn of_incoming(config: &Config) -> Self {
+        Self {
+            regions: 8,
+            ring: config.ring.0,
+            rate_bps: None,
+            burst_bytes: None,
+            bursts: false,
+            verifies: true,
+            keepalive_ns: config.keepalive_ns(),
+        }
+    }
+
+    /// Memory for an end of the session, or for one side of a gateway, which has no ring.
+    pub(crate) fn memory(&self, is_end: bool) -> MemoryPlan {
+        MemoryPlan {
+            regions: self.regions,
+            region_bytes: if is_end { self.region_bytes() } else { 0 },
+            arena_bytes: self.arena_bytes(),
+        }
+    }
+
+    /// Octets of memory that a session of this shape takes: at an end of it, or where it passes
+    /// through.
+    pub(crate) fn bytes(&self, is_end: bool) -> u64 {
+        let sides = if is_end { 1 } else { 2 };
+        self.memory(is_end).bytes() * sides
+    }
+
+    fn region_bytes(&self) -> u64 {
+        (self.ring / u64::from(self.regions)).max(64 << 10)
+    }
+
+    fn arena_bytes(&self) -> u64 {
+        self.ring.next_power_of_two().max(1 << 20)
+    }
+
+    /// For the state machine.
+    pub(crate) fn session(
+        &self,
+        is_end: bool,
+        protocols: Vec<ProtoOffer>,
+        auth: AuthConfig,
+    ) -> SessionConfig {
+        let arena = self.arena_bytes();
+        let conns_max = usize::try_from(arena / EXTENT_BYTES_MIN / 4).unwrap_or(CONNS_MAX);
+        SessionConfig {
+            protocols,
+            auth,
+            is_end,
+            keepalive_ns: self.keepalive_ns,
+            conns_max: conns_max.min(CONNS_MAX),
+            producer: ProducerConfig {
+                regions: self.regions,
+                region_bytes: self.region_bytes(),
+                region_bytes_start: self.region_bytes().min(REGION_BYTES_START),
+                ..ProducerConfig::default()
+            },
+            consumer: ConsumerConfig {
+                arena_bytes: arena,
+                extent_bytes_min: EXTENT_BYTES_MIN,
+                extent_bytes_max: (arena / 16).clamp(EXTENT_BYTES_MIN, 4 << 20),
+                verify: self.verifies,
+                message_max: GET_BYTES_MAX,
+                reads_max: READS_MAX,
+                rate_bps: self.rate_bps,
+                burst_bytes: burst(self.rate_bps, self.burst_bytes).filter(|_| self.bursts),
+                ..ConsumerConfig::default()
+            },
+            ..SessionConfig::default()
+        }
+    }
+}
+
+/// What this gateway speaks with those who come to it.
+pub(crate) fn protocols(shared: &Shared) -> Vec<ProtoOffer> {
+    let own = shared
+        .networks
+        .iter()
+        .filter(|network| network.listen.is_some());
+    let kinds: Vec<ChannelKind> = own.map(|network| network.kind).collect();
+    offers(&kinds, None, RouteMode::Push)
+}
+
+/// Kinds of channels, the best first, as offered.
+fn offers(kinds: &[ChannelKind], streams: Option<u16>, mode: RouteMode) -> Vec<ProtoOffer> {
+    let preferences = (1..=u8::MAX).rev();
+    let offer = |(kind, preference): (&ChannelKind, u8)| ProtoOffer {
+        proto: proto(*kind),
+        preference,
+        params: Params {
+            streams,
+            push: Some((mode == RouteMode::Push).into()),
+            ..Params::default()
+        },
+    };
+    kinds.iter().zip(preferences).map(offer).collect()
+}
+
+/// A way of a route.
+pub(crate) fn hops(route: &Route, way: &[Via]) -> Option<Vec<Hop>> {
+    let last = way.len().checked_sub(1)?;
+    let hop = |(index, via): (usize, &Via)| {
+        let channels = via.channels().unwrap_or(&route.channels);
+        Some(Hop {
+            depth: u8::try_from(index).ok()?,
+            flags: HopFlags {
+                gateway: index < last,
+                optional: via.is_optional() && index < last,
+                last: index == last,
+            },
+            endpoint: via.gateway().endpoint().clone(),
+            offers: offers(channels, Some(route.streams), route.mode),
+        })
+    };
+    way.iter().enumerate().map(hop).collect()
+}
+
+/// How this gateway proves who it is, and what it asks of those that come in, or (`key`) of the
+/// next hop.
+pub(crate) fn auth(
+    shared: &Shared,
+    key: Option<&str>,
+    is_opener: bool,
+    binding: [u8; 32],
+    peer_below: Option<String>,
+) -> AuthConfig {
+    let config = shared.config();
+    let all = shared.keys();
+    let keys: Vec<SharedKey> = all
+        .iter()
+        .filter(|(name, _)| !is_opener || key.is_none_or(|key| key == name))
+        .map(|(_, key)| key.clone())
+        .collect();
+    let mut methods = Vec::new();
+    if peer_below.is_some() && key.is_none() {
+        methods.push(AuthMethod::Tls);
+    }
+    if !keys.is_empty() {
+        methods.push(AuthMethod::SharedKey);
+    }
+    if config.anonymous && key.is_none() {
+        methods.push(AuthMethod::Anonymous);
+    }
+    AuthConfig {
+        methods,
+        keys,
+        binding,
+        peer_below,
+    }
+}

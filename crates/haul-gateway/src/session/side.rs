@@ -1,0 +1,669 @@
+//! One side of a session at this gateway: the control connection, the memory and the data channels of
+//! one segment, driven by what its session asks for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use haul_slab::{AccessFlags, Region};
+use haul_xsp::bag::{Memory, Place, Producer};
+use haul_xsp::wire::Key;
+use haul_xsp::{ChanId, Error, SECOND_NS, Session, SlabSeq, Time};
+
+use crate::channel::{
+    Accepted, DataConnection, Fabric, Guard, Lost, Network, News, Wanted, create_fabric, lane_bytes,
+};
+use crate::config::ChannelKind;
+use crate::control::Control;
+use crate::rates::Meter;
+use crate::shared::{Share, Shared};
+use crate::status::{Limit, Segment};
+
+/// How often what is due is looked at while there is no data channel, ns.
+const NO_CHANNEL_NS: u64 = SECOND_NS / 10;
+/// Octets that are taken from a control connection at a time.
+const INPUT_BYTES: usize = 64 << 10;
+
+/// How many octets of memory a session's ends take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MemoryPlan {
+    pub(crate) regions: u16,
+    /// None at relays, which announce what they have from where it lies.
+    pub(crate) region_bytes: u64,
+    pub(crate) arena_bytes: u64,
+}
+
+impl MemoryPlan {
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.regions) * self.region_bytes + self.arena_bytes
+    }
+}
+
+/// One end of one segment.
+#[derive(Debug)]
+pub(crate) struct SegmentSide {
+    pub(crate) control: Option<Control>,
+    pub(crate) fabric: Option<Box<dyn Fabric>>,
+    /// Memory of the data channels.
+    fabric_share: Option<Share>,
+    /// What data connections of its present channels begin with, as long as the shared knows them.
+    pub(crate) cookies: Vec<[u8; 16]>,
+    /// Where the other end is, for people.
+    pub(crate) peer: String,
+    /// What the programs' octets are received into.
+    ring: Vec<Region>,
+    /// What comes over the segment.
+    arena: Region,
+    /// What the peer may read of each slab.
+    slabs: HashMap<SlabSeq, Vec<Guard>>,
+    /// What the peer may write (push), by its place in the arena.
+    grants: BTreeMap<u64, Guard>,
+    /// Records that have no checksum get one.
+    verifies: bool,
+    /// What it may send, if that is not all that there is.
+    pub(crate) meter: Option<Meter>,
+    /// The fabric is another one than slabs were written on.
+    is_fabric_new: bool,
+    /// The producer is held because what is due needs a data channel.
+    awaits_channel: bool,
+    news: Vec<News>,
+    input: Vec<u8>,
+    /// Octets of `input` that the session has not taken.
+    left: std::ops::Range<usize>,
+    /// The control connection has no room for what is to be said.
+    pub(crate) waits_to_send: bool,
+    /// The control connection is over for this end; until then the peer's last words are listened
+    /// to.
+    pub(crate) reads_until: Option<Time>,
+    /// The last control connection was ended by the peer, or by its system when it died.
+    pub(crate) was_left: bool,
+    octets_in: u64,
+    octets_out: u64,
+}
+
+impl SegmentSide {
+    pub(crate) fn new(plan: &MemoryPlan, verifies: bool) -> io::Result<Self> {
+        let map = |bytes: u64| Region::map(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let regions = if plan.region_bytes > 0 {
+            plan.regions
+        } else {
+            0
+        };
+        let mut input = Vec::new();
+        let taken = input.try_reserve_exact(INPUT_BYTES);
+        taken.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        input.resize(INPUT_BYTES, 0);
+        Ok(Self {
+            control: None,
+            fabric: None,
+            fabric_share: None,
+            cookies: Vec::new(),
+            peer: String::new(),
+            ring: (0..regions)
+                .map(|_| map(plan.region_bytes))
+                .collect::<io::Result<_>>()?,
+            arena: map(plan.arena_bytes)?,
+            slabs: HashMap::new(),
+            grants: BTreeMap::new(),
+            verifies,
+            meter: None,
+            is_fabric_new: false,
+            awaits_channel: false,
+            news: Vec::new(),
+            input,
+            left: 0..0,
+            waits_to_send: false,
+            reads_until: None,
+            was_left: false,
+            octets_in: 0,
+            octets_out: 0,
+        })
+    }
+
+    /// With nothing but room for a control connection.
+    pub(crate) fn bare(verifies: bool) -> io::Result<Self> {
+        let plan = MemoryPlan {
+            regions: 0,
+            region_bytes: 0,
+            arena_bytes: 1,
+        };
+        Self::new(&plan, verifies)
+    }
+
+    /// What a control connection that is gone has left unread.
+    pub(crate) fn forget_input(&mut self) {
+        self.left = 0..0;
+        self.waits_to_send = false;
+        self.reads_until = None;
+    }
+
+    pub(crate) const fn arena(&self) -> &Region {
+        &self.arena
+    }
+
+    /// A region of the ring.
+    pub(crate) fn region(&self, index: u16) -> Option<&Region> {
+        self.ring.get(usize::from(index))
+    }
+
+    // The control connection.
+
+    /// Takes what has arrived on the control connection. Whether anything had; `Lost` at its end.
+    pub(crate) fn receive(&mut self, session: &mut Session, now: Time) -> Result<bool, Lost> {
+        let mut progress = false;
+        loop {
+            while !self.left.is_empty() {
+                let result = session.handle_input(now, &self.input[self.left.clone()]);
+                // Whatever came behind it: it counts as placed.
+                self.place_inline(session)?;
+                let taken = match result {
+                    Ok(taken) => taken,
+                    Err(error @ Error::Damaged) => {
+                        self.left = 0..0;
+                        return Err(Lost(error.to_string()));
+                    }
+                    // The peer is told what it did wrong by what is still sent.
+                    Err(_) => {
+                        self.left = 0..0;
+                        return Ok(true);
+                    }
+                };
+                self.left.start += taken;
+                if taken == 0 {
+                    return Ok(progress);
+                }
+                progress = true;
+            }
+            let Some(control) = &mut self.control else {
+                return Ok(progress);
+            };
+            match control.read(&mut self.input) {
+                Ok(0) => {
+                    self.was_left = true;
+                    return Err(Lost("the peer closed its control connection".to_owned()));
+                }
+                Ok(count) => self.left = 0..count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(progress),
+                Err(error) => {
+                    self.was_left = matches!(
+                        error.kind(),
+                        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
+                    );
+                    return Err(Lost(error.to_string()));
+                }
+            }
+        }
+    }
+
+    /// Copies octets that have come with announcements to where they belong.
+    fn place_inline(&mut self, session: &mut Session) -> Result<(), Lost> {
+        while let Some(inline) = session.consumer().poll_inline() {
+            self.octets_in += inline.octets.len() as u64;
+            let at = usize::try_from(inline.at).unwrap_or(usize::MAX);
+            let written = self.arena.write(at, &inline.octets);
+            written.map_err(|error| Lost(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Sends what the session has to say; whether anything is left that waits for room.
+    pub(crate) fn transmit(&mut self, session: &mut Session, now: Time) -> Result<bool, Lost> {
+        let Some(control) = &mut self.control else {
+            return Ok(false);
+        };
+        while control.has_room() {
+            let Some(octets) = session.poll_transmit(now) else {
+                break;
+            };
+            control.push(octets);
+        }
+        control
+            .flush()
+            .map(|is_sent| !is_sent)
+            .map_err(|error| Lost(error.to_string()))
+    }
+
+    // Slabs.
+
+    /// Does what the session asks for, `foreign` being the memory that it announces from beside its
+    /// own. Whether there was anything to do.
+    pub(crate) fn settle(
+        &mut self,
+        session: &mut Session,
+        foreign: Option<&Region>,
+        now: Time,
+    ) -> Result<bool, Lost> {
+        if std::mem::take(&mut self.is_fabric_new) {
+            session.consumer().forget_writes();
+            session.producer().write_again();
+        }
+        let mut progress = self.handle_news(session, now);
+        while let Some(seq) = session.producer().poll_retired() {
+            self.slabs.remove(&seq);
+            progress = true;
+        }
+        while let Some((at, len)) = session.consumer().poll_closed() {
+            let closed: Vec<u64> = self.grants.range(at..at + len).map(|(at, _)| *at).collect();
+            closed.iter().for_each(|at| drop(self.grants.remove(at)));
+            progress = true;
+        }
+        if std::mem::take(&mut self.awaits_channel) {
+            // A channel may be there, or room in the announcements.
+            session.producer().release();
+        }
+        if self
+            .fabric
+            .as_ref()
+            .is_some_and(|fabric| fabric.lanes_up() > 0)
+        {
+            progress |= self.move_octets(session, foreign, now)?;
+        } else {
+            progress |= self.announce_little(session, foreign, now)?;
+        }
+        while let Some(verify) = session.consumer().poll_verify() {
+            let mut crc = 0;
+            for (at, len) in
+                session
+                    .consumer()
+                    .places(verify.conn, verify.offset, u64::from(verify.len))
+            {
+                crc = continued(crc, &self.arena, at, len);
+            }
+            if let Err(breach) = session.consumer().handle_verified(&verify, crc) {
+                session.fail_slab(breach);
+            }
+            progress = true;
+        }
+        Ok(progress)
+    }
+
+    /// Announces what needs no data channel before there is one: a first request does not wait for
+    /// it.
+    fn announce_little(
+        &mut self,
+        session: &mut Session,
+        foreign: Option<&Region>,
+        now: Time,
+    ) -> Result<bool, Lost> {
+        let mut progress = false;
+        if let Some(meter) = &self.meter {
+            meter.pack(session, now, Producer::inline_room);
+        }
+        while let Some(seq) = session.producer().poll_keyless(now) {
+            self.announce(session, foreign, seq)?;
+            progress = true;
+        }
+        let producer = session.producer();
+        if producer.is_due(now) && !producer.is_held() {
+            producer.hold(now.after(NO_CHANNEL_NS));
+            self.awaits_channel = true;
+        }
+        Ok(progress)
+    }
+
+    /// Opens a slab's memory to the peer, or takes its octets along, and announces it.
+    fn announce(
+        &mut self,
+        session: &mut Session,
+        foreign: Option<&Region>,
+        seq: SlabSeq,
+    ) -> Result<(), Lost> {
+        // Announced again: its old keys are not valid any more.
+        self.slabs.remove(&seq);
+        let records = session.producer().records(seq).enumerate();
+        let records: Vec<_> = records
+            .map(|(index, (record, place))| (index, record.crc.is_none() && record.len > 0, place))
+            .collect();
+        let mut inline = session.producer().is_inline(seq).then(Vec::new);
+        let mut keys: Vec<(Place, Key)> = Vec::with_capacity(records.len());
+        let mut opened = Vec::with_capacity(records.len());
+        for (index, is_bare, place) in &records {
+            let region = local(&self.ring, foreign, place);
+            let Some(region) = region.filter(|_| place.len > 0) else {
+                continue;
+            };
+            if *is_bare && self.verifies {
+                session
+                    .producer()
+                    .set_crc(seq, *index, checksum(region, place.at, place.len));
+            }
+            self.octets_out += place.len;
+            if let Some(inline) = &mut inline {
+                append(inline, region, place)?;
+                continue;
+            }
+            let fabric = self.fabric.as_mut();
+            let fabric = fabric.ok_or_else(|| Lost("there is no data channel".to_owned()))?;
+            let (guard, key) =
+                fabric.open(region, place.at, place.len, AccessFlags::REMOTE_READ)?;
+            opened.push(guard);
+            keys.push((*place, key));
+        }
+        if let Some(octets) = inline {
+            session.producer().announce_inline(seq, octets);
+            return Ok(());
+        }
+        let key = |wanted| {
+            let found = keys.iter().find(|(place, _)| *place == wanted);
+            found.map_or_else(Key::default, |(_, key)| *key)
+        };
+        session.producer().announce(seq, key);
+        self.slabs.insert(seq, opened);
+        Ok(())
+    }
+
+    fn move_octets(
+        &mut self,
+        session: &mut Session,
+        foreign: Option<&Region>,
+        now: Time,
+    ) -> Result<bool, Lost> {
+        let mut progress = false;
+        if let Some(meter) = &self.meter {
+            meter.pack(session, now, |_| u64::MAX);
+        }
+        while let Some(seq) = session.producer().poll_sealed(now) {
+            self.announce(session, foreign, seq)?;
+            progress = true;
+        }
+        let Some(fabric) = &mut self.fabric else {
+            return Ok(progress);
+        };
+        let memory = |place: &Place| local(&self.ring, foreign, place);
+        while let Some(grant) = session.consumer().poll_grant() {
+            let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+            let (guard, key) = fabric.open(&self.arena, grant.at, grant.len, access)?;
+            self.grants.insert(grant.at, guard);
+            session.consumer().granted(&grant, key);
+            progress = true;
+        }
+        let put_bytes = fabric.put_bytes_max();
+        loop {
+            let put = session.producer().poll_put(now, put_bytes);
+            while let Some(seq) = session.producer().poll_mark() {
+                fabric.mark(seq);
+                progress = true;
+            }
+            let Some(put) = put else {
+                break;
+            };
+            let region = memory(&put.place);
+            let region = region.ok_or_else(|| Lost("a range outside its region".to_owned()))?;
+            fabric.put(&put, region)?;
+            self.octets_out += put.place.len;
+            progress = true;
+        }
+        while let Some(get) = session.consumer().poll_get(now) {
+            self.octets_in += u64::from(get.len);
+            fabric.get(get);
+            progress = true;
+        }
+        fabric.post()?;
+        Ok(progress)
+    }
+
+    /// Hands the outcome of reads and writes to the session; the rest of the news is for the
+    /// caller.
+    fn handle_news(&mut self, session: &mut Session, now: Time) -> bool {
+        let mut progress = false;
+        let mut others = Vec::new();
+        for news in std::mem::take(&mut self.news) {
+            let result = match news {
+                News::Got(id, is_placed) => session.consumer().handle_got(now, id, is_placed),
+                News::Put(id, is_done) => session.producer().handle_put(id, is_done),
+                News::Written(seq) => session.consumer().handle_written(now, seq),
+                News::Shown(chan, peer, cookie) => {
+                    if session.check_cookie(&cookie) == Some(chan)
+                        && let Some(fabric) = &mut self.fabric
+                    {
+                        fabric.admit(chan, peer, &mut others);
+                    }
+                    Ok(())
+                }
+                other => {
+                    others.push(other);
+                    continue;
+                }
+            };
+            progress = true;
+            if let Err(breach) = result {
+                session.fail_slab(breach);
+            }
+        }
+        self.news = others;
+        progress
+    }
+
+    // Data channels.
+
+    /// Looks what has become of reads, writes and queue pairs.
+    pub(crate) fn poll_fabric(&mut self, now: Time) -> Result<(), Lost> {
+        match &mut self.fabric {
+            Some(fabric) => fabric.poll(now, &mut self.news),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it is its data channels that have ended: the end of the control connection may be
+    /// only what followed from that at the peer's.
+    pub(crate) fn has_broken(&mut self, now: Time) -> bool {
+        match self.poll_fabric(now) {
+            Ok(()) => self.fabric.as_deref().is_some_and(Fabric::has_broken),
+            Err(_) => true,
+        }
+    }
+
+    /// Ends the control connection as far as this end goes, and the peer learns it; what the peer
+    /// has said before is still heard, and the end of it, until `until`.
+    pub(crate) fn finish_control(&mut self, until: Time) {
+        if let Some(control) = &mut self.control {
+            control.finish();
+            self.reads_until = Some(until);
+        }
+    }
+
+    /// When its data channels want to be looked at though nothing has happened.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.fabric.as_ref()?.poll_timeout()
+    }
+
+    /// A data connection of a channel of this segment's; the number of its queue pair, if there are
+    /// news of it.
+    pub(crate) fn accept(
+        &mut self,
+        chan: ChanId,
+        connection: DataConnection,
+    ) -> Result<Option<u32>, Lost> {
+        match &mut self.fabric {
+            Some(fabric) => fabric.accept(chan, connection, &mut self.news),
+            None => Ok(None),
+        }
+    }
+
+    /// What became of a queue pair that was accepted.
+    pub(crate) fn on_accepted(&mut self, kind: ChannelKind, qp_num: u32, what: Accepted) {
+        if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.kind() == kind) {
+            fabric.on_accepted(qp_num, what, &mut self.news);
+        }
+    }
+
+    /// Queue pairs that have come, failed or gone since the last call.
+    pub(crate) fn take_news(&mut self) -> Vec<News> {
+        let is_other =
+            |news: &News| !matches!(news, News::Got(..) | News::Put(..) | News::Written(..));
+        let (others, rest) = std::mem::take(&mut self.news)
+            .into_iter()
+            .partition(is_other);
+        self.news = rest;
+        others
+    }
+
+    /// The channel that takes the place of what there is.
+    pub(crate) fn replace_fabric(
+        &mut self,
+        shared: &Arc<Shared>,
+        network: &Network,
+        wanted: Wanted,
+    ) -> Result<(), Lost> {
+        self.end_fabric();
+        let bytes = lane_bytes(network.kind) * u64::from(wanted.lanes);
+        if bytes > 0 {
+            let share = shared.with_room(bytes, None, || shared.take_memory(bytes));
+            self.fabric_share = Some(share.ok_or_else(|| {
+                let left = shared.memory_left();
+                Lost(format!(
+                    "it takes {bytes} octets of memory and {left} are left (see `memory` and `streams`)"
+                ))
+            })?);
+        }
+        self.fabric = Some(create_fabric(network, &self.arena, wanted)?);
+        self.is_fabric_new = true;
+        Ok(())
+    }
+
+    /// Ends all data channels: nothing more is placed, what is under way has failed.
+    pub(crate) fn end_fabric(&mut self) {
+        if let Some(fabric) = self.fabric.take() {
+            fabric.end(&mut self.news);
+        }
+        // Whatever it was about will be written again.
+        self.news.retain(|news| !matches!(news, News::Written(..)));
+        self.fabric_share = None;
+    }
+
+    /// Octets of memory that its data channels hold.
+    pub(crate) fn channel_memory(&self) -> u64 {
+        self.fabric_share.as_ref().map_or(0, Share::bytes)
+    }
+
+    /// Where peers of this end find `network`, or a channel of its own `port` there: at the address
+    /// that the control connection has come to.
+    pub(crate) fn reachable(&self, network: &Network, port: Option<u16>) -> Option<SocketAddr> {
+        let listen = network.listen?;
+        let mut address = network.public.unwrap_or(listen);
+        if address.ip().is_unspecified() {
+            address.set_ip(self.control.as_ref()?.stream().local_addr()?.ip());
+        }
+        match port {
+            None => {}
+            // What is in front has a port for each of those behind it, in the same order.
+            Some(port) if network.public.is_some() && listen.port() != 0 => {
+                let further = port.checked_sub(listen.port())?;
+                address.set_port(address.port().checked_add(further)?);
+            }
+            Some(_) if network.public.is_some() => {}
+            Some(port) => address.set_port(port),
+        }
+        Some(address)
+    }
+
+    /// For the page.
+    pub(crate) fn status(&self, session: &mut Session) -> Segment {
+        let identity = session.peer().map(str::to_owned);
+        let (ring_used, ring_size) = match self.ring.is_empty() {
+            // Where a session passes through there is no ring, whatever one would measure.
+            true => (0, 0),
+            false => session.producer().occupancy(),
+        };
+        let (arena_used, arena_size) = session.consumer().occupancy();
+        let (window_used, window_size) = session.producer().window();
+        let fabric = self.fabric.as_deref();
+        let lanes = fabric.map_or(0, Fabric::lanes_up);
+        Segment {
+            peer: self.peer.clone(),
+            state: String::new(),
+            identity,
+            channel: fabric.filter(|_| lanes > 0).map(Fabric::kind),
+            lanes,
+            rtt_ns: session.consumer().estimate().rtt_ns().unwrap_or(0),
+            octets_out: self.octets_out,
+            octets_in: self.octets_in,
+            rate_out: 0.0,
+            rate_in: 0.0,
+            ring_used,
+            ring_size,
+            arena_used,
+            arena_size,
+            window_used,
+            window_size,
+            slabs_unacked: session.producer().unacked(),
+            posts: fabric.map_or(0, Fabric::posts),
+            resent: fabric.map_or(0, Fabric::resent),
+            limit: Limit::Idle,
+        }
+    }
+}
+
+/// The memory that a place is in, of those that this end announces from.
+fn local<'a>(ring: &'a [Region], foreign: Option<&'a Region>, place: &Place) -> Option<&'a Region> {
+    match place.memory {
+        Memory::Region(region) => ring.get(usize::from(region.0)),
+        Memory::Foreign => foreign,
+    }
+}
+
+/// The CRC32C of a range of a region; 0 where there is none.
+pub(crate) fn checksum(region: &Region, at: u64, len: u64) -> u32 {
+    continued(0, region, at, len)
+}
+
+/// Copies octets of a region.
+fn append(to: &mut Vec<u8>, region: &Region, place: &Place) -> Result<(), Lost> {
+    let outside = || Lost("a range outside its region".to_owned());
+    let (Ok(at), Ok(len)) = (usize::try_from(place.at), usize::try_from(place.len)) else {
+        return Err(outside());
+    };
+    let before = to.len();
+    to.resize(before + len, 0);
+    region.read(at, &mut to[before..]).map_err(|_| outside())
+}
+
+/// The CRC32C of what `before` is of, and of a range of a region behind it.
+fn continued(before: u32, region: &Region, at: u64, len: u64) -> u32 {
+    let (Ok(at), Ok(len)) = (usize::try_from(at), usize::try_from(len)) else {
+        return before;
+    };
+    let mut crc = before;
+    // Outside of it there is nothing to check, and the peer's checksum will not fit.
+    let _ = region.visit(at, len, |octets| {
+        crc = haul_xsp::crc32c_continued(crc, octets)
+    });
+    crc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::Means;
+
+    fn reachable(listen: &str, public: Option<&str>, port: Option<u16>) -> Option<String> {
+        let network = Network {
+            kind: ChannelKind::Udp,
+            means: Means::Tcp,
+            listen: Some(listen.parse().unwrap()),
+            public: public.map(|public| public.parse().unwrap()),
+        };
+        let segment = SegmentSide::bare(false).unwrap();
+        let address = segment.reachable(&network, port)?;
+        Some(address.to_string())
+    }
+
+    #[test]
+    fn ports_of_channels_are_counted_in_front_as_they_are_behind() {
+        let (own, public) = ("192.0.2.1:7403", Some("198.51.100.1:9000"));
+        let reach = |listen, public, port| reachable(listen, public, port).unwrap_or_default();
+        assert_eq!(reach(own, None, None), own);
+        assert_eq!(reach(own, public, None), "198.51.100.1:9000");
+        assert_eq!(reach(own, None, Some(7405)), "192.0.2.1:7405");
+        assert_eq!(reach(own, public, Some(7405)), "198.51.100.1:9002");
+        // Any port was asked for: nobody in front can tell which it was.
+        assert_eq!(reach("192.0.2.1:0", None, Some(7405)), "192.0.2.1:7405");
+        assert_eq!(
+            reach("192.0.2.1:0", public, Some(7405)),
+            "198.51.100.1:9000"
+        );
+        // There is no such port.
+        assert_eq!(reach(own, Some("198.51.100.1:65535"), Some(7405)), "");
+    }
+}

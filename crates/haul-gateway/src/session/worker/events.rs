@@ -1,0 +1,486 @@
+//! What the state machines tell of a session, its segments and its connections.
+
+use haul_xsp::bag::End;
+use haul_xsp::wire::{Address, Endpoint, NackStatus};
+use haul_xsp::{ConnId, Error, Event, RelayEvent, Side, State, Time};
+
+use super::super::attempts::{self, Attempts};
+use super::super::dial::resolve;
+use super::{Body, Worker, drop_control};
+use crate::channel::{Lost, News, kind};
+use crate::host::{Shown, hex, of_rdma, socket_addr};
+use crate::log::Level;
+use crate::refusal::{Cause, Refusal, code, meaning};
+use crate::shared::Share;
+use crate::status::Role;
+
+impl Worker {
+    pub(super) fn take_events(&mut self, now: Time) -> bool {
+        let mut progress = false;
+        loop {
+            let next = match &mut self.body {
+                Body::None => return progress,
+                Body::One(session) => session.poll_event().map(Some),
+                Body::Two(relay) => match relay.poll(now) {
+                    Some(event) => {
+                        self.on_relay_event(event);
+                        Some(None)
+                    }
+                    None => None,
+                },
+            };
+            let Some(next) = next else {
+                return progress;
+            };
+            progress = true;
+            if let Some(event) = next {
+                self.on_event(event);
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::OpenRequest(open) => self.on_open_request(open),
+            Event::ResumeRequest(request) => self.on_resume_request(request),
+            Event::Opened(_) => self.on_opened(0),
+            Event::Suspended => self.on_suspended(0),
+            Event::Resumed { anew } => {
+                if anew {
+                    self.edges.rewind();
+                    self.renew_attempts();
+                }
+                self.on_resumed(0);
+                if anew {
+                    self.open_paths_anew();
+                }
+            }
+            Event::Closed(error) => self.on_closed(0, &error),
+            Event::ConnRequest { conn, to, metadata } => {
+                self.note_conn(conn, &metadata);
+                self.on_conn_request(conn, &to);
+            }
+            Event::Metadata(metadata) => self.note_session(metadata),
+            Event::ConnAccepted(conn) => {
+                if let Some((mut tools, edges)) = self.edges_tools() {
+                    edges.accepted(&mut tools, conn);
+                }
+            }
+            Event::ConnRefused { conn, status } => self.on_conn_refused(conn, status),
+            Event::Stopped { conn, code } => {
+                if let Some((tools, edges)) = self.edges_tools() {
+                    edges.stopped(conn);
+                    tools.session.end_conn(conn, End::Reset(code));
+                }
+            }
+            Event::ConnClosed(conn) | Event::ConnLost(conn) => {
+                self.edges.closed(&self.poller, conn)
+            }
+            Event::Readable(conn) => {
+                if let Some((mut tools, edges)) = self.edges_tools() {
+                    edges.serve(&mut tools, conn);
+                }
+            }
+            Event::PathRequest {
+                action,
+                request,
+                rules,
+            } => self.on_path_request(0, action, request, &rules),
+            Event::PathStatus {
+                request,
+                state,
+                text,
+            } => self.on_path_status(request, state, &text),
+            other => self.on_segment_event(0, other),
+        }
+    }
+
+    fn on_relay_event(&mut self, event: RelayEvent) {
+        match event {
+            RelayEvent::HopFailed(error) => {
+                if self.leave_out(&error.to_string()) {
+                    return;
+                }
+                let why = self.end_reason(1, &error);
+                self.shared.log(Level::Error, why);
+                if let Body::Two(relay) = &mut self.body {
+                    relay.give_up(&error);
+                }
+            }
+            RelayEvent::Opened => {
+                self.on_opened(1);
+            }
+            RelayEvent::Suspended(side) => self.on_suspended(index(side)),
+            RelayEvent::Resumed(side) => self.on_resumed(index(side)),
+            RelayEvent::PathRequest {
+                action,
+                request,
+                rules,
+                from,
+            } => self.on_path_request(index(from), action, request, &rules),
+            RelayEvent::Metadata {
+                conn: None,
+                metadata,
+            } => self.note_session(metadata),
+            RelayEvent::Metadata {
+                conn: Some(conn),
+                metadata,
+            } => self.note_conn(conn, &metadata),
+            RelayEvent::Segment(side, event) => self.on_segment_event(index(side), event),
+            RelayEvent::Closed(side, error) => self.on_closed(index(side), &error),
+        }
+    }
+
+    /// About a segment's data channels.
+    fn on_segment_event(&mut self, side: usize, event: Event) {
+        let now = self.now();
+        let (Some(session), Some(segment)) =
+            (self.body.session(side), self.segments[side].as_mut())
+        else {
+            return;
+        };
+        match event {
+            Event::ChanRequest(params) => {
+                let before = segment.fabric.as_ref().map(|fabric| fabric.kind());
+                let wanted = kind(params.proto);
+                if before.is_some() && before != wanted {
+                    self.end_fabric(side);
+                }
+                let (Some(session), Some(segment)) =
+                    (self.body.session(side), self.segments[side].as_mut())
+                else {
+                    return;
+                };
+                attempts::on_request(&self.shared, &self.handle, session, segment, params);
+            }
+            Event::ChanUp(params) => {
+                if let Err(why) = self.attempts[side].connect(now, session, segment, &params) {
+                    self.next_kind(side, &why);
+                }
+            }
+            Event::ChanRefused { chan, text, .. } if self.attempts[side].awaits(chan) => {
+                self.next_kind(side, &text);
+            }
+            Event::ChanClosed(_) => {}
+            // What came with something because of which the session has left it is not heeded any
+            // more.
+            Event::Notice { .. } if segment.control.is_none() => {}
+            Event::Notice { code, text } => {
+                let line = format!("{}: {text}", segment.peer);
+                self.shared.log(Level::Info, line);
+                self.on_notice(side, code, &text);
+            }
+            Event::PutOff { status, text, .. } => {
+                let line = format!("{}: the session is refused for now: {text}", segment.peer);
+                self.shared.log(Level::Warning, line);
+                self.ways.put_off(status, &text);
+            }
+            _ => {
+                let _ = session;
+            }
+        }
+    }
+
+    pub(super) fn on_channel_news(&mut self, side: usize, news: News) {
+        let peer = self.segments[side]
+            .as_ref()
+            .map_or("", |segment| segment.peer.as_str());
+        match news {
+            News::Up => {
+                self.attempts[side].note_up(self.shared.now());
+                let segment = self.segments[side].as_ref();
+                if let Some(fabric) = segment.and_then(|segment| segment.fabric.as_ref()) {
+                    let text = format!(
+                        "{peer}: data channel {} ({} up)",
+                        fabric.kind(),
+                        fabric.lanes_up()
+                    );
+                    self.shared.log(Level::Info, text);
+                }
+                if side == 0 {
+                    self.notify_waiters(&Ok(()));
+                }
+            }
+            // Of several that fail at once the first counts.
+            News::Failed(chan, why) if self.attempts[side].awaits(chan) => {
+                self.next_kind(side, &why);
+            }
+            News::Failed(_, why) if self.dials[side].hop.is_empty() => {
+                self.shared.log(
+                    Level::Warning,
+                    format!("{peer}: a data channel failed: {why}"),
+                );
+            }
+            News::Down(why) => {
+                self.lose_channels(side, &Lost(format!("the data channel is over: {why}")));
+            }
+            News::Failed(..)
+            | News::Shown(..)
+            | News::Got(..)
+            | News::Put(..)
+            | News::Written(..) => {}
+        }
+    }
+
+    /// The kind of data channel that was tried cannot be had.
+    fn next_kind(&mut self, side: usize, why: &str) {
+        self.end_fabric(side);
+        if let (Some(session), Some(segment)) = (self.body.session(side), &self.segments[side]) {
+            self.attempts[side].give_up(&self.shared, session, segment, why);
+        }
+        self.ask_for_channels(side);
+    }
+
+    fn ask_for_channels(&mut self, side: usize) {
+        let (Some(session), Some(segment)) =
+            (self.body.session(side), self.segments[side].as_mut())
+        else {
+            return;
+        };
+        if let Err(lost) = self.attempts[side].ask(&self.shared, session, segment) {
+            let text = format!("gateway {}: {}", segment.peer, lost.0);
+            self.notify_waiters(&Err(Refusal::new(
+                code(NackStatus::NoProtocol),
+                Some(&text),
+            )));
+            self.lose(side, &lost);
+        }
+    }
+
+    fn on_opened(&mut self, side: usize) {
+        let (dialled, attempts) = (&self.dials[side], &mut self.attempts[side]);
+        let Some(session) = self.body.session(side) else {
+            return;
+        };
+        if session.is_dry_run() {
+            let agreed = session.agreed().segments.iter();
+            let kinds = agreed.map(|segment| kind(segment.proto)).collect();
+            if let Some(probe) = self.probe.take() {
+                // Whoever does not wait any more need not know.
+                let _ = probe.send(Ok(kinds));
+            }
+            return;
+        }
+        *attempts = Attempts::new(session, &dialled.offered, dialled.streams, &self.shape);
+        if self.role == Role::Opener {
+            self.shared.count(|totals| totals.sessions += 1);
+        }
+        self.shared.log(
+            Level::Info,
+            format!("{}: session {} is open", dialled.hop, hex(&session.id().0)),
+        );
+        self.dials[side].wait_ns = 0;
+        self.ways.settle();
+        self.trouble = None;
+        self.ask_for_channels(side);
+        self.log_metadata();
+        self.open_paths();
+        for call in std::mem::take(&mut self.calls) {
+            self.on_call(call);
+        }
+        self.drain();
+    }
+
+    fn on_suspended(&mut self, side: usize) {
+        let state = self.body.session(side).map(|session| session.state());
+        if !matches!(state, Some(State::Suspended(_))) {
+            // Its owner was back before the loss was noticed, and has brought another control
+            // connection.
+            return;
+        }
+        if let Some(segment) = &mut self.segments[side] {
+            drop_control(segment, &self.poller, &mut self.watched[side]);
+        }
+        self.end_fabric(side);
+        if !self.dials[side].hop.is_empty() {
+            self.dial_later(side);
+        } else {
+            self.note_abandoned();
+        }
+    }
+
+    /// If its owner has left it. Where the ends acknowledge and there are gateways between, only
+    /// the last of them has left, and the owner may come by another.
+    fn note_abandoned(&mut self) {
+        let was_left = self.segments[0]
+            .as_ref()
+            .is_some_and(|segment| segment.was_left);
+        let session = self.body.session(0).filter(|_| was_left);
+        if session.is_some_and(|session| session.hop_index() == 0 || !session.agreed().end_to_end) {
+            let bytes = self.share.as_ref().map_or(0, Share::bytes);
+            let (handle, now) = (self.handle.clone(), self.now());
+            let mut registers = self.shared.registers();
+            registers.abandoned.add(handle, bytes, now.as_ns());
+        }
+    }
+
+    fn on_resumed(&mut self, side: usize) {
+        let peer = self.segments[side]
+            .as_ref()
+            .map_or("", |segment| segment.peer.as_str());
+        self.shared
+            .log(Level::Info, format!("{peer}: the session goes on"));
+        self.trouble = None;
+        if !self.dials[side].hop.is_empty() {
+            self.dials[side].wait_ns = 0;
+            self.ways.settle();
+            self.ask_for_channels(side);
+        } else {
+            self.ways.owner_is_back();
+            if let Some(text) = self.stopping.clone() {
+                self.notify_owner_of_end(text);
+            }
+        }
+        for call in std::mem::take(&mut self.calls) {
+            self.on_call(call);
+        }
+        self.drain();
+    }
+
+    fn on_closed(&mut self, side: usize, error: &Error) {
+        if self.is_opened_elsewhere(error) {
+            return;
+        }
+        let end_reason = self.end_reason(side, error);
+        let peer = self.segments[side]
+            .as_ref()
+            .map_or("", |segment| segment.peer.as_str());
+        match (error, self.role) {
+            (Error::Closed, _) => {}
+            (Error::NotAuthenticated(_), Role::Pending) => {
+                self.shared.count(|totals| totals.sessions_refused += 1);
+                self.shared
+                    .log(Level::Warning, format!("{peer}: turned away: {error}"));
+            }
+            // Whoever knocks at open ports must not fill the log.
+            (_, Role::Pending) => self
+                .shared
+                .log(Level::Debug, format!("{peer}: turned away: {error}")),
+            // Why has been told when it was lost.
+            (Error::Lost, _) => self.shared.log(
+                Level::Warning,
+                format!("{peer}: the session ended: {error}"),
+            ),
+            _ => self
+                .shared
+                .log(Level::Warning, format!("the session ended: {end_reason}")),
+        }
+        for side in 0..2 {
+            // The peer is told why by what is sent last.
+            self.transmit(side);
+        }
+        self.trouble = Some(self.ways.end_reason(&end_reason));
+        let status = match error {
+            Error::Lost if self.auth_failed => NackStatus::NotAuthenticated,
+            error => verdict(error),
+        };
+        self.refuse_all(status);
+        self.is_over = true;
+    }
+
+    /// Why the session has ended, with the hop that is the reason.
+    pub(super) fn end_reason(&mut self, side: usize, error: &Error) -> String {
+        let hops = self.body.session(side).map(|session| session.hops());
+        let named = |index: u16| Some(Shown(&hops?.get(usize::from(index))?.endpoint).to_string());
+        let peer = self.segments[side]
+            .as_ref()
+            .map_or("", |segment| segment.peer.as_str());
+        match (error, &self.trouble) {
+            (Error::Lost, Some(trouble)) => trouble.clone(),
+            (
+                Error::Ended {
+                    status,
+                    hop_index,
+                    text,
+                },
+                _,
+            ) => {
+                let status_text = meaning(code(*status)).text;
+                let hop = hop_index.and_then(named);
+                let hop = hop.as_deref().unwrap_or(peer);
+                match text.as_str() {
+                    "" => format!("gateway {hop}: {status_text}"),
+                    text => format!("gateway {hop}: {status_text}: {text}"),
+                }
+            }
+            _ => format!("gateway {peer}: {error}"),
+        }
+    }
+
+    pub(super) fn refuse_all(&mut self, status: NackStatus) {
+        let why = self.trouble.as_deref();
+        self.edges.reset_all(&self.poller, code(status), why);
+        let refusal = Refusal::new(code(status), why);
+        if let Some(probe) = self.probe.take() {
+            let _ = probe.send(Err(refusal.clone()));
+        }
+        for call in std::mem::take(&mut self.calls) {
+            self.turn_away(call, status);
+        }
+        self.notify_waiters(&Err(refusal));
+    }
+
+    /// The far end has refused a connection. What a gateway does not allow, or has no room for, is
+    /// told with its name: it is the last one.
+    fn on_conn_refused(&mut self, conn: ConnId, status: u16) {
+        let meant = meaning(status);
+        let last = self
+            .body
+            .session(0)
+            .and_then(|session| session.hops().last());
+        if let (Cause::Forbidden | Cause::Gateway, Some(last)) = (meant.cause, last) {
+            let to = self.edges.destination(conn).unwrap_or_default();
+            let text = format!("{to}: gateway {}: {}", Shown(&last.endpoint), meant.text);
+            self.shared.log(Level::Info, text);
+        }
+        self.edges.refused(&self.poller, conn, status);
+    }
+
+    fn on_conn_request(&mut self, conn: ConnId, to: &Endpoint) {
+        let rules = self.shared.config();
+        let of_rdma = of_rdma(to);
+        let by_rdma = of_rdma.is_some();
+        let to = of_rdma.as_ref().unwrap_or(to);
+        let address = socket_addr(to);
+        let allowed = address.is_none_or(|address| rules.lets_out(address, by_rdma));
+        match (address, &to.address) {
+            (Some(address), _) if allowed => {
+                if let Some((mut tools, edges)) = self.edges_tools() {
+                    edges.resolve(conn, to, by_rdma);
+                    edges.connect(&mut tools, conn, vec![address]);
+                }
+            }
+            (None, Address::Name(name)) => {
+                self.edges.resolve(conn, to, by_rdma);
+                resolve(&self.shared, conn, name, to.port, &self.handle);
+            }
+            // Not on the list, or nothing that this gateway could look for.
+            _ => {
+                if let Some((tools, _)) = self.edges_tools() {
+                    let _ = tools.session.refuse_conn(conn, code(NackStatus::Forbidden));
+                    self.shared.count(|totals| totals.connections_refused += 1);
+                }
+            }
+        }
+    }
+}
+
+/// Why those who wait get nothing. Which proofs gateways have for each other is not about those of
+/// this end.
+const fn verdict(error: &Error) -> NackStatus {
+    match error {
+        Error::Ended {
+            status: NackStatus::NotAuthenticated,
+            hop_index: Some(1..),
+            ..
+        } => NackStatus::Error,
+        error => error.status(),
+    }
+}
+
+const fn index(side: Side) -> usize {
+    match side {
+        Side::Near => 0,
+        Side::Far => 1,
+    }
+}

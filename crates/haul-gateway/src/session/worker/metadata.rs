@@ -1,0 +1,119 @@
+//! What applications say about a session and its connections: a line for each, and pairs for the
+//! page.
+
+use std::fmt;
+
+use haul_xsp::wire::Metadata;
+use haul_xsp::{ConnId, Side};
+
+use super::{Body, Worker};
+use crate::host::{Shown, hex};
+use crate::log::Level;
+use crate::status::Connection;
+
+/// Octets of a line's pairs, and connections that are shown at a gateway between: there may be
+/// more.
+const LINE_BYTES_MAX: usize = 600;
+const SHOWN_MAX: usize = 200;
+
+impl Worker {
+    /// The peer says something about the session, perhaps again.
+    pub(super) fn note_session(&mut self, metadata: Metadata) {
+        if metadata.is_dropped() {
+            self.log_dropped("the session");
+            return;
+        }
+        self.metadata = metadata;
+        self.log_metadata();
+    }
+
+    /// Once for each session, however often its opener says something else.
+    pub(super) fn log_metadata(&mut self) {
+        if self.metadata.is_empty() || self.has_logged_metadata {
+            return;
+        }
+        self.has_logged_metadata = true;
+        let id = self.body.session(0).map(|session| hex(&session.id().0));
+        let (id, pairs) = (id.unwrap_or_default(), Pairs(&self.metadata));
+        self.shared
+            .log(Level::Info, format!("session {id}: metadata: {pairs}"));
+    }
+
+    pub(super) fn note_conn(&self, conn: ConnId, metadata: &Metadata) {
+        let name = format!("connection {}", conn.0);
+        if metadata.is_dropped() {
+            self.log_dropped(&name);
+        } else if !metadata.is_empty() {
+            let text = format!("{name}: metadata: {}", Pairs(metadata));
+            self.shared.log(Level::Info, text);
+        }
+    }
+
+    fn log_dropped(&self, what: &str) {
+        let peer = self.segments[0].as_ref();
+        let peer = peer.map_or("", |segment| segment.peer.as_str());
+        let text = format!("{peer}: metadata of {what} is dropped: it is beyond the bounds");
+        self.shared.log(Level::Debug, text);
+    }
+
+    /// Adds pairs to connections of programs; at a gateway between, those connections that have
+    /// some.
+    pub(super) fn describe(&mut self, connections: &mut Vec<Connection>) {
+        if let Body::Two(relay) = &mut self.body {
+            let near = relay.side(Side::Near);
+            let described = near.described_conns().take(SHOWN_MAX);
+            connections.extend(described.map(|(conn, to, metadata)| Connection {
+                number: conn.0,
+                from: "session".to_owned(),
+                to: Shown(to).to_string(),
+                metadata: metadata.pairs().clone(),
+                ..Connection::default()
+            }));
+            return;
+        }
+        let Some(session) = self.body.session(0) else {
+            return;
+        };
+        for connection in connections {
+            if let Some(metadata) = session.conn_metadata(ConnId(connection.number)) {
+                connection.metadata.clone_from(metadata.pairs());
+            }
+        }
+    }
+}
+
+/// Pairs in a line, whatever is in them, as far as there is room.
+struct Pairs<'a>(&'a Metadata);
+
+impl fmt::Display for Pairs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut left = LINE_BYTES_MAX;
+        for (index, (key, value)) in self.0.pairs().iter().enumerate() {
+            let text = format!("{key}=\"{}\"", value.escape_debug());
+            let Some(rest) = left.checked_sub(text.len()) else {
+                return f.write_str(" …");
+            };
+            left = rest;
+            let space = if index == 0 { "" } else { " " };
+            write!(f, "{space}{text}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_an_end_and_no_other_line_in_it() {
+        let mut metadata = Metadata::default();
+        metadata.insert("a", "x\n\u{1b}[2J\"").unwrap();
+        assert_eq!(Pairs(&metadata).to_string(), r#"a="x\n\u{1b}[2J\"""#);
+        for key in ["b", "c", "d"] {
+            metadata.insert(key, &"v".repeat(256)).unwrap();
+        }
+        let line = Pairs(&metadata).to_string();
+        assert!(line.len() < LINE_BYTES_MAX + 16 && line.ends_with(" …"));
+    }
+}

@@ -1,0 +1,264 @@
+//! What a session asks of the network: its route's rules, and those of others for the segments
+//! behind this gateway.
+
+use haul_xsp::wire::{HOPS_MAX, PathAction, PathState};
+
+use super::super::circuit::Circuit;
+use super::Worker;
+use crate::config::PathRule;
+use crate::host::{Shown, hex};
+use crate::log::Level;
+use crate::path::{Request, word, words};
+use crate::shared::SessionCommand;
+use crate::status::{Path, Role};
+
+/// Requests of others at a time.
+const PATHS_MAX: usize = 8;
+/// The request of this end's own route.
+const OWN: u32 = 1;
+
+/// What is asked for, and what is said about it.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    /// What this end's route wants.
+    pub(super) rules: Vec<PathRule>,
+    asked: Vec<Asked>,
+    /// What gateways on the way say about the route's, the last of each.
+    heard: Vec<Path>,
+    next: u32,
+}
+
+/// A request to this gateway's own back end.
+#[derive(Debug)]
+struct Asked {
+    number: u32,
+    /// Who is to be told: the side and the request there. None: this end wants it itself.
+    from: Option<(usize, u32)>,
+    shown: Path,
+    /// None while it is being taken down.
+    circuit: Option<Circuit>,
+}
+
+impl Asked {
+    /// How it is, for who asks.
+    fn told(&self) -> (PathState, String) {
+        let states = [PathState::Pending, PathState::Up, PathState::Failed];
+        let state = states
+            .into_iter()
+            .find(|state| word(*state) == self.shown.state);
+        (state.unwrap_or(PathState::Expired), self.shown.text.clone())
+    }
+}
+
+impl Worker {
+    /// The session is open: what its route wants is asked for, here and of all gateways on the way.
+    pub(super) fn open_paths(&mut self) {
+        if self.paths.rules.is_empty() || !self.paths.asked.is_empty() {
+            return;
+        }
+        let rules = self.paths.rules.clone();
+        self.ask_others();
+        if !self.shared.path().is_nobody()
+            && let Err(why) = self.ask_path(None, OWN, rules)
+        {
+            self.shared
+                .log(Level::Warning, format!("a path cannot be asked for: {why}"));
+        }
+    }
+
+    /// The session goes on by another way, whose gateways have not been asked.
+    pub(super) fn open_paths_anew(&mut self) {
+        if self.role == Role::Opener && !self.paths.rules.is_empty() {
+            self.paths.heard.clear();
+            self.ask_others();
+        }
+    }
+
+    /// All gateways on the way are asked for what this end's route wants.
+    fn ask_others(&mut self) {
+        let text = self.paths.rules.iter().map(ToString::to_string).collect();
+        if let Some(session) = self.body.session(0)
+            && let Err(error) = session.request_path(PathAction::Create, OWN, text)
+        {
+            self.shared.log(
+                Level::Warning,
+                format!("a path cannot be asked for: {error}"),
+            );
+        }
+    }
+
+    /// The other end of a segment wants something.
+    pub(super) fn on_path_request(
+        &mut self,
+        side: usize,
+        action: PathAction,
+        request: u32,
+        rules: &[String],
+    ) {
+        let is_it = |asked: &Asked| asked.from == Some((side, request));
+        let known = self.paths.asked.iter().position(is_it);
+        let answer = match (action, known) {
+            (PathAction::Create, None) => self.create_path(side, request, rules),
+            // Its owner has come by another way.
+            (PathAction::Create, Some(at))
+                if self.paths.asked[at].shown.rules == rules.join("; ") =>
+            {
+                Ok(self.paths.asked[at].told())
+            }
+            (PathAction::Create, Some(_)) => Err("it is asked for already".to_owned()),
+            (PathAction::Delete, Some(at)) => {
+                self.paths.asked[at].circuit = None;
+                Ok((PathState::Pending, "it is being taken down".to_owned()))
+            }
+            (PathAction::Query, Some(at)) => Ok(self.paths.asked[at].told()),
+            (_, Some(_)) => Err("it cannot be changed: take it down and ask anew".to_owned()),
+            (_, None) => Err("it was not asked for".to_owned()),
+        };
+        let (state, text) = answer.unwrap_or_else(|why| (PathState::Failed, why));
+        self.report_path(side, request, state, &text);
+    }
+
+    fn create_path(
+        &mut self,
+        side: usize,
+        request: u32,
+        rules: &[String],
+    ) -> Result<(PathState, String), String> {
+        if self.shared.path().is_nobody() {
+            return Err("this gateway asks no network".to_owned());
+        }
+        if self.paths.asked.len() >= PATHS_MAX {
+            return Err("too many paths for one session".to_owned());
+        }
+        let rules = rules.iter().map(|rule| rule.parse::<PathRule>());
+        let rules = rules
+            .collect::<Result<_, _>>()
+            .map_err(|error| error.to_string())?;
+        self.ask_path(Some((side, request)), request, rules)?;
+        Ok((PathState::Pending, String::new()))
+    }
+
+    fn ask_path(
+        &mut self,
+        from: Option<(usize, u32)>,
+        request: u32,
+        rules: Vec<PathRule>,
+    ) -> Result<(), String> {
+        let Some(session) = self.body.session(0) else {
+            return Ok(());
+        };
+        let gateway = self.shared.config().name.clone();
+        let shown = Path {
+            rules: text(&rules),
+            gateway: gateway.clone(),
+            state: word(PathState::Pending),
+            text: String::new(),
+        };
+        let mut asked = Request::new(&gateway, hex(&session.id().0), request, rules);
+        let hops = session.hops().iter();
+        asked.hops = hops.map(|hop| Shown(&hop.endpoint).to_string()).collect();
+        asked.position = match self.role {
+            Role::Opener => 0,
+            _ => usize::from(session.hop_index()) + 1,
+        };
+        let (number, handle) = (self.paths.next, self.handle.clone());
+        let circuit = Circuit::ask(&self.shared, asked, move |state, text| {
+            // A session that is over does not need to know.
+            let _ = handle.send(SessionCommand::Path(number, state, text.to_owned()));
+        })?;
+        self.paths.next += 1;
+        self.paths.asked.push(Asked {
+            number,
+            from,
+            shown,
+            circuit: Some(circuit),
+        });
+        Ok(())
+    }
+
+    /// The back end of this gateway says how a path is.
+    pub(super) fn on_path_news(&mut self, number: u32, state: PathState, text: &str) {
+        let Some(asked) = self
+            .paths
+            .asked
+            .iter_mut()
+            .find(|asked| asked.number == number)
+        else {
+            return;
+        };
+        (asked.shown.state, asked.shown.text) = (word(state), text.to_owned());
+        let (line, from) = (line(&asked.shown), asked.from);
+        let is_ending = asked.circuit.is_none();
+        if !is_ending {
+            self.log_path(state, &line);
+        } else if state != PathState::Pending {
+            self.paths.asked.retain(|asked| asked.number != number);
+        }
+        if let Some((side, request)) = from {
+            self.report_path(side, request, state, text);
+        }
+    }
+
+    fn report_path(&mut self, side: usize, request: u32, state: PathState, text: &str) {
+        // Who says it stands first: on the way back nobody else adds it.
+        let text = format!("{}: {text}", self.shared.config().name);
+        if let Some(session) = self.body.session(side) {
+            // A session that is not open any more does not need to know.
+            let _ = session.path_status(request, state, &text);
+        }
+    }
+
+    /// A gateway on the way says how a path is that this end has asked for.
+    pub(super) fn on_path_status(&mut self, request: u32, state: PathState, text: &str) {
+        if request != OWN || self.paths.rules.is_empty() {
+            return;
+        }
+        let text = words(text);
+        let (gateway, text) = text.split_once(':').unwrap_or(("", &text));
+        let said = Path {
+            rules: self::text(&self.paths.rules),
+            gateway: gateway.trim().to_owned(),
+            state: word(state),
+            text: text.trim().to_owned(),
+        };
+        self.log_path(state, &line(&said));
+        let heard = &mut self.paths.heard;
+        let known = heard.iter().position(|known| known.gateway == said.gateway);
+        match known {
+            Some(at) => heard[at] = said,
+            None if heard.len() < HOPS_MAX => heard.push(said),
+            None => {}
+        }
+    }
+
+    fn log_path(&self, state: PathState, line: &str) {
+        let level = match state {
+            PathState::Failed => Level::Warning,
+            _ => Level::Info,
+        };
+        self.shared.log(level, line);
+    }
+}
+
+impl Paths {
+    pub(super) fn shown(&self) -> Vec<Path> {
+        let own = self.asked.iter().map(|asked| &asked.shown);
+        own.chain(&self.heard).cloned().collect()
+    }
+}
+
+fn line(path: &Path) -> String {
+    let Path {
+        rules,
+        gateway,
+        state,
+        text,
+    } = path;
+    let colon = if text.is_empty() { "" } else { ": " };
+    format!("path '{rules}' at {gateway} is {state}{colon}{text}")
+}
+
+fn text(rules: &[PathRule]) -> String {
+    let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
+    rules.join("; ")
+}

@@ -1,0 +1,20 @@
+//! What all sessions of a gateway share.
+//!
+//! Map: `state` configuration, memory, devices, log · `handle` a session's thread as others see it,
+//! and the commands it takes · `registers` which session has which name, cookie and queue pair ·
+//! `secrets` keys and certificates · `peers` control connections that have not asked for a session ·
+//! `abandoned` and `unauthenticated` sessions that make room for others.
+
+mod abandoned;
+mod handle;
+mod peers;
+mod registers;
+mod secrets;
+mod state;
+mod unauthenticated;
+
+pub(crate) use handle::{SessionCommand, SessionHandle};
+pub(crate) use peers::{PENDING_PEERS_MAX, Standing};
+pub(crate) use secrets::Secrets;
+pub(crate) use state::{Share, Shared};
+pub(crate) use unauthenticated::Idle;
