@@ -119,7 +119,7 @@ impl Host {
                 request: RequestKind::Conclusion,
                 socket: SocketId(0x1111),
                 cookie: 0,
-                peer: [0; 4],
+                peer: std::net::IpAddr::from([0; 4]).into(),
             },
             offer: Offer {
                 placement,

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use haul_cc::Time;
 use haul_netem::{Fate, Link, LinkConfig, Rng};
-use haul_udt::wire::{HEADER_LEN, Handshake, is_data};
+use haul_udt::wire::{HEADER_LEN, is_data};
 use haul_udt::{Connection, Identity, Listener, Reaction, Seq};
 
 use crate::flow::Flow;
@@ -385,7 +385,7 @@ impl World {
             socket: socket_id(side),
             initial: Seq::new(initial as u32),
         };
-        let peer = Handshake::peer_words(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let connection = if running.flow.rendezvous.is_some() {
             Connection::rendezvous(now, config.clone(), own, peer, seed)
         } else {

@@ -1,6 +1,8 @@
 //! The client's and the rendezvous' way to a connection (libudt `core.cpp` connect; reference
 //! docs/protocol/udt.md).
 
+use std::net::IpAddr;
+
 use haul_cc::Time;
 use haul_cc::time::MILLISECOND_NS;
 
@@ -72,14 +74,7 @@ pub(crate) struct Agreed {
 }
 
 impl Opening {
-    /// `peer` are the words of [`Handshake::peer_words`].
-    pub(crate) fn new(
-        now: Time,
-        config: &Config,
-        role: Role,
-        own: Identity,
-        peer: [u32; 4],
-    ) -> Self {
+    pub(crate) fn new(now: Time, config: &Config, role: Role, own: Identity, peer: IpAddr) -> Self {
         Self {
             role,
             body: own_body(config, role.first_request(), own, peer),
@@ -253,7 +248,7 @@ pub(crate) fn own_body(
     config: &Config,
     request: RequestKind,
     own: Identity,
-    peer: [u32; 4],
+    peer: IpAddr,
 ) -> Handshake {
     Handshake {
         version: UDT_VERSION,
@@ -264,6 +259,6 @@ pub(crate) fn own_body(
         request,
         socket: own.socket,
         cookie: 0,
-        peer,
+        peer: peer.into(),
     }
 }

@@ -36,7 +36,13 @@ fn open() -> [Connection; 2] {
     };
     let listener = Listener::new(&config, [7; 16]);
     let mut out = Vec::new();
-    let mut client = Connection::connect(START, config.clone(), own, [0; 4], 1);
+    let mut client = Connection::connect(
+        START,
+        config.clone(),
+        own,
+        std::net::Ipv4Addr::UNSPECIFIED.into(),
+        1,
+    );
     let take = |client: &mut Connection, packet: &[u8]| {
         // What is not a packet of this kind any more is an error, or nothing.
         let _ = client.handle_datagram(START, START, packet);

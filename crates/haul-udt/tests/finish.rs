@@ -35,7 +35,13 @@ impl Pair {
             initial: Seq::new(0x7fff_fff0),
         };
         let listener = Listener::new(server, [7; 16]);
-        let mut end = Connection::connect(now, client.clone(), own, [0; 4], 1);
+        let mut end = Connection::connect(
+            now,
+            client.clone(),
+            own,
+            std::net::Ipv4Addr::UNSPECIFIED.into(),
+            1,
+        );
         let (mut transmit, mut reply) = (Transmit::default(), Vec::new());
         assert!(end.poll_transmit(now, &mut transmit));
         listener.handle_datagram(now, from, &transmit.control, &mut reply);

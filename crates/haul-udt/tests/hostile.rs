@@ -60,7 +60,13 @@ fn request(listener: &Listener, config: &Config) -> (Connection, Request) {
         socket: CLIENT,
         initial: Seq::new(INITIAL),
     };
-    let mut client = Connection::connect(time_ms(1), config.clone(), own, [0; 4], 1);
+    let mut client = Connection::connect(
+        time_ms(1),
+        config.clone(),
+        own,
+        std::net::Ipv4Addr::UNSPECIFIED.into(),
+        1,
+    );
     let mut reply = Vec::new();
     let induction = control(&mut client, time_ms(1));
     let reaction = listener.handle_datagram(time_ms(1), address(), &induction, &mut reply);

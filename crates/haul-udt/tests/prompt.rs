@@ -25,7 +25,13 @@ fn open() -> [Connection; 2] {
         initial: Seq::new(0),
     };
     let listener = Listener::new(&config, [7; 16]);
-    let mut client = Connection::connect(START, config.clone(), own, [0; 4], 1);
+    let mut client = Connection::connect(
+        START,
+        config.clone(),
+        own,
+        std::net::Ipv4Addr::UNSPECIFIED.into(),
+        1,
+    );
     let (mut transmit, mut reply) = (Transmit::default(), Vec::new());
     assert!(client.poll_transmit(START, &mut transmit));
     listener.handle_datagram(START, from, &transmit.control, &mut reply);

@@ -39,7 +39,13 @@ fn met() -> Connection {
         socket: SocketId(OURS),
         initial: Seq::new(3),
     };
-    let mut connection = Connection::rendezvous(Time::ZERO, config, own, [0; 4], 1);
+    let mut connection = Connection::rendezvous(
+        Time::ZERO,
+        config,
+        own,
+        std::net::Ipv4Addr::UNSPECIFIED.into(),
+        1,
+    );
     connection
         .handle_datagram(Time::ZERO, Time::ZERO, &handshake(4, 1, -1, THEIRS))
         .unwrap();

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use haul_cc::Time;
 use haul_udt::wire::{Control, Handshake, Packet, SocketId, SocketKind};
@@ -204,7 +204,7 @@ fn our_client_opens_with_libudts_very_handshake_and_repeats_what_the_server_lack
     let mut config = config(SocketKind::Stream);
     config.offer_placement = false;
     let mut now = capture[0].at;
-    let mut client = Connection::connect(now, config, own, first.peer, 1);
+    let mut client = Connection::connect(now, config, own, Ipv4Addr::LOCALHOST.into(), 1);
     assert_eq!(drain(&mut client, now), [capture[0].bytes.clone()]);
     let mut sent = Vec::new();
     for packet in capture[1..].iter().filter(|packet| !packet.from_client) {

@@ -335,12 +335,11 @@ mod tests {
                 socket: SocketId(7),
                 initial: haul_udt::Seq::new(1),
             };
-            let words = haul_udt::wire::Handshake::peer_words(server.ip());
             let config = options.config_for(server, None);
             let now = Time::from_ns(clock.now_ns());
             let mut client = Self {
                 socket: UdpSocket::bind(local, &options.socket_options(false)).unwrap(),
-                udt: Connection::connect(now, config, own, words, 1),
+                udt: Connection::connect(now, config, own, server.ip(), 1),
                 clock,
                 server,
             };

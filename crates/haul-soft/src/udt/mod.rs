@@ -21,7 +21,7 @@ pub mod stream;
 pub(crate) mod trouble;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 pub use haul_cc::Rate;
 pub use haul_udt::{Config, Error, Identity, Seq, Stats};
@@ -181,7 +181,7 @@ impl Connecting {
     }
 }
 
-type Opener = fn(haul_cc::Time, Config, Identity, [u32; 4], u64) -> haul_udt::Connection;
+type Opener = fn(haul_cc::Time, Config, Identity, IpAddr, u64) -> haul_udt::Connection;
 
 fn unopened(
     local: SocketAddr,
@@ -196,8 +196,7 @@ fn unopened(
     let config = options.config_for(peer, socket.path_mtu());
     let clock = haul_io::clock::Clock::new();
     let now = haul_cc::Time::from_ns(clock.now_ns());
-    let words = haul_udt::wire::Handshake::peer_words(peer.ip());
     let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
-    let connection = opener(now, config, own, words, seed);
+    let connection = opener(now, config, own, peer.ip(), seed);
     Link::new(socket, peer, connection).map_err(LinkError::System)
 }

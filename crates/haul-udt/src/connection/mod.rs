@@ -6,6 +6,7 @@ mod stats;
 mod transmit;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use haul_cc::{Rate, Time};
 
@@ -73,16 +74,15 @@ const SHUTDOWN_COPIES: u32 = 2;
 const CLOSED_TELLS_NS: u64 = 3 * haul_cc::time::SECOND_NS;
 
 impl Connection {
-    /// Connects to a listener. `peer` are the words of [`Handshake::peer_words`]; `seed` feeds the
-    /// congestion control.
+    /// Connects to a listener at the address `peer`; `seed` feeds the congestion control.
     #[must_use]
-    pub fn connect(now: Time, config: Config, own: Identity, peer: [u32; 4], seed: u64) -> Self {
+    pub fn connect(now: Time, config: Config, own: Identity, peer: IpAddr, seed: u64) -> Self {
         Self::begin(now, config, Role::Client, own, peer, seed)
     }
 
     /// Connects to a peer that does the same.
     #[must_use]
-    pub fn rendezvous(now: Time, config: Config, own: Identity, peer: [u32; 4], seed: u64) -> Self {
+    pub fn rendezvous(now: Time, config: Config, own: Identity, peer: IpAddr, seed: u64) -> Self {
         Self::begin(now, config, Role::Rendezvous, own, peer, seed)
     }
 
@@ -91,7 +91,7 @@ impl Connection {
         config: Config,
         role: Role,
         own: Identity,
-        peer: [u32; 4],
+        peer: IpAddr,
         seed: u64,
     ) -> Self {
         let opening = Opening::new(now, &config, role, own, peer);
@@ -131,12 +131,7 @@ impl Connection {
             cookie: theirs.cookie,
             // libudt's client takes the answer for what was agreed.
             mss: config.mtu.min(theirs.mss),
-            ..own_body(
-                &config,
-                RequestKind::Conclusion,
-                own,
-                Handshake::peer_words(request.from.ip()),
-            )
+            ..own_body(&config, RequestKind::Conclusion, own, request.from.ip())
         };
         let agreed = Agreed {
             params,

@@ -31,7 +31,28 @@ pub struct Handshake {
     /// SYN cookie: opaque to the client.
     pub cookie: u32,
     /// The address at which the sender sees its peer; informative.
-    pub peer: [u32; 4],
+    pub peer: PeerAddress,
+}
+
+/// An IP address as libudt writes it into a handshake.
+///
+/// libudt takes words in host order of a little-endian machine and swaps them, so the bytes of an
+/// IPv4 address appear reversed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerAddress(pub(super) [u32; 4]);
+
+impl From<IpAddr> for PeerAddress {
+    fn from(address: IpAddr) -> Self {
+        Self(match address {
+            IpAddr::V4(v4) => [u32::from_le_bytes(v4.octets()), 0, 0, 0],
+            IpAddr::V6(v6) => {
+                let bytes = v6.octets();
+                std::array::from_fn(|i| {
+                    u32::from_le_bytes(std::array::from_fn(|j| bytes[i * 4 + j]))
+                })
+            }
+        })
+    }
 }
 
 /// Stream or messages.
@@ -204,7 +225,7 @@ impl Handshake {
             request,
             socket: SocketId(word(body, 6)),
             cookie: word(body, 7),
-            peer: std::array::from_fn(|i| word(body, 8 + i)),
+            peer: PeerAddress(std::array::from_fn(|i| word(body, 8 + i))),
         })
     }
 
@@ -219,23 +240,8 @@ impl Handshake {
             self.socket.0,
             self.cookie,
         ];
-        for word in fixed.into_iter().chain(self.peer) {
+        for word in fixed.into_iter().chain(self.peer.0) {
             out.extend_from_slice(&word.to_be_bytes());
-        }
-    }
-
-    /// The words of `address` as libudt writes them: host order of a little-endian machine, then
-    /// swapped, so that the octets of an IPv4 address appear reversed.
-    #[must_use]
-    pub fn peer_words(address: IpAddr) -> [u32; 4] {
-        match address {
-            IpAddr::V4(v4) => [u32::from_le_bytes(v4.octets()), 0, 0, 0],
-            IpAddr::V6(v6) => {
-                let octets = v6.octets();
-                std::array::from_fn(|i| {
-                    u32::from_le_bytes(std::array::from_fn(|j| octets[i * 4 + j]))
-                })
-            }
         }
     }
 }

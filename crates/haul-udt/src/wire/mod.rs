@@ -16,7 +16,7 @@ mod ranges;
 
 pub use control::{Ack, AckRates, Control};
 pub use feedback::{FEEDBACK_GAP_WORDS_MAX, Feedback, SenderInfo};
-pub use handshake::{Handshake, Offer, RequestKind, SocketKind};
+pub use handshake::{Handshake, Offer, PeerAddress, RequestKind, SocketKind};
 pub use piece::{Piece, cut, piece_len};
 pub use ranges::LossRanges;
 

@@ -111,7 +111,7 @@ prop_compose! {
         kind in any_kind(),
         request in any_request(),
         words in any::<[u32; 6]>(),
-        peer in any::<[u32; 4]>(),
+        peer in any::<[u32; 4]>().prop_map(PeerAddress),
     ) -> Handshake {
         Handshake {
             version: words[0],

@@ -148,9 +148,8 @@ impl Lower {
         socket.connect(peer)?;
         let config = options.config_for(peer, socket.path_mtu());
         let own = random_identity()?;
-        let words = haul_udt::wire::Handshake::peer_words(peer.ip());
         let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
-        let udt = Connection::connect(now, config, own, words, seed);
+        let udt = Connection::connect(now, config, own, peer.ip(), seed);
         Ok(Self::new(socket, peer, udt, own.initial, tap))
     }
 
