@@ -586,6 +586,30 @@ typedef struct haul_sge {
   uint32_t lkey; /* of the memory region. Inline: not used */
 } haul_sge;
 
+/*
+ * Which queue pairs take an operation, and how it completes. "empty": without payload only. "-": HAUL_ERR_UNSUPPORTED, or no
+ * completion. ".": see the other row. A device that lacks a HAUL_CAP_... lacks that type of queue pair, or those operations.
+ *
+ *   operation              RC   UD    RD    at the requester  at the target       byte_len there
+ *   SEND                   yes  yes   yes   SEND              RECV                payload
+ *   SEND_WITH_IMM          yes  empty .     SEND              RECV                payload
+ *   SEND_WITH_IMM          .    .     empty SEND              RECV_RDMA_WITH_IMM  payload
+ *   SEND_WITH_INV          yes  -     yes   SEND              RECV                payload
+ *   RDMA_WRITE             yes  yes   yes   RDMA_WRITE        -                   -
+ *   RDMA_WRITE_WITH_IMM    yes  -     yes   RDMA_WRITE        RECV_RDMA_WITH_IMM  payload
+ *   RDMA_READ              yes  yes   yes   RDMA_READ         -                   -
+ *   COMPARE_SWAP           yes  -     yes   COMPARE_SWAP      -                   -
+ *   FETCH_ADD              yes  -     yes   FETCH_ADD         -                   -
+ *   LOCAL_INV              yes  -     -     LOCAL_INV         -                   -
+ *   WRITE_RECORD           -    yes   yes   WRITE_RECORD      RECV_WRITE_RECORD   payload
+ *   WRITE_RECORD_WITH_IMM  -    yes   yes   WRITE_RECORD      RECV_WRITE_RECORD   payload
+ *
+ * RC: iWARP over TCP and UDT (soft-tcp, soft-udt) and RDMA devices; UD and RD: iWARP in UDP datagrams (soft-udp). To an iWARP peer
+ * other than Longhaul, RC takes SEND_WITH_IMM without payload only, which completes there as on RD, and byte_len of
+ * RECV_RDMA_WITH_IMM is 0. At the requester
+ * byte_len is the bytes read of RDMA_READ, 8 of an atomic, and not defined of the others. A target completion of a record counts
+ * the bytes that are valid, which over UD may be fewer than the payload.
+ */
 enum haul_wr_opcode {
   HAUL_WR_SEND = 0,                /* into the buffer of a receive work request of the peer */
   HAUL_WR_SEND_WITH_IMM = 1,       /* with data for the peer's completion; without HAUL_CAP_SEND_WITH_IMM no payload */
