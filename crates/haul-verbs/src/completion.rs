@@ -62,6 +62,34 @@ impl Cq {
 }
 
 /// Where armed completion queues leave events.
+///
+/// It is [`AsFd`], so an event loop can wait for it. With tokio, which only watches the descriptor:
+///
+/// ```
+/// use haul_verbs::{CompletionChannel, Cq, Notify, Result, WorkCompletion};
+/// use tokio::io::unix::AsyncFd;
+///
+/// /// Polls completions of `cq`, whose channel this is, and waits for the first one.
+/// async fn completions(
+///     channel: &AsyncFd<CompletionChannel>,
+///     cq: &Cq,
+///     out: &mut [WorkCompletion],
+/// ) -> std::io::Result<Result<usize>> {
+///     loop {
+///         if let Err(error) = cq.arm(Notify::Any) {
+///             return Ok(Err(error));
+///         }
+///         // A completion that was there before the arming causes no event.
+///         match cq.poll(out) {
+///             Ok(0) => {}
+///             done => return Ok(done),
+///         }
+///         let mut readable = channel.readable().await?;
+///         while let Ok(Some(_token)) = channel.get_ref().poll_event() {}
+///         readable.clear_ready();
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct CompletionChannel(Arc<dyn CompletionChannelOps>);
 

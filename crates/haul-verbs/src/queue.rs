@@ -279,6 +279,25 @@ pub enum CmEvent {
 }
 
 /// Where events of connections arrive (`rdma_event_channel`). Clones are the same.
+///
+/// It is [`AsFd`], so an event loop can wait for it. With tokio, which only watches the descriptor:
+///
+/// ```
+/// use haul_verbs::Result;
+/// use haul_verbs::cm::{CmEvent, EventChannel};
+/// use tokio::io::unix::AsyncFd;
+///
+/// /// Takes the next event, and waits for it.
+/// async fn next(channel: &AsyncFd<EventChannel>) -> std::io::Result<Result<CmEvent>> {
+///     loop {
+///         let mut readable = channel.readable().await?;
+///         match channel.get_ref().poll().transpose() {
+///             Some(event) => return Ok(event),
+///             None => readable.clear_ready(),
+///         }
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct EventChannel(Arc<dyn EventChannelOps>);
 
