@@ -9,8 +9,8 @@ use haul_cc::Time;
 use haul_udt::wire::{Control, Handshake, Packet, SocketId, SocketKind};
 use haul_udt::{Config, Connection, Event, Identity, Received, Request, Transmit};
 
-const STREAM: &str = include_str!("data/udt-stream.txt");
-const DGRAM: &str = include_str!("data/udt-dgram.txt");
+const STREAM: &str = include_str!("../data/udt-stream.txt");
+const DGRAM: &str = include_str!("../data/udt-dgram.txt");
 
 struct Recorded {
     at: Time,

@@ -5,7 +5,7 @@
     reason = "what is not there where it must be fails the test"
 )]
 
-mod common;
+use crate::common;
 
 use haul_xsp::wire::{ChanParams, NackStatus, Params, Pdu, Proto};
 use haul_xsp::{ChanId, ConnId, Error, Event, Misuse, Session, State};

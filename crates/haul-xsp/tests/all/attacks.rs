@@ -6,7 +6,7 @@
     reason = "what is not there where it must be fails the test"
 )]
 
-mod common;
+use crate::common;
 
 use haul_xsp::bag::{ConsumerConfig, ProducerConfig};
 use haul_xsp::wire::{

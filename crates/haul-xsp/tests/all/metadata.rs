@@ -1,7 +1,7 @@
 //! What applications say about sessions and connections reaches every hop, before any octet, and
 //! again after a loss.
 
-mod common;
+use crate::common;
 
 use haul_xsp::wire::{
     FIRSTS_MAX, HEADER_LEN, METADATA_PAIRS_MAX, METADATA_VALUE_MAX, Metadata, Pdu,

@@ -8,7 +8,7 @@
     reason = "what is not there where it must be fails the test"
 )]
 
-mod common;
+use crate::common;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

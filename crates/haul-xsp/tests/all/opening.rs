@@ -7,7 +7,7 @@
     reason = "what is not there where it must be fails the test; counts are small"
 )]
 
-mod common;
+use crate::common;
 
 use haul_xsp::wire::{
     AuthMethod, FIRSTS_MAX, FLAG_CHECK, First, HEADER_LEN, Header, Metadata, NackStatus,

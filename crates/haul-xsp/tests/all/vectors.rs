@@ -33,7 +33,7 @@ fn octets(file: &str, name: &str) -> Vec<u8> {
 }
 
 fn v2(name: &str) -> (Vec<u8>, Header, Pdu) {
-    let octets = octets(include_str!("data/v2.txt"), name);
+    let octets = octets(include_str!("../data/v2.txt"), name);
     let header = Header::parse(octets.first_chunk().unwrap()).unwrap();
     assert_eq!(header.len as usize, octets.len() - HEADER_LEN);
     let pdu = Pdu::parse(header.kind, &octets[HEADER_LEN..]).unwrap();
@@ -131,7 +131,7 @@ fn slabs_of_version_2_are_read_and_written() {
 }
 
 fn v1_message(name: &str) -> (Vec<u8>, v1::Message) {
-    let octets = octets(include_str!("data/v1.txt"), name);
+    let octets = octets(include_str!("../data/v1.txt"), name);
     let Ok(Parsed::Whole(message, len)) = v1::Message::parse(&octets) else {
         panic!("{name}: {:?}", v1::Message::parse(&octets));
     };
@@ -214,13 +214,13 @@ fn blocks_of_version_1_mean_what_they_say() {
 
 #[test]
 fn what_the_original_overwrites_is_refused() {
-    let two = octets(include_str!("data/v1.txt"), "v1 two blocks");
+    let two = octets(include_str!("../data/v1.txt"), "v1 two blocks");
     assert_eq!(v1::Message::parse(&two), Err(ParseError::TooMany("blocks")));
 }
 
 #[test]
 fn pings_have_version_0_and_versions_are_told_apart() {
-    let ping = octets(include_str!("data/v1.txt"), "v0 PING");
+    let ping = octets(include_str!("../data/v1.txt"), "v0 PING");
     let Ok(Parsed::Whole(message, 20)) = MessageV0::parse(&ping) else {
         panic!("no ping");
     };
@@ -236,13 +236,13 @@ fn pings_have_version_0_and_versions_are_told_apart() {
 #[test]
 fn counts_that_lie_are_refused() {
     // The original's reader walks as far as the count says.
-    let mut slab = octets(include_str!("data/v1.txt"), "v1 SLAB_INFO");
+    let mut slab = octets(include_str!("../data/v1.txt"), "v1 SLAB_INFO");
     slab[v1::HEADER_LEN + v1::BLOCK_HEADER_LEN + 11] = 200;
     assert_eq!(
         v1::Message::parse(&slab),
         Err(ParseError::Value("number of records"))
     );
-    let mut token = octets(include_str!("data/v1.txt"), "v1 AUTH_TOKEN");
+    let mut token = octets(include_str!("../data/v1.txt"), "v1 AUTH_TOKEN");
     token[v1::HEADER_LEN + v1::BLOCK_HEADER_LEN] = 0xff;
     assert_eq!(v1::Message::parse(&token), Err(ParseError::Short("block")));
 }

@@ -1,6 +1,6 @@
 //! Which of several hops is named when a session cannot be had, or ends.
 
-mod common;
+use crate::common;
 
 use haul_xsp::wire::{NackStatus, Pdu, SessOpen};
 use haul_xsp::{

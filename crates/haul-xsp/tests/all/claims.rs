@@ -6,7 +6,7 @@
     reason = "what is not there where it must be fails the test"
 )]
 
-mod common;
+use crate::common;
 
 use common::{endpoint, open, tcp};
 use haul_xsp::bag::ConsumerConfig;

@@ -1,0 +1,8 @@
+//! Every integration test of this crate in one program, which is linked once.
+
+mod goodput;
+mod hostile;
+mod marks;
+mod narrow;
+mod share;
+mod sinks;

@@ -1,0 +1,13 @@
+//! Every integration test of this crate in one program, which is linked once.
+
+mod attacks;
+mod claims;
+#[path = "../common/mod.rs"]
+mod common;
+mod draining;
+mod hops;
+mod law;
+mod metadata;
+mod opening;
+mod simulation;
+mod vectors;
