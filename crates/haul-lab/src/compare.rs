@@ -9,17 +9,20 @@
 //! papers with the same parts.
 //!
 //! Map: [`cell`] a path and its ceiling · [`programs`] where the tools are · [`tool`] how each is
-//! started and what it prints · [`gridftp`] GridFTP · [`session`] one run · [`arrivals`] when bytes
+//! started and what it prints · [`plan`] command lines and reports · [`gridftp`] and [`transfer`]
+//! GridFTP · [`session`] one run · [`arrivals`] when bytes
 //! arrive · [`record`] results · [`table`] medians as text and CSV.
 
 pub mod arrivals;
 pub mod cell;
 pub mod gridftp;
+pub mod plan;
 pub mod programs;
 pub mod record;
 pub mod session;
 pub mod table;
 pub mod tool;
+pub mod transfer;
 
 use std::process::ExitCode;
 
@@ -30,10 +33,11 @@ use crate::lab::privilege;
 use crate::out;
 use crate::scenario::unit::Span;
 use cell::Cell;
+use plan::Load;
 use programs::Programs;
 use record::{CellRecord, Results, Run};
 use session::{Outcome, Session};
-use tool::{Load, Tool};
+use tool::Tool;
 
 /// Arguments of `compare`.
 #[derive(Clone, Debug, clap::Args)]

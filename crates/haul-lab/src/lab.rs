@@ -9,13 +9,11 @@
 //! name that could be left behind. Hosts know each other's names: a process started inside sees an
 //! `/etc/hosts` with them (`b`, and `b6` for IPv6; `gb-lan1` for a gateway's address behind it).
 //!
-//! Map: `topology` which hosts, devices and addresses · `setup` making them with `ip` · `process`
-//! who runs inside, and ending them · [`privilege`] the right to do all this · `kernel` the path
-//! made by kernel netem instead.
+//! Map: [`topology`] which hosts, devices and addresses · `setup` making them with `ip` ·
+//! [`privilege`] the right to do all this · `kernel` the path made by kernel netem instead.
 
 mod kernel;
 pub mod privilege;
-pub(crate) mod process;
 mod setup;
 pub mod topology;
 
@@ -26,13 +24,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 
 use crate::driver;
 use crate::emulator::{Emulator, PathStats};
+use crate::process;
 use crate::scenario::Scenario;
 use crate::state::{self, HostState, LabDir, State};
 
@@ -368,15 +367,4 @@ pub(crate) fn environment(state: &State, host: &str) -> Vec<(String, String)> {
         )
     }));
     variables
-}
-
-/// A name for a lab: what can be a directory, and is not taken for an option.
-pub(crate) fn check_name(name: &str) -> Result<()> {
-    let plain = name
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    if !plain || name.is_empty() || name.len() > 64 || name.starts_with(['-', '.']) {
-        bail!("`{name}` cannot name a lab: use up to 64 letters, digits, `-`, `_` and `.`");
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@
 //!
 //! Map: [`scenario`] what is asked for · [`lab`] hosts and processes · [`emulator`] the path in
 //! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · [`compare`]
-//! tools side by side · `state` what labs leave on disk ·
+//! tools side by side · `state` what labs leave on disk · `process` the processes in a lab ·
 //! [`report`] counters for people and programs · [`cli`] the commands.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -28,6 +28,7 @@ pub mod emulator;
 pub mod lab;
 pub mod out;
 mod packet;
+mod process;
 pub mod report;
 pub mod scenario;
 mod state;

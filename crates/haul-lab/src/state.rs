@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::lab::{check_name, process};
+use crate::process;
 
 /// A directory without a state belongs to a lab that has just begun, or to nobody after this time.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
@@ -229,4 +229,15 @@ fn real_uid() -> u32 {
         (Some(Ok(inside)), Some(Ok(outside)), Some(Ok(1))) if inside == own => outside,
         _ => own,
     }
+}
+
+/// A name for a lab: what can be a directory, and is not taken for an option.
+fn check_name(name: &str) -> Result<()> {
+    let plain = name
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if !plain || name.is_empty() || name.len() > 64 || name.starts_with(['-', '.']) {
+        bail!("`{name}` cannot name a lab: use up to 64 letters, digits, `-`, `_` and `.`");
+    }
+    Ok(())
 }

@@ -14,8 +14,9 @@ mod plot;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use haul_lab::compare::plan::Load;
 use haul_lab::compare::session::Session;
-use haul_lab::compare::tool::{self, Load};
+use haul_lab::compare::tool;
 use haul_lab::compare::{measure_all, start, table};
 use haul_lab::out::{self, Out};
 

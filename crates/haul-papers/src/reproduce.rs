@@ -36,10 +36,10 @@ use clap::ValueEnum;
 use haul_report::machine::Machine;
 
 use bench::Context;
+use haul_lab::compare::plan::Load;
 use haul_lab::compare::programs::Programs;
 use haul_lab::compare::session::{Session, Stop};
 use haul_lab::compare::start;
-use haul_lab::compare::tool::Load;
 use haul_lab::out::{self, Out};
 use haul_lab::scenario::unit::Span;
 use record::{Figure, Results};
@@ -201,7 +201,11 @@ pub(crate) fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
         time_ms: time,
         later: Duration::ZERO,
     };
-    let mut results = Results::new(title, Machine::describe(), &context);
+    let mut results = Results::new(
+        title,
+        Machine::describe(),
+        (context.quick, context.repeat, context.time_ms),
+    );
     let wanted: Vec<(Experiment, Figure)> = all
         .into_iter()
         .zip(figures)

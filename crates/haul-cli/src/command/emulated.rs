@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use haul::fault::{Code, Fault};
 use haul_bench::path::document::Document;
 use haul_bench::path::record::{Beside, Run};
+use haul_bench::path::show;
 use haul_bench::profile::findings;
 use haul_bench::profile::schedule::omitted;
 use haul_lab::{Lab, Scenario};
 use haul_report::axis::{bytes, number, rate};
 
-use super::profile::{progress, told};
+use super::path::progress;
 use crate::args::path::{Connect, Engine};
 use crate::args::profile::{Emulated, Profile, Sweep};
 use crate::output::path::PathOutput;
@@ -182,7 +183,7 @@ pub(super) fn sweep(
         output.status(&progress(index + 1, cells.len(), left, &cell.words()));
         match measure(args, cell, cell.time(most)) {
             Ok(run) => {
-                told(output, &run);
+                show_run(output, &run);
                 document.runs.push(run);
             }
             Err(fault) if document.runs.is_empty() => return Err(fault),
@@ -459,6 +460,12 @@ fn usage(error: &impl std::fmt::Display) -> Fault {
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
 fn f64_of(number: u64) -> f64 {
     number as f64
+}
+
+/// Prints a run beside the progress line.
+fn show_run(output: &PathOutput, run: &Run) {
+    output.ran(run);
+    output.status_add(&show::line(run));
 }
 
 #[cfg(test)]

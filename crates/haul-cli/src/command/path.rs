@@ -155,3 +155,13 @@ pub(crate) fn command_line() -> String {
         .collect::<Vec<_>>()
         .join(" ")
 }
+
+/// Formats the number of a run, and the time left for those that follow.
+pub(super) fn progress(number: usize, count: usize, left: Duration, what: &str) -> String {
+    let seconds = left.as_secs();
+    format!(
+        "{number:>3}/{count}, about {}:{:02} left: {what}",
+        seconds / 60,
+        seconds % 60
+    )
+}

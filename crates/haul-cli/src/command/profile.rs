@@ -7,13 +7,12 @@ use std::time::Duration;
 use haul::fault::{Code, Fault};
 use haul_bench::path::document::{Document, Kind};
 use haul_bench::path::record::Run;
-use haul_bench::path::show;
 use haul_bench::profile::{LEAST, Observer, Options, Section, Step, steps};
 use haul_report::axis::rate;
 use serde_json::json;
 
 use super::emulated;
-use super::path::{command_line, make_directory, with_server, write_report};
+use super::path::{command_line, make_directory, progress, with_server, write_report};
 use crate::args::profile::Profile;
 use crate::output::path::PathOutput;
 
@@ -122,20 +121,4 @@ impl Observer for Show<'_> {
         self.output.status_over();
         self.output.note(&format!("left out: {why}"));
     }
-}
-
-/// How far it is, and how long it takes still.
-pub(super) fn progress(number: usize, count: usize, left: Duration, what: &str) -> String {
-    let seconds = left.as_secs();
-    format!(
-        "{number:>3}/{count}, about {}:{:02} left: {what}",
-        seconds / 60,
-        seconds % 60
-    )
-}
-
-/// A line about a run, beside progress.
-pub(super) fn told(output: &PathOutput, run: &Run) {
-    output.ran(run);
-    output.status_add(&show::line(run));
 }

@@ -3,18 +3,14 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::arrivals::{DAY_S, Ends};
+use super::plan::{Load, Plan, Told};
 use super::programs::in_path;
-use super::session::{Session, Stop};
-use super::tool::{Load, Plan, Told};
 use crate::driver::DRIVER;
-use crate::lab::Lab;
-use crate::lab::topology::LAN;
 
 /// What carries the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +26,6 @@ pub(crate) enum Stack {
     HaulStream,
 }
 
-/// What a client takes at most until the transfer begins: s, and round trips of its conversation
-/// with the servers.
-const START_S: f64 = 0.5;
-const START_RTTS: f64 = 15.0;
-/// What a transfer may take beyond its time: its log is waited for.
-const SLACK: Duration = Duration::from_secs(30);
-/// Spans of [`transfer`], s.
-const SPAN_S: f64 = 0.1;
 /// Where a host's buffers of TCP are set, and what Linux sets there on a machine with memory.
 const UNTUNED: &str = r#"
 if test -n "$UNTUNED"; then
@@ -239,41 +227,16 @@ pub fn missing() -> Option<String> {
     Some(format!("{name} is not installed"))
 }
 
-/// A transfer by Globus' TCP from host `a` of a lab with gateways to host `b`, which lasts for
-/// `seconds` at least unless its client took long to begin it. What the server on `b` took by time,
-/// from when it was asked to: each span's seconds and bytes.
-pub fn transfer(
-    session: &Session<'_>,
-    lab: &Lab,
-    streams: u16,
-    seconds: u32,
-) -> Result<Vec<(f64, f64)>, Stop> {
-    let dir = lab.scratch();
-    #[expect(clippy::cast_precision_loss, reason = "round trips far below 2^53 ns")]
-    let rtt_s = lab.scenario().rtt_ns() as f64 / 1e9;
-    // Its client counts the time from its own start on.
-    let begins = Duration::from_secs_f64((START_S + START_RTTS * rtt_s).ceil());
-    let asked = seconds + u32::try_from(begins.as_secs())?;
-    let plan = Stack::Tcp.plan(None, Load::Seconds(asked), streams, dir)?;
-    let limit = Duration::from_secs(asked.into()) + SLACK;
-    let watched = session.watch(lab, &plan, LAN, rtt_s, limit)?;
-    let Stored { bytes, begin, end } = stored(&watched.server.stdout())?;
-    let lasted = (end - begin).rem_euclid(DAY_S);
-    #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
-    let bytes = bytes as f64;
-    Ok(watched.arrivals.spans(begin, lasted, SPAN_S, bytes))
-}
-
 /// A transfer as the server that took it logged it; times are seconds of the day.
 #[derive(Clone, Copy, Debug)]
-struct Stored {
-    bytes: u64,
+pub(super) struct Stored {
+    pub(super) bytes: u64,
     /// When it was asked to.
-    begin: f64,
-    end: f64,
+    pub(super) begin: f64,
+    pub(super) end: f64,
 }
 
-fn stored(server: &str) -> Result<Stored> {
+pub(super) fn stored(server: &str) -> Result<Stored> {
     let stored = server
         .lines()
         .rfind(|line| line.contains("Transfer stats:") && line.contains("TYPE=STOR"));

@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::arrivals::Arrivals;
 use super::cell::Cell;
-use super::tool::{Load, Told, Tool};
+use super::plan::{Load, Told};
+use super::tool::Tool;
 use crate::report::{DirectionReport, Report};
 
 /// Changes when a reader of `results.json` must.

@@ -17,9 +17,10 @@ use rustix::process::Signal;
 
 use super::arrivals::Arrivals;
 use super::cell::Cell;
+use super::plan::{Load, Plan, Told};
 use super::programs::Resolved;
 use super::record::{Figures, Measured, PathCounts, Run, Skipped};
-use super::tool::{Load, Plan, Told, Tool};
+use super::tool::Tool;
 use crate::lab::topology::WAN;
 use crate::lab::{Engine, Lab};
 use crate::report::Report;

@@ -12,8 +12,9 @@ use serde::Serialize;
 
 use super::args::FairnessArgs;
 use haul_lab::compare::cell::{self, Cell};
+use haul_lab::compare::plan::{Load, Plan, Told};
 use haul_lab::compare::session::{self, Running, Session, Stop};
-use haul_lab::compare::tool::{self, Load, Told, Tool};
+use haul_lab::compare::tool::{self, Tool};
 use haul_lab::lab::{Lab, privilege};
 use haul_lab::out;
 use haul_lab::report::Report;
@@ -206,7 +207,7 @@ fn finish(
     session: &Session<'_>,
     cell: &Cell,
     tool: &Tool,
-    (plan, server, client): (&tool::Plan, &mut Running, &mut Running),
+    (plan, server, client): (&Plan, &mut Running, &mut Running),
     limit: Duration,
 ) -> Result<Told, Stop> {
     let ended = session.wait(client, limit)?;

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::record::{Figure, Messages, Sample};
 use crate::compare::once::arriving;
+use haul_lab::compare::plan::Plan;
 use haul_lab::compare::session::{Running, Session, Stop, spawn};
-use haul_lab::compare::tool::Plan;
 use haul_lab::lab::{Engine, Lab};
 use haul_lab::report::Report;
 use haul_lab::scenario::Scenario;

@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::bench::{Context, rows};
 use super::record::{Chart, Figure};
 use crate::compare::once::{Path, once};
+use haul_lab::compare::plan::Load;
 use haul_lab::compare::session::{Session, Stop};
-use haul_lab::compare::tool::Load;
 
 /// What a measurement takes beyond the time that it sends: a lab, connecting, what is still on its
 /// way at the end.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bench::{Bench, Context, rows, sample};
 use super::programs::Carrier;
-use super::record::{Along, Chart, Claim, Figure, Sample, Series};
+use super::record::{Along, Chart, Claim, Figure, Sample, Series, announce};
 use super::{Experiment, ceiling, sipp, unknown, vlc};
 use haul_lab::compare::session::Stop;
 
@@ -384,7 +384,7 @@ fn latency(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
                 figure.charts[0].add(name, bytes, sample(row, "latency", "typical_us", 1.0)?);
             }
             bench.end(figure)?;
-            told(repetition, name);
+            announce(repetition, name);
         }
     }
     Ok(())
@@ -417,13 +417,13 @@ fn bandwidth(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop> {
                 }
             }
             bench.end(figure)?;
-            told(repetition, name);
+            announce(repetition, name);
         }
         let bench = context.bench(None, repetition.into())?;
         let time = Duration::from_millis(context.time_ms * 4);
         level.add(0, ceiling::measure(bench.lab(), time)?);
         bench.end(figure)?;
-        told(repetition, PLAIN_UDP);
+        announce(repetition, PLAIN_UDP);
     }
     // A level is the same for every size.
     let sizes = figure.charts[0].sizes();
@@ -462,7 +462,7 @@ fn lossy(context: &Context<'_>, figure: &mut Figure, verb: &str) -> Result<(), S
                 measure_lossy(&mut bench, figure, verb, name, 1 << exponent)?;
             }
             bench.end(figure)?;
-            told(repetition, &format!("loss {name}"));
+            announce(repetition, &format!("loss {name}"));
         }
     }
     Ok(())
@@ -494,10 +494,6 @@ pub(super) fn chart(title: &str, unit: &'static str) -> Chart {
         unit,
         ..Chart::default()
     }
-}
-
-pub(super) fn told(repetition: u16, what: &str) {
-    eprintln!("  run {}: {what}", repetition + 1);
 }
 
 /// Latencies of messages up to 2 KiB, one against the other.

@@ -21,9 +21,10 @@ use serde_json::Value;
 use super::bench::Context;
 use super::programs::tried;
 use super::record::Figure;
-use haul_lab::compare::gridftp;
+use haul_lab::compare::plan::Load;
 use haul_lab::compare::session::{Running, Stop, spawn};
-use haul_lab::compare::tool::{IPERF_PORT, Load, iperf_spans, plan_iperf};
+use haul_lab::compare::tool::{IPERF_PORT, iperf_spans, plan_iperf};
+use haul_lab::compare::transfer::transfer;
 use haul_lab::lab::{Engine, Lab};
 use haul_lab::report::Report;
 use haul_lab::scenario::Scenario;
@@ -291,7 +292,7 @@ impl<'a> Gateways<'a> {
             "{}: a, which sends by {congestion}: globus-url-copy -p {streams} from a server on a to one on b, /dev/zero to /dev/null",
             self.told
         ));
-        let spans = gridftp::transfer(self.context.session, &self.lab, streams, seconds)?;
+        let spans = transfer(self.context.session, &self.lab, streams, seconds)?;
         let lasted: f64 = spans.iter().map(|(length, _)| length).sum();
         if lasted < f64::from(seconds) {
             return Err(Stop::Failed(anyhow!(

@@ -13,8 +13,8 @@ use super::bench::Context;
 use super::cells::left;
 use super::record::{Along, Claim, Figure, Sample, Series, chart};
 use crate::compare::once::{Once, Path, once};
+use haul_lab::compare::plan::Load;
 use haul_lab::compare::session::{Session, Stop};
-use haul_lab::compare::tool::Load;
 
 /// The papers.
 pub(super) const TITLE: &str = "Enhancement of GridFTP through Hardware Offloading (Rashti, Sabin, Kettimuthu, 2014), sections V and VI";

@@ -8,8 +8,6 @@ use haul_report::machine::Machine;
 use haul_report::stats::median;
 use serde::Serialize;
 
-use super::bench::Context;
-
 /// Changes when a reader of `results.json` must.
 const SCHEMA: &str = "haul.reproduce/2";
 
@@ -166,14 +164,19 @@ pub(super) struct Messages {
 }
 
 impl Results {
-    pub(super) fn new(paper: &'static str, machine: Machine, context: &Context<'_>) -> Self {
+    /// `repeat` runs of `time_ms` each; `quick`: a few sizes, measured once.
+    pub(super) fn new(
+        paper: &'static str,
+        machine: Machine,
+        (quick, repeat, time_ms): (bool, u16, u64),
+    ) -> Self {
         Self {
             schema: SCHEMA,
             paper,
             machine,
-            quick: context.quick,
-            repeat: context.repeat,
-            time_ms: context.time_ms,
+            quick,
+            repeat,
+            time_ms,
             interrupted: None,
             figures: Vec::new(),
         }
@@ -471,6 +474,11 @@ pub(super) fn figure(value: f64) -> String {
     )]
     let digits = digits as usize;
     format!("{value:.digits$}")
+}
+
+/// Prints which run begins.
+pub(super) fn announce(repetition: u16, what: &str) {
+    eprintln!("  run {}: {what}", repetition + 1);
 }
 
 #[cfg(test)]

@@ -15,11 +15,10 @@ use haul_report::stats::median;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::bench::Context;
-use super::datagram::told;
 use super::programs::{CARRIERS, Carrier, Folder, Stage};
-use super::record::{Figure, Sample};
+use super::record::{Figure, Sample, announce};
+use haul_lab::compare::plan::Plan;
 use haul_lab::compare::session::{Running, Stop};
-use haul_lab::compare::tool::Plan;
 use haul_lab::lab::Lab;
 
 /// Where the server listens.
@@ -86,7 +85,7 @@ pub(super) fn response(context: &Context<'_>, figure: &mut Figure) -> Result<(),
             let (rate, cpu) = fully(context, &stage, carrier, &folder, full, figure)?;
             figure.charts[2].add(carrier.name(), 0, Sample::of(rate));
             figure.charts[3].add(carrier.name(), 0, Sample::of(cpu));
-            told(repetition, carrier.name());
+            announce(repetition, carrier.name());
         }
     }
     Ok(())
@@ -139,7 +138,7 @@ pub(super) fn memory(context: &Context<'_>, figure: &mut Figure) -> Result<(), S
                 let value = bytes / f64::from(1 << 20);
                 figure.charts[chart].add(carrier.name(), clients, Sample::of(value));
             }
-            told(0, &format!("{clients} clients, {}", carrier.name()));
+            announce(0, &format!("{clients} clients, {}", carrier.name()));
         }
     }
     Ok(())

@@ -16,9 +16,9 @@ use anyhow::Context as _;
 
 use super::bench::Context;
 use super::programs::{CARRIERS, Carrier, Folder, NOBODY, Stage, tried};
-use super::record::{Figure, Sample};
+use super::record::{Figure, Sample, announce};
+use haul_lab::compare::plan::Plan;
 use haul_lab::compare::session::Stop;
-use haul_lab::compare::tool::Plan;
 
 /// Where HTTP is served, and where UDP goes.
 const HTTP_PORT: u16 = 8090;
@@ -80,7 +80,7 @@ pub(super) fn buffering(context: &Context<'_>, figure: &mut Figure) -> Result<()
                 figure.charts[first].add(carrier.name(), 0, Sample::of(from_start));
                 figure.charts[first + 1].add(carrier.name(), 0, Sample::of(own));
             }
-            super::datagram::told(repetition, carrier.name());
+            announce(repetition, carrier.name());
         }
     }
     Ok(())
