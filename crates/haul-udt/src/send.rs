@@ -24,6 +24,8 @@ pub(crate) struct Sender {
     /// Packets from `first` on that are sent and not cumulatively acknowledged.
     packets: VecDeque<Packet>,
     first: u64,
+    /// Number of the first packet of all.
+    start: u64,
     /// Stream: end of what the user wrote, and of what may go in short packets.
     written: u64,
     pushed: u64,
@@ -194,6 +196,7 @@ impl Sender {
             started: now,
             packets: VecDeque::new(),
             first,
+            start: first,
             written: 0,
             pushed: 0,
             finish: Finish::No,
@@ -314,6 +317,11 @@ impl Sender {
         self.packets
             .front()
             .map_or(self.position, |packet| packet.position)
+    }
+
+    /// Packets that are cumulatively acknowledged.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.first - self.start
     }
 
     pub(crate) fn position(&self) -> u64 {

@@ -521,6 +521,13 @@ impl Connection {
         self.last().map_or(0, |last| last.sender.released())
     }
 
+    /// Returns how many data packets of this end are cumulatively acknowledged, retransmissions not
+    /// counted.
+    #[must_use]
+    pub fn acknowledged_packets(&self) -> u64 {
+        self.last().map_or(0, |last| last.sender.acknowledged())
+    }
+
     /// The send space below this position has been sent at least once.
     #[must_use]
     pub fn sent_position(&self) -> u64 {

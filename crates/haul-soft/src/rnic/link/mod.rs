@@ -1,8 +1,9 @@
 //! Connections of queue pairs: a socket and the protocol on it.
 //!
 //! Map: `rnic_link` what either kind does · `tcp`, `udt` the two kinds · `env` what they work with · `batch`
-//! FPDUs that leave together over TCP.
+//! FPDUs that leave together over TCP · `announced` messages that UDT is about to send.
 
+mod announced;
 mod batch;
 mod env;
 mod rnic_link;

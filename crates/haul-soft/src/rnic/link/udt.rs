@@ -6,11 +6,11 @@
 //! matter between the two cores; nothing waits here.
 //!
 //! Outward: the core's segments are announced to the transport as messages, which says when each of
-//! them leaves, and leaves again if it was lost. Only then is it made: header, payload and checksum
-//! go behind each other into one buffer for the kernel to cut. The checksum reads every octet
+//! them leaves, and leaves again if it was lost. Its header waits for the first time, and is made
+//! again for every other. Header, payload and checksum go behind each other into one buffer for the
+//! kernel to cut. The checksum reads every octet
 //! anyway, and to the kernel gathered pieces cost as much as that copy.
 
-use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,13 +21,14 @@ use haul_io::udp::{
     Received as Arrival, RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket,
 };
 use haul_iwarp::{
-    CRC_LEN, Crc32c, HEADER_MAX, MessageConfig, MessageConnection, QpConfig, ReliableConnection,
-    Repeat, StreamConfig, Time,
+    CRC_LEN, Crc32c, Datagram, HEADER_MAX, MessageConfig, MessageConnection, QpConfig,
+    ReliableConnection, Repeat, State, StreamConfig, Time,
 };
 use haul_udt::wire::{HEADER_LEN, SocketKind, is_data, piece_len};
 use haul_udt::{Connection, Event, Joiner, Received, Seq, Transmit};
 use haul_verbs::{QpStatistics, RateLimit};
 
+use super::announced::Announced;
 use super::env::Env;
 use super::rnic_link::RnicLink;
 use crate::rnic::buffers::place;
@@ -86,12 +87,9 @@ impl Tapped {
 pub(in crate::rnic) struct UdtLink {
     lower: Lower,
     core: MessageConnection,
-    /// Lengths of the messages that are announced and not acknowledged.
-    lengths: VecDeque<u32>,
-    /// Messages acknowledged; octets of them; octets announced.
-    acknowledged: u64,
-    acknowledged_octets: u64,
-    announced_octets: u64,
+    announced: Announced,
+    /// Bytes of all messages that were announced.
+    announced_bytes: u64,
     /// One past the highest packet number seen.
     seen: u64,
     /// Packets that were placed before one that was sent before them.
@@ -99,7 +97,6 @@ pub(in crate::rnic) struct UdtLink {
     ending: bool,
     /// The transport has not been told of that yet.
     fresh_end: bool,
-    control: Vec<u8>,
 }
 
 /// Receive calls, and batches sent, before other connections have their turn.
@@ -435,14 +432,11 @@ impl UdtLink {
             seen: lower.initial,
             lower,
             core,
-            lengths: VecDeque::new(),
-            acknowledged: 0,
-            acknowledged_octets: 0,
-            announced_octets: 0,
+            announced: Announced::default(),
+            announced_bytes: 0,
             early: 0,
             ending: false,
             fresh_end: false,
-            control: Vec::new(),
         }
     }
 
@@ -560,15 +554,9 @@ impl UdtLink {
     }
 
     fn note_released(&mut self, now: Time) {
-        let released = self.lower.udt.released();
-        while let Some(len) = self.lengths.front()
-            && self.acknowledged_octets + u64::from(*len) <= released
-        {
-            self.acknowledged_octets += u64::from(*len);
-            self.acknowledged += 1;
-            self.lengths.pop_front();
-        }
-        self.core.handle_released(now, self.acknowledged);
+        // Each message is one packet.
+        let acknowledged = self.lower.udt.acknowledged_packets();
+        self.core.handle_released(now, acknowledged);
     }
 
     // ---- outward
@@ -615,16 +603,19 @@ impl UdtLink {
     fn announce(&mut self, env: &mut Env<'_>) {
         let mut header = [0; HEADER_MAX];
         let now = env.now;
-        while self.announced_octets - self.lower.udt.sent_position() < AHEAD {
-            self.control.clear();
-            let len = if self.core.poll_control(&mut self.control).is_some() {
-                self.control.len()
+        while self.announced_bytes - self.lower.udt.sent_position() < AHEAD {
+            let before = self.announced.bytes_len();
+            let len = if self.core.poll_control(self.announced.room()).is_some() {
+                let len = self.announced.bytes_len() - before;
+                self.announced.add_control(len);
+                len
             } else {
                 let mut memory = env.buffers.memory(env.registry);
-                match self.core.poll_transmit(env.now, &mut memory, &mut header) {
-                    Some(datagram) => datagram.wire_len(),
-                    None => break,
-                }
+                let made = self.core.poll_transmit(now, &mut memory, &mut header);
+                let Some(datagram) = made else { break };
+                let header = &header[..datagram.segment.header_len];
+                self.announced.add_segment(datagram, header);
+                datagram.wire_len()
             };
             let announced = self
                 .lower
@@ -632,12 +623,10 @@ impl UdtLink {
                 .send_message(now, len as u64, false, None)
                 .is_ok();
             if !announced {
-                self.core.handle_lost(env.now);
+                self.core.handle_lost(now);
                 return;
             }
-            self.announced_octets += len as u64;
-            self.lengths
-                .push_back(u32::try_from(len).unwrap_or(u32::MAX));
+            self.announced_bytes += len as u64;
         }
         if std::mem::take(&mut self.fresh_end) {
             self.lower.udt.close(now);
@@ -646,7 +635,7 @@ impl UdtLink {
 
     /// Makes the packets that the transport wants to leave now.
     fn assemble(&mut self, env: &mut Env<'_>) {
-        let near = self.lower.initial + self.acknowledged;
+        let near = self.lower.initial + self.lower.udt.acknowledged_packets();
         self.lower.segment_len = self.lower.transmit.segment_len();
         for at in 0..self.lower.transmit.headers.len() {
             let header = self.lower.transmit.headers[at];
@@ -659,25 +648,28 @@ impl UdtLink {
                 self.lower.flat.truncate(start);
             }
         }
+        self.announced.compact();
     }
 
     /// Appends message `index`; false where it is not needed any more.
     fn append(&mut self, env: &mut Env<'_>, index: u64) -> bool {
-        let mut header = [0; HEADER_MAX];
-        self.control.clear();
-        let memory = env.buffers.memory(env.registry);
-        let repeat = self
-            .core
-            .repeat(&memory, index, &mut header, &mut self.control);
-        let segment = match repeat {
-            Some(Repeat::Control) => {
-                self.lower.flat.extend_from_slice(&self.control);
-                return true;
+        let start = self.lower.flat.len();
+        // What was posted ends with the connection: only the core knows what of it is still sent.
+        let ended = matches!(self.core.state(), State::Terminating | State::Closed);
+        let segment = match self.announced.take(index) {
+            Some((bytes, segment)) if !ended => {
+                self.lower.flat.extend_from_slice(bytes);
+                segment
             }
-            Some(Repeat::Datagram(datagram)) => datagram,
-            None => return false,
+            _ => match self.make_again(env, index) {
+                Some(segment) => segment,
+                None => return false,
+            },
         };
-        let named = segment.segment;
+        let Some(datagram) = segment else {
+            return true;
+        };
+        let named = datagram.segment;
         let source = env
             .buffers
             .source(env.registry, named.payload, named.payload_len);
@@ -686,16 +678,28 @@ impl UdtLink {
             return false;
         };
         let mut digest = Crc32c::new();
-        let header = &header[..named.header_len];
-        digest.update(header);
         let flat = &mut self.lower.flat;
-        flat.extend_from_slice(header);
+        digest.update(&flat[start..]);
         source.visit(|bytes| {
             digest.update(bytes);
             flat.extend_from_slice(bytes);
         });
-        flat.extend_from_slice(&segment.trailer(digest));
+        flat.extend_from_slice(&datagram.trailer(digest));
         true
+    }
+
+    /// Appends a control message whole, or the header of the segment that is returned.
+    fn make_again(&mut self, env: &mut Env<'_>, index: u64) -> Option<Option<Datagram>> {
+        let mut header = [0; HEADER_MAX];
+        let memory = env.buffers.memory(env.registry);
+        let flat = &mut self.lower.flat;
+        match self.core.repeat(&memory, index, &mut header, flat)? {
+            Repeat::Control => Some(None),
+            Repeat::Datagram(datagram) => {
+                flat.extend_from_slice(&header[..datagram.segment.header_len]);
+                Some(Some(datagram))
+            }
+        }
     }
 }
 
