@@ -20,6 +20,7 @@
 pub mod datagram;
 mod error;
 mod llp;
+mod memory;
 mod qp;
 mod stag;
 pub mod wire;
@@ -33,10 +34,9 @@ pub use llp::stream::{
     Fpdu, Next, Piece, Pieces, Received, StreamConfig, StreamConnection, Trailer,
 };
 pub use llp::{HEADER_MAX, Params, ReliableConnection, Segment, TRAILER_MAX};
+pub use memory::{AtomicAccess, Memory, Placement, Target};
 pub use qp::{
     Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, State, Status,
 };
-pub use stag::{
-    AtomicAccess, Memory, Pd, Placement, QpNum, RegionId, Rights, Stag, StagEntry, Target,
-};
+pub use stag::{Pd, QpNum, RegionId, Rights, Stag, StagEntry};
 pub use time::{SECOND_NS, Time};

@@ -1,9 +1,11 @@
 //! Whether a datagram may touch memory. Looked up for each one: a tag that was taken away is
 //! refused from that moment.
 
+use super::address::Source;
 use super::config::UdConfig;
-use super::work::{Reason, Source};
-use crate::stag::{Memory, Rights, Stag, StagEntry, Target};
+use super::work::Reason;
+use crate::memory::{Memory, Target};
+use crate::stag::{Rights, Stag, StagEntry};
 
 /// Top octet of the tags that a group may write.
 const GROUP_TAG: u32 = 0xff;

@@ -10,8 +10,8 @@ use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher13;
 
+use super::address::Destination;
 use super::wire::{MsgId, Psn};
-use super::work::Destination;
 
 /// Lanes beside the first one: as many as an octet has values.
 const LANES: usize = 256;

@@ -24,6 +24,7 @@
 //! No datagram ends the queue pair, whatever is in it.
 
 mod access;
+mod address;
 mod config;
 mod control;
 mod heard;
@@ -41,10 +42,11 @@ mod validate;
 pub mod wire;
 mod work;
 
+pub use address::{Destination, Source};
 pub use config::{DATAGRAM_MIN, UdConfig};
 pub use ud::Ud;
 pub use validate::Cookies;
 pub use work::{
-    Action, Chunk, Completion, Counters, Destination, Event, Reason, Received, Record, RecordMode,
-    RecordStatus, Source, Transmit, UdOp, UdSendWr, UdStatus, ValidityMap,
+    Action, Chunk, Completion, Counters, Event, Reason, Received, Record, RecordMode, RecordStatus,
+    Transmit, UdOp, UdSendWr, UdStatus, ValidityMap,
 };

@@ -6,12 +6,11 @@
 
 use std::collections::VecDeque;
 
+use super::address::{Destination, Source};
 use super::config::UdConfig;
 use super::ranges::{RangeSet, Verdict};
 use super::wire::MsgId;
-use super::work::{
-    Completion, Destination, Event, Reason, Source, UdOp, UdSendWr, UdStatus, ValidityMap,
-};
+use super::work::{Completion, Event, Reason, UdOp, UdSendWr, UdStatus, ValidityMap};
 use crate::stag::Stag;
 use crate::time::{SECOND_NS, Time};
 use crate::wire::rdmap::ReadRequest;

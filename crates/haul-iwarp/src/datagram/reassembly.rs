@@ -6,11 +6,12 @@
 //! longest time. So a source that floods takes from itself, and many that pretend to be others take
 //! what is stale.
 
+use super::address::Source;
 use super::config::UdConfig;
 use super::ranges::{RangeSet, Verdict};
 use super::sources::{Closed, Known, Sources};
 use super::wire::MsgId;
-use super::work::{Reason, Source};
+use super::work::Reason;
 use crate::qp::RecvWr;
 use crate::time::Time;
 

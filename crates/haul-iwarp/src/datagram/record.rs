@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 
+use super::address::Source;
 use super::config::UdConfig;
 use super::ranges::{RangeSet, Verdict};
 use super::sources::{Closed, Known, Sources};
 use super::wire::{MsgId, Psn};
-use super::work::{Chunk, Event, Reason, Record, RecordMode, RecordStatus, Source, ValidityMap};
+use super::work::{Chunk, Event, Reason, Record, RecordMode, RecordStatus, ValidityMap};
 use crate::stag::Stag;
 use crate::time::Time;
 

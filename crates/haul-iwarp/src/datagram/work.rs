@@ -2,40 +2,11 @@
 
 use std::net::SocketAddr;
 
+use super::address::{Destination, Source};
 use super::wire::{MsgId, NoticeCode, Rate};
+use crate::memory::Placement;
 use crate::qp::Payload;
-use crate::stag::{Placement, Stag};
-
-/// Where a message goes: an address handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Destination {
-    /// Address and port.
-    pub addr: SocketAddr,
-    /// The queue pair there; [`super::wire::ANY_QPN`] with the address of a group.
-    pub qpn: u32,
-}
-
-/// Who sent a datagram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Source {
-    /// Address and port.
-    pub addr: SocketAddr,
-    /// The queue pair there.
-    pub qpn: u32,
-    /// Which activation of it.
-    pub epoch: u32,
-}
-
-impl Source {
-    /// Where answers go.
-    #[must_use]
-    pub const fn destination(&self) -> Destination {
-        Destination {
-            addr: self.addr,
-            qpn: self.qpn,
-        }
-    }
-}
+use crate::stag::Stag;
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use super::work::{CompletionKind, SendOp, Status};
 use super::{Completion, Event, Qp, State, Violation};
 use crate::error::{Error, TermCode};
-use crate::stag::{Memory, Stag};
+use crate::memory::Memory;
+use crate::stag::Stag;
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest};
 
 /// What is left to do of a segment that has been admitted and placed.
@@ -159,7 +160,7 @@ impl Qp {
         };
         let number = self.reads.iter().copied().find(is_atomic);
         let number = number.ok_or(TermCode::UNEXPECTED_OPCODE)?;
-        if super::send::atomic_id(number) != response.id {
+        if super::wqe::atomic_id(number) != response.id {
             return Err(TermCode::STREAM_CATASTROPHIC.into()); // RFC 7306 §5.2.2 rule 7
         }
         if let Some(wqe) = self.request(number) {

@@ -1,34 +1,37 @@
 //! A reliable connection's queue pair, the part that is the same over streams and over messages:
 //! work queues, DDP segments out, checks and placements in.
 //!
-//! `send` requests to segments · `respond` the peer's reads and atomics · `recv` the receiver's
+//! `wqe`, `send` requests to segments · `response`, `respond` the peer's reads and atomics · `recv` the receiver's
 //! checks · `deliver` what a message does once it and all before it are there · [`work`] the types
 //! users see.
 
 mod deliver;
 mod recv;
 mod respond;
+mod response;
 mod send;
 pub(crate) mod work;
+mod wqe;
 
 use std::collections::VecDeque;
 
 use crate::error::{Error, PostError, TermCode};
-use crate::stag::{Rights, StagEntry, Target};
+use crate::memory::Target;
+use crate::stag::{Rights, StagEntry};
 use crate::wire::rdmap::{ReadRequest, Terminate};
 use crate::wire::{Features, ddp};
 
 pub(crate) use deliver::Effect;
 pub(crate) use recv::Incoming;
 pub(crate) use respond::quote_request;
-pub(crate) use send::{Cut, Emission, SEGMENT_HEADER_MAX};
 pub use work::{
     Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, Status,
 };
+pub(crate) use wqe::{Cut, Emission, SEGMENT_HEADER_MAX};
 
-use respond::Response;
-use send::{Role, Wqe};
+use response::Response;
 use work::is_read;
+use wqe::{Role, Wqe};
 
 /// How far the queue pair is (digest in docs/protocol/iwarp.md, states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use super::deliver::{Effect, With};
 use super::work::SendOp;
 use super::{Charge, Order, Qp, Receive, Refusal, State, Violation};
 use crate::error::TermCode;
-use crate::stag::{Memory, Placement, Rights, Stag, Target};
+use crate::memory::{Memory, Placement, Target};
+use crate::stag::{Rights, Stag};
 use crate::wire::ParseError;
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{

@@ -1,37 +1,16 @@
 //! The peer's reads and atomics: at most IRD at once, answered in the order in which they came.
 
-use super::send::{Cut, Emission};
+use super::response::{Kind, Response};
 use super::work::Payload;
+use super::wqe::{Cut, Emission};
 use super::{Class, Qp, Refusal, Violation};
 use crate::error::TermCode;
-use crate::stag::{AtomicAccess, Memory, Rights};
+use crate::memory::{AtomicAccess, Memory};
+use crate::stag::Rights;
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{
     ATOMIC_REQUEST_LEN, AtomicRequest, AtomicResponse, Opcode, READ_REQUEST_LEN, ReadRequest,
 };
-
-/// A request of the peer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Response {
-    kind: Kind,
-    /// Its number on queue 1, for a Terminate.
-    msn: u32,
-    /// Octets that are in segments.
-    sent: u32,
-    first_segment: u64,
-    segments: u32,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Read(ReadRequest),
-    Atomic(AtomicRequest),
-    /// Performed: a repetition must say the same.
-    Performed {
-        response: AtomicResponse,
-        msn: u32,
-    },
-}
 
 /// Answers that may be unacknowledged over messages, in multiples of IRD.
 const HISTORY_FACTOR: usize = 4;

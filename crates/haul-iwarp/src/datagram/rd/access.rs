@@ -1,7 +1,8 @@
 //! Whose memory a peer may use (RFC 5041 §8.2, RFC 5040 §7.2).
 
+use crate::memory::Memory;
 use crate::qp::QpConfig;
-use crate::stag::{Memory, Pd, QpNum, RegionId, Rights, Stag, StagEntry};
+use crate::stag::{Pd, QpNum, RegionId, Rights, Stag, StagEntry};
 
 /// The identity of a queue pair towards memory.
 #[derive(Debug, Clone, Copy)]

@@ -2,30 +2,20 @@
 
 use haul_cc::Time;
 
+use super::RdQp;
+use super::control::{PeerId, low};
+use super::pending::Pending;
 use super::receiving::{Effect, Part, Receiving};
 use super::sending::packets_of;
 use super::work::{RdCompletion, RdEvent, RdOp, RdStatus, Remote};
-use super::{PeerId, RdQp};
-use crate::datagram::wire::{Datagram, Flags, MsgId, NoticeCode, Opcode, Psn, Segment, Shim};
+use crate::datagram::wire::{Datagram, Flags, NoticeCode, Opcode, Psn, Segment, Shim};
+use crate::memory::{Memory, Placement, Target};
 use crate::qp::{CompletionKind, RecvWr};
-use crate::stag::{Memory, Placement, Rights, Stag, Target};
+use crate::stag::{Rights, Stag};
 use crate::wire::ddp::Model;
 use crate::wire::rdmap::{
     AtomicRequest, AtomicResponse, Opcode as Rdmap, ReadRequest, parse_immediate,
 };
-
-/// A packet that has passed its checks and is not yet counted.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pending {
-    id: PeerId,
-    psn: u64,
-    msg: MsgId,
-    part: Option<Part>,
-    effect: Option<Effect>,
-    octets: u32,
-    timestamp: u32,
-    at_once: bool,
-}
 
 /// What the checks say.
 struct Admitted {
@@ -147,7 +137,7 @@ impl RdQp {
         {
             self.receives.push_front(receive);
         }
-        let psn = Psn(super::low(pending.psn));
+        let psn = Psn(low(pending.psn));
         self.refuse(now, pending.id, pending.msg, psn, NoticeCode::Access);
     }
 
@@ -203,7 +193,7 @@ impl RdQp {
             result = result.and_then(|()| self.go_on(now, memory, id));
         }
         if let Err(code) = result {
-            let psn = Psn(super::low(pending.psn));
+            let psn = Psn(low(pending.psn));
             self.refuse(now, id, pending.msg, psn, code);
         }
         self.reap(id);
@@ -584,7 +574,7 @@ impl RdQp {
                 let range = (request.stag, request.to, 8);
                 let found = self.access.find(memory, range, Rights::REMOTE_ATOMIC);
                 let (region, offset) = found.ok_or(NoticeCode::Access)?;
-                let original = memory.atomic(&crate::stag::AtomicAccess {
+                let original = memory.atomic(&crate::memory::AtomicAccess {
                     region,
                     offset,
                     op: request.op,

@@ -9,19 +9,17 @@ use std::net::SocketAddr;
 use haul_cc::Time;
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 
+use super::RdQp;
+use super::control::{
+    AROUND_SEGMENT, CLOSE_ROOM, CONTROL_SHORT, Control, DATAGRAM_MIN, OUTBOX_MAX, PeerId,
+    control_shim, low, whole,
+};
+use super::notices::Refusal;
 use super::peer::Phase;
 use super::work::{Down, RdEvent, RdStatus, RdTransmit, Remote};
-use super::{
-    AROUND_SEGMENT, CONTROL_SHORT, Control, DATAGRAM_MIN, OUTBOX_MAX, PeerId, RdQp, control_shim,
-    low, whole,
-};
 use crate::datagram::wire::{
     Ack, Body, Close, Cookie, Hello, MsgId, Notice, NoticeCode, Psn, Shim, Terms,
 };
-
-/// The reasons of a CLOSE: room is needed for another peer; the user wants it.
-pub(super) const CLOSE_ROOM: u16 = 0;
-pub(super) const CLOSE_USER: u16 = 1;
 
 const CALL_NS: u64 = 100 * MILLISECOND_NS;
 const CALL_NS_MAX: u64 = 2 * SECOND_NS;
@@ -29,25 +27,6 @@ const CALL_NS_MAX: u64 = 2 * SECOND_NS;
 const NOTICES_MAX: u32 = 64;
 const NOTICES_NS: u64 = 100 * MILLISECOND_NS;
 const REFUSALS_KEPT: usize = 64;
-
-/// What keeps notices few, and lets the last ones be repeated.
-#[derive(Debug, Default)]
-pub(super) struct Notices {
-    since: Time,
-    said: u32,
-    /// Whom we have refused last, and why: a notice may be lost.
-    refusals: std::collections::VecDeque<Refusal>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Refusal {
-    remote: Remote,
-    epoch: u32,
-    psn: Psn,
-    msg: MsgId,
-    code: NoticeCode,
-}
-
 impl RdQp {
     /// Begins to call `to`; none if there is no room.
     pub(super) fn call(&mut self, now: Time, to: Remote) -> Option<PeerId> {

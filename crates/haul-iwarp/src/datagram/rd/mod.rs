@@ -14,10 +14,13 @@
 
 mod access;
 mod bits;
+mod control;
 mod cookie;
 mod deliver;
 mod meet;
+mod notices;
 mod peer;
+mod pending;
 mod receiving;
 mod samples;
 mod sending;
@@ -36,18 +39,18 @@ use haul_cc::Time;
 use haul_cc::time::{MICROSECOND_NS, SECOND_NS};
 
 use crate::datagram::paths::Paths;
-use crate::datagram::wire::{
-    Body, CONTROL_MAX, Datagram, Flags, Kind, MsgId, NoticeCode, Psn, Reject, Shim,
-};
+use crate::datagram::wire::{Body, CONTROL_MAX, Datagram, Flags, MsgId, NoticeCode, Psn, Reject};
 
 use crate::error::PostError;
-use crate::qp::{CompletionKind, Payload, RecvWr};
-use crate::stag::Memory;
+use crate::memory::Memory;
+use crate::qp::{CompletionKind, RecvWr};
 
 use access::Access;
+use control::{CLOSE_ROOM, CLOSE_USER, Control, DATAGRAM_MIN, PeerId, low, whole};
 use cookie::Jar;
-use deliver::Pending;
+use notices::Notices;
 use peer::{Peer, Phase};
+use pending::Pending;
 use sending::{Stamp, Withdrawn, Wqe, count_of};
 use window::Expired;
 
@@ -85,7 +88,7 @@ pub struct RdQp {
     pending: Option<Pending>,
     /// Short datagrams for anybody.
     outbox: VecDeque<Control>,
-    notices: meet::Notices,
+    notices: Notices,
     events: VecDeque<RdEvent>,
     stats: RdStats,
 }
@@ -97,26 +100,9 @@ enum State {
     Over,
 }
 
-type PeerId = u32;
-
-#[derive(Debug)]
-struct Control {
-    to: SocketAddr,
-    len: usize,
-    octets: [u8; CONTROL_SHORT],
-}
-
-/// Octets of the longest datagram in the outbox.
-const CONTROL_SHORT: usize = 80;
-const OUTBOX_MAX: usize = 256;
 /// A peer in the middle of a message that says nothing for this long is given up; longer than any
 /// sender tries.
 const SILENCE_NS_MAX: u64 = 60 * SECOND_NS;
-/// The shortest `datagram_max` that makes sense: the longest request fits.
-const DATAGRAM_MIN: u16 = 256;
-/// Octets of a datagram of data beside its segment: shim, time stamp, CRC.
-const AROUND_SEGMENT: u32 = 40;
-
 impl RdQp {
     /// A queue pair that is open for everybody.
     #[must_use]
@@ -144,7 +130,7 @@ impl RdQp {
             posted: 0,
             pending: None,
             outbox: VecDeque::new(),
-            notices: meet::Notices::default(),
+            notices: Notices::default(),
             events: VecDeque::new(),
             stats: RdStats::default(),
             config,
@@ -220,7 +206,7 @@ impl RdQp {
     /// Forgets a peer and tells it so; what is posted to it is flushed.
     pub fn disconnect(&mut self, now: Time, peer: Remote) {
         if let Some(&id) = self.index.get(&peer) {
-            self.say_close(id, meet::CLOSE_USER);
+            self.say_close(id, CLOSE_USER);
             self.forget(now, id, Down::Closed, RdStatus::Flushed, None);
         }
     }
@@ -230,7 +216,7 @@ impl RdQp {
         if self.state == State::Open {
             let ids: Vec<PeerId> = self.index.values().copied().collect();
             for &id in &ids {
-                self.say_close(id, meet::CLOSE_USER);
+                self.say_close(id, CLOSE_USER);
             }
             self.end(now);
         }
@@ -464,7 +450,7 @@ impl RdQp {
     fn insert(&mut self, now: Time, remote: Remote, phase: Phase) -> Option<PeerId> {
         if self.index.len() >= self.config.peers_max as usize {
             let &(_, oldest) = self.idle.first()?;
-            self.say_close(oldest, meet::CLOSE_ROOM);
+            self.say_close(oldest, CLOSE_ROOM);
             self.stats.evicted += 1;
             self.forget(now, oldest, Down::Closed, RdStatus::Flushed, None);
         }
@@ -729,41 +715,4 @@ fn unused_receive(receive: RecvWr) -> RdCompletion {
         signalled: true,
         peer: None,
     }
-}
-
-fn whole(to: SocketAddr, len: usize) -> RdTransmit {
-    RdTransmit {
-        to,
-        header_len: len,
-        payload: Payload::None,
-        payload_len: 0,
-        needs_crc: false,
-    }
-}
-
-/// The shim of what is not data. Its last field, which has no other meaning there, is the epoch of
-/// whom it is for: so who does not see the traffic cannot make it up.
-fn control_shim(config: &RdConfig, dst_qpn: u32, dst_epoch: u32) -> Shim {
-    Shim {
-        kind: Kind::Ack,
-        flags: Flags::RD,
-        dst_qpn,
-        src_qpn: config.qpn,
-        epoch: config.epoch,
-        psn: Psn(0),
-        msg_id: MsgId(0),
-        msg_len: 0,
-        seg_off: dst_epoch,
-    }
-}
-
-/// The 32 bits that are on the wire.
-#[expect(clippy::cast_possible_truncation, reason = "that is the purpose")]
-const fn low(number: u64) -> u32 {
-    number as u32
-}
-
-/// The upper and the lower half.
-const fn halves(number: u64) -> [u32; 2] {
-    [low(number >> 32), low(number)]
 }

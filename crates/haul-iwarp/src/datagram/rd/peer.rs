@@ -4,7 +4,7 @@
 use haul_cc::time::MICROSECOND_NS;
 use haul_cc::{Ack as Acked, Loss, Pacer, RttEstimator, Time};
 
-use super::low;
+use super::control::{control_shim, low};
 use super::receiving::{Expected, Receiving};
 use super::sending::{Address, Sending};
 use super::window::{Expired, Progress, Window};
@@ -422,7 +422,7 @@ impl Peer {
             psn: Psn(self.ack.number),
             msg_id: MsgId(low(self.ack.at.as_ns() / MICROSECOND_NS)),
             msg_len: self.ack.octets,
-            ..super::control_shim(config, self.remote.qpn, self.epoch)
+            ..control_shim(config, self.remote.qpn, self.epoch)
         };
         Some(Body::Ack(ack).emit(&shim, out))
     }

@@ -3,6 +3,8 @@
 use haul_cc::time::MICROSECOND_NS;
 use haul_cc::{Arrivals, RateSample, Time};
 
+use super::control::low;
+
 /// Reports of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
@@ -34,7 +36,7 @@ impl Samples {
 }
 
 /// The number with the low half `low` that is `last` or up to 2^31 further; none if it is before.
-fn forward(last: u64, low: u32) -> Option<u64> {
-    let ahead = low.wrapping_sub(super::low(last));
+fn forward(last: u64, bits: u32) -> Option<u64> {
+    let ahead = bits.wrapping_sub(low(last));
     (ahead < 1 << 31).then(|| last + u64::from(ahead))
 }

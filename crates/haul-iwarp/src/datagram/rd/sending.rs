@@ -10,11 +10,13 @@ use std::collections::VecDeque;
 use haul_cc::{Controller, Pacer, RttEstimator, Time};
 
 use super::access::Access;
+use super::control::{halves, low};
 use super::window::Window;
 use super::work::{RdOp, RdWr};
 use crate::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, Shim};
+use crate::memory::Memory;
 use crate::qp::{Cut, Payload};
-use crate::stag::{Memory, Rights, Stag};
+use crate::stag::{Rights, Stag};
 use crate::wire::ddp::{self, Model};
 use crate::wire::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, Opcode as Rdmap,
@@ -379,7 +381,7 @@ impl Stamp {
             dst_qpn: self.address.dst_qpn,
             src_qpn: self.address.src_qpn,
             epoch: self.address.epoch,
-            psn: Psn(super::low(self.psn)),
+            psn: Psn(low(self.psn)),
             msg_id: msg,
             msg_len: len,
             seg_off: offset,
@@ -407,7 +409,7 @@ impl Wqe {
             RdOp::WriteRecord { immediate, .. } => immediate,
             _ => None,
         };
-        let [high, low] = super::halves(immediate.unwrap_or(0));
+        let [high, low] = halves(immediate.unwrap_or(0));
         let words = [stamp.timestamp, high, low];
         let header = DataHeader {
             shim,

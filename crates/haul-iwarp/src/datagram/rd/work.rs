@@ -6,8 +6,9 @@ use haul_cc::Algorithm;
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 
 use crate::datagram::wire::{MsgId, Psn};
+use crate::memory::Placement;
 use crate::qp::{CompletionKind, Payload, QpConfig};
-use crate::stag::{Placement, Stag};
+use crate::stag::Stag;
 use crate::wire::rdmap::AtomicOp;
 
 /// A queue pair somewhere: the destination of a request, the source of a message.

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::row::Row;
 use super::access::place;
+use super::address::{Destination, Source};
 use super::config::{DATAGRAM_MIN, UdConfig};
 use super::control::{Control, Controls};
 use super::heard::Heard;
@@ -19,12 +20,13 @@ use super::tx::{Next, Sender};
 use super::validate::{Asks, Validated};
 use super::wire::{ANY_QPN, Body, Datagram, MsgId, NoticeCode, Probe, Rate, Reject};
 use super::work::{
-    Action, Completion, Counters, Destination, Event, Reason, Received, Record, Source, Transmit,
-    UdSendWr, UdStatus, ValidityMap,
+    Action, Completion, Counters, Event, Reason, Received, Record, Transmit, UdSendWr, UdStatus,
+    ValidityMap,
 };
 use crate::error::PostError;
+use crate::memory::{Memory, Placement, Target};
 use crate::qp::RecvWr;
-use crate::stag::{Memory, Placement, Rights, Stag, Target};
+use crate::stag::{Rights, Stag};
 use crate::time::{SECOND_NS, Time};
 
 /// A placement that was handed out.

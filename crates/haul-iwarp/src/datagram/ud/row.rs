@@ -6,9 +6,9 @@
 
 use std::net::SocketAddr;
 
+use crate::datagram::address::Source;
 use crate::datagram::record::Piece;
 use crate::datagram::wire::{DATA_HEADER_MAX, DataHeader, Flags, MsgId, Psn, Segment, Shim};
-use crate::datagram::work::Source;
 use crate::stag::Stag;
 use crate::wire::ddp::Model;
 

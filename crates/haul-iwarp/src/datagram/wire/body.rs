@@ -13,8 +13,8 @@
 //!   PROBE_ACK  token 4 | size 4
 //! ```
 
-use super::{Ext, Kind, Psn, Reject, SHIM_LEN, Segment, Shim, seal};
-use crate::crc::CRC_LEN;
+use super::{Ext, Kind, Psn, Reject, SHIM_LEN, Segment, Shim};
+use crate::crc::{CRC_LEN, Crc32c};
 use crate::wire::{be16, be32, be64, put16, put32, put64};
 
 /// Ranges in an ACK at most.
@@ -483,4 +483,12 @@ fn exactly(octets: &[u8], len: usize, what: &'static str) -> Result<(), Reject> 
     } else {
         Err(Reject::Malformed(what))
     }
+}
+
+/// Appends the CRC to the `len` octets at the start of `out`; returns the octets of the whole.
+fn seal(out: &mut [u8], len: usize) -> usize {
+    let mut crc = Crc32c::new();
+    crc.update(&out[..len]);
+    out[len..len + CRC_LEN].copy_from_slice(&crc.to_wire());
+    len + CRC_LEN
 }

@@ -13,7 +13,7 @@
 //!  28  4  offset of this segment's payload in the message
 //! ```
 
-use super::Reject;
+use super::reject::Reject;
 use crate::wire::{be16, be32, put16, put32};
 
 /// Octets of the shim.
@@ -23,6 +23,8 @@ pub const ANY_QPN: u32 = 0x00ff_ffff;
 /// The highest QPN of one QP.
 pub const QPN_MAX: u32 = ANY_QPN - 1;
 
+/// EXT words in a datagram at most: the field has four bits.
+pub const EXT_WORDS_MAX: usize = 15;
 pub(super) const PROTOCOL: u8 = 0xd1;
 const EXT_MASK: u16 = 0x000f;
 const RESERVED: u16 = 0x00f0;
@@ -222,7 +224,7 @@ impl Shim {
 
     /// Writes the shim, with `words` EXT words to follow.
     pub(super) fn emit(&self, words: usize, out: &mut [u8]) {
-        debug_assert!(words <= super::EXT_WORDS_MAX);
+        debug_assert!(words <= EXT_WORDS_MAX);
         let words = u16::try_from(words).unwrap_or(0) & EXT_MASK;
         out[0] = PROTOCOL;
         out[1] = self.kind as u8;

@@ -16,11 +16,11 @@ use crate::crc::{CRC_LEN, Crc32c};
 use crate::error::{Error, Incompatible, PostError, TermCode};
 use crate::llp::agree::{answer, conclude};
 use crate::llp::{HEADER_MAX, Params, ReliableConnection, Segment};
+use crate::memory::{Memory, Placement, Target};
 use crate::qp::{
     Effect, Emission, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendWr, State,
     Violation, quote_request,
 };
-use crate::stag::{Memory, Placement, Target};
 use crate::time::{SECOND_NS, Time};
 use crate::wire::ddp::{Header, UNTAGGED_LEN};
 use crate::wire::hello::{Hello, Terms};

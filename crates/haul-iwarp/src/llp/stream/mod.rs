@@ -4,6 +4,8 @@
 //! goes out: start-up frames ([`StreamConnection::poll_startup`]), then FPDUs
 //! ([`StreamConnection::poll_transmit`]) as header octets, a payload by name, and a trailer.
 
+mod config;
+mod next;
 mod rx;
 mod startup;
 mod tx;
@@ -11,100 +13,21 @@ mod tx;
 use crate::crc::Crc32c;
 use crate::error::{Error, Incompatible, PostError, TermCode};
 use crate::llp::{HEADER_MAX, Params, ReliableConnection, Segment};
+use crate::memory::{Memory, Placement, Target};
 use crate::qp::{
     Effect, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendOp, SendWr, State, Violation,
 };
-use crate::stag::{Memory, Placement, Stag, Target};
-use crate::time::{SECOND_NS, Time};
+use crate::stag::Stag;
+use crate::time::Time;
 use crate::wire::mpa::{LENGTH_LEN, RtrKinds, mulpdu};
 
+pub use config::StreamConfig;
+pub use next::{Next, Received};
 pub use tx::{Fpdu, Piece, Pieces, Trailer};
 
 use rx::{Rx, Seen};
 use startup::{Startup, Step};
 use tx::ulpdu_len;
-
-/// How a connection over a stream is to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamConfig {
-    /// The queue pair.
-    pub qp: QpConfig,
-    /// CRCs are asked for. If both ends do without, there are none; else both make and check them
-    /// (RFC 5044 §7.1).
-    pub crc: bool,
-    /// Markers are asked for in what is sent here. siw refuses that.
-    pub markers: bool,
-    /// The revision of MPA that an initiator asks for: 2, or 1 where 2 was refused.
-    pub revision: u8,
-    /// Initiator: a peer-to-peer connection is asked for, to be opened by one of these. Responder:
-    /// what it can take; `None` is all.
-    pub peer_to_peer: Option<RtrKinds>,
-    /// Longhaul's capabilities are offered, eight octets before the private data.
-    pub extensions: bool,
-    /// The longest FPDU to and from Longhaul ends, octets; in steps of 256.
-    pub fpdu_max: u32,
-    /// The path's segment size: FPDUs to others are no longer (RFC 5044 §4.5).
-    pub emss: u32,
-    /// CRCs are verified before anything is placed, at the price of a copy.
-    pub strict: bool,
-    /// How long the peer may take for each step of start-up.
-    pub startup_timeout_ns: u64,
-    /// How long the peer may take to close after this end has.
-    pub close_timeout_ns: u64,
-}
-
-impl Default for StreamConfig {
-    fn default() -> Self {
-        Self {
-            qp: QpConfig::default(),
-            crc: true,
-            markers: false,
-            revision: 2,
-            peer_to_peer: None,
-            extensions: true,
-            fpdu_max: 65_536,
-            emss: 1_460,
-            strict: false,
-            startup_timeout_ns: 5 * SECOND_NS,
-            close_timeout_ns: 5 * SECOND_NS,
-        }
-    }
-}
-
-/// What to do with the stream's next octets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
-    /// Feed them to [`StreamConnection::handle_bytes`]; fewer than `at_least` will not lead to a
-    /// placement.
-    More {
-        /// Octets.
-        at_least: usize,
-    },
-    /// They are payload that belongs there. Put them there, from a buffer or straight from the
-    /// stream, run [`StreamConnection::digest`] over them if CRCs are in use, and say so with
-    /// [`StreamConnection::handle_placed`]. It may be done in parts.
-    Place(Placement),
-    /// Strict: they are payload that is not verified. The same, into a stage of 64 KiB, `offset`
-    /// octets into it.
-    Stage {
-        /// Octets from the start of the stage.
-        offset: u32,
-        /// Octets.
-        len: u32,
-    },
-    /// Strict: not the next octets, but the first of the stage, are verified and belong there. Copy
-    /// them, and say so with [`StreamConnection::handle_unstaged`].
-    Unstage(Placement),
-}
-
-/// The answer to octets of the stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Received {
-    /// How many were taken.
-    pub consumed: usize,
-    /// What to do with the rest, and with those that have not arrived yet.
-    pub next: Next,
-}
 
 /// A reliable connection over a byte stream.
 ///

@@ -1,10 +1,10 @@
 //! Octets of the stream to headers, placements and checked FPDUs (RFC 5044 §4).
 
-use super::Next;
+use super::next::Next;
 use crate::crc::{CRC_LEN, Crc32c};
 use crate::error::TermCode;
 use crate::llp::HEADER_MAX;
-use crate::stag::{Placement, Target};
+use crate::memory::{Placement, Target};
 use crate::wire::ddp::Header;
 use crate::wire::mpa::{LENGTH_LEN, MARKER_LEN, MARKER_SPACING, pad_len, parse_marker};
 use crate::wire::rdmap::Opcode;

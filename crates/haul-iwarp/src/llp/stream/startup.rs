@@ -1,7 +1,7 @@
 //! The two state machines of start-up (RFC 5044 §7.1, RFC 6581): frames in, frames out, then
 //! [`Params`].
 
-use super::StreamConfig;
+use super::config::StreamConfig;
 use crate::error::{Error, Incompatible, PostError};
 use crate::llp::Params;
 use crate::llp::agree::{answer, common_kinds, conclude};
