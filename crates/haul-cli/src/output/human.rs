@@ -51,7 +51,9 @@ pub(super) fn summary(summary: &Summary) -> String {
             text,
             "; {} retransmitted{}",
             binary(summary.retransmitted_bytes),
-            summary.retransmitted_by_cause.map_or_else(String::new, by_cause),
+            summary
+                .retransmitted_by_cause
+                .map_or_else(String::new, by_cause),
         );
     }
     let _ = write!(text, "; {}", cpu(&summary.sender, &summary.receiver));

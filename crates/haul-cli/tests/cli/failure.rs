@@ -232,9 +232,10 @@ fn changed_on_the_way(how: &str, change: impl FnOnce(&Path)) {
         &text(&source),
         &server.at(""),
         "--rate",
-        "80Mbit",
+        "32Mbit",
         "--json-stream",
     ]);
+    // After a second of three.
     client.wait_for_bytes(1);
     change(&source);
     client.end().failed(5, how);

@@ -24,6 +24,25 @@ fn the_final_object_keeps_to_its_schema() {
 }
 
 #[test]
+fn retransmissions_are_counted_by_cause_where_the_transport_tells_them_apart() {
+    let place = Place::new();
+    let server = place.serve();
+    for (name, channel) in [("a", "udt"), ("b", "tcp")] {
+        make_file(&place.client(name), MIB, 1);
+        let source = text(&place.client(name));
+        let channel_option = format!("--channel={channel}");
+        let sent = haul(["send", &source, &server.at(""), "--json", &channel_option]);
+        let summary = sent.ok().json();
+        let causes = summary["retransmitted_by_cause"].as_object();
+        assert_eq!(causes.is_some(), channel == "udt", "{summary}");
+        if let Some(causes) = causes {
+            let sum: u64 = causes.values().filter_map(serde_json::Value::as_u64).sum();
+            assert_eq!(Some(sum), summary["retransmitted_bytes"].as_u64());
+        }
+    }
+}
+
+#[test]
 fn every_event_keeps_to_its_schema_and_the_last_is_the_summary() {
     let place = Place::new();
     let server = place.serve();
