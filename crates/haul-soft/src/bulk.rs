@@ -56,7 +56,7 @@ pub trait Sink: Send + Sync {
     ///
     /// # Errors
     /// The error of the write (disk full, quota); it ends the channel. A range outside the space
-    /// that this end asked for is `InvalidInput`, and nothing of it is written.
+    /// that this end asked for is an error as well, and nothing of it is written.
     fn place(&self, offset: u64, parts: &[IoSlice<'_>]) -> io::Result<()>;
 
     /// Whether `place` may wait, as for a disk. Channels then call it from a thread that nothing

@@ -8,20 +8,21 @@ use std::time::{Duration, Instant};
 use haul_io::file::Dir;
 
 use crate::channel::{Kind, Opening, Setup, Token, udt};
-use crate::dial::{self, Dialer};
 use crate::fault::{Code, Fault};
-use crate::link::{Handshake, Link, agree};
-use crate::name::{Name, printable};
+use crate::link::{self, Handshake, Link, agree};
+use crate::name::Name;
 use crate::report::{BenchSummary, Event, Observer, Summary};
 use crate::session::{bench, receiver, sender};
 use crate::source::SourceFile;
-use crate::wire::{
-    self, CONTROL_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, TransferId, VERSIONS,
-};
-use crate::{SOFTWARE, lock, random_bytes};
+use crate::text::printable;
+use crate::wire::{self, CONTROL_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, TransferId};
+use crate::{SOFTWARE, lock};
 
+mod config;
+mod connect;
 mod outcome;
 
+pub use config::Config;
 use outcome::{Tally, bench_summary};
 
 /// The first pause before a broken connection is made anew; each further one is twice as long.
@@ -30,31 +31,6 @@ const BACKOFF: Duration = Duration::from_millis(500);
 const CONNECT_LEAST: Duration = Duration::from_millis(500);
 /// The longest pause.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
-
-/// How a client reaches its server.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Name or address of the server.
-    pub host: String,
-    /// Its port, TCP and UDP.
-    pub port: u16,
-    /// Kind of channel.
-    pub channel: Kind,
-    /// Parallel streams.
-    pub streams: u16,
-    /// Declared rate, bits per second.
-    pub rate_bps: Option<u64>,
-    /// Congestion control: of [`haul_cc::Algorithm::NAMED`] for UDT, of the kernel's for TCP.
-    pub congestion: Option<String>,
-    /// How long connecting and the handshake may take.
-    pub connect_timeout: Duration,
-    /// After this long without a word the server is taken for gone.
-    pub dead_after: Duration,
-    /// How long to try again after the last byte arrived; without end where `None`.
-    pub give_up_after: Option<Duration>,
-    /// Who makes the TCP connections, where it is not this host's kernel.
-    pub dialer: Option<Arc<dyn Dialer>>,
-}
 
 /// What to do about files that exist at the receiver.
 pub use crate::wire::Policy as ExistingPolicy;
@@ -292,10 +268,10 @@ impl Session {
             congestion: config.congestion.clone(),
             dead_after: config.dead_after,
         };
-        let (stream, server, opening) = dial::connect(config, &setup)?;
+        let (stream, server, opening) = connect::connect(config, &setup)?;
         let peer = server.to_string();
         let mut flight = CONTROL_PREAMBLE.to_vec();
-        flight.extend(wire::encode(&Message::Hello(hello(
+        flight.extend(wire::encode(&Message::Hello(link::hello(
             transfer,
             config.dead_after,
         )))?);
@@ -320,17 +296,6 @@ impl Session {
             opening,
             peer,
         })
-    }
-}
-
-/// Our own hello.
-pub(crate) fn hello(transfer: TransferId, dead_after: Duration) -> Hello {
-    Hello {
-        version_min: *VERSIONS.start(),
-        version_max: *VERSIONS.end(),
-        software: SOFTWARE.to_owned(),
-        transfer,
-        dead_after_ms: u32::try_from(dead_after.as_millis()).unwrap_or(u32::MAX),
     }
 }
 
@@ -481,6 +446,6 @@ fn check_count(count: usize) -> Result<(), Fault> {
 }
 
 fn transfer_id() -> Result<TransferId, Fault> {
-    random_bytes()
+    haul_io::random::bytes()
         .map_err(|error| Fault::new(Code::Other, format!("cannot read random bytes: {error}")))
 }

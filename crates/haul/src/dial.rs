@@ -1,15 +1,11 @@
 //! How a client gets to its server: by this host's kernel, or by somebody else.
 
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::channel::{Opening, Setup};
-use crate::client::Config;
 use crate::fault::{Code, Fault, plain};
-use crate::name::printable;
 
 /// Makes TCP connections to servers that are reached otherwise than by this host's kernel: through
 /// gateways.
@@ -64,58 +60,6 @@ impl fmt::Display for Server {
             Self::Beyond { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Beyond { host, port, .. } => write!(f, "{host}:{port}"),
         }
-    }
-}
-
-/// The control connection, where it goes, and the channel, which is opened at the same time.
-pub(crate) fn connect(
-    config: &Config,
-    setup: &Setup,
-) -> Result<(TcpStream, Server, Opening), Fault> {
-    let both = |server: &Server| Opening::connect(setup, server, config.connect_timeout);
-    if let Some(dialer) = &config.dialer {
-        let server = Server::Beyond {
-            dialer: Arc::clone(dialer),
-            host: config.host.clone(),
-            port: config.port,
-        };
-        let opening = both(&server);
-        return Ok((server.connect(config.connect_timeout)?, server, opening?));
-    }
-    let shown = printable(config.host.as_bytes());
-    let port = config.port;
-    let addresses = (config.host.as_str(), port)
-        .to_socket_addrs()
-        .map_err(|_| {
-            Fault::new(
-                Code::Unreachable,
-                format!("cannot find a host called '{shown}'"),
-            )
-            .hint("check the name, or give its address")
-        })?;
-    let mut last = None;
-    for address in addresses {
-        let server = Server::At(address);
-        // If the control connection fails, the user sees that failure.
-        let opening = both(&server);
-        match TcpStream::connect_timeout(&address, config.connect_timeout) {
-            Ok(stream) => return Ok((stream, server, opening?)),
-            Err(error) => last = Some((address, error)),
-        }
-    }
-    let (address, error) =
-        last.ok_or_else(|| Fault::new(Code::Unreachable, format!("'{shown}' has no address")))?;
-    let fault = |text: String| Err(Fault::new(Code::Unreachable, text));
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => fault(format!("nothing listens at {address}"))
-            .map_err(|fault| fault.hint(refused_hint("haul serve DIR", address.ip()))),
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-            let seconds = config.connect_timeout.as_secs_f64();
-            fault(format!("{address} did not answer within {seconds} s"))
-                .map_err(|fault| fault.hint("check the address and any firewall in between"))
-        }
-        _ => fault(format!("cannot connect to {address}: {}", plain(&error)))
-            .map_err(|fault| fault.hint("check the address and the route to it")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::name::printable;
+use crate::text::printable;
 
 /// Linux's numbers, the same on every architecture, for errors that `io::ErrorKind` has no name
 /// for: too many open files in the process, in the system.

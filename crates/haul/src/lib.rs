@@ -18,9 +18,9 @@
     reason = "this crate opens connections and files and runs on the clock; the cores do not"
 )]
 
-use std::io::Read;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+mod cancel;
 pub mod channel;
 pub mod client;
 pub mod dial;
@@ -37,6 +37,7 @@ mod sink;
 mod source;
 mod space;
 mod target;
+mod text;
 mod tree;
 mod wire;
 
@@ -46,7 +47,7 @@ pub mod fuzzing;
 
 pub use haul_io::file::raise_open_file_limit;
 pub use haul_io::process::is_ignored as is_signal_ignored;
-pub use name::printable;
+pub use text::printable;
 pub use wire::crc32c;
 
 /// The port that `haul serve` listens on, TCP and UDP, unless told otherwise.
@@ -67,10 +68,4 @@ fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 
 fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
 }

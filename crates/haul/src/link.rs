@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::cancel::Cancel;
 use crate::fault::{Code, Fault};
-use crate::lock;
 use crate::wire::{
-    self, CHECK, Hello, LENGTH, MESSAGE_MAX, Message, VERSIONS, WireError, abridged,
+    self, CHECK, Hello, LENGTH, MESSAGE_MAX, Message, TransferId, VERSIONS, WireError, abridged,
 };
+use crate::{SOFTWARE, lock};
 
 /// An idle end says something this often.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -37,6 +38,7 @@ pub(crate) struct Link {
     incoming: Receiver<Result<Message, Fault>>,
     reader: Option<JoinHandle<()>>,
     reported: AtomicBool,
+    cancel: Cancel,
 }
 
 #[derive(Debug)]
@@ -46,10 +48,6 @@ struct Writer {
     /// When the session let go of the link.
     closed: Mutex<Option<Instant>>,
 }
-
-/// Ends a [`Link`] from another thread.
-#[derive(Debug, Clone)]
-pub(crate) struct Closer(Arc<Writer>);
 
 impl Link {
     /// Takes over a connection after both ends have said hello. `peer` is how messages to the user
@@ -88,9 +86,14 @@ impl Link {
                 let _ = sender.send(Err(fault));
             })
             .map_err(|error| Fault::system(&error))?;
+        let shut = Arc::clone(&writer);
         Ok(Self {
             writer,
             incoming,
+            cancel: Cancel::by(move || {
+                // An error means that the connection is closed already.
+                let _ = shut.stream.shutdown(Shutdown::Both);
+            }),
             reader: Some(reader),
             reported: AtomicBool::new(false),
         })
@@ -113,14 +116,14 @@ impl Link {
             .unwrap_or_else(|_| Err(gone("the connection is closed")))
     }
 
-    /// A handle that ends this link from another thread.
-    pub(crate) fn closer(&self) -> Closer {
-        Closer(Arc::clone(&self.writer))
+    /// The handle that ends this link from another thread.
+    pub(crate) fn cancel(&self) -> Cancel {
+        self.cancel.clone()
     }
 
     /// Ends the connection at once: the peer has sent its last message, and needs none from here.
     pub(crate) fn hang_up(self) {
-        self.closer().close();
+        self.cancel.cancel();
     }
 
     /// Tells the peer, once, why the session ends.
@@ -129,13 +132,6 @@ impl Link {
             // It may not listen any more; the fault may be that it does not.
             let _ = self.send(&Message::Error(WireError::from(fault)));
         }
-    }
-}
-
-impl Closer {
-    pub(crate) fn close(&self) {
-        // An error means that the connection is closed already.
-        let _ = self.0.stream.shutdown(Shutdown::Both);
     }
 }
 
@@ -356,6 +352,17 @@ impl<'a> Handshake<'a> {
         } else {
             Ok(left)
         }
+    }
+}
+
+/// This end's hello.
+pub(crate) fn hello(transfer: TransferId, dead_after: Duration) -> Hello {
+    Hello {
+        version_min: *VERSIONS.start(),
+        version_max: *VERSIONS.end(),
+        software: SOFTWARE.to_owned(),
+        transfer,
+        dead_after_ms: u32::try_from(dead_after.as_millis()).unwrap_or(u32::MAX),
     }
 }
 

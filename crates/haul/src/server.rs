@@ -14,20 +14,21 @@ pub use haul_io::address::listen_address;
 use haul_io::file::Dir;
 use haul_soft::udt::Listener;
 
+use crate::SOFTWARE;
 use crate::channel::tcp::{STREAM_HEADER_REST, parse_stream_header};
-use crate::channel::{Doors, Opening, Setup, udt};
+use crate::channel::{Acceptors, Opening, Setup, udt};
 use crate::fault::{Code, Fault, plain};
-use crate::link::{Handshake, Link, agree};
-use crate::name::{Name, printable, relative_path};
+use crate::link::{self, Handshake, Link, agree};
+use crate::name::{Name, relative_path};
 use crate::pending::{self, Pending};
 use crate::report::{Event, Observer};
 use crate::session::{bench, receiver, sender};
 use crate::source::SourceFile;
+use crate::text::printable;
 use crate::wire::{
     self, Bench, CONTROL_PREAMBLE, DATA_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, WireError,
     binding, is_preamble,
 };
-use crate::{SOFTWARE, client};
 
 mod table;
 
@@ -82,7 +83,7 @@ impl Server {
         let shared = Arc::new(Shared {
             root,
             read_only: config.read_only,
-            doors: Arc::default(),
+            acceptors: Arc::default(),
             pending: Pending::new(PENDING_MAX),
             table: Table::new(config.sessions_max),
             log,
@@ -113,8 +114,8 @@ impl Server {
         };
         let mut threads = Vec::new();
         for mut listener in self.datagrams {
-            let doors = Arc::clone(&self.shared.doors);
-            let serve = move || doors.udt.serve(&mut listener);
+            let acceptors = Arc::clone(&self.shared.acceptors);
+            let serve = move || acceptors.udt.serve(&mut listener);
             threads.push(spawn("haul-udp", Box::new(serve))?);
         }
         for listener in self.listeners {
@@ -141,7 +142,7 @@ impl std::fmt::Debug for Server {
 struct Shared {
     root: Arc<Dir>,
     read_only: bool,
-    doors: Arc<Doors>,
+    acceptors: Arc<Acceptors>,
     pending: Pending,
     table: Table,
     log: Log,
@@ -211,17 +212,17 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             continue;
         };
         let place = shared.pending.enter(&stream, |_| {});
-        let visitor = Arc::clone(shared);
+        let server = Arc::clone(shared);
         let builder = std::thread::Builder::new().name("haul-session".into());
         // Without a thread for it the connection is closed.
         let _ = builder.spawn(move || {
             let deadline = Instant::now() + HANDSHAKE;
-            receive_visitor(&visitor, stream, peer, deadline, place);
+            serve_connection(&server, stream, peer, deadline, place);
         });
     }
 }
 
-fn receive_visitor(
+fn serve_connection(
     shared: &Arc<Shared>,
     stream: TcpStream,
     peer: SocketAddr,
@@ -241,7 +242,7 @@ fn receive_visitor(
         if handshake.read(&mut rest).is_ok_and(|got| got == rest.len())
             && let Some((token, index)) = parse_stream_header(rest)
         {
-            shared.doors.tcp.deliver(token, index, stream, deadline);
+            shared.acceptors.tcp.deliver(token, index, stream, deadline);
         }
         drop(place);
         return;
@@ -286,7 +287,7 @@ fn admit<'a>(
     peer: SocketAddr,
 ) -> Result<Ticket<'a>, Fault> {
     let mut answer = CONTROL_PREAMBLE.to_vec();
-    let ours = client::hello(hello.transfer, Duration::ZERO);
+    let ours = link::hello(hello.transfer, Duration::ZERO);
     answer.extend(wire::encode(&Message::Hello(ours))?);
     handshake
         .write(&answer)
@@ -330,7 +331,7 @@ fn serve(
     peer: SocketAddr,
     dead_after: Duration,
 ) {
-    ticket.hold(link.closer());
+    ticket.hold(link.cancel());
     let begun = Instant::now();
     let log = |what: &str| (shared.log)(&format!("{peer}: {what}"));
     let (what, result) = converse(shared, link, ticket, dead_after, &|note| log(note));
@@ -355,7 +356,7 @@ fn converse(
     let asked = next(link).and_then(|message| match message {
         Message::OpenChannel(open) => {
             let setup = Setup::from_message(&open, dead_after)?;
-            let opening = Opening::accept(&setup, &shared.doors, HANDSHAKE)?;
+            let opening = Opening::accept(&setup, &shared.acceptors, HANDSHAKE)?;
             Ok((next(link)?, opening))
         }
         other => Err(other.misplaced()),

@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 
 use crossbeam_channel::Sender;
 use haul_io::file::write_all_at;
@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::space::{Placed, Space};
 use crate::target::Target;
 use crate::wire::{PieceRun, Run};
-use crate::{lock, read, write};
+use crate::{read, write};
 
 /// Slices handed to one `pwritev`.
 const SLICES: usize = 64;
@@ -44,7 +44,6 @@ pub(crate) struct FileSink {
     space: RwLock<Space<Missing>>,
     complete: Sender<Complete>,
     placed: AtomicU64,
-    fault: Mutex<Option<Fault>>,
 }
 
 /// What of a run is still to come.
@@ -82,7 +81,6 @@ impl FileSink {
             space: RwLock::new(Space::new()),
             complete,
             placed: AtomicU64::new(0),
-            fault: Mutex::new(None),
         }
     }
 
@@ -138,11 +136,6 @@ impl FileSink {
         self.placed.load(Ordering::Relaxed)
     }
 
-    /// Why a write failed, if one did.
-    pub(crate) fn fault(&self) -> Option<Fault> {
-        lock(&self.fault).clone()
-    }
-
     fn write(
         &self,
         placed: &Placed<Missing>,
@@ -155,19 +148,15 @@ impl FileSink {
             .get(placed.segment.file)
             .and_then(Option::as_ref)
         else {
-            return Err(io::ErrorKind::InvalidInput.into());
+            return Err(unasked());
         };
         let mut position = placed.segment.position + inside;
         let mut left = len;
         while left > 0 {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let (count, bytes) = parts.take(&mut slices, left);
-            let written = write_all_at(target.file.as_fd(), &mut slices[..count], position);
-            if let Err(error) = written {
-                let fault = Fault::file(&format!("cannot write '{}'", target.name), &error);
-                lock(&self.fault).get_or_insert(fault);
-                return Err(error);
-            }
+            write_all_at(target.file.as_fd(), &mut slices[..count], position)
+                .map_err(|error| io::Error::other(target.fault("cannot write", &error)))?;
             position += bytes;
             left -= bytes;
         }
@@ -181,12 +170,12 @@ impl Sink for FileSink {
         let space = read(&self.space);
         let end = offset.checked_add(total).filter(|end| *end <= space.end());
         let Some(end) = end else {
-            return Err(io::ErrorKind::InvalidInput.into());
+            return Err(unasked());
         };
         let mut parts = Parts { parts, skip: 0 };
         let mut at = offset;
         while at < end {
-            let index = space.index_of(at).ok_or(io::ErrorKind::InvalidInput)?;
+            let index = space.index_of(at).ok_or_else(unasked)?;
             let placed = &space.runs()[index];
             let inside = at - placed.segment.start;
             let len = (placed.segment.len - inside).min(end - at);
@@ -256,10 +245,7 @@ impl FileSink {
         while at < end {
             let index = usize::try_from(at / size).unwrap_or(usize::MAX);
             let piece = (size - at % size).min(end - at);
-            let count = placed
-                .extra
-                .count(index)
-                .ok_or(io::ErrorKind::InvalidInput)?;
+            let count = placed.extra.count(index).ok_or_else(unasked)?;
             act(count, piece)?;
             at += piece;
         }
@@ -275,6 +261,11 @@ impl BlockId {
             count: 1,
         }
     }
+}
+
+/// The peer sent a byte that was not asked for, or that had come before.
+fn unasked() -> io::Error {
+    io::Error::other(Fault::protocol("the peer sent data that was not asked for"))
 }
 
 fn too_much() -> Fault {
@@ -295,7 +286,7 @@ impl Count {
                 left.checked_sub(bytes)
             })
             .map(drop)
-            .map_err(|_| io::ErrorKind::InvalidInput.into())
+            .map_err(|_| unasked())
     }
 }
 
@@ -336,6 +327,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fault::Code;
     use crate::target::Found;
     use crate::wire::{Entry, Policy};
 
@@ -385,7 +377,8 @@ mod tests {
         let end = SIZES.iter().sum::<u64>();
         for offset in [end, end - 3, u64::MAX - 1, u64::MAX] {
             let error = sink.place(offset, &[IoSlice::new(b"four")]).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{offset}");
+            let fault = error.downcast::<Fault>().unwrap();
+            assert_eq!(fault.code, Code::Protocol, "{offset}");
         }
         let space = space();
         sink.place(0, &[IoSlice::new(&space[..1 << 20])]).unwrap();

@@ -141,8 +141,30 @@ impl SourceFile {
         Blocks::new(self.size)
     }
 
-    pub(crate) fn read_exact_at(&self, buf: &mut [u8], position: u64) -> io::Result<()> {
-        self.file.read_exact_at(buf, position)
+    /// Fills all of `buf` from `position` on.
+    ///
+    /// # Errors
+    /// [`Code::SourceChanged`] if the file ends before, or has changed where it cannot be read.
+    pub(crate) fn read_exact_at(&self, mut buf: &mut [u8], position: u64) -> Result<(), Fault> {
+        let mut at = position;
+        while !buf.is_empty() {
+            match read_at(&self.file, buf, at) {
+                Ok(0) => return Err(changed(&self.name, "became shorter")),
+                Ok(read) => {
+                    buf = &mut buf[read..];
+                    at += read as u64;
+                }
+                Err(error) => {
+                    self.check_unchanged()?;
+                    return Err(self.unreadable(&error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unreadable(&self, error: &io::Error) -> Fault {
+        Fault::file(&format!("cannot read '{}'", self.name), error)
     }
 
     /// Looks whether the file is still what was offered; fails where it is not.
@@ -150,8 +172,7 @@ impl SourceFile {
         let Some(stat) = &self.stat else {
             return Ok(Standing::Unchanged);
         };
-        let failed =
-            |error: io::Error| Fault::file(&format!("cannot read '{}'", self.name), &error);
+        let failed = |error: io::Error| self.unreadable(&error);
         let before = *lock(stat);
         let now = metadata(&self.file).map_err(failed)?;
         let how = match now.size.cmp(&before.size) {
@@ -171,15 +192,17 @@ impl SourceFile {
 
     /// Runs `is_same`, which reads the content, until nothing touches the file meanwhile; fails
     /// where the content is not the same, or something touches the file again and again.
-    pub(crate) fn prove(&self, mut is_same: impl FnMut() -> io::Result<bool>) -> Result<(), Fault> {
+    pub(crate) fn prove(
+        &self,
+        mut is_same: impl FnMut() -> Result<bool, Fault>,
+    ) -> Result<(), Fault> {
         let Some(stat) = &self.stat else {
             return Ok(());
         };
-        let failed =
-            |error: io::Error| Fault::file(&format!("cannot read '{}'", self.name), &error);
         for _ in 0..MEASURED {
-            lock(stat).changed = metadata(&self.file).map_err(failed)?.changed;
-            if !is_same().map_err(failed)? {
+            let meta = metadata(&self.file).map_err(|error| self.unreadable(&error))?;
+            lock(stat).changed = meta.changed;
+            if !is_same()? {
                 break;
             }
             if self.check_unchanged()? == Standing::Unchanged {
@@ -531,7 +554,9 @@ impl Source for FileSource {
                 .unwrap_or(usize::MAX)
                 .min(buf.len());
             let (now, rest) = buf.split_at_mut(len);
-            self.files[segment.file].read_exact_at(now, segment.position)?;
+            self.files[segment.file]
+                .read_exact_at(now, segment.position)
+                .map_err(io::Error::other)?;
             offset += len as u64;
             buf = rest;
         }
@@ -545,23 +570,6 @@ impl Source for FileSource {
             position: segment.position,
             len: segment.len,
         })
-    }
-}
-
-/// The failure behind an error of reading a source.
-pub(crate) fn blame(source: &FileSource, error: &io::Error) -> Fault {
-    for file in source.files() {
-        if let Err(fault) = file.check_unchanged() {
-            return fault;
-        }
-    }
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => Fault::new(
-            Code::SourceChanged,
-            "a source ended early; it was not delivered",
-        )
-        .hint("send it again when nothing writes to it"),
-        _ => Fault::file("cannot read a source", error),
     }
 }
 

@@ -13,10 +13,10 @@ use haul_io::file::{
 
 use crate::fault::{Code, Fault};
 use crate::journal::{Content, Journal, Subject, Verified};
+use crate::lock;
 use crate::name::Name;
 use crate::tree::{BlockHasher, Blocks, Digest, Pieces, SIZE_MAX};
 use crate::wire::{Entry, Policy, Time};
-use crate::{lock, random_bytes};
 
 /// How long a part file may stay locked by a session that is on its way out.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
@@ -160,7 +160,7 @@ impl Target {
             Journal::open(
                 self.dir.open_or_create(&name, 0o600)?,
                 subject,
-                random_bytes()?,
+                haul_io::random::bytes()?,
             )
         };
         let (mut journal, mut content) = open()?;
@@ -238,7 +238,7 @@ impl Target {
         let Some(journal) = journal.as_mut() else {
             return Ok(());
         };
-        random_bytes()
+        haul_io::random::bytes()
             .and_then(|id| journal.restart(id))
             .map_err(|error| self.fault("cannot write the journal of", &error))
     }
@@ -285,12 +285,12 @@ impl Target {
 }
 
 /// Hashes `len` bytes from `position` on, as `read` gives them.
-pub(crate) fn hash_range(
+pub(crate) fn hash_range<E>(
     mut hasher: BlockHasher,
     (mut position, mut left): (u64, u64),
     buffer: &mut [u8],
-    read: impl Fn(&mut [u8], u64) -> io::Result<()>,
-) -> io::Result<Digest> {
+    read: impl Fn(&mut [u8], u64) -> Result<(), E>,
+) -> Result<Digest, E> {
     while left > 0 {
         let piece = usize::try_from(left)
             .unwrap_or(usize::MAX)
@@ -304,11 +304,11 @@ pub(crate) fn hash_range(
 }
 
 /// Hashes each piece of a block, as `read` gives its bytes.
-pub(crate) fn hash_pieces(
+pub(crate) fn hash_pieces<E>(
     pieces: Pieces,
     buffer: &mut [u8],
-    read: impl Fn(&mut [u8], u64) -> io::Result<()>,
-) -> io::Result<Vec<Digest>> {
+    read: impl Fn(&mut [u8], u64) -> Result<(), E>,
+) -> Result<Vec<Digest>, E> {
     (0..pieces.count())
         .map(|index| hash_range(pieces.hasher(index), pieces.range(index, 1), buffer, &read))
         .collect()

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use haul_io::tcp;
 use haul_soft::bulk::{Sink, Source};
 
-use super::{Channel, ChannelError, ChannelStats, Setup, Token};
+use super::setup::{Channel, ChannelError, ChannelStats, Setup, Token};
 use crate::dial::Server;
 use crate::fault::{Code, Fault, plain};
 use crate::lock;
@@ -274,12 +274,12 @@ fn send_chunk(
                 // One error stands for the file and for the connection: the file says whether it is
                 // its own.
                 sent.map_err(|error| match source.read_at(at, buffer) {
-                    Err(error) => ChannelError::Source(error),
+                    Err(error) => ChannelError::store(error),
                     Ok(()) => lost(error),
                 })?;
             }
             None => {
-                source.read_at(at, buffer).map_err(ChannelError::Source)?;
+                source.read_at(at, buffer).map_err(ChannelError::store)?;
                 let mut stream = stream;
                 stream.write_all(buffer).map_err(lost)?;
             }
@@ -317,7 +317,7 @@ fn receive_chunks(mut stream: &TcpStream, sink: &dyn Sink) -> Result<(), Channel
                     offset + placed as u64,
                     &[IoSlice::new(&buffer[placed..filled])],
                 )
-                .map_err(ChannelError::Sink)?;
+                .map_err(ChannelError::store)?;
                 (placed, since) = (filled, Instant::now());
             }
         }
@@ -342,7 +342,7 @@ fn read_header(mut stream: &TcpStream, header: &mut [u8]) -> io::Result<bool> {
 /// Where a server's TCP data connections wait for the session that claims them, and sessions for
 /// their connections.
 #[derive(Debug, Default)]
-pub(crate) struct Door {
+pub(crate) struct Acceptor {
     waiting: Arc<Waiting>,
 }
 
@@ -382,7 +382,7 @@ pub(crate) struct Claim {
     waiting: Arc<Waiting>,
 }
 
-impl Door {
+impl Acceptor {
     /// From now on connections with this token are the caller's.
     pub(crate) fn claim(&self, token: Token) -> Claim {
         lock(&self.waiting.room).sessions.entry(token).or_default();

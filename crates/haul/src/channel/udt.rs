@@ -17,10 +17,10 @@ use haul_soft::bulk::{Sink, Source};
 use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options, Remote, Seq};
 use haul_udt::wire::SocketId;
 
-use super::{Channel, ChannelError, ChannelStats, Setup, Token};
+use super::setup::{Channel, ChannelError, ChannelStats, Setup, Token};
 use crate::fault::{Code, Fault, plain};
+use crate::lock;
 use crate::wire::Causes;
-use crate::{lock, random_bytes};
 
 /// An open UDT channel.
 #[derive(Debug)]
@@ -101,8 +101,7 @@ impl UdtChannel {
 fn settle(result: Result<(), LinkError>) -> Result<(), ChannelError> {
     match result {
         Ok(()) | Err(LinkError::Closed) => Ok(()),
-        Err(LinkError::Source(error)) => Err(ChannelError::Source(error)),
-        Err(LinkError::Sink(error)) => Err(ChannelError::Sink(error)),
+        Err(LinkError::Source(error) | LinkError::Sink(error)) => Err(ChannelError::store(error)),
         Err(LinkError::System(error)) => Err(ChannelError::System(error)),
         Err(LinkError::Network(error) | LinkError::Silent(error)) => {
             Err(ChannelError::lost(&error))
@@ -182,8 +181,8 @@ impl Token {
     fn identity(self) -> Identity {
         let half = |value: u64| u32::try_from(value & Self::HALF).unwrap_or(0);
         Identity {
-            initial: Seq::new(half(self.0 >> 31)),
-            socket: SocketId(half(self.0)),
+            initial: Seq::new(half(self.to_wire() >> 31)),
+            socket: SocketId(half(self.to_wire())),
         }
     }
 
@@ -195,7 +194,7 @@ impl Token {
 
 /// Where a server's UDT connections come in.
 #[derive(Debug, Default)]
-pub(crate) struct Door {
+pub(crate) struct Acceptor {
     expected: Expected,
     /// Of the listeners: a client's handshake may come before its session has claimed it.
     wakers: Mutex<Vec<Waker>>,
@@ -225,7 +224,7 @@ impl Drop for Claim {
     }
 }
 
-impl Door {
+impl Acceptor {
     /// Claims the connection that will carry the token of `setup`.
     pub(crate) fn claim(&self, setup: &Setup) -> Result<Claim, Fault> {
         let (sender, arrived) = bounded(1);
@@ -263,7 +262,7 @@ impl Door {
 
 /// Listens for UDT connections at `address`.
 pub(crate) fn listen(address: SocketAddr) -> Result<Listener, Fault> {
-    let secret = random_bytes()
+    let secret = haul_io::random::bytes()
         .map_err(|error| Fault::new(Code::Other, format!("cannot read random bytes: {error}")))?;
     Listener::bind(address, &Options::default(), secret).map_err(|error| {
         Fault::new(

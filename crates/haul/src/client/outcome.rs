@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::Config;
+use super::config::Config;
 use crate::report::{BenchSummary, Direction, FileResult, FileStatus, Interval, Summary};
 use crate::session::receiver::ReceiverOutcome;
 use crate::session::sender::SenderOutcome;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::cancel::Cancel;
 use crate::fault::{Code, Fault};
-use crate::link::Closer;
 use crate::lock;
 use crate::wire::TransferId;
 
@@ -33,7 +33,7 @@ struct Places {
 
 struct Running {
     transfer: TransferId,
-    closer: Option<Closer>,
+    cancel: Option<Cancel>,
     since: Instant,
     has_asked: bool,
 }
@@ -93,7 +93,7 @@ impl Table {
         }
         let running = Running {
             transfer,
-            closer: None,
+            cancel: None,
             since: Instant::now(),
             has_asked: false,
         };
@@ -139,17 +139,17 @@ impl Places {
 
 impl Running {
     fn close(&self) {
-        if let Some(closer) = &self.closer {
-            closer.close();
+        if let Some(cancel) = &self.cancel {
+            cancel.cancel();
         }
     }
 }
 
 impl Ticket<'_> {
     /// Names the handle by which a newer session of the same transfer ends this one.
-    pub(super) fn hold(&self, closer: Closer) {
+    pub(super) fn hold(&self, cancel: Cancel) {
         if let Some(running) = lock(&self.table.places).running.get_mut(&self.number) {
-            running.closer = Some(closer);
+            running.cancel = Some(cancel);
         }
     }
 

@@ -236,7 +236,8 @@ impl Sink for Counter {
             self.copy(at, part);
             at = at
                 .checked_add(part.len() as u64)
-                .ok_or(io::ErrorKind::InvalidInput)?;
+                .ok_or_else(|| Fault::protocol("the peer sent data beyond all offsets"))
+                .map_err(io::Error::other)?;
         }
         let since = self.first.get_or_init(Instant::now).elapsed();
         let interval =

@@ -1,6 +1,5 @@
 //! The hashers of the two ends, each on a thread of its own.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use crossbeam_channel::Receiver;
 
 use crate::fault::Fault;
 use crate::sink::{BlockId, Complete};
-use crate::source::{Aside, FileSource, SourceFile, Work, blame, changed};
+use crate::source::{Aside, FileSource, SourceFile, Work, changed};
 use crate::space::Segment;
 use crate::target::{HASH_PIECE, Target, hash_pieces, hash_range};
 use crate::tree::{Blocks, Digest};
@@ -116,8 +115,8 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         let read = |buf: &mut [u8], at| source.read_exact_at(buf, at);
         let digests = match hash_pieces(pieces, &mut self.buffer, read) {
             Ok(digests) => digests,
-            Err(error) => {
-                (self.send)(Err(blame(self.source, &error)));
+            Err(fault) => {
+                (self.send)(Err(fault));
                 return false;
             }
         };
@@ -166,8 +165,8 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
             }
             let digest = match self.hash_block(run.file, block) {
                 Ok(digest) => digest,
-                Err(error) => {
-                    (self.send)(Err(blame(self.source, &error)));
+                Err(fault) => {
+                    (self.send)(Err(fault));
                     return false;
                 }
             };
@@ -218,7 +217,7 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         (self.send)(proved.map(|()| Hashed::Proved(file))) && goes_on
     }
 
-    fn hash_block(&mut self, file: u32, block: u32) -> io::Result<Digest> {
+    fn hash_block(&mut self, file: u32, block: u32) -> Result<Digest, Fault> {
         let file = &self.source.files()[file as usize];
         let (hasher, range) = (file.blocks().hasher(block), file.blocks().range(block, 1));
         hash_range(hasher, range, &mut self.buffer, |buf, at| {
@@ -261,5 +260,48 @@ pub(super) fn hash_targets(
         if !send(found.map_err(|error| target.fault("cannot read back", &error))) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::fault::Code;
+    use crate::name::Name;
+
+    #[test]
+    fn a_file_is_whole_once_and_a_block_with_two_digests_has_changed() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[1; 1000]).unwrap();
+        let writer = file.try_clone().unwrap();
+        let name = Name::new(b"a").unwrap();
+        let source = FileSource::new(vec![SourceFile::new(name, file, "a").unwrap()]);
+        let run = Run {
+            file: 0,
+            first: 0,
+            count: 1,
+        };
+        source.confirm(&[run]).unwrap();
+        let mut wholes = Vec::new();
+        let mut faults = Vec::new();
+        hash_source(&source, |hashed| match hashed {
+            Ok(Hashed::Whole(whole)) => {
+                wholes.push((whole.file, whole.root, whole.end));
+                writer.write_all_at(b"another", 3).unwrap();
+                source.locate(Locate { file: 0, block: 0 }).unwrap();
+                true
+            }
+            Ok(_) => true,
+            Err(fault) => {
+                faults.push(fault.code);
+                true
+            }
+        });
+        let root = *blake3::hash(&[1; 1000]).as_bytes();
+        assert_eq!(wholes, [(0, root, 0)]);
+        assert_eq!(faults, [Code::SourceChanged]);
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use haul_io::clock::{CpuTime, process_cpu};
 
-use crate::channel::{Cancel, Channel, ChannelError, ChannelStats, Opening};
+use crate::cancel::Cancel;
+use crate::channel::{Channel, ChannelError, ChannelStats, Opening};
 use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::lock;
@@ -14,8 +15,8 @@ use crate::report::Cpu;
 use crate::wire::{Causes, Complete};
 
 pub(crate) mod bench;
+mod durable;
 mod hash;
-mod keeper;
 mod plan;
 pub(crate) mod receiver;
 pub(crate) mod sender;
@@ -25,11 +26,12 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// The channel of a session, from opening to closing.
 struct Carrier {
+    cancel: Cancel,
     state: Mutex<State>,
 }
 
 enum State {
-    Opening(Cancel),
+    Opening,
     Open(Arc<dyn Channel>),
     Closed(ChannelStats),
 }
@@ -46,7 +48,8 @@ enum CarrierEnd {
 impl Carrier {
     fn new(opening: &Opening) -> Self {
         Self {
-            state: Mutex::new(State::Opening(opening.cancel())),
+            cancel: opening.cancel(),
+            state: Mutex::new(State::Opening),
         }
     }
 
@@ -60,10 +63,11 @@ impl Carrier {
             Ok(channel) => channel,
             Err(fault) => return CarrierEnd::NotOpened(fault),
         };
+        let closing = Arc::clone(&channel);
+        self.cancel.set(move || closing.close());
         {
             let mut state = lock(&self.state);
             if matches!(*state, State::Closed(_)) {
-                channel.close();
                 return CarrierEnd::Ran(Ok(()));
             }
             *state = State::Open(Arc::clone(&channel));
@@ -74,12 +78,8 @@ impl Carrier {
     /// Ends the channel, now or as soon as it opens.
     fn close(&self) {
         let stats = self.stats();
-        let before = std::mem::replace(&mut *lock(&self.state), State::Closed(stats));
-        match before {
-            State::Opening(cancel) => cancel(),
-            State::Open(channel) => channel.close(),
-            State::Closed(_) => {}
-        }
+        *lock(&self.state) = State::Closed(stats);
+        self.cancel.cancel();
     }
 
     /// Of `taken` bytes that were given to the channel, how many have left.
@@ -89,7 +89,7 @@ impl Carrier {
 
     fn stats(&self) -> ChannelStats {
         match &*lock(&self.state) {
-            State::Opening(_) => ChannelStats::default(),
+            State::Opening => ChannelStats::default(),
             State::Open(channel) => channel.stats(),
             State::Closed(stats) => *stats,
         }

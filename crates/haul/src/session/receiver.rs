@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use haul_io::file::Dir;
 
+use super::durable::{Job, make_durable};
 use super::hash::{Found, hash_targets};
-use super::keeper::{Job, keep};
 use super::plan::{Planned, prepare};
 use super::sender::{restarted, stale};
 use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, spawn};
@@ -123,14 +123,14 @@ fn receive(
                 hash_events.send(Happened::Hashed(found)).is_ok()
             });
         };
-        let keep = move || {
-            keep(targets, &job_queue, |result| {
+        let persist = move || {
+            make_durable(targets, &job_queue, |result| {
                 let _ = events.send(Happened::Published(result));
             });
         };
         let started = spawn(scope, "haul-receive", receive)
             .and_then(|()| spawn(scope, "haul-hash", hash))
-            .and_then(|()| spawn(scope, "haul-keep", keep));
+            .and_then(|()| spawn(scope, "haul-persist", persist));
         if let Err(fault) = started {
             carrier.close();
             // Those that did start end as below.
@@ -160,7 +160,7 @@ fn receive(
         *moved = (sink.placed(), session.repaired);
         stop.store(true, Ordering::Release);
         carrier.close();
-        // The keeper ends when the session's end of `jobs` is gone, the hasher with the sink.
+        // The thread behind `jobs` ends when this end of them is gone, the hasher with the sink.
         drop(session);
         drop(sink);
         result
@@ -676,9 +676,6 @@ impl Session<'_> {
     }
 
     fn on_channel(&self, end: CarrierEnd) -> Fault {
-        if let Some(fault) = self.sink.fault() {
-            return fault;
-        }
         match end {
             CarrierEnd::NotOpened(fault) => account_of(self.link, fault),
             CarrierEnd::Ran(Ok(())) => account_of(

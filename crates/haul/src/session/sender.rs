@@ -6,12 +6,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, after, never, select, unbounded};
 
 use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, spawn};
-use crate::channel::{ChannelError, Opening};
+use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::report::{Event, FileResult, Observer};
 use crate::session::hash::{Hashed, Whole, hash_source};
-use crate::source::{FileSource, SourceFile, Standing, blame};
+use crate::source::{FileSource, SourceFile, Standing};
 use crate::wire::{
     self, Commit, Complete, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX, Run,
 };
@@ -331,7 +331,6 @@ impl Session<'_> {
                 self.link,
                 Fault::new(Code::PeerGone, "the data connection was closed"),
             )),
-            CarrierEnd::Ran(Err(ChannelError::Source(error))) => Err(blame(self.source, &error)),
             CarrierEnd::Ran(Err(error)) => Err(channel_fault(self.link, &error)),
         }
     }

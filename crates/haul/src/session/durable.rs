@@ -18,7 +18,7 @@ const COMMIT_BYTES: u64 = 256 << 20;
 /// After so many bytes the disk begins to write them, so that the end has little to wait for.
 const WRITEBACK_BYTES: u64 = 4 << 20;
 
-/// What the keeper is asked to do.
+/// What this thread is asked to do.
 #[derive(Debug)]
 pub(super) enum Job {
     /// A block is complete, and may be damaged.
@@ -34,7 +34,7 @@ pub(super) enum Job {
 
 /// Works until the other end of `jobs` is dropped, then makes durable what it has. Each published
 /// file goes to `published`; the first failure goes there too and ends it.
-pub(super) fn keep(
+pub(super) fn make_durable(
     targets: &[Option<Arc<Target>>],
     jobs: &Receiver<Job>,
     mut published: impl FnMut(Result<u32, Fault>),
