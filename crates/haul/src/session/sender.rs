@@ -1,11 +1,11 @@
 //! The role of the end that has the files.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, after, never, select, unbounded};
 
-use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, spawn};
+use super::{Carrier, CarrierEnd, GRACE, Meter, account_of, channel_fault, saturating_sum, spawn};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
@@ -102,10 +102,8 @@ pub(crate) fn run(
         };
         let result = spawn(scope, "haul-send", send)
             .and_then(|()| spawn(scope, "haul-hash", hash))
-            .and_then(|()| session.converse(&happened, outcome));
-        if let Err(fault) = &result {
-            link.report(fault);
-        }
+            .and_then(|()| session.converse(&happened, outcome))
+            .map_err(|fault| session.revoke(fault, outcome));
         source.complete();
         carrier.close();
         drop(happened);
@@ -206,6 +204,31 @@ impl Session<'_> {
         };
         let source = &self.source.files()[file as usize];
         self.link.send(&commit(&self.binding, source, *whole)?)
+    }
+
+    /// Tells the receiver why the session ends; returns what the user is told. A committed file may
+    /// have been published before the receiver reads that its source has changed: then the next
+    /// attempt sends the source as it is now.
+    fn revoke(&mut self, fault: Fault, outcome: &mut SenderOutcome) -> Fault {
+        self.link.report(&fault);
+        if fault.code != Code::SourceChanged || self.committed.is_empty() {
+            return fault;
+        }
+        let deadline = Instant::now() + GRACE;
+        let mut is_published = false;
+        while let Ok(Ok(message)) = self.link.incoming().recv_deadline(deadline) {
+            if let Message::Done(done) = message {
+                is_published |= self.on_done(&done, outcome).is_ok();
+            }
+        }
+        if is_published {
+            Fault::new(
+                Code::PeerGone,
+                "a source changed just after it was delivered",
+            )
+        } else {
+            fault
+        }
     }
 
     /// Returns true after the last message of the session.
