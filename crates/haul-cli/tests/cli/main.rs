@@ -14,6 +14,7 @@ mod damage;
 mod devices;
 mod errors;
 mod failure;
+mod fuse;
 mod gateway;
 mod hostile;
 mod json;

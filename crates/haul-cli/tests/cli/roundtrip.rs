@@ -1,8 +1,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
 
-use crate::support::{Disk, MIB, Place, Server, haul, make_file, read_file, text};
+use crate::support::{Disk, MIB, Place, Server, haul, make_file, read_file, set_time, text};
 
 const SIZES: [usize; 9] = [
     0,
@@ -243,13 +242,6 @@ fn a_file_that_says_that_it_is_longer_than_it_is_ends_where_reading_ends() {
     let system = Server::start(source.parent().unwrap(), "127.0.0.1:0", &[]);
     haul(["get", &system.at("online"), &text(&place.client(""))]).ok();
     assert!(read_file(&place.client("online")) == content);
-}
-
-/// Gives a file this time of its last change, seconds and nanoseconds since 1970.
-fn set_time(path: &Path, seconds: u64, nanos: u32) {
-    let file = std::fs::File::options().write(true).open(path).unwrap();
-    let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
-    file.set_modified(time).unwrap();
 }
 
 #[test]

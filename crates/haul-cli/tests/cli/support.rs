@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
@@ -485,6 +485,13 @@ impl Drop for Disk {
 
 fn read_text(path: &str) -> String {
     std::fs::read_to_string(path).unwrap()
+}
+
+/// Gives a file this time of its last change, seconds and nanoseconds since 1970.
+pub(crate) fn set_time(path: &Path, seconds: u64, nanos: u32) {
+    let file = File::options().write(true).open(path).unwrap();
+    let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+    file.set_modified(time).unwrap();
 }
 
 pub(crate) fn text(path: &Path) -> String {
