@@ -12,13 +12,14 @@
 //! Contract: [`Extender::open`] with a device and a [`Plan`]. [`Runner::run`] bridges all connections on
 //! the calling thread, which waits in one place, because they share the device's completion channel.
 //!
-//! Map: `extender` listeners and the requests of the host · `host` what the host provides · `runner` the
-//! thread · `bridge` one connection · `link` its queue pair and memory · `frame` what two extenders send
+//! Map: `extender` opens listeners and reaches applications · `command` what the thread is asked ·
+//! `host` what the host provides · `runner` the thread · `bridge` one connection · `link` its queue pair and memory · `frame` what two extenders send
 //! each other.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod bridge;
+mod command;
 mod extender;
 mod frame;
 #[cfg(fuzzing)]
@@ -30,7 +31,8 @@ mod runner;
 #[cfg(test)]
 mod tests;
 
-pub use extender::{Extender, Listen, PendingConnect, RdmaListener};
+pub use command::{Listen, PendingConnect};
+pub use extender::{Extender, RdmaListener};
 pub use host::{Host, MemoryGuard, Severity};
 pub use link::Plan;
 pub use runner::Runner;

@@ -14,7 +14,7 @@ use haul_verbs::cm::{CmEvent, ConnectRequest, EventChannel};
 use haul_verbs::{CompletionChannel, Context, Error};
 
 use crate::bridge::{Bridge, Tools, Turn};
-use crate::extender::{CHANNEL, Command, CommandQueue, Entrance, OWN_CHANNEL, PendingConnect};
+use crate::command::{CHANNEL, Command, CommandQueue, Entrance, OWN_CHANNEL, PendingConnect};
 use crate::host::{Host, MemoryGuard, Severity};
 use crate::link::Plan;
 

@@ -231,7 +231,7 @@ impl InboundThread {
                 };
                 let greeted = control
                     .map_err(|error| error.to_string())
-                    .and_then(|control| Worker::greet(&self.shared, control, peer));
+                    .and_then(|control| Worker::accept(&self.shared, control, peer));
                 if let Err(why) = greeted {
                     self.pause(now_ns, &format!("{peer} is turned away: {why}"));
                 }

@@ -342,10 +342,10 @@ fn an_address_that_is_taken_is_told() {
 
 /// In a process of its own, for the limit is one of processes.
 #[test]
-fn out_of_descriptors_a_door_waits_and_does_not_spin() {
+fn out_of_descriptors_a_listener_waits_and_does_not_spin() {
     let program = std::env::current_exe().unwrap();
     let output = Command::new("sh")
-        .args(["-c", "ulimit -n 64 && exec \"$0\" --ignored --exact listener::tests::out_of_descriptors --nocapture"])
+        .args(["-c", "ulimit -n 64 && exec \"$0\" --ignored --exact listener::open::tests::out_of_descriptors --nocapture"])
         .arg(program)
         .output()
         .unwrap();

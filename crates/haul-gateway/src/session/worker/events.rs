@@ -1,17 +1,18 @@
-//! What the state machines tell of a session, its segments and its connections.
+//! Events of the state machines: of a session, its segments and its connections.
 
 use haul_xsp::bag::End;
 use haul_xsp::wire::{Address, Endpoint, NackStatus};
 use haul_xsp::{ConnId, Error, Event, RelayEvent, Side, State, Time};
 
-use super::super::attempts::{self, Attempts};
+use super::super::attempts::Attempts;
 use super::super::dial::resolve;
-use super::{Body, Worker, drop_control};
-use crate::channel::{Lost, News, kind};
+use super::Worker;
+use super::segments::drop_control;
+use super::state::Body;
+use crate::channel::{Lost, kind};
 use crate::host::{Shown, hex, of_rdma, socket_addr};
 use crate::log::Level;
 use crate::refusal::{Cause, Refusal, code, meaning};
-use crate::shared::Share;
 use crate::status::Role;
 
 impl Worker {
@@ -39,7 +40,7 @@ impl Worker {
         }
     }
 
-    fn on_event(&mut self, event: Event) {
+    pub(super) fn on_event(&mut self, event: Event) {
         match event {
             Event::OpenRequest(open) => self.on_open_request(open),
             Event::ResumeRequest(request) => self.on_resume_request(request),
@@ -95,7 +96,7 @@ impl Worker {
         }
     }
 
-    fn on_relay_event(&mut self, event: RelayEvent) {
+    pub(super) fn on_relay_event(&mut self, event: RelayEvent) {
         match event {
             RelayEvent::HopFailed(error) => {
                 if self.leave_out(&error.to_string()) {
@@ -131,221 +132,132 @@ impl Worker {
         }
     }
 
-    /// About a segment's data channels.
-    fn on_segment_event(&mut self, side: usize, event: Event) {
-        let now = self.now();
-        let (Some(session), Some(segment)) =
-            (self.body.session(side), self.segments[side].as_mut())
-        else {
+    /// The other end of a segment says something that it need not have said.
+    pub(super) fn on_notice(&mut self, side: usize, code: u16, text: &str) {
+        if code == NackStatus::Closing.code() {
+            return self.on_gateway_closing(side, text);
+        }
+        if code != NackStatus::CannotConnect.code() {
             return;
-        };
-        match event {
-            Event::ChanRequest(params) => {
-                let before = segment.fabric.as_ref().map(|fabric| fabric.kind());
-                let wanted = kind(params.proto);
-                if before.is_some() && before != wanted {
-                    self.end_fabric(side);
-                }
-                let (Some(session), Some(segment)) =
-                    (self.body.session(side), self.segments[side].as_mut())
-                else {
-                    return;
-                };
-                attempts::on_request(&self.shared, &self.handle, session, segment, params);
-            }
-            Event::ChanUp(params) => {
-                if let Err(why) = self.attempts[side].connect(now, session, segment, &params) {
-                    self.next_kind(side, &why);
+        }
+        match (self.part.role(), side) {
+            (Role::Relay, 1) => {
+                if let Some(near) = self.body.session(0) {
+                    // An owner that is away learns it when it is back.
+                    let _ = near.notice(NackStatus::CannotConnect, text);
                 }
             }
-            Event::ChanRefused { chan, text, .. } if self.attempts[side].awaits(chan) => {
-                self.next_kind(side, &text);
+            (Role::Opener, _) => {
+                let session = self.body.session(0);
+                let may = session.is_some_and(|session| session.agreed().end_to_end);
+                if let Some(opener) = self.part.opener_mut()
+                    && may
+                    && opener.ways.has_alternative()
+                {
+                    opener.ways.is_cut = true;
+                    self.lose(0, &Lost(text.to_owned()));
+                }
             }
-            Event::ChanClosed(_) => {}
-            // What came with something because of which the session has left it is not heeded any
-            // more.
-            Event::Notice { .. } if segment.control.is_none() => {}
-            Event::Notice { code, text } => {
-                let line = format!("{}: {text}", segment.peer);
-                self.shared.log(Level::Info, line);
-                self.on_notice(side, code, &text);
-            }
-            Event::PutOff { status, text, .. } => {
-                let line = format!("{}: the session is refused for now: {text}", segment.peer);
-                self.shared.log(Level::Warning, line);
-                self.ways.put_off(status, &text);
-            }
-            _ => {
-                let _ = session;
-            }
+            _ => {}
         }
     }
 
-    pub(super) fn on_channel_news(&mut self, side: usize, news: News) {
-        let peer = self.segments[side]
-            .as_ref()
-            .map_or("", |segment| segment.peer.as_str());
-        match news {
-            News::Up => {
-                self.attempts[side].note_up(self.shared.now());
-                let segment = self.segments[side].as_ref();
-                if let Some(fabric) = segment.and_then(|segment| segment.fabric.as_ref()) {
-                    let text = format!(
-                        "{peer}: data channel {} ({} up)",
-                        fabric.kind(),
-                        fabric.lanes_up()
-                    );
-                    self.shared.log(Level::Info, text);
-                }
-                if side == 0 {
-                    self.notify_waiters(&Ok(()));
-                }
-            }
-            // Of several that fail at once the first counts.
-            News::Failed(chan, why) if self.attempts[side].awaits(chan) => {
-                self.next_kind(side, &why);
-            }
-            News::Failed(_, why) if self.dials[side].hop.is_empty() => {
-                self.shared.log(
-                    Level::Warning,
-                    format!("{peer}: a data channel failed: {why}"),
-                );
-            }
-            News::Down(why) => {
-                self.lose_channels(side, &Lost(format!("the data channel is over: {why}")));
-            }
-            News::Failed(..)
-            | News::Shown(..)
-            | News::Got(..)
-            | News::Put(..)
-            | News::Written(..) => {}
+    /// A gateway on the way is being stopped.
+    pub(super) fn on_gateway_closing(&mut self, side: usize, text: &str) {
+        match (self.part.role(), side) {
+            (Role::Relay, 1) => self.notify_owner_of_end(text.to_owned()),
+            (Role::Opener, _) => self.retire(),
+            _ => {}
         }
     }
 
-    /// The kind of data channel that was tried cannot be had.
-    fn next_kind(&mut self, side: usize, why: &str) {
-        self.end_fabric(side);
-        if let (Some(session), Some(segment)) = (self.body.session(side), &self.segments[side]) {
-            self.attempts[side].give_up(&self.shared, session, segment, why);
-        }
-        self.ask_for_channels(side);
-    }
-
-    fn ask_for_channels(&mut self, side: usize) {
-        let (Some(session), Some(segment)) =
-            (self.body.session(side), self.segments[side].as_mut())
-        else {
-            return;
-        };
-        if let Err(lost) = self.attempts[side].ask(&self.shared, session, segment) {
-            let text = format!("gateway {}: {}", segment.peer, lost.0);
-            self.notify_waiters(&Err(Refusal::new(
-                code(NackStatus::NoProtocol),
-                Some(&text),
-            )));
-            self.lose(side, &lost);
-        }
-    }
-
-    fn on_opened(&mut self, side: usize) {
-        let (dialled, attempts) = (&self.dials[side], &mut self.attempts[side]);
+    pub(super) fn on_opened(&mut self, side: usize) {
+        let (dialled, attempts) = (&self.segments[side].dial, &mut self.segments[side].attempts);
         let Some(session) = self.body.session(side) else {
             return;
         };
         if session.is_dry_run() {
             let agreed = session.agreed().segments.iter();
             let kinds = agreed.map(|segment| kind(segment.proto)).collect();
-            if let Some(probe) = self.probe.take() {
+            if let Some(probe) = self.part.take_probe() {
                 // Whoever does not wait any more need not know.
                 let _ = probe.send(Ok(kinds));
             }
             return;
         }
         *attempts = Attempts::new(session, &dialled.offered, dialled.streams, &self.shape);
-        if self.role == Role::Opener {
+        if self.part.role() == Role::Opener {
             self.shared.count(|totals| totals.sessions += 1);
         }
         self.shared.log(
             Level::Info,
             format!("{}: session {} is open", dialled.hop, hex(&session.id().0)),
         );
-        self.dials[side].wait_ns = 0;
-        self.ways.settle();
-        self.trouble = None;
+        self.segments[side].dial.wait_ns = 0;
+        self.part.settle();
+        self.ending.trouble = None;
         self.ask_for_channels(side);
         self.log_metadata();
         self.open_paths();
-        for call in std::mem::take(&mut self.calls) {
+        for call in self.part.take_calls() {
             self.on_call(call);
         }
         self.drain();
     }
 
-    fn on_suspended(&mut self, side: usize) {
+    pub(super) fn on_suspended(&mut self, side: usize) {
         let state = self.body.session(side).map(|session| session.state());
         if !matches!(state, Some(State::Suspended(_))) {
             // Its owner was back before the loss was noticed, and has brought another control
             // connection.
             return;
         }
-        if let Some(segment) = &mut self.segments[side] {
-            drop_control(segment, &self.poller, &mut self.watched[side]);
+        if let Some(segment) = &mut self.segments[side].side {
+            drop_control(segment, &self.poller, &mut self.segments[side].watched);
         }
         self.end_fabric(side);
-        if !self.dials[side].hop.is_empty() {
+        if !self.segments[side].dial.hop.is_empty() {
             self.dial_later(side);
         } else {
             self.note_abandoned();
         }
     }
 
-    /// If its owner has left it. Where the ends acknowledge and there are gateways between, only
-    /// the last of them has left, and the owner may come by another.
-    fn note_abandoned(&mut self) {
-        let was_left = self.segments[0]
-            .as_ref()
-            .is_some_and(|segment| segment.was_left);
-        let session = self.body.session(0).filter(|_| was_left);
-        if session.is_some_and(|session| session.hop_index() == 0 || !session.agreed().end_to_end) {
-            let bytes = self.share.as_ref().map_or(0, Share::bytes);
-            let (handle, now) = (self.handle.clone(), self.now());
-            let mut registers = self.shared.registers();
-            registers.abandoned.add(handle, bytes, now.as_ns());
-        }
-    }
-
-    fn on_resumed(&mut self, side: usize) {
+    pub(super) fn on_resumed(&mut self, side: usize) {
         let peer = self.segments[side]
+            .side
             .as_ref()
             .map_or("", |segment| segment.peer.as_str());
         self.shared
             .log(Level::Info, format!("{peer}: the session goes on"));
-        self.trouble = None;
-        if !self.dials[side].hop.is_empty() {
-            self.dials[side].wait_ns = 0;
-            self.ways.settle();
+        self.ending.trouble = None;
+        if !self.segments[side].dial.hop.is_empty() {
+            self.segments[side].dial.wait_ns = 0;
+            self.part.settle();
             self.ask_for_channels(side);
         } else {
-            self.ways.owner_is_back();
-            if let Some(text) = self.stopping.clone() {
+            self.part.owner_is_back();
+            let stopping = self.part.owner().and_then(|owner| owner.stopping.clone());
+            if let Some(text) = stopping {
                 self.notify_owner_of_end(text);
             }
         }
-        for call in std::mem::take(&mut self.calls) {
+        for call in self.part.take_calls() {
             self.on_call(call);
         }
         self.drain();
     }
 
-    fn on_closed(&mut self, side: usize, error: &Error) {
+    pub(super) fn on_closed(&mut self, side: usize, error: &Error) {
         if self.is_opened_elsewhere(error) {
             return;
         }
         let end_reason = self.end_reason(side, error);
         let peer = self.segments[side]
+            .side
             .as_ref()
             .map_or("", |segment| segment.peer.as_str());
-        match (error, self.role) {
+        match (error, self.part.role()) {
             (Error::Closed, _) => {}
             (Error::NotAuthenticated(_), Role::Pending) => {
                 self.shared.count(|totals| totals.sessions_refused += 1);
@@ -369,13 +281,13 @@ impl Worker {
             // The peer is told why by what is sent last.
             self.transmit(side);
         }
-        self.trouble = Some(self.ways.end_reason(&end_reason));
+        self.ending.trouble = Some(self.part.end_reason(&end_reason));
         let status = match error {
-            Error::Lost if self.auth_failed => NackStatus::NotAuthenticated,
+            Error::Lost if self.ending.auth_failed => NackStatus::NotAuthenticated,
             error => verdict(error),
         };
         self.refuse_all(status);
-        self.is_over = true;
+        self.ending.is_over = true;
     }
 
     /// Why the session has ended, with the hop that is the reason.
@@ -383,9 +295,10 @@ impl Worker {
         let hops = self.body.session(side).map(|session| session.hops());
         let named = |index: u16| Some(Shown(&hops?.get(usize::from(index))?.endpoint).to_string());
         let peer = self.segments[side]
+            .side
             .as_ref()
             .map_or("", |segment| segment.peer.as_str());
-        match (error, &self.trouble) {
+        match (error, &self.ending.trouble) {
             (Error::Lost, Some(trouble)) => trouble.clone(),
             (
                 Error::Ended {
@@ -408,13 +321,13 @@ impl Worker {
     }
 
     pub(super) fn refuse_all(&mut self, status: NackStatus) {
-        let why = self.trouble.as_deref();
+        let why = self.ending.trouble.as_deref();
         self.edges.reset_all(&self.poller, code(status), why);
         let refusal = Refusal::new(code(status), why);
-        if let Some(probe) = self.probe.take() {
+        if let Some(probe) = self.part.take_probe() {
             let _ = probe.send(Err(refusal.clone()));
         }
-        for call in std::mem::take(&mut self.calls) {
+        for call in self.part.take_calls() {
             self.turn_away(call, status);
         }
         self.notify_waiters(&Err(refusal));
@@ -422,7 +335,7 @@ impl Worker {
 
     /// The far end has refused a connection. What a gateway does not allow, or has no room for, is
     /// told with its name: it is the last one.
-    fn on_conn_refused(&mut self, conn: ConnId, status: u16) {
+    pub(super) fn on_conn_refused(&mut self, conn: ConnId, status: u16) {
         let meant = meaning(status);
         let last = self
             .body
@@ -436,7 +349,7 @@ impl Worker {
         self.edges.refused(&self.poller, conn, status);
     }
 
-    fn on_conn_request(&mut self, conn: ConnId, to: &Endpoint) {
+    pub(super) fn on_conn_request(&mut self, conn: ConnId, to: &Endpoint) {
         let rules = self.shared.config();
         let of_rdma = of_rdma(to);
         let by_rdma = of_rdma.is_some();

@@ -6,7 +6,8 @@ use std::fmt;
 use haul_xsp::wire::Metadata;
 use haul_xsp::{ConnId, Side};
 
-use super::{Body, Worker};
+use super::Worker;
+use super::state::Body;
 use crate::host::{Shown, hex};
 use crate::log::Level;
 use crate::status::Connection;
@@ -23,18 +24,18 @@ impl Worker {
             self.log_dropped("the session");
             return;
         }
-        self.metadata = metadata;
+        self.described.metadata = metadata;
         self.log_metadata();
     }
 
     /// Once for each session, however often its opener says something else.
     pub(super) fn log_metadata(&mut self) {
-        if self.metadata.is_empty() || self.has_logged_metadata {
+        if self.described.metadata.is_empty() || self.described.is_logged {
             return;
         }
-        self.has_logged_metadata = true;
+        self.described.is_logged = true;
         let id = self.body.session(0).map(|session| hex(&session.id().0));
-        let (id, pairs) = (id.unwrap_or_default(), Pairs(&self.metadata));
+        let (id, pairs) = (id.unwrap_or_default(), Pairs(&self.described.metadata));
         self.shared
             .log(Level::Info, format!("session {id}: metadata: {pairs}"));
     }
@@ -49,8 +50,8 @@ impl Worker {
         }
     }
 
-    fn log_dropped(&self, what: &str) {
-        let peer = self.segments[0].as_ref();
+    pub(super) fn log_dropped(&self, what: &str) {
+        let peer = self.segments[0].side.as_ref();
         let peer = peer.map_or("", |segment| segment.peer.as_str());
         let text = format!("{peer}: metadata of {what} is dropped: it is beyond the bounds");
         self.shared.log(Level::Debug, text);

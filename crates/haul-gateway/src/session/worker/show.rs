@@ -18,7 +18,7 @@ const STATUS_NS: u64 = SECOND_NS / 4;
 impl Worker {
     /// The picture of a session that is about to be opened.
     pub(super) fn show_plan(&self, session: SessionId, open: &SessOpen) {
-        let mut shown = lock(&self.status);
+        let mut shown = lock(&self.report.status);
         shown.session = hex(&session.0);
         shown.state = "connecting".to_owned();
         let hops = open.hops.iter();
@@ -27,30 +27,28 @@ impl Worker {
     }
 
     /// Octets of memory that it holds.
-    fn memory(&self) -> u64 {
-        let channels = self
-            .segments
-            .iter()
-            .flatten()
-            .map(SegmentSide::channel_memory);
+    pub(super) fn memory(&self) -> u64 {
+        let sides = self.segments.iter();
+        let sides = sides.filter_map(|segment| segment.side.as_ref());
+        let channels = sides.map(SegmentSide::channel_memory);
         self.share.as_ref().map_or(0, Share::bytes) + channels.sum::<u64>()
     }
 
     /// When the next picture is due; never, while nothing happens.
     pub(super) fn status_due(&self) -> Option<Time> {
-        (self.is_registered && self.has_news).then(|| self.status_at.after(STATUS_NS))
+        (self.is_registered && self.report.has_news).then(|| self.report.at.after(STATUS_NS))
     }
 
     pub(super) fn show_status(&mut self, now: Time) {
         self.count_connections();
         let mut status = Status {
-            role: self.role,
-            since_ns: self.since.as_ns(),
+            role: self.part.role(),
+            since_ns: self.report.since.as_ns(),
             at_ns: now.as_ns(),
             connections: self.edges.status(),
             memory: self.memory(),
             paths: self.paths.shown(),
-            metadata: self.metadata.pairs().clone(),
+            metadata: self.described.metadata.pairs().clone(),
             ..Status::default()
         };
         let (mut has_unread, mut is_held) = (Vec::with_capacity(2), Vec::with_capacity(2));
@@ -58,13 +56,13 @@ impl Worker {
         self.describe(&mut status.connections);
         for side in 0..2 {
             let (Some(session), Some(segment)) =
-                (self.body.session(side), self.segments[side].as_ref())
+                (self.body.session(side), self.segments[side].side.as_ref())
             else {
                 continue;
             };
             if side == 0 {
                 status.session = hex(&session.id().0);
-                status.position = match self.role {
+                status.position = match self.part.role() {
                     Role::Opener => 0,
                     _ => usize::from(session.hop_index()) + 1,
                 };
@@ -86,26 +84,26 @@ impl Worker {
             is_held.push(session.producer().is_held());
             status.segments.push(segment);
         }
-        if self.role == Role::Terminus {
+        if self.part.role() == Role::Terminus {
             status.agreed.clear();
         }
         let (is_starved, is_slow) = (self.edges.is_starved(), self.edges.is_slow());
-        let mut shown = lock(&self.status);
+        let mut shown = lock(&self.report.status);
         // While octets move there is another picture: the last one shows that none do.
-        self.has_news = false;
+        self.report.has_news = false;
         for (side, segment) in status.segments.iter_mut().enumerate() {
             let has_moved = shown.segments.get(side).is_none_or(|before| {
                 (before.octets_in, before.octets_out) != (segment.octets_in, segment.octets_out)
             });
-            segment.limit = match self.role {
+            segment.limit = match self.part.role() {
                 Role::Relay if has_unread[side] && segment.channel.is_some() => Limit::Next,
                 _ => limit(segment, has_moved, is_held[side], is_starved, is_slow),
             };
-            self.has_news |= has_moved;
+            self.report.has_news |= has_moved;
         }
         *shown = status;
         drop(shown);
-        self.status_at = now;
+        self.report.at = now;
     }
 
     pub(super) fn count_connections(&mut self) {

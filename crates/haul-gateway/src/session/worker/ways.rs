@@ -1,33 +1,27 @@
-//! The ways of a session: the next one when one cannot be had, for sessions that their ends
-//! acknowledge also while they are there; and optional gateways that are left out.
+//! The ways of a session that this gateway opens: the next one when one fails, for sessions with
+//! end-to-end acknowledgement also while they are open.
 
-use haul_xsp::wire::{Endpoint, Hop, Metadata, NackStatus, SessOpen};
-use haul_xsp::{Admission, ConnId, Error, Misuse, SECOND_NS, Session, SessionId, State, Time};
+use haul_xsp::wire::{Endpoint, Hop, Metadata, NackStatus};
+use haul_xsp::{ConnId, Misuse, SECOND_NS, Session, Time};
 
-use super::super::attempts::Attempts;
 use super::super::shape;
-use super::{Body, Dial, Worker, drop_control};
+use super::state::Dial;
 use crate::caller::Call;
-use crate::channel::{Lost, kind};
 use crate::config::{Route, Via, way_in_words};
 use crate::host::Shown;
-use crate::log::Level;
-use crate::status::Role;
 
-/// First and longest wait before another attempt at the next hop, ns.
-const BACKOFF_NS: (u64, u64) = (SECOND_NS / 10, 5 * SECOND_NS);
 /// Tries to have the present way back, before another is tried.
-const TRIES: u32 = 2;
+pub(super) const TRIES: u32 = 2;
 /// Fewer, where they have taken so long, ns.
-const PATIENCE_NS: u64 = 2 * SECOND_NS;
+pub(super) const PATIENCE_NS: u64 = 2 * SECOND_NS;
 
 /// A way that an opener may go.
 #[derive(Debug)]
-struct Way {
-    hops: Vec<Hop>,
-    first: Dial,
+pub(super) struct Way {
+    pub(super) hops: Vec<Hop>,
+    pub(super) first: Dial,
     /// For people.
-    words: String,
+    pub(super) words: String,
 }
 
 impl Way {
@@ -51,53 +45,37 @@ impl Way {
     }
 }
 
-impl Dial {
-    /// For the next hop of a session of others.
-    pub(super) fn to(hop: &Hop) -> Self {
-        let streams = hop.offers.iter().find_map(|offer| offer.params.streams);
-        let offered = hop.offers.iter().filter_map(|offer| kind(offer.proto));
-        Self {
-            hop: Shown(&hop.endpoint).to_string(),
-            offered: offered.collect(),
-            streams: streams.unwrap_or(1),
-            ..Self::default()
-        }
-    }
-}
-
 /// The ways of a session, and what becomes of the one that it goes or tries.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
     /// Of an opener, the best first.
-    all: Vec<Way>,
-    at: usize,
-    end_to_end: bool,
-    is_opened: bool,
+    pub(super) all: Vec<Way>,
+    pub(super) at: usize,
+    pub(super) end_to_end: bool,
+    pub(super) is_opened: bool,
     /// Since when it is without a way, and which it had.
     since: Option<Time>,
     home: usize,
     /// Tries on the present way since then that have failed.
     tries: u32,
-    /// Another way has been tried since then; of a gateway between, its owner has been told.
+    /// Another way has been tried since then.
     has_changed: bool,
     /// A hop says that its next is gone: it is no use to resume there.
-    is_cut: bool,
+    pub(super) is_cut: bool,
     /// The session is to be opened anew, on the same hops too.
     is_anew: bool,
     /// The hop has just given up what it had of the session, and is to be asked again.
     is_given_up: bool,
-    why: String,
+    pub(super) why: String,
     /// What became of ways by which it could not be opened.
-    failed: Vec<String>,
+    pub(super) failed: Vec<String>,
     /// What is asked for along with the session, and what the session calls it.
-    along: Vec<(ConnId, Endpoint, Option<Endpoint>, Metadata)>,
-    /// Of a gateway between: what it opens at the next hop.
-    relayed: Option<(SessionId, SessOpen)>,
+    pub(super) along: Vec<(ConnId, Endpoint, Option<Endpoint>, Metadata)>,
 }
 
 /// What to do when a try has failed.
 #[derive(Debug, PartialEq, Eq)]
-enum Turn {
+pub(super) enum Turn {
     /// The same way again, in a while.
     Stay,
     /// This way, at once; or in a while, if all have been tried.
@@ -143,11 +121,6 @@ impl Ways {
         self.along.clear();
     }
 
-    /// What it has been told may have been lost.
-    pub(super) const fn owner_is_back(&mut self) {
-        self.has_changed = false;
-    }
-
     /// What is asked for along with the session may have to be asked for again.
     pub(super) fn ask_along(&mut self, conn: ConnId, call: &Call) {
         let named = call.named.clone();
@@ -174,6 +147,16 @@ impl Ways {
         Ok(())
     }
 
+    /// The way that the session goes or tries.
+    pub(super) fn present(&self) -> Option<&Way> {
+        self.all.get(self.at)
+    }
+
+    /// Whether the session can be opened anew without what has failed on the present way.
+    pub(super) fn has_alternative(&self) -> bool {
+        self.next().is_some() || self.may_leave_out()
+    }
+
     /// The next way that ends at the same gateway.
     fn next(&self) -> Option<usize> {
         let (count, own) = (self.all.len(), self.all.get(self.at)?);
@@ -188,7 +171,7 @@ impl Ways {
     }
 
     /// The present way is lost, or could not be had back.
-    fn fail(&mut self, now: Time) -> Turn {
+    pub(super) fn fail(&mut self, now: Time) -> Turn {
         let is_cut = std::mem::take(&mut self.is_cut);
         let is_given_up = std::mem::take(&mut self.is_given_up);
         let since = match self.since {
@@ -218,246 +201,6 @@ impl Ways {
             to,
             at_once: is_cut || to != self.home,
         }
-    }
-}
-
-impl Worker {
-    /// What is to be opened by the present way.
-    pub(super) fn plan_way(&mut self) -> Result<(), String> {
-        let id = haul_io::random::bytes().map_err(|error| error.to_string())?;
-        let way = self.ways.all.get(self.ways.at).ok_or("there is no way")?;
-        let open = SessOpen {
-            resumable: self.probe.is_none(),
-            dry_run: self.probe.is_some(),
-            end_to_end: self.ways.end_to_end,
-            hops: way.hops.clone(),
-            ..SessOpen::default()
-        };
-        self.dials[0] = way.first.clone();
-        self.show_plan(SessionId(id), &open);
-        self.wanted = Some((SessionId(id), open));
-        Ok(())
-    }
-
-    /// The session could not be opened by the present way: whether it is tried by the next.
-    pub(super) fn open_by_next_way(&mut self, status: NackStatus, why: &str) -> bool {
-        let may_do_elsewhere = matches!(
-            status,
-            NackStatus::NoRoute
-                | NackStatus::CannotConnect
-                | NackStatus::Busy
-                | NackStatus::TimedOut
-                | NackStatus::Closing
-        );
-        let ways = &mut self.ways;
-        if !may_do_elsewhere || ways.is_opened || ways.at + 1 >= ways.all.len() {
-            return false;
-        }
-        let (from, to) = (&ways.all[ways.at].words, &ways.all[ways.at + 1].words);
-        let text = format!("no session by {from}: {why}; trying by {to}");
-        self.shared.log(Level::Warning, text);
-        ways.failed.push(why.to_owned());
-        ways.at += 1;
-        for (conn, to, named, metadata) in std::mem::take(&mut ways.along).into_iter().rev() {
-            if let Some((party, from)) = self.edges.take_back(conn) {
-                self.calls.push_front(Call {
-                    party,
-                    from,
-                    to,
-                    named,
-                    metadata,
-                    is_again: true,
-                });
-            }
-        }
-        self.unregister();
-        self.body = Body::None;
-        if let Some(segment) = &mut self.segments[0] {
-            drop_control(segment, &self.poller, &mut self.watched[0]);
-        }
-        let planned = self.plan_way();
-        if planned.is_ok() {
-            self.dial(0);
-        }
-        planned.is_ok()
-    }
-
-    /// As [`Self::open_by_next_way`], for a session that has ended before it was open.
-    pub(super) fn is_opened_elsewhere(&mut self, error: &Error) -> bool {
-        let status = match error {
-            Error::Lost | Error::TimedOut => NackStatus::TimedOut,
-            Error::Ended { status, .. } => *status,
-            _ => return false,
-        };
-        if self.role != Role::Opener {
-            return false;
-        }
-        let why = self.end_reason(0, error);
-        self.open_by_next_way(status, &why)
-    }
-
-    fn unregister(&mut self) {
-        let id = self.body.session(0).map(|session| session.id());
-        if let Some(id) = id.filter(|_| self.is_registered) {
-            self.shared.registers().sessions.remove(&id);
-            self.is_registered = false;
-        }
-    }
-
-    /// The next hop is lost, or could not be had back: it is tried again, or the next way is.
-    pub(super) fn dial_later(&mut self, side: usize) {
-        let now = self.now();
-        let at_once = match self.role {
-            Role::Opener => self.change_way(now),
-            _ => {
-                self.notify_owner(now, side);
-                false
-            }
-        };
-        let dialled = &mut self.dials[side];
-        if at_once {
-            dialled.again_at = Some(now);
-            return;
-        }
-        dialled.wait_ns = (dialled.wait_ns * 2).clamp(BACKOFF_NS.0, BACKOFF_NS.1);
-        dialled.again_at = Some(now.after(dialled.wait_ns));
-    }
-
-    /// Whether another way is to be tried at once.
-    fn change_way(&mut self, now: Time) -> bool {
-        let may = self.body.session(0).is_some_and(|session| {
-            session.agreed().end_to_end && matches!(session.state(), State::Suspended(_))
-        });
-        let from = self.ways.at;
-        if !may || self.dials[0].is_under_way {
-            return false;
-        }
-        let Turn::Change { to, at_once } = self.ways.fail(now) else {
-            return false;
-        };
-        let wait_ns = self.dials[0].wait_ns;
-        self.dials[0] = Dial {
-            wait_ns,
-            ..self.ways.all[to].first.clone()
-        };
-        let (old, new) = (&self.ways.all[from].words, &self.ways.all[to].words);
-        let text = match from == to {
-            true => format!("the session is opened anew by {new}: {}", self.ways.why),
-            false => format!(
-                "the session is to go on by {new}, not by {old}: {}",
-                self.ways.why
-            ),
-        };
-        self.shared.log(Level::Warning, text);
-        at_once
-    }
-
-    /// At a gateway between: the session's owner may know another way than by the next hop, which
-    /// is gone.
-    fn notify_owner(&mut self, now: Time, side: usize) {
-        let since = *self.ways.since.get_or_insert(now);
-        if since == now || side != 1 || self.ways.has_changed {
-            return;
-        }
-        self.ways.tries += 1;
-        if self.ways.tries < TRIES && now.since(since) < PATIENCE_NS {
-            return;
-        }
-        let text = format!("{}: {}", self.dials[1].hop, self.ways.why);
-        if let Some(near) = self.body.session(0)
-            && near.agreed().end_to_end
-        {
-            // While the owner is away, the next failure tells it.
-            let told = near.notice(NackStatus::CannotConnect, &text);
-            self.ways.has_changed = told.is_ok();
-        }
-    }
-
-    /// The other end of a segment says something that it need not have said.
-    pub(super) fn on_notice(&mut self, side: usize, code: u16, text: &str) {
-        if code == NackStatus::Closing.code() {
-            return self.on_gateway_closing(side, text);
-        }
-        if code != NackStatus::CannotConnect.code() {
-            return;
-        }
-        match (self.role, side) {
-            (Role::Relay, 1) => {
-                if let Some(near) = self.body.session(0) {
-                    // An owner that is away learns it when it is back.
-                    let _ = near.notice(NackStatus::CannotConnect, text);
-                }
-            }
-            (Role::Opener, _) => {
-                let session = self.body.session(0);
-                let may = session.is_some_and(|session| session.agreed().end_to_end);
-                if may && (self.ways.next().is_some() || self.ways.may_leave_out()) {
-                    self.ways.is_cut = true;
-                    self.lose(0, &Lost(text.to_owned()));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// A gateway on the way is being stopped.
-    fn on_gateway_closing(&mut self, side: usize, text: &str) {
-        match (self.role, side) {
-            (Role::Relay, 1) => self.notify_owner_of_end(text.to_owned()),
-            (Role::Opener, _) => self.retire(),
-            _ => {}
-        }
-    }
-
-    /// The session is on another way, whose first segment may have agreed on something else.
-    pub(super) fn renew_attempts(&mut self) {
-        let dialled = &self.dials[0];
-        let session = self.body.session(0).filter(|_| !dialled.hop.is_empty());
-        if let Some(session) = session {
-            self.attempts[0] =
-                Attempts::new(session, &dialled.offered, dialled.streams, &self.shape);
-        }
-    }
-
-    /// Opens a session of others at the next hop, that `open` names.
-    pub(super) fn go_to(&mut self, id: SessionId, open: SessOpen) {
-        self.ways.relayed = Some((id, open.clone()));
-        self.wanted = Some((id, open));
-        self.dial(1);
-    }
-
-    /// The next hop of a session of others cannot be had: whether it is tried without it.
-    pub(super) fn leave_out(&mut self, why: &str) -> bool {
-        let near = self.body.session(0).map(|session| session.state());
-        let relayed = self.ways.relayed.clone();
-        // Nobody waits for it where its owner is gone.
-        let Some((id, open)) = relayed.filter(|_| near == Some(State::Opening)) else {
-            return false;
-        };
-        let index = open.hop_index;
-        let hop = open.hops.get(usize::from(index));
-        let Some(hop) = hop.filter(|hop| hop.flags.optional && !hop.flags.last) else {
-            return false;
-        };
-        let Admission::Next(next) = self.shared.directory().next_hop(&open.hops, index) else {
-            return false;
-        };
-        let Some(to) = open.hops.get(usize::from(next)) else {
-            return false;
-        };
-        let (left_out, to_words) = (Shown(&hop.endpoint), Shown(&to.endpoint));
-        let text = format!("{left_out} is left out: {why}; going on to {to_words}");
-        self.shared.log(Level::Warning, text);
-        if let Some(segment) = &mut self.segments[1] {
-            drop_control(segment, &self.poller, &mut self.watched[1]);
-        }
-        self.dials[1] = Dial::to(to);
-        let open = SessOpen {
-            hop_index: next,
-            ..open
-        };
-        self.go_to(id, open);
-        true
     }
 }
 

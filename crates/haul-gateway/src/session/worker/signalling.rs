@@ -5,6 +5,7 @@ use haul_xsp::wire::{HOPS_MAX, PathAction, PathState};
 
 use super::super::circuit::Circuit;
 use super::Worker;
+use super::paths::Asked;
 use crate::config::PathRule;
 use crate::host::{Shown, hex};
 use crate::log::Level;
@@ -16,39 +17,6 @@ use crate::status::{Path, Role};
 const PATHS_MAX: usize = 8;
 /// The request of this end's own route.
 const OWN: u32 = 1;
-
-/// What is asked for, and what is said about it.
-#[derive(Debug, Default)]
-pub(super) struct Paths {
-    /// What this end's route wants.
-    pub(super) rules: Vec<PathRule>,
-    asked: Vec<Asked>,
-    /// What gateways on the way say about the route's, the last of each.
-    heard: Vec<Path>,
-    next: u32,
-}
-
-/// A request to this gateway's own back end.
-#[derive(Debug)]
-struct Asked {
-    number: u32,
-    /// Who is to be told: the side and the request there. None: this end wants it itself.
-    from: Option<(usize, u32)>,
-    shown: Path,
-    /// None while it is being taken down.
-    circuit: Option<Circuit>,
-}
-
-impl Asked {
-    /// How it is, for who asks.
-    fn told(&self) -> (PathState, String) {
-        let states = [PathState::Pending, PathState::Up, PathState::Failed];
-        let state = states
-            .into_iter()
-            .find(|state| word(*state) == self.shown.state);
-        (state.unwrap_or(PathState::Expired), self.shown.text.clone())
-    }
-}
 
 impl Worker {
     /// The session is open: what its route wants is asked for, here and of all gateways on the way.
@@ -68,14 +36,14 @@ impl Worker {
 
     /// The session goes on by another way, whose gateways have not been asked.
     pub(super) fn open_paths_anew(&mut self) {
-        if self.role == Role::Opener && !self.paths.rules.is_empty() {
+        if self.part.role() == Role::Opener && !self.paths.rules.is_empty() {
             self.paths.heard.clear();
             self.ask_others();
         }
     }
 
     /// All gateways on the way are asked for what this end's route wants.
-    fn ask_others(&mut self) {
+    pub(super) fn ask_others(&mut self) {
         let text = self.paths.rules.iter().map(ToString::to_string).collect();
         if let Some(session) = self.body.session(0)
             && let Err(error) = session.request_path(PathAction::Create, OWN, text)
@@ -118,7 +86,7 @@ impl Worker {
         self.report_path(side, request, state, &text);
     }
 
-    fn create_path(
+    pub(super) fn create_path(
         &mut self,
         side: usize,
         request: u32,
@@ -138,7 +106,7 @@ impl Worker {
         Ok((PathState::Pending, String::new()))
     }
 
-    fn ask_path(
+    pub(super) fn ask_path(
         &mut self,
         from: Option<(usize, u32)>,
         request: u32,
@@ -157,7 +125,7 @@ impl Worker {
         let mut asked = Request::new(&gateway, hex(&session.id().0), request, rules);
         let hops = session.hops().iter();
         asked.hops = hops.map(|hop| Shown(&hop.endpoint).to_string()).collect();
-        asked.position = match self.role {
+        asked.position = match self.part.role() {
             Role::Opener => 0,
             _ => usize::from(session.hop_index()) + 1,
         };
@@ -199,7 +167,7 @@ impl Worker {
         }
     }
 
-    fn report_path(&mut self, side: usize, request: u32, state: PathState, text: &str) {
+    pub(super) fn report_path(&mut self, side: usize, request: u32, state: PathState, text: &str) {
         // Who says it stands first: on the way back nobody else adds it.
         let text = format!("{}: {text}", self.shared.config().name);
         if let Some(session) = self.body.session(side) {
@@ -231,19 +199,12 @@ impl Worker {
         }
     }
 
-    fn log_path(&self, state: PathState, line: &str) {
+    pub(super) fn log_path(&self, state: PathState, line: &str) {
         let level = match state {
             PathState::Failed => Level::Warning,
             _ => Level::Info,
         };
         self.shared.log(level, line);
-    }
-}
-
-impl Paths {
-    pub(super) fn shown(&self) -> Vec<Path> {
-        let own = self.asked.iter().map(|asked| &asked.shown);
-        own.chain(&self.heard).cloned().collect()
     }
 }
 

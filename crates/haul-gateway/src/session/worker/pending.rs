@@ -1,17 +1,110 @@
-//! What a control connection that came in wants: a session that ends here or passes through, or one
-//! that is here already.
+//! A control connection that came in: what it authenticates as, and what it asks for. That is a session
+//! that ends here or passes through, or one that is open already.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use haul_xsp::wire::{NackStatus, SessOpen};
 use haul_xsp::{Admission, ResumeRequest, Session, SessionId, Time};
 
-use super::{BEING_STOPPED, Body, Dial, Worker};
+use super::super::shape::{self, Shape};
+use super::super::side::SegmentSide;
+use super::part::{Owner, Part};
+use super::state::{Body, Dial};
+use super::{BEING_STOPPED, Worker};
+use crate::channel::Lost;
 use crate::control::Control;
 use crate::host::Shown;
 use crate::log::Level;
-use crate::shared::SessionCommand;
+use crate::shared::{SessionCommand, Shared, Standing};
 use crate::status::Role;
 
 impl Worker {
+    /// A thread for a control connection that came in.
+    pub(crate) fn accept(
+        shared: &Arc<Shared>,
+        control: Control,
+        peer: SocketAddr,
+    ) -> Result<(), String> {
+        let text = |error: io::Error| error.to_string();
+        let shape = Shape::of_incoming(&shared.config());
+        let owner = Owner {
+            from: Some(peer.ip()),
+            ..Owner::default()
+        };
+        let part = Part::Pending(owner);
+        let mut worker = Self::new(Arc::clone(shared), part, shape).map_err(text)?;
+        let mut segment = SegmentSide::bare(worker.shape.verifies).map_err(text)?;
+        segment.control = Some(control);
+        segment.peer = peer.to_string();
+        worker.segments[0].side = Some(segment);
+        let (number, now_ns) = (worker.report.number, worker.report.since.as_ns());
+        let handle = worker.handle.clone();
+        let mut registers = shared.registers();
+        registers
+            .pending_peers
+            .admit(number, handle, peer.ip(), now_ns);
+        drop(registers);
+        worker.spawn("haul-session").map_err(|error| {
+            let mut registers = shared.registers();
+            registers.pending_peers.remove(number);
+            registers.statuses.remove(&number);
+            text(error)
+        })
+    }
+
+    /// A control connection that came in shows who its peer is; then it may say what it wants.
+    pub(super) fn handshake(&mut self) -> Result<(), Lost> {
+        let lost = |error: io::Error| Lost(error.to_string());
+        let Some(segment) = &mut self.segments[0].side else {
+            return Ok(());
+        };
+        let Some(control) = &mut segment.control else {
+            return Ok(());
+        };
+        let is_ready = control.handshake().map_err(lost)?;
+        segment.waits_to_send = control.wants_write();
+        if !is_ready {
+            return Ok(());
+        }
+        let (binding, name) = (control.binding(), control.peer_name());
+        let auth = shape::auth(&self.shared, None, false, binding, name);
+        // Nothing comes before the session is accepted, so no memory is needed yet.
+        let config = self
+            .shape
+            .session(true, shape::protocols(&self.shared), auth);
+        let seed = haul_io::random::bytes().map_err(lost)?;
+        let session = Session::accept(config, self.report.since, seed);
+        self.body = Body::One(Box::new(session.map_err(|error| Lost(error.to_string()))?));
+        Ok(())
+    }
+
+    /// Who has said something is not the first to make room for others, and who has shown who it is
+    /// never does.
+    pub(super) fn show_standing(&mut self) {
+        let standing = self.standing();
+        let mut registers = self.shared.registers();
+        registers.pending_peers.raise(self.report.number, standing);
+    }
+
+    pub(super) fn standing(&mut self) -> Standing {
+        let control = self.segments[0]
+            .side
+            .as_ref()
+            .and_then(|segment| segment.control.as_ref());
+        let by_certificate = control.is_some_and(Control::is_authenticated);
+        let by_key = self
+            .body
+            .session(0)
+            .is_some_and(|session| session.peer().is_some());
+        if by_certificate || by_key {
+            Standing::Authenticated
+        } else {
+            Standing::Greeted
+        }
+    }
+
     pub(super) fn on_open_request(&mut self, open: SessOpen) {
         let now = self.now();
         let Some(id) = self.body.session(0).map(|session| session.id()) else {
@@ -22,7 +115,8 @@ impl Worker {
         }
         let peer = self.body.session(0).and_then(|session| session.peer());
         self.class = self.shared.config().class_of_guest(peer).map(str::to_owned);
-        let admission = self.shared.with_room(0, self.from, || {
+        let from = self.part.owner().and_then(|owner| owner.from);
+        let admission = self.shared.with_room(0, from, || {
             let admission = self.shared.directory().admit(now, id, &open);
             let is_full = matches!(admission, Admission::Refused(NackStatus::Busy, _));
             (!is_full || open.dry_run).then_some(admission)
@@ -45,8 +139,9 @@ impl Worker {
         }
     }
 
-    fn refuse_session(&mut self, status: NackStatus, hop_index: u16, text: &str) {
+    pub(super) fn refuse_session(&mut self, status: NackStatus, hop_index: u16, text: &str) {
         let peer = self.segments[0]
+            .side
             .as_ref()
             .map_or("", |segment| segment.peer.as_str());
         self.shared.log(
@@ -61,13 +156,13 @@ impl Worker {
     }
 
     /// What the directory has admitted comes to nothing. It has not kept a dry run.
-    fn forget(&self, id: SessionId, open: &SessOpen) {
+    pub(super) fn forget(&self, id: SessionId, open: &SessOpen) {
         if !open.dry_run {
             self.shared.directory().remove(id);
         }
     }
 
-    fn accept_terminus(&mut self, id: SessionId, open: &SessOpen, now: Time) {
+    pub(super) fn accept_terminus(&mut self, id: SessionId, open: &SessOpen, now: Time) {
         if let Err(why) = self.take_memory(true) {
             self.forget(id, open);
             return self.refuse_session(NackStatus::Busy, open.hop_index, &why);
@@ -78,11 +173,11 @@ impl Worker {
         if let Some(session) = self.body.session(0)
             && session.accept_session(now, None, Some(ticket)).is_err()
         {
-            self.is_over = true;
+            self.ending.is_over = true;
         }
     }
 
-    fn accept_relay(&mut self, id: SessionId, open: SessOpen, hop: u16) {
+    pub(super) fn accept_relay(&mut self, id: SessionId, open: SessOpen, hop: u16) {
         let Some(next) = open.hops.get(usize::from(hop)) else {
             return self.refuse_session(NackStatus::NoRoute, open.hop_index, "no next hop");
         };
@@ -91,7 +186,7 @@ impl Worker {
         let left_out: Vec<String> = left_out
             .map(|hop| Shown(&hop.endpoint).to_string())
             .collect();
-        self.dials[1] = Dial::to(next);
+        self.segments[1].dial = Dial::to(next);
         if let Err(why) = self.take_memory(false) {
             self.forget(id, &open);
             return self.refuse_session(NackStatus::Busy, open.hop_index, &why);
@@ -113,12 +208,12 @@ impl Worker {
         );
     }
 
-    fn become_member(&mut self, role: Role, id: SessionId, open: &SessOpen) {
-        self.role = role;
+    pub(super) fn become_member(&mut self, role: Role, id: SessionId, open: &SessOpen) {
+        self.part.join(role);
         let mut registers = self.shared.registers();
-        registers.pending_peers.remove(self.status_number);
+        registers.pending_peers.remove(self.report.number);
         drop(registers);
-        if let Some(idle) = &self.idle {
+        if let Some(idle) = self.part.owner().and_then(|owner| owner.idle.as_ref()) {
             idle.note(false, self.shared.now().as_ns());
         }
         // Nobody comes back to a dry run, and its name may be a session's by the time it is over.
@@ -147,7 +242,7 @@ impl Worker {
 
     /// The session is another thread's; this one was only its porter. Without that thread the
     /// answer is `otherwise`, and which hop this is.
-    fn hand_over(
+    pub(super) fn hand_over(
         &mut self,
         id: SessionId,
         (otherwise, hop_index): (NackStatus, u16),
@@ -157,11 +252,11 @@ impl Worker {
         let Some(owner) = owner else {
             return self.refuse_session(otherwise, hop_index, "no such session here (any more)");
         };
-        let Some(segment) = &mut self.segments[0] else {
+        let Some(segment) = &mut self.segments[0].side else {
             return;
         };
         if let Some(control) = &segment.control
-            && self.watched[0].control.take().is_some()
+            && self.segments[0].watched.control.take().is_some()
         {
             let _ = self.poller.remove(control.stream());
         }
@@ -173,7 +268,7 @@ impl Worker {
         };
         // Its owner has just ended: its peer sees the connection end, and tries again.
         let _ = owner.send(command(fresh, Box::new(control)));
-        self.is_over = true;
+        self.ending.is_over = true;
     }
 }
 

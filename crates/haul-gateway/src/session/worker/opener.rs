@@ -1,0 +1,261 @@
+//! A session that this gateway opens: its ways, and the connections that wait for it.
+
+use std::io;
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+use haul_xsp::wire::{NackStatus, SessOpen};
+use haul_xsp::{Error, SessionId, State, Time};
+
+use super::super::attempts::Attempts;
+use super::super::dispatch::dispatch;
+use super::super::shape::Shape;
+use super::Worker;
+use super::part::{Opener, Part, Probed};
+use super::segments::drop_control;
+use super::state::{Body, Dial};
+use super::ways::{Turn, Ways};
+use crate::caller::Call;
+use crate::config::Route;
+use crate::log::Level;
+use crate::refusal::Refusal;
+use crate::shared::{SessionHandle, Shared};
+use crate::status::Role;
+
+/// Connections that wait for their session to be open.
+const WAITING_MAX: usize = 1_024;
+
+impl Worker {
+    /// A thread that opens a session for a route.
+    pub(crate) fn open(shared: &Arc<Shared>, route: &Route) -> Result<SessionHandle, String> {
+        Self::open_route(shared, route, None)
+    }
+
+    /// A thread that asks whether a session for a route could be had, and tells `probe`.
+    pub(crate) fn probe(
+        shared: &Arc<Shared>,
+        route: &Route,
+        probe: Sender<Probed>,
+    ) -> Result<(), String> {
+        Self::open_route(shared, route, Some(probe)).map(drop)
+    }
+
+    pub(super) fn open_route(
+        shared: &Arc<Shared>,
+        route: &Route,
+        probe: Option<Sender<Probed>>,
+    ) -> Result<SessionHandle, String> {
+        let text = |error: io::Error| error.to_string();
+        let shape = Shape::of_route(&shared.config(), route);
+        let ways = Ways::of_route(route).ok_or("a route without gateways")?;
+        let part = Part::Opener(Box::new(Opener::new(ways, probe)));
+        let mut worker = Self::new(Arc::clone(shared), part, shape).map_err(text)?;
+        worker.class.clone_from(&route.class);
+        worker.take_memory(true)?;
+        worker.plan_way()?;
+        worker.paths.rules.clone_from(&route.path);
+        worker.described.metadata = route.metadata.0.clone();
+        worker.dial(0);
+        let handle = worker.handle.clone();
+        worker.spawn("haul-opener").map_err(text)?;
+        Ok(handle)
+    }
+
+    /// What is to be opened by the present way.
+    pub(super) fn plan_way(&mut self) -> Result<(), String> {
+        let id = haul_io::random::bytes().map_err(|error| error.to_string())?;
+        let id = SessionId(id);
+        let opener = self.part.opener_mut().ok_or("it opens no session")?;
+        let way = opener.ways.present().ok_or("there is no way")?;
+        let open = SessOpen {
+            resumable: opener.probe.is_none(),
+            dry_run: opener.probe.is_some(),
+            end_to_end: opener.ways.end_to_end,
+            hops: way.hops.clone(),
+            ..SessOpen::default()
+        };
+        self.segments[0].dial = way.first.clone();
+        opener.wanted = Some((id, open.clone()));
+        self.show_plan(id, &open);
+        Ok(())
+    }
+
+    /// The session could not be opened by the present way: whether it is tried by the next.
+    pub(super) fn open_by_next_way(&mut self, status: NackStatus, why: &str) -> bool {
+        let may_do_elsewhere = matches!(
+            status,
+            NackStatus::NoRoute
+                | NackStatus::CannotConnect
+                | NackStatus::Busy
+                | NackStatus::TimedOut
+                | NackStatus::Closing
+        );
+        let Some(opener) = self.part.opener_mut() else {
+            return false;
+        };
+        let ways = &mut opener.ways;
+        if !may_do_elsewhere || ways.is_opened || ways.at + 1 >= ways.all.len() {
+            return false;
+        }
+        let (from, to) = (&ways.all[ways.at].words, &ways.all[ways.at + 1].words);
+        let text = format!("no session by {from}: {why}; trying by {to}");
+        self.shared.log(Level::Warning, text);
+        ways.failed.push(why.to_owned());
+        ways.at += 1;
+        for (conn, to, named, metadata) in std::mem::take(&mut ways.along).into_iter().rev() {
+            if let Some((party, from)) = self.edges.take_back(conn) {
+                opener.calls.push_front(Call {
+                    party,
+                    from,
+                    to,
+                    named,
+                    metadata,
+                    is_again: true,
+                });
+            }
+        }
+        self.unregister();
+        self.body = Body::None;
+        if let Some(segment) = &mut self.segments[0].side {
+            drop_control(segment, &self.poller, &mut self.segments[0].watched);
+        }
+        let planned = self.plan_way();
+        if planned.is_ok() {
+            self.dial(0);
+        }
+        planned.is_ok()
+    }
+
+    /// As [`Self::open_by_next_way`], for a session that has ended before it was open.
+    pub(super) fn is_opened_elsewhere(&mut self, error: &Error) -> bool {
+        let status = match error {
+            Error::Lost | Error::TimedOut => NackStatus::TimedOut,
+            Error::Ended { status, .. } => *status,
+            _ => return false,
+        };
+        if self.part.role() != Role::Opener {
+            return false;
+        }
+        let why = self.end_reason(0, error);
+        self.open_by_next_way(status, &why)
+    }
+
+    pub(super) fn unregister(&mut self) {
+        let id = self.body.session(0).map(|session| session.id());
+        if let Some(id) = id.filter(|_| self.is_registered) {
+            self.shared.registers().sessions.remove(&id);
+            self.is_registered = false;
+        }
+    }
+
+    /// Whether another way is to be tried at once.
+    pub(super) fn change_way(&mut self, now: Time) -> bool {
+        let may = self.body.session(0).is_some_and(|session| {
+            session.agreed().end_to_end && matches!(session.state(), State::Suspended(_))
+        });
+        let Some(opener) = self.part.opener_mut() else {
+            return false;
+        };
+        let ways = &mut opener.ways;
+        let from = ways.at;
+        if !may || self.segments[0].dial.is_under_way {
+            return false;
+        }
+        let Turn::Change { to, at_once } = ways.fail(now) else {
+            return false;
+        };
+        let wait_ns = self.segments[0].dial.wait_ns;
+        self.segments[0].dial = Dial {
+            wait_ns,
+            ..ways.all[to].first.clone()
+        };
+        let (old, new) = (&ways.all[from].words, &ways.all[to].words);
+        let text = match from == to {
+            true => format!("the session is opened anew by {new}: {}", ways.why),
+            false => format!(
+                "the session is to go on by {new}, not by {old}: {}",
+                ways.why
+            ),
+        };
+        self.shared.log(Level::Warning, text);
+        at_once
+    }
+
+    /// The session is on another way, whose first segment may have agreed on something else.
+    pub(super) fn renew_attempts(&mut self) {
+        let dialled = &self.segments[0].dial;
+        let session = self.body.session(0).filter(|_| !dialled.hop.is_empty());
+        if let Some(session) = session {
+            self.segments[0].attempts =
+                Attempts::new(session, &dialled.offered, dialled.streams, &self.shape);
+        }
+    }
+
+    /// The session takes no more connections, for a gateway on its way is being stopped: those that
+    /// come from now on get another one.
+    pub(super) fn retire(&mut self) {
+        if self.ending.is_draining || !self.shared.registers().may_retire(&self.handle) {
+            return;
+        }
+        self.shared.registers().retire(&self.handle);
+        self.ending.is_draining = true;
+        self.drain();
+    }
+
+    pub(super) fn on_call(&mut self, call: Call) {
+        let state = self.body.session(0).map(|session| session.state());
+        if state != Some(State::Open) {
+            if state == Some(State::Draining) {
+                // It came too late for this session, which may end because the peer says so.
+                self.shared.registers().retire(&self.handle);
+                dispatch(&self.shared, call);
+            } else if let Some(opener) = self.part.opener_mut()
+                && opener.calls.len() < WAITING_MAX
+            {
+                opener.calls.push_back(call);
+            } else {
+                self.turn_away(call, NackStatus::Busy);
+            }
+            return;
+        }
+        let Some(session) = self.body.session(0) else {
+            return;
+        };
+        match session.open_conn_with(call.meant().clone(), call.metadata.clone()) {
+            Ok(conn) => {
+                self.note_conn(conn, &call.metadata);
+                self.edges.ask(conn, call);
+            }
+            Err(_) => self.turn_away(call, NackStatus::Busy),
+        }
+    }
+
+    pub(super) fn turn_away(&self, call: Call, status: NackStatus) {
+        self.shared.count(|totals| totals.connections_refused += 1);
+        call.refuse(status, self.ending.trouble.as_deref());
+    }
+
+    pub(super) fn on_await(&mut self, waiter: Sender<Result<(), Refusal>>) {
+        if let Some(opener) = self.part.opener_mut() {
+            opener.waiters.push(waiter);
+        }
+        let fabric = self.segments[0]
+            .side
+            .as_ref()
+            .and_then(|segment| segment.fabric.as_ref());
+        if fabric.is_some_and(|fabric| fabric.lanes_up() > 0) {
+            self.notify_waiters(&Ok(()));
+        }
+    }
+
+    /// Those who wait for the session learn what has become of it.
+    pub(super) fn notify_waiters(&mut self, result: &Result<(), Refusal>) {
+        let Some(opener) = self.part.opener_mut() else {
+            return;
+        };
+        for waiter in opener.waiters.drain(..) {
+            // Whoever does not wait any more need not know.
+            let _ = waiter.send(result.clone());
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The owner of a session that ends or passes here: it leaves, comes back, and is told.
+
+use crossbeam_channel::Sender;
+use haul_xsp::wire::NackStatus;
+use haul_xsp::{SECOND_NS, State};
+
+use super::Worker;
+use super::segments::drop_control;
+use crate::control::Control;
+use crate::log::Level;
+use crate::shared::{Share, Standing};
+use crate::status::Role;
+
+/// Time for the owner of a session that is to end to heed it, for each segment that there may be
+/// between, ns.
+const NOTICE_NS: u64 = SECOND_NS;
+
+impl Worker {
+    /// Ends, if nobody is there whom that would hurt.
+    pub(super) fn make_room(&mut self, asked: Option<Sender<()>>) {
+        if self.part.role() == Role::Pending {
+            self.ending.is_over |= self.standing() < Standing::Authenticated;
+            return;
+        }
+        let owner = self.part.owner();
+        let is_idle = owner.is_some_and(|owner| owner.idle.is_some());
+        let Some(session) = self.body.session(0) else {
+            return;
+        };
+        let text = if is_idle && session.conns() == 0 {
+            "it carries nothing, its owner has not shown who it is, and others need the room"
+        } else if matches!(session.state(), State::Suspended(_)) {
+            "its owner has left without a word and not come back, and others need the room"
+        } else {
+            return;
+        };
+        self.shared
+            .log(Level::Warning, format!("a session ends: {text}"));
+        self.ending.trouble = Some(text.to_owned());
+        if let Some(owner) = self.part.owner_mut() {
+            owner.room = asked;
+        }
+        self.abort();
+    }
+
+    /// The owner of a session that ends or passes here learns that a gateway is being stopped: what
+    /// its programs ask for from now on had better go another way, and, if it is this gateway and
+    /// the ends acknowledge, the session itself. It is told again whenever it is back.
+    pub(super) fn notify_owner_of_end(&mut self, text: String) {
+        let now = self.now();
+        let can_send = self.segments[0]
+            .side
+            .as_ref()
+            .is_some_and(|segment| segment.reads_until.is_none());
+        if let Some(session) = self.body.session(0).filter(|_| can_send) {
+            let is_between = self.part.role() == Role::Relay;
+            if self.ending.is_draining && is_between && session.agreed().end_to_end {
+                let _ = session.notice(NackStatus::CannotConnect, &text);
+            }
+            let is_sent = session.notice(NackStatus::Closing, &text).is_ok();
+            if is_sent && self.ending.is_draining {
+                let hops = session.hops().len() as u64;
+                if let Some(owner) = self.part.owner_mut() {
+                    owner.open_until = Some(now.after(NOTICE_NS * hops));
+                }
+            }
+        }
+        if let Some(owner) = self.part.owner_mut() {
+            owner.stopping = Some(text);
+        }
+    }
+
+    /// If its owner has left it. Where the ends acknowledge and there are gateways between, only
+    /// the last of them has left, and the owner may come by another.
+    pub(super) fn note_abandoned(&mut self) {
+        let was_left = self.segments[0]
+            .side
+            .as_ref()
+            .is_some_and(|segment| segment.was_left);
+        let session = self.body.session(0).filter(|_| was_left);
+        if session.is_some_and(|session| session.hop_index() == 0 || !session.agreed().end_to_end) {
+            let bytes = self.share.as_ref().map_or(0, Share::bytes);
+            let (handle, now) = (self.handle.clone(), self.now());
+            let mut registers = self.shared.registers();
+            registers.abandoned.add(handle, bytes, now.as_ns());
+        }
+    }
+
+    /// The session's owner is back: what the data channels of before have under way is over.
+    pub(super) fn take_control(&mut self, control: Control) {
+        // The session was suspended just now, if it had not been before: that is about the old
+        // control connection.
+        self.take_events(self.now());
+        self.end_fabric(0);
+        if let Some(segment) = &mut self.segments[0].side {
+            drop_control(segment, &self.poller, &mut self.segments[0].watched);
+            segment.control = Some(control);
+            segment.was_left = false;
+        }
+        self.shared.registers().abandoned.remove(&self.handle);
+    }
+}

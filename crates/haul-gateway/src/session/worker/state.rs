@@ -1,0 +1,121 @@
+//! State of a session's thread that every role has.
+
+use std::sync::{Arc, Mutex};
+
+use haul_io::poller::Interest;
+use haul_xsp::wire::{Hop, Metadata};
+use haul_xsp::{Relay, Session, Side, Time};
+
+use super::super::attempts::Attempts;
+use super::super::side::SegmentSide;
+use crate::channel::kind;
+use crate::config::ChannelKind;
+use crate::host::Shown;
+use crate::status::Status;
+
+/// One end of a segment, or the two at a gateway.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// There is no control connection yet.
+    None,
+    One(Box<Session>),
+    Two(Box<Relay>),
+}
+
+impl Body {
+    pub(super) fn session(&mut self, side: usize) -> Option<&mut Session> {
+        match self {
+            Self::None => None,
+            Self::One(session) => (side == 0).then_some(session),
+            Self::Two(relay) => Some(relay.side(if side == 0 { Side::Near } else { Side::Far })),
+        }
+    }
+}
+
+/// A segment of the session at this gateway: towards the opener, or towards the terminus.
+#[derive(Debug, Default)]
+pub(super) struct Segment {
+    pub(super) side: Option<SegmentSide>,
+    /// What the poller watches of it.
+    pub(super) watched: Watched,
+    pub(super) attempts: Attempts,
+    pub(super) dial: Dial,
+}
+
+/// What the poller watches of a segment: its control connection, and the descriptors of its data
+/// channels.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    pub(super) control: Option<Interest>,
+    pub(super) has_fabric: bool,
+}
+
+/// A side that this end dials.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Dial {
+    pub(super) hop: String,
+    pub(super) offered: Vec<ChannelKind>,
+    pub(super) streams: u16,
+    pub(super) key: Option<String>,
+    pub(super) is_under_way: bool,
+    pub(super) again_at: Option<Time>,
+    pub(super) wait_ns: u64,
+}
+
+impl Dial {
+    /// For the next hop of a session of others.
+    pub(super) fn to(hop: &Hop) -> Self {
+        let streams = hop.offers.iter().find_map(|offer| offer.params.streams);
+        let offered = hop.offers.iter().filter_map(|offer| kind(offer.proto));
+        Self {
+            hop: Shown(&hop.endpoint).to_string(),
+            offered: offered.collect(),
+            streams: streams.unwrap_or(1),
+            ..Self::default()
+        }
+    }
+}
+
+/// What applications say about the session.
+#[derive(Debug, Default)]
+pub(super) struct Described {
+    pub(super) metadata: Metadata,
+    /// A log line has said so, or that it was dropped.
+    pub(super) is_logged: bool,
+}
+
+/// The session as the page shows it.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) status: Arc<Mutex<Status>>,
+    pub(super) number: u64,
+    /// When `status` was taken.
+    pub(super) at: Time,
+    /// Something happened that `status` does not show.
+    pub(super) has_news: bool,
+    /// When the session was begun.
+    pub(super) since: Time,
+}
+
+impl Report {
+    pub(super) const fn new(status: Arc<Mutex<Status>>, number: u64, now: Time) -> Self {
+        Self {
+            status,
+            number,
+            at: now,
+            has_news: false,
+            since: now,
+        }
+    }
+}
+
+/// How the session ends.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    /// What is wrong with it now, or why it has ended.
+    pub(super) trouble: Option<String>,
+    /// What is wrong is that one end could not authenticate the other.
+    pub(super) auth_failed: bool,
+    pub(super) is_draining: bool,
+    pub(super) is_over: bool,
+}
