@@ -102,12 +102,10 @@ struct Host {
 
 impl Host {
     fn open(kind: SocketKind, placement: bool) -> Self {
-        let config = Config {
-            kind,
-            slot_memory_bytes: 200_000,
-            receive_window_bytes: 1 << 20,
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.kind = kind;
+        config.slot_memory_bytes = 200_000;
+        config.receive_window_bytes = 1 << 20;
         let request = Request {
             from: SocketAddr::from(([192, 0, 2, 1], 5_000)),
             handshake: Handshake {

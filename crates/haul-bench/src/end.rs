@@ -126,10 +126,11 @@ impl End {
                         bits_per_second: bytes.saturating_mul(8),
                         max_burst_bytes: None,
                     }),
-                datagram: DatagramInit {
-                    path_mtu: self.plan.path_mtu.unwrap_or(0),
-                    max_rate: max_rate.filter(|_| service == Service::Ud),
-                    ..DatagramInit::default()
+                datagram: {
+                    let mut datagram = DatagramInit::default();
+                    datagram.path_mtu = self.plan.path_mtu.unwrap_or(0);
+                    datagram.max_rate = max_rate.filter(|_| service == Service::Ud);
+                    datagram
                 },
                 ..QpInit::new(&self.cq)
             };

@@ -149,24 +149,25 @@ pub(crate) unsafe fn datagram_init(init: *const haul_datagram_init) -> Result<Da
             "haul_datagram_init has unknown flags, or its reserved field is not 0",
         ));
     }
-    Ok(DatagramInit {
-        records: match init.records {
+    Ok({
+        let mut datagram = DatagramInit::default();
+        datagram.records = match init.records {
             HAUL_RECORDS_AGGREGATE => RecordMode::Aggregate,
             HAUL_RECORDS_PER_CHUNK => RecordMode::PerChunk,
             HAUL_RECORDS_QUERY => RecordMode::Query,
             _ => return Err(Error::Argument("a mode of records that there is not")),
-        },
-        path_mtu: init.path_mtu,
-        max_rate: (init.max_rate != 0).then_some(init.max_rate),
-        multicast_ttl: init.multicast_ttl,
-        multicast_loop: init.flags & HAUL_DATAGRAM_MULTICAST_LOOP != 0,
-        group_writes: init.flags & HAUL_DATAGRAM_GROUP_WRITES != 0,
-        tail_repeats: init.tail_repeats,
-        read_timeout: Duration::from_nanos(init.read_timeout_ns),
-        retries: init.retries,
-        peer_error_is_fatal: init.flags & HAUL_DATAGRAM_PEER_ERROR_FATAL != 0,
-        receives_in_order: init.flags & HAUL_DATAGRAM_RECEIVES_IN_ORDER != 0,
-        ..DatagramInit::default()
+        };
+        datagram.path_mtu = init.path_mtu;
+        datagram.max_rate = (init.max_rate != 0).then_some(init.max_rate);
+        datagram.multicast_ttl = init.multicast_ttl;
+        datagram.multicast_loop = init.flags & HAUL_DATAGRAM_MULTICAST_LOOP != 0;
+        datagram.group_writes = init.flags & HAUL_DATAGRAM_GROUP_WRITES != 0;
+        datagram.tail_repeats = init.tail_repeats;
+        datagram.read_timeout = Duration::from_nanos(init.read_timeout_ns);
+        datagram.retries = init.retries;
+        datagram.peer_error_is_fatal = init.flags & HAUL_DATAGRAM_PEER_ERROR_FATAL != 0;
+        datagram.receives_in_order = init.flags & HAUL_DATAGRAM_RECEIVES_IN_ORDER != 0;
+        datagram
     })
 }
 

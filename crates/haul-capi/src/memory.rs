@@ -193,12 +193,12 @@ fn register(
         None => MrAddressing::Virtual,
     };
     let flags = AccessFlags::from_bits(access & !HAUL_ACCESS_ZERO_BASED);
-    let init = MrInit {
+    let mut init = MrInit::new(
         region,
-        access: flags.ok_or(Error::Argument("rights that there are not"))?,
-        addressing,
-        sources,
-    };
+        flags.ok_or(Error::Argument("rights that there are not"))?,
+    );
+    init.addressing = addressing;
+    init.sources = sources;
     Ok(haul_mr {
         mr: pd.pd.register(init)?,
         access,

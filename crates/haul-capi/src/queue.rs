@@ -198,12 +198,11 @@ pub unsafe extern "C" fn haul_srq_create(
     create(pd, "haul_srq_create", out, |pd| {
         // SAFETY: the caller's structure.
         let init = unsafe { read_growing(init, SRQ_DEFAULTS)? };
-        let init = init.unwrap_or(SRQ_DEFAULTS);
-        let init = SrqInit {
-            max_wr: init.max_wr,
-            max_sge: init.max_sge,
-            token: init.token,
-        };
+        let wanted = init.unwrap_or(SRQ_DEFAULTS);
+        let mut init = SrqInit::default();
+        init.max_wr = wanted.max_wr;
+        init.max_sge = wanted.max_sge;
+        init.token = wanted.token;
         Ok(haul_srq {
             srq: pd.pd.create_srq(&init)?,
             last: Arc::clone(&pd.last),

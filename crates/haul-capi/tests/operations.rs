@@ -1,4 +1,5 @@
 //! The table of operations in include/haul.h is what the software devices do.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,8 +8,8 @@ use std::time::Duration;
 use haul_soft::rnic::{Options, provider};
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
-    AccessFlags, Context, Cq, Error, Mr, MrAddressing, MrInit, Peer, Qp, QpInit, QpType, RecvWr,
-    Region, SendOp, SendWr, SgeList, Sources, WcOpcode, WorkCompletion,
+    AccessFlags, Context, Cq, Error, Mr, MrInit, Peer, Qp, QpInit, QpType, RecvWr, Region, SendOp,
+    SendWr, SgeList, Sources, WcOpcode, WorkCompletion,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,12 +67,8 @@ impl End {
         let context = device.open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(256, None, 0).unwrap();
-        let init = MrInit {
-            region: Region::map(4096).unwrap(),
-            access: AccessFlags::all(),
-            addressing: MrAddressing::default(),
-            sources: Sources::Any,
-        };
+        let init =
+            MrInit::new(Region::map(4096).unwrap(), AccessFlags::all()).with_sources(Sources::Any);
         let mr = pd.register(init).unwrap();
         let mut init = QpInit::new(&cq);
         init.qp_type = qp_type;

@@ -62,24 +62,20 @@ pub(crate) fn describe(library: &Library, context: Raw<verbs::Context>) -> Resul
     let transport = transport(context, &port)?;
     let iwarp = transport == Transport::Iwarp;
     let count = |value: c_int| u32::try_from(value).unwrap_or(0);
-    let attributes = DeviceAttributes {
-        transport,
-        caps: caps(&device, iwarp),
-        max_qp: count(device.max_qp),
-        max_qp_wr: count(device.max_qp_wr),
-        max_sge: count(device.max_sge).min(u32::try_from(SGE_MAX).unwrap_or(u32::MAX)),
-        max_inline: 0,
-        max_cqe: count(device.max_cqe),
-        max_mr: count(device.max_mr),
-        max_mr_size: device.max_mr_size,
-        max_message: port.max_msg_sz.into(),
-        max_rd_atomic: count(device.max_qp_rd_atom),
-        max_init_rd_atomic: count(device.max_qp_init_rd_atom),
-        max_private_data: if iwarp {
-            PRIVATE_DATA_MAX_IWARP
-        } else {
-            PRIVATE_DATA_MAX_IB
-        },
+    let mut attributes = DeviceAttributes::new(transport, caps(&device, iwarp));
+    attributes.max_qp = count(device.max_qp);
+    attributes.max_qp_wr = count(device.max_qp_wr);
+    attributes.max_sge = count(device.max_sge).min(u32::try_from(SGE_MAX).unwrap_or(u32::MAX));
+    attributes.max_cqe = count(device.max_cqe);
+    attributes.max_mr = count(device.max_mr);
+    attributes.max_mr_size = device.max_mr_size;
+    attributes.max_message = port.max_msg_sz.into();
+    attributes.max_rd_atomic = count(device.max_qp_rd_atom);
+    attributes.max_init_rd_atomic = count(device.max_qp_init_rd_atom);
+    attributes.max_private_data = if iwarp {
+        PRIVATE_DATA_MAX_IWARP
+    } else {
+        PRIVATE_DATA_MAX_IB
     };
     Ok(Description {
         attributes,

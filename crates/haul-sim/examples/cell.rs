@@ -36,10 +36,8 @@ fn main() {
         });
     }
     let mut world = World::new(&path, 1);
-    let config = Config {
-        control,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.control = control;
     let flow = Flow {
         client: config.clone(),
         server: config,

@@ -46,10 +46,8 @@ fn main() {
 }
 
 fn flow(control: Algorithm, order: u64) -> Flow {
-    let config = Config {
-        control,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.control = control;
     Flow {
         client: config.clone(),
         server: config,

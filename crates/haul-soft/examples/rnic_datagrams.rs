@@ -26,9 +26,8 @@ use haul_io::udp::{RecvBatch, UdpOptions, UdpSocket};
 use haul_soft::rnic::{Options, provider};
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
-    AccessFlags, Context, Cq, Data, DatagramInit, Mr, MrAddressing, MrInit, Peer, Qp, QpCapacity,
-    QpInit, QpType, RecvWr, Region, Remote, SendFlags, SendOp, SendWr, Sources, WcOpcode, WcStatus,
-    WorkCompletion,
+    AccessFlags, Context, Cq, Data, DatagramInit, Mr, MrInit, Peer, Qp, QpCapacity, QpInit, QpType,
+    RecvWr, Region, Remote, SendFlags, SendOp, SendWr, Sources, WcOpcode, WcStatus, WorkCompletion,
 };
 
 const MEMORY: usize = 256 << 20;
@@ -77,12 +76,7 @@ fn open(device: &str, qp_type: QpType, memory: usize) -> End {
     let cq = context.create_cq(4_096, None, 0).expect("cq");
     let region = Region::map(memory).expect("memory");
     region.fill(0, memory, 1).expect("fill");
-    let mr = pd.register(MrInit {
-        region,
-        access: AccessFlags::all(),
-        addressing: MrAddressing::default(),
-        sources: Sources::Any,
-    });
+    let mr = pd.register(MrInit::new(region, AccessFlags::all()).with_sources(Sources::Any));
     let init = QpInit {
         qp_type,
         capacity: QpCapacity {

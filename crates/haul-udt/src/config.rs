@@ -9,6 +9,7 @@ pub const WINDOW_BYTES_MIN: u64 = 1 << 20;
 
 /// Choices of the local user.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Config {
     /// Stream or messages.
     pub kind: SocketKind,
@@ -123,6 +124,7 @@ const LOWER_LEN_LEAST: u32 = LOWER_LEN_V4 as u32;
 
 /// What both ends agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Params {
     /// Octets of payload in the longest packet that this end sends.
     pub payload_len: u32,

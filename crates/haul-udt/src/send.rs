@@ -70,6 +70,7 @@ struct Limits {
 
 /// Counters of the sending half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct SendTotals {
     /// Data packets sent, repeats included.
     pub packets: u64,

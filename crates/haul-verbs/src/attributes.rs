@@ -102,6 +102,7 @@ impl Endpoint {
 
 /// What a connection has gone through. Transports that do not know say zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct QpStatistics {
     /// Segments sent more than once.
     pub resent_segments: u64,

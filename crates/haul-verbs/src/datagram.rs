@@ -78,6 +78,7 @@ pub enum Sources {
 
 /// How to make a queue pair of a datagram service, beyond [`QpInit`](crate::QpInit).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DatagramInit {
     /// How Write-Records are reported here.
     pub records: RecordMode,

@@ -73,6 +73,7 @@ bitflags::bitflags! {
 
 /// Limits and abilities of a device (`ibv_device_attr`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceAttributes {
     /// What it speaks.
     pub transport: Transport,
@@ -100,6 +101,28 @@ pub struct DeviceAttributes {
     pub max_init_rd_atomic: u32,
     /// Private data of a connection request, octets.
     pub max_private_data: u32,
+}
+
+impl DeviceAttributes {
+    /// Describes a device that has no resources yet: the provider sets each limit.
+    #[must_use]
+    pub fn new(transport: Transport, caps: DeviceCaps) -> Self {
+        Self {
+            transport,
+            caps,
+            max_qp: 0,
+            max_qp_wr: 0,
+            max_sge: 0,
+            max_inline: 0,
+            max_cqe: 0,
+            max_mr: 0,
+            max_mr_size: 0,
+            max_message: 0,
+            max_rd_atomic: 0,
+            max_init_rd_atomic: 0,
+            max_private_data: 0,
+        }
+    }
 }
 
 impl Device {

@@ -31,6 +31,7 @@ pub enum MrAddressing {
 
 /// How to register a memory region.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct MrInit {
     /// The bytes.
     pub region: Region,
@@ -42,6 +43,25 @@ pub struct MrInit {
     pub addressing: MrAddressing,
     /// Whose datagrams reach it.
     pub sources: Sources,
+}
+
+impl MrInit {
+    /// Describes a region whose addresses count from zero and that validated sources reach.
+    #[must_use]
+    pub fn new(region: Region, access: AccessFlags) -> Self {
+        Self {
+            region,
+            access,
+            addressing: MrAddressing::default(),
+            sources: Sources::default(),
+        }
+    }
+
+    /// Sets whose datagrams reach the region.
+    #[must_use]
+    pub fn with_sources(self, sources: Sources) -> Self {
+        Self { sources, ..self }
+    }
 }
 
 impl Pd {
@@ -60,12 +80,7 @@ impl Pd {
     /// # Errors
     /// As [`Pd::register`].
     pub fn reg_mr(&self, region: &Region, access: AccessFlags) -> Result<Mr> {
-        self.register(MrInit {
-            region: region.clone(),
-            access,
-            addressing: MrAddressing::default(),
-            sources: Sources::default(),
-        })
+        self.register(MrInit::new(region.clone(), access))
     }
 
     /// Registers a region.

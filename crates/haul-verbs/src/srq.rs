@@ -9,6 +9,7 @@ use crate::work::RecvWr;
 
 /// How to make a shared receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SrqInit {
     /// Receive work requests that are posted and whose completions have not been polled.
     pub max_wr: u32,

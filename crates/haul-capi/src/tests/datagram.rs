@@ -156,20 +156,19 @@ fn a_datagram_service_is_made_as_the_program_says() {
     };
     let asked = || world.script.asked.lock().unwrap().take().unwrap();
     assert_eq!(create(HAUL_QPT_UD, &raw const datagram), HAUL_OK);
-    let wanted = DatagramInit {
-        records: RecordMode::Query,
-        path_mtu: 1400,
-        max_rate: Some(1_000_000),
-        multicast_ttl: 4,
-        multicast_loop: false,
-        group_writes: true,
-        tail_repeats: 2,
-        read_timeout: Duration::from_millis(5),
-        retries: 3,
-        peer_error_is_fatal: true,
-        receives_in_order: true,
-        window: 0,
-    };
+    let mut wanted = DatagramInit::default();
+    wanted.records = RecordMode::Query;
+    wanted.path_mtu = 1400;
+    wanted.max_rate = Some(1_000_000);
+    wanted.multicast_ttl = 4;
+    wanted.multicast_loop = false;
+    wanted.group_writes = true;
+    wanted.tail_repeats = 2;
+    wanted.read_timeout = Duration::from_millis(5);
+    wanted.retries = 3;
+    wanted.peer_error_is_fatal = true;
+    wanted.receives_in_order = true;
+    wanted.window = 0;
     let limit = RateLimit {
         bits_per_second: 8_000_000,
         max_burst_bytes: None,

@@ -105,21 +105,19 @@ impl DeviceOps for Mock {
 impl ContextOps for Mock {
     fn attributes(&self) -> Result<DeviceAttributes> {
         self.0.may_panic("attributes");
-        Ok(DeviceAttributes {
-            transport: Transport::Roce,
-            caps: DeviceCaps::all(),
-            max_qp: 1,
-            max_qp_wr: 2,
-            max_sge: 30,
-            max_inline: 1 << 20,
-            max_cqe: 5,
-            max_mr: 6,
-            max_mr_size: 7,
-            max_message: 8,
-            max_rd_atomic: 9,
-            max_init_rd_atomic: 10,
-            max_private_data: 11,
-        })
+        let mut attributes = DeviceAttributes::new(Transport::Roce, DeviceCaps::all());
+        attributes.max_qp = 1;
+        attributes.max_qp_wr = 2;
+        attributes.max_sge = 30;
+        attributes.max_inline = 1 << 20;
+        attributes.max_cqe = 5;
+        attributes.max_mr = 6;
+        attributes.max_mr_size = 7;
+        attributes.max_message = 8;
+        attributes.max_rd_atomic = 9;
+        attributes.max_init_rd_atomic = 10;
+        attributes.max_private_data = 11;
+        Ok(attributes)
     }
 
     fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {

@@ -98,11 +98,12 @@ impl Datagram {
                 ..QpCapacity::default()
             },
             rate_limit: self.wanted.lane_limit(),
-            datagram: DatagramInit {
-                window: WINDOW_PACKETS,
+            datagram: {
+                let mut datagram = DatagramInit::default();
+                datagram.window = WINDOW_PACKETS;
                 // Strangers' cookies come as single packets; what they leave out holds nothing.
-                receives_in_order: true,
-                ..DatagramInit::default()
+                datagram.receives_in_order = true;
+                datagram
             },
             ..QpInit::new(&self.work.cq)
         })

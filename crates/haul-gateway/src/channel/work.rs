@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 
 use haul_slab::{AccessFlags, Region};
 use haul_verbs::{
-    CompletionChannel, Context, Cq, Error, Mr, MrAddressing, MrInit, Notify, Pd, Peer, Qp, RecvWr,
-    Remote, SendOp, SendWr, Sge, Sources, Transport, WcStatus, WorkCompletion,
+    CompletionChannel, Context, Cq, Error, Mr, MrInit, Notify, Pd, Peer, Qp, RecvWr, Remote,
+    SendOp, SendWr, Sge, Sources, Transport, WcStatus, WorkCompletion,
 };
 use haul_xsp::bag::{Get, Put, PutId};
 use haul_xsp::wire::Key;
@@ -290,12 +290,9 @@ impl Work {
             };
             return Ok((Guard::Whole, key));
         }
-        let mr = self.pd.register(MrInit {
-            region: part,
-            access,
-            addressing: MrAddressing::default(),
-            sources,
-        })?;
+        let mr = self
+            .pd
+            .register(MrInit::new(part, access).with_sources(sources))?;
         let key = Key {
             stag: mr.rkey(),
             to: mr.addr(),

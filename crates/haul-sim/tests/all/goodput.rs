@@ -200,12 +200,10 @@ fn measure(cells: Vec<Cell>) {
 /// Share of the ceiling, and share of the payload that was sent again.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn run(cell: &Cell) -> (f64, f64) {
-    let config = Config {
-        control: cell.control,
-        rate_max: cell.told.map_or(Rate::UNLIMITED, |(rate, _)| rate),
-        burst_bytes: cell.told.map(|(_, burst_bytes)| burst_bytes),
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.control = cell.control;
+    config.rate_max = cell.told.map_or(Rate::UNLIMITED, |(rate, _)| rate);
+    config.burst_bytes = cell.told.map(|(_, burst_bytes)| burst_bytes);
     let mut world = World::new(&cell.path, 7);
     let flow = world.add(Flow {
         client: config.clone(),

@@ -207,15 +207,14 @@ fn random_config(rng: &mut Rng, kind: SocketKind) -> Config {
         1 => Algorithm::Fixed(Rate::from_bps(1_000_000 + rng.below(100_000_000))),
         _ => Algorithm::Model,
     };
-    Config {
-        kind,
-        mtu,
-        control,
-        offer_placement: rng.chance(0.6),
-        slot_memory_bytes: if rng.chance(0.5) { 100_000 } else { 2 << 20 },
-        receive_window_bytes: 1 << 20,
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.kind = kind;
+    config.mtu = mtu;
+    config.control = control;
+    config.offer_placement = rng.chance(0.6);
+    config.slot_memory_bytes = if rng.chance(0.5) { 100_000 } else { 2 << 20 };
+    config.receive_window_bytes = 1 << 20;
+    config
 }
 
 /// Mostly small: what is hard happens at the beginning and at the end.

@@ -29,10 +29,11 @@ fn transfer(control: Algorithm, mark_bytes: u64, offers: [bool; 2]) -> Made {
     let mut path = scenario::plain(RATE_BPS, RTT_MS, 0.0);
     path.forward.ecn_mark_bytes = Some(mark_bytes);
     let mut world = World::new(&path, 3);
-    let [client, server] = offers.map(|offer_ecn| Config {
-        control,
-        offer_ecn,
-        ..Config::default()
+    let [client, server] = offers.map(|offer_ecn| {
+        let mut config = Config::default();
+        config.control = control;
+        config.offer_ecn = offer_ecn;
+        config
     });
     let flow = world.add(Flow {
         client,
@@ -97,10 +98,8 @@ fn models_that_share_a_marking_queue_keep_it_short() {
         let mut path = scenario::plain(RATE_BPS, RTT_MS, 0.0);
         path.forward.ecn_mark_bytes = Some(BDP_BYTES / 20);
         let mut world = World::new(&path, seed);
-        let config = Config {
-            offer_ecn,
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.offer_ecn = offer_ecn;
         let flows = [0, 1].map(|_| {
             world.add(Flow {
                 client: config.clone(),

@@ -16,11 +16,10 @@ fn path() -> Path {
 }
 
 fn config(mtu: u32, kind: SocketKind) -> Config {
-    Config {
-        mtu,
-        kind,
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.mtu = mtu;
+    config.kind = kind;
+    config
 }
 
 fn stream(mtu: u32, bytes: u64) -> Flow {

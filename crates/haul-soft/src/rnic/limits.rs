@@ -34,22 +34,21 @@ pub(super) fn attributes(transport: Transport) -> DeviceAttributes {
         | DeviceCaps::WRITE_WITH_IMM
         | DeviceCaps::ATOMIC
         | DeviceCaps::SEND_WITH_INVALIDATE;
-    DeviceAttributes {
-        transport,
-        caps: match transport {
-            Transport::IwarpUdp => both | datagrams,
-            _ => both | connections,
-        },
-        max_qp: PAIRS_MAX,
-        max_qp_wr: QP_WR_MAX,
-        max_sge: SGES_MAX,
-        max_inline: INLINE_MAX,
-        max_cqe: CQE_MAX,
-        max_mr: haul_slab::REGIONS_MAX,
-        max_mr_size: u64::try_from(isize::MAX).unwrap_or(u64::MAX),
-        max_message: u64::from(u32::MAX),
-        max_rd_atomic: RD_ATOMIC_MAX.into(),
-        max_init_rd_atomic: RD_ATOMIC_MAX.into(),
-        max_private_data: u32::try_from(PRIVATE_DATA_MAX).unwrap_or(u32::MAX),
-    }
+    let caps = match transport {
+        Transport::IwarpUdp => both | datagrams,
+        _ => both | connections,
+    };
+    let mut attributes = DeviceAttributes::new(transport, caps);
+    attributes.max_qp = PAIRS_MAX;
+    attributes.max_qp_wr = QP_WR_MAX;
+    attributes.max_sge = SGES_MAX;
+    attributes.max_inline = INLINE_MAX;
+    attributes.max_cqe = CQE_MAX;
+    attributes.max_mr = haul_slab::REGIONS_MAX;
+    attributes.max_mr_size = u64::try_from(isize::MAX).unwrap_or(u64::MAX);
+    attributes.max_message = u64::from(u32::MAX);
+    attributes.max_rd_atomic = RD_ATOMIC_MAX.into();
+    attributes.max_init_rd_atomic = RD_ATOMIC_MAX.into();
+    attributes.max_private_data = u32::try_from(PRIVATE_DATA_MAX).unwrap_or(u32::MAX);
+    attributes
 }

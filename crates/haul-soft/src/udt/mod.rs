@@ -105,11 +105,10 @@ impl Options {
         } else {
             haul_udt::wire::LOWER_LEN_V6
         };
-        Config {
-            lower_len: u32::try_from(lower_len).unwrap_or(u32::MAX),
-            mtu: mtu.unwrap_or(self.config.mtu).min(MTU_MAX),
-            ..self.config.clone()
-        }
+        let mut config = self.config.clone();
+        config.lower_len = u32::try_from(lower_len).unwrap_or(u32::MAX);
+        config.mtu = mtu.unwrap_or(self.config.mtu).min(MTU_MAX);
+        config
     }
 }
 

@@ -23,10 +23,9 @@ use super::{Identity, Link, LinkError, Options, unopened};
 #[must_use]
 pub fn config(base: Config) -> Config {
     let placement = base.offer_placement && base.kind == SocketKind::Datagram;
-    Config {
-        offer_placement: placement,
-        ..base
-    }
+    let mut config = base;
+    config.offer_placement = placement;
+    config
 }
 
 /// A link that begins to connect.

@@ -38,10 +38,8 @@ fn alone(name: &str, work: impl FnOnce() + Send) {
 #[test]
 fn members_of_a_group_hear_what_is_sent_to_it_and_others_do_not() {
     alone("members of a group", || {
-        let heard = DatagramInit {
-            multicast_loop: true,
-            ..DatagramInit::default()
-        };
+        let mut heard = DatagramInit::default();
+        heard.multicast_loop = true;
         let sender = End::with(QpType::Ud, heard, Sources::Any);
         // One at a time at this port, as there is one socket to a service.
         let member = anywhere(0, DatagramInit::default());

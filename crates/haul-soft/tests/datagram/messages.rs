@@ -41,10 +41,8 @@ fn a_small_send_is_complete_when_the_post_returns() {
 fn messages_of_every_size_arrive_whole() {
     // A rate that small receive buffers bear, on a machine that has time for this; if it has not, a
     // message is sent again.
-    let limited = DatagramInit {
-        max_rate: Some(50_000_000),
-        ..DatagramInit::default()
-    };
+    let mut limited = DatagramInit::default();
+    limited.max_rate = Some(50_000_000);
     let near = End::with(QpType::Ud, limited, Sources::Any);
     let far = End::new();
     let bytes = pattern(1 << 20, 2);
@@ -356,10 +354,8 @@ fn a_wildcard_answers_from_the_address_that_was_asked() {
 
 #[test]
 fn a_rate_holds_back() {
-    let limited = DatagramInit {
-        max_rate: Some(4_000_000),
-        ..DatagramInit::default()
-    };
+    let mut limited = DatagramInit::default();
+    limited.max_rate = Some(4_000_000);
     let near = End::with(QpType::Ud, limited, Sources::Any);
     let far = End::new();
     let before = Instant::now();

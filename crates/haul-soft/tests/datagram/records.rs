@@ -1,8 +1,8 @@
 //! Write-Record: whole, in part, with holes; and what is not allowed.
 
 use haul_verbs::{
-    AccessFlags, DatagramInit, MrAddressing, MrInit, Peer, QpState, QpType, RecordMode,
-    RecordStatus, Region, SendOp, Sources, WcData, WcOpcode, WcStatus, WriteRecord,
+    AccessFlags, DatagramInit, MrInit, Peer, QpState, QpType, RecordMode, RecordStatus, Region,
+    SendOp, Sources, WcData, WcOpcode, WcStatus, WriteRecord,
 };
 
 use crate::relay::{Relay, Seen};
@@ -14,10 +14,8 @@ const LEN: u32 = 30_000;
 const OVERHEAD: u32 = 50;
 
 fn write_through(lose: impl Fn(Seen) -> bool + Send + Sync + 'static) -> (End, End, Relay, Peer) {
-    let init = DatagramInit {
-        tail_repeats: 0,
-        ..DatagramInit::default()
-    };
+    let mut init = DatagramInit::default();
+    init.tail_repeats = 0;
     let near = End::with(QpType::Ud, init, Sources::Any);
     let far = End::new();
     let relay = Relay::new(far.addr, lose);
@@ -113,20 +111,15 @@ fn the_loss_of_the_last_segment_costs_that_segment() {
 
 #[test]
 fn a_record_ends_with_its_region() {
-    let init = DatagramInit {
-        tail_repeats: 0,
-        ..DatagramInit::default()
-    };
+    let mut init = DatagramInit::default();
+    init.tail_repeats = 0;
     let near = End::with(QpType::Ud, init, Sources::Any);
     let far = End::new();
     let own = far
         .pd
-        .register(MrInit {
-            region: Region::map(4_096).unwrap(),
-            access: AccessFlags::all(),
-            addressing: MrAddressing::default(),
-            sources: Sources::Any,
-        })
+        .register(
+            MrInit::new(Region::map(4_096).unwrap(), AccessFlags::all()).with_sources(Sources::Any),
+        )
         .unwrap();
     let relay = Relay::new(far.addr, |seen| seen.is_data && seen.offset > 0);
     let peer = Peer::new(relay.near_side, far.qp.qp_num());
@@ -145,10 +138,8 @@ fn a_record_ends_with_its_region() {
 
 #[test]
 fn chunks_are_reported_one_by_one() {
-    let init = DatagramInit {
-        records: RecordMode::PerChunk,
-        ..DatagramInit::default()
-    };
+    let mut init = DatagramInit::default();
+    init.records = RecordMode::PerChunk;
     let near = End::new();
     let far = End::with(QpType::Ud, init, Sources::Any);
     near.post(
@@ -176,10 +167,8 @@ fn chunks_are_reported_one_by_one() {
 
 #[test]
 fn records_that_are_not_reported_can_be_asked_for() {
-    let init = DatagramInit {
-        records: RecordMode::Query,
-        ..DatagramInit::default()
-    };
+    let mut init = DatagramInit::default();
+    init.records = RecordMode::Query;
     let near = End::new();
     let far = End::with(QpType::Ud, init, Sources::Any);
     let remote = far.mr.remote(0);

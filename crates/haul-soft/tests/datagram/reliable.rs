@@ -160,10 +160,8 @@ fn a_refused_write_with_immediate_data_says_so_once() {
 
 #[test]
 fn a_peer_that_is_not_there_fails_its_requests_and_no_others() {
-    let impatient = DatagramInit {
-        retries: 2,
-        ..DatagramInit::default()
-    };
+    let mut impatient = DatagramInit::default();
+    impatient.retries = 2;
     let near = End::with(QpType::Rd, impatient, Sources::Validated);
     let far = reliable();
     let gone = UdpSocket::bind(LOOPBACK).unwrap();

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use haul_soft::rnic::{Options, provider};
 use haul_verbs::{
-    AccessFlags, Context, Cq, DatagramInit, DatagramStatistics, Mr, MrAddressing, MrInit, Pd, Peer,
-    Qp, QpCapacity, QpInit, QpState, QpType, RecvWr, Region, SendOp, SendWr, Sources, WcOpcode,
+    AccessFlags, Context, Cq, DatagramInit, DatagramStatistics, Mr, MrInit, Pd, Peer, Qp,
+    QpCapacity, QpInit, QpState, QpType, RecvWr, Region, SendOp, SendWr, Sources, WcOpcode,
     WcStatus, WorkCompletion,
 };
 
@@ -44,13 +44,8 @@ pub(crate) fn capacity() -> QpCapacity {
 }
 
 pub(crate) fn memory(pd: &Pd, sources: Sources) -> Mr {
-    pd.register(MrInit {
-        region: Region::map(MEMORY).unwrap(),
-        access: AccessFlags::all(),
-        addressing: MrAddressing::default(),
-        sources,
-    })
-    .unwrap()
+    pd.register(MrInit::new(Region::map(MEMORY).unwrap(), AccessFlags::all()).with_sources(sources))
+        .unwrap()
 }
 
 impl End {

@@ -289,11 +289,9 @@ fn an_overflowing_completion_queue_ends_its_queue_pairs(wish: &Wish) {
 
 fn a_shared_receive_queue_serves_all_its_queue_pairs(wish: &Wish) {
     let far = End::new(&Default::default(), wish);
-    let init = SrqInit {
-        max_wr: 64,
-        token: 9,
-        ..SrqInit::default()
-    };
+    let mut init = SrqInit::default();
+    init.max_wr = 64;
+    init.token = 9;
     let srq = far.pd.create_srq(&init).unwrap();
     let receives: Vec<_> = (0..30)
         .map(|number| RecvWr::new(number, far.mr.sge(number * 100, 100)))

@@ -134,10 +134,8 @@ fn a_shared_receive_queue_is_full_until_completions_are_polled(given: &Wish) {
         End::new(&Default::default(), &wish),
         End::new(&Default::default(), &wish),
     );
-    let srq_init = SrqInit {
-        max_wr: 8,
-        ..SrqInit::default()
-    };
+    let mut srq_init = SrqInit::default();
+    srq_init.max_wr = 8;
     let srq = far.pd.create_srq(&srq_init).unwrap();
     let init = QpInit {
         capacity: capacity(&wish),

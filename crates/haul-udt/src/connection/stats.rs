@@ -6,6 +6,7 @@ use crate::send::SendTotals;
 
 /// Counters and present values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// The sending half.
     pub sent: SendTotals,

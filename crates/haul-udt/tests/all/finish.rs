@@ -163,10 +163,8 @@ fn the_end_is_known_when_everything_before_it_has_come_whatever_is_lost() {
 
 #[test]
 fn towards_a_plain_peer_there_are_no_halves() {
-    let plain = Config {
-        offer_placement: false,
-        ..Config::default()
-    };
+    let mut plain = Config::default();
+    plain.offer_placement = false;
     let mut pair = Pair::open(&Config::default(), &plain, never);
     let now = pair.now;
     assert_eq!(pair.ends[0].finish(now), Err(SendError::NoHalves));
@@ -189,10 +187,8 @@ fn data(number: u32, offset: u32, len: usize) -> Vec<u8> {
 #[test]
 fn nothing_is_taken_behind_the_end_and_no_end_before_what_has_come() {
     // The packets are written by hand.
-    let config = Config {
-        offer_check: false,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.offer_check = false;
     let refused = Err(Error::PeerMisbehaved(Misbehaviour::BehindEnd));
     let now = Time::from_ns(STEP_NS);
     let mut pair = Pair::open(&config, &config, never);

@@ -24,15 +24,14 @@ fn time_ms(ms: u64) -> Time {
 }
 
 fn config(kind: SocketKind, placement: bool) -> Config {
-    Config {
-        kind,
-        offer_placement: placement,
-        // Most packets here are written by hand.
-        offer_check: false,
-        slot_memory_bytes: 200_000,
-        receive_window_bytes: 1 << 20,
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.kind = kind;
+    config.offer_placement = placement;
+    // Most packets here are written by hand.
+    config.offer_check = false;
+    config.slot_memory_bytes = 200_000;
+    config.receive_window_bytes = 1 << 20;
+    config
 }
 
 fn words(words: &[u32]) -> Vec<u8> {

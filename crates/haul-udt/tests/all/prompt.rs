@@ -14,11 +14,9 @@ const START: Time = Time::from_ns(1_000_000);
 const PROMPT: u32 = 1 << 27;
 
 fn open() -> [Connection; 2] {
-    let config = Config {
-        // Some packets are written by hand.
-        offer_check: false,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    // Some packets are written by hand.
+    config.offer_check = false;
     let from = SocketAddr::from(([192, 0, 2, 1], 5));
     let own = Identity {
         socket: CLIENT,

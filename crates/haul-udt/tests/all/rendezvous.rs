@@ -31,10 +31,8 @@ fn handshake(version: u32, kind: u32, request: i32, socket: u32) -> Vec<u8> {
 
 /// A connection whose peer has sent its second step, -1, first.
 fn met() -> Connection {
-    let config = Config {
-        kind: SocketKind::Stream,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.kind = SocketKind::Stream;
     let own = Identity {
         socket: SocketId(OURS),
         initial: Seq::new(3),

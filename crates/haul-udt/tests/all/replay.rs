@@ -47,11 +47,10 @@ fn handshake(bytes: &[u8]) -> Handshake {
 
 /// The window that libudt has.
 fn config(kind: SocketKind) -> Config {
-    Config {
-        kind,
-        slot_memory_bytes: 8_192 * 1_456,
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.kind = kind;
+    config.slot_memory_bytes = 8_192 * 1_456;
+    config
 }
 
 /// Everything that the connection sends now: control packets whole, data packets as headers.

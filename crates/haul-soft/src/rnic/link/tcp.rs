@@ -134,11 +134,10 @@ impl RnicLink for TcpLink {
 
     fn statistics(&self) -> QpStatistics {
         let stream = &self.socket.stream;
-        QpStatistics {
-            resent_bytes: stream.resent_octets().unwrap_or(0),
-            round_trip_ns: stream.round_trip_ns().unwrap_or(0),
-            ..QpStatistics::default()
-        }
+        let mut statistics = QpStatistics::default();
+        statistics.resent_bytes = stream.resent_octets().unwrap_or(0);
+        statistics.round_trip_ns = stream.round_trip_ns().unwrap_or(0);
+        statistics
     }
 
     fn watched(&self) -> Option<&Arc<Watched>> {

@@ -368,13 +368,13 @@ impl RnicLink for UdtLink {
 
     fn statistics(&self) -> QpStatistics {
         let stats = self.lower.udt.stats();
-        QpStatistics {
-            resent_segments: stats.map_or(0, |stats| stats.sent.resent_packets),
-            resent_bytes: stats.map_or(0, |stats| stats.sent.resent_bytes),
-            early_segments: self.early,
-            duplicate_segments: stats.map_or(0, |stats| stats.duplicates.into()),
-            round_trip_ns: stats.map_or(0, |stats| stats.rtt_ns),
-        }
+        let mut statistics = QpStatistics::default();
+        statistics.resent_segments = stats.map_or(0, |stats| stats.sent.resent_packets);
+        statistics.resent_bytes = stats.map_or(0, |stats| stats.sent.resent_bytes);
+        statistics.early_segments = self.early;
+        statistics.duplicate_segments = stats.map_or(0, |stats| stats.duplicates.into());
+        statistics.round_trip_ns = stats.map_or(0, |stats| stats.rtt_ns);
+        statistics
     }
 
     fn fit_segments(&mut self) {
