@@ -10,9 +10,9 @@ use crate::wire::{AuthMethod, NackStatus, Pdu, TICKET_LEN};
 
 type HmacSha256 = Hmac<Sha256>;
 
-/// Octets of a nonce, a proof, a seed.
+/// Bytes of a nonce, a proof, a seed.
 const LEN: usize = 32;
-/// Most octets of the name of a key.
+/// Most bytes of the name of a key.
 const NAME_MAX: usize = 255;
 
 /// A key that both ends have, and its name.
@@ -29,7 +29,7 @@ impl std::fmt::Debug for SharedKey {
 }
 
 impl SharedKey {
-    /// A key. The proof can be tried against guesses by whoever hears it: use 32 random octets, not
+    /// A key. The proof can be tried against guesses by whoever hears it: use 32 random bytes, not
     /// a password.
     #[must_use]
     pub fn new(name: &str, secret: &[u8]) -> Self {
@@ -217,7 +217,7 @@ impl Handshake {
 
     /// A PDU has been sent or received, header and all. Each direction for itself: how they
     /// interleave differs.
-    pub(crate) fn hear(&mut self, is_own: bool, octets: &[u8]) {
+    pub(crate) fn record(&mut self, is_own: bool, octets: &[u8]) {
         let of_acceptor = usize::from(is_own != self.is_opener);
         self.said[of_acceptor].update(octets);
     }
@@ -242,7 +242,7 @@ impl Handshake {
         pdus
     }
 
-    /// What to answer. The PDU is heard already, answers are heard when they are sent.
+    /// What to answer. The PDU is recorded already; answers are recorded when they are sent.
     pub(crate) fn handle(
         &mut self,
         config: &AuthConfig,
@@ -292,8 +292,8 @@ impl Handshake {
         }
     }
 
-    /// The proof of the peer, before it is heard: a proof covers what was said before it. `None`:
-    /// the PDU is no proof.
+    /// The proof of the peer, before it is recorded: a proof covers what was said before it.
+    /// `None`: the PDU is no proof.
     pub(crate) fn handle_proof(
         &mut self,
         config: &AuthConfig,
@@ -316,7 +316,7 @@ impl Handshake {
         if proof.verify_slice(token).is_err() || self.key(config).is_none() {
             return Some(Err(AuthError::Proof));
         }
-        self.hear(false, octets);
+        self.record(false, octets);
         self.identity = Some(self.name.clone());
         self.step = Step::Done;
         if self.is_opener {

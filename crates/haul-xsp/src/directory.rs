@@ -80,7 +80,7 @@ pub struct Directory {
 
 impl Directory {
     /// A directory that admits so many sessions, and goes on to these hops only. `seed`: 32 random
-    /// octets.
+    /// bytes.
     #[must_use]
     pub const fn new(sessions_max: usize, allowed: Vec<Allowed>, seed: [u8; 32]) -> Self {
         Self {

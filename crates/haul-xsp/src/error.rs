@@ -57,7 +57,7 @@ impl std::fmt::Display for Hop {
 /// What the peer did that it may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Misbehaviour {
-    /// Octets that are no PDU.
+    /// Bytes that are no PDU.
     #[error("{0}")]
     Parse(#[from] ParseError),
     /// It is not what was sent; see [`Error::Damaged`].
@@ -75,7 +75,7 @@ pub enum Misbehaviour {
         found: u32,
     },
     /// A body larger than was agreed on.
-    #[error("a body of {0} octets")]
+    #[error("a body of {0} bytes")]
     TooLarge(u32),
     /// A PDU that this state does not allow.
     #[error("a PDU of type {0} out of turn")]
@@ -117,8 +117,8 @@ pub enum Misuse {
     /// A connection that does not exist, or a number that may not be used.
     #[error("no such connection")]
     NoConnection,
-    /// More octets than a PDU holds.
-    #[error("too many octets for one message")]
+    /// More bytes than a PDU holds.
+    #[error("too many bytes for one message")]
     TooLarge,
     /// Nothing that both ends of a segment speak.
     #[error("no common protocol")]

@@ -1,12 +1,12 @@
 //! XSP and BAG as state machines: sessions over several hops with a transport of its own on each,
-//! connections within them, and slabs of many connections' octets that their receiver pulls.
+//! connections within them, and slabs of many connections' bytes that their receiver pulls.
 //!
 //! No I/O, no clock, no threads, no random numbers, no payload: callers pass `now`, seeds, and what
 //! has arrived on control connections; the core deals in slab numbers, offsets and lengths, and
-//! says what is to be read from where to where. See docs/protocol/xsp.md for the wire.
+//! returns what is to be read from where to where. See docs/protocol/xsp.md for the wire.
 //!
 //! Contract: after every call that takes `&mut`, drain the `poll_*` methods, then ask for the
-//! time-out, before the next.
+//! timeout, before the next.
 //!
 //! Map: [`wire`] version 2, octets to meaning · [`v1`] versions 0 and 1 · [`Session`] one end of
 //! one segment · [`Relay`] a gateway between two · [`Directory`] all sessions of one end: loops,

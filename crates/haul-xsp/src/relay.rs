@@ -1,7 +1,7 @@
 //! A gateway between two segments of a session: what comes in on one goes out on the other, from
 //! where it lies.
 //!
-//! Nothing is kept here but what the next segment does not take: an octet that was read from one
+//! Nothing is kept here but what the next segment does not take: a byte that was read from one
 //! segment is already announced on the other, and its memory is released when the next hop has it.
 
 use crate::bag::{End, Read};
@@ -255,7 +255,7 @@ impl Relay {
         Some(RelayEvent::Closed(side, error))
     }
 
-    /// Passes a connection's octets and end on, as far as the other segment takes them.
+    /// Passes a connection's bytes and end on, as far as the other segment takes them.
     fn pump(&mut self, now: Time, from: Side, conn: ConnId) {
         let (source, sink) = match from {
             Side::Near => (&mut self.near, &mut self.far),

@@ -12,15 +12,15 @@ mod block;
 
 pub use block::{Block, Hop, SlabRecord};
 
-/// Octets of a header of version 0.
+/// Bytes of a header of version 0.
 pub const HEADER_LEN_V0: usize = 20;
-/// Octets of a header of version 1.
+/// Bytes of a header of version 1.
 pub const HEADER_LEN: usize = 168;
-/// Octets before a block's data.
+/// Bytes before a block's data.
 pub const BLOCK_HEADER_LEN: usize = 8;
-/// Octets of an endpoint identifier.
+/// Bytes of an endpoint identifier.
 const EID_LEN: usize = 72;
-/// Most octets of a block taken: lengths in the header end there, and longer ones are never
+/// Most bytes of a block taken: lengths in the header end there, and longer ones are never
 /// written.
 pub const BLOCK_MAX: usize = 0xfffe;
 
@@ -84,12 +84,12 @@ pub struct Message {
     pub block: Option<Block>,
 }
 
-/// What to do with the octets that have come so far.
+/// What to do with the bytes that have come so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed<T> {
-    /// At least this many octets, counted from the message's first, are needed.
+    /// At least this many bytes, counted from the message's first, are needed.
     Need(usize),
-    /// A message of so many octets.
+    /// A message of so many bytes.
     Whole(T, usize),
 }
 
@@ -145,7 +145,7 @@ impl Message {
         Ok(Parsed::Whole(message, whole))
     }
 
-    /// Writes it. Data beyond [`BLOCK_MAX`] octets is cut.
+    /// Writes it. Data beyond [`BLOCK_MAX`] bytes is cut.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let mut out = vec![1, self.flags];
@@ -202,7 +202,7 @@ impl MessageV0 {
         Ok(Parsed::Whole(message, HEADER_LEN_V0 + len))
     }
 
-    /// Writes it. Data beyond 65,535 octets is cut.
+    /// Writes it. Data beyond 65,535 bytes is cut.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let len = u16::try_from(self.data.len()).unwrap_or(u16::MAX);

@@ -4,8 +4,8 @@
 mod grant;
 mod inline;
 mod pushed;
+mod report;
 mod rx;
-mod tell;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -21,7 +21,7 @@ use rx::Rx;
 pub use rx::{Data, Read};
 
 /// The window of a connection begins with this share of what is free of the arena, and no more than
-/// so many octets: so that connections that only exist take little from those that move something.
+/// so many bytes: so that connections that only exist take little from those that move something.
 const WINDOW_START_SHARE: u64 = 2_048;
 const WINDOW_START_MAX: u64 = 256 << 10;
 /// Checksums of a slab may fail so often.
@@ -30,7 +30,7 @@ const TRIES_MAX: u8 = 8;
 /// Choices for a consumer.
 #[derive(Debug, Clone)]
 pub struct ConsumerConfig {
-    /// Octets of memory for what arrives, a power of two. Credits never promise more.
+    /// Bytes of memory for what arrives, a power of two. Credits never promise more.
     pub arena_bytes: u64,
     /// Least extent of it, a power of two. A connection begins with one of a quarter of that, and
     /// another.
@@ -44,17 +44,17 @@ pub struct ConsumerConfig {
     /// Connections that there may be: for each a first extent is kept, the rest is for whoever
     /// needs it.
     pub conns_max: usize,
-    /// Who moves the octets.
+    /// Who moves the bytes.
     pub mode: Mode,
     /// Whether checksums of records are compared.
     pub verify: bool,
-    /// Largest read, octets.
+    /// Largest read, bytes.
     pub message_max: u32,
     /// Reads that the channel may have outstanding (ORD).
     pub reads_max: u16,
     /// Rate not to be exceeded, bits per second: of a reserved path, or of a policer.
     pub rate_bps: Option<u64>,
-    /// Burst that a policer lets pass, octets.
+    /// Burst that a policer lets pass, bytes.
     pub burst_bytes: Option<u64>,
 }
 
@@ -84,13 +84,13 @@ pub struct Get {
     pub id: GetId,
     /// From where.
     pub key: Key,
-    /// To where in the arena, octets.
+    /// To where in the arena, bytes.
     pub at: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
 }
 
-/// A read under way.
+/// A read in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GetId(pub u64);
 
@@ -106,7 +106,7 @@ pub struct Verify {
     pub conn: ConnId,
     /// Where in the stream.
     pub offset: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
 }
 
@@ -119,7 +119,7 @@ pub struct Grant {
     pub offset: u64,
     /// Where in the arena.
     pub at: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u64,
 }
 
@@ -128,9 +128,9 @@ struct Slab {
     records: Vec<Item>,
     /// Records that are not placed.
     left: usize,
-    /// Its octets come with its announcement.
+    /// Its bytes come with its announcement.
     is_inline: bool,
-    /// It was announced, and the peer's writes may be under way (push).
+    /// It was announced, and the peer's writes may be in flight (push).
     awaits_writes: bool,
     state: SlabState,
     /// Keys are of before a resumption: not to be used.
@@ -143,7 +143,7 @@ struct Slab {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SlabState {
     Open,
-    /// Confirmed when no read is under way.
+    /// Confirmed when no read is in flight.
     Revoking,
     Placed,
     Revoked,
@@ -173,9 +173,9 @@ pub struct Consumer {
     first: SlabSeq,
     /// Records in `slabs`. At most `config.records_max`.
     records: usize,
-    /// Records with octets to be asked for.
+    /// Records with bytes to be asked for.
     to_get: VecDeque<(SlabSeq, usize)>,
-    /// Slab, record, octets, and the announcement that the key is of.
+    /// Slab, record, bytes, and the announcement that the key is of.
     gets: HashMap<GetId, (SlabSeq, usize, u32, u32)>,
     next_get: u64,
     inline: VecDeque<Inline>,
@@ -202,7 +202,7 @@ pub struct Consumer {
     acknowledge: bool,
     /// The peer is being told how far streams have got: nothing moves until it has answered.
     frozen: bool,
-    /// What was used up meanwhile: of which connection, from where in its stream, octets.
+    /// What was used up meanwhile: of which connection, from where in its stream, bytes.
     used_meanwhile: Vec<(ConnId, u64, u64)>,
 }
 
@@ -251,7 +251,7 @@ impl Consumer {
         consumer
     }
 
-    /// What the path lets pass, octets that leave back to back among it, where this end keeps to
+    /// What the path lets pass, bytes that leave back to back among it, where this end keeps to
     /// that by what it asks for.
     pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {
         (self.config.rate_bps, self.config.burst_bytes) = (rate_bps, burst_bytes);
@@ -275,7 +275,7 @@ impl Consumer {
         }
     }
 
-    /// Octets that the peer may send: an offset in the stream. For CONN_OPEN and CONN_ACK.
+    /// Bytes that the peer may send: an offset in the stream. For CONN_OPEN and CONN_ACK.
     pub(crate) fn credit(&mut self, conn: ConnId) -> u64 {
         self.credits.remove(&conn);
         match self.config.mode {
@@ -351,7 +351,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Whether all octets that were handed out are used up.
+    /// Whether all bytes that were handed out are used up.
     pub(crate) fn is_settled(&self, conn: ConnId) -> bool {
         self.conns.get(&conn).is_none_or(Rx::is_settled)
     }
@@ -464,7 +464,7 @@ impl Consumer {
         }
     }
 
-    /// All octets of a record are here that was not read.
+    /// All bytes of a record are here that was not read.
     fn come(&mut self, seq: SlabSeq, index: usize) {
         let Some(item) = self.item(seq, index).filter(|item| !item.done) else {
             return;
@@ -528,7 +528,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Asks again for a record that failed, once no read of it is under way and its slab has keys.
+    /// Asks again for a record that failed, once no read of it is in flight and its slab has keys.
     fn retry(&mut self, seq: SlabSeq, index: usize) {
         if self
             .slab(seq)
@@ -634,7 +634,7 @@ impl Consumer {
         None
     }
 
-    /// A read is over: its octets are in place, or it failed and will write no more.
+    /// A read is over: its bytes are in place, or it failed and will write no more.
     ///
     /// # Errors
     /// The slab failed too often.
@@ -666,7 +666,7 @@ impl Consumer {
         self.settle(seq, index, is_discarded)
     }
 
-    /// What becomes of a record of which no read is under way.
+    /// What becomes of a record of which no read is in flight.
     fn settle(&mut self, seq: SlabSeq, index: usize, is_discarded: bool) -> Result<(), Breach> {
         let is_revoking = self
             .slab(seq)
@@ -709,7 +709,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// All octets of a record are in place.
+    /// All bytes of a record are in place.
     fn placed(&mut self, seq: SlabSeq, index: usize) {
         let verify = self.config.verify;
         let Some(item) = self.item(seq, index) else {
@@ -744,7 +744,7 @@ impl Consumer {
         self.to_verify.pop_front()
     }
 
-    /// Where a range of a connection's stream is: offset in the arena and octets of each part.
+    /// Where a range of a connection's stream is: offset in the arena and bytes of each part.
     pub fn places(&self, conn: ConnId, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
         let rx = self.conns.get(&conn);
         let mut done = 0;
@@ -858,7 +858,7 @@ impl Consumer {
         Some(conn)
     }
 
-    /// The next octets of a connection, at most `most`, or its end. Octets stay where they are
+    /// The next bytes of a connection, at most `most`, or its end. Bytes stay where they are
     /// until [`Self::release`].
     pub fn read(&mut self, conn: ConnId, most: u64) -> Option<Read> {
         if self.frozen {
@@ -896,7 +896,7 @@ impl Consumer {
         self.conns.get(&conn).is_some_and(Rx::is_readable)
     }
 
-    /// Octets that were read are used up: their memory is free. In any order; what was read of a
+    /// Bytes that were read are used up: their memory is free. In any order; what was read of a
     /// connection that was reset meanwhile is to be released too.
     pub fn release(&mut self, conn: ConnId, offset: u64, len: u64) {
         if self.frozen {

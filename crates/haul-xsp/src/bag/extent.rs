@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-/// The arena's free space. Offsets and lengths are octets; the memory itself is the engine's.
+/// The arena's free space. Offsets and lengths are bytes; the memory itself is the engine's.
 #[derive(Debug)]
 pub(crate) struct Arena {
     least: u64,
@@ -77,7 +77,7 @@ impl Arena {
         self.least
     }
 
-    /// Octets that are taken.
+    /// Bytes that are taken.
     pub(crate) fn used_bytes(&self) -> u64 {
         let Firsts {
             from,

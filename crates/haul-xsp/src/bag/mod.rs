@@ -3,7 +3,7 @@
 //!
 //! No payload is here: a [`Place`] names octets that the engine holds. [`Producer`] packs what
 //! connections have ready into slabs and says when their memory is free; [`Consumer`] decides where
-//! each stream goes, what is read when, and hands out each connection's octets in order. [`plan`]
+//! each stream goes, what is read when, and hands out each connection's bytes in order. [`plan`]
 //! sizes, depths, rates.
 
 mod consumer;
@@ -26,14 +26,14 @@ pub enum Memory {
     Foreign,
 }
 
-/// Octets in the engine's memory.
+/// Bytes in the engine's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Whose.
     pub memory: Memory,
-    /// From where, octets from the memory's beginning.
+    /// From where, bytes from the memory's beginning.
     pub at: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u64,
 }
 
@@ -58,11 +58,11 @@ pub enum Breach {
     /// A range that does not continue its connection's stream.
     #[error("a gap in a stream")]
     Gap,
-    /// Octets beyond the credit.
-    #[error("octets beyond the credit")]
+    /// Bytes beyond the credit.
+    #[error("bytes beyond the credit")]
     Credit,
-    /// Octets behind the end of a stream.
-    #[error("octets behind the end of a stream")]
+    /// Bytes behind the end of a stream.
+    #[error("bytes behind the end of a stream")]
     PastEnd,
     /// A connection that does not exist.
     #[error("a connection that does not exist")]

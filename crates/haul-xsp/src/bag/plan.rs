@@ -3,20 +3,20 @@
 
 use crate::time::{SECOND_NS, Time};
 
-/// Least octets of a region (part B3, sizing).
+/// Least bytes of a region (part B3, sizing).
 pub const REGION_BYTES_MIN: u64 = 1 << 20;
-/// Most octets of a region (part B3, sizing).
+/// Most bytes of a region (part B3, sizing).
 pub const REGION_BYTES_MAX: u64 = 64 << 20;
-/// Least octets of a read where no policer asks for less (part B3, read depth).
+/// Least bytes of a read where no policer asks for less (part B3, read depth).
 pub const CHUNK_MIN: u32 = 64 << 10;
-/// Octets that may be asked for where round trips are short.
+/// Bytes that may be asked for where round trips are short.
 const FLIGHT_MIN: u64 = 4 << 20;
 /// What a path is taken to carry until it has shown more, bits per second: who begins with less
 /// over a long round trip has it waiting while reads and ring grow, a round trip or two for each
 /// doubling.
 pub(crate) const RATE_START_BPS: u64 = 500_000_000;
 
-/// Who moves the octets.
+/// Who moves the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// The consumer reads (the default).
@@ -26,7 +26,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Round trips for which an octet occupies the producer's ring after its slab is sealed. Pull:
+    /// Round trips for which a byte occupies the producer's ring after its slab is sealed. Pull:
     /// announcement, read, answer, acknowledgement, half a round trip each. Push: write,
     /// acknowledgement.
     #[must_use]
@@ -45,9 +45,9 @@ pub struct Path {
     pub rate_bps: u64,
     /// Round trip without queues, ns.
     pub rtt_ns: u64,
-    /// Burst that a policer lets pass, octets; `None` without one.
+    /// Burst that a policer lets pass, bytes; `None` without one.
     pub burst_bytes: Option<u64>,
-    /// Largest message of the channel, octets.
+    /// Largest message of the channel, bytes.
     pub message_max: u32,
     /// Reads that may be outstanding (ORD).
     pub reads_max: u16,
@@ -56,24 +56,24 @@ pub struct Path {
 /// What follows from a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Octets of a read.
+    /// Bytes of a read.
     pub chunk: u32,
     /// Reads outstanding at a time.
     pub depth: u16,
-    /// Octets that may be asked for back to back.
+    /// Bytes that may be asked for back to back.
     pub bucket_bytes: u64,
     /// The reads that the path allows do not fill it: more ORD, or larger messages, would.
     pub starved: bool,
 }
 
-/// Octets that `rate_bps` moves in `ns`.
+/// Bytes that `rate_bps` moves in `ns`.
 #[must_use]
 pub fn octets_in(rate_bps: u64, ns: u64) -> u64 {
     let octets = u128::from(rate_bps) * u128::from(ns) / (8 * u128::from(SECOND_NS));
     u64::try_from(octets).unwrap_or(u64::MAX)
 }
 
-/// Octets of a ring of `regions` that never makes the path wait: of N regions one is being filled
+/// Bytes of a ring of `regions` that never makes the path wait: of N regions one is being filled
 /// and one drained, so that `B (N - 2) / N` is in flight (part B3, sizing), which must be what the
 /// path moves until a region is free again.
 #[must_use]
@@ -100,7 +100,7 @@ impl Plan {
         let chunk = flight
             .div_ceil(reads)
             .clamp(u64::from(CHUNK_MIN).min(most), most);
-        // One more than that: while the last octets of one answer arrive, the next read is under
+        // One more than that: while the last bytes of one answer arrive, the next read is under
         // way.
         let depth = (flight.div_ceil(chunk) + 1).min(reads);
         let bucket = path
@@ -151,7 +151,7 @@ impl Pacer {
         let gained = octets_in(rate, now.since(self.at));
         if gained > 0 {
             self.level = self.level.saturating_add(gained).min(self.bucket);
-            // What a fraction of an octet took stays to its credit.
+            // What a fraction of a byte took stays to its credit.
             self.at = self
                 .at
                 .after(time_for(rate, gained).min(now.since(self.at)));
@@ -228,12 +228,12 @@ impl RingSize {
         self.target != before
     }
 
-    /// The producer had octets and no room.
+    /// The producer had bytes and no room.
     pub(crate) fn on_limited(&mut self) {
         self.was_limited = true;
     }
 
-    /// `used` octets are occupied. Whether the target changed.
+    /// `used` bytes are occupied. Whether the target changed.
     pub(crate) fn on_time(&mut self, now: Time, rtt_ns: u64, used: u64) -> bool {
         let before = self.target;
         if used > self.target / 3 * 2 {

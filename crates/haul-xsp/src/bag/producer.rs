@@ -18,10 +18,10 @@ pub use ring::Fill;
 use ring::Ring;
 use stream::{Range, Slab, SlabState, Tx, join, trim};
 
-/// Ready ranges are joined up to this, so that single octets cost no more memory, and no more
+/// Ready ranges are joined up to this, so that single bytes cost no more memory, and no more
 /// reads, than they are worth.
 const JOIN_MAX: u64 = 1 << 20;
-/// Least octets that a connection gets into a slab at its turn.
+/// Least bytes that a connection gets into a slab at its turn.
 const QUANTUM_MIN: u64 = 4 << 10;
 /// A slab is no larger than this part of the ring: what it holds is free only when all of it is
 /// acknowledged. Smaller ones are not worth an announcement each.
@@ -35,13 +35,13 @@ const TRIES_MAX: u8 = 8;
 pub struct ProducerConfig {
     /// Regions of the ring, at least 3; 3 is the paper's triple buffering.
     pub regions: u16,
-    /// Most octets of a region. The engine has `regions` of them.
+    /// Most bytes of a region. The engine has `regions` of them.
     pub region_bytes: u64,
-    /// Octets of a region that are used at first; grows to `region_bytes` where the path waits.
+    /// Bytes of a region that are used at first; grows to `region_bytes` where the path waits.
     pub region_bytes_start: u64,
-    /// Who moves the octets.
+    /// Who moves the bytes.
     pub mode: Mode,
-    /// Memory is kept until the far end of the session has the octets (end-to-end acknowledgement,
+    /// Memory is kept until the far end of the session has the bytes (end-to-end acknowledgement,
     /// at the origin).
     pub retain: bool,
     /// A stream is done with only when the far end of the session has told that it has it all.
@@ -51,7 +51,7 @@ pub struct ProducerConfig {
     pub records_max: usize,
     /// Most slabs that are not acknowledged.
     pub slabs_max: u16,
-    /// Longest time that a first octet waits for more while slabs are under way, ns; a quarter of
+    /// Longest time that a first byte waits for more while slabs are in flight, ns; a quarter of
     /// the round trip if less.
     pub flush_max_ns: u64,
 }
@@ -83,7 +83,7 @@ pub struct Put {
     pub key: Key,
 }
 
-/// A write under way.
+/// A write in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PutId(pub SlabSeq, pub u64);
 
@@ -96,7 +96,7 @@ pub struct Producer {
     conns: BTreeMap<ConnId, Tx>,
     /// Connections with something to pack, in turn.
     round: VecDeque<ConnId>,
-    /// Octets ready in all connections.
+    /// Bytes ready in all connections.
     ready_bytes: u64,
     /// When the first of them came.
     ready_since: Option<Time>,
@@ -117,7 +117,7 @@ pub struct Producer {
     /// Written and not marked on the data channels (push).
     marks: VecDeque<SlabSeq>,
     /// The first slab that the peer has not been told of.
-    untold: SlabSeq,
+    unannounced: SlabSeq,
     retired: VecDeque<SlabSeq>,
     /// Counts attempts at slabs, so that writes of an old one are told apart.
     attempts: u64,
@@ -125,7 +125,7 @@ pub struct Producer {
     rtt_ns: u64,
     /// Of writes (push).
     pacer: Pacer,
-    /// Octets of the longest.
+    /// Bytes of the longest.
     put_bytes_max: u64,
     paced_until: Option<Time>,
 }
@@ -134,7 +134,7 @@ impl Producer {
     /// A producer with a ring of its own.
     ///
     /// # Errors
-    /// Fewer than three regions: one is filled, one drained, and nothing would be under way.
+    /// Fewer than three regions: one is filled, one drained, and nothing would be in flight.
     pub fn new(config: ProducerConfig) -> Result<Self, TooFewRegions> {
         if config.regions < 3 || config.region_bytes == 0 || config.records_max == 0 {
             return Err(TooFewRegions);
@@ -160,7 +160,7 @@ impl Producer {
             outgoing: VecDeque::new(),
             revokes: VecDeque::new(),
             marks: VecDeque::new(),
-            untold: SlabSeq(0),
+            unannounced: SlabSeq(0),
             retired: VecDeque::new(),
             attempts: 0,
             released: VecDeque::new(),
@@ -207,7 +207,7 @@ impl Producer {
         }
     }
 
-    /// Octets that the connection may still hand in: what the peer takes, less what it has been
+    /// Bytes that the connection may still hand in: what the peer takes, less what it has been
     /// given.
     #[must_use]
     pub fn credit(&self, conn: ConnId) -> u64 {
@@ -215,7 +215,7 @@ impl Producer {
         open.map_or(0, |tx| tx.credit.saturating_sub(tx.next))
     }
 
-    /// Memory for octets that the connection has to send, at most `want`; to be followed by
+    /// Memory for bytes that the connection has to send, at most `want`; to be followed by
     /// [`Self::commit`] at once, so ask when there is something to read. `None`: no credit, or the
     /// ring is full; this connection is left out of slabs until that changes.
     pub fn reserve(&mut self, now: Time, conn: ConnId, want: u64) -> Option<Fill> {
@@ -243,7 +243,7 @@ impl Producer {
         self.urgent |= self.ring.take_completed();
     }
 
-    /// Octets in foreign memory, to be sent on from there; [`Self::poll_released`] says when they
+    /// Bytes in foreign memory, to be sent on from there; [`Self::poll_released`] says when they
     /// are free. At most [`Self::credit`], else nothing is taken and `false` returned.
     #[must_use]
     pub fn forward(
@@ -347,7 +347,7 @@ impl Producer {
         }
     }
 
-    /// What a peer that has all of a stream, and its half close, tells.
+    /// What a peer that has all of a stream, and its end, reports.
     pub(crate) fn whole(&self, conn: ConnId) -> Option<u64> {
         let tx = self.conns.get(&conn)?;
         (tx.end == Some(End::Fin) && tx.end_packed).then_some(tx.next + 1)
@@ -409,19 +409,19 @@ impl Producer {
         self.held.is_none_or(|until| until <= now) && self.is_due(now)
     }
 
-    /// Slabs under way: as many as the peer takes.
+    /// Slabs in flight: as many as the peer takes.
     fn slabs_max(&self) -> usize {
         usize::from(self.window_slabs.min(self.config.slabs_max))
     }
 
-    /// Most octets of a slab.
+    /// Most bytes of a slab.
     fn slab_bytes(&self) -> u64 {
         let share = (self.size.target() / SLAB_SHARE).max(SLAB_BYTES);
         self.ring.region_bytes().min(share)
     }
 
-    /// So long the first octet waits for more: less than is felt, and long enough for the slabs
-    /// that may be under way to span the time that one of them takes.
+    /// So long the first byte waits for more: less than is felt, and long enough for the slabs
+    /// that may be in flight to span the time that one of them takes.
     fn flush_at(&self) -> Option<Time> {
         let slabs = self.slabs_max().max(1) as u64;
         let span = self.rtt_ns * self.config.mode.round_trips() * 5 / 4 / slabs;
@@ -439,12 +439,12 @@ impl Producer {
         packs.into_iter().chain(self.paced_until).min()
     }
 
-    /// This moment is no time-out any more: whoever is told of it polls for what was waited for.
+    /// This moment is no timeout any more: whoever is told of it polls for what was waited for.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.paced_until = self.paced_until.filter(|until| *until > now);
     }
 
-    /// A slab that needs keys (pull): give them with [`Self::announce`], or its octets where it
+    /// A slab that needs keys (pull): give them with [`Self::announce`], or its bytes where it
     /// [has them inline](Self::is_inline). A slab that is announced again comes here again: its old
     /// keys are not valid any more.
     pub fn poll_sealed(&mut self, now: Time) -> Option<SlabSeq> {
@@ -467,7 +467,7 @@ impl Producer {
     }
 
     /// As [`Self::poll_sealed`] while there is no data channel: slabs that need none, because they
-    /// have their octets inline or have none, up to the first that does need one. Nothing is packed
+    /// have their bytes inline or have none, up to the first that does need one. Nothing is packed
     /// here but what fits.
     pub fn poll_keyless(&mut self, now: Time) -> Option<SlabSeq> {
         self.held = self.held.filter(|until| *until > now);
@@ -492,7 +492,7 @@ impl Producer {
         self.to_seal.pop_front()
     }
 
-    /// Octets that may yet go with announcements: none where they are pushed.
+    /// Bytes that may yet go with announcements: none where they are pushed.
     #[must_use]
     pub const fn inline_room(&self) -> u64 {
         match self.config.mode {
@@ -501,7 +501,7 @@ impl Producer {
         }
     }
 
-    /// Packs a slab of at most `most` octets, if one [is due](Self::is_due): how many it has.
+    /// Packs a slab of at most `most` bytes, if one [is due](Self::is_due): how many it has.
     pub fn pack(&mut self, now: Time, most: u64) -> u64 {
         self.held = None;
         let before = self.unacked_bytes;
@@ -637,14 +637,14 @@ impl Producer {
         self.outgoing.push_back(seq);
     }
 
-    /// Whether a slab's octets go with its announcement ([`Self::announce_inline`]), because all
-    /// that is under way is little: then nobody waits for a read, and no memory is opened.
+    /// Whether a slab's bytes go with its announcement ([`Self::announce_inline`]), because all
+    /// that is in flight is little: then nobody waits for a read, and no memory is opened.
     #[must_use]
     pub fn is_inline(&self, seq: SlabSeq) -> bool {
         self.slab(seq).is_some_and(|slab| slab.is_inline)
     }
 
-    /// Announces a slab with its octets: those of all its [records](Self::records), one behind the
+    /// Announces a slab with its bytes: those of all its [records](Self::records), one behind the
     /// other. Again, if it comes again: the peer does not take it in another way then.
     pub fn announce_inline(&mut self, seq: SlabSeq, octets: Vec<u8>) {
         let slab = self
@@ -663,22 +663,26 @@ impl Producer {
             return Some(Pdu::SlabRevoke { seq });
         }
         // What the peer had before a resumption may be done with before it is told again.
-        self.untold = self.untold.max(self.first);
+        self.unannounced = self.unannounced.max(self.first);
         while self
-            .slab(self.untold)
+            .slab(self.unannounced)
             .is_some_and(|slab| slab.state == SlabState::Done)
         {
-            self.untold = self.untold.next();
+            self.unannounced = self.unannounced.next();
         }
         // In order at first, whatever the order in which they became ready.
-        while let Some(at) = self.outgoing.iter().position(|seq| *seq <= self.untold) {
+        while let Some(at) = self
+            .outgoing
+            .iter()
+            .position(|seq| *seq <= self.unannounced)
+        {
             let seq = self.outgoing.remove(at)?;
             let state = self.slab(seq).map(|slab| slab.state);
             if state == Some(SlabState::Sealed) {
                 // It is written again, and told of then; until then nothing behind it is.
                 continue;
             }
-            self.untold = self.untold.max(seq.next());
+            self.unannounced = self.unannounced.max(seq.next());
             let Some(slab) = self
                 .slab_mut(seq)
                 .filter(|slab| slab.state == SlabState::Announced)
@@ -861,7 +865,7 @@ impl Producer {
         Ok(())
     }
 
-    /// The far end has all before `delivered`, which counts the end of the stream as one octet.
+    /// The far end has all before `delivered`, which counts the end of the stream as one byte.
     pub(crate) fn on_delivered(&mut self, conn: ConnId, delivered: u64) -> Result<(), Breach> {
         self.on_arrived(conn, delivered)?;
         if let Some(tx) = self.conns.get_mut(&conn) {
@@ -898,13 +902,13 @@ impl Producer {
         }
     }
 
-    /// Octets of the ring that are occupied, and octets of it that are in use at present.
+    /// Bytes of the ring that are occupied, and bytes of it that are in use at present.
     #[must_use]
     pub fn occupancy(&self) -> (u64, u64) {
         (self.ring.used(), self.size.target())
     }
 
-    /// Octets that are announced and not acknowledged, and how many the peer lets there be; `None`
+    /// Bytes that are announced and not acknowledged, and how many the peer lets there be; `None`
     /// until it has said so.
     #[must_use]
     pub fn window(&self) -> (u64, Option<u64>) {
@@ -923,7 +927,7 @@ impl Producer {
     }
 }
 
-/// A ring needs a region to fill, one to drain, and one under way.
+/// A ring needs a region to fill, one to drain, and one in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a ring needs at least three regions, with room in them")]
 pub struct TooFewRegions;

@@ -22,7 +22,7 @@ impl Session {
         let side = if self.is_opener { 0 } else { BY_ACCEPTOR };
         params.chan = ChanId(self.next_chan | side);
         params.cookie = None;
-        self.tell(&Pdu::ChanOpen(params.clone()))?;
+        self.send(&Pdu::ChanOpen(params.clone()))?;
         self.next_chan = (self.next_chan + 1) & !BY_ACCEPTOR;
         let chan = params.chan;
         self.chans.insert(
@@ -50,7 +50,7 @@ impl Session {
             return Err(Misuse::NoRequest);
         };
         params.cookie = Some(cookie);
-        self.tell(&Pdu::ChanAck(params.clone()))?;
+        self.send(&Pdu::ChanAck(params.clone()))?;
         self.chans.insert(
             params.chan,
             Chan {
@@ -76,7 +76,7 @@ impl Session {
             .filter(|known| known.phase == ChanPhase::Asked)
             .ok_or(Misuse::NoRequest)?;
         self.chans.remove(&chan);
-        self.tell(&Pdu::ChanNack {
+        self.send(&Pdu::ChanNack {
             chan,
             status,
             text: text.to_owned(),
@@ -115,7 +115,7 @@ impl Session {
     /// There is none.
     pub fn close_chan(&mut self, chan: ChanId, reason: NackStatus) -> Result<(), Misuse> {
         self.chans.remove(&chan).ok_or(Misuse::NoRequest)?;
-        self.tell(&Pdu::ChanClose { chan, reason })
+        self.send(&Pdu::ChanClose { chan, reason })
     }
 
     pub(super) fn on_chan_pdu(&mut self, pdu: Pdu) -> Result<(), Error> {

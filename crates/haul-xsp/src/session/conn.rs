@@ -14,7 +14,7 @@ use crate::wire::{
 impl Session {
     // Commands.
 
-    /// Opens a connection to `to` at the far end. Octets can be handed in once it is accepted.
+    /// Opens a connection to `to` at the far end. Bytes can be handed in once it is accepted.
     ///
     /// # Errors
     /// The session is not open, or has too many connections.
@@ -23,7 +23,7 @@ impl Session {
     }
 
     /// As [`Self::open_conn`], with what its application says about it: everybody on the way learns
-    /// it before the first octet.
+    /// it before the first byte.
     ///
     /// # Errors
     /// As there.
@@ -152,7 +152,7 @@ impl Session {
 
     fn send_conn_ack(&mut self, conn: ConnId) {
         let credit = self.consumer.credit(conn);
-        self.say(&Pdu::ConnAck {
+        self.send_or_defer(&Pdu::ConnAck {
             conn,
             status: 0,
             credit,
@@ -172,7 +172,7 @@ impl Session {
             return Err(Misuse::NoConnection);
         }
         self.forget(conn);
-        self.say(&Pdu::ConnAck {
+        self.send_or_defer(&Pdu::ConnAck {
             conn,
             status: status.max(1),
             credit: 0,
@@ -180,7 +180,7 @@ impl Session {
         Ok(())
     }
 
-    /// Half close: nothing more will be handed in. The peer learns it behind the last octet.
+    /// Half close: nothing more will be handed in. The peer learns it behind the last byte.
     pub fn finish_conn(&mut self, conn: ConnId) {
         self.end_conn(conn, End::Fin);
     }
@@ -219,7 +219,7 @@ impl Session {
         known.stopped = Some(code);
         self.consumer.discard(conn);
         self.ending.insert(conn);
-        self.say(&Pdu::ConnReset { conn, code });
+        self.send_or_defer(&Pdu::ConnReset { conn, code });
     }
 
     /// The far end has all of a connection before `delivered`: to be passed on, at gateways.
@@ -241,7 +241,7 @@ impl Session {
         request: u32,
         rules: Vec<String>,
     ) -> Result<(), Misuse> {
-        self.tell(&Pdu::NetPath {
+        self.send(&Pdu::NetPath {
             action,
             request,
             rules,
@@ -258,7 +258,7 @@ impl Session {
         state: PathState,
         text: &str,
     ) -> Result<(), Misuse> {
-        self.tell(&Pdu::PathStatus {
+        self.send(&Pdu::PathStatus {
             request,
             state,
             text: text.to_owned(),
@@ -266,29 +266,29 @@ impl Session {
     }
 
     /// What the application has to say to the far end, in order among itself; option 1 is
-    /// [`Self::set_metadata`]'s. Once only: what was under way when the control connection broke is
+    /// [`Self::set_metadata`]'s. Once only: what was in flight when the control connection broke is
     /// lost.
     ///
     /// # Errors
-    /// The session is not open, or there are too many octets.
+    /// The session is not open, or there are too many bytes.
     pub fn send_app(&mut self, option: u32, octets: Vec<u8>) -> Result<(), Misuse> {
         let most = BODY_MAX.min(self.open.max_ctrl as usize).saturating_sub(4);
         if octets.len() > most {
             return Err(Misuse::TooLarge);
         }
-        self.tell(&Pdu::AppData { option, octets })
+        self.send(&Pdu::AppData { option, octets })
     }
 
     /// Says something about a connection, now or, if there is no control connection, when there is
     /// one again: then [`Self::sync`] says it.
-    fn say(&mut self, pdu: &Pdu) {
+    fn send_or_defer(&mut self, pdu: &Pdu) {
         let is_open = matches!(self.state, State::Open | State::Draining);
         if let Some(link) = self.link.as_mut().filter(|_| is_open) {
             link.send(pdu);
         }
     }
 
-    pub(super) fn tell(&mut self, pdu: &Pdu) -> Result<(), Misuse> {
+    pub(super) fn send(&mut self, pdu: &Pdu) -> Result<(), Misuse> {
         let link = self
             .link
             .as_mut()
@@ -501,7 +501,7 @@ impl Session {
             let heard = self.consumer.is_done(conn) && self.consumer.is_settled(conn);
             let (delivered, _) = self.consumer.delivered(conn).unwrap_or_default();
             let is_passed = !self.ack.end_to_end || self.config.is_end || known.passed > delivered;
-            let told = self.is_told(conn) && (is_dropped || is_passed);
+            let told = self.is_reported(conn) && (is_dropped || is_passed);
             if heard && told && self.producer.is_done(conn) && self.consumer.is_quiet(conn) {
                 self.forget(conn);
                 self.events.push_back(Event::ConnClosed(conn));
@@ -512,7 +512,7 @@ impl Session {
     }
 
     /// Nothing about a connection waits to be told to the peer.
-    fn is_told(&self, conn: ConnId) -> bool {
+    fn is_reported(&self, conn: ConnId) -> bool {
         !self.acked.contains_key(&conn) && !self.consumer.owes_ack(conn)
     }
 
@@ -549,7 +549,7 @@ impl Session {
     pub(super) fn sync(&mut self, theirs: &[ConnState], is_anew: bool) -> Result<(), Error> {
         let states = theirs.iter().map(|state| (state.conn, *state));
         let states: std::collections::BTreeMap<ConnId, ConnState> = states.collect();
-        self.tell_metadata();
+        self.send_metadata();
         let conns: Vec<ConnId> = self.conns.keys().copied().collect();
         for conn in conns {
             let Some(known) = self.conns.get(&conn) else {

@@ -1,7 +1,7 @@
 //! What the peer says about the session itself; opening, suspending, resuming.
 
 use super::event::ResumeRequest;
-use super::{Asked, Event, Session, State, halves, millis};
+use super::{Asked, Event, Session, State, directions, millis};
 use crate::bag::plan::Mode;
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::Time;
@@ -140,7 +140,7 @@ impl Session {
                 self.asked = Asked::Nothing;
                 self.state = self.resumed_state();
                 self.deadline = None;
-                self.resume_halves(now, next)?;
+                self.resume_directions(now, next)?;
                 self.sync(&conns, false)?;
                 self.events.push_back(Event::Resumed { anew: false });
                 Ok(())
@@ -244,7 +244,7 @@ impl Session {
             return Ok(());
         }
         (self.config.producer.mode, self.config.consumer.mode) = (mode, mode);
-        (self.producer, self.consumer) = halves(&self.config, end_to_end)?;
+        (self.producer, self.consumer) = directions(&self.config, end_to_end)?;
         if let Some(link) = &mut self.link {
             link.send(&Pdu::SessAck(SessAck {
                 firsts: !firsts.is_empty(),
@@ -268,7 +268,7 @@ impl Session {
     /// # Errors
     /// The session is not open.
     pub fn notice(&mut self, status: NackStatus, text: &str) -> Result<(), Misuse> {
-        self.tell(&Pdu::Notice {
+        self.send(&Pdu::Notice {
             code: status.code(),
             severity: 1,
             ref_seq: 0,
@@ -364,8 +364,8 @@ impl Session {
                 .first()
                 .map_or(Mode::Pull, |segment| segment.params.mode());
             (self.config.producer.mode, self.config.consumer.mode) = (mode, mode);
-            if let Ok(halves) = halves(&self.config, end_to_end) {
-                (self.producer, self.consumer) = halves;
+            if let Ok(both) = directions(&self.config, end_to_end) {
+                (self.producer, self.consumer) = both;
             }
             self.on_firsts(ack.firsts);
             if ack.resumed {
@@ -373,7 +373,7 @@ impl Session {
                 self.install(&own, &far);
             }
             self.ack = ack.clone();
-            self.tell_metadata();
+            self.send_metadata();
             self.events.push_back(Event::Opened(ack));
             return Ok(());
         }
@@ -547,7 +547,7 @@ impl Session {
             link.send(&Pdu::ResumeAck { next, conns });
         }
         let result = self
-            .resume_halves(now, request.next)
+            .resume_directions(now, request.next)
             .and_then(|()| self.sync(&request.conns, false));
         self.events.push_back(Event::Resumed { anew: false });
         if let Err(error) = result {
@@ -580,7 +580,7 @@ impl Session {
         self.take_over(now, fresh, open.claim)?;
         self.open.hops.clone_from(&open.hops);
         self.open.hop_index = open.hop_index;
-        // Who moves the octets has been agreed on for good.
+        // Who moves the bytes has been agreed on for good.
         segment.params.push = Some((self.config.consumer.mode == Mode::Push).into());
         self.ack.segments = vec![segment];
         self.ack.resumed = true;
@@ -618,7 +618,7 @@ impl Session {
         Ok(())
     }
 
-    fn resume_halves(&mut self, now: Time, next: crate::SlabSeq) -> Result<(), Error> {
+    fn resume_directions(&mut self, now: Time, next: crate::SlabSeq) -> Result<(), Error> {
         self.producer
             .resume(now, next)
             .map_err(Misbehaviour::Slab)?;

@@ -18,7 +18,7 @@ pub enum Event {
     ResumeRequest(ResumeRequest),
     /// The session is open.
     Opened(SessAck),
-    /// The control connection is gone. Reads under way are to be reported when they are over;
+    /// The control connection is gone. Reads in flight are to be reported when they are over;
     /// channels are gone.
     Suspended,
     /// There is a control connection again. With `anew` the way is another one: everything read and
@@ -71,7 +71,7 @@ pub enum Event {
     ConnLost(ConnId),
     /// There is something to read.
     Readable(ConnId),
-    /// The far end has all before this offset; the end of the stream counts as one octet. At
+    /// The far end has all before this offset; the end of the stream counts as one byte. At
     /// gateways.
     Delivered {
         /// Which.

@@ -1,4 +1,4 @@
-//! One control connection: PDUs in and out of its octets, numbers, authentication, signs of life.
+//! One control connection: PDUs in and out of its bytes, numbers, authentication, signs of life.
 
 use std::collections::VecDeque;
 
@@ -40,7 +40,7 @@ fn is_damaged(header: &Header, octets: &[u8]) -> bool {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) handshake: Handshake,
-    /// The beginning of a PDU, at most a header and `body_max` octets.
+    /// The beginning of a PDU, at most a header and `body_max` bytes.
     input: Vec<u8>,
     body_max: u32,
     seq_in: u32,
@@ -105,7 +105,7 @@ impl Link {
     pub(super) fn encode(&mut self, pdu: &Pdu) -> Vec<u8> {
         let octets = self.number(pdu);
         if !self.handshake.is_done() {
-            self.handshake.hear(true, &octets);
+            self.handshake.record(true, &octets);
         }
         octets
     }
@@ -117,7 +117,7 @@ impl Link {
         octets
     }
 
-    /// Takes octets up to the end of a PDU: how many, and the PDU if it is whole.
+    /// Takes bytes up to the end of a PDU: how many, and the PDU if it is whole.
     pub(super) fn take(
         &mut self,
         now: Time,
@@ -171,7 +171,7 @@ impl Link {
         let answers = match self.handshake.handle_proof(config, session, pdu, &octets) {
             Some(answers) => answers?,
             None => {
-                self.handshake.hear(false, &octets);
+                self.handshake.record(false, &octets);
                 self.handshake.handle(config, session, pdu)?
             }
         };

@@ -6,10 +6,10 @@ use crate::wire::{Endpoint, Metadata, Pdu};
 
 /// Option of APP_DATA: the session's metadata.
 const OPTION: u32 = 1;
-/// Most octets of memory for metadata of connections that the peer has opened: what it says of more
+/// Most bytes of memory for metadata of connections that the peer has opened: what it says of more
 /// is dropped.
 const KEPT_MAX: usize = 1 << 20;
-/// Octets that a pair takes beside its own.
+/// Bytes that a pair takes beside its own.
 const PAIR_BYTES: usize = 128;
 
 impl Session {
@@ -17,7 +17,7 @@ impl Session {
     /// when it is open, and again whenever it goes on, since it may have been lost.
     pub fn set_metadata(&mut self, metadata: Metadata) {
         self.metadata = metadata;
-        self.tell_metadata();
+        self.send_metadata();
     }
 
     /// What the application says about a connection that there is.
@@ -35,7 +35,7 @@ impl Session {
             .map(|(conn, known)| (*conn, &known.to, &known.metadata))
     }
 
-    pub(super) fn tell_metadata(&mut self) {
+    pub(super) fn send_metadata(&mut self) {
         let is_open = matches!(self.state, State::Open | State::Draining);
         self.is_metadata_due = self.is_opener && is_open && !self.metadata.is_empty();
     }
@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-/// Octets of memory that metadata takes, about.
+/// Bytes of memory that metadata takes, about.
 fn kept(metadata: &Metadata) -> usize {
     metadata.octets() + PAIR_BYTES * metadata.len()
 }

@@ -39,7 +39,7 @@ const QUEUE_MAX: usize = 1_024;
 /// Choices of the local user.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
-    /// Most octets of a body that this end takes, at most 1 MiB.
+    /// Most bytes of a body that this end takes, at most 1 MiB.
     pub max_ctrl: u32,
     /// Time between signs of life, ns. The lesser of both ends' counts.
     pub keepalive_ns: u64,
@@ -95,7 +95,7 @@ pub enum State {
     Open,
     /// Without a control connection; resumed or over by then.
     Suspended(Time),
-    /// Closing: what is under way is finished.
+    /// Closing: what is in flight is finished.
     Draining,
     /// Over.
     Closed,
@@ -133,7 +133,7 @@ pub struct Session {
     metadata: Metadata,
     /// The peer is to be told.
     is_metadata_due: bool,
-    /// Of connections that the peer has opened: octets of what applications say about them.
+    /// Of connections that the peer has opened: bytes of what applications say about them.
     metadata_octets: usize,
     /// Connections that may be done with.
     ending: BTreeSet<ConnId>,
@@ -156,7 +156,7 @@ pub struct Session {
 
 impl Session {
     /// Opens a session over the hops of `open`: control connection to the hop that `open.hop_index`
-    /// names. `seed`: 32 random octets, used for nothing else.
+    /// names. `seed`: 32 random bytes, used for nothing else.
     ///
     /// # Errors
     /// No hops or too many, or a ring of fewer than three regions.
@@ -233,7 +233,7 @@ impl Session {
         let extents = usize::try_from(extents).unwrap_or(usize::MAX);
         config.conns_max = config.conns_max.min(extents);
         config.consumer.conns_max = config.conns_max;
-        let (producer, consumer) = halves(&config, end_to_end)?;
+        let (producer, consumer) = directions(&config, end_to_end)?;
         Ok(Self {
             is_opener,
             id: SessionId([0; 16]),
@@ -287,7 +287,7 @@ impl Session {
 
     // Inputs.
 
-    /// Octets of the control connection: how many were taken. Fewer than there are: drain events
+    /// Bytes of the control connection: how many were taken. Fewer than there are: drain events
     /// and transmissions first.
     ///
     /// # Errors
@@ -333,7 +333,7 @@ impl Session {
         Ok(taken)
     }
 
-    /// Whether octets of the peer would be taken.
+    /// Whether bytes of the peer would be taken.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         let queued = self
@@ -426,7 +426,7 @@ impl Session {
 
     // Outputs.
 
-    /// The next octets for the control connection, a whole PDU.
+    /// The next bytes for the control connection, a whole PDU.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let is_open = matches!(self.state, State::Open | State::Draining);
         let link = self.link.as_mut()?;
@@ -685,7 +685,7 @@ impl Session {
         }
     }
 
-    /// Says goodbye when nothing is under way, and leaves when the peer has said so too.
+    /// Closes when nothing is in flight, and leaves when the peer has said so too.
     fn try_close(&mut self) -> Option<Vec<u8>> {
         if self.state != State::Draining
             || !self.conns.is_empty()
@@ -708,7 +708,7 @@ impl Session {
     }
 }
 
-fn halves(config: &SessionConfig, end_to_end: bool) -> Result<(Producer, Consumer), Misuse> {
+fn directions(config: &SessionConfig, end_to_end: bool) -> Result<(Producer, Consumer), Misuse> {
     let keeps = end_to_end && config.is_end;
     let producer = ProducerConfig {
         retain: keeps,

@@ -12,13 +12,13 @@ const DATA: u16 = 5;
 const PATH: u16 = 6;
 const SLAB: u16 = 7;
 
-/// Octets of a hop.
+/// Bytes of a hop.
 const HOP_LEN: usize = 84;
-/// Octets of a hop's name, of which the last stays zero.
+/// Bytes of a hop's name, of which the last stays zero.
 const HOP_ID_LEN: usize = 63;
 const NAME_LEN: usize = 10;
 const SLAB_RECORD_LEN: usize = 56;
-/// Octets of a rule: a C structure of the host that sent it.
+/// Bytes of a rule: a C structure of the host that sent it.
 const RULE_LEN: usize = 488;
 /// The original's `sport` of all blocks.
 const SPORT: u16 = 1;
@@ -26,9 +26,9 @@ const SPORT: u16 = 1;
 /// A hop of version 1's tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
-    /// `host/port`, at most 63 octets.
+    /// `host/port`, at most 63 bytes.
     pub id: String,
-    /// Name of the protocol, at most 10 octets.
+    /// Name of the protocol, at most 10 bytes.
     pub protocol: String,
     /// Flags; 1 is a native hop.
     pub flags: u16,
@@ -43,16 +43,16 @@ pub struct SlabRecord {
     pub session: SessionId,
     /// Flags.
     pub flags: u16,
-    /// Offset, octets.
+    /// Offset, bytes.
     pub offset: u32,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
     /// Checksum; the original leaves its kind open.
     pub crc: u32,
-    /// Where it may be read. In the order of the sender's octets: the original's hosts are
+    /// Where it may be read. In the order of the sender's bytes: the original's hosts are
     /// little-endian.
     pub key: Key,
-    /// Octets of the memory region.
+    /// Bytes of the memory region.
     pub size: u64,
 }
 
@@ -267,7 +267,7 @@ fn emit_hop(out: &mut Vec<u8>, hop: &Hop) {
 }
 
 /// Rules follow each other, each with as much data as its last field but one says, in the sender's
-/// order of octets.
+/// order of bytes.
 fn parse_path(data: &[u8]) -> Result<Block, ParseError> {
     let head = take(data, 0, 4)?;
     let (action, count) = (u16_at(head, 0), u16_at(head, 2));

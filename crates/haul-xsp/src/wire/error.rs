@@ -1,19 +1,19 @@
 //! Why a PDU cannot be read.
 
-/// Why octets are not what they should be.
+/// Why bytes are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Another version of the protocol, or another protocol.
     #[error("version {0} is not spoken here")]
     Version(u8),
     /// Too short for what it claims to be.
-    #[error("too few octets for a {0}")]
+    #[error("too few bytes for a {0}")]
     Short(&'static str),
-    /// Octets remain behind it.
-    #[error("octets remain behind a {0}")]
+    /// Bytes remain behind it.
+    #[error("bytes remain behind a {0}")]
     Long(&'static str),
     /// A body beyond the limit.
-    #[error("a body of {0} octets")]
+    #[error("a body of {0} bytes")]
     Body(u32),
     /// A PDU, or an element that must be understood, that this version does not have.
     #[error("unknown {what} {code}")]

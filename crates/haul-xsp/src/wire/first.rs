@@ -1,7 +1,7 @@
 //! Connections that are asked for along with a session.
 
+use super::codec::{Reader, Writer};
 use super::hop::TLV_ENDPOINT;
-use super::octets::{Reader, Writer};
 use super::{Endpoint, Metadata, ParseError};
 use crate::ConnId;
 
@@ -15,7 +15,7 @@ const TLV_METADATA: u16 = 0x36;
 pub struct First {
     /// Which.
     pub conn: ConnId,
-    /// Octets that the asker takes of it.
+    /// Bytes that the asker takes of it.
     pub credit: u64,
     /// Where to.
     pub to: Endpoint,

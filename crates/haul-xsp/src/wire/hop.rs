@@ -2,23 +2,23 @@
 //! endpoints.
 
 use super::ParseError;
-use super::octets::{CRITICAL, Reader, Writer, padding};
+use super::codec::{CRITICAL, Reader, Writer, padding};
 use crate::bag::plan::Mode;
 
 /// Most hops of a session (part B3, limits).
 pub const HOPS_MAX: usize = 16;
 /// Most protocols offered for a segment.
 const OFFERS_MAX: usize = 16;
-/// Most octets of a name.
+/// Most bytes of a name.
 const NAME_MAX: usize = 255;
-/// Most octets of the name of a congestion control.
+/// Most bytes of the name of a congestion control.
 const CC_MAX: usize = 32;
 
 pub(super) const TLV_HOP: u16 = 1;
 pub(super) const TLV_PROTO: u16 = 2;
 pub(super) const TLV_ENDPOINT: u16 = 5;
 
-/// What moves the octets of a segment.
+/// What moves the bytes of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum Proto {
@@ -74,7 +74,7 @@ macro_rules! params {
         #[derive(Debug, Clone, PartialEq, Eq, Default)]
         pub struct Params {
             $(#[doc = $text] pub $name: Option<$ty>,)*
-            /// Name of the congestion control, at most 32 octets.
+            /// Name of the congestion control, at most 32 bytes.
             pub cc: Option<String>,
         }
 
@@ -91,7 +91,7 @@ macro_rules! params {
             /// Takes the elements that are parameters; the others go to `other`.
             pub(super) fn parse<'a>(
                 reader: &mut Reader<'a>,
-                mut other: impl FnMut(super::octets::Tlv<'a>) -> Result<(), ParseError>,
+                mut other: impl FnMut(super::codec::Tlv<'a>) -> Result<(), ParseError>,
             ) -> Result<Self, ParseError> {
                 let mut params = Self::default();
                 while let Some(mut tlv) = reader.tlv()? {
@@ -111,14 +111,14 @@ macro_rules! params {
 }
 
 params! {
-    max_msg: u32 = 0x20, "Largest message, octets.";
-    mss: u32 = 0x21, "Largest segment, octets.";
-    sndbuf: u64 = 0x22, "Send buffer, octets.";
-    rcvbuf: u64 = 0x23, "Receive buffer, octets.";
+    max_msg: u32 = 0x20, "Largest message, bytes.";
+    mss: u32 = 0x21, "Largest segment, bytes.";
+    sndbuf: u64 = 0x22, "Send buffer, bytes.";
+    rcvbuf: u64 = 0x23, "Receive buffer, bytes.";
     streams: u16 = 0x24, "Parallel streams.";
     rate_bps: u64 = 0x25, "Rate not to be exceeded, bits per second.";
     burst_bytes: u64 = 0x34, "Octets that a policer on the way lets pass beyond the rate.";
-    slab_bytes: u64 = 0x27, "Most octets of a slab.";
+    slab_bytes: u64 = 0x27, "Most bytes of a slab.";
     slab_regions: u16 = 0x28, "Regions of the producer's ring.";
     ord: u16 = 0x29, "Reads that the consumer may have outstanding.";
     ird: u16 = 0x2a, "Reads that the producer can answer at a time.";
@@ -126,11 +126,11 @@ params! {
     sec: u8 = 0x2c, "Protection: 0 none, 1 integrity, 2 secrecy.";
     qpn: u32 = 0x2d, "Queue pair number.";
     epoch: u32 = 0x2e, "Generation of the channel.";
-    push: u8 = 0x2f, "Who moves octets: 0 or nothing the consumer by reading, 1 the producer by writing.";
+    push: u8 = 0x2f, "Who moves bytes: 0 or nothing the consumer by reading, 1 the producer by writing.";
 }
 
 impl Params {
-    /// Who moves the octets.
+    /// Who moves the bytes.
     #[must_use]
     pub fn mode(&self) -> Mode {
         match self.push {
@@ -213,9 +213,9 @@ pub enum Address {
     V4([u8; 4]),
     /// IPv6.
     V6([u8; 16]),
-    /// A host's name, at most 255 octets.
+    /// A host's name, at most 255 bytes.
     Name(String),
-    /// A uniform or human-readable resource name, at most 255 octets.
+    /// A uniform or human-readable resource name, at most 255 bytes.
     Urn(String),
     /// A switch (OpenFlow).
     Dpid([u8; 8]),
@@ -370,7 +370,7 @@ impl Hop {
     }
 }
 
-/// The longest beginning of `text` of at most `most` octets.
+/// The longest beginning of `text` of at most `most` bytes.
 pub(crate) fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {

@@ -1,15 +1,15 @@
-//! What applications say about a session or a connection, for the gateways on the way and those who
+//! What applications declare about a session or a connection, for the gateways on the way and those who
 //! look after them: a few pairs of texts, which Longhaul shows and does nothing else with.
 
 use std::collections::BTreeMap;
 
-use super::octets::{Reader, Writer};
+use super::codec::{Reader, Writer};
 
 /// Most pairs of one session or connection.
 pub const METADATA_PAIRS_MAX: usize = 16;
-/// Most octets of a key.
+/// Most bytes of a key.
 pub const METADATA_KEY_MAX: usize = 64;
-/// Most octets of a value.
+/// Most bytes of a value.
 pub const METADATA_VALUE_MAX: usize = 256;
 
 /// Pairs of key and value within the bounds.
@@ -48,7 +48,7 @@ impl MetadataError {
         match self {
             Self::NoPair => "metadata is KEY=VALUE",
             Self::Key => "a key of metadata is 1 to 64 of A-Z a-z 0-9 . _ -",
-            Self::Value => "a value of metadata is at most 256 octets",
+            Self::Value => "a value of metadata is at most 256 bytes",
             Self::Text => "a value of metadata is UTF-8",
             Self::Twice => "a key of metadata is there twice",
             Self::TooMany => "there are at most 16 pairs of metadata",
@@ -123,7 +123,7 @@ impl Metadata {
         self.pairs.len()
     }
 
-    /// Octets of keys and values.
+    /// Bytes of keys and values.
     pub(crate) fn octets(&self) -> usize {
         let pairs = self.pairs.iter();
         pairs.map(|(key, value)| key.len() + value.len()).sum()

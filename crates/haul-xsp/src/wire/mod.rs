@@ -1,42 +1,42 @@
-//! XSP version 2: octets to meaning and back. Every `parse` checks each length once; what it
+//! XSP version 2: bytes to meaning and back. Every `parse` checks each length once; what it
 //! returns needs no further check of form. Values (offsets, credits, sequence numbers) are for the
 //! state machines to judge.
 //!
 //! [`Header`] and [`Pdu`] what a control connection carries · `tlv` the elements behind the fixed
 //! parts · `hop` hops, protocols, parameters, endpoints · `first` connections asked for along with
-//! a session · `metadata` what applications say · `slab` announcements and their answers. Layouts:
+//! a session · `metadata` what applications declare · `slab` announcements and their answers. Layouts:
 //! docs/protocol/xsp.md.
 
 mod code;
+mod codec;
 mod error;
 mod first;
 mod hop;
 mod metadata;
-mod octets;
 mod pdu;
 mod slab;
 
 pub use code::{AuthMethod, NackStatus, PathAction, PathState};
+pub use codec::{DEPTH_MAX, TLVS_MAX};
 pub use error::ParseError;
 pub use first::{FIRSTS_MAX, First};
 pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Params, Proto, ProtoOffer};
 pub use metadata::{
     METADATA_KEY_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_MAX, Metadata, MetadataError,
 };
-pub use octets::{DEPTH_MAX, TLVS_MAX};
 pub use pdu::{ChanParams, Claim, ConnState, Pdu, SessAck, SessOpen, TEXT_MAX, TICKET_LEN};
 pub use slab::{INLINE_MAX, Key, RECORDS_MAX, Record, SlabAck, SlabAnnounce, SlabStatus};
 
+use codec::Reader;
 pub(crate) use hop::cut;
-use octets::Reader;
 
 use crate::SessionId;
 
-/// Octets of the header of a PDU.
+/// Bytes of the header of a PDU.
 pub const HEADER_LEN: usize = 32;
-/// Most octets of a body (part B1).
+/// Most bytes of a body (part B1).
 pub const BODY_MAX: usize = 1 << 20;
-/// The first octet of every PDU.
+/// The first byte of every PDU.
 pub const VERSION: u8 = 2;
 
 /// Flag of a PDU that answers another.
@@ -44,7 +44,7 @@ pub const FLAG_RESP: u8 = 0x80;
 /// Flag of a PDU whose channel is the CRC32C of the PDU with zeros there.
 pub const FLAG_CHECK: u8 = 0x40;
 
-/// Which version a peer speaks, by its first octet. Versions 0 and 1 are for [`crate::v1`].
+/// Which version a peer speaks, by its first byte. Versions 0 and 1 are for [`crate::v1`].
 #[must_use]
 pub const fn detect(first: u8) -> Option<u8> {
     match first {
@@ -53,10 +53,10 @@ pub const fn detect(first: u8) -> Option<u8> {
     }
 }
 
-/// The first 32 octets of a PDU.
+/// The first 32 bytes of a PDU.
 ///
 /// ```text
-///  0   1  version, 2           1   1  flags          2   2  type       4   4  octets of the body
+///  0   1  version, 2           1   1  flags          2   2  type       4   4  bytes of the body
 ///  8  16  session             24   4  channel, 0 is the session's own control       28   4  sequence number
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct Header {
     pub flags: u8,
     /// Type of the PDU.
     pub kind: u16,
-    /// Octets of the body, at most [`BODY_MAX`].
+    /// Bytes of the body, at most [`BODY_MAX`].
     pub len: u32,
     /// The session.
     pub session: SessionId,

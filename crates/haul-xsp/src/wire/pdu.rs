@@ -1,17 +1,17 @@
 //! All PDUs as one enumeration: the body of each is read and written here.
 
 use super::code::{AuthMethod, NackStatus, PathAction, PathState};
+use super::codec::{CRITICAL, Reader, Writer};
 use super::first::{FIRSTS_MAX, First, emit_wish, parse_wish};
 use super::hop::{TLV_ENDPOINT, TLV_HOP, TLV_PROTO, cut};
-use super::octets::{CRITICAL, Reader, Writer};
 use super::slab::{SlabAck, SlabAnnounce};
 use super::{Endpoint, FLAG_RESP, HEADER_LEN, HOPS_MAX, Header, Hop, Params, ParseError, Proto};
 use super::{Metadata, ProtoOffer, RECORDS_MAX};
 use crate::{ChanId, ConnId, SessionId, SlabSeq};
 
-/// Most octets of a text.
+/// Most bytes of a text.
 pub const TEXT_MAX: usize = 1_024;
-/// Octets of a ticket.
+/// Bytes of a ticket.
 pub const TICKET_LEN: usize = 56;
 /// Connections in one element; more are told in several.
 const CONNS_PER_TLV: usize = 2_048;
@@ -42,7 +42,7 @@ pub struct SessOpen {
     pub dry_run: bool,
     /// Which of `hops` is asked.
     pub hop_index: u16,
-    /// Most octets of a body that the asker takes.
+    /// Most bytes of a body that the asker takes.
     pub max_ctrl: u32,
     /// Time between signs of life, ms.
     pub keepalive_ms: u32,

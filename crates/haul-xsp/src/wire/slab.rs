@@ -1,12 +1,12 @@
 //! Announcements of slabs and the answers to them (part B3).
 
 use super::ParseError;
-use super::octets::{Reader, Writer};
+use super::codec::{Reader, Writer};
 use crate::{ConnId, SlabSeq};
 
 /// Most records of a slab.
 pub const RECORDS_MAX: usize = 4_096;
-/// Most octets of a slab that has them in its announcement: what a TCP sends at once that has been
+/// Most bytes of a slab that has them in its announcement: what a TCP sends at once that has been
 /// idle.
 pub const INLINE_MAX: usize = 14 << 10;
 /// Most answers about slabs out of order in one PDU.
@@ -25,7 +25,7 @@ const SLAB_INLINE: u16 = 4;
 pub struct Key {
     /// Steering tag.
     pub stag: u32,
-    /// Tagged offset, octets.
+    /// Tagged offset, bytes.
     pub to: u64,
 }
 
@@ -34,9 +34,9 @@ pub struct Key {
 pub struct Record {
     /// The connection.
     pub conn: ConnId,
-    /// Where in the connection's stream the range begins, octets.
+    /// Where in the connection's stream the range begins, bytes.
     pub offset: u64,
-    /// Octets; 0 if only the end of the stream is told.
+    /// Bytes; 0 if only the end of the stream is told.
     pub len: u32,
     /// CRC32C over the range.
     pub crc: Option<u32>,
@@ -49,7 +49,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Octets of a record on the wire.
+    /// Bytes of a record on the wire.
     pub const LEN: usize = 40;
 
     /// Where in the stream the range ends; `parse` has seen that this is a number.
@@ -59,7 +59,7 @@ impl Record {
     }
 
     /// ```text
-    ///  0  4  connection   4  2  flags: 1 CRC, 2 FIN, 4 RST   6  2  0   8  8  offset in the stream   16  4  octets
+    ///  0  4  connection   4  2  flags: 1 CRC, 2 FIN, 4 RST   6  2  0   8  8  offset in the stream   16  4  bytes
     /// 20  4  CRC32C; with RST the code                      24  4  STag  28  4  0                   32  8  TO
     /// ```
     fn emit(&self, out: &mut Writer) {
@@ -124,13 +124,13 @@ pub struct SlabAnnounce {
     pub t_us: u64,
     /// What is in it, at most [`RECORDS_MAX`].
     pub records: Vec<Record>,
-    /// The octets of all records, one behind the other, at most [`INLINE_MAX`]: they need not be
+    /// The bytes of all records, one behind the other, at most [`INLINE_MAX`]: they need not be
     /// read. Empty: they are to be.
     pub inline: Vec<u8>,
 }
 
 impl SlabAnnounce {
-    /// Octets of all records.
+    /// Bytes of all records.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.records.iter().map(|r| u64::from(r.len)).sum()
@@ -158,7 +158,7 @@ impl SlabAnnounce {
         let is_inline = flags & SLAB_INLINE != 0;
         let inline = if is_inline { total as usize } else { 0 };
         if is_inline && (flags & SLAB_PUSH != 0 || !(1..=INLINE_MAX).contains(&inline)) {
-            return Err(ParseError::Value("slab that has its octets with it"));
+            return Err(ParseError::Value("slab with inline bytes"));
         }
         if reader.remaining() != count * Record::LEN + inline {
             return Err(ParseError::Value("number of records"));
@@ -193,7 +193,7 @@ pub enum SlabStatus {
 pub struct SlabAck {
     /// All slabs before this one are done with.
     pub next: SlabSeq,
-    /// Octets that may be announced beyond `next`.
+    /// Bytes that may be announced beyond `next`.
     pub window_bytes: u64,
     /// Slabs that may be announced beyond `next`.
     pub window_slabs: u16,

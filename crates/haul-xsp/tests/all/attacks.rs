@@ -1,4 +1,4 @@
-//! A hostile peer: whatever it sends is refused by name, and costs no more than its octets.
+//! A hostile peer: whatever it sends is refused by name, and costs no more than its bytes.
 
 #![expect(
     clippy::unwrap_used,
@@ -230,7 +230,7 @@ fn slab_cases() -> Vec<(Vec<Pdu>, Breach)> {
     ]
 }
 
-/// The same of slabs whose octets come along.
+/// The same of slabs whose bytes come along.
 fn inline_cases() -> Vec<(Vec<Pdu>, Breach)> {
     vec![
         (
@@ -477,7 +477,7 @@ fn a_key_is_proved_and_nothing_else_will_do() {
 
 #[test]
 fn a_proof_is_good_for_one_conversation_only() {
-    // The opener's octets, heard once and played to a fresh acceptor, whose nonce differs.
+    // The opener's bytes, heard once and played to a fresh acceptor, whose nonce differs.
     let mut near =
         Session::open(keyed("a", b"k", 0), NOW, SESSION, open(1, false), [1; 32]).unwrap();
     let mut far = Session::accept(keyed("a", b"k", 0), NOW, [2; 32]).unwrap();

@@ -1,6 +1,6 @@
 //! How large a ring must be (paper Fig. 7): full rate whenever `B >= flight * N / (N - 2)`, where
-//! `flight` is what the path moves until an octet's memory is free again: one round trip where
-//! octets are pushed, two where they are pulled. On virtual time, with octets coming in at the
+//! `flight` is what the path moves until a byte's memory is free again: one round trip where
+//! bytes are pushed, two where they are pulled. On virtual time, with bytes coming in at the
 //! path's rate and one connection, whose far end has as much memory as the ring.
 
 #![expect(
@@ -46,7 +46,7 @@ struct Path {
     delivered: u64,
     /// What the consumer hears of the path once the session is open: a rate, and a burst.
     limit: Option<(u64, u64)>,
-    /// Octets of the longest read or write, and the most that a write may have.
+    /// Bytes of the longest read or write, and the most that a write may have.
     longest: u64,
     put_bytes: u32,
 }
@@ -107,7 +107,7 @@ impl Path {
         self.what.insert(self.next, what);
     }
 
-    /// When octets that begin to leave now have left.
+    /// When bytes that begin to leave now have left.
     fn carried(&mut self, octets: u64) -> Time {
         self.free_at = self
             .free_at

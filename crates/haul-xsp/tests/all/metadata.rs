@@ -1,4 +1,4 @@
-//! What applications say about sessions and connections reaches every hop, before any octet, and
+//! What applications say about sessions and connections reaches every hop, before any byte, and
 //! again after a loss.
 
 use crate::common;
@@ -168,7 +168,7 @@ fn of_more_than_is_kept_no_more_is_kept_until_connections_are_gone() {
         most.insert(&format!("{index:0>64}"), &value).unwrap();
     }
     let mut chain = Chain::opened(open(1, true));
-    // Each pair takes 128 octets beside its own.
+    // Each pair takes 128 bytes beside its own.
     let fit = (1 << 20) / (METADATA_PAIRS_MAX * (128 + 64 + METADATA_VALUE_MAX));
     let ask = |chain: &mut Chain| {
         let to = endpoint("server", 80);

@@ -122,7 +122,7 @@ fn events(session: &mut Session) -> Vec<Event> {
     std::iter::from_fn(|| session.poll_event()).collect()
 }
 
-/// Hands in a few octets.
+/// Hands in a few bytes.
 fn write(session: &mut Session, conn: ConnId, len: u64) {
     let fill = session.producer().reserve(NOW, conn, len).expect("credit");
     assert!(fill.len >= len);

@@ -1,4 +1,4 @@
-//! Octets of others: an independent encoder of version 2, and the original programs' of versions 0
+//! Bytes of others: an independent encoder of version 2, and the original programs' of versions 0
 //! and 1.
 
 #![expect(
@@ -17,7 +17,7 @@ const SESSION: SessionId = SessionId([
     0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff,
 ]);
 
-/// The octets of the PDU of this name.
+/// The bytes of the PDU of this name.
 fn octets(file: &str, name: &str) -> Vec<u8> {
     let part = file
         .split("PDU ")

@@ -7,7 +7,7 @@ use haul_xsp::{ConnId, Time};
 
 use super::random::Random;
 
-/// The octet of a stream at an offset: everything that is delivered is compared with this.
+/// The byte of a stream at an offset: everything that is delivered is compared with this.
 pub fn pattern(conn: ConnId, from_opener: bool, offset: u64) -> u8 {
     let mixed =
         (u64::from(conn.0) << 1 | u64::from(from_opener)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

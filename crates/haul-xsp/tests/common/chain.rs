@@ -195,7 +195,7 @@ impl Chain {
     }
 }
 
-/// Its slabs, of which none has octets, need no data channel. Who reads sees that streams end.
+/// Its slabs, of which none has bytes, need no data channel. Who reads sees that streams end.
 fn flush(session: &mut Session, now: Time) {
     let producer = session.producer();
     while producer.poll_retired().is_some() {}

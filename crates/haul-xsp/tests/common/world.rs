@@ -1,6 +1,6 @@
 //! A chain of hosts: an opener, gateways, a terminus. Control connections deliver in order after
 //! any time, and break; reads and writes take any time, fail where the key is not valid, and
-//! sometimes bring wrong octets.
+//! sometimes bring wrong bytes.
 
 mod pushed;
 mod reception;
@@ -113,7 +113,7 @@ pub struct World {
     queue: BinaryHeap<Reverse<(Time, u64)>>,
     happenings: BTreeMap<u64, Happening>,
     next: u64,
-    /// Of each segment: how often its control connection broke; when the last octets of each
+    /// Of each segment: how often its control connection broke; when the last bytes of each
     /// direction arrive.
     epochs: Vec<u32>,
     last: Vec<Time>,
@@ -467,7 +467,7 @@ impl World {
         }
     }
 
-    /// Octets that have come with announcements.
+    /// Bytes that have come with announcements.
     fn place_inline(&mut self, half: usize) {
         while let Some(mut inline) = self
             .session(half)
@@ -940,7 +940,7 @@ impl World {
         memory[place.at as usize..(place.at + place.len) as usize].to_vec()
     }
 
-    /// Octets that anybody still holds.
+    /// Bytes that anybody still holds.
     pub fn held(&mut self) -> u64 {
         (0..self.benches.len())
             .filter_map(|half| {

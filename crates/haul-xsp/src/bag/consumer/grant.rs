@@ -14,7 +14,7 @@ const UNTAKEN_SHARE: usize = 256;
 const UNTAKEN_SHARE_EACH: usize = 8;
 
 impl Consumer {
-    /// How many octets may be promised to a connection and not used up: its window, unless half of
+    /// How many bytes may be promised to a connection and not used up: its window, unless half of
     /// the arena is taken and nobody may read what comes.
     fn window(&self, rx: &Rx) -> u64 {
         let all = self.arena.shared_bytes();

@@ -1,19 +1,19 @@
-//! Slabs whose octets come with their announcements.
+//! Slabs whose bytes come with their announcements.
 
 use super::Consumer;
 use crate::wire::SlabAnnounce;
 
-/// Octets that came with an announcement.
+/// Bytes that came with an announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inline {
     /// Where in the arena they belong.
     pub at: u64,
-    /// The octets.
+    /// The bytes.
     pub octets: Vec<u8>,
 }
 
 impl Consumer {
-    /// Says where octets belong that have come with their announcement.
+    /// Says where bytes belong that have come with their announcement.
     pub(super) fn take_inline(&mut self, slab: &SlabAnnounce) {
         let mut octets = slab.inline.as_slice();
         for (index, record) in slab.records.iter().enumerate() {
@@ -38,7 +38,7 @@ impl Consumer {
         }
     }
 
-    /// Octets to be copied to the arena before anything else is called, whatever the session made
+    /// Bytes to be copied to the arena before anything else is called, whatever the session made
     /// of its input: they count as placed.
     pub fn poll_inline(&mut self) -> Option<Inline> {
         self.inline.pop_front()

@@ -15,7 +15,7 @@ impl Consumer {
             .map(|(grant, _)| *grant)
     }
 
-    /// Memory that the peer may not write any more (push): offset in the arena and octets. Its key
+    /// Memory that the peer may not write any more (push): offset in the arena and bytes. Its key
     /// is to be made invalid before anything else is called.
     pub fn poll_closed(&mut self) -> Option<(u64, u64)> {
         self.closed.pop_front()
@@ -62,7 +62,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// The data channels are others than before: nothing is under way on them.
+    /// The data channels are others than before: nothing is in flight on them.
     pub fn forget_writes(&mut self) {
         self.written.clear();
         for index in 0..self.slabs.len() as u64 {
@@ -94,7 +94,7 @@ impl Consumer {
         }
     }
 
-    /// Writes of the peer's may be under way into a slab's memory, or are not: as reads of this
+    /// Writes of the peer's may be in flight into a slab's memory, or are not: as reads of this
     /// end's.
     pub(super) fn count_writes(&mut self, seq: SlabSeq, are_under_way: bool) {
         let Some(slab) = self.slab_mut(seq) else {

@@ -12,7 +12,7 @@ use crate::wire::Record;
 /// who was given too much of so little keeps nobody waiting.
 const WINDOW_BULK: u64 = 1 << 20;
 
-/// Octets of a stream that sockets on the way to its application take at most while nobody reads.
+/// Bytes of a stream that sockets on the way to its application take at most while nobody reads.
 /// Of TCP it is what the receiver's kernel takes (about 128 KiB where nothing was read,
 /// `tcp_rmem`), and what the sender's has beside that.
 const ABSORBED: u64 = 1 << 20;
@@ -20,20 +20,20 @@ const ABSORBED: u64 = 1 << 20;
 /// What a connection has for its application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
-    /// Octets, in order.
+    /// Bytes, in order.
     Data(Data),
     /// The end of the stream.
     End(End),
 }
 
-/// Octets of a stream.
+/// Bytes of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Data {
     /// From which offset of the stream.
     pub offset: u64,
     /// Where in the arena.
     pub at: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u64,
     /// Their CRC32C, where they are what records covered.
     pub crc: Option<u32>,
@@ -45,9 +45,9 @@ struct Extent {
     offset: u64,
     at: u64,
     len: u64,
-    /// Octets used up. `released + unused <= len`
+    /// Bytes used up. `released + unused <= len`
     released: u64,
-    /// Octets behind the end of the stream.
+    /// Bytes behind the end of the stream.
     unused: u64,
 }
 
@@ -66,9 +66,9 @@ pub(super) struct Rx {
     extents: VecDeque<Extent>,
     pub(super) credit: u64,
     announced: u64,
-    /// Behind the last octet handed out.
+    /// Behind the last byte handed out.
     read: u64,
-    /// Octets used up, from anywhere before `read`.
+    /// Bytes used up, from anywhere before `read`.
     released: u64,
     /// Where `released` counts from.
     base: u64,
@@ -78,12 +78,12 @@ pub(super) struct Rx {
     /// Its record's turn has come.
     end_placed: bool,
     pub(super) end_read: bool,
-    /// Octets that may be promised and not used up.
+    /// Bytes that may be promised and not used up.
     pub(super) window: u64,
     pub(super) discarded: bool,
     /// When the use of the window was last measured, and what was announced then.
     mark: (Time, u64),
-    /// Reads under way.
+    /// Reads in flight.
     pub(super) gets: u32,
     /// The application knows that there is something.
     told: bool,
@@ -128,7 +128,7 @@ impl Rx {
         self.released > ABSORBED
     }
 
-    /// Octets promised to the peer or occupied by it.
+    /// Bytes promised to the peer or occupied by it.
     pub(super) const fn promised(&self) -> u64 {
         self.credit - self.base - self.released
     }
@@ -150,7 +150,7 @@ impl Rx {
             .map(|extent| (extent.at, extent.len))
     }
 
-    /// Extents that more may go to: offset in the stream, place, octets.
+    /// Extents that more may go to: offset in the stream, place, bytes.
     pub(super) fn open_extents(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         let open = self
             .extents
@@ -214,10 +214,10 @@ impl Rx {
             self.join(index);
         }
         self.end_placed |= record.fin || record.reset.is_some();
-        self.tell()
+        self.report()
     }
 
-    fn tell(&mut self) -> bool {
+    fn report(&mut self) -> bool {
         let news = !self.told && !self.discarded && self.is_readable();
         self.told |= news;
         news
@@ -261,7 +261,7 @@ impl Rx {
         let placed = self.ranges.iter().take_while(|range| range.placed).count();
         self.ranges.truncate(placed);
         (self.end, self.end_placed) = (Some(End::Reset(code)), true);
-        self.tell()
+        self.report()
     }
 
     /// The stream has ended: what was promised beyond its end is free now, and the extent in which
@@ -286,7 +286,7 @@ impl Rx {
         freed
     }
 
-    /// Where an octet of the stream goes, and how many behind it go there too.
+    /// Where a byte of the stream goes, and how many behind it go there too.
     pub(super) fn place(&self, offset: u64) -> Option<(u64, u64)> {
         let index = self
             .extents

@@ -36,8 +36,8 @@ impl Sink {
         }
     }
 
-    /// One round trip of a stream that has endless octets: all that it may send comes, and its
-    /// application takes no more than `most` octets of it since the beginning. Returns how many
+    /// One round trip of a stream that has endless bytes: all that it may send comes, and its
+    /// application takes no more than `most` bytes of it since the beginning. Returns how many
     /// have come.
     fn round(&mut self, stream: &mut Stream, most: u64) -> u64 {
         self.now = self.now.after(20_000_000);
@@ -89,7 +89,7 @@ struct Stream {
     held: Vec<(u64, u64)>,
 }
 
-/// Rounds that another connection takes for so many octets, beside connections that nobody reads.
+/// Rounds that another connection takes for so many bytes, beside connections that nobody reads.
 fn rounds(unread: u32, octets: u64) -> usize {
     let mut sink = Sink::new();
     let mut streams: Vec<Stream> = (0..unread).map(|number| sink.open(number)).collect();
@@ -116,7 +116,7 @@ fn rounds(unread: u32, octets: u64) -> usize {
 #[test]
 fn connections_that_nobody_reads_hold_a_share_and_the_others_move_on() {
     let alone = rounds(0, 5 * MIB);
-    // Its first octets come in smaller steps, until it has shown that somebody takes them.
+    // Its first bytes come in smaller steps, until it has shown that somebody takes them.
     assert!(rounds(1, 5 * MIB) <= alone + 8);
     assert!(rounds(64, 5 * MIB) <= alone + 16);
     assert!(rounds(300, 5 * MIB) <= alone + 60);

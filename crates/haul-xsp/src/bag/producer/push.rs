@@ -10,7 +10,7 @@ use crate::wire::SlabAnnounce;
 
 impl Producer {
     /// What writes (push) keep to from now on, as reads do by
-    /// [`Consumer::set_limit`](crate::bag::Consumer::set_limit): bits per second, and the octets
+    /// [`Consumer::set_limit`](crate::bag::Consumer::set_limit): bits per second, and the bytes
     /// that a policer lets pass beyond them, of which no more than half leaves at once. For
     /// channels that do not pace.
     pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {

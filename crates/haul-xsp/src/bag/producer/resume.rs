@@ -39,7 +39,7 @@ impl Producer {
             return Err(Breach::NoSlab);
         }
         self.on_ack(now, &ack)?;
-        self.untold = self.first;
+        self.unannounced = self.first;
         self.attempts += 1;
         let attempt = self.attempts;
         self.outgoing.clear();
@@ -73,7 +73,7 @@ impl Producer {
         let open = self.first.0..self.next_seq().0;
         self.retired.extend(open.map(SlabSeq));
         self.slabs.clear();
-        (self.first, self.untold) = (SlabSeq(0), SlabSeq(0));
+        (self.first, self.unannounced) = (SlabSeq(0), SlabSeq(0));
         self.attempts += 1;
         (self.unacked_bytes, self.inline_bytes) = (0, 0);
         (self.window_bytes, self.window_slabs) = (u64::MAX, u16::MAX);

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use crate::bag::{Memory, Place};
 use crate::{ConnId, RegionId};
 
-/// Least octets of a partition.
+/// Least bytes of a partition.
 const PARTITION_MIN: u64 = 4 << 10;
-/// But the first one of a connection whose first octets are so few is no longer than this, so that
+/// But the first one of a connection whose first bytes are so few is no longer than this, so that
 /// connections that have little to say share pages.
 const PARTITION_FIRST: u64 = 1 << 10;
-/// Where octets of the last time are in the way, nothing is cut off before this part of a region is
+/// Where bytes of the last time are in the way, nothing is cut off before this part of a region is
 /// free: else partitions become as small as acknowledgements are.
 const FREE_SHARE: u64 = 16;
 
@@ -22,26 +22,26 @@ const FREE_SHARE: u64 = 16;
 pub struct Fill {
     /// Which region.
     pub region: RegionId,
-    /// From where in it, octets.
+    /// From where in it, bytes.
     pub at: u64,
-    /// How much, octets.
+    /// How much, bytes.
     pub len: u64,
 }
 
 #[derive(Debug, Default)]
 struct Region {
-    /// Octets cut off so far, this time. What is held at or behind this is of the last time.
+    /// Bytes cut off so far, this time. What is held at or behind this is of the last time.
     cut: u64,
-    /// What is filled and not free: from where, octets. Ranges do not overlap.
+    /// What is filled and not free: from where, bytes. Ranges do not overlap.
     ranges: BTreeMap<u64, u64>,
-    /// Octets of them.
+    /// Bytes of them.
     held: u64,
     /// Partitions that may still be filled.
     open: u32,
 }
 
 impl Region {
-    /// Octets from `cut` to what is held of the last time, or to the end at `bytes`.
+    /// Bytes from `cut` to what is held of the last time, or to the end at `bytes`.
     fn room(&self, cut: u64, bytes: u64) -> u64 {
         let held = self.ranges.range(cut..).next().map(|(at, _)| *at);
         match held.filter(|held| *held < bytes) {
@@ -96,7 +96,7 @@ pub(super) struct Ring {
     region_bytes: u64,
     filling: usize,
     partitions: BTreeMap<ConnId, Partition>,
-    /// Each connection that has filled memory of late: octets that it holds, and the last
+    /// Each connection that has filled memory of late: bytes that it holds, and the last
     /// generation that it had a part of.
     users: BTreeMap<ConnId, (u64, u64)>,
     /// Counts regions begun.
@@ -256,7 +256,7 @@ impl Ring {
         (len > 0).then_some(place)
     }
 
-    /// The first `len` octets for a connection are about to be put into its partition: what they
+    /// The first `len` bytes for a connection are about to be put into its partition: what they
     /// are too few for goes to others.
     fn shorten(&mut self, conn: ConnId, len: u64) {
         let Some(partition) = self.partitions.get_mut(&conn) else {

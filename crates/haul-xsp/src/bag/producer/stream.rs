@@ -1,4 +1,4 @@
-//! One connection's octets as they leave, and slabs as they are made of them.
+//! One connection's bytes as they leave, and slabs as they are made of them.
 
 use std::collections::VecDeque;
 
@@ -15,14 +15,14 @@ pub(super) struct Range {
     pub(super) crc: Option<u32>,
 }
 
-/// A connection as its octets leave.
+/// A connection as its bytes leave.
 #[derive(Debug, Default)]
 pub(super) struct Tx {
-    /// The peer takes octets before this.
+    /// The peer takes bytes before this.
     pub(super) credit: u64,
-    /// Behind the last octet handed in. `packed <= next <= credit`
+    /// Behind the last byte handed in. `packed <= next <= credit`
     pub(super) next: u64,
-    /// Behind the last octet in a slab.
+    /// Behind the last byte in a slab.
     pub(super) packed: u64,
     /// Before this all has arrived at the far end of the session; with the end of the stream, one
     /// more.
@@ -44,7 +44,7 @@ pub(super) struct Tx {
     pub(super) abandoned: bool,
     /// Waits in `Producer::round`.
     pub(super) in_round: bool,
-    /// Memory that the peer lets this end write: stream offset, octets, key.
+    /// Memory that the peer lets this end write: stream offset, bytes, key.
     pub(super) grants: VecDeque<(u64, u64, Key)>,
 }
 
@@ -55,11 +55,11 @@ pub(super) struct Slab {
     pub(super) records: Vec<(Record, Memory, u64)>,
     pub(super) bytes: u64,
     pub(super) is_inline: bool,
-    /// Its octets, until they are sent with the announcement.
+    /// Its bytes, until they are sent with the announcement.
     pub(super) inline: Vec<u8>,
     pub(super) state: SlabState,
     pub(super) tries: u8,
-    /// Push: records before this one, and octets of it, have been handed out.
+    /// Push: records before this one, and bytes of it, have been handed out.
     pub(super) cursor: (usize, u64),
     /// Which attempt the writes belong to.
     pub(super) attempt: u64,
@@ -81,7 +81,7 @@ impl Tx {
         octets || self.ready.is_empty() && self.end.is_some() && !self.end_packed
     }
 
-    /// Moves what is ready to `slab`: about `quantum` octets, whole ranges where they fit, for a
+    /// Moves what is ready to `slab`: about `quantum` bytes, whole ranges where they fit, for a
     /// part has no checksum.
     pub(super) fn take(
         &mut self,
@@ -139,11 +139,11 @@ impl Tx {
     }
 }
 
-/// Whether octets of a slab may be written.
+/// Whether bytes of a slab may be written.
 pub(super) enum Granted {
-    /// With this key, so many octets.
+    /// With this key, so many bytes.
     Key(Key, u64),
-    /// So many octets have no memory any more, because the peer has used them up: it has them from
+    /// So many bytes have no memory any more, because the peer has used them up: it has them from
     /// a former attempt.
     Used(u64),
 }
@@ -230,7 +230,7 @@ pub(super) fn join(last: &mut Range, next: &Range) -> bool {
     continues
 }
 
-/// The first `len` octets, and what is left. Only a whole range keeps its checksum.
+/// The first `len` bytes, and what is left. Only a whole range keeps its checksum.
 fn split(range: Range, len: u64) -> (Range, Option<Range>) {
     if range.place.len <= len {
         return (range, None);

@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// Octets that are pushed arrive.
+    /// Bytes that are pushed arrive.
     pub(super) fn push_arrives(&mut self, half: usize, [way, theirs]: [u32; 2], put: Put) {
         if way != self.benches[half].way || self.session(half).is_none() {
             return;

@@ -83,11 +83,11 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.rest)
     }
 
-    /// All that is left, as text of at most `most` octets.
+    /// All that is left, as text of at most `most` bytes.
     pub(crate) fn text(&mut self, most: usize) -> Result<String, ParseError> {
         let octets = self.rest();
         if octets.len() > most {
-            return Err(ParseError::TooMany("octets of text"));
+            return Err(ParseError::TooMany("bytes of text"));
         }
         let text = std::str::from_utf8(octets).map_err(|_| ParseError::Text)?;
         Ok(text.to_owned())
@@ -141,12 +141,12 @@ impl Tlv<'_> {
     }
 }
 
-/// Zeros behind `len` octets up to a multiple of four.
+/// Zeros behind `len` bytes up to a multiple of four.
 pub(crate) const fn padding(len: usize) -> usize {
     len.wrapping_neg() % 4
 }
 
-/// Octets in the making.
+/// Bytes in the making.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 

@@ -147,8 +147,8 @@ impl Consumer {
         }
     }
 
-    /// The way is new: slabs count from 0 again, and each stream goes on behind the last octet that
-    /// was used up. No read of the old way is under way any more.
+    /// The way is new: slabs count from 0 again, and each stream goes on behind the last byte that
+    /// was used up. No read of the old way is in flight any more.
     pub(crate) fn restart(&mut self) {
         self.slabs.clear();
         self.first = SlabSeq(0);
@@ -237,7 +237,7 @@ impl Consumer {
         &self.estimate
     }
 
-    /// Octets of the arena that are promised or occupied, and all.
+    /// Bytes of the arena that are promised or occupied, and all.
     #[must_use]
     pub fn occupancy(&self) -> (u64, u64) {
         (self.arena.used_bytes(), self.arena.bytes())
