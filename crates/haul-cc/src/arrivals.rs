@@ -1,4 +1,4 @@
-//! How fast data arrives at the receiver, from what its reports tell.
+//! How fast data arrives at the receiver, from its reports.
 
 use std::collections::VecDeque;
 

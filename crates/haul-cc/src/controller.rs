@@ -97,7 +97,7 @@ pub struct RateSample {
     pub whole_train: bool,
 }
 
-/// News of data that arrived.
+/// A report of data that arrived.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ack {
     /// Wire bytes acknowledged by this report for the first time.
@@ -116,7 +116,7 @@ pub struct Ack {
     pub app_limited: bool,
 }
 
-/// News of data that did not arrive.
+/// A report of data that did not arrive.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Loss {
     /// Wire bytes declared lost by this report.
@@ -129,7 +129,7 @@ pub struct Loss {
     pub in_flight_bytes: u64,
 }
 
-/// News of data that arrived and says that it met a filling queue: congestion experienced (RFC 3168
+/// A report of data that arrived and that met a filling queue: congestion experienced (RFC 3168
 /// §5).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Marks {
@@ -171,7 +171,7 @@ pub trait Controller: Debug + Send {
         };
         self.handle_loss(now, &loss);
     }
-    /// Nothing has been heard for a retransmission time-out.
+    /// Nothing has been received for a retransmission timeout.
     fn handle_timeout(&mut self, now: Time);
     /// The rate at which to send.
     fn pacing_rate(&self) -> Rate;

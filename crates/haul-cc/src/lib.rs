@@ -4,10 +4,10 @@
 //! No I/O, no clock, no threads: callers pass [`Time`]. All byte counts are *wire* bytes (IP packet
 //! size), so that a declared rate means the rate of the link and not of the payload.
 //!
-//! Map: [`time`] moments in nanoseconds · [`crc`] CRC32C · [`rtt`] round-trip estimates · [`pacer`] when the next
-//! batch may leave · [`arrivals`] how fast data arrives · [`controller`] what a congestion control
-//! sees and answers · [`algorithm`] the controls by name · [`fixed`], [`daimd`], [`model`],
-//! [`window`] the controls, the last one those of TCP · [`filter`] windowed extremes.
+//! Map: [`time`] moments in nanoseconds · [`crc`] CRC32C · [`rtt`] round-trip estimates · [`pacer`]
+//! when the next batch may leave · [`arrivals`] how fast data arrives · [`controller`] what a
+//! congestion control sees and answers · [`algorithm`] the controls by name · [`fixed`], [`daimd`],
+//! [`model`], [`window`] the controls, the last one those of TCP · [`filter`] windowed extremes.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -16,19 +16,19 @@
 //!   and it falls); then the flow takes the window that CUBIC would have, which neither starves
 //!   such a neighbour nor starves by it, until the queue empties (Copa's idea of a competitive
 //!   mode). So it does where a shallow queue overflows again and again that the flow did not fill,
-//!   see [`company`].
+//!   see [`competition`].
 //! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
 //!   [`CONGESTION_LOSS_PERCENT`].
 //! * **Marks** of a router say that its queue fills, before any delay shows it: congestion where
 //!   they exceed [`CONGESTION_MARK_PERCENT`], so that the marks of a short burst are not.
 
-mod company;
+mod competition;
 
 use crate::controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Snapshot};
 use crate::filter::WindowedMax;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
 use crate::window::{Cubic, Window};
-use company::{Company, Overflow};
+use competition::{Competition, Overflow};
 
 /// Model-based control. See the module's text.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct Model {
     queue: Queue,
     round: Round,
     smoothed_rtt_ns: u64,
-    company: Company,
+    competition: Competition,
     /// The window among flows that fill the queue, while there are any.
     contest: Option<Window<Cubic>>,
     /// The window with which a contest was left to see whether the queue empties.
@@ -51,7 +51,7 @@ pub struct Model {
     patience: u64,
     /// The rate before the latest burst.
     grown_from: Option<Rate>,
-    /// Nothing is heard: hold back until the path answers again.
+    /// Nothing is received: hold back until the path answers again.
     stalled: bool,
     random: u64,
 }
@@ -200,7 +200,7 @@ impl Model {
             queue: Queue::default(),
             round: Round::default(),
             smoothed_rtt_ns: INITIAL_RTT_NS,
-            company: Company::new(),
+            competition: Competition::new(),
             contest: None,
             left_contest_with: None,
             last_round: Round::default(),
@@ -305,7 +305,7 @@ impl Model {
             self.bandwidth.reset(now, yielded.bytes_per_second());
         }
         self.note_cost(sent);
-        self.judge_company(now, sent);
+        self.judge_competition(now, sent);
         let next = Round {
             started: now,
             ..Round::default()
@@ -313,11 +313,11 @@ impl Model {
         self.last_round = std::mem::replace(&mut self.round, next);
     }
 
-    fn judge_company(&mut self, now: Time, sent_bytes: u64) {
+    fn judge_competition(&mut self, now: Time, sent_bytes: u64) {
         let packets = |bytes: u64| bytes / self.packet_bytes.max(1);
         let (lost_packets, sent_packets) = (packets(self.round.lost_bytes), packets(sent_bytes));
         let (queue_ns, threshold_ns) = (self.recent_queue_ns(), self.queue_threshold_ns());
-        self.company.handle_round(lost_packets, sent_packets);
+        self.competition.handle_round(lost_packets, sent_packets);
         let growing = self.contest.is_some();
         let stood_ns = self.round.stood_ns.max(self.last_round.stood_ns);
         let own_burst = stood_ns < (STOOD_RTTS * self.smoothed_rtt_ns).max(STOOD_NS_MIN);
@@ -330,7 +330,7 @@ impl Model {
             rtt_ns: self.smoothed_rtt_ns,
             growing,
         };
-        if self.company.handle_overflow(now, &overflow) {
+        if self.competition.handle_overflow(now, &overflow) {
             self.queue.forget_standing();
         }
     }
@@ -344,7 +344,7 @@ impl Model {
             * 3
             / 2;
         let remembered = memory_ns.max(NEIGHBOUR_NS_MIN);
-        self.queue.contested || self.company.has_neighbour(now, remembered)
+        self.queue.contested || self.competition.has_neighbour(now, remembered)
     }
 
     /// Bursts that overflow the queue and show nothing come less often.
@@ -607,7 +607,7 @@ impl Controller for Model {
         self.smoothed_rtt_ns = ack.smoothed_rtt_ns;
         self.stalled = false;
         self.round.acked_bytes += ack.acked_bytes;
-        self.company
+        self.competition
             .handle_ack(now, ack.acked_bytes, ack.smoothed_rtt_ns);
         if let Some(rtt_ns) = ack.rtt_ns {
             self.take_rtt(now, rtt_ns);

@@ -31,21 +31,21 @@ pub trait Law: Debug + Send {
 
     /// Takes what the path shows, in slow start and in congestion avoidance. A window in the answer
     /// ends slow start with it.
-    fn measure(&mut self, news: &News, window: f64) -> Option<f64> {
-        let _ = (news, window);
+    fn measure(&mut self, progress: &Progress, window: f64) -> Option<f64> {
+        let _ = (progress, window);
         None
     }
 
-    /// The window after [`News::acked`] packets were acknowledged in congestion avoidance.
-    fn grow(&mut self, news: &News, window: f64) -> f64;
+    /// The window after [`Progress::acked`] packets were acknowledged in congestion avoidance.
+    fn grow(&mut self, progress: &Progress, window: f64) -> f64;
 
     /// What a loss leaves of the window.
     fn reduce(&mut self, window: f64) -> f64;
 }
 
-/// News of data that arrived, while nothing is being recovered.
+/// Progress of data that arrived, while nothing is being recovered.
 #[derive(Debug, Clone, Copy)]
-pub struct News {
+pub struct Progress {
     /// When it came.
     pub now: Time,
     /// Packets acknowledged.
@@ -68,7 +68,7 @@ pub struct Window<L> {
     rtt_ns: u64,
     /// No further reduction for losses of packets sent before this one.
     recovery_until: u64,
-    /// Bytes in flight at the reduction of which nothing has been heard; until there are none,
+    /// Bytes in flight at the reduction of which nothing has been received; until there are none,
     /// nothing grows.
     recovery_bytes: u64,
 }
@@ -152,15 +152,15 @@ impl<L: Law> Controller for Window<L> {
         if acked_bytes == 0 || (ack.app_limited && !window_used) {
             return;
         }
-        let news = News {
+        let progress = Progress {
             now,
             acked: acked_bytes as f64 / self.packet_bytes,
             rtt_ns: ack.rtt_ns,
             smoothed_rtt_ns: ack.smoothed_rtt_ns,
         };
-        let enough = self.law.measure(&news, self.window);
+        let enough = self.law.measure(&progress, self.window);
         if !self.is_slow_start() {
-            let grown = self.law.grow(&news, self.window);
+            let grown = self.law.grow(&progress, self.window);
             self.window = grown.clamp(MINIMUM_WINDOW, WINDOW_CEILING);
             // A law may also take something off: that is no reason to start slowly again.
             self.threshold = self.threshold.min(self.window);
@@ -168,7 +168,7 @@ impl<L: Law> Controller for Window<L> {
             self.window = window.max(MINIMUM_WINDOW);
             self.threshold = self.window;
         } else {
-            self.window = (self.window + news.acked).min(WINDOW_CEILING);
+            self.window = (self.window + progress.acked).min(WINDOW_CEILING);
         }
     }
 

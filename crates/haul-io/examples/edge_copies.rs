@@ -1,9 +1,9 @@
 //! What a gateway's edge costs by each way that Linux has: `edge_copies [MIB [ROUNDS]]` moves MIB
 //! (4096) through loopback TCP by each, in turns, ROUNDS (5) times, and prints the median of the
-//! processor time of the thread that has the edge, user and system, seconds for 10^9 octets, with
+//! processor time of the thread that has the edge, user and system, seconds for 10^9 bytes, with
 //! the least and the most.
 //!
-//! The slab is a ring of 64 MiB in user memory, which must have the octets: a checksum is computed
+//! The slab is a ring of 64 MiB in user memory, which must have the bytes: a checksum is computed
 //! over it, a device reads it. `in`: a program's octets come into it. `out`: they leave it for a
 //! program. `through`: both, in one thread; by splice they never are in user memory. The program's
 //! side costs as little as it can: it sends pages that the kernel has (sendfile) and drops what
@@ -25,14 +25,14 @@ use haul_io::zero_copy::{Pipe, ZeroCopy};
 use haul_slab::Region;
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, splice};
 
-/// Octets of the slabs.
+/// Bytes of the slabs.
 const RING: usize = 64 << 20;
-/// Octets of a call, as an edge makes it.
+/// Bytes of a call, as an edge makes it.
 const CALL: usize = 256 << 10;
 /// Memory that a notification of `MSG_ZEROCOPY` is waited for, in calls.
 const OUTSTANDING: u32 = 16;
 
-/// Processor time of the edge's thread, and of both ends, s for 10^9 octets.
+/// Processor time of the edge's thread, and of both ends, s for 10^9 bytes.
 type Outcome = Result<[f64; 2], Box<dyn Error + Send + Sync>>;
 
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ enum Way {
     ThroughCopy,
     /// `splice`, by a pipe.
     ThroughSplice,
-    /// `recv` to a place so many octets from that of the sender within a page.
+    /// `recv` to a place so many bytes from that of the sender within a page.
     InPlace(usize),
 }
 
@@ -229,7 +229,7 @@ fn blocking(
     }
 }
 
-/// What it takes this thread, seconds for 10^9 octets.
+/// What it takes this thread, seconds for 10^9 bytes.
 fn work(
     way: Way,
     bytes: u64,

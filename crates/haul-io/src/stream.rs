@@ -163,7 +163,7 @@ impl Stream {
         Ok(Self(stream))
     }
 
-    /// Octets that have arrived, into plain memory; zero at the end of the stream.
+    /// Bytes that have arrived, into plain memory; zero at the end of the stream.
     ///
     /// # Errors
     /// `WouldBlock` where nothing has arrived; else that of `recv(2)`.
@@ -171,7 +171,7 @@ impl Stream {
         (&self.0).read(octets)
     }
 
-    /// Octets that have arrived, which stay where they are; zero at the end of the stream.
+    /// Bytes that have arrived, which stay where they are; zero at the end of the stream.
     ///
     /// # Errors
     /// `WouldBlock` where nothing has arrived; else that of `recv(2)`.
@@ -179,7 +179,7 @@ impl Stream {
         self.0.peek(octets)
     }
 
-    /// Sends what there is room for; how many octets.
+    /// Sends what there is room for; how many bytes.
     ///
     /// # Errors
     /// `WouldBlock` where there is no room; else that of `send(2)`.
@@ -211,7 +211,7 @@ impl Stream {
         self.0.peer_addr().ok()
     }
 
-    /// The most payload that a segment carries now, octets (`TCP_MAXSEG`).
+    /// The most payload that a segment carries now, bytes (`TCP_MAXSEG`).
     ///
     /// # Errors
     /// That of `getsockopt(2)`.
@@ -227,7 +227,7 @@ impl Stream {
         Ok(u64::from(crate::tcp::info(&self.0)?.rtt_us) * 1_000)
     }
 
-    /// Octets that the kernel has sent more than once.
+    /// Bytes that the kernel has sent more than once.
     ///
     /// # Errors
     /// That of `getsockopt(2)`.
@@ -235,7 +235,7 @@ impl Stream {
         Ok(crate::tcp::info(&self.0)?.bytes_retransmitted)
     }
 
-    /// Has the stream be full while so many octets are taken and not sent, whatever its buffer has
+    /// Has the stream be full while so many bytes are taken and not sent, whatever its buffer has
     /// room for (`TCP_NOTSENT_LOWAT`).
     ///
     /// # Errors
@@ -244,7 +244,7 @@ impl Stream {
         SockRef::from(&self.0).set_tcp_notsent_lowat(octets)
     }
 
-    /// Has the kernel send no faster than this, octets per second, headers from IP up counted
+    /// Has the kernel send no faster than this, bytes per second, headers from IP up counted
     /// (`SO_MAX_PACING_RATE`, which counts payload). Before it is connected, segments are taken for
     /// short.
     ///
@@ -278,7 +278,7 @@ impl Stream {
         crate::tcp::detect_dead_peer(&self.0, dead_after)
     }
 
-    /// Ends this end's half: the peer reads the end of the stream behind what was sent.
+    /// Ends this end's direction: the peer reads the end of the stream behind what was sent.
     pub fn shutdown_send(&self) {
         // It fails where the connection is gone, and then the peer knows.
         let _ = self.0.shutdown(Shutdown::Write);

@@ -23,7 +23,7 @@ pub struct Info {
     pub rtt_us: u32,
     /// Bytes of payload sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Bytes of payload sent again.
+    /// Bytes of payload retransmitted.
     pub bytes_retransmitted: u64,
     /// Bytes of payload that the peer has acknowledged: in order, and selectively behind a hole
     /// (SACK). The kernel counts the latter in segments; they are taken for as long as those sent
@@ -69,7 +69,7 @@ pub(crate) fn listen_transparent(address: SocketAddr) -> io::Result<TcpListener>
 /// # Errors
 /// Those of the system calls; `ConnectionAborted` where others connected first, again and again.
 pub fn pair() -> io::Result<(TcpStream, TcpStream)> {
-    /// Strangers that are sent away; the port is open for a moment only.
+    /// Unknown peers that are sent away; the port is open for a moment only.
     const STRANGERS_MAX: usize = 64;
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let one = TcpStream::connect(listener.local_addr()?)?;

@@ -61,9 +61,9 @@ pub struct UdpOptions {
     /// Share the local port with other sockets that do the same: the kernel hands a packet to the
     /// one that is connected to its sender, if there is one.
     pub share_port: bool,
-    /// Tell of each arrival which of this machine's addresses it was sent to.
+    /// Report for each arrival which of this machine's addresses it was sent to.
     pub report_destination: bool,
-    /// Keep what the network says of datagrams that did not arrive, for [`UdpSocket::next_error`].
+    /// Keep the errors that the network reports of datagrams that did not arrive, for [`UdpSocket::next_error`].
     /// Calls fail with it, too.
     pub report_errors: bool,
     /// Have the kernel note when each packet arrives. Without it an arrival is as old as the call
@@ -232,7 +232,7 @@ impl UdpSocket {
         self.send_buffer_bytes
     }
 
-    /// The largest IP packet that the route to the peer carries, octets; none before
+    /// The largest IP packet that the route to the peer carries, bytes; none before
     /// [`UdpSocket::connect`].
     #[must_use]
     pub fn path_mtu(&self) -> Option<u32> {

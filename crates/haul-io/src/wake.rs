@@ -164,11 +164,11 @@ impl SleepFlag {
     }
 }
 
-/// Conditions, as bits, that threads wait for and that a file descriptor tells of. One thread makes
+/// Conditions, as bits, that threads wait for and that a file descriptor reports. One thread makes
 /// them true.
 #[derive(Debug)]
 pub struct Readiness {
-    /// What the descriptor is to tell of.
+    /// What the descriptor is to report.
     watched: AtomicU32,
     signal: Signal,
     /// What threads wait for.
@@ -234,7 +234,7 @@ impl Readiness {
     }
 
     /// Wakes those who wait for what is true by `ready`, after that was published.
-    pub fn tell(&self, ready: impl Fn() -> u32) {
+    pub fn notify(&self, ready: impl Fn() -> u32) {
         fence(Ordering::SeqCst);
         let watched = self.watched.load(Ordering::Relaxed);
         let awaited = self.awaited.load(Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! What the user may choose, and what both ends agreed on.
+//! Configuration of an end, and the parameters that both ends agreed on.
 
 use haul_cc::{Algorithm, Rate};
 
 use crate::wire::{HEADER_LEN, LOWER_LEN_V4, Offer, SocketKind};
 
-/// Every receiver that places takes this much before it has said how much.
+/// Every receiver that places takes this much before it has advertised a limit.
 pub const WINDOW_BYTES_MIN: u64 = 1 << 20;
 
 /// Choices of the local user.
@@ -13,31 +13,31 @@ pub const WINDOW_BYTES_MIN: u64 = 1 << 20;
 pub struct Config {
     /// Stream or messages.
     pub kind: SocketKind,
-    /// Largest IP packet, octets; the lesser of both ends' counts.
+    /// Largest IP packet, bytes; the lesser of both ends' counts.
     pub mtu: u32,
-    /// Octets of IP and UDP headers: 28 for IPv4, 48 for IPv6.
+    /// Bytes of IP and UDP headers: 28 for IPv4, 48 for IPv6.
     pub lower_len: u32,
     /// Packets that this end takes in flight.
     pub flight_packets: u32,
-    /// Payload octets beyond the last one consumed that this end takes where packets are placed:
+    /// Payload bytes beyond the last one consumed that this end takes where packets are placed:
     /// [`WINDOW_BYTES_MIN`] to 1 GiB. Costs no memory here.
     pub receive_window_bytes: u64,
-    /// Memory for packets that wait in slots (messages, and plain UDT peers), octets.
+    /// Memory for packets that wait in slots (messages, and plain UDT peers), bytes.
     pub slot_memory_bytes: u64,
     /// Congestion control towards a Longhaul peer.
     pub control: Algorithm,
     /// Congestion control towards a plain UDT peer, whose feedback suits UDT's own best.
     pub control_plain: Algorithm,
-    /// No more than this whatever the control says.
+    /// The most that the congestion control may use.
     pub rate_max: Rate,
     /// Offer what Longhaul has beyond UDT4.
     pub offer_placement: bool,
-    /// Offer with it to count marks of congestion and to tell of them.
+    /// Offer with it to count marks of congestion and to report them.
     pub offer_ecn: bool,
     /// Offer with it that headers and control packets carry a check: damage that UDP's checksum
     /// misses is loss then.
     pub offer_check: bool,
-    /// Over any time no more leaves than the rate brings and this, wire octets: for a policer on
+    /// Over any time no more leaves than the rate brings and this, wire bytes: for a policer on
     /// the way. `None`: no limit but the pacer's own.
     pub burst_bytes: Option<u64>,
     /// Time to connect, ns.
@@ -97,7 +97,7 @@ impl Config {
         }
     }
 
-    /// Octets of payload in a full packet when the peer has `mtu` too.
+    /// Bytes of payload in a full packet when the peer has `mtu` too.
     #[must_use]
     pub fn payload_len(&self) -> u32 {
         payload_len(self.mtu, self.lower_len)
@@ -126,18 +126,18 @@ const LOWER_LEN_LEAST: u32 = LOWER_LEN_V4 as u32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Params {
-    /// Octets of payload in the longest packet that this end sends.
+    /// Bytes of payload in the longest packet that this end sends.
     pub payload_len: u32,
-    /// Octets of payload that the peer may put into a packet: it may count fewer headers than we do
+    /// Bytes of payload that the peer may put into a packet: it may count fewer headers than we do
     /// (libudt takes IPv6's to be as short as IPv4's).
     pub payload_len_max: u32,
     /// Packets that the peer takes in flight.
     pub peer_flight_packets: u32,
     /// Packets carry offsets, feedback is selective.
     pub placement: bool,
-    /// Feedback tells of marks of congestion.
+    /// Feedback reports marks of congestion.
     pub ecn: bool,
-    /// Each half of the stream may end by itself.
+    /// Each direction of the stream may end by itself.
     pub finish: bool,
     /// Headers and control packets carry a check.
     pub check: bool,

@@ -21,7 +21,7 @@ pub enum Error {
     /// The peer speaks another version or the other socket type.
     #[error("the peer is not compatible: {0}")]
     Incompatible(&'static str),
-    /// Nothing was heard for too long.
+    /// Nothing was received for too long.
     #[error("the peer does not answer")]
     TimedOut,
     /// The connection is closed, or was never open.
@@ -67,10 +67,10 @@ pub enum SendError {
         /// The limit, bytes.
         max: u64,
     },
-    /// The connection is closed or closing, or this half of it has ended.
+    /// The connection is closed or closing, or this direction of it has ended.
     #[error("the connection is closed")]
     Closed,
-    /// The peer takes no end of one half: plain UDT ends both at once.
+    /// The peer takes no end of one direction: plain UDT ends both at once.
     #[error("the peer knows only the end of both directions")]
     NoHalves,
 }

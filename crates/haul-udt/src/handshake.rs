@@ -33,7 +33,7 @@ pub(crate) struct Opening {
     met: Option<Handshake>,
     offer: Offer,
     /// The words of the offer as they were sent last, check included.
-    said: [u8; 8],
+    sent_offer: [u8; 8],
     deadline: Time,
     /// When the next request goes out.
     due: Time,
@@ -81,7 +81,7 @@ impl Opening {
             destination: SocketId(0),
             met: None,
             offer: config.offer(),
-            said: [0; 8],
+            sent_offer: [0; 8],
             deadline: now.after(config.connect_timeout_ns),
             due: now,
             sent: None,
@@ -105,8 +105,8 @@ impl Opening {
         self.sent = self.sent.is_none().then_some(now);
         self.due = now.after(RETRY_NS);
         ControlWriter::new(out, self.destination).handshake(&self.body, self.offer);
-        if let Some(said) = out.get(OFFER) {
-            self.said.copy_from_slice(said);
+        if let Some(offer) = out.get(OFFER) {
+            self.sent_offer.copy_from_slice(offer);
         }
         true
     }
@@ -114,8 +114,8 @@ impl Opening {
     /// libudt's listener answers in the packet that it got, so that the offer comes back with the
     /// check of what was asked. Such an answer is a plain peer's, which has no check.
     pub(crate) fn without_echo(&self, datagram: &[u8]) -> Option<Vec<u8>> {
-        let has_check = self.said[..CHECK_LEN] != [0; CHECK_LEN];
-        let is_echo = has_check && datagram.get(OFFER) == Some(&self.said[..]);
+        let has_check = self.sent_offer[..CHECK_LEN] != [0; CHECK_LEN];
+        let is_echo = has_check && datagram.get(OFFER) == Some(&self.sent_offer[..]);
         is_echo.then(|| {
             let mut plain = datagram.to_vec();
             plain[OFFER][..CHECK_LEN].fill(0);

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use haul_cc::Time;
 
-/// Gaps kept at most; a packet that would open one more is not taken and will be sent again.
+/// Gaps kept at most; a packet that would open one more is not taken and will be retransmitted.
 pub(crate) const HOLES_MAX: usize = 1 << 15;
 
 /// A run of missing packets and the stream bytes it must hold.

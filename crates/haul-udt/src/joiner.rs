@@ -49,7 +49,8 @@ impl Joiner {
         let start = usize::from(piece.index) * len;
         let end = total.min(start + len);
         let bytes = &piece.bytes[..end - start];
-        // The packet is sent again: what is there of it may be a damaged piece in the wrong place.
+        // The packet is retransmitted: what is there of it may be a damaged piece in the wrong
+        // place.
         if slot.arrived >> piece.index & 1 != 0 && slot.bytes[start..end] != *bytes {
             slot.arrived = 0;
         }

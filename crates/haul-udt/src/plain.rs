@@ -15,7 +15,7 @@ const LIGHT_ACK_PACKETS: u64 = 64;
 const HISTORY: usize = 1_024;
 /// libudt never advertises less.
 const WINDOW_MIN: u64 = 2;
-/// Words of a loss list in one packet of 1,500 octets, the least mss that libudt uses.
+/// Words of a loss list in one packet of 1,500 bytes, the least mss that libudt uses.
 const NAK_WORDS_MAX: usize = 300;
 
 /// State of feedback to a plain peer.

@@ -1,4 +1,4 @@
-//! The receiving half of a connection: what has arrived, where it belongs, and what to tell the
+//! The receiving side of a connection: what has arrived, where it belongs, and what to report to the
 //! sender.
 //!
 //! Between Longhaul ends a stream packet names its stream offset, so it is placed at once wherever
@@ -25,9 +25,9 @@ use crate::wire::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// Stream offset between Longhaul ends, otherwise the position of a slot in the receive memory,
-    /// octets.
+    /// bytes.
     pub position: u64,
-    /// Octets; the payload follows the header of [`HEADER_LEN`] octets.
+    /// Bytes; the payload follows the header of [`HEADER_LEN`] bytes.
     pub len: u32,
 }
 
@@ -58,7 +58,7 @@ enum Discipline {
     Slotted(Slots),
 }
 
-/// The receiving half.
+/// The receiving side.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     params: Params,

@@ -1,4 +1,4 @@
-//! The sending half of a connection: what there is to send, what is in flight, what has to be sent
+//! The sending side of a connection: what there is to send, what is in flight, what has to be sent
 //! again.
 //!
 //! Payload is named, never held: bytes have positions in the send space (the stream offset, or
@@ -13,7 +13,7 @@ use crate::error::{Error, Misbehaviour, SendError};
 use crate::seq::Seq;
 use crate::wire::{Data, Feedback, LossRanges, MESSAGE_MAX_PLACEMENT, SocketId, SocketKind};
 
-/// The sending half.
+/// The sending side.
 #[derive(Debug)]
 pub(crate) struct Sender {
     kind: SocketKind,
@@ -51,7 +51,7 @@ pub(crate) struct Sender {
     stuck: u32,
 }
 
-/// The end of this half of the stream: a packet without payload behind all others.
+/// The end of this direction of the stream: a packet without payload behind all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finish {
     No,
@@ -68,17 +68,17 @@ struct Limits {
     offset: u64,
 }
 
-/// Counters of the sending half.
+/// Counters of the sending side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SendTotals {
     /// Data packets sent, repeats included.
     pub packets: u64,
-    /// Payload octets sent, repeats included.
+    /// Payload bytes sent, repeats included.
     pub payload_bytes: u64,
-    /// Data packets sent again.
+    /// Data packets retransmitted.
     pub resent_packets: u64,
-    /// Payload octets sent again.
+    /// Payload bytes retransmitted.
     pub resent_bytes: u64,
     /// Packets declared lost.
     pub lost_packets: u64,
@@ -111,7 +111,7 @@ struct Told {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     InFlight,
-    /// Declared lost; queued to be sent again.
+    /// Declared lost; queued to be retransmitted.
     Lost,
     Delivered,
     /// Its message was given up; the peer has been told.
@@ -370,7 +370,7 @@ impl Sender {
         !self.lost.is_empty()
     }
 
-    /// Octets that wait to be sent for the first time are at least so many.
+    /// Bytes that wait to be sent for the first time are at least so many.
     pub(crate) fn has_backlog(&self, bytes: u64) -> bool {
         let mut waiting = self.written.saturating_sub(self.position);
         let mut messages = self.messages.iter();
@@ -808,7 +808,7 @@ impl Sender {
         })
     }
 
-    /// The peer lacks these. A packet sent again within `repeat_ns` is on its way.
+    /// The peer lacks these. A packet retransmitted within `repeat_ns` is on its way.
     pub(crate) fn handle_nak(
         &mut self,
         now: Time,
@@ -846,7 +846,7 @@ impl Sender {
 
     // ---- time
 
-    /// Nothing was heard for too long: sends the last packet again as a probe, to make the peer
+    /// Nothing was received for too long: sends the last packet again as a probe, to make the peer
     /// answer.
     pub(crate) fn probe(&mut self) -> Progress {
         let mut progress = Progress::default();

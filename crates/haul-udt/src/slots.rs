@@ -31,9 +31,9 @@ struct Slot {
 /// A piece of payload in the caller's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Position in the receive memory, octets.
+    /// Position in the receive memory, bytes.
     pub position: u64,
-    /// Length, octets.
+    /// Length, bytes.
     pub len: u32,
 }
 
@@ -42,7 +42,7 @@ pub struct Piece {
 pub struct Message {
     /// Its number.
     pub number: u32,
-    /// Its length, octets.
+    /// Its length, bytes.
     pub len: u64,
     packets: Range<u64>,
 }
@@ -78,7 +78,7 @@ impl Slots {
         }
     }
 
-    /// Octets of memory that the slots stand for.
+    /// Bytes of memory that the slots stand for.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.capacity * u64::from(self.slot_len)
     }

@@ -1,4 +1,4 @@
-//! Who else is on the path: told by what overflows.
+//! Competing traffic on the path, inferred from what overflows.
 //!
 //! A flow that holds its rate does not overflow a queue by itself. When packets are lost from a
 //! queue that stands, and more than chance takes, somebody's window has outgrown the path: a
@@ -11,7 +11,7 @@ use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
 
 /// What the path has carried, what chance takes from it, and what is known of neighbours.
 #[derive(Debug)]
-pub(super) struct Company {
+pub(super) struct Competition {
     /// When the stretch began, and the bytes acknowledged since.
     stretch: (Time, u64),
     /// The rate of the latest stretch.
@@ -59,7 +59,7 @@ const APART_RTTS: u64 = 8;
 const APART_NS_MIN: u64 = SECOND_NS;
 const SUSPICION_NS: u64 = 30 * SECOND_NS;
 
-impl Company {
+impl Competition {
     pub(super) fn new() -> Self {
         Self {
             stretch: (Time::ZERO, 0),
@@ -145,44 +145,44 @@ mod tests {
     }
 
     /// After many rounds of a thousand packets that lost `lost` each.
-    fn experienced(lost: u64) -> Company {
-        let mut company = Company::new();
+    fn experienced(lost: u64) -> Competition {
+        let mut competition = Competition::new();
         for _ in 0..2 * ROUNDS {
-            company.handle_round(lost, 1_000);
+            competition.handle_round(lost, 1_000);
         }
-        company
+        competition
     }
 
     #[test]
     fn one_overflow_may_be_a_newcomers_and_two_are_a_neighbours() {
-        let mut company = experienced(0);
-        company.handle_overflow(at(1), &HELD);
-        company.handle_overflow(at(1).after(MILLISECOND_NS), &HELD);
-        assert!(!company.has_neighbour(at(2), SECOND_NS));
-        company.handle_overflow(at(5), &HELD);
-        assert!(company.has_neighbour(at(5), SECOND_NS));
-        assert!(!company.has_neighbour(at(7), SECOND_NS));
+        let mut competition = experienced(0);
+        competition.handle_overflow(at(1), &HELD);
+        competition.handle_overflow(at(1).after(MILLISECOND_NS), &HELD);
+        assert!(!competition.has_neighbour(at(2), SECOND_NS));
+        competition.handle_overflow(at(5), &HELD);
+        assert!(competition.has_neighbour(at(5), SECOND_NS));
+        assert!(!competition.has_neighbour(at(7), SECOND_NS));
     }
 
     #[test]
     fn what_chance_takes_is_nobodys_overflow() {
-        let mut company = experienced(10);
-        company.handle_overflow(at(1), &HELD);
-        company.handle_overflow(at(5), &HELD);
-        assert!(!company.has_neighbour(at(5), SECOND_NS));
+        let mut competition = experienced(10);
+        competition.handle_overflow(at(1), &HELD);
+        competition.handle_overflow(at(5), &HELD);
+        assert!(!competition.has_neighbour(at(5), SECOND_NS));
     }
 
     #[test]
     fn a_growing_flow_with_all_of_the_path_is_alone_and_with_half_of_it_is_not() {
-        let mut company = experienced(0);
+        let mut competition = experienced(0);
         let growing = Overflow {
             growing: true,
             ..HELD
         };
-        company.handle_ack(at(1), 0, RTT_NS);
-        company.handle_ack(at(2), 1_000_000, RTT_NS);
-        assert!(company.handle_overflow(at(2), &growing));
-        company.handle_ack(at(3), 500_000, RTT_NS);
-        assert!(!company.handle_overflow(at(3), &growing));
+        competition.handle_ack(at(1), 0, RTT_NS);
+        competition.handle_ack(at(2), 1_000_000, RTT_NS);
+        assert!(competition.handle_overflow(at(2), &growing));
+        competition.handle_ack(at(3), 500_000, RTT_NS);
+        assert!(!competition.handle_overflow(at(3), &growing));
     }
 }

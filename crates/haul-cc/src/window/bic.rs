@@ -8,7 +8,7 @@
 //! eighth. (Linux' module says 16 packets and a fourth of the distance, and then does both twice
 //! per round trip.)
 
-use super::{Law, News};
+use super::{Law, Progress};
 
 /// Binary increase.
 #[derive(Debug, Default)]
@@ -52,8 +52,8 @@ impl Law for Bic {
     const SLOW_START: &'static str = "bic/slow-start";
     const AVOIDANCE: &'static str = "bic/avoidance";
 
-    fn grow(&mut self, news: &News, window: f64) -> f64 {
-        window + self.increment(window) * news.acked / window
+    fn grow(&mut self, progress: &Progress, window: f64) -> f64 {
+        window + self.increment(window) * progress.acked / window
     }
 
     fn reduce(&mut self, window: f64) -> f64 {

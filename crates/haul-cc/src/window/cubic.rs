@@ -1,7 +1,7 @@
 //! CUBIC (RFC 9438): growth by the cube of the time since the last loss, so that the window is flat
 //! where the loss was.
 
-use super::{Law, News, seconds};
+use super::{Law, Progress, seconds};
 use crate::time::Time;
 
 /// Window growth by the cube of the time since the last loss.
@@ -45,17 +45,17 @@ impl Law for Cubic {
     const SLOW_START: &'static str = "cubic/slow-start";
     const AVOIDANCE: &'static str = "cubic/avoidance";
 
-    fn grow(&mut self, news: &News, window: f64) -> f64 {
+    fn grow(&mut self, progress: &Progress, window: f64) -> f64 {
         let (start, regain) = *self.epoch.get_or_insert_with(|| {
             self.reno = window;
             self.window_max = self.window_max.max(window);
-            (news.now, ((self.window_max - window) / C).cbrt())
+            (progress.now, ((self.window_max - window) / C).cbrt())
         });
-        let elapsed = seconds(news.now.since(start)) + seconds(news.smoothed_rtt_ns);
+        let elapsed = seconds(progress.now.since(start)) + seconds(progress.smoothed_rtt_ns);
         let cubic = C * (elapsed - regain).powi(3) + self.window_max;
-        self.reno += RENO_ALPHA * news.acked / window;
+        self.reno += RENO_ALPHA * progress.acked / window;
         let target = cubic.clamp(window, 1.5 * window).max(self.reno);
-        window + (target - window) / window * news.acked
+        window + (target - window) / window * progress.acked
     }
 
     fn reduce(&mut self, window: f64) -> f64 {

@@ -3,7 +3,7 @@
 //! between two rows of the RFC's table (appendix B) take the figures of the higher one, as in
 //! Linux.
 
-use super::{Law, News};
+use super::{Law, Progress};
 
 /// Reno up to [`LOW_WINDOW`], beyond it the functions of RFC 3649 §5.
 #[derive(Debug, Default)]
@@ -60,9 +60,9 @@ impl Law for HighSpeed {
     const SLOW_START: &'static str = "highspeed/slow-start";
     const AVOIDANCE: &'static str = "highspeed/avoidance";
 
-    fn grow(&mut self, news: &News, window: f64) -> f64 {
+    fn grow(&mut self, progress: &Progress, window: f64) -> f64 {
         self.settled = true;
-        window + increase(window).ceil() * news.acked / window
+        window + increase(window).ceil() * progress.acked / window
     }
 
     fn reduce(&mut self, window: f64) -> f64 {

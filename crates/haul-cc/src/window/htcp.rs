@@ -2,7 +2,7 @@
 //! 2004; draft-leith-tcp-htcp-06): grows faster the longer no loss has been seen, and takes off no
 //! more than empties the queue.
 
-use super::{Law, News, seconds};
+use super::{Law, Progress, seconds};
 use crate::time::{MILLISECOND_NS, Time};
 
 /// Growth by the time since the last loss, decrease by the queue.
@@ -92,18 +92,18 @@ impl Htcp {
 }
 
 impl Throughput {
-    fn take(&mut self, news: &News) {
-        let started = *self.round_started.get_or_insert(news.now);
-        let elapsed_ns = news.now.since(started);
-        if elapsed_ns >= news.smoothed_rtt_ns {
+    fn take(&mut self, progress: &Progress) {
+        let started = *self.round_started.get_or_insert(progress.now);
+        let elapsed_ns = progress.now.since(started);
+        if elapsed_ns >= progress.smoothed_rtt_ns {
             let rate = self.round_packets / seconds(elapsed_ns).max(f64::MIN_POSITIVE);
             let smoothed = self.smoothed.map_or(rate, |old| (3.0 * old + rate) / 4.0);
             self.smoothed = Some(smoothed);
             self.highest = Some(self.highest.map_or(smoothed, |old| old.max(smoothed)));
-            self.round_started = Some(news.now);
+            self.round_started = Some(progress.now);
             self.round_packets = 0.0;
         }
-        self.round_packets += news.acked;
+        self.round_packets += progress.acked;
     }
 }
 
@@ -111,8 +111,8 @@ impl Law for Htcp {
     const SLOW_START: &'static str = "htcp/slow-start";
     const AVOIDANCE: &'static str = "htcp/avoidance";
 
-    fn measure(&mut self, news: &News, _window: f64) -> Option<f64> {
-        if let Some(rtt_ns) = news.rtt_ns {
+    fn measure(&mut self, progress: &Progress, _window: f64) -> Option<f64> {
+        if let Some(rtt_ns) = progress.rtt_ns {
             let min_ns = self.rtt_ns_min.map_or(rtt_ns, |min| min.min(rtt_ns));
             self.rtt_ns_min = Some(min_ns);
             self.rtt_ns_max = self.rtt_ns_max.max(min_ns);
@@ -120,14 +120,14 @@ impl Law for Htcp {
                 self.rtt_ns_max = self.rtt_ns_max.max(rtt_ns);
             }
         }
-        self.throughput.take(news);
+        self.throughput.take(progress);
         None
     }
 
-    fn grow(&mut self, news: &News, window: f64) -> f64 {
-        let started = *self.epoch.get_or_insert(news.now);
-        let elapsed_s = seconds(news.now.since(started));
-        window + self.increase(elapsed_s) * news.acked / window
+    fn grow(&mut self, progress: &Progress, window: f64) -> f64 {
+        let started = *self.epoch.get_or_insert(progress.now);
+        let elapsed_s = seconds(progress.now.since(started));
+        window + self.increase(elapsed_s) * progress.acked / window
     }
 
     fn reduce(&mut self, window: f64) -> f64 {

@@ -2,7 +2,7 @@
 //! CCR 33(2), 2003): both steps in proportion to the window, so that recovery takes the same number
 //! of round trips at any rate.
 
-use super::{Law, News};
+use super::{Law, Progress};
 
 /// Multiplicative increase, multiplicative decrease. It has no state of its own.
 #[derive(Debug, Default)]
@@ -19,8 +19,8 @@ impl Law for Scalable {
 
     /// Below 100 packets Reno is faster; the paper changes over where it carries as much (16
     /// packets).
-    fn grow(&mut self, news: &News, window: f64) -> f64 {
-        window + news.acked * INCREASE.max(1.0 / window)
+    fn grow(&mut self, progress: &Progress, window: f64) -> f64 {
+        window + progress.acked * INCREASE.max(1.0 / window)
     }
 
     fn reduce(&mut self, window: f64) -> f64 {

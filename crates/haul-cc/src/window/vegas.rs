@@ -2,7 +2,7 @@
 //! and Avoidance", SIGCOMM 1994): keeps a few packets of its own in the queue, and knows how many
 //! by the round-trip time. A loss counts as with Reno.
 
-use super::{Law, News, seconds};
+use super::{Law, Progress, seconds};
 use crate::time::Time;
 
 /// Control by delay.
@@ -33,21 +33,21 @@ const GAMMA: f64 = 1.0;
 impl Vegas {
     /// At the end of a round, which is when a packet is acknowledged that left after its start: how
     /// many packets of `window` wait in the queue, and the window that would have none there.
-    fn end_round(&mut self, news: &News, window: f64) -> Option<(f64, f64)> {
-        let rtt_ns = news.rtt_ns?;
+    fn end_round(&mut self, progress: &Progress, window: f64) -> Option<(f64, f64)> {
+        let rtt_ns = progress.rtt_ns?;
         let base_ns = self.base_ns.map_or(rtt_ns, |base| base.min(rtt_ns));
         let least_ns = self
             .round
             .least_ns
             .map_or(rtt_ns, |least| least.min(rtt_ns));
-        let started = *self.round.started.get_or_insert(news.now);
+        let started = *self.round.started.get_or_insert(progress.now);
         self.base_ns = Some(base_ns);
         self.round.least_ns = Some(least_ns);
-        if news.now.since(started) < rtt_ns {
+        if progress.now.since(started) < rtt_ns {
             return None;
         }
         self.round = Round {
-            started: Some(news.now),
+            started: Some(progress.now),
             least_ns: None,
         };
         let stretch = seconds(least_ns) / seconds(base_ns);
@@ -60,13 +60,13 @@ impl Law for Vegas {
     const AVOIDANCE: &'static str = "vegas/avoidance";
 
     /// Slow start ends with what leaves the queue empty, and a packet.
-    fn measure(&mut self, news: &News, window: f64) -> Option<f64> {
-        let (queued, empty) = self.end_round(news, window)?;
+    fn measure(&mut self, progress: &Progress, window: f64) -> Option<f64> {
+        let (queued, empty) = self.end_round(progress, window)?;
         self.queued = Some(queued);
         (queued > GAMMA).then(|| window.min(empty + 1.0))
     }
 
-    fn grow(&mut self, _news: &News, window: f64) -> f64 {
+    fn grow(&mut self, _progress: &Progress, window: f64) -> f64 {
         match self.queued.take() {
             Some(queued) if queued > BETA => window - 1.0,
             Some(queued) if queued < ALPHA => window + 1.0,

@@ -9,10 +9,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 /// Why a datagram was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undelivered {
-    /// It is too long for a link on its way, which takes IP packets of `mtu` octets; 0 where the
+    /// It is too long for a link on its way, which takes IP packets of `mtu` bytes; 0 where the
     /// network does not say.
     TooLong {
-        /// Octets of an IP packet.
+        /// Bytes of an IP packet.
         mtu: u32,
     },
     /// Nobody receives at that port.

@@ -1,4 +1,4 @@
-//! What the network says of datagrams that were sent: the error queue of a socket (ip(7),
+//! Errors that the network reports for sent datagrams: the error queue of a socket (ip(7),
 //! `IP_RECVERR`).
 
 use std::io;
@@ -17,7 +17,7 @@ pub struct NetworkError {
     pub to: SocketAddr,
     /// Why not.
     pub why: Undelivered,
-    /// This host says so, and not somebody in the network.
+    /// This host reported the error, not a router or the peer.
     pub local: bool,
     quoted: Quoted,
 }
@@ -29,12 +29,12 @@ struct Quoted {
     len: usize,
 }
 
-/// Octets that are kept of what the network quotes.
+/// Bytes that are kept of what the network quotes.
 pub const QUOTED_MAX: usize = 32;
 
 impl NetworkError {
     /// The beginning of the datagram's payload, as whoever complains quotes it: [`QUOTED_MAX`]
-    /// octets at most. Nobody vouches for complaints: who guesses the ports of a datagram can make
+    /// bytes at most. Nobody vouches for complaints: who guesses the ports of a datagram can make
     /// them (RFC 5927). Who quotes what cannot be guessed has seen it.
     #[must_use]
     pub fn quoted(&self) -> &[u8] {
@@ -97,7 +97,7 @@ pub fn is_too_large(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }
 
-/// The largest IP packet that the host's route to `to` takes, octets: of its interface, or less
+/// The largest IP packet that the host's route to `to` takes, bytes: of its interface, or less
 /// where the host was told by the network.
 ///
 /// # Errors

@@ -48,7 +48,7 @@ impl UdpSocket {
         }
     }
 
-    /// Hears it no more.
+    /// Leaves the group.
     ///
     /// # Errors
     /// As [`UdpSocket::join_group`]; `AddrNotAvailable` for a group that was not joined there.

@@ -246,7 +246,7 @@ pub(super) fn memory_info(fd: BorrowedFd<'_>) -> io::Result<[u32; 9]> {
     get_option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO)
 }
 
-/// The largest IP packet that the route of a connected socket carries, octets.
+/// The largest IP packet that the route of a connected socket carries, bytes.
 pub(super) fn path_mtu(fd: BorrowedFd<'_>, ipv4: bool) -> io::Result<u32> {
     let (level, name) = if ipv4 {
         (libc::IPPROTO_IP, libc::IP_MTU)

@@ -210,7 +210,7 @@ fn loom_who_waits_for_a_condition_and_who_watches_the_descriptor_learn_of_it() {
         let (readiness, bits) = &*shared;
         for bit in [2, 1] {
             bits.fetch_or(bit, Ordering::Relaxed);
-            readiness.tell(|| ready(bits));
+            readiness.notify(|| ready(bits));
         }
         waiter.join().unwrap();
         watcher.join().unwrap();

@@ -423,7 +423,7 @@ impl Shared {
 
     /// Wakes those who wait for what is so now.
     fn tell(&self) {
-        self.readiness.tell(|| self.ready().bits());
+        self.readiness.notify(|| self.ready().bits());
     }
 }
 

@@ -1,4 +1,4 @@
-//! An open connection: both halves, congestion control, and the timers that keep them going.
+//! An open connection: both directions, congestion control, and the timers that keep them going.
 
 use std::collections::VecDeque;
 
@@ -87,9 +87,9 @@ struct Train {
 
 #[derive(Debug)]
 pub(super) struct Timers {
-    heard: Time,
-    said: Time,
-    /// From when the retransmission time-out counts.
+    received_at: Time,
+    sent_at: Time,
+    /// From when the retransmission timeout counts.
     pub(super) waiting_since: Time,
     /// When the peer last acknowledged something new, or the first unacknowledged packet left.
     progress: Time,
@@ -186,8 +186,8 @@ impl Established {
                 ..FeedbackState::default()
             },
             timers: Timers {
-                heard: now,
-                said: now,
+                received_at: now,
+                sent_at: now,
                 waiting_since: now,
                 progress: now,
                 timeouts_in_a_row: 0,
@@ -231,7 +231,7 @@ impl Established {
     pub(super) fn is_dead(&self, now: Time) -> bool {
         let idle_ns = self.timers.idle_timeout_ns;
         let stalled_ns = self.stalled_ns(now).filter(|_| self.params.placement);
-        now.since(self.timers.heard) >= idle_ns || stalled_ns.is_some_and(|ns| ns >= idle_ns)
+        now.since(self.timers.received_at) >= idle_ns || stalled_ns.is_some_and(|ns| ns >= idle_ns)
     }
 
     /// How long packets have been in flight without an acknowledgement of any of them.
@@ -289,7 +289,7 @@ impl Established {
         self.closing.get_or_insert(end);
     }
 
-    /// Time in which there was nothing to be answered is no time-out.
+    /// Time in which there was nothing to be answered is no timeout.
     fn begin_waiting(&mut self, now: Time) {
         if !self.sender.has_unacknowledged() {
             self.timers.waiting_since = now;
@@ -305,7 +305,7 @@ impl Established {
         data: &Data,
         payload_len: usize,
     ) -> Result<Received, Error> {
-        self.timers.heard = now;
+        self.timers.received_at = now;
         let result = self.receiver.handle_data(now, arrived, data, payload_len);
         self.judge(result)
     }
@@ -316,7 +316,7 @@ impl Established {
         arrived: Time,
         control: &Control<'_>,
     ) -> Result<(), Error> {
-        self.timers.heard = now;
+        self.timers.received_at = now;
         let result = match control {
             Control::Feedback(feedback) if self.params.placement => {
                 self.on_feedback(now, arrived, feedback)
@@ -614,8 +614,8 @@ impl Established {
     }
 
     pub(super) fn timeout(&self) -> Time {
-        let mut due = self.timers.heard.after(self.timers.idle_timeout_ns);
-        due = due.min(self.timers.said.after(KEEP_ALIVE_NS));
+        let mut due = self.timers.received_at.after(self.timers.idle_timeout_ns);
+        due = due.min(self.timers.sent_at.after(KEEP_ALIVE_NS));
         if self.sender.has_unacknowledged() {
             if self.params.placement {
                 due = due.min(self.timers.progress.after(self.timers.idle_timeout_ns));
@@ -657,7 +657,7 @@ impl Established {
     pub(super) fn poll_transmit(&mut self, now: Time, out: &mut Transmit) -> bool {
         let some = self.write_control(now, &mut out.control) || self.write_data(now, out);
         if some {
-            self.timers.said = now;
+            self.timers.sent_at = now;
         }
         some
     }
@@ -683,7 +683,7 @@ impl Established {
         {
             return true;
         }
-        if now.since(self.timers.said) >= KEEP_ALIVE_NS {
+        if now.since(self.timers.sent_at) >= KEEP_ALIVE_NS {
             ControlWriter::new(out, peer).keep_alive();
             return true;
         }
@@ -718,10 +718,10 @@ impl Established {
         if !self.params.placement || !awaits {
             return false;
         }
-        self.tell_wishes(now, out)
+        self.send_wishes(now, out)
     }
 
-    fn tell_wishes(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+    fn send_wishes(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
         let wanted = self.feedback.interval_ns;
         let current = self
             .feedback
@@ -837,7 +837,7 @@ impl Established {
             ..Train::default()
         };
         self.feedback.interval_told = None;
-        self.tell_wishes(now, out)
+        self.send_wishes(now, out)
     }
 
     /// Packets of one length, but for a shorter last one, as far as `budget` wire bytes go. Answers

@@ -48,17 +48,17 @@ pub struct Connection {
 enum Phase {
     Opening(Box<Opening>),
     Open(Box<Established>),
-    /// Closed; a peer that missed it is told again until then.
+    /// Closed; until then, a peer that missed the notice receives it again.
     Closed {
         peer: SocketId,
-        tell: u32,
+        notices: u32,
         until: Time,
         /// What had arrived and was not taken yet.
         rest: Option<Box<Established>>,
     },
 }
 
-/// News for the caller.
+/// An event for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The connection is open.
@@ -69,9 +69,9 @@ pub enum Event {
     Closed(Option<Error>),
 }
 
-/// A lost shutdown leaves the peer waiting for its idle time-out, so it is said more than once.
+/// A lost shutdown leaves the peer waiting for its idle timeout, so it is sent more than once.
 const SHUTDOWN_COPIES: u32 = 2;
-const CLOSED_TELLS_NS: u64 = 3 * haul_cc::time::SECOND_NS;
+const CLOSED_NOTICES_NS: u64 = 3 * haul_cc::time::SECOND_NS;
 
 impl Connection {
     /// Connects to a listener at the address `peer`; `seed` feeds the congestion control.
@@ -213,8 +213,8 @@ impl Connection {
                     datagram.len() - crate::wire::HEADER_LEN,
                 ),
                 Phase::Opening(_) => Ok(Received::Discard),
-                Phase::Closed { tell, .. } => {
-                    *tell = (*tell).max(1);
+                Phase::Closed { notices, .. } => {
+                    *notices = (*notices).max(1);
                     Err(Error::Closed)
                 }
             },
@@ -232,8 +232,8 @@ impl Connection {
                     Ok(Received::Control)
                 }
                 Phase::Opening(_) => Err(Error::PeerMisbehaved(Misbehaviour::OutOfPlace)),
-                Phase::Closed { tell, .. } => {
-                    *tell = (*tell).max(1);
+                Phase::Closed { notices, .. } => {
+                    *notices = (*notices).max(1);
                     Err(Error::Closed)
                 }
             },
@@ -453,11 +453,11 @@ impl Connection {
                 }
                 some
             }
-            Phase::Closed { peer, tell, .. } => {
-                if *tell == 0 || *peer == SocketId(0) {
+            Phase::Closed { peer, notices, .. } => {
+                if *notices == 0 || *peer == SocketId(0) {
                     return false;
                 }
-                *tell -= 1;
+                *notices -= 1;
                 ControlWriter::new(&mut out.control, *peer).shutdown();
                 true
             }
@@ -494,7 +494,7 @@ impl Connection {
         self.open().map(Established::params)
     }
 
-    /// Whether data packets are to say that this end heeds marks of congestion (ECT(0), RFC 3168
+    /// Whether data packets are to say that this end responds to marks of congestion (ECT(0), RFC 3168
     /// §5): the peer tells of them, the control slows down for them, and the path does not seem to
     /// swallow packets that say so.
     #[must_use]
@@ -509,7 +509,7 @@ impl Connection {
             .map_or(0, |last| last.receiver.delivered_offset())
     }
 
-    /// The peer has ended its half of the stream, and all of it has arrived.
+    /// The peer has ended its direction of the stream, and all of it has arrived.
     #[must_use]
     pub fn has_peer_finished(&self) -> bool {
         self.last().is_some_and(|last| last.receiver.is_finished())
@@ -534,7 +534,7 @@ impl Connection {
         self.last().map_or(0, |last| last.sender.position())
     }
 
-    /// Octets of receive memory that the positions of [`Placement`](crate::Placement)s reach into;
+    /// Bytes of receive memory that the positions of [`Placement`](crate::Placement)s reach into;
     /// zero where packets are placed by stream offset.
     #[must_use]
     pub fn receive_memory_bytes(&mut self) -> u64 {
@@ -559,15 +559,15 @@ impl Connection {
         self.open().and_then(Established::paced_until)
     }
 
-    /// Everything written has arrived, and the end of this half if it was said; also, other than
-    /// [`Connection::is_drained`], of a connection that is over.
+    /// Everything written has arrived, and the end of this direction if it was said; also, other
+    /// than [`Connection::is_drained`], of a connection that is over.
     #[must_use]
     pub fn has_all_arrived(&self) -> bool {
         self.last().is_some_and(Established::is_drained)
     }
 
-    /// Everything written has arrived, and the end of this half if it was said, or the connection
-    /// is over.
+    /// Everything written has arrived, and the end of this direction if it was said, or the
+    /// connection is over.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.open().is_none_or(Established::is_drained)
@@ -667,8 +667,8 @@ impl Connection {
             let peer = open.peer();
             self.events.push_back(Event::PeerClosed);
             self.end(now, peer, None);
-            if let Phase::Closed { tell, .. } = &mut self.phase {
-                *tell = 0;
+            if let Phase::Closed { notices, .. } = &mut self.phase {
+                *notices = 0;
             }
         }
     }
@@ -679,10 +679,10 @@ impl Connection {
     }
 
     fn end(&mut self, now: Time, peer: SocketId, error: Option<Error>) {
-        let until = now.after(CLOSED_TELLS_NS);
+        let until = now.after(CLOSED_NOTICES_NS);
         let closed = Phase::Closed {
             peer,
-            tell: SHUTDOWN_COPIES,
+            notices: SHUTDOWN_COPIES,
             until,
             rest: None,
         };

@@ -8,11 +8,11 @@ use crate::send::SendTotals;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The sending half.
+    /// The sending side.
     pub sent: SendTotals,
     /// Data packets that arrived, repeats included.
     pub received_packets: u64,
-    /// Wire octets that arrived in data packets, repeats included.
+    /// Wire bytes that arrived in data packets, repeats included.
     pub received_bytes: u64,
     /// Data packets that had arrived before.
     pub duplicates: u32,
@@ -22,10 +22,10 @@ pub struct Stats {
     pub rtt_ns: u64,
     /// Least round-trip time of late, ns.
     pub rtt_min_ns: u64,
-    /// Wire octets in flight.
+    /// Wire bytes in flight.
     pub in_flight_bytes: u64,
     /// The congestion control.
     pub control: Snapshot,
-    /// Retransmission time-outs.
+    /// Retransmission timeouts.
     pub timeouts: u32,
 }

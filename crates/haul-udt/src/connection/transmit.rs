@@ -5,9 +5,9 @@ use crate::wire::{HEADER_LEN, check};
 /// A run of the send space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PayloadRange {
-    /// Position in the send space, octets.
+    /// Position in the send space, bytes.
     pub position: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
 }
 
@@ -40,7 +40,7 @@ impl Transmit {
         }
     }
 
-    /// Octets of each data packet but the last, header included; the last is no longer than that.
+    /// Bytes of each data packet but the last, header included; the last is no longer than that.
     #[must_use]
     pub fn segment_len(&self) -> usize {
         self.payload

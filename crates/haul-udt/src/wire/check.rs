@@ -11,7 +11,7 @@ const DESTINATION: std::ops::Range<usize> = 12..HEADER_LEN;
 /// offer.
 const HANDSHAKE: std::ops::Range<usize> = 4..6;
 
-/// The check of a data packet with `payload_len` octets: of its first three words and that length.
+/// The check of a data packet with `payload_len` bytes: of its first three words and that length.
 fn of_data(header: &[u8], payload_len: u32) -> u32 {
     let mut covered = [0; HEADER_LEN];
     covered[..DESTINATION.start].copy_from_slice(&header[..DESTINATION.start]);
@@ -25,7 +25,7 @@ fn of_control(packet: &[u8]) -> u32 {
     crc32c_header(&header[..DESTINATION.start]) ^ crc32c_header(body).rotate_left(1)
 }
 
-/// Adds its check to the header of a data packet with `payload_len` octets.
+/// Adds its check to the header of a data packet with `payload_len` bytes.
 pub(crate) fn seal_data(header: &mut [u8; HEADER_LEN], payload_len: u32) {
     let sealed = word(header, 3) ^ of_data(header, payload_len);
     header[DESTINATION].copy_from_slice(&sealed.to_be_bytes());

@@ -24,7 +24,7 @@ const LONGHAUL_SENDER_INFO: u32 = 2;
 const LONGHAUL_PROBE: u32 = 3;
 const LONGHAUL_PROBE_ANSWER: u32 = 4;
 
-/// libudt ends control packets that have no body with four octets of padding, and so do we
+/// libudt ends control packets that have no body with four bytes of padding, and so do we
 /// (`packet.cpp` pack).
 const PAD: [u8; 4] = [0; 4];
 

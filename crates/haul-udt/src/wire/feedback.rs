@@ -18,7 +18,7 @@ pub struct Feedback<'a> {
     pub echo: Seq,
     /// How long ago it arrived, microseconds.
     pub echo_age_us: u32,
-    /// Wire octets that arrived so far, repeats included.
+    /// Wire bytes that arrived so far, repeats included.
     pub arrived_bytes: u64,
     /// When the last of them arrived, by the receiver's clock, nanoseconds.
     pub arrived_at_ns: u64,
@@ -32,7 +32,7 @@ pub struct Feedback<'a> {
     pub reorder_us: u32,
     /// The packet that a back-to-back train begins with …
     pub train_from: Seq,
-    /// … wire octets of it that came after its first arrival …
+    /// … wire bytes of it that came after its first arrival …
     pub train_bytes: u32,
     /// … and how long they took, nanoseconds: its dispersion.
     pub train_ns: u32,
@@ -52,7 +52,7 @@ pub struct Feedback<'a> {
 
 const FIXED_WORDS: usize = 21;
 /// Words of gaps that a feedback packet may carry: it fits every path that IPv6 allows (1,280
-/// octets).
+/// bytes).
 pub const FEEDBACK_GAP_WORDS_MAX: usize = 280;
 
 impl<'a> Feedback<'a> {

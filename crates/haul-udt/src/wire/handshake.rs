@@ -10,7 +10,7 @@ use crate::wire::SocketId;
 /// UDT's protocol version.
 pub(crate) const UDT_VERSION: u32 = 4;
 
-/// Body of a handshake packet: 48 octets.
+/// Body of a handshake packet: 48 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
     /// 4 for UDT4; 0 in libudt's last step of a rendezvous, which states neither version nor
@@ -20,7 +20,7 @@ pub struct Handshake {
     pub kind: SocketKind,
     /// First sequence number of the sender.
     pub initial: Seq,
-    /// Largest packet with IP and UDP headers, octets.
+    /// Largest packet with IP and UDP headers, bytes.
     pub mss: u32,
     /// Packets that the sender can take in flight.
     pub flight: u32,
@@ -91,7 +91,7 @@ pub struct Offer {
     pub placement: bool,
     /// Marks of congestion are counted, and feedback tells of them; only with placement.
     pub ecn: bool,
-    /// Each half of a stream may end by itself; only with placement.
+    /// Each direction of a stream may end by itself; only with placement.
     pub finish: bool,
     /// Headers and control packets carry a check, and so does this handshake; only with placement.
     pub check: bool,
@@ -194,7 +194,7 @@ impl RequestKind {
 }
 
 impl Handshake {
-    /// Octets of the body.
+    /// Bytes of the body.
     pub const LEN: usize = 48;
 
     pub(super) fn parse(body: &[u8]) -> Result<Self, ParseError> {

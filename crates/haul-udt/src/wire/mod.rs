@@ -26,11 +26,11 @@ pub(crate) use ranges::push_range;
 
 use crate::seq::Seq;
 
-/// Octets of every UDT header.
+/// Bytes of every UDT header.
 pub const HEADER_LEN: usize = 16;
-/// Octets of IPv4 and UDP headers in front of a UDT packet.
+/// Bytes of IPv4 and UDP headers in front of a UDT packet.
 pub const LOWER_LEN_V4: usize = 28;
-/// Octets of IPv6 and UDP headers in front of a UDT packet.
+/// Bytes of IPv6 and UDP headers in front of a UDT packet.
 pub const LOWER_LEN_V6: usize = 48;
 
 const CONTROL_BIT: u32 = 1 << 31;
@@ -58,17 +58,17 @@ pub struct SocketId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Shorter than its header or its fixed body.
-    #[error("packet of {len} octets is too short for a {what}")]
+    #[error("packet of {len} bytes is too short for a {what}")]
     Short {
         /// What it claimed to be.
         what: &'static str,
-        /// Its length, octets.
+        /// Its length, bytes.
         len: usize,
     },
     /// Longer than its fixed body.
-    #[error("handshake of {len} octets has trailing data")]
+    #[error("handshake of {len} bytes has trailing data")]
     Long {
-        /// Its length, octets.
+        /// Its length, bytes.
         len: usize,
     },
     /// A handshake between Longhaul ends whose check says that it was damaged on the way.

@@ -57,7 +57,7 @@ impl<'a> LossRanges<'a> {
         Some((first, Seq::new(word(self.words, index + 1)), 2))
     }
 
-    /// Octets on the wire.
+    /// Bytes on the wire.
     #[must_use]
     pub fn wire_len(&self) -> usize {
         self.words.len()

@@ -152,7 +152,7 @@ fn our_server_takes_the_recorded_stream_and_reports_its_losses() {
         bytes += u64::from(piece.len);
         server.pop_piece();
     }
-    // 300,000 octets in 207 packets, all of them in the end.
+    // 300,000 bytes in 207 packets, all of them in the end.
     assert_eq!(bytes, 300_000);
     let naks = |packets: &[Vec<u8>]| -> BTreeSet<u32> {
         packets
