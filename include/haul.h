@@ -10,17 +10,17 @@
  *   A function that returns int returns 0 (HAUL_OK) or a count when it has done its work, and a
  *   negative HAUL_ERR_... when it has done nothing; each says which errors are its own. Any of them
  *   may return HAUL_ERR_INVALID (NULL where an object must be, an array that is NULL, a structure
- *   without its size) and HAUL_ERR_INTERNAL (a bug of the library, caught). haul_last_error tells
- *   what was wrong and what to do about it. A function that makes an object puts NULL into *out
- *   when it fails.
+ *   without its size) and HAUL_ERR_INTERNAL (a bug of the library, caught). haul_last_error
+ *   describes what was wrong and what to do about it. A function that makes an object puts NULL
+ *   into *out when it fails.
  *
  * Waiting
  *   There are no callbacks, and the library calls nothing of the program. Everything that can be
  *   waited for is polled (..._poll: 0 when there is nothing), waited for (..._wait: 0 when the time
  *   is over), or watched through a file descriptor that becomes readable (..._fd: for poll, epoll
  *   or an event loop). Except for the ..._wait functions and haul_qp_connect_endpoint no function
- *   waits for a peer. Time-outs are in nanoseconds, negative is for ever. File descriptors belong
- *   to the library: watch them, never read, write or close them. They are close-on-exec.
+ *   waits for a peer. Timeouts are in nanoseconds, negative is for ever. File descriptors belong to
+ *   the library: watch them, never read, write or close them. They are close-on-exec.
  *
  * Threads
  *   Every function may be called from every thread, also for one object at the same time, with one
@@ -71,18 +71,18 @@ const char *haul_version(void);
 enum haul_status {
   HAUL_OK = 0,
   HAUL_ERR_UNSUPPORTED = -1,  /* the device or its provider does not have this */
-  HAUL_ERR_INVALID = -2,      /* an argument makes no sense, or does not fit to the others */
+  HAUL_ERR_INVALID = -2,      /* an argument is invalid, or does not fit the others */
   HAUL_ERR_FULL = -3,         /* the queue is full: poll completions, then go on */
   HAUL_ERR_STATE = -4,        /* not in this state of the queue pair */
   HAUL_ERR_EXHAUSTED = -5,    /* a limit of the device, process or machine is reached */
   HAUL_ERR_BUSY = -6,         /* something else still uses it */
   HAUL_ERR_CQ_OVERFLOW = -7,  /* completions were lost; the queue pairs of the queue are in error */
   HAUL_ERR_OS = -8,           /* the operating system refused: haul_last_errno */
-  HAUL_ERR_TIMED_OUT = -9,    /* the peer did not come in time */
+  HAUL_ERR_TIMED_OUT = -9,    /* the peer did not answer in time */
   HAUL_ERR_NO_DEVICE = -10,   /* there is no device of this name */
   HAUL_ERR_INTERNAL = -11,    /* a bug of the library */
   HAUL_ERR_ENDED = -12,       /* the end of a byte stream, behind all of it */
-  HAUL_ERR_DISCONNECTED = -13 /* a byte stream is over, and not in order */
+  HAUL_ERR_DISCONNECTED = -13 /* a byte stream has ended in error */
 };
 
 /* An opened device. */
@@ -100,8 +100,8 @@ const char *haul_strerror(int status);
  */
 size_t haul_last_error(haul_context *context, char *buffer, size_t len);
 
-/* The errno that fits to the same failure: that of the operating system if it was asked, else the
- * nearest. 0 for none. */
+/* The errno of the same failure: that of the operating system if it was asked, else the nearest. 0
+ * for none. */
 int haul_last_errno(haul_context *context);
 
 /* ---- Devices --------------------------------------------------------------------------------- */
@@ -154,7 +154,7 @@ typedef struct haul_device_info {
 } haul_device_info;
 #define HAUL_DEVICE_INFO_INIT { sizeof(haul_device_info), 0, 0, HAUL_EMPTY, HAUL_EMPTY, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* A way to RDMA. */
+/* A provider of RDMA devices. */
 typedef struct haul_provider_info {
   uint32_t size;
   uint32_t devices; /* how many it has */
@@ -222,8 +222,8 @@ enum haul_async_type {
   HAUL_ASYNC_COMM_ESTABLISHED = 4,  /* the first message has arrived before the connection's own event */
   HAUL_ASYNC_SRQ_LIMIT_REACHED = 5, /* the shared receive queue of this token has fallen below its limit */
   HAUL_ASYNC_DEVICE_FATAL = 6,      /* the device is gone */
-  HAUL_ASYNC_DATAGRAM_REFUSED = 7,  /* a datagram service dropped what should not have come: haul_qp_datagram_statistics */
-  HAUL_ASYNC_DATAGRAM_UNDELIVERED = 8, /* the network says that datagrams of a service did not arrive: the same */
+  HAUL_ASYNC_DATAGRAM_REFUSED = 7,  /* a datagram service dropped an unexpected datagram: haul_qp_datagram_statistics */
+  HAUL_ASYNC_DATAGRAM_UNDELIVERED = 8, /* the network reported that datagrams of a service did not arrive: the same */
   HAUL_ASYNC_OTHER = 255
 };
 
@@ -283,7 +283,7 @@ void haul_pd_destroy(haul_pd *pd);
 #define HAUL_ACCESS_REMOTE_READ (1u << 2)       /* the peer's RDMA Reads */
 #define HAUL_ACCESS_REMOTE_ATOMIC (1u << 3)     /* the peer's atomics; asks for LOCAL_WRITE too */
 #define HAUL_ACCESS_REMOTE_INVALIDATE (1u << 4) /* the peer may end it by Send with Invalidate */
-#define HAUL_ACCESS_ZERO_BASED (1u << 31)       /* its addresses count from 0, and tell the peer nothing of this process */
+#define HAUL_ACCESS_ZERO_BASED (1u << 31)       /* its addresses count from 0, and reveal nothing of this process to the peer */
 
 /* A memory region: bytes with keys and rights. */
 typedef struct haul_mr haul_mr;
@@ -314,7 +314,7 @@ int haul_mr_reg(haul_pd *pd, void *start, size_t len, uint32_t access, haul_mr *
 int haul_mr_reg_iova(haul_pd *pd, void *start, size_t len, uint64_t iova, uint32_t access, haul_mr **out);
 
 /* Allocates len bytes, zeroed, on huge pages where there are some, and registers them;
- * haul_mr_query tells where they are. haul_mr_dereg gives them back. Errors: as haul_mr_reg, and
+ * haul_mr_query returns where they are. haul_mr_dereg gives them back. Errors: as haul_mr_reg, and
  * HAUL_ERR_OS: no memory. */
 int haul_mr_alloc(haul_pd *pd, size_t len, uint32_t access, haul_mr **out);
 
@@ -339,7 +339,7 @@ typedef struct haul_mr_init {
 /* The sources that haul_mr_reg has: validated ones. */
 #define HAUL_MR_INIT { sizeof(haul_mr_init), 0, NULL, 0, 0, NULL, 0, HAUL_SOURCES_VALIDATED }
 
-/* Registers memory and says which sources of datagrams reach it. Errors: as haul_mr_reg_iova and
+/* Registers memory and sets which sources of datagrams reach it. Errors: as haul_mr_reg_iova and
  * haul_mr_alloc. */
 int haul_mr_create(haul_pd *pd, const haul_mr_init *init, haul_mr **out);
 
@@ -373,13 +373,13 @@ enum haul_wc_status { /* the numbers of libibverbs */
   HAUL_WC_SUCCESS = 0,
   HAUL_WC_LOC_LEN_ERR = 1,       /* a receive buffer is too short, or a length does not fit to the operation */
   HAUL_WC_LOC_QP_OP_ERR = 2,     /* the queue pair cannot do this */
-  HAUL_WC_LOC_PROT_ERR = 4,      /* a key of this end is not valid, or has not the right or the range */
+  HAUL_WC_LOC_PROT_ERR = 4,      /* a key of this end is not valid, or does not have the right or the range */
   HAUL_WC_WR_FLUSH_ERR = 5,      /* the queue pair was in error when its turn came */
   HAUL_WC_MW_BIND_ERR = 6,
-  HAUL_WC_BAD_RESP_ERR = 7,      /* the peer's answer makes no sense */
-  HAUL_WC_LOC_ACCESS_ERR = 8,    /* the peer touched this end's memory without the right to */
-  HAUL_WC_REM_INV_REQ_ERR = 9,   /* the peer says: makes no sense */
-  HAUL_WC_REM_ACCESS_ERR = 10,   /* the peer says: the key has not the right or the range */
+  HAUL_WC_BAD_RESP_ERR = 7,      /* the peer's response is invalid */
+  HAUL_WC_LOC_ACCESS_ERR = 8,    /* the peer accessed this end's memory without the right to */
+  HAUL_WC_REM_INV_REQ_ERR = 9,   /* the peer refused it as invalid */
+  HAUL_WC_REM_ACCESS_ERR = 10,   /* the peer refused the key: not the right or the range */
   HAUL_WC_REM_OP_ERR = 11,       /* the peer could not do it */
   HAUL_WC_RETRY_EXC_ERR = 12,    /* the peer did not answer */
   HAUL_WC_RNR_RETRY_EXC_ERR = 13, /* the peer had no receive request for too long */
@@ -399,7 +399,7 @@ enum haul_wc_opcode { /* the numbers of libibverbs; it has no Write-Record */
   HAUL_WC_WRITE_RECORD = 64,
   HAUL_WC_RECV = 128,               /* by a Send */
   HAUL_WC_RECV_RDMA_WITH_IMM = 129, /* by an RDMA Write with immediate data */
-  HAUL_WC_RECV_WRITE_RECORD = 192,  /* a Write-Record of a peer: haul_qp_take_record with wr_id tells what of it is there */
+  HAUL_WC_RECV_WRITE_RECORD = 192,  /* a Write-Record of a peer: haul_qp_take_record with wr_id returns what was placed */
   HAUL_WC_OTHER = 255
 };
 
@@ -418,7 +418,7 @@ typedef struct haul_wc {
                           the peer has written (0 where an iWARP end other than Longhaul's wrote); not defined for sends and writes */
   uint32_t qp_num;     /* the queue pair */
   uint32_t flags;      /* HAUL_WC_WITH_... */
-  uint32_t data;       /* what flags say */
+  uint32_t data;       /* as flags define it */
   uint32_t src_qp;     /* the sender, for datagrams */
   uint32_t vendor_err; /* the provider's own number of the error */
   uint8_t src_addr[16]; /* as in haul_peer */
@@ -479,7 +479,7 @@ enum haul_qp_type {
 #define HAUL_QP_REMOTE_PLACEMENT (1u << 1) /* a signalled Send or Write is complete when its bytes are placed at the peer, not when
                                               the transport has taken them; costs iWARP a round trip and a place of ORD each */
 
-/* How the target of Write-Record hears of what was placed. */
+/* How the target of a Write-Record learns what was placed. */
 enum haul_record_mode {
   HAUL_RECORDS_AGGREGATE = 0, /* a completion for each message, when its record closes */
   HAUL_RECORDS_PER_CHUNK = 1, /* a completion for each segment, as it is placed */
@@ -487,7 +487,7 @@ enum haul_record_mode {
 };
 
 /* Flags of haul_datagram_init. */
-#define HAUL_DATAGRAM_MULTICAST_LOOP (1u << 0)   /* members on this host hear what this queue pair sends to a group */
+#define HAUL_DATAGRAM_MULTICAST_LOOP (1u << 0)   /* members on this host receive what this queue pair sends to a group */
 #define HAUL_DATAGRAM_GROUP_WRITES (1u << 1)     /* Write-Records may come from groups */
 #define HAUL_DATAGRAM_PEER_ERROR_FATAL (1u << 2) /* RD: an unreachable peer ends the queue pair, not only the work for that peer */
 #define HAUL_DATAGRAM_RECEIVES_IN_ORDER (1u << 3) /* RD: only messages of which nothing before is missing are given receives */
@@ -501,8 +501,8 @@ typedef struct haul_datagram_init {
   uint8_t multicast_ttl;    /* hops that packets to multicast groups may take */
   uint8_t tail_repeats;     /* the last segment of a message of more than eight is sent so many times more (UD) */
   uint64_t max_rate;        /* payload bytes per second to one peer, at most (UD); 0: as fast as the machine can */
-  uint64_t read_timeout_ns; /* how long a read waits for what is missing before it asks again, at first; 0: by the round trip */
-  uint8_t retries;          /* how often a read asks again, or RD sends again without an answer, before it gives up */
+  uint64_t read_timeout_ns; /* how long a read waits for missing data before it requests it again, at first; 0: by the round trip */
+  uint8_t retries;          /* how often a read asks again, or RD retransmits without an answer, before it gives up */
   uint8_t reserved[7];
 } haul_datagram_init;
 #define HAUL_DATAGRAM_INIT { sizeof(haul_datagram_init), 0, HAUL_RECORDS_AGGREGATE, 0, 1, 1, 0, 0, 8, HAUL_EMPTY }
@@ -550,7 +550,7 @@ enum haul_blame {
   HAUL_BLAME_NONE = 0,
   HAUL_BLAME_LOCAL = 1,          /* this program: a wrong key, length or right of its own */
   HAUL_BLAME_PEER = 2,           /* the peer did what the protocol or a region's rights forbid */
-  HAUL_BLAME_PEER_COMPLAINS = 3, /* the peer says that this end did */
+  HAUL_BLAME_PEER_COMPLAINS = 3, /* the peer reported that this end did */
   HAUL_BLAME_NETWORK = 4         /* reset, timed out, or closed with work outstanding */
 };
 
@@ -587,8 +587,9 @@ typedef struct haul_sge {
 } haul_sge;
 
 /*
- * Which queue pairs take an operation, and how it completes. "empty": without payload only. "-": HAUL_ERR_UNSUPPORTED, or no
- * completion. ".": see the other row. A device that lacks a HAUL_CAP_... lacks that type of queue pair, or those operations.
+ * Which queue pairs take an operation, and how it completes. "empty": without payload only. "-":
+ * HAUL_ERR_UNSUPPORTED, or no completion. ".": see the other row. A device that lacks a
+ * HAUL_CAP_... lacks that type of queue pair, or those operations.
  *
  *   operation              RC   UD    RD    at the requester  at the target       byte_len there
  *   SEND                   yes  yes   yes   SEND              RECV                payload
@@ -604,11 +605,12 @@ typedef struct haul_sge {
  *   WRITE_RECORD           -    yes   yes   WRITE_RECORD      RECV_WRITE_RECORD   payload
  *   WRITE_RECORD_WITH_IMM  -    yes   yes   WRITE_RECORD      RECV_WRITE_RECORD   payload
  *
- * RC: iWARP over TCP and UDT (soft-tcp, soft-udt) and RDMA devices; UD and RD: iWARP in UDP datagrams (soft-udp). To an iWARP peer
- * other than Longhaul, RC takes SEND_WITH_IMM without payload only, which completes there as on RD, and byte_len of
- * RECV_RDMA_WITH_IMM is 0. At the requester
- * byte_len is the bytes read of RDMA_READ, 8 of an atomic, and not defined of the others. A target completion of a record counts
- * the bytes that are valid, which over UD may be fewer than the payload.
+ * RC: iWARP over TCP and UDT (soft-tcp, soft-udt) and RDMA devices; UD and RD: iWARP in UDP
+ * datagrams (soft-udp). To an iWARP peer other than Longhaul, RC takes SEND_WITH_IMM without
+ * payload only, which completes there as on RD, and byte_len of RECV_RDMA_WITH_IMM is 0. At the
+ * requester byte_len is the bytes read of RDMA_READ, 8 of an atomic, and not defined of the others.
+ * A target completion of a record counts the bytes that are valid, which over UD may be fewer than
+ * the payload.
  */
 enum haul_wr_opcode {
   HAUL_WR_SEND = 0,                /* into the buffer of a receive work request of the peer */
@@ -712,21 +714,21 @@ typedef struct haul_conn_param {
   uint16_t responder_resources; /* reads and atomics of the peer that this end answers at once (IRD) */
   uint16_t initiator_depth;     /* reads and atomics that this end wants to have outstanding (ORD) */
   uint8_t rnr_retry_count;      /* how often to try again where the peer has posted no receive; 7: for ever. iWARP ignores it */
-  uint8_t retry_count;          /* how often to send again. iWARP ignores it */
+  uint8_t retry_count;          /* how often to retransmit. iWARP ignores it */
   uint8_t reserved[2];
 } haul_conn_param;
 /* 16 reads and atomics each way, all retries, no private data. */
 #define HAUL_CONN_PARAM_INIT { sizeof(haul_conn_param), 0, NULL, 16, 16, 7, 7, { 0, 0 } }
 
-/* A peer that wants to connect. */
+/* A connection request of a peer. */
 typedef struct haul_conn_request haul_conn_request;
 
 enum haul_cm_type {
   HAUL_CM_CONNECT_REQUEST = 1, /* request: answer it with haul_accept or haul_reject */
   HAUL_CM_ESTABLISHED = 2,     /* the connection is there: sends may be posted */
   HAUL_CM_REJECTED = 3,        /* the peer's application does not want it: the queue pair is in error, another attempt takes a new one */
-  HAUL_CM_UNREACHABLE = 4,     /* no listener, no route, no answer, or one that makes no sense: blame, reason */
-  HAUL_CM_DISCONNECTED = 5,    /* it is over; what was posted is flushed. blame is HAUL_BLAME_NONE if an end disconnected in order */
+  HAUL_CM_UNREACHABLE = 4,     /* no listener, no route, no answer, or an invalid one: blame, reason */
+  HAUL_CM_DISCONNECTED = 5,    /* it has ended; posted work requests are flushed. blame is HAUL_BLAME_NONE if an end disconnected in order */
   HAUL_CM_OTHER = 255
 };
 
@@ -808,7 +810,7 @@ int haul_disconnect(haul_qp *qp);
 
 /* ---- Connections without the connection manager ---------------------------------------------- */
 
-/* What two programs tell each other, by means of their own. */
+/* What two applications exchange by means of their own. */
 typedef struct haul_endpoint {
   uint32_t qp_num;
   uint32_t psn;     /* first packet sequence number, 24 bits */
@@ -818,13 +820,13 @@ typedef struct haul_endpoint {
   uint8_t gid[16];  /* on IP networks the address, IPv4 mapped into IPv6 */
 } haul_endpoint;
 
-/* What to tell the peer. Errors: HAUL_ERR_UNSUPPORTED. */
+/* Returns what the peer needs. Errors: HAUL_ERR_UNSUPPORTED. */
 int haul_qp_endpoint(haul_qp *qp, haul_endpoint *out);
 
 /*
  * Connects with the queue pair that peer describes, which does the same with this one; waits for
- * it. Private data of param, which may be NULL, is not sent. No events: 0 is established. Errors:
- * HAUL_ERR_UNSUPPORTED; HAUL_ERR_TIMED_OUT; HAUL_ERR_INVALID for a negative time-out;
+ * it. Private data of param, which may be NULL, is not sent. No events: 0 is established.
+ * Errors: HAUL_ERR_UNSUPPORTED; HAUL_ERR_TIMED_OUT; HAUL_ERR_INVALID for a negative timeout;
  * HAUL_ERR_STATE.
  */
 int haul_qp_connect_endpoint(haul_qp *qp, const haul_endpoint *peer, const haul_conn_param *param, int64_t timeout_ns);
@@ -834,9 +836,10 @@ int haul_qp_connect_endpoint(haul_qp *qp, const haul_endpoint *peer, const haul_
 /*
  * Begins a datagram service (UD, RD) at address (sockaddr_in or sockaddr_in6; port 0: any free
  * one): from now on datagrams are received, and haul_post_send_to can be called. *own, which may be
- * NULL, is where it is bound, with the queue pair's own number: what to tell peers, once an address
- * that they reach stands for one that is unspecified. Errors: HAUL_ERR_UNSUPPORTED for connections;
- * HAUL_ERR_STATE unless it is new; HAUL_ERR_OS: the address is in use or not of this machine.
+ * NULL, is where it is bound, with the queue pair's own number: what peers need, once an address
+ * that they reach replaces an unspecified one.
+ * Errors: HAUL_ERR_UNSUPPORTED for connections; HAUL_ERR_STATE unless it is new; HAUL_ERR_OS: the
+ * address is in use or not of this machine.
  */
 int haul_qp_bind(haul_qp *qp, const struct sockaddr *address, socklen_t address_len, haul_peer *own);
 
@@ -848,15 +851,16 @@ int haul_qp_bind(haul_qp *qp, const struct sockaddr *address, socklen_t address_
 int haul_qp_adopt(haul_qp *qp, int fd, haul_peer *own);
 
 /*
- * Hears what is sent to a multicast group (its port does not count), at the interface with the
- * address at, or with NULL where the route leads. Peers send to the group's address, the queue
- * pair's port and HAUL_PEER_GROUP. Errors: HAUL_ERR_UNSUPPORTED for connections and RD;
- * HAUL_ERR_STATE before haul_qp_bind; HAUL_ERR_OS.
+ * Joins a multicast group (its port does not count) at the interface with the address at, or with
+ * NULL at the interface of the route to it. Peers send to the group's address, the queue pair's
+ * port and HAUL_PEER_GROUP.
+ * Errors: HAUL_ERR_UNSUPPORTED for connections and RD; HAUL_ERR_STATE before haul_qp_bind;
+ * HAUL_ERR_OS.
  */
 int haul_qp_attach_multicast(haul_qp *qp, const struct sockaddr *group, socklen_t group_len, const struct sockaddr *at,
                              socklen_t at_len);
 
-/* Hears it no more. Errors: as haul_qp_attach_multicast. */
+/* Leaves the group. Errors: as haul_qp_attach_multicast. */
 int haul_qp_detach_multicast(haul_qp *qp, const struct sockaddr *group, socklen_t group_len, const struct sockaddr *at,
                              socklen_t at_len);
 
@@ -911,7 +915,7 @@ int haul_qp_take_record(haul_qp *qp, uint64_t wr_id, haul_record *out);
  * them: how many there are, of which up to len were filled in. */
 int haul_qp_records(haul_qp *qp, uint32_t rkey, haul_record *out, uint32_t len);
 
-/* What a datagram service has counted. Nothing of it ended the queue pair. */
+/* Counters of a datagram service. None of these events ended the queue pair. */
 typedef struct haul_datagram_statistics {
   uint32_t size;
   uint32_t reserved;
@@ -922,7 +926,7 @@ typedef struct haul_datagram_statistics {
   uint64_t unknown_qp;   /* dropped: for a queue pair that is not here */
   uint64_t no_receive;   /* messages for which no receive work request was posted */
   uint64_t too_long;     /* messages longer than the receive work request */
-  uint64_t duplicates;   /* came again after they were complete */
+  uint64_t duplicates;   /* received again after they were complete */
   uint64_t incomplete;   /* messages given up with parts missing */
   uint64_t refused;      /* writes or reads: key, right, bounds, source */
   uint64_t late;         /* segments of a record that was closed; not placed */
@@ -931,7 +935,7 @@ typedef struct haul_datagram_statistics {
   uint64_t peers;        /* with state (RD) */
   uint64_t peer_bytes;   /* of that state */
   uint64_t kernel_drops; /* datagrams that the kernel dropped because its receive buffer was full */
-  uint64_t undelivered;  /* datagrams sent of which the network, or this host, has said that they did not arrive */
+  uint64_t undelivered;  /* datagrams sent that the network, or this host, reported as undelivered */
 } haul_datagram_statistics;
 #define HAUL_DATAGRAM_STATISTICS_INIT { sizeof(haul_datagram_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
@@ -941,12 +945,12 @@ int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
 /* ---- Byte streams ---------------------------------------------------------------------------- */
 
 /*
- * From version 1.2 on: a reliable stream of bytes each way over UDT, for programs without messages:
- * of devices with HAUL_CAP_STREAM (soft-udt), at the rate that they were opened with. The peer may
- * be any program that speaks UDT4 with stream sockets. A thread of the library drives each stream,
- * so nothing need be called for it to go on. What is sent is copied into a ring and stays there
- * until it has arrived; what comes waits in another one, which is the window: each must hold as
- * much as rate x round trip.
+ * From version 1.2 on: a reliable stream of bytes each way over UDT, for applications without
+ * messages: of devices with HAUL_CAP_STREAM (soft-udt), at the rate that they were opened with. The
+ * peer may be any program that speaks UDT4 with stream sockets. A thread of the library drives each
+ * stream, so nothing need be called for it to go on. What is sent is copied into a ring and stays
+ * there until it has arrived; what comes waits in another one, which is the window: each must hold
+ * as much as rate x round trip.
  */
 typedef struct haul_stream haul_stream;
 
@@ -956,7 +960,7 @@ typedef struct haul_stream_options {
   uint64_t send_bytes;         /* taken and not arrived, at most: 1 MiB to 1 GiB. Memory is taken as it is used */
   uint64_t receive_bytes;      /* come and not received, at most: the same */
   uint64_t connect_timeout_ns; /* until the peer must have answered */
-  uint64_t silence_timeout_ns; /* a peer that says nothing for so long is gone; a living one says something every second */
+  uint64_t silence_timeout_ns; /* a peer from which nothing arrives for so long is lost; a live one sends every second */
 } haul_stream_options;
 /* 16 MiB each way, 10 s, 30 s. */
 #define HAUL_STREAM_OPTIONS_INIT \
@@ -966,12 +970,12 @@ typedef struct haul_stream_options {
 #define HAUL_STREAM_OPEN (1u << 0)     /* the connection is there */
 #define HAUL_STREAM_READABLE (1u << 1) /* haul_stream_recv has bytes, the end, or an error */
 #define HAUL_STREAM_WRITABLE (1u << 2) /* haul_stream_send has room for an eighth of its ring, at least */
-#define HAUL_STREAM_SENT (1u << 3)     /* all that was sent has arrived in the peer's ring, and the end if it was said */
-#define HAUL_STREAM_OVER (1u << 4)     /* the connection is over, or never came to be: haul_stream_query says why */
+#define HAUL_STREAM_SENT (1u << 3)     /* all that was sent has arrived in the peer's ring, and the end if haul_stream_shutdown was called */
+#define HAUL_STREAM_OVER (1u << 4)     /* the connection has ended, or was never established: haul_stream_query returns why */
 
 /* Flags of haul_stream_info. */
 #define HAUL_STREAM_PLAIN (1u << 0)      /* the peer is plain UDT, which knows only the end of both directions */
-#define HAUL_STREAM_PEER_ENDED (1u << 1) /* the peer has ended its half: come_bytes is all of it */
+#define HAUL_STREAM_PEER_ENDED (1u << 1) /* the peer has ended its direction: come_bytes is all of it */
 
 typedef struct haul_stream_info {
   uint32_t size;
@@ -981,7 +985,7 @@ typedef struct haul_stream_info {
   uint64_t arrived_bytes;       /* of those: arrived */
   uint64_t come_bytes;          /* come, in order */
   uint64_t received_bytes;      /* of those: taken by haul_stream_recv */
-  uint64_t resent_bytes;        /* sent again; this and what follows may be 50 ms old */
+  uint64_t resent_bytes;        /* retransmitted; this and what follows may be 50 ms old */
   uint64_t rtt_ns;              /* smoothed round trip; 0 before it is known */
   uint64_t rate_bps;            /* at which this end may send now, wire bits per second */
   char reason[256];             /* why it is over, in one line; else empty */
@@ -1037,7 +1041,7 @@ int haul_stream_rendezvous(haul_context *context, const struct sockaddr *local, 
 
 /*
  * What of wanted (HAUL_STREAM_..., one or more) is so now. If nothing is, the file descriptor
- * becomes readable when that changes; it tells of the last call only, so it is for one thread.
+ * becomes readable when that changes; it reports for the last call only, so it is for one thread.
  */
 int haul_stream_poll(haul_stream *stream, uint32_t wanted);
 int haul_stream_fd(haul_stream *stream);
@@ -1048,23 +1052,24 @@ int haul_stream_wait(haul_stream *stream, uint32_t wanted, int64_t timeout_ns);
 
 /*
  * Copies as many of len bytes as there is room for: how many, 0 if there is none. It need not be
- * open yet. That is no word about their arrival: HAUL_STREAM_SENT is. Errors:
- * HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over; HAUL_ERR_DISCONNECTED
- * after haul_stream_shutdown.
+ * open yet. This does not mean that they have arrived: HAUL_STREAM_SENT does.
+ * Errors: HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over;
+ * HAUL_ERR_DISCONNECTED after haul_stream_shutdown.
  */
 int haul_stream_send(haul_stream *stream, const void *start, size_t len);
 
 /*
  * Copies what has come, len bytes at most: how many, 0 if nothing has. Errors, when all that came
- * before was received: HAUL_ERR_ENDED: the peer has ended its half, and this was all of it;
+ * before was received: HAUL_ERR_ENDED: the peer has ended its direction, and this was all of it;
  * HAUL_ERR_DISCONNECTED, HAUL_ERR_OS, HAUL_ERR_TIMED_OUT: why it is over, without an end of the
  * peer's.
  */
 int haul_stream_recv(haul_stream *stream, void *start, size_t len);
 
 /*
- * Ends this half: the peer gets HAUL_ERR_ENDED behind what was sent; the other half goes on. A
- * plain UDT peer has no halves: there all is over when what was sent has arrived.
+ * Ends this direction: the peer gets HAUL_ERR_ENDED behind what was sent; the other direction goes
+ * on. A plain UDT peer knows no single directions: there the connection ends when what was sent has
+ * arrived.
  */
 int haul_stream_shutdown(haul_stream *stream);
 

@@ -10,9 +10,9 @@
 //! a size, goes through the functions of `border`, which are `unsafe` and say why. Every function
 //! runs inside `border::run`: no panic passes.
 //!
-//! Map: `number`, `abi` numbers and structures · `status` failures · `border` · `handle` · `device` devices and contexts
-//! · `memory` · `completion` · `queue` · `work` posting · `cm` connections · `stream` bytes over
-//! UDT · `address` of sockets.
+//! Map: `number`, `abi` numbers and structures · `status` failures · `border` · `handle` · `device`
+//! devices and contexts · `memory` · `completion` · `queue` · `work` posting · `cm` connections ·
+//! `stream` bytes over UDT · `address` of sockets.
 #![warn(missing_docs)]
 #![expect(
     non_camel_case_types,

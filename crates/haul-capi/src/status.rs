@@ -123,13 +123,13 @@ impl Error {
     /// What the program or its user can do; empty where the failure says it.
     fn advice(&self) -> &'static str {
         match self.status() {
-            HAUL_ERR_UNSUPPORTED => "haul_query tells what a device can do; open another one",
+            HAUL_ERR_UNSUPPORTED => "haul_query returns what a device can do; open another one",
             HAUL_ERR_FULL => "poll completions, then post the rest again",
             HAUL_ERR_STATE => {
                 "a queue pair connects once, sends after HAUL_CM_ESTABLISHED, and in error can only be destroyed; \
-                 haul_qp_query tells its state"
+                 haul_qp_query returns its state"
             }
-            HAUL_ERR_EXHAUSTED => "destroy what is no longer used; haul_query tells the limits",
+            HAUL_ERR_EXHAUSTED => "destroy what is no longer used; haul_query returns the limits",
             HAUL_ERR_BUSY => "destroy what uses it first",
             HAUL_ERR_CQ_OVERFLOW => {
                 "make the queue as long as all the requests that can be outstanding on it, and poll it"
@@ -170,7 +170,7 @@ impl fmt::Display for Error {
                 write!(f, "there is no device {wanted}; there are: {found}")?;
             }
             Self::Stream { what, .. } => f.write_str(what)?,
-            Self::Ended => f.write_str("the peer has ended its half of the stream")?,
+            Self::Ended => f.write_str("the peer has ended its direction of the stream")?,
             Self::Internal(what) => write!(f, "internal error: {what}")?,
         }
         match self.advice() {
@@ -207,7 +207,7 @@ pub extern "C" fn haul_strerror(status: c_int) -> *const c_char {
         HAUL_ERR_TIMED_OUT => c"timed out",
         HAUL_ERR_NO_DEVICE => c"no such device",
         HAUL_ERR_INTERNAL => c"internal error",
-        HAUL_ERR_ENDED => c"the peer has ended its half of the stream",
+        HAUL_ERR_ENDED => c"the peer has ended its direction of the stream",
         HAUL_ERR_DISCONNECTED => c"the stream is over",
         _ if status > 0 => c"success",
         _ => c"unknown status",
@@ -226,9 +226,9 @@ pub extern "C" fn haul_wc_status_str(status: u32) -> *const c_char {
         HAUL_WC_WR_FLUSH_ERR => c"flushed: the queue pair was in error",
         HAUL_WC_MW_BIND_ERR => c"memory window bind error",
         HAUL_WC_BAD_RESP_ERR => c"bad response",
-        HAUL_WC_LOC_ACCESS_ERR => c"the peer had no right to this end's memory",
-        HAUL_WC_REM_INV_REQ_ERR => c"the peer calls the request invalid",
-        HAUL_WC_REM_ACCESS_ERR => c"no right to the peer's memory",
+        HAUL_WC_LOC_ACCESS_ERR => c"the peer accessed local memory without the right to",
+        HAUL_WC_REM_INV_REQ_ERR => c"the peer refused the request as invalid",
+        HAUL_WC_REM_ACCESS_ERR => c"the peer refused access to its memory",
         HAUL_WC_REM_OP_ERR => c"the peer could not do it",
         HAUL_WC_RETRY_EXC_ERR => c"the peer did not answer",
         HAUL_WC_RNR_RETRY_EXC_ERR => c"the peer had no receive request for too long",

@@ -26,7 +26,7 @@ pub(crate) use channel::Handle;
 pub(crate) use connection::Connection;
 pub(crate) use listener::Listener;
 
-use channel::{EventChannel, Id, News, Role};
+use channel::{EventChannel, Id, Notice, Role};
 use connection::Step;
 
 /// Opens an event channel.
@@ -35,28 +35,28 @@ pub(crate) fn open_channel(context: Arc<Context>) -> Result<Arc<EventChannel>> {
 }
 
 /// What is to be done about an event, and what the application hears of it.
-fn handle(channel: &Arc<EventChannel>, news: News) -> Option<CmEvent> {
-    if news.event == event::CONNECT_REQUEST {
-        return handle_request(channel, news);
+fn handle(channel: &Arc<EventChannel>, notice: Notice) -> Option<CmEvent> {
+    if notice.event == event::CONNECT_REQUEST {
+        return handle_request(channel, notice);
     }
-    let Some(Role::Connection(qp)) = channel.role(news.id.ptr()) else {
+    let Some(Role::Connection(qp)) = channel.role(notice.id.ptr()) else {
         return None;
     };
     let qp = qp.upgrade()?;
-    match Step::of(&news) {
+    match Step::of(&notice) {
         Step::None => None,
         Step::Route => advance(&qp, |connection| connection.resolve_route()),
         Step::Request => advance(&qp, |connection| connection.request(&qp)),
-        Step::Respond => match connection::respond(channel.cm(), &qp, news.id) {
-            Ok(()) => Some(connection::established(&qp, news)),
+        Step::Respond => match connection::respond(channel.cm(), &qp, notice.id) {
+            Ok(()) => Some(connection::established(&qp, notice)),
             Err(error) => Some(connection::unreachable(
                 &qp,
                 Blame::Local,
                 error.to_string(),
             )),
         },
-        Step::Established => Some(connection::established(&qp, news)),
-        Step::Rejected => Some(connection::rejected(&qp, news.private_data)),
+        Step::Established => Some(connection::established(&qp, notice)),
+        Step::Rejected => Some(connection::rejected(&qp, notice.private_data)),
         Step::Unreachable(blame, why) => Some(connection::unreachable(&qp, blame, why)),
         Step::Disconnected(failure) => Some(connection::disconnected(&qp, failure)),
     }
@@ -75,15 +75,15 @@ fn advance(qp: &Qp, step: impl FnOnce(&dyn Connect) -> Result<()>) -> Option<CmE
     ))
 }
 
-fn handle_request(channel: &Arc<EventChannel>, news: News) -> Option<CmEvent> {
+fn handle_request(channel: &Arc<EventChannel>, notice: Notice) -> Option<CmEvent> {
     // Dropping the identifier turns the peer away.
-    let id = Id::adopt(Arc::clone(channel), news.id);
-    let Some(Role::Listener(pending)) = channel.role(news.listen_id) else {
+    let id = Id::adopt(Arc::clone(channel), notice.id);
+    let Some(Role::Listener(pending)) = channel.role(notice.listen_id) else {
         return None;
     };
     let device = id.device()?;
     if device != channel.context().name {
         return None;
     }
-    listener::request(id, &pending, news)
+    listener::request(id, &pending, notice)
 }

@@ -10,7 +10,7 @@ use crate::library::{Library, Raw, check};
 /// `IB_CM_REQ_PRIVATE_DATA_SIZE` (92) less the header of the IP connection service (36; IBTA 1.4
 /// annex A11).
 const PRIVATE_DATA_MAX_IB: u32 = 56;
-/// `private_data_len` of `struct rdma_conn_param` has 8 bits; MPA has room for 512 octets.
+/// `private_data_len` of `struct rdma_conn_param` has 8 bits; MPA has room for 512 bytes.
 const PRIVATE_DATA_MAX_IWARP: u32 = 255;
 
 /// The name of a device of the list or of an open one.

@@ -352,7 +352,7 @@ fn capacity(cap: &QpCap) -> QpCapacity {
     }
 }
 
-/// 24 bits that the previous queue pair of this number did not use: what is still under way from it
+/// 24 bits that the previous queue pair of this number did not use: what is still in flight from it
 /// must not fit.
 fn first_psn(number: u32) -> u32 {
     let random = RandomState::new().hash_one(number);

@@ -35,7 +35,7 @@ pub enum QpState {
     Err,
 }
 
-/// Room in a queue pair.
+/// Capacity of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpCapacity {
     /// Send work requests that are posted and whose completions have not been polled; see
@@ -48,7 +48,7 @@ pub struct QpCapacity {
     pub max_send_sge: u32,
     /// Pieces of a receive work request.
     pub max_recv_sge: u32,
-    /// Octets of inline data.
+    /// Bytes of inline data.
     pub max_inline: u32,
 }
 
@@ -64,18 +64,18 @@ impl Default for QpCapacity {
     }
 }
 
-/// How fast a queue pair sends at most (`ibv_qp_rate_limit_attr`).
+/// The rate limit of a queue pair (`ibv_qp_rate_limit_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit {
     /// Bits per second on the wire, with the headers from IP up; more than none.
     pub bits_per_second: u64,
-    /// Over any time no more data leaves than the rate brings and so many octets, and a packet, for
+    /// Over any time no more data leaves than the rate brings and so many bytes, and a packet, for
     /// a policer on the way; none: as it suits the device. Acknowledgements are not counted. Where
     /// the kernel sends (TCP) the burst is the kernel's.
     pub max_burst_bytes: Option<u64>,
 }
 
-/// What two programs tell each other to connect queue pairs without the connection manager.
+/// What two applications exchange to connect queue pairs without the connection manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
     /// The queue pair's number.
@@ -93,24 +93,24 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The address in `gid` with `port`.
+    /// Returns the address in `gid` with `port`.
     #[must_use]
     pub fn socket_addr(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::from(self.gid).to_canonical(), self.port)
     }
 }
 
-/// What a connection has gone through. Transports that do not know say zero.
+/// Counters of a connection; zero where the transport does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QpStatistics {
-    /// Segments sent more than once.
+    /// Segments retransmitted.
     pub resent_segments: u64,
-    /// Octets sent more than once.
+    /// Bytes retransmitted.
     pub resent_bytes: u64,
     /// Segments that were placed before one that had been sent before them.
     pub early_segments: u64,
-    /// Segments that arrived once more.
+    /// Segments that arrived more than once.
     pub duplicate_segments: u64,
     /// Round-trip time, smoothed, ns.
     pub round_trip_ns: u64,
@@ -129,7 +129,7 @@ pub struct ConnParam<'a> {
     /// How often to try again where the peer has posted no receive, 7 meaning for ever. Transports
     /// without this ignore it.
     pub rnr_retry_count: u8,
-    /// How often to send again. Transports with time-outs of their own ignore it.
+    /// How often to retransmit. Transports with timeouts of their own ignore it.
     pub retry_count: u8,
 }
 
@@ -145,7 +145,7 @@ impl Default for ConnParam<'_> {
     }
 }
 
-/// What both ends have agreed on.
+/// What both ends agreed on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Established {
     /// What the peer's application sent; empty at the passive end, which had it with the request.

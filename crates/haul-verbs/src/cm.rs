@@ -22,7 +22,7 @@ impl Listener {
         Self(ops)
     }
 
-    /// Where it listens.
+    /// Returns the address it listens at.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.0.local_addr()

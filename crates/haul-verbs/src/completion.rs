@@ -27,14 +27,14 @@ impl Cq {
         Self(ops)
     }
 
-    /// The provider's own object.
+    /// Returns the provider's object.
     #[must_use]
     pub fn ops(&self) -> &Arc<dyn CqOps> {
         &self.0
     }
 
-    /// Takes completions, without waiting; how many. A software provider makes progress in this
-    /// call.
+    /// Takes completions without waiting, and returns how many. A software provider makes progress
+    /// in this call.
     ///
     /// # Errors
     /// [`Error::CqOverflow`](crate::Error::CqOverflow) once completions were lost.
@@ -42,8 +42,8 @@ impl Cq {
         self.0.poll(out)
     }
 
-    /// Takes completions, waiting for the first one: busily for a moment, then asleep. Zero when
-    /// `timeout` has passed; without one it waits for ever.
+    /// Waits for completions and takes them: it polls for a moment, then sleeps. Returns how many;
+    /// zero when `timeout` has passed. `None` waits for ever.
     ///
     /// # Errors
     /// As [`Cq::poll`].
@@ -51,7 +51,7 @@ impl Cq {
         self.0.wait(out, timeout)
     }
 
-    /// Asks for one event on the channel. Completions that are there already cause none: arm, poll
+    /// Requests one event on the channel. A completion that is already there causes none: arm, poll
     /// until empty, then wait.
     ///
     /// # Errors
@@ -98,13 +98,13 @@ impl CompletionChannel {
         Self(ops)
     }
 
-    /// The provider's own object.
+    /// Returns the provider's object.
     #[must_use]
     pub fn ops(&self) -> &Arc<dyn CompletionChannelOps> {
         &self.0
     }
 
-    /// Readable while there are events.
+    /// Returns a descriptor that is readable while there are events.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
@@ -118,7 +118,7 @@ impl CompletionChannel {
         self.0.poll_event()
     }
 
-    /// Takes an event, waiting for it; none when `timeout` has passed.
+    /// Waits for an event and takes it; none when `timeout` has passed, `None` waits for ever.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
@@ -143,26 +143,26 @@ impl AsRawFd for CompletionChannel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum WcStatus {
-    /// As it was meant to.
+    /// The operation succeeded.
     #[default]
     Success,
     /// A receive buffer is too short for the message, or a length does not fit to the operation.
     LocLenErr,
     /// The queue pair cannot do this.
     LocQpOpErr,
-    /// A local key is not valid, or has not the right, or not the range.
+    /// A local key is not valid, or does not have the right or the range.
     LocProtErr,
     /// The queue pair was in error when its turn came.
     WrFlushErr,
     /// Binding a memory window failed.
     MwBindErr,
-    /// The peer's answer makes no sense.
+    /// The peer's response is invalid.
     BadRespErr,
-    /// The peer touched this end's memory in a way that it has no right to.
+    /// The peer accessed this end's memory without the right to.
     LocAccessErr,
-    /// The peer says that the request makes no sense: too long, or more reads than agreed.
+    /// The peer refused the request as invalid: too long, or more reads than agreed.
     RemInvReqErr,
-    /// The peer says that the key has not the right, or not the range.
+    /// The peer refused the key: not the right, or not the range.
     RemAccessErr,
     /// The peer could not do it.
     RemOpErr,
@@ -190,7 +190,7 @@ impl fmt::Display for WcStatus {
             Self::LocProtErr => "a local key, right or range is not valid",
             Self::WrFlushErr => "flushed: the queue pair was in error",
             Self::MwBindErr => "binding a memory window failed",
-            Self::BadRespErr => "the peer's answer makes no sense",
+            Self::BadRespErr => "the peer's response is invalid",
             Self::LocAccessErr => "the peer violated the rights of local memory",
             Self::RemInvReqErr => "the peer refuses the request as invalid",
             Self::RemAccessErr => "the peer's key does not allow this, or not in this range",
@@ -205,7 +205,7 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// For `?` and `anyhow`; [`WcStatus::Success`] is none, of course.
+/// For `?` and `anyhow`; [`WcStatus::Success`] is no error.
 impl std::error::Error for WcStatus {}
 
 /// What was completed (`ibv_wc_opcode`). Meaningful with [`WcStatus::Success`] only.
@@ -237,7 +237,7 @@ pub enum WcOpcode {
     RecvWriteRecord,
 }
 
-/// What came with a message beside its bytes.
+/// What arrived with a message besides its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum WcData {
@@ -246,7 +246,7 @@ pub enum WcData {
     None,
     /// Immediate data.
     Imm(u32),
-    /// The memory region of this rkey has ended.
+    /// The peer invalidated the memory region with this rkey.
     InvalidatedRkey(u32),
 }
 
@@ -259,7 +259,7 @@ pub struct WorkCompletion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Octets received, read, or (for an atomic) 8. Of a receive by a Write with immediate data:
+    /// Bytes received, read, or (for an atomic) 8. Of a receive by a Write with immediate data:
     /// the length of that Write, or 0 where the peer is an iWARP end other than Longhaul's, which
     /// does not tell it. Of sends and writes: not defined.
     pub byte_len: u32,
@@ -274,7 +274,7 @@ pub struct WorkCompletion {
 }
 
 impl WorkCompletion {
-    /// For `?`: its status, if that is an error.
+    /// Returns its status as an error unless it is [`WcStatus::Success`].
     ///
     /// # Errors
     /// The status.

@@ -13,9 +13,9 @@ pub enum RecordMode {
     /// One completion per message, when its record closes.
     #[default]
     Aggregate,
-    /// One completion per segment, as it is placed.
+    /// One completion per segment, when it is placed.
     PerChunk,
-    /// No completions: ask with [`Qp::records`](crate::Qp::records).
+    /// No completions: poll with [`Qp::records`](crate::Qp::records).
     Query,
 }
 
@@ -25,7 +25,7 @@ pub enum RecordMode {
 pub enum RecordStatus {
     /// Not yet: more may be placed.
     Open,
-    /// Every octet is there.
+    /// Every byte is there.
     Full,
     /// The last segment came, others did not.
     Partial,
@@ -52,9 +52,9 @@ pub struct WriteRecord {
     pub message: u32,
     /// Where the message begins in this end's memory.
     pub target: Remote,
-    /// Octets of the whole message.
+    /// Bytes of the whole message.
     pub len: u32,
-    /// Octets that are valid: the sum of `valid_ranges`.
+    /// Bytes that are valid: the sum of `valid_ranges`.
     pub valid: u32,
     /// What is valid, as offsets in the message, ascending and not touching. Never claims what was
     /// not placed; may leave out what was, where the message came in too many pieces.
@@ -76,21 +76,21 @@ pub enum Sources {
     Of(Vec<(IpAddr, Option<u32>)>),
 }
 
-/// How to make a queue pair of a datagram service, beyond [`QpInit`](crate::QpInit).
+/// Parameters of a queue pair of a datagram service, beyond [`QpInit`](crate::QpInit).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DatagramInit {
     /// How Write-Records are reported here.
     pub records: RecordMode,
-    /// Octets of an IP packet that reach every peer; 0: 1 500, or what the route and the network
-    /// say, if that is less.
+    /// The largest IP packet that reaches every peer, bytes; 0: 1,500, or less if the route or the
+    /// network reports less.
     pub path_mtu: u16,
-    /// The most payload octets per second sent, to all peers together (UD); none: as fast as the
+    /// The most payload bytes per second sent, to all peers together (UD); none: as fast as the
     /// machine can.
     pub max_rate: Option<u64>,
     /// Hops that packets to multicast groups may take.
     pub multicast_ttl: u8,
-    /// Members on this host hear what this queue pair sends to a group.
+    /// Members on this host receive what this queue pair sends to a group.
     pub multicast_loop: bool,
     /// Writes by Write-Record may come from groups.
     pub group_writes: bool,
@@ -102,13 +102,13 @@ pub struct DatagramInit {
     pub read_timeout: Duration,
     /// How often a Read asks again, or RD resends without an answer, before it gives up.
     pub retries: u8,
-    /// RD: packets that may be on their way in a direction, 64 to 65 536; 0: 1 024. What a path
-    /// holds, or it is not filled.
+    /// RD: packets in flight in a direction, 64 to 65,536; 0: 1,024. With fewer than rate times
+    /// round trip, RD does not fill the path.
     pub window: u32,
     /// RD: an unreachable peer ends the queue pair, not only the work requests to that peer.
     pub peer_error_is_fatal: bool,
     /// RD: a receive is given only to a message of which nothing before it is missing; others are
-    /// sent again. Where anybody may be a peer, nobody holds receives by leaving out what comes
+    /// retransmitted. Where anybody may be a peer, nobody holds receives by leaving out what comes
     /// before.
     pub receives_in_order: bool,
 }
@@ -132,7 +132,7 @@ impl Default for DatagramInit {
     }
 }
 
-/// What a queue pair of a datagram service has counted. Nothing here ended it.
+/// Counters of a datagram service. None of these events ended it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct DatagramStatistics {
@@ -150,7 +150,7 @@ pub struct DatagramStatistics {
     pub no_receive: u64,
     /// Longer than the receive work request.
     pub too_long: u64,
-    /// Come again after they were complete.
+    /// Messages received again after they were complete.
     pub duplicates: u64,
     /// Messages given up with parts missing.
     pub incomplete: u64,
@@ -161,14 +161,14 @@ pub struct DatagramStatistics {
     /// Room for messages in parts, for records, or for their completions was short; RD: for peers,
     /// or nothing was common with them.
     pub evicted: u64,
-    /// RD: segments sent again.
+    /// RD: segments retransmitted.
     pub resent: u64,
     /// RD: peers with state.
     pub peers: u64,
-    /// Octets of that state.
+    /// Bytes of that state.
     pub peer_bytes: u64,
     /// Datagrams that the kernel dropped because its receive buffer was full.
     pub kernel_drops: u64,
-    /// Datagrams sent of which the network, or this host, has said that they did not arrive.
+    /// Datagrams sent that the network, or this host, reported as undelivered.
     pub undelivered: u64,
 }

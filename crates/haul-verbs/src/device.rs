@@ -17,7 +17,8 @@ use crate::queue::{EventChannel, EventChannelOps};
 #[derive(Debug, Clone)]
 pub struct Device(Arc<dyn DeviceOps>);
 
-/// What a device speaks. It decides what the completion of a Send or Write means (docs/verbs.md).
+/// The transport of a device. It decides what the completion of a Send or Write means
+/// (docs/verbs.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
@@ -75,9 +76,9 @@ bitflags::bitflags! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceAttributes {
-    /// What it speaks.
+    /// Its transport.
     pub transport: Transport,
-    /// What it can do beyond the rest.
+    /// Its optional abilities.
     pub caps: DeviceCaps,
     /// Queue pairs.
     pub max_qp: u32,
@@ -85,21 +86,21 @@ pub struct DeviceAttributes {
     pub max_qp_wr: u32,
     /// Pieces of a work request; at most [`SGE_MAX`](crate::SGE_MAX).
     pub max_sge: u32,
-    /// Octets of inline data.
+    /// Bytes of inline data.
     pub max_inline: u32,
     /// Entries of a completion queue.
     pub max_cqe: u32,
     /// Memory regions.
     pub max_mr: u32,
-    /// Octets of a memory region.
+    /// Bytes of a memory region.
     pub max_mr_size: u64,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub max_message: u64,
     /// Reads and atomics that a queue pair answers at once (IRD).
     pub max_rd_atomic: u32,
     /// Reads and atomics that a queue pair has outstanding (ORD).
     pub max_init_rd_atomic: u32,
-    /// Private data of a connection request, octets.
+    /// Private data of a connection request, bytes.
     pub max_private_data: u32,
 }
 
@@ -126,25 +127,25 @@ impl DeviceAttributes {
 }
 
 impl Device {
-    /// For providers: a device of theirs.
+    /// Wraps a device of a provider.
     #[must_use]
     pub fn from_ops(ops: Arc<dyn DeviceOps>) -> Self {
         Self(ops)
     }
 
-    /// Its name: `soft-tcp`, `rxe0`.
+    /// Returns its name: `soft-tcp`, `rxe0`.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// The provider's name: `soft`, `ibv`.
+    /// Returns the provider's name: `soft`, `ibv`.
     #[must_use]
     pub fn provider(&self) -> &'static str {
         self.0.provider()
     }
 
-    /// Limits and abilities.
+    /// Returns the limits and abilities.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os) where a device does not answer.
@@ -152,7 +153,7 @@ impl Device {
         self.0.attributes()
     }
 
-    /// Opens it.
+    /// Opens the device.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os): no permission, out of descriptors.
@@ -166,19 +167,19 @@ impl Device {
 pub struct Context(Arc<dyn ContextOps>);
 
 impl Context {
-    /// For providers: a context of theirs.
+    /// Wraps a context of a provider.
     #[must_use]
     pub fn from_ops(ops: Arc<dyn ContextOps>) -> Self {
         Self(ops)
     }
 
-    /// The provider's own object.
+    /// Returns the provider's object.
     #[must_use]
     pub fn ops(&self) -> &Arc<dyn ContextOps> {
         &self.0
     }
 
-    /// Limits and abilities.
+    /// Returns the limits and abilities.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os) where a device does not answer.
@@ -186,7 +187,7 @@ impl Context {
         self.0.attributes()
     }
 
-    /// A protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
     /// [`Error::Exhausted`](crate::Error::Exhausted).
@@ -194,7 +195,7 @@ impl Context {
         self.0.clone().alloc_pd().map(Pd::from_ops)
     }
 
-    /// A completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os): out of descriptors.
@@ -203,8 +204,8 @@ impl Context {
         Ok(CompletionChannel::from_ops(ops))
     }
 
-    /// A completion queue with room for at least `entries` completions. Events of it appear on
-    /// `channel` as `token`.
+    /// Creates a completion queue with room for at least `entries` completions. Events of it appear
+    /// on `channel` as `token`.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for no or too many entries, or a channel of
@@ -222,7 +223,7 @@ impl Context {
             .map(Cq::from_ops)
     }
 
-    /// A channel for events of connections.
+    /// Creates a channel for events of connections.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os): out of descriptors.
@@ -232,7 +233,7 @@ impl Context {
     }
 
     /// Listens for connections at `address` (port 0: any free one); requests appear on `channel`.
-    /// At most `backlog` requests wait there for an answer, further ones are turned away.
+    /// At most `backlog` requests wait there for an answer; further ones are rejected.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os): the address is in use or not of this machine.
@@ -246,7 +247,7 @@ impl Context {
         Ok(Listener::from_ops(ops))
     }
 
-    /// The next asynchronous event, if any.
+    /// Takes the next asynchronous event, if there is one.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported).
@@ -254,7 +255,7 @@ impl Context {
         self.0.poll_async_event()
     }
 
-    /// Readable while there are asynchronous events.
+    /// Returns a descriptor that is readable while there are asynchronous events.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported).

@@ -19,7 +19,7 @@ pub enum Error {
     /// The provider, or the device behind it, does not have this.
     #[error("{0} is not supported here")]
     Unsupported(&'static str),
-    /// An argument makes no sense, or does not fit to the others (`EINVAL`).
+    /// An argument is invalid, or does not fit the others (`EINVAL`).
     #[error("{0}")]
     Invalid(&'static str),
     /// A number is beyond what the device has or can do (`EINVAL`).
@@ -35,7 +35,7 @@ pub enum Error {
     /// The queue is full: poll completions first (`ENOMEM` of `ibv_post_send`).
     #[error("the {0} is full")]
     Full(&'static str),
-    /// The state does not allow it: say, sending before the connection is there.
+    /// The state does not allow it: for example, sending before the connection is established.
     #[error("the queue pair is in state {0:?}")]
     State(QpState),
     /// A limit of the device, of the process or of the machine is reached.
@@ -88,7 +88,7 @@ impl Error {
         Ok(())
     }
 
-    /// For `map_err` on system calls.
+    /// Returns a function for `map_err` on system calls.
     pub fn os(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Os { what, source }
     }
@@ -112,7 +112,7 @@ pub enum Blame {
     Local,
     /// The peer did what the protocol or the rights of a region forbid.
     Peer,
-    /// The peer says that this end did so (it sent a Terminate or a NAK).
+    /// The peer reported that this end did so (it sent a Terminate or a NAK).
     PeerComplains,
     /// The connection broke: reset, timed out, or closed with work outstanding.
     Network,

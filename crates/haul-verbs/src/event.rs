@@ -1,6 +1,6 @@
-//! What happens without being asked for.
+//! Asynchronous events.
 
-/// Something happened to an object of a context (`ibv_async_event`).
+/// An asynchronous event of an object of a context (`ibv_async_event`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -19,13 +19,13 @@ pub enum AsyncEvent {
         /// Its number.
         qp_num: u32,
     },
-    /// A datagram service dropped something that should not have come; its statistics say what. At
-    /// most ten a second.
+    /// A datagram service dropped an unexpected datagram; its statistics count the causes. At most
+    /// ten events a second.
     DatagramRefused {
         /// Its number.
         qp_num: u32,
     },
-    /// The network says that datagrams of a service did not arrive (nobody receives there, no
+    /// The network reported that datagrams of a service did not arrive (nobody receives there, no
     /// route, too long for the path); its statistics count them. At most one a second.
     DatagramUndelivered {
         /// Its number.

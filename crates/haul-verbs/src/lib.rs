@@ -4,7 +4,7 @@
 //! protection domains ([`Pd`]), memory regions ([`Mr`]), completion queues ([`Cq`]), shared receive
 //! queues ([`Srq`]) and queue pairs ([`Qp`]); work requests ([`SendWr`], [`RecvWr`]) are posted in
 //! batches and come back as [`WorkCompletion`]s. Connections are made as librdmacm makes them
-//! ([`cm`]). Everything that waits can be polled, waited for with a time-out, or watched through a
+//! ([`cm`]). Everything that waits can be polled, waited for with a timeout, or watched through a
 //! file descriptor.
 //!
 //! Memory: a region that a peer may write is a [`Region`] of `haul-slab`, never a slice. From the
@@ -31,7 +31,8 @@
 //!
 //! Map: `device` [`Device`], [`Context`] · `memory` [`Pd`], [`Mr`] · `work` requests · `completion`
 //! [`Cq`], [`CompletionChannel`], [`WorkCompletion`] · `queue` [`Qp`], `srq` [`Srq`] · [`cm`]
-//! connections · `attributes`, `address` plain data · `event` what happens without being asked for · [`provider`] the other side.
+//! connections · `attributes`, `address` plain data · `event` what happens without being asked for
+//! · [`provider`] the other side.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

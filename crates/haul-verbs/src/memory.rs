@@ -29,7 +29,7 @@ pub enum MrAddressing {
     At(u64),
 }
 
-/// How to register a memory region.
+/// Parameters of a memory region to register.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct MrInit {
@@ -69,7 +69,7 @@ impl Pd {
         Self(ops)
     }
 
-    /// The provider's own object.
+    /// Returns the provider's object.
     #[must_use]
     pub fn ops(&self) -> &Arc<dyn PdOps> {
         &self.0
@@ -99,7 +99,7 @@ impl Pd {
         Ok(Mr { ops, region })
     }
 
-    /// A queue pair.
+    /// Creates a queue pair.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a type or capacity that the device does not have, or queues of
@@ -108,7 +108,7 @@ impl Pd {
         self.0.clone().create_qp(init).map(Qp::from_ops)
     }
 
-    /// A shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
     /// [`Error::Unsupported`]; [`Error::Invalid`] for a capacity that the device does not have.
@@ -126,44 +126,44 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// The key for work requests of this end.
+    /// Returns the key for work requests of this end.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.ops.lkey()
     }
 
-    /// The key for the peer. Over iWARP the STag, which is the lkey too.
+    /// Returns the key for the peer. Over iWARP it is the STag, which is also the lkey.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.ops.rkey()
     }
 
-    /// What the address of its first byte is, for work requests and peers.
+    /// Returns the address of its first byte, for work requests and peers.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.ops.addr()
     }
 
-    /// Octets.
+    /// Returns its length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.region.len()
     }
 
-    /// No bytes.
+    /// Returns whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.region.is_empty()
     }
 
-    /// `len` bytes from `offset` on, as a piece of a work request. Bounds are checked when the
-    /// request is carried out.
+    /// Returns `len` bytes from `offset` on as a piece of a work request. Bounds are checked when
+    /// the request is carried out.
     #[must_use]
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
         Sge {
@@ -173,7 +173,7 @@ impl Mr {
         }
     }
 
-    /// The whole of it, as a piece of a work request.
+    /// Returns the whole region as a piece of a work request.
     ///
     /// # Errors
     /// [`Error::Invalid`] where it is longer than a piece can be (2^32 - 1 bytes).
@@ -184,7 +184,7 @@ impl Mr {
         Ok(self.sge(0, len))
     }
 
-    /// How a peer names the byte at `offset`: tell it.
+    /// Returns what a peer needs to address the byte at `offset`.
     #[must_use]
     pub fn remote(&self, offset: u64) -> Remote {
         Remote {
@@ -193,7 +193,7 @@ impl Mr {
         }
     }
 
-    /// Takes the rights away, and says so when it cannot.
+    /// Deregisters the region, and reports a failure, which dropping it does not.
     ///
     /// # Errors
     /// [`Error::Os`] of a device.
@@ -229,7 +229,7 @@ pub trait MrOps: Any + Debug + Send + Sync {
     fn rkey(&self) -> u32;
     /// See [`Mr::addr`](crate::Mr::addr).
     fn addr(&self) -> u64;
-    /// Takes the rights away; called at least once, a second call does nothing. When it has
+    /// Deregisters the region; called at least once, a second call does nothing. When it has
     /// returned nobody touches the bytes.
     fn dereg(&self) -> Result<()>;
 }

@@ -20,7 +20,7 @@ use crate::work::{RecvWr, SendWr};
 #[derive(Debug, Clone)]
 pub struct Qp(Arc<dyn QpOps>);
 
-/// How to make a queue pair (`ibv_qp_init_attr`).
+/// Parameters of a new queue pair (`ibv_qp_init_attr`).
 #[derive(Debug, Clone)]
 pub struct QpInit<'a> {
     /// Its service.
@@ -48,7 +48,7 @@ pub struct QpInit<'a> {
 }
 
 impl<'a> QpInit<'a> {
-    /// A reliable connection that completes on `cq`.
+    /// Describes a reliable connection that completes on `cq`.
     #[must_use]
     pub fn new(cq: &'a Cq) -> Self {
         Self {
@@ -66,43 +66,43 @@ impl<'a> QpInit<'a> {
 }
 
 impl Qp {
-    /// For providers: a queue pair of theirs.
+    /// Wraps a queue pair of a provider.
     #[must_use]
     pub fn from_ops(ops: Arc<dyn QpOps>) -> Self {
         Self(ops)
     }
 
-    /// The provider's own object.
+    /// Returns the provider's object.
     #[must_use]
     pub fn ops(&self) -> &Arc<dyn QpOps> {
         &self.0
     }
 
-    /// Its number, unique in its context; 24 bits.
+    /// Returns its number: 24 bits, unique in its context.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num()
     }
 
-    /// Its state now.
+    /// Returns its present state.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.0.state()
     }
 
-    /// Why it is in error, where that is known.
+    /// Returns why it is in error, if that is known.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.0.failure()
     }
 
-    /// Room as it was made, at least what was asked for.
+    /// Returns its capacity: at least what [`QpInit::capacity`] asked for.
     #[must_use]
     pub fn capacity(&self) -> QpCapacity {
         self.0.capacity()
     }
 
-    /// What its connection has gone through.
+    /// Returns the counters of its connection.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported); [`Error::State`](crate::Error::State)
@@ -130,7 +130,7 @@ impl Qp {
         self.0.post_recv(requests)
     }
 
-    /// Asks the listener at `peer` for a connection. What comes of it appears on `channel`:
+    /// Requests a connection from the listener at `peer`. The result appears on `channel`:
     /// [`CmEvent::Established`](crate::cm::CmEvent::Established),
     /// [`CmEvent::Rejected`](crate::cm::CmEvent::Rejected) or
     /// [`CmEvent::Unreachable`](crate::cm::CmEvent::Unreachable), and later
@@ -148,8 +148,9 @@ impl Qp {
         self.0.clone().connect(peer, param, channel.ops())
     }
 
-    /// Begins a datagram service at `address` (port 0: any free one) and says where; from now on
-    /// datagrams are received and work requests with a [`Peer`](crate::Peer) can be posted.
+    /// Binds a datagram service to `address` (port 0: any free port) and returns the bound address.
+    /// From then on it receives datagrams, and work requests with a [`Peer`](crate::Peer) can be
+    /// posted.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) for connections;
@@ -159,7 +160,7 @@ impl Qp {
         self.0.clone().bind(address)
     }
 
-    /// The same on a bound UDP socket of the caller's.
+    /// Binds a datagram service to a bound UDP socket of the caller, as [`Qp::bind`].
     ///
     /// # Errors
     /// As [`Qp::bind`]; [`Error::Invalid`](crate::Error::Invalid) for a socket of another kind.
@@ -167,8 +168,8 @@ impl Qp {
         self.0.clone().adopt(socket)
     }
 
-    /// Hears what is sent to the multicast group, at the interface with the address `interface`, or
-    /// where the route leads.
+    /// Joins the multicast group at the interface with the address `interface`, or at the interface
+    /// of the route to the group.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) for connections and reliable datagrams;
@@ -177,7 +178,7 @@ impl Qp {
         self.0.attach_multicast(group, interface)
     }
 
-    /// Hears it no more.
+    /// Leaves the multicast group.
     ///
     /// # Errors
     /// As [`Qp::attach_multicast`].
@@ -185,22 +186,22 @@ impl Qp {
         self.0.detach_multicast(group, interface)
     }
 
-    /// Takes the record that a completion with this `wr_id` announced: of a Write-Record the number
-    /// is the queue pair's own (its top bit is set), of a Read that came in part the work
-    /// request's. The last 1 024 that nobody took are kept.
+    /// Takes the record that a completion with this `wr_id` announced. For a Write-Record the queue
+    /// pair chose the number (its top bit is set); for a Read that arrived in part it is that of
+    /// the work request. The last 1,024 records that nobody took are kept.
     #[must_use]
     pub fn take_record(&self, wr_id: u64) -> Option<WriteRecord> {
         self.0.take_record(wr_id)
     }
 
-    /// The records of the region with this key, open ones and those that nobody took, without
-    /// taking them.
+    /// Returns the records of the region with this key, open ones and those that nobody took, and
+    /// leaves them.
     #[must_use]
     pub fn records(&self, rkey: u32) -> Vec<WriteRecord> {
         self.0.records(rkey)
     }
 
-    /// What the datagram service has counted.
+    /// Returns the counters of the datagram service.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) for connections.
@@ -217,7 +218,7 @@ impl Qp {
         self.0.disconnect()
     }
 
-    /// What to tell the peer for [`Qp::connect_endpoint`].
+    /// Returns what the peer needs for [`Qp::connect_endpoint`].
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported).
@@ -241,35 +242,35 @@ impl Qp {
     }
 }
 
-/// News of a connection.
+/// An event of a connection.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CmEvent {
-    /// Somebody wants to connect to a listener. Dropping the request rejects it.
+    /// A peer requests a connection from a listener. Dropping the request rejects it.
     ConnectRequest(ConnectRequest),
-    /// The connection is there: sends may be posted.
+    /// The connection is established: sends may be posted.
     Established {
         /// The queue pair.
         qp_num: u32,
         /// What was agreed on.
         established: Established,
     },
-    /// The peer's application does not want the connection.
+    /// The peer's application rejected the connection.
     Rejected {
         /// The queue pair. It is in error and its receives are flushed; another attempt takes a new
         /// one.
         qp_num: u32,
-        /// What the peer's application says.
+        /// The private data of the peer's application.
         private_data: Vec<u8>,
     },
-    /// There is no listener, no route, no answer, or an answer that makes no sense.
+    /// There is no listener, no route, no answer, or an invalid answer.
     Unreachable {
         /// The queue pair.
         qp_num: u32,
         /// Why.
         failure: Failure,
     },
-    /// The connection is over; what was posted is flushed.
+    /// The connection has ended; posted work requests are flushed.
     Disconnected {
         /// The queue pair.
         qp_num: u32,
@@ -306,13 +307,13 @@ impl EventChannel {
         Self(ops)
     }
 
-    /// The provider's own object.
+    /// Returns the provider's object.
     #[must_use]
     pub fn ops(&self) -> &Arc<dyn EventChannelOps> {
         &self.0
     }
 
-    /// Readable while there are events.
+    /// Returns a descriptor that is readable while there are events.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
@@ -326,7 +327,7 @@ impl EventChannel {
         self.0.poll()
     }
 
-    /// Takes an event, waiting for it; none when `timeout` has passed.
+    /// Waits for an event and takes it; none when `timeout` has passed, `None` waits for ever.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
@@ -347,13 +348,13 @@ impl AsRawFd for EventChannel {
     }
 }
 
-/// A peer that wants to connect.
+/// A connection request of a peer.
 #[derive(Debug)]
 pub struct ConnectRequest {
     ops: Box<dyn RequestOps>,
     /// The peer.
     pub peer: SocketAddr,
-    /// What its application says.
+    /// The private data of its application.
     pub private_data: Vec<u8>,
     /// Reads and atomics that the peer answers at once: the most that this end's ORD can be.
     pub responder_resources: u16,
@@ -362,7 +363,7 @@ pub struct ConnectRequest {
 }
 
 impl ConnectRequest {
-    /// For providers: a request of theirs.
+    /// Wraps a request of a provider.
     #[must_use]
     pub fn new(
         ops: Box<dyn RequestOps>,
@@ -391,7 +392,7 @@ impl ConnectRequest {
         self.ops.accept(qp.ops(), param)
     }
 
-    /// Turns the peer away; its application gets `private_data`.
+    /// Rejects the request; the application of the peer receives `private_data`.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long; the request is

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::{Error, PostError, Result};
 use crate::work::RecvWr;
 
-/// How to make a shared receive queue.
+/// Parameters of a new shared receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SrqInit {
@@ -15,7 +15,7 @@ pub struct SrqInit {
     pub max_wr: u32,
     /// Pieces of each.
     pub max_sge: u32,
-    /// Names it in [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached).
+    /// Identifies it in [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached).
     pub token: u64,
 }
 
@@ -38,7 +38,7 @@ impl Srq {
         Self(ops)
     }
 
-    /// The provider's own object.
+    /// Returns the provider's object.
     #[must_use]
     pub fn ops(&self) -> &Arc<dyn SrqOps> {
         &self.0

@@ -10,7 +10,7 @@ pub const SGE_MAX: usize = 4;
 pub struct Sge {
     /// Address of its first byte, as the memory region counts ([`Mr::addr`](crate::Mr::addr)).
     pub addr: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
     /// The memory region's key.
     pub lkey: u32,
@@ -55,7 +55,7 @@ impl SgeList {
         len: Pieces::None,
     };
 
-    /// These pieces; none where there are more than [`SGE_MAX`].
+    /// Makes a list of these pieces; none if there are more than [`SGE_MAX`].
     #[must_use]
     pub fn new(pieces: &[Sge]) -> Option<Self> {
         let mut list = Self::EMPTY;
@@ -64,13 +64,13 @@ impl SgeList {
         Some(list)
     }
 
-    /// The pieces.
+    /// Returns the pieces.
     #[must_use]
     pub fn as_slice(&self) -> &[Sge] {
         &self.pieces[..self.len as usize]
     }
 
-    /// Octets in all.
+    /// Returns the length of all pieces in bytes.
     #[must_use]
     pub fn total_len(&self) -> u64 {
         self.as_slice()
@@ -101,8 +101,9 @@ impl std::fmt::Debug for SgeList {
 pub enum SendOp {
     /// Into the buffer of a receive work request of the peer.
     Send,
-    /// The same with 32 bits for the peer's completion. To iWARP peers other than Longhaul, and by
-    /// datagrams, without payload only: RFC 7306 §6 has immediate data as a message of its own.
+    /// [`SendOp::Send`] with 32 bits for the peer's completion. To iWARP peers other than Longhaul,
+    /// and by datagrams, without payload only: RFC 7306 §6 has immediate data as a message of its
+    /// own.
     SendWithImm(u32),
     /// The same, and the peer's memory region of this key ends when the message is delivered.
     SendWithInv(u32),
@@ -110,10 +111,10 @@ pub enum SendOp {
     RdmaWrite(Remote),
     /// The same, then 32 bits for the completion of a receive work request of the peer.
     RdmaWriteWithImm(Remote, u32),
-    /// Into the peer's memory, and the peer learns which octets are valid; takes no receive work
+    /// Into the peer's memory, and the peer learns which bytes are valid; takes no receive work
     /// request. Datagram services only (datagram-iwarp-2011 §IV.B).
     WriteRecord(Remote),
-    /// The same with 32 bits for the record.
+    /// [`SendOp::Send`] with 32 bits for the record.
     WriteRecordWithImm(Remote, u32),
     /// Out of the peer's memory, into the pieces.
     RdmaRead(Remote),
@@ -140,8 +141,8 @@ pub enum SendOp {
 }
 
 impl SendOp {
-    /// Whether it brings bytes from the peer, and so takes a place in the peer's queue of inbound
-    /// reads (ORD, IRD).
+    /// Returns whether it brings bytes from the peer, and so takes a place in the peer's queue of
+    /// inbound reads (ORD, IRD).
     #[must_use]
     pub fn is_read_or_atomic(self) -> bool {
         matches!(
@@ -178,7 +179,7 @@ pub enum Data<'a> {
 }
 
 impl Data<'_> {
-    /// Octets.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn total_len(&self) -> u64 {
         match self {
@@ -216,7 +217,7 @@ pub struct SendWr<'a> {
 }
 
 impl<'a> SendWr<'a> {
-    /// A signalled work request.
+    /// Makes a signalled work request.
     #[must_use]
     pub fn new(wr_id: u64, op: SendOp, data: impl Into<Data<'a>>) -> Self {
         Self {
@@ -228,7 +229,7 @@ impl<'a> SendWr<'a> {
         }
     }
 
-    /// The same, to a peer of a datagram service.
+    /// Sets the peer of a datagram service that it goes to.
     #[must_use]
     pub fn to(self, peer: Peer) -> Self {
         Self {
@@ -237,7 +238,7 @@ impl<'a> SendWr<'a> {
         }
     }
 
-    /// The same with other modifiers.
+    /// Sets the modifiers.
     #[must_use]
     pub fn with_flags(self, flags: SendFlags) -> Self {
         Self { flags, ..self }
@@ -254,7 +255,7 @@ pub struct RecvWr {
 }
 
 impl RecvWr {
-    /// A receive work request.
+    /// Makes a receive work request.
     #[must_use]
     pub fn new(wr_id: u64, sges: impl Into<SgeList>) -> Self {
         Self {

@@ -179,7 +179,7 @@ fn every_failure_has_a_number_an_errno_and_advice() {
         haul_comp_channel_create(context, Some(&mut channel)),
         HAUL_ERR_UNSUPPORTED,
         libc::EOPNOTSUPP,
-        "a completion channel is not supported here; haul_query tells",
+        "a completion channel is not supported here; haul_query returns",
     );
     expect(
         haul_cm_channel_create(context, Some(&mut events)),

@@ -22,7 +22,7 @@ use crate::queue::Qp;
 use crate::wait::{Deadline, set_nonblocking, wait_readable};
 
 /// What a channel's thread does about an event.
-pub(super) type Handler = fn(&Arc<EventChannel>, News) -> Option<CmEvent>;
+pub(super) type Handler = fn(&Arc<EventChannel>, Notice) -> Option<CmEvent>;
 
 /// Requests of a listener that wait for an answer.
 #[derive(Debug)]
@@ -56,10 +56,10 @@ pub(super) enum Role {
     Connection(Weak<Qp>),
 }
 
-/// What an event said: the event itself goes back to the library before anything is done about it,
+/// The contents of an event: the event itself goes back to the library before anything is done about it,
 /// for an identifier with an event that is not acknowledged cannot be destroyed.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct Notice {
     pub(super) id: Raw<cm::Id>,
     pub(super) listen_id: *mut cm::Id,
     pub(super) event: c_int,
@@ -141,7 +141,7 @@ impl EventChannel {
     }
 
     /// Takes one event from the library.
-    fn take(&self) -> Result<Option<News>> {
+    fn take(&self) -> Result<Option<Notice>> {
         let mut taken: *mut cm::Event = std::ptr::null_mut();
         // SAFETY: the channel lives, its descriptor does not block, the result is a variable of
         // ours.
@@ -155,16 +155,16 @@ impl EventChannel {
         }
         let taken = Raw::made("event", taken)?;
         // SAFETY: the event is ours until it is acknowledged.
-        let news = News::read(unsafe { &*taken.ptr() });
+        let notice = Notice::read(unsafe { &*taken.ptr() });
         // SAFETY: it came from `rdma_get_cm_event` and is acknowledged once; nothing refers to it.
         check("rdma_ack_cm_event", unsafe {
             (self.cm().rdma_ack_cm_event)(taken.ptr())
         })?;
-        news.map(Some)
+        notice.map(Some)
     }
 }
 
-impl News {
+impl Notice {
     fn read(from: &cm::Event) -> Result<Self> {
         let ConnParam {
             private_data,
@@ -205,8 +205,8 @@ fn run(channel: &Weak<EventChannel>, handle: Handler, library: &OwnedFd, stop: &
             return;
         };
         match channel.take() {
-            Ok(Some(news)) => {
-                if let Some(event) = handle(&channel, news) {
+            Ok(Some(notice)) => {
+                if let Some(event) = handle(&channel, notice) {
                     channel.push(event);
                 }
             }

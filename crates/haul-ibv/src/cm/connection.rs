@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use haul_verbs::cm::{CmEvent, ConnParam, Established};
 use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
 
-use super::channel::{EventChannel, Id, News, Role, network};
+use super::channel::{EventChannel, Id, Notice, Role, network};
 use crate::address;
 use crate::device;
 use crate::ffi::cm::{self, event};
@@ -162,9 +162,9 @@ pub(super) enum Step {
 }
 
 impl Step {
-    pub(super) fn of(news: &News) -> Self {
-        let status = news.status;
-        match news.event {
+    pub(super) fn of(notice: &Notice) -> Self {
+        let status = notice.status;
+        match notice.event {
             event::ADDR_RESOLVED => Self::Route,
             event::ROUTE_RESOLVED => Self::Request,
             event::CONNECT_RESPONSE => Self::Respond,
@@ -236,14 +236,14 @@ pub(super) fn to_connected(
     Ok(())
 }
 
-pub(super) fn established(qp: &Qp, news: News) -> CmEvent {
+pub(super) fn established(qp: &Qp, notice: Notice) -> CmEvent {
     qp.set_state(QpState::Rts);
     CmEvent::Established {
         qp_num: qp.number,
         established: Established {
-            private_data: news.private_data,
-            responder_resources: news.responder_resources,
-            initiator_depth: news.initiator_depth,
+            private_data: notice.private_data,
+            responder_resources: notice.responder_resources,
+            initiator_depth: notice.initiator_depth,
         },
     }
 }
@@ -265,11 +265,11 @@ pub(super) fn unreachable(qp: &Qp, blame: Blame, reason: String) -> CmEvent {
     }
 }
 
-/// The peer's goodbye is answered, and what is posted is flushed.
+/// The peer's close notice is answered, and what is posted is flushed.
 pub(super) fn disconnected(qp: &Qp, failure: Option<Failure>) -> CmEvent {
     let connection = qp.connection.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(connection) = &*connection {
-        // Over iWARP, and after this end's own goodbye, there is nothing to answer.
+        // Over iWARP, and after this end's own close notice, there is nothing to answer.
         let _ = connection.disconnect();
     }
     drop(connection);

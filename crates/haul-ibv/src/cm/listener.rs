@@ -8,7 +8,7 @@ use haul_verbs::cm::{CmEvent, ConnParam, ConnectRequest};
 use haul_verbs::provider::{ListenerOps, QpOps, RequestOps};
 use haul_verbs::{Error, Result};
 
-use super::channel::{EventChannel, Id, News, Pending, Role};
+use super::channel::{EventChannel, Id, Notice, Pending, Role};
 use super::connection::{self, Connection, Param};
 
 use crate::address;
@@ -64,12 +64,13 @@ impl ListenerOps for Listener {
 }
 
 /// A peer wants to connect; none where too many wait already.
-pub(super) fn request(id: Id, pending: &Arc<Pending>, news: News) -> Option<CmEvent> {
+pub(super) fn request(id: Id, pending: &Arc<Pending>, notice: Notice) -> Option<CmEvent> {
     // SAFETY: the identifier lives; the address in it is fixed.
     let peer = address::from_c(unsafe { &(*id.raw.ptr()).dst })?;
     let place = Place::take(pending)?;
     // What the library calls by this end's role, haul calls by the peer's.
-    let (responder_resources, initiator_depth) = (news.initiator_depth, news.responder_resources);
+    let (responder_resources, initiator_depth) =
+        (notice.initiator_depth, notice.responder_resources);
     let request = Request {
         id: Some(id),
         peer,
@@ -79,7 +80,7 @@ pub(super) fn request(id: Id, pending: &Arc<Pending>, news: News) -> Option<CmEv
     Some(CmEvent::ConnectRequest(ConnectRequest::new(
         Box::new(request),
         peer,
-        news.private_data,
+        notice.private_data,
         responder_resources,
         initiator_depth,
     )))

@@ -127,7 +127,7 @@ pub(crate) mod gid_type {
 /// `enum ibv_device_cap_flags`: local invalidation, Send with Invalidate.
 pub(crate) const DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
 
-/// `enum ibv_mtu`: 1024 octets.
+/// `enum ibv_mtu`: 1024 bytes.
 pub(crate) const MTU_1024: c_int = 3;
 
 /// `struct ibv_device`: the library's own, read by functions but for its transport.
