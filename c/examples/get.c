@@ -4,7 +4,7 @@
  *   get                  offers data on loopback
  *   get HOST PORT [MIB]  fetches as much of it into memory that malloc has made, and checks it
  *
- * The peer's processor is not told of a single read. How many reads are under way at once was
+ * The peer's processor is not told of a single read. How many reads are in flight at once was
  * agreed when the connection was made.
  */
 #include "example.h"

@@ -1,5 +1,5 @@
 /*
- * stream: bytes over UDT, both ways, and the end of each half.
+ * stream: bytes over UDT, both ways, and the end of each direction.
  *
  *   stream                    waits for a peer on loopback, receives all it sends, and answers with
  *                             how much that was
@@ -25,7 +25,7 @@ static haul_context *open_udt(void) {
   return context;
 }
 
-/* Ends this half; waits until the peer has all. */
+/* Ends this direction; waits until the peer has all. */
 static void finish(haul_context *context, haul_stream *stream) {
   must(context, haul_stream_shutdown(stream));
   int ready = must(context, haul_stream_wait(stream, HAUL_STREAM_SENT | HAUL_STREAM_OVER, PATIENCE_NS));

@@ -1,7 +1,7 @@
 /*
  * ud: unreliable datagrams. Messages that carry their sender's address, and Write-Record:
  * one-sided, without a receive request, after which the target knows which bytes are valid. What is
- * lost is sent again by this program: the service does not.
+ * lost is retransmitted by this program: the service does not.
  */
 #include "datagram.h"
 

@@ -16,7 +16,7 @@ static atomic_uint last_id;
 /* One more than the highest chunk in use. */
 static atomic_int chunks_used;
 
-/* A bit for each descriptor that holds octets in user space, how many are set, and where the last
+/* A bit for each descriptor that holds bytes in user space, how many are set, and where the last
  * may be. */
 static _Atomic uint64_t holding[DESCRIPTORS_MAX / WORD];
 static atomic_int holding_count;

@@ -2,7 +2,7 @@
  * epoll.c - readiness of taken sockets for epoll(7).
  *
  * The kernel keeps reporting what happens to its sockets. Added to that is what it cannot know:
- * octets that wait in user space. Level-triggered descriptors are reported as long as they hold
+ * bytes that wait in user space. Level-triggered descriptors are reported as long as they hold
  * some. Edge-triggered and one-shot ones are reported once, when they are added or changed while
  * they hold some ("owed"): a receive drains the kernel's socket into the caller's buffer, so
  * whoever reads until EAGAIN finds everything, and the next arrival is the next edge.
@@ -25,7 +25,7 @@
 
 static atomic_int bell = -1;
 
-/* A descriptor whose octets wait in user space, as its registration wants to hear of it. */
+/* A descriptor whose bytes wait in user space, as its registration wants to hear of it. */
 struct held {
   int fd;
   struct registration *registration;
@@ -180,7 +180,7 @@ static int wait_ours(int epoll, struct descriptor *watcher, uint32_t instance, s
   struct timespec left;
   struct held held[HELD_MAX];
   for (;;) {
-    /* Who waits says so before it looks, so that whoever makes octets held after the look rings. */
+    /* Who waits says so before it looks, so that whoever makes bytes held after the look rings. */
     atomic_fetch_add(&watcher->waiters, 1);
     const int held_count = collect_held(instance, held, most < HELD_MAX ? most : HELD_MAX);
     if (held_count > 0) {
@@ -267,7 +267,7 @@ static void note(int epoll, uint32_t instance, struct descriptor *descriptor, in
   atomic_store_explicit(&registration->instance, instance, memory_order_release);
 }
 
-/* Octets that wait already are reported as if they had just come. The kernel has a one-shot
+/* Bytes that wait already are reported as if they had just come. The kernel has a one-shot
  * registration sleep meanwhile, so that two threads do not get the same socket. */
 static void owe(int epoll, uint32_t instance, int fd, struct descriptor *descriptor, const struct epoll_event *event) {
   struct registration *registration = registration_in(descriptor, instance);

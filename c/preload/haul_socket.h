@@ -65,7 +65,7 @@ int haul_socket_connect(int fd, const struct sockaddr *to, socklen_t length);
 
 /* Of connections through a gateway the kernel knows the near end only. After a successful
  * getsockopt(2) of SO_ERROR: why it failed; after a successful getpeername(2) with room for an
- * address of `room` octets: its destination. */
+ * address of `room` bytes: its destination. */
 void haul_socket_error(int fd, int *error);
 void haul_socket_peer(int fd, struct sockaddr *address, socklen_t room, socklen_t *length);
 
@@ -78,7 +78,7 @@ ssize_t haul_socket_recvmsg(int fd, struct msghdr *message, int flags);
  * in libc's call, with one system call. haul_socket_arrival returns 1 and fills `message`, or 0
  * where haul_socket_recvmsg is to be called instead. After recvmsg(2) into that message, or
  * recvfrom(2) into its first vector if it has one and nothing but a name is asked for,
- * haul_socket_arrived, with what the call returned, says how many octets to return; -1: none, the
+ * haul_socket_arrived, with what the call returned, says how many bytes to return; -1: none, the
  * call failed or the datagram was damaged, and is gone. */
 struct haul_socket_arrival {
 	struct msghdr message;
@@ -89,7 +89,7 @@ struct haul_socket_arrival {
 int haul_socket_arrival(int fd, const struct msghdr *message, int flags, struct haul_socket_arrival *arrival);
 ssize_t haul_socket_arrived(int fd, struct msghdr *message, int flags, const struct haul_socket_arrival *arrival, ssize_t length);
 
-/* Verified octets of a stream that wait in user space (16 KiB at most), so that a receive would not
+/* Verified bytes of a stream that wait in user space (16 KiB at most), so that a receive would not
  * wait although the kernel's socket may have nothing; 0 for datagrams. FIONREAD of a datagram
  * socket: receive with MSG_PEEK | MSG_TRUNC and no buffer. */
 int haul_socket_pending(int fd);

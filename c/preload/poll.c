@@ -1,7 +1,7 @@
 /*
  * poll.c - readiness of taken sockets for poll(2) and select(2).
  *
- * The kernel knows what waits in its socket. Two things it does not know: that octets wait in user
+ * The kernel knows what waits in its socket. Two things it does not know: that bytes wait in user
  * space (reported here at once), and that what arrived is no whole message yet (not reported, and
  * waited for again).
  */
@@ -243,7 +243,7 @@ static int select_ours(int count, const struct sets *sets, const struct timespec
   }
 }
 
-/* Linux leaves in the time-out what was left of it. */
+/* Linux leaves in the timeout what was left of it. */
 EXPORT int select(int count, fd_set *read, fd_set *write, fd_set *except, struct timeval *timeout) {
   const struct sets sets = sets_of(count, read, write, except);
   if (!selects_ours(count, &sets)) return real.select(count, read, write, except, timeout);

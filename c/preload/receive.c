@@ -181,7 +181,7 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
   return result;
 }
 
-/* As the kernel does: the first may be waited for, a time-out is looked at between messages, and an
+/* As the kernel does: the first may be waited for, a timeout is looked at between messages, and an
  * error after the first message is for the next call. */
 static int receive_many(int fd, struct mmsghdr *messages, unsigned count, int flags, struct timespec *timeout) {
   const struct deadline deadline = deadline_in(timeout);

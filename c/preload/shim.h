@@ -134,7 +134,7 @@ struct registration {
   atomic_uint instance; /* which epoll instance; 0: free */
   atomic_int epoll;     /* a descriptor of it */
   atomic_uint events;
-  atomic_bool owed; /* edge-triggered or one-shot, added while octets waited in user space: an event is due */
+  atomic_bool owed; /* edge-triggered or one-shot, added while bytes waited in user space: an event is due */
   _Atomic uint64_t data;
 };
 
@@ -166,7 +166,7 @@ void descriptor_range_closed(unsigned first, unsigned last);
  * is forgotten then. */
 bool descriptor_is_stale(int fd, int error);
 
-/* The descriptors that hold octets in user space which no kernel event will announce. */
+/* The descriptors that hold bytes in user space which no kernel event will announce. */
 bool holding_any(void);
 /* The first one from `from` on, -1 if there is none. */
 int holding_next(int from);
@@ -187,7 +187,7 @@ ssize_t taken_send(int fd, const void *buffer, size_t length, int flags);
 bool stdio_start(void);
 
 /* epoll.c */
-/* Octets came to be held in user space: wakes who waits for them. */
+/* Bytes came to be held in user space: wakes who waits for them. */
 void epoll_notice_held(int fd);
 /* Whether epoll_wait on this descriptor of an instance would report something that is held in user
  * space. */

@@ -11,8 +11,8 @@
  * FIN and waits until the peer says that it has it.
  *
  * With channel=udt a connection is a byte stream of the library instead, whose rings are what the
- * slabs are here: a hello goes before the bytes of each direction, and the end of this half is what
- * FIN is.
+ * slabs are here: a hello goes before the bytes of each direction, and the end of this direction is
+ * what FIN is.
  *
  * Map: globus_xio_haul_driver.c XIO's table of functions · options.c · device.c · wire.c hello and
  * headers · connection.c making one, its memory · flow.c the bytes · stream.c those of channel=udt
@@ -364,7 +364,7 @@ enum opened welcome_stream(struct connection *c, int wake, char wrong[TEXT_MAX])
 bool stream_take(struct connection *c);
 void stream_give(struct connection *c);
 
-/* With the lock: ends this half. */
+/* With the lock: ends this direction. */
 void stream_finish(struct connection *c);
 
 /* With the lock: whether something of what was given to the stream has not arrived. */
@@ -429,7 +429,7 @@ int wait_for(int fd, int wake, int64_t until_ns);
  * canceled. */
 int next_event(haul_cm_channel *events, int wake, int64_t until_ns, haul_cm_event *event);
 
-/* The passive end's half of a connection, from accept to open. */
+/* The passive side of a connection, from accept to open. */
 struct link {
   struct connection *c;
 };

@@ -1,5 +1,5 @@
 /* calls.h - what the cases of the conformance list share. Each case prints one line, the same
- * whoever carries the octets. */
+ * whoever carries the bytes. */
 #ifndef CALLS_H
 #define CALLS_H
 
@@ -60,7 +60,7 @@ void set_timeout(int fd, int option, int ms);
 bool wait_readable(int fd);
 /* What FIONREAD says, -1 if it fails. */
 int readable(int fd);
-/* Octets that are told apart by place and by seed. */
+/* Bytes that are told apart by place and by seed. */
 void fill(char *buffer, size_t length, unsigned seed);
 bool is_filled(const char *buffer, size_t length, unsigned seed);
 /* Sends or receives everything, in as many calls as it takes. */

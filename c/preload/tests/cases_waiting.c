@@ -1,4 +1,4 @@
-/* cases_waiting.c - calls that wait: time-outs, signals, cancellation, threads. */
+/* cases_waiting.c - calls that wait: timeouts, signals, cancellation, threads. */
 #include "calls.h"
 
 static void timeouts(const char *kind, struct pair pair) {

@@ -3,8 +3,8 @@
  *
  * It takes every UDP socket, and every TCP connection between sockets of programs that it serves:
  * they connect from ports that they were told to (HAUL_RUN_ID=both), so the other end knows them.
- * Octets go in frames of at most FRAME_MAX, each after "HD" and its length. A receive takes in as
- * much as it gets, so that octets wait in user space often: that is what the shim's readiness is
+ * Bytes go in frames of at most FRAME_MAX, each after "HD" and its length. A receive takes in as
+ * much as it gets, so that bytes wait in user space often: that is what the shim's readiness is
  * about.
  */
 #include "../haul_socket.h"
@@ -258,7 +258,7 @@ static size_t total(const struct msghdr *message) {
   return sum;
 }
 
-/* Copies between a flat buffer and the message's, from `skip` octets on; returns how many. */
+/* Copies between a flat buffer and the message's, from `skip` bytes on; returns how many. */
 static size_t copy(const struct msghdr *message, size_t skip, char *flat, size_t length, bool into_message) {
   size_t done = 0;
   for (size_t i = 0; i < message->msg_iovlen && done < length; i++) {

@@ -113,7 +113,7 @@ impl Link {
         &self.config
     }
 
-    /// Changes the link under way: an outage, a new rate, a longer route. Packets already admitted
+    /// Changes the link while it carries packets: an outage, a new rate, a longer route. Packets already admitted
     /// keep their fates; random numbers and counters go on. A policer that changes starts with a
     /// full bucket.
     pub fn reconfigure(&mut self, config: LinkConfig) {

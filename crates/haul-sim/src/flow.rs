@@ -52,7 +52,7 @@ impl Flow {
 /// A message to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageOut {
-    /// Octets.
+    /// Bytes.
     pub len: u64,
     /// Not to be delivered before those sent earlier.
     pub in_order: bool,

@@ -10,11 +10,11 @@ use crate::pattern;
 /// What a host has received.
 #[derive(Debug, Default)]
 pub struct Rx {
-    /// Payload octets placed, each counted once.
+    /// Payload bytes placed, each counted once.
     pub placed_bytes: u64,
     /// Most payload bytes that waited for the sink at a time.
     pub held_most: u64,
-    /// Payload octets delivered in order.
+    /// Payload bytes delivered in order.
     pub delivered_bytes: u64,
     /// Messages delivered, with their numbers and lengths.
     pub messages: Vec<(u32, u64)>,

@@ -5,8 +5,9 @@
 //! (`haul-netem`); the hosts check UDP's checksum over real bytes, as kernels do, and keep what
 //! arrives to compare it with what was sent.
 //!
-//! Map: [`World`] events and links · [`Flow`] what a connection carries · [`Host`] one connection with its send and receive memory ·
-//! [`pattern`] the payload · [`scenario`] ready-made paths and random ones.
+//! Map: [`World`] events and links · [`Flow`] what a connection carries · [`Host`] one connection
+//! with its send and receive memory · [`pattern`] the payload · [`scenario`] ready-made paths and
+//! random ones.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

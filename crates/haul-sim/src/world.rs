@@ -122,7 +122,7 @@ pub struct Damage {
 }
 
 /// More events than this in a millisecond are no traffic: 100 Gb/s are 8,300 packets of 1,500
-/// octets.
+/// bytes.
 const EVENTS_PER_MS_MAX: u32 = 200_000;
 
 const LOWER_LEN: usize = 28;

@@ -185,7 +185,7 @@ pub unsafe extern "C" fn haul_socket_error(fd: c_int, error: *mut c_int) {
     });
 }
 
-/// After getpeername(2), whose room for an address had `room` octets.
+/// After getpeername(2), whose room for an address had `room` bytes.
 ///
 /// # Safety
 /// As getpeername(2) takes them.
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn haul_socket_arrival(
     let Some(message) = (unsafe { message.as_ref() }) else {
         return 0;
     };
-    // SAFETY: likewise; it is pointers and numbers, for which any octets are a value.
+    // SAFETY: likewise; it is pointers and numbers, for which any bytes are a value.
     let Some(arrival) = (unsafe { arrival.as_mut() }) else {
         return 0;
     };
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn haul_socket_arrived(
     told.unwrap_or(-1)
 }
 
-/// Octets that wait in user space.
+/// Bytes that wait in user space.
 #[unsafe(no_mangle)]
 pub extern "C" fn haul_socket_pending(fd: c_int) -> c_int {
     let held = process::entry(fd)

@@ -1,4 +1,4 @@
-//! Room for octets of streams that cannot be delivered yet, a piece for each socket of the table,
+//! Room for bytes of streams that cannot be delivered yet, a piece for each socket of the table,
 //! in the table's file: it is shared like the rest of a stream's state, and survives `fork` and
 //! `exec`.
 //!
@@ -15,11 +15,11 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 /// Sockets of the table.
 pub(crate) const SOCKETS: usize = 1 << 17;
-/// Octets of a piece: an FPDU on the wire.
+/// Bytes of a piece: an FPDU on the wire.
 pub(crate) const BUFFER: usize = 1 << 14;
 /// Pieces that are opened together.
 const TOGETHER: usize = 64;
-/// Octets of all pieces.
+/// Bytes of all pieces.
 pub(crate) const LEN: usize = SOCKETS * BUFFER;
 
 /// The pieces.

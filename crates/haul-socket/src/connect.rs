@@ -98,7 +98,7 @@ pub(crate) fn connect(entry: &Entry, to: *const libc::sockaddr, len: socklen_t) 
 }
 
 /// Asks the peer's agent whether the connection that is about to be made may be RC, so that both
-/// ends know before its first octet.
+/// ends know before its first byte.
 fn agree(entry: &Entry, (target, link): (SocketAddr, u32)) -> Result<(), Why> {
     datagram::may_ask(target, link)?;
     if !entry.process.has_agent() {

@@ -18,7 +18,7 @@ use crate::process::Entry;
 use crate::sys::{self, Buffers};
 use crate::table::{Key, Named, Peer, Protocol, Verdict, Why, words};
 
-/// Flags of calls that send with which framing does not go together: more is to come, the octets
+/// Flags of calls that send with which framing does not go together: more is to come, the bytes
 /// are to stay where they are, or it is not data.
 const PLAIN_FLAGS: c_int = libc::MSG_OOB | libc::MSG_MORE | libc::MSG_ZEROCOPY | MSG_PROBE;
 
@@ -153,7 +153,7 @@ fn send_framed(entry: &Entry, message: &msghdr, flags: c_int, to: (&Peer, Named)
     isize::try_from(len).unwrap_or(isize::MAX)
 }
 
-/// In one piece: for few octets a copy costs less than a list of buffers that the kernel reads, and
+/// In one piece: for few bytes a copy costs less than a list of buffers that the kernel reads, and
 /// one pass makes the CRC.
 fn send_copied(fd: c_int, message: &msghdr, flags: c_int, head: &[u8], len: usize) -> isize {
     let mut wire = [0; frame::OVERHEAD + COPIED_MAX];
@@ -170,7 +170,7 @@ fn send_copied(fd: c_int, message: &msghdr, flags: c_int, head: &[u8], len: usiz
     sys::sendto(fd, &wire[..end + CRC_LEN], flags, message)
 }
 
-/// From where the octets are.
+/// From where the bytes are.
 fn send_gathered(fd: c_int, message: &msghdr, flags: c_int, head: &[u8], len: usize) -> isize {
     let buffers = sys::buffers_of(message);
     let mut crc = Crc32c::new();
@@ -394,7 +394,7 @@ fn deliver(
     Some(isize::try_from(told).unwrap_or(isize::MAX))
 }
 
-/// Whether the datagram of `len` octets is framed, for this socket.
+/// Whether the datagram of `len` bytes is framed, for this socket.
 fn recognise(entry: &Entry, list: &[iovec], len: usize) -> Option<Head> {
     let mut start = [0; SEND_HEAD];
     let mut have = 0;
@@ -406,7 +406,7 @@ fn recognise(entry: &Entry, list: &[iovec], len: usize) -> Option<Head> {
     frame::parse(&start[..have], len, own)
 }
 
-/// Whether the CRC that follows the first `len` octets is theirs.
+/// Whether the CRC that follows the first `len` bytes is theirs.
 fn crc_matches(list: &[iovec], len: usize) -> bool {
     let mut crc = Crc32c::new();
     sys::for_each(list, 0, len, |octets| crc.update(octets));

@@ -11,9 +11,9 @@ use haul_iwarp::{CRC_LEN, Stag};
 
 use crate::table::Named;
 
-/// Octets before the payload of a Send.
+/// Bytes before the payload of a Send.
 pub(crate) const SEND_HEAD: usize = SHIM_LEN + ddp::UNTAGGED_LEN;
-/// Octets around the payload of a Send.
+/// Bytes around the payload of a Send.
 pub(crate) const OVERHEAD: usize = SEND_HEAD + CRC_LEN;
 /// The longest payload: a UDP datagram over IPv4 (RFC 768, RFC 791) less the overhead. IPv6 has a
 /// little more room.
@@ -27,9 +27,9 @@ const SLOT_LEN: u64 = 1 << 16;
 /// Where a good datagram's payload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Octets before the payload.
+    /// Bytes before the payload.
     pub(crate) len: usize,
-    /// Octets of payload; the CRC follows.
+    /// Bytes of payload; the CRC follows.
     pub(crate) payload: usize,
 }
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_send_is_the_octets_of_the_reference() {
-        // Number 0 has the packet number that the epoch gives; the reference has 1, so the octets
+        // Number 0 has the packet number that the epoch gives; the reference has 1, so the bytes
         // 16..20 are put there.
         let mut head = [0; SEND_HEAD];
         assert_eq!(emit(&mut head, B, A, 0, 4, false), SEND_HEAD);

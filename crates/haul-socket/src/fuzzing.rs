@@ -1,4 +1,4 @@
-//! What a stranger may send, for the target in `fuzz/`.
+//! What an unknown peer may send, for the target in `fuzz/`.
 
 use crate::frame;
 use crate::table::Named;

@@ -4,7 +4,7 @@
 //! `haul run` gets a duplicate of it with the destination. When the far end has accepted, `haul
 //! run` connects to the program's socket; when it has refused, it leaves the reason in the socket's
 //! record and turns the socket away. Until then, and from then on, the socket is the kernel's:
-//! waiting, polling, octets.
+//! waiting, polling, bytes.
 
 use std::ffi::c_int;
 use std::io::{self, IoSliceMut};

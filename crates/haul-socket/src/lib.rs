@@ -3,7 +3,7 @@
 //!
 //! Two users, one table. The shim that is preloaded into programs calls the functions of
 //! c/preload/haul_socket.h, which are here: they make the program's system calls with headers and
-//! checksums around its octets, on the program's own descriptors, and start no thread. `haul run`
+//! checksums around its bytes, on the program's own descriptors, and start no thread. `haul run`
 //! is the agent: it asks other hosts' agents and answers them. Between the two is the table, in
 //! shared memory, and no call. See docs/adr/0014-socket-interface.md.
 //!

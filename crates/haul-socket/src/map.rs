@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::buffer::{self, Streams};
 
-/// A type of atomic numbers only, for which every octet string of its size is a value.
+/// A type of atomic numbers only, for which every byte string of its size is a value.
 ///
 /// # Safety
 /// Whoever implements it says that this is so, and that its alignment is at most a page.

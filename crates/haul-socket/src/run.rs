@@ -220,11 +220,11 @@ pub struct Row {
     pub remote: Option<SocketAddr>,
     /// It waits for connections.
     pub listening: bool,
-    /// What its octets went by.
+    /// What its bytes went by.
     pub carrier: Carrier,
-    /// Octets of payload that were carried, out and in.
+    /// Bytes of payload that were carried, out and in.
     pub carried: (u64, u64),
-    /// Octets that went by the kernel's socket as they were, out and in; of TCP they are known when
+    /// Bytes that went by the kernel's socket as they were, out and in; of TCP they are known when
     /// it is closed.
     pub plain: (u64, u64),
     /// Datagrams or segments that were refused.
@@ -233,7 +233,7 @@ pub struct Row {
     pub why: Why,
 }
 
-/// By what octets went.
+/// By what bytes went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
     /// The kernel's socket.

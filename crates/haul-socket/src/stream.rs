@@ -20,7 +20,7 @@ use haul_iwarp::wire::mpa::LENGTH_LEN;
 
 use crate::process::Entry;
 
-/// Octets before the payload of an FPDU.
+/// Bytes before the payload of an FPDU.
 const HEAD: usize = LENGTH_LEN + ddp::UNTAGGED_LEN;
 /// The most payload in an FPDU: with head and CRC it fills the buffer of a receiver, without
 /// padding.
@@ -41,12 +41,12 @@ fn passes(entry: &Entry) -> bool {
         == PASSES
 }
 
-/// Octets of padding and CRC after a payload.
+/// Bytes of padding and CRC after a payload.
 fn tail_len(payload: usize) -> usize {
     (HEAD + payload).wrapping_neg() % 4 + haul_iwarp::CRC_LEN
 }
 
-/// Octets in words of shared memory.
+/// Bytes in words of shared memory.
 fn load_octets<const N: usize>(words: &[std::sync::atomic::AtomicU32]) -> [u8; N] {
     let mut octets = [0; N];
     for (octets, word) in octets.chunks_mut(4).zip(words) {

@@ -83,7 +83,7 @@ impl Buffers {
         });
     }
 
-    /// Octets `skip..skip + len` of `buffers`.
+    /// Bytes `skip..skip + len` of `buffers`.
     pub(crate) fn push_part(&mut self, buffers: &[iovec], mut skip: usize, mut len: usize) {
         for buffer in buffers {
             if len == 0 {
@@ -109,14 +109,14 @@ impl Buffers {
     }
 }
 
-/// Octets of all buffers together.
+/// Bytes of all buffers together.
 pub(crate) fn total(buffers: &[iovec]) -> usize {
     buffers
         .iter()
         .fold(0, |sum: usize, buffer| sum.saturating_add(buffer.iov_len))
 }
 
-/// The octets `skip..skip + len` of `buffers`, piece by piece.
+/// The bytes `skip..skip + len` of `buffers`, piece by piece.
 pub(crate) fn for_each(
     buffers: &[iovec],
     mut skip: usize,
@@ -179,7 +179,7 @@ fn copy(source: *const u8, sink: *mut u8, len: usize) {
     unsafe { std::ptr::copy(source, sink, len) };
 }
 
-/// Where octet `at` of the list is, and how many follow it in its buffer.
+/// Where byte `at` of the list is, and how many follow it in its buffer.
 fn position(buffers: &[iovec], mut at: usize) -> (*mut u8, usize) {
     for buffer in buffers {
         if at < buffer.iov_len {
@@ -191,7 +191,7 @@ fn position(buffers: &[iovec], mut at: usize) -> (*mut u8, usize) {
     (std::ptr::null_mut(), 0)
 }
 
-/// Where the list has its first `at` octets behind it, and how many of them are in the same buffer.
+/// Where the list has its first `at` bytes behind it, and how many of them are in the same buffer.
 fn before(buffers: &[iovec], mut at: usize) -> (*mut u8, usize) {
     for buffer in buffers {
         if at <= buffer.iov_len && at > 0 {
@@ -286,7 +286,7 @@ pub(crate) fn family(address: *const libc::sockaddr, len: socklen_t) -> Option<c
     if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
         return None;
     }
-    // SAFETY: there are at least as many octets.
+    // SAFETY: there are at least as many bytes.
     let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
     Some(c_int::from(family))
 }
@@ -358,7 +358,7 @@ pub(crate) fn put_peer(
     let len = put_address(&mut storage, peer);
     let count = len.min(room) as usize;
     let source = (&raw const storage).cast::<u8>();
-    // SAFETY: the program has room for that many octets, which the kernel has just written to.
+    // SAFETY: the program has room for that many bytes, which the kernel has just written to.
     unsafe { std::ptr::copy_nonoverlapping(source, address.cast::<u8>(), count) };
     len
 }
@@ -379,11 +379,11 @@ pub(crate) fn set_status_flags(fd: c_int, flags: c_int) {
 pub(crate) fn clear_option(fd: c_int, level: c_int, name: c_int) {
     let off: c_int = 0;
     let len = len_of::<c_int>();
-    // SAFETY: the kernel reads `len` octets.
+    // SAFETY: the kernel reads `len` bytes.
     unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, &raw const off, len) };
 }
 
-/// Sends octets and a descriptor to a Unix datagram socket, from one that is there for that only.
+/// Sends bytes and a descriptor to a Unix datagram socket, from one that is there for that only.
 ///
 /// # Errors
 /// `errno` of the call that failed.
@@ -462,7 +462,7 @@ pub(crate) fn bind_any(fd: c_int, is_ipv4: bool) -> bool {
     } else {
         size_of::<libc::sockaddr_in6>()
     };
-    // SAFETY: the kernel reads `len` octets, and there are more.
+    // SAFETY: the kernel reads `len` bytes, and there are more.
     unsafe { libc::syscall(libc::SYS_bind, fd, &raw const any, len) == 0 }
 }
 
@@ -474,7 +474,7 @@ fn name(fd: c_int, call: c_long) -> Option<SocketAddr> {
     // SAFETY: a `sockaddr_storage` is numbers, for which zero is a value.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = len_of::<sockaddr_storage>();
-    // SAFETY: the kernel writes at most `len` octets, and the length.
+    // SAFETY: the kernel writes at most `len` bytes, and the length.
     let done = unsafe { libc::syscall(call, fd, &raw mut storage, &raw mut len) };
     (done == 0)
         .then(|| socket_address((&raw const storage).cast(), len))
@@ -500,7 +500,7 @@ pub(crate) fn socket_address(
     if address.is_null() || len < size_of::<libc::sockaddr_in>() {
         return None;
     }
-    // SAFETY: there are at least as many octets as an IPv4 address has, which is more than a
+    // SAFETY: there are at least as many bytes as an IPv4 address has, which is more than a
     // `sockaddr` needs to be known.
     let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
     match c_int::from(family) {
@@ -532,7 +532,7 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     unsafe { numbers(fd, level, name) }
 }
 
-/// How many more octets the kernel takes before it says that a socket is full, counted as it counts
+/// How many more bytes the kernel takes before it says that a socket is full, counted as it counts
 /// them.
 pub(crate) fn send_room(fd: c_int) -> usize {
     /// Of the kernel's `linux/sock_diag.h`.
@@ -548,7 +548,7 @@ pub(crate) fn send_room(fd: c_int) -> usize {
 /// getsockopt(2) of what is numbers; what the kernel does not write stays zero.
 ///
 /// # Safety
-/// Any octets are a `T`.
+/// Any bytes are a `T`.
 unsafe fn numbers<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
     // SAFETY: the caller's word.
     let mut value: T = unsafe { std::mem::zeroed() };
@@ -572,7 +572,7 @@ const FIN_CAME: [u8; 3] = [8, 9, 11];
 /// The state of one that both have ended (TIME_WAIT is not the socket's), or that was reset.
 const CLOSED: u8 = 7;
 
-/// Octets of a TCP connection that the program has written, and that have come.
+/// Bytes of a TCP connection that the program has written, and that have come.
 pub(crate) fn tcp_octets(fd: c_int) -> Option<(u64, u64)> {
     let info = tcp_info(fd)?;
     // Not what is acknowledged and what waits for it: there the kernel counts SYN and FIN.

@@ -127,7 +127,7 @@ impl Why {
     }
 }
 
-/// An address in shared memory: sixteen octets as IPv6, then the port.
+/// An address in shared memory: sixteen bytes as IPv6, then the port.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Address([AtomicU32; 5]);
@@ -218,7 +218,7 @@ pub(crate) struct Socket {
     /// Why that has failed, as `errno`.
     pub(crate) error: AtomicU32,
     pub(crate) inode: AtomicU64,
-    /// Octets of payload.
+    /// Bytes of payload.
     pub(crate) carried_out: AtomicU64,
     pub(crate) carried_in: AtomicU64,
     pub(crate) plain_out: AtomicU64,

@@ -1,4 +1,4 @@
-//! What agents say to each other: messages of 80 octets, one a datagram, big-endian.
+//! What agents say to each other: messages of 80 bytes, one a datagram, big-endian.
 //!
 //! ```text
 //!   0   2  "HS"
@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 
 use crate::table::{Named, Protocol, Why, address, words};
 
-/// Octets of a message.
+/// Bytes of a message.
 pub(crate) const MESSAGE_LEN: usize = 80;
 
 const MAGIC: [u8; 3] = *b"HS\x01";
@@ -95,7 +95,7 @@ impl Message {
         })
     }
 
-    /// The octets.
+    /// The bytes.
     pub(crate) fn emit(&self) -> [u8; MESSAGE_LEN] {
         let mut out = [0; MESSAGE_LEN];
         out[..3].copy_from_slice(&MAGIC);

@@ -325,7 +325,7 @@ fn what_looks_framed_and_is_not_is_delivered_and_what_is_damaged_is_dropped() {
     assert_eq!(b.receive(&mut octets, 0).0, 100);
     assert_eq!(octets[..100], foreign[..]);
 
-    // The wire's octets, with one bit of the payload changed.
+    // The wire's bytes, with one bit of the payload changed.
     a.send(b"to be damaged", Some(to), 0);
     let mut wire = vec![0; 200];
     // SAFETY: a buffer and its length; past the interface.
@@ -520,7 +520,7 @@ fn a_damaged_stream_ends_and_nothing_of_it_is_delivered() {
     let (a, b) = stream_pair();
     a.send(b"good", None, 0);
     assert_eq!(b.receive_exactly(4), b"good");
-    // An FPDU of four octets, the second of its connection, with a wrong CRC.
+    // An FPDU of four bytes, the second of its connection, with a wrong CRC.
     let mut wire = vec![
         0, 22, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0,
     ];
@@ -544,7 +544,7 @@ fn send_raw(sock: &Sock, octets: &[u8]) {
     assert_eq!(usize::try_from(sent), Ok(octets.len()));
 }
 
-/// The octets of the next FPDU of a connection, which the interface made.
+/// The bytes of the next FPDU of a connection, which the interface made.
 fn fpdu(a: &Sock, b: &Sock, payload: &[u8]) -> Vec<u8> {
     a.send(payload, None, 0);
     let mut wire = vec![0; 24 + payload.len().next_multiple_of(4)];

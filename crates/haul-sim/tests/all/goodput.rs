@@ -197,7 +197,7 @@ fn measure(cells: Vec<Cell>) {
     assert!(short.is_empty(), "these cells fall short: {short:#?}");
 }
 
-/// Share of the ceiling, and share of the payload that was sent again.
+/// Share of the ceiling, and share of the payload that was retransmitted.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn run(cell: &Cell) -> (f64, f64) {
     let mut config = Config::default();

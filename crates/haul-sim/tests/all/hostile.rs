@@ -21,7 +21,7 @@ use haul_udt::wire::SocketKind;
 const SEEDS: u64 = 200;
 /// The slowest path has 1 Mb/s and loses a third.
 const TRANSFER_NS_MAX: u64 = 900 * SECOND_NS;
-/// An end that misses every shutdown waits for its idle time-out of 30 s.
+/// An end that misses every shutdown waits for its idle timeout of 30 s.
 const CLOSE_NS_MAX: u64 = 60 * SECOND_NS;
 
 #[test]

@@ -10,7 +10,7 @@ const RTT_MS: u64 = 40;
 const BDP_BYTES: u64 = RATE_BPS / 8 * RTT_MS / 1_000;
 const SECONDS: u64 = 10;
 const WORLDS: u64 = 7;
-/// Payload octets of a full packet, of the 1,500 that it takes on the wire.
+/// Payload bytes of a full packet, of the 1,500 that it takes on the wire.
 const PAYLOAD: f64 = 1_456.0 / 1_500.0;
 
 /// What a transfer made of the path.

@@ -1,7 +1,7 @@
 //! The way in: an FPDU is delivered when it is there whole and its CRC is right (RFC 5044 §7), and
 //! nothing before.
 //!
-//! The kernel's octets go where the program wants its payload, with room for a head before and a
+//! The kernel's bytes go where the program wants its payload, with room for a head before and a
 //! tail after it, and what is whole is moved together there. What is left over, a part of an FPDU
 //! or one for which the program has no room, waits in the socket's buffer.
 
@@ -20,16 +20,16 @@ use crate::process::Entry;
 use crate::sys::{self, Buffers};
 use crate::table::{Half, Why};
 
-/// Where in the buffer the octets of a plain peer are put: behind the part of a head that they were
+/// Where in the buffer the bytes of a plain peer are put: behind the part of a head that they were
 /// taken for.
 const PLAIN_AT: usize = 64;
 
 /// What is remembered between calls.
 #[derive(Debug, Default)]
 struct Rx {
-    /// Octets of an FPDU that is not whole, at the buffer's beginning.
+    /// Bytes of an FPDU that is not whole, at the buffer's beginning.
     got: usize,
-    /// Octets for the program in the buffer: where, and how many. Either these are there or a part
+    /// Bytes for the program in the buffer: where, and how many. Either these are there or a part
     /// is.
     at: usize,
     left: usize,
@@ -78,17 +78,17 @@ impl Rx {
 
 /// What one step of a receive came to.
 enum Step {
-    /// So many octets for the program, and whether the kernel had enough to fill all buffers.
+    /// So many bytes for the program, and whether the kernel had enough to fill all buffers.
     Got { octets: usize, may_be_more: bool },
-    /// Octets came, but none for the program.
+    /// Bytes came, but none for the program.
     Nothing,
-    /// The peer has ended its half.
+    /// The peer has ended its direction.
     End,
     /// `errno`.
     Failed,
 }
 
-/// Verified octets that wait.
+/// Verified bytes that wait.
 pub(crate) fn pending(half: &Half) -> usize {
     (half.words[2].load(Ordering::Relaxed) as usize).min(BUFFER)
 }
@@ -277,9 +277,9 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
     }
 }
 
-/// Takes the octets of the stream that lie in `list`, from the beginning of an FPDU on, and moves
-/// the payload of those that are whole and right to where the program wants it, `done` octets into
-/// its buffers. How many octets there are for the program.
+/// Takes the bytes of the stream that lie in `list`, from the beginning of an FPDU on, and moves
+/// the payload of those that are whole and right to where the program wants it, `done` bytes into
+/// its buffers. How many bytes there are for the program.
 fn feed(
     entry: &Entry,
     rx: &mut Rx,
@@ -336,12 +336,12 @@ fn feed(
     given
 }
 
-/// Octets of an FPDU on the wire.
+/// Bytes of an FPDU on the wire.
 fn wire_len(payload: usize) -> usize {
     HEAD + payload + tail_len(payload)
 }
 
-/// Copies octets out of a list; how many there were.
+/// Copies bytes out of a list; how many there were.
 fn peek_at(list: &[iovec], at: usize, into: &mut [u8]) -> usize {
     let mut have = 0;
     sys::for_each(list, at, into.len(), |octets| {
@@ -351,7 +351,7 @@ fn peek_at(list: &[iovec], at: usize, into: &mut [u8]) -> usize {
     have
 }
 
-/// Whether the octets can begin a Send, the next in order, in one segment.
+/// Whether the bytes can begin a Send, the next in order, in one segment.
 fn may_be_head(start: &[u8], count: u32) -> bool {
     let mut expected = [0; HEAD];
     let model = Model::Untagged {
@@ -370,7 +370,7 @@ fn may_be_head(start: &[u8], count: u32) -> bool {
     start.get(2..) == Some(&expected[2..len]) || start.len() < 2
 }
 
-/// Octets of payload, if a socket sends FPDUs of that length.
+/// Bytes of payload, if a socket sends FPDUs of that length.
 fn payload_of(head: &[u8; HEAD]) -> Option<usize> {
     let ulpdu = usize::from(u16::from_be_bytes([head[0], head[1]]));
     let payload = ulpdu.checked_sub(ddp::UNTAGGED_LEN)?;
@@ -387,8 +387,8 @@ fn is_intact(list: &[iovec], at: usize, payload: usize) -> bool {
     found == crc.to_wire()
 }
 
-/// The first octets are no FPDU, and nothing was sent yet: the peer is a plain one after all, and
-/// its octets are the program's as they are.
+/// The first bytes are no FPDU, and nothing was sent yet: the peer is a plain one after all, and
+/// its bytes are the program's as they are.
 fn pass(
     entry: &Entry,
     rx: &mut Rx,

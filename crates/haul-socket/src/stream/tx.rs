@@ -25,10 +25,10 @@ struct Tx {
     left: usize,
     /// Over the open FPDU so far.
     crc: Crc32c,
-    /// Octets of a head or tail that the kernel had no room for.
+    /// Bytes of a head or tail that the kernel had no room for.
     owed: [u8; HEAD],
     owed_len: usize,
-    /// Octets for which the kernel had room when it was asked, less what was sent since.
+    /// Bytes for which the kernel had room when it was asked, less what was sent since.
     room: usize,
 }
 
@@ -72,7 +72,7 @@ impl Tx {
         half.words[10].store(number(self.room), Ordering::Relaxed);
     }
 
-    /// The kernel has taken so many octets of an FPDU whose payload is the message's from `at` on;
+    /// The kernel has taken so many bytes of an FPDU whose payload is the message's from `at` on;
     /// how many of them are payload.
     fn took(&mut self, fpdu: &Fpdu, taken: usize, (buffers, at): (&[iovec], usize)) -> usize {
         if taken == 0 {
@@ -103,7 +103,7 @@ impl Tx {
 
     /// How much of `rest` octets goes into the next FPDU, and whether an `sk_buff` must end with
     /// it: nothing of an FPDU may be left with a program that may never come back (a send that does
-    /// not wait, a time-out, a signal).
+    /// not wait, a timeout, a signal).
     fn plan(&mut self, fd: c_int, rest: usize) -> (usize, bool) {
         let wanted = rest.min(PAYLOAD_MAX);
         let full = cost(PAYLOAD_MAX);
@@ -193,7 +193,7 @@ struct Fpdu {
 }
 
 impl Fpdu {
-    /// The FPDU that is open, or the next one; octets of the message from `at` on. Whether an
+    /// The FPDU that is open, or the next one; bytes of the message from `at` on. Whether an
     /// `sk_buff` must end with it.
     fn next(
         tx: &mut Tx,
@@ -231,7 +231,7 @@ impl Fpdu {
 }
 
 /// One system call: what is owed, and as much of the message from `done` on as goes into the open
-/// FPDU or into new ones. Octets of the message that the kernel took, and whether it took all that
+/// FPDU or into new ones. Bytes of the message that the kernel took, and whether it took all that
 /// was given; `None` is `errno`.
 fn send_part(
     entry: &Entry,
