@@ -8,8 +8,8 @@
  *
  * Results
  *   A function that returns int returns 0 (HAUL_OK) or a count when it has done its work, and a
- *   negative HAUL_ERR_... when it has done nothing; each says which errors are its own. Any of them
- *   may return HAUL_ERR_INVALID (NULL where an object must be, an array that is NULL, a structure
+ *   negative HAUL_ERR_... when it has done nothing; each lists its own errors. Any of them may
+ *   return HAUL_ERR_INVALID (NULL where an object must be, an array that is NULL, a structure
  *   without its size) and HAUL_ERR_INTERNAL (a bug of the library, caught). haul_last_error
  *   describes what was wrong and what to do about it. A function that makes an object puts NULL
  *   into *out when it fails.
@@ -166,8 +166,8 @@ typedef struct haul_provider_info {
 /* The devices of this machine as they were when the list was made. */
 typedef struct haul_device_list haul_device_list;
 
-/* Looks for devices. Providers that cannot work here are no error: haul_device_list_provider says
- * why. */
+/* Looks for devices. Providers that cannot work here are no error: haul_device_list_provider
+ * returns why. */
 int haul_device_list_create(haul_device_list **out);
 void haul_device_list_destroy(haul_device_list *list);
 
@@ -304,8 +304,9 @@ typedef struct haul_mr_info {
  * has returned. Nothing is copied, now or later. Addresses in it are those of this process, unless
  * it is zero-based. From the posting of a work request to its completion its bytes belong to the
  * request, and bytes that a peer has rights to may change at any time: do not read them before a
- * completion says that they are there. Errors: HAUL_ERR_INVALID for no bytes or rights that
- * contradict each other; HAUL_ERR_EXHAUSTED; HAUL_ERR_OS: the memory cannot be pinned.
+ * completion reports that they are there.
+ * Errors: HAUL_ERR_INVALID for no bytes or rights that contradict each other; HAUL_ERR_EXHAUSTED;
+ * HAUL_ERR_OS: the memory cannot be pinned.
  */
 int haul_mr_reg(haul_pd *pd, void *start, size_t len, uint32_t access, haul_mr **out);
 
@@ -427,7 +428,7 @@ typedef struct haul_wc {
   uint16_t reserved;
 } haul_wc;
 
-/* Who sent what this completion is of, for an answer: 1, or 0 if it does not say (connections, and
+/* Who sent what this completion is of, for an answer: 1, or 0 if it names none (connections, and
  * requests of this end). */
 int haul_wc_peer(const haul_wc *wc, haul_peer *out);
 
@@ -742,7 +743,7 @@ typedef struct haul_cm_event {
   uint16_t initiator_depth;     /* request: what this end's IRD should be; established: ORD as it is now */
   uint32_t private_data_len;    /* bytes */
   struct sockaddr_storage peer; /* of a request */
-  uint8_t private_data[512];    /* what the peer's application says; over RoCE and InfiniBand with zeros behind it */
+  uint8_t private_data[512];    /* the private data of the peer's application; over RoCE and InfiniBand with zeros behind it */
   char reason[256];             /* one line on what was wrong; else empty */
 } haul_cm_event;
 #define HAUL_CM_EVENT_INIT { sizeof(haul_cm_event), 0, 0, 0, NULL, 0, 0, 0, HAUL_EMPTY, HAUL_EMPTY, HAUL_EMPTY }

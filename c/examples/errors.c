@@ -1,11 +1,11 @@
 /*
- * errors: what goes wrong, what is said about it, and that nothing breaks.
+ * errors: what fails, how it is reported, and that nothing breaks.
  */
 #include "pair.h"
 
 static struct pair pair;
 
-/* The call must fail like this, and say so with these words. */
+/* The call must fail like this, and the error text must contain these words. */
 static void expect(int result, int wanted, haul_context *context, const char *words) {
   char text[512];
   haul_last_error(context, text, sizeof text);
@@ -13,7 +13,7 @@ static void expect(int result, int wanted, haul_context *context, const char *wo
     fail("%s (%d) instead of %s: %s", haul_strerror(result), result, haul_strerror(wanted), text);
   }
   if (strstr(text, words) == NULL) {
-    fail("'%s' does not say: %s", text, words);
+    fail("'%s' does not contain: %s", text, words);
   }
 }
 
@@ -410,6 +410,6 @@ int main(void) {
   nothing_to_end();
   streams();
   end_pair(&pair);
-  printf("every error was told\n");
+  printf("every error was reported\n");
   return 0;
 }

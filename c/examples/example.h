@@ -62,7 +62,7 @@ static inline haul_context *open_device(void) {
   return context;
 }
 
-/* Listens on any free port of loopback and says which. */
+/* Listens on any free port of loopback and prints it. */
 static inline haul_listener *listen_somewhere(haul_context *context, haul_cm_channel *channel, struct sockaddr_in *address) {
   haul_listener *listener;
   socklen_t len = sizeof *address;
@@ -150,7 +150,7 @@ static inline struct where where(const haul_mr_info *info) {
 static inline void whereabouts(const haul_cm_event *event, uint64_t *addr, uint64_t *len, uint32_t *rkey) {
   struct where where;
   if (event->private_data_len < sizeof where) {
-    fail("the peer did not say where its region is");
+    fail("the peer did not send the address of its region");
   }
   memcpy(&where, event->private_data, sizeof where);
   *addr = *len = *rkey = 0;

@@ -4,8 +4,8 @@
  *   get                  offers data on loopback
  *   get HOST PORT [MIB]  fetches as much of it into memory that malloc has made, and checks it
  *
- * The peer's processor is not told of a single read. How many reads are in flight at once was
- * agreed when the connection was made.
+ * The peer's processor does not see a single read. How many reads are in flight at once was agreed
+ * when the connection was made.
  */
 #include "example.h"
 
@@ -37,10 +37,10 @@ static void serve(void) {
   haul_cm_event request = expect_event(context, events, HAUL_CM_CONNECT_REQUEST);
 
   haul_qp *qp = make_qp(context, pd, cq);
-  struct where told = where(&info);
+  struct where announced = where(&info);
   haul_conn_param param = HAUL_CONN_PARAM_INIT;
-  param.private_data = &told;
-  param.private_data_len = sizeof told;
+  param.private_data = &announced;
+  param.private_data_len = sizeof announced;
   param.responder_resources = request.initiator_depth;
   must(context, haul_accept(request.request, qp, &param));
   expect_event(context, events, HAUL_CM_ESTABLISHED);

@@ -98,7 +98,7 @@ static void serve(void) {
   haul_listener *listener = listen_somewhere(end.context, end.events, &address);
   haul_cm_event request = expect_event(end.context, end.events, HAUL_CM_CONNECT_REQUEST);
   if (request.private_data_len != 1 || request.private_data[0] == 0 || request.private_data[0] > 12) {
-    fail("the peer does not say how long its messages are");
+    fail("the peer did not send the length of its messages");
   }
   end.out.len = 1u << request.private_data[0];
   post_recv(end.context, end.qp, 0, &end.in);

@@ -44,17 +44,17 @@ static void serve(void) {
   haul_sge place = {.addr = info.addr, .len = sizeof put, .lkey = info.lkey};
   post_recv(context, qp, 1, &place);
   info = mr_info(context, target);
-  struct where told = where(&info);
+  struct where announced = where(&info);
   haul_conn_param param = HAUL_CONN_PARAM_INIT;
-  param.private_data = &told;
-  param.private_data_len = sizeof told;
+  param.private_data = &announced;
+  param.private_data_len = sizeof announced;
   must(context, haul_accept(request.request, qp, &param));
   expect_event(context, events, HAUL_CM_ESTABLISHED);
 
   next_success(context, cq);
   must(context, haul_mr_dereg(message));
   if (put > OFFERED) {
-    fail("the peer says that it has put more than there is room for");
+    fail("the peer reports more bytes than there is room for");
   }
   pattern_check(info.ptr, put);
   printf("checked %llu bytes\n", (unsigned long long)put);
@@ -129,12 +129,12 @@ static void put(const char *host, const char *port, size_t bytes) {
   write_all(context, qp, cq, &info, addr, rkey);
   uint64_t put = bytes;
   haul_sge piece = {.addr = (uintptr_t)&put, .len = sizeof put};
-  haul_send_wr tell = {.wr_id = 1, .opcode = HAUL_WR_SEND, .flags = HAUL_SEND_SIGNALED | HAUL_SEND_INLINE, .sges = &piece, .num_sge = 1};
-  must(context, haul_post_send(qp, &tell, 1, NULL));
+  haul_send_wr notice = {.wr_id = 1, .opcode = HAUL_WR_SEND, .flags = HAUL_SEND_SIGNALED | HAUL_SEND_INLINE, .sges = &piece, .num_sge = 1};
+  must(context, haul_post_send(qp, &notice, 1, NULL));
   /* The send and the answer complete in either order. */
   uint32_t first = next_success(context, cq).opcode, second = next_success(context, cq).opcode;
   if (first != HAUL_WC_RECV && second != HAUL_WC_RECV) {
-    fail("the peer did not say that all is well");
+    fail("the peer did not confirm");
   }
   double seconds = (double)(now_ns() - start) / 1e9;
   printf("put %zu bytes, checked by the peer: %.2f Gb/s\n", bytes, (double)bytes * 8e-9 / seconds);

@@ -24,7 +24,7 @@ static const haul_sge *buffer(const haul_mr_info *info, uint64_t index, haul_sge
   return piece;
 }
 
-/* Every spoke sends its messages; the hub must get each once, in order, from whom it says. */
+/* Every spoke sends its messages; the hub must get each once, in order, from the sender that it names. */
 static void send_all(haul_context *context, struct end *hub, struct end *spokes, haul_mr *buffers) {
   haul_mr_info info = mr_info(context, buffers);
   const struct message *received = info.ptr;
@@ -51,7 +51,7 @@ static void send_all(haul_context *context, struct end *hub, struct end *spokes,
       fail("a message that nobody has sent");
     }
     if (must(context, haul_wc_peer(&wc, &from)) != 1 || !same_peer(&from, &spokes[message.spoke].own)) {
-      fail("a message does not come from whom it says");
+      fail("a message does not come from the sender that it names");
     }
     if (message.number != next[message.spoke]++) {
       fail("message %u of spoke %u is lost, out of order, or here twice", message.number, message.spoke);

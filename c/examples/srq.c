@@ -35,7 +35,7 @@ static void send_round(struct pair *pair, haul_qp **qps, uint32_t round) {
 static void expect_limit(struct pair *pair, uint64_t token) {
   struct pollfd fd = {.fd = must(pair->context, haul_async_fd(pair->context)), .events = POLLIN};
   if (poll(&fd, 1, (int)(PATIENCE_NS / 1000000)) != 1) {
-    fail("nobody says that buffers run low");
+    fail("no event reports that buffers run low");
   }
   haul_async_event event = HAUL_ASYNC_EVENT_INIT;
   must(pair->context, haul_async_poll(pair->context, &event));

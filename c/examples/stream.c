@@ -91,7 +91,7 @@ static haul_stream *begin(haul_context *context, const char *host, const char *p
   return stream;
 }
 
-/* The event loop's wait: asked first, so that the descriptor tells of what changes after that. */
+/* The event loop's wait: asked first, so that the descriptor reports what changes after that. */
 static void await(haul_context *context, haul_stream *stream, uint32_t wanted) {
   if (must(context, haul_stream_poll(stream, wanted | HAUL_STREAM_OVER)) != 0) {
     return;
@@ -143,13 +143,13 @@ static void send_all(const char *host, const char *port, uint64_t all) {
   must(context, haul_stream_query(stream, &info));
   if (count != HAUL_ERR_ENDED || answer != all || info.given_bytes != all || info.arrived_bytes != all ||
       info.received_bytes != sizeof answer || info.flags != HAUL_STREAM_PEER_ENDED) {
-    fail("%llu bytes were sent, %llu arrived, the peer says %llu, then %d", (unsigned long long)all,
+    fail("%llu bytes were sent, %llu arrived, the peer reports %llu, then %d", (unsigned long long)all,
          (unsigned long long)info.arrived_bytes, (unsigned long long)answer, count);
   }
   printf("sent %llu bytes, %.0f MB/s\n", (unsigned long long)all, (double)all / 1e6 / seconds);
   haul_stream_destroy(stream);
 
-  /* Nobody listens there any more, and that is said. */
+  /* Nobody listens there any more, and the failure is reported. */
   stream = begin(context, host, port, NULL);
   if ((must(context, haul_stream_wait(stream, HAUL_STREAM_OPEN | HAUL_STREAM_OVER, PATIENCE_NS)) & HAUL_STREAM_OPEN) != 0) {
     fail("a peer that is gone has answered");

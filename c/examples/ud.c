@@ -67,11 +67,11 @@ static void check_record(const haul_record *record, const haul_range *ranges, co
     valid += range.end - range.start;
   }
   if (valid != record->valid) {
-    fail("%u bytes of ranges, and %u are said to be valid", valid, record->valid);
+    fail("%u bytes of ranges, and %u are reported as valid", valid, record->valid);
   }
 }
 
-/* Writes until a record says that everything is there. */
+/* Writes until a record reports that everything has arrived. */
 static void write_and_record(haul_context *context, struct end *near, struct end *far, haul_mr *near_mr, haul_mr *far_mr) {
   haul_mr_info here = mr_info(context, near_mr), there = mr_info(context, far_mr);
   haul_range ranges[HAUL_RECORD_RANGES_MAX];

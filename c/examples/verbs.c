@@ -157,7 +157,7 @@ static void batches(void) {
   expect_words(far_words, 40, 100);
 }
 
-/* The peer takes a region away with the message that says that it needs it no more. */
+/* The peer takes a region away with the message that it no longer needs it. */
 static void invalidate(void) {
   haul_mr *lent;
   haul_sge place = piece(&far_info, 0, 64);

@@ -8,7 +8,7 @@
  * away. */
 #define CHUNK 1024
 #define WORD 64
-/* How far the interface is told of descriptors that the shim knows nothing about. */
+/* Up to which number the interface is notified of descriptors that the shim does not know. */
 #define PROBED 65536
 
 static _Atomic(struct descriptor *) chunks[DESCRIPTORS_MAX / CHUNK];

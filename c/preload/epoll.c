@@ -25,7 +25,7 @@
 
 static atomic_int bell = -1;
 
-/* A descriptor whose bytes wait in user space, as its registration wants to hear of it. */
+/* A descriptor whose bytes wait in user space, as its registration wants it reported. */
 struct held {
   int fd;
   struct registration *registration;
@@ -132,7 +132,7 @@ static int merge(struct epoll_event *events, int count, int most, const struct h
   return count;
 }
 
-/* Takes the bell's events out; says whether there was one. */
+/* Takes the bell's events out; returns whether there was one. */
 static bool mute(struct epoll_event *events, int *count) {
   int kept = 0;
   for (int i = 0; i < *count; i++) {
@@ -180,7 +180,7 @@ static int wait_ours(int epoll, struct descriptor *watcher, uint32_t instance, s
   struct timespec left;
   struct held held[HELD_MAX];
   for (;;) {
-    /* Who waits says so before it looks, so that whoever makes bytes held after the look rings. */
+    /* A waiter announces itself before it looks, so that whoever makes bytes held after the look rings. */
     atomic_fetch_add(&watcher->waiters, 1);
     const int held_count = collect_held(instance, held, most < HELD_MAX ? most : HELD_MAX);
     if (held_count > 0) {

@@ -2,7 +2,7 @@
  * haul_socket.h - what a taken socket does: the border between the preloaded shim (C) and
  * crates/haul-socket (Rust).
  *
- * Internal: not installed, no stable ABI. docs/adr/0014-socket-interface.md says why it is so.
+ * Internal: not installed, no stable ABI. docs/adr/0014-socket-interface.md explains why.
  *
  * Every function is called with descriptors of the program's own kernel sockets. The Rust side
  * makes its system calls with syscall(2), never by libc's names, which are the shim's; it starts no
@@ -43,9 +43,9 @@ void haul_socket_spawning(void);
 /* Likewise, of one descriptor that such a child will have. */
 void haul_socket_shared(int fd);
 
-/* Before exec(3): nobody is told that the sockets of this process speak until the program after it
- * takes them up again. If exec returns, call haul_socket_start again (its arguments do not matter
- * then). */
+/* Before exec(3): no peer learns that the sockets of this process speak iWARP until the program
+ * after it takes them up again. If exec returns, call haul_socket_start again (its arguments do not
+ * matter then). */
 void haul_socket_before_exec(void);
 
 /* After socket(2), with its arguments. */
@@ -78,7 +78,7 @@ ssize_t haul_socket_recvmsg(int fd, struct msghdr *message, int flags);
  * in libc's call, with one system call. haul_socket_arrival returns 1 and fills `message`, or 0
  * where haul_socket_recvmsg is to be called instead. After recvmsg(2) into that message, or
  * recvfrom(2) into its first vector if it has one and nothing but a name is asked for,
- * haul_socket_arrived, with what the call returned, says how many bytes to return; -1: none, the
+ * haul_socket_arrived, with what the call returned, returns how many bytes to return; -1: none, the
  * call failed or the datagram was damaged, and is gone. */
 struct haul_socket_arrival {
 	struct msghdr message;

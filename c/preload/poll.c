@@ -65,7 +65,7 @@ static bool is_stream(int fd) {
   return haul_socket_kind(fd) == HAUL_SOCKET_STREAM;
 }
 
-/* Whether the shim has anything to add to what the kernel says. */
+/* Whether the shim has anything to add to what the kernel reports. */
 static bool polls_ours(const struct pollfd *fds, nfds_t count) {
   if (!shim_active()) return false;
   const bool any = holding_any();

@@ -136,8 +136,8 @@ ssize_t taken_recv(int fd, void *buffer, size_t length, int flags) {
   return receive_from(fd, buffer, length, flags, NULL, NULL);
 }
 
-/* A datagram that turns out to be damaged may have been called readable, as select(2) says of wrong
- * checksums. */
+/* A datagram that turns out to be damaged may have been reported as readable, as select(2)
+ * documents for wrong checksums. */
 bool taken_ready(int fd) {
   if (haul_socket_kind(fd) == HAUL_SOCKET_DATAGRAM) return true;
   if (haul_socket_pending(fd) > 0) return true;

@@ -36,7 +36,7 @@ EXPORT ssize_t send(int fd, const void *buffer, size_t length, int flags) {
 }
 
 /* What connects by sending (MSG_FASTOPEN) connects first, where the interface sees where to, and
- * then sends: as it does without a cookie of the destination's. One that must not wait is told
+ * then sends: as it does without a cookie of the destination's. A non-blocking call gets
  * EINPROGRESS, and has sent nothing. */
 static bool connects(int fd, const struct sockaddr *to, int flags) {
   if ((flags & MSG_FASTOPEN) == 0 || to == NULL || to->sa_family == AF_UNSPEC || !shim_active()) return false;

@@ -129,7 +129,7 @@ static inline bool taken(int fd) {
  * by the shim. */
 #define REGISTRATIONS_MAX 4
 
-/* What epoll_ctl(2) said about a descriptor. */
+/* A registration of a descriptor by epoll_ctl(2). */
 struct registration {
   atomic_uint instance; /* which epoll instance; 0: free */
   atomic_int epoll;     /* a descriptor of it */
@@ -151,12 +151,12 @@ struct descriptor {
 struct descriptor *descriptor_find(int fd);
 /* NULL where there is no memory, or the number is out of bounds. */
 struct descriptor *descriptor_make(int fd);
-/* NULL unless it is a socket that the interface was told about or has taken. */
+/* NULL unless it is a socket that the interface has been notified of or has taken. */
 struct descriptor *descriptor_known(int fd);
 uint32_t descriptor_next_id(void);
 /* Also one that the process was started with, when it is used for the first time. */
 bool descriptor_is_known(int fd);
-/* A socket that the interface was told about. */
+/* A socket that the interface has been notified of. */
 void descriptor_opened(int fd);
 void descriptor_duplicated(int from, int to);
 /* Tells the interface, and forgets. To be called before the descriptor is closed. */

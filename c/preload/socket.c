@@ -71,8 +71,8 @@ EXPORT int shutdown(int fd, int how) {
   return taken(fd) ? haul_socket_shutdown(fd, how) : real.shutdown(fd, how);
 }
 
-/* The kernel would encrypt our frames, or report pages that it never saw. Programs do without, when
- * told so. */
+/* The kernel would encrypt our frames, or report pages that it never saw. Applications do without
+ * if the call fails. */
 static bool cannot_be_kept(int fd, int level, int name) {
   const bool refused =
       (level == SOL_SOCKET && name == SO_ZEROCOPY) || (level == IPPROTO_TCP && name == TCP_ULP);

@@ -1,14 +1,14 @@
 /*
  * The transport driver `haul` of Globus XIO: GridFTP's data connections over RDMA verbs, with or
- * without an RNIC, or over UDT. docs/gridftp.md says how to use it.
+ * without an RNIC, or over UDT. docs/gridftp.md describes how to use it.
  *
  * A connection is a queue pair. Each end has a ring of registered slabs for what comes in, and
- * tells the peer of it in private data. What XIO hands over to be written is copied into slabs of
- * this end's own ring, and the write is complete then: so the window is the ring's and not that of
- * GridFTP, which has one write outstanding. A slab goes to the peer by an RDMA Write into a slab of
- * its ring and a Send that says so (mode write), or by a Send into the slab of a receive work
- * request (mode send). The peer gives slabs back in grants. At the end all is drained: close says
- * FIN and waits until the peer says that it has it.
+ * announces it to the peer in private data. What XIO hands over to be written is copied into slabs
+ * of this end's own ring, and the write is complete then: so the window is the ring's and not that
+ * of GridFTP, which has one write outstanding. A slab goes to the peer by an RDMA Write into a slab
+ * of its ring and a Send that announces it (mode write), or by a Send into the slab of a receive
+ * work request (mode send). The peer gives slabs back in grants. At the end all is drained: close
+ * sends FIN and waits until the peer acknowledges it.
  *
  * With channel=udt a connection is a byte stream of the library instead, whose rings are what the
  * slabs are here: a hello goes before the bytes of each direction, and the end of this direction is
@@ -95,7 +95,7 @@ struct options {
   bool stream; /* channel=udt: a byte stream instead of a queue pair */
   bool crc, fallback;
   int port;
-  char wrong[TEXT_MAX]; /* the first option that cannot be: GridFTP ignores what setting one says */
+  char wrong[TEXT_MAX]; /* the first option that cannot be: GridFTP ignores the result of setting one */
 };
 
 extern globus_xio_string_cntl_table_t string_options[];
@@ -107,7 +107,7 @@ globus_result_t attr_copy(void **out, void *from);
 globus_result_t attr_cntl(void *attr, int command, va_list arguments);
 globus_result_t attr_destroy(void *attr);
 
-/* What an attribute says, or why it cannot be. */
+/* The value of an attribute, or why it is invalid. */
 globus_result_t options_of(const void *attr, struct options *options);
 
 /* ---- Device ---------------------------------------------------------------------------------- */
@@ -291,16 +291,17 @@ void connection_begin(struct connection *c, const struct hello *peers);
 struct device *connection_free(struct connection *c);
 void connection_drop(struct connection *c);
 
-/* From now on it is closed, and its statistics are told, when the process ends at the latest. */
+/* From now on it is closed, and its statistics are reported, at the latest when the process ends.
+ */
 void connection_opened(struct connection *c);
 
-/* It has ended: its statistics are told, once. */
+/* It has ended: its statistics are reported once. */
 void connection_told(const struct connection *c);
 
 /* At the end of the process: closes those that are open, and waits until they are. */
 void connections_close(int64_t until_ns);
 
-/* Allocates registered memory; says in wrong why not. */
+/* Allocates registered memory; sets wrong to the reason of a failure. */
 bool allocate(const struct device *device, size_t len, uint32_t access, haul_mr **mr, haul_mr_info *info, char wrong[TEXT_MAX]);
 
 /* Where headers and grants are: of slabs that go, of what goes without a slab, of what comes. */
@@ -327,8 +328,8 @@ void fill(struct connection *c);
 void deliver(struct connection *c);
 void take_completion(struct connection *c, const haul_wc *wc);
 
-/* The connection has ended and there are no more completions: whether that is bad depends on what
- * was said before. */
+/* The connection has ended and there are no more completions: whether that is an error depends on
+ * what the ends sent before. */
 void judge_end(struct connection *c);
 
 /* A request is over; somebody finishes it once the lock is free. */
@@ -356,7 +357,7 @@ haul_stream_options stream_options(const struct options *options);
 /* Connects to the peer's driver, and exchanges hellos. NO_DRIVER where there is none. */
 enum opened connect_stream(struct connection *c);
 
-/* Answers what the peer of a stream says first; what is wrong, where it is not welcome. */
+/* Answers the first message of the peer of a stream; returns what is wrong if it is refused. */
 enum opened welcome_stream(struct connection *c, int wake, char wrong[TEXT_MAX]);
 
 /* With the lock, by the one that fills, or delivers: as copy_out and copy_in. False when the stream
@@ -422,7 +423,7 @@ socklen_t address_len(const struct sockaddr_storage *address);
 bool resolve(const char *host, const char *port, int flags, struct sockaddr_storage *out, char wrong[TEXT_MAX]);
 
 /* Waits until `fd` is readable: 1, which may be in vain; 0 when the time is over; -1 when `wake`
- * says that the opening is canceled. */
+ * reports that the opening is canceled. */
 int wait_for(int fd, int wake, int64_t until_ns);
 
 /* Waits for an event of this channel: 1; 0 when the time is over; -1 when the opening is
