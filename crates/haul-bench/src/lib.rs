@@ -8,8 +8,8 @@
 //! host · of the verbs: [`client`], [`server`] the doors · [`plan`] what is measured · [`report`]
 //! figures · `control` the conversation · `session` one size after another · `end` device, memory,
 //! queue pairs · `flow` bandwidth · `volley` bandwidth of what may be lost · `pingpong` latency ·
-//! `pattern` bytes that are checked · `error` faults · `disk` files · `memory` what idle queue pairs take · `tag`
-//! numbers of work requests.
+//! `pattern` bytes that are checked · `error` faults · `disk` files · `memory` what idle queue
+//! pairs take · `tag` numbers of work requests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(

@@ -1,4 +1,4 @@
-//! What the command line may say. Nothing is looked up or opened here.
+//! The command line. Parsing opens no file and looks up no name.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve a directory: take files that are sent to it and give those that are asked for
+    /// Serve a directory to haul send and haul get
     Serve(Serve),
     /// Send files to a server: haul send FILE… HOST:DIR/
     Send(Send),
@@ -32,73 +32,72 @@ pub(crate) enum Command {
     Get(Get),
     /// Measure a path, or the RDMA verbs
     Bench(Bench),
-    /// The whole picture of a path: streams, messages, stability, other traffic, and what limits it
+    /// Profile a path: streams, message sizes, stability, cross traffic, and what limits it
     Profile(Box<profile::Profile>),
-    /// Look whether this host is set up for long fat networks, and print the lines that mend it
+    /// Check whether this host is tuned for long fat networks, and print the commands that fix it
     Doctor(profile::Doctor),
-    /// Show results of bench run and profile again, or compare two
+    /// Show stored results of bench run and profile, or compare two
     Report(profile::Report),
-    /// Run an unmodified program with its sockets on iWARP wherever the peer's are too
+    /// Run an unmodified application; carry its sockets over iWARP where the peer also runs haul run
     Run(Run),
-    /// Carry the TCP of programs that cannot change over long fat networks, in slabs
+    /// Carry the TCP connections of unmodified applications over long fat networks
     #[command(subcommand)]
     Gateway(Gateway),
-    /// What can do RDMA here: the software provider, and the machine's devices or why there are
-    /// none
+    /// List RDMA devices: the software provider, and the hardware devices or why there are none
     Devices(Devices),
-    /// An emulated WAN on this machine: hosts, paths, comparisons
+    /// Emulate a WAN on this machine: hosts, paths, a comparison of tools
     Lab(haul_lab::Args),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Gateway {
-    /// Run a gateway until it is told to stop: SIGTERM lets its connections finish, a second one
-    /// does not; SIGHUP has it read its configuration again
+    /// Run a gateway. The first SIGTERM drains connections, a second exits at once; SIGHUP reloads
+    /// the configuration
     Run(GatewayRun),
-    /// Tell everything that is wrong with a configuration; exit 0 if it can be used, 2 if not
+    /// Check a configuration and print every error; exit 0 if it is valid, 2 if not
     Check(GatewayCheck),
-    /// Measure how fast slabs can merely be filled here: takes connections, fills slabs with what
-    /// they bring, and drops it, which no data channel can be faster than. Tells the rate each
-    /// second; Ctrl-C ends it
+    /// Ingest-only benchmark: how fast this host can fill slabs, the upper bound for every data
+    /// channel. Accepts connections, drops their data and prints the rate each second; Ctrl-C ends
+    /// it
     Fill(GatewayFill),
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct GatewayRun {
-    /// The configuration, TOML (docs/gateways.md)
+    /// The TOML configuration (docs/gateways.md)
     pub(crate) config: PathBuf,
-    /// Time that connections have to finish after SIGTERM, seconds
+    /// Drain timeout after SIGTERM, in seconds
     #[arg(long, value_name = "S", default_value_t = 30)]
     pub(crate) patience: u64,
-    /// Say nothing but what does not work
+    /// Print only failures
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Serve {
-    /// The directory; nothing outside it can be reached
+    /// The directory to serve; clients cannot reach files outside it
     pub(crate) dir: PathBuf,
     #[arg(
         long,
         value_name = "ADDR:PORT",
-        help = "Address to listen on, as ADDR, ADDR:PORT or [ADDR]:PORT; may be given more than \
-                once [default: 127.0.0.1 and ::1]"
+        help = "Address to listen on: ADDR, ADDR:PORT or [ADDR]:PORT; repeatable \
+                [default: 127.0.0.1 and ::1]"
     )]
     pub(crate) listen: Vec<String>,
-    /// Port for addresses given without one, TCP and UDP
+    /// TCP and UDP port for addresses without a port
     #[arg(long, default_value_t = haul::DEFAULT_PORT, env = "HAUL_PORT")]
     pub(crate) port: u16,
-    /// Give files and take none
+    /// Let clients read files but not write them
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Listen beyond this machine although there is no authentication and no encryption yet
+    /// Listen on non-loopback addresses without authentication and encryption
     #[arg(long)]
     pub(crate) allow_insecure: bool,
-    /// Transfers at the same time; further ones are told to try again
+    /// Maximum concurrent transfers; the server asks further clients to retry
     #[arg(long, value_name = "N", default_value_t = haul::server::SESSIONS_DEFAULT)]
     pub(crate) max_sessions: usize,
-    /// Say nothing about single transfers
+    /// Do not report single transfers
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -106,8 +105,8 @@ pub(crate) struct Serve {
 #[derive(Debug, ClapArgs)]
 #[command(override_usage = "haul send [OPTIONS] FILE… HOST:DIR/", after_help = SEND_EXAMPLES)]
 pub(crate) struct Send {
-    /// The files, then where they go: HOST:DIR/ or HOST:PORT:DIR/ (an empty DIR is the server's
-    /// directory itself; with a / at its end a missing DIR is made)
+    /// The files, then the destination: HOST:DIR/ or HOST:PORT:DIR/. An empty DIR is the directory
+    /// that the server serves. If DIR ends in / and is missing, the server creates it
     #[arg(required = true, num_args = 2.., value_names = ["FILE", "HOST:DIR/"])]
     pub(crate) operands: Vec<OsString>,
     #[command(flatten)]
@@ -123,7 +122,7 @@ Examples:
 #[derive(Debug, ClapArgs)]
 #[command(override_usage = "haul get [OPTIONS] HOST:FILE… DIR/", after_help = GET_EXAMPLES)]
 pub(crate) struct Get {
-    /// The files of one server, as HOST:FILE or HOST:PORT:FILE, then the local directory they go to
+    /// The files on one server, as HOST:FILE or HOST:PORT:FILE, then the local directory
     #[arg(required = true, num_args = 2.., value_names = ["HOST:FILE", "DIR/"])]
     pub(crate) operands: Vec<OsString>,
     #[command(flatten)]
@@ -148,7 +147,7 @@ pub(crate) struct Transfer {
         long,
         value_parser = duration,
         value_name = "TIME",
-        help = "Stop trying again this long after the last progress; 0 never tries again \
+        help = "Stop reconnecting this long after the last progress; 0 never reconnects \
                 [default: never stop]"
     )]
     pub(crate) give_up_after: Option<Duration>,
@@ -170,14 +169,14 @@ pub(crate) struct Bench {
         help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT"
     )]
     pub(crate) host: Option<String>,
-    /// The server sends, this end receives
+    /// Reverse the direction: the server sends
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// How long to send
+    /// Duration of the measurement
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s",
           conflicts_with = "bytes")]
     pub(crate) time: Duration,
-    /// How much to send, instead of a time
+    /// Bytes to send, instead of --time
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) bytes: Option<u64>,
     #[command(flatten)]
@@ -188,11 +187,11 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchKind {
-    /// Take part in what clients of run, rdma and profile ask for, one at a time
+    /// Serve clients of bench run, bench rdma and profile, one at a time
     Serve(rdma::Serve),
-    /// Measure a path by any engine: TCP, UDP, UDT, RDMA; memory, files; CPU of both ends
+    /// Measure a path over TCP, UDP, UDT or RDMA, from memory or files, with CPU time at both ends
     Run(Box<path::Run>),
-    /// The RDMA verbs: write, read and send, bandwidth and latency, as perftest measures them
+    /// Measure RDMA write, read and send: bandwidth and latency, as perftest does
     Rdma(Box<rdma::Rdma>),
 }
 
@@ -210,7 +209,7 @@ pub(crate) struct Run {
     pub(crate) write_record: bool,
     #[command(flatten)]
     pub(crate) through: Through,
-    /// UDP port at which hosts ask each other; the same at both ends
+    /// Discovery UDP port; must be the same at both ends
     #[arg(long, value_name = "PORT", default_value_t = haul_socket::agent::DEFAULT_PORT)]
     pub(crate) port: u16,
     #[arg(
@@ -218,13 +217,13 @@ pub(crate) struct Run {
         value_name = "FILE",
         num_args = 0..=1,
         require_equals = true,
-        help = "Say at the end what became of each socket, on stderr or in FILE"
+        help = "At the end, print how each socket was carried, on stderr or to FILE"
     )]
     pub(crate) report: Option<Option<PathBuf>>,
-    /// Report as one JSON object
+    /// Print the report as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// The library that is preloaded [default: beside haul, or in ../lib]
+    /// The library to preload [default: beside haul, or in ../lib]
     #[arg(long, value_name = "FILE", env = "HAUL_PRELOAD")]
     pub(crate) preload: Option<PathBuf>,
     /// The program and its arguments
@@ -238,35 +237,35 @@ pub(crate) struct Run {
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  haul run -- sipp -sn uas                     its UDP on UD where clients run under haul run too
-  haul run --report -- curl -O http://host/f   its TCP on RC, and at the end what became of each socket
+  haul run -- sipp -sn uas                     its UDP over UD where clients also run under haul run
+  haul run --report -- curl -O http://host/f   its TCP over RC; prints how each socket was carried
   haul run --gateway gw.site-b.example -- rsync -a data/ rsync://host/data/   its TCP through a gateway";
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct GatewayCheck {
-    /// The configuration, TOML (docs/gateways.md); the files that it names are read too
+    /// The TOML configuration (docs/gateways.md); the files it names are also read
     pub(crate) file: PathBuf,
-    /// Print one JSON object on stdout instead
+    /// Print one JSON object to stdout instead
     #[arg(long)]
     pub(crate) json: bool,
-    /// Ask the gateways of each route as well whether its session could be had, without opening it
+    /// Also ask the gateways of each route whether they would accept a session, without opening one
     #[arg(long, conflicts_with = "json")]
     pub(crate) reach: bool,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct GatewayFill {
-    /// Where it takes connections: 192.0.2.1:7410, [::]:7410
+    /// Address to accept connections on: 192.0.2.1:7410, [::]:7410
     #[arg(value_name = "ADDR:PORT", value_parser = listen)]
     pub(crate) listen: SocketAddr,
-    /// The ring that slabs are of
+    /// Size of the ring of slabs
     #[arg(long, value_name = "SIZE", value_parser = ring, default_value = "64MiB")]
     pub(crate) ring: u64,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Devices {
-    /// Print one JSON object on stdout instead
+    /// Print one JSON object to stdout instead
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -275,18 +274,18 @@ pub(crate) struct Devices {
 #[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Gateways")]
 pub(crate) struct Through {
-    /// Go through these gateways, in this order (docs/gateways.md) [default port: 7400]
+    /// Connect through these gateways, in order (docs/gateways.md) [default port: 7400]
     #[arg(long, value_name = "HOST[:PORT],…", value_delimiter = ',', value_parser = hop)]
     pub(crate) gateway: Vec<HostPort>,
-    /// Go through these instead, where those cannot be had; may be given again
+    /// Alternative gateways if those fail; repeatable
     #[arg(long, requires = "gateway", value_name = "HOST[:PORT],…", value_parser = way)]
     pub(crate) gateway_or: Vec<Way>,
-    /// The key that is shared with the first gateway, and its name there [default name: the file's,
-    /// without extension]
+    /// The key shared with the first gateway, and its name there [default name: the file name
+    /// without its extension]
     #[arg(long, requires = "gateway", value_name = "[NAME=]FILE", value_parser = key)]
     pub(crate) gateway_key: Option<Key>,
-    /// What the octets may go by, the best first: tcp, udp, udt, iwarp/tcp, iwarp/udt, verbs
-    /// [default: as routes have it]
+    /// Data channels to try, in order of preference: tcp, udp, udt, iwarp/tcp, iwarp/udt, verbs
+    /// [default: as for routes]
     #[arg(
         long,
         requires = "gateway",
@@ -294,17 +293,16 @@ pub(crate) struct Through {
         value_delimiter = ','
     )]
     pub(crate) gateway_channel: Vec<ChannelKind>,
-    /// This end's certificate, PEM, for TLS to the first gateway
+    /// Client certificate (PEM) for TLS to the first gateway
     #[arg(long, requires_all = ["gateway", "gateway_tls_key", "gateway_tls_roots"], value_name = "FILE")]
     pub(crate) gateway_tls_certificate: Option<PathBuf>,
-    /// The certificate's key
+    /// Private key of the certificate
     #[arg(long, requires = "gateway_tls_certificate", value_name = "FILE")]
     pub(crate) gateway_tls_key: Option<PathBuf>,
-    /// The roots that the gateway's certificate must come from
+    /// Root certificates that must have issued the gateway's certificate
     #[arg(long, requires = "gateway_tls_certificate", value_name = "FILE")]
     pub(crate) gateway_tls_roots: Option<PathBuf>,
-    /// Say this about the session to the gateways on the way, for their logs and pages; may be
-    /// given again
+    /// Session metadata for the logs and pages of the gateways; repeatable
     #[arg(long, requires = "gateway", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) metadata: Vec<String>,
 }
@@ -325,20 +323,20 @@ fn way(text: &str) -> Result<Way, NoHostPort> {
 
 fn listen(text: &str) -> Result<SocketAddr, String> {
     haul::server::listen_address(text, None)
-        .ok_or_else(|| "give ADDR:PORT, IPv6 in brackets: [::]:7410".to_owned())
+        .ok_or_else(|| "write ADDR:PORT, with an IPv6 address in brackets: [::]:7410".to_owned())
 }
 
 fn hop(text: &str) -> Result<HostPort, NoHostPort> {
     HostPort::parse_or(text, haul_gateway::config::DEFAULT_PORT)
 }
 
-/// Octets of a ring, as routes have them.
+/// Reads the size of a ring, with the bounds that routes have.
 fn ring(text: &str) -> Result<u64, String> {
     let ring = bytes(text)?;
     if ring.is_power_of_two() && haul_gateway::Filler::RINGS.contains(&ring) {
         return Ok(ring);
     }
-    Err("give a power of two from 8MiB to 64GiB".into())
+    Err("write a power of two from 8MiB to 64GiB".into())
 }
 
 /// `NAME=FILE`, or `FILE` with a name like the file's.
@@ -361,21 +359,21 @@ fn key(text: &str) -> Result<Key, String> {
     })
 }
 
-/// How files that exist at the receiver are treated.
+/// How to treat files that exist at the receiver.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Existing {
-    /// Fail where a different file of the same name exists instead of replacing it
+    /// Fail if a different file of the same name exists, instead of replacing it
     #[arg(long)]
     pub(crate) no_replace: bool,
-    /// Hash what is there of a partial file again before believing it; send complete files again
+    /// Verify partial files by their hashes before resuming, and retransfer complete files
     #[arg(long)]
     pub(crate) recheck: bool,
 }
 
-/// How the bytes travel.
+/// The data channel.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Path {
-    /// The server's port, TCP and UDP
+    /// TCP and UDP port of the server
     #[arg(long, default_value_t = haul::DEFAULT_PORT, env = "HAUL_PORT")]
     pub(crate) port: u16,
     #[arg(
@@ -388,38 +386,38 @@ pub(crate) struct Path {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=i64::from(haul::channel::STREAMS_MAX)))]
     pub(crate) streams: u16,
-    /// The rate that the path is known to have, or that may be used: 10Gbit, 1.2GiB
+    /// Known or permitted rate of the path: 10Gbit, 1.2GiB
     #[arg(long, value_parser = rate, value_name = "RATE")]
     pub(crate) rate: Option<u64>,
-    /// Congestion control; udt: model (default), cubic, reno, bic, htcp, highspeed, scalable,
-    /// vegas, daimd; tcp: the kernel's
+    /// Congestion control. udt: model (default), cubic, reno, bic, htcp, highspeed, scalable,
+    /// vegas, daimd; tcp: those of the kernel
     #[arg(long, value_name = "NAME", alias = "tcp-congestion")]
     pub(crate) cc: Option<String>,
-    /// How long connecting may take
+    /// Connection timeout
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     pub(crate) connect_timeout: Duration,
-    /// After this long without a word, or with data unacknowledged, the peer is taken for gone
+    /// Timeout without packets or acknowledgements from the peer
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
     pub(crate) peer_timeout: Duration,
 }
 
-/// What is printed.
+/// Output options.
 #[derive(Debug, Clone, Copy, ClapArgs)]
 pub(crate) struct Output {
-    /// Print one JSON object on stdout at the end
+    /// Print one JSON object to stdout at the end
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print one JSON object for each event, a line each, on stdout
+    /// Print one JSON object per event to stdout, one per line
     #[arg(long)]
     pub(crate) json_stream: bool,
-    /// Print nothing on stderr but errors
+    /// Print only errors to stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Channel {
-    /// Reliable UDP: finds its rate, or keeps to --rate; holds it under loss
+    /// Reliable UDP; finds its rate or uses --rate, and holds it under loss
     Udt,
     /// Kernel TCP
     Tcp,

@@ -1,9 +1,9 @@
 //! The `haul` command: parse, resolve, run.
 //!
 //! Map: `args` what the command line may say · `quantity` and `operand` the values in it ·
-//! `command` one module for each verb · `device` RDMA devices · `interrupt` signals that end a client · `provider` the RDMA
-//! devices · `output` progress, text and JSON. Text for people goes to stderr, results go to
-//! stdout.
+//! `command` one module for each verb · `device` RDMA devices · `interrupt` signals that end a
+//! client · `provider` the RDMA devices · `output` progress, text and JSON. Text for people goes to
+//! stderr, results go to stdout.
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_methods, reason = "progress is shown by the clock")]
 

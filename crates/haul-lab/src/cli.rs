@@ -16,15 +16,15 @@ use crate::calibrate::Ceilings;
 use crate::lab::{Engine, Lab};
 use crate::scenario::Scenario;
 
-/// An emulated WAN on this machine
+/// Emulate a WAN on this machine
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What a lab can do.
+/// The commands of `haul lab`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Start a lab in the background
@@ -33,35 +33,35 @@ pub enum Command {
     Exec(ExecArgs),
     /// Start a lab, run commands in it, and take it down
     ///
-    /// Without a command, runs what the scenario asks for; if it asks for nothing, opens a shell on
-    /// host `a`. In the lab, hosts know each other by name (`ping b`), and LAB_A, LAB_B … hold
-    /// their addresses.
+    /// Without a command, runs the commands of the scenario; if it has none, opens a shell on host
+    /// `a`. In the lab, hosts resolve each other's names (`ping b`), and LAB_A, LAB_B … hold their
+    /// addresses.
     Run(RunArgs),
-    /// Show the labs that are up, and clean up after those that died
+    /// List the labs that are up, and clean up after those that died
     List(ListArgs),
     /// Take labs down
     Down(DownArgs),
-    /// Measure whether the emulator does what it is asked for
+    /// Verify the emulator: delay, loss and rate of a path
     ///
-    /// With a scenario: whether its path has the delay, the loss and the rate that it says. Without
-    /// one, an example is checked, and then the highest rate is searched for that this machine
-    /// carries honestly; `up` and `run` refuse more.
+    /// With a scenario, checks the delay, the loss and the rate of its path. Without one, checks an
+    /// example, then searches for the highest rate that this machine can emulate; `up` and `run`
+    /// refuse higher rates.
     Calibrate(CalibrateArgs),
     /// Measure tools side by side on one path
     Compare(crate::compare::CompareArgs),
-    /// Show the scenarios that come along, or the text of one
+    /// List the built-in scenarios, or print one
     Scenarios(ScenariosArgs),
 }
 
-/// How a lab is started.
+/// How to start a lab.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StartArgs {
-    /// A scenario: a TOML file, or the name of one that comes along (see `scenarios`)
+    /// A scenario file (TOML), or the name of a built-in scenario (see `scenarios`)
     pub scenario: String,
-    /// Who emulates the path
+    /// What emulates the path
     #[arg(long, value_enum, default_value = "tun")]
     pub emulator: Engine,
-    /// Start even if this machine cannot carry the rate honestly
+    /// Start even if this machine cannot emulate the rate
     #[arg(long)]
     pub force: bool,
 }
@@ -85,13 +85,13 @@ pub struct UpArgs {
     /// How to start.
     #[command(flatten)]
     pub start: StartArgs,
-    /// What to call it [default: the scenario's name]
+    /// Name of the lab [default: the scenario's name]
     #[arg(long)]
     pub name: Option<String>,
     /// Stay in the foreground until interrupted
     #[arg(long)]
     pub foreground: bool,
-    /// Set by `up` for the process that it leaves in the background
+    /// Set by `up` for its background process
     #[arg(long, hide = true)]
     pub detached: bool,
 }
@@ -99,10 +99,10 @@ pub struct UpArgs {
 /// Arguments of `exec`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExecArgs {
-    /// Which lab [default: the only one that is up]
+    /// The lab [default: the only one that is up]
     #[arg(long)]
     pub name: Option<String>,
-    /// Which host
+    /// The host
     pub host: String,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true)]
@@ -118,14 +118,13 @@ pub struct RunArgs {
     /// The host that the command runs on
     #[arg(long, default_value = "a")]
     pub host: String,
-    /// Say of the path only what is wrong with it
+    /// Print only warnings about the path
     #[arg(long, short)]
     pub quiet: bool,
-    /// Print at the end what happened on the path, as JSON on stdout
+    /// Print the counters of the path at the end, as JSON to stdout
     #[arg(long)]
     pub json: bool,
-    /// A command, which runs once those that the scenario starts in the background have been
-    /// started
+    /// A command; it runs after the background commands of the scenario have started
     #[arg(last = true)]
     pub command: Vec<OsString>,
 }
@@ -133,7 +132,7 @@ pub struct RunArgs {
 /// Arguments of `list`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ListArgs {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -141,9 +140,9 @@ pub struct ListArgs {
 /// Arguments of `down`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DownArgs {
-    /// Which labs [default: the only one that is up]
+    /// The labs [default: the only one that is up]
     pub names: Vec<String>,
-    /// All of them
+    /// Take all labs down
     #[arg(long)]
     pub all: bool,
 }
@@ -151,16 +150,15 @@ pub struct DownArgs {
 /// Arguments of `calibrate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CalibrateArgs {
-    /// A scenario: a TOML file, or the name of one that comes along
+    /// A scenario file (TOML), or the name of a built-in scenario
     pub scenario: Option<String>,
-    /// Measure the kernel's netem with the same scenario as well, and whether both agree
+    /// Also measure the kernel's netem with the same scenario, and compare
     #[arg(long, requires = "scenario")]
     pub netem: bool,
-    /// How long each of the measurements takes (six for a path; half of that for each rate that is
-    /// tried)
+    /// Duration of each measurement: six for a path; half as long for each rate tried
     #[arg(long, default_value = "2")]
     pub seconds: f64,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -168,7 +166,7 @@ pub struct CalibrateArgs {
 /// Arguments of `scenarios`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ScenariosArgs {
-    /// Print this one
+    /// The scenario to print
     pub name: Option<String>,
 }
 
@@ -178,11 +176,11 @@ fn show_notes(lab: &Lab) {
     }
 }
 
-/// Does what was asked for. Call it before starting threads: without root, a lab must change the
-/// process's user namespace.
+/// Runs a command. Call it before starting threads: without root, a lab must change the process's
+/// user namespace.
 ///
 /// # Errors
-/// One line that says what happened and what to do about it.
+/// One line that names what failed and what to do about it.
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Up(args) => background::up(&args),

@@ -35,7 +35,7 @@ use crate::process;
 use crate::scenario::Scenario;
 use crate::state::{self, HostState, LabDir, State};
 
-/// Who emulates the path.
+/// What emulates the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     /// This program, between two TUN devices.
@@ -43,7 +43,7 @@ pub enum Engine {
     Tun,
     /// The kernel's netem queueing discipline on a veth pair, where the kernel has it.
     Kernel,
-    /// Nobody: a veth pair as fast as this machine is.
+    /// Nothing: a veth pair as fast as this machine is.
     None,
 }
 

@@ -1,4 +1,4 @@
-//! A paper's figures, made on this machine in one run: `haul-papers reproduce`.
+//! Reproduces a paper's figures on this machine in one run: `haul-papers reproduce`.
 //!
 //! A paper is a list of experiments, each for a figure. An experiment measures with the program
 //! itself (`haul bench rdma` and `haul run` between hosts of a lab), so that whoever doubts a point
@@ -47,27 +47,27 @@ use record::{Figure, Results};
 /// Arguments of `reproduce`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ReproduceArgs {
-    /// Which paper
+    /// The paper
     #[arg(value_enum)]
     pub paper: Paper,
-    /// These figures only
+    /// Only these figures
     #[arg(long = "figure", value_name = "N", value_delimiter = ',')]
     pub figures: Vec<u32>,
-    /// These tables only
+    /// Only these tables
     #[arg(long = "table", value_name = "N", value_delimiter = ',')]
     pub tables: Vec<u32>,
-    /// A few sizes, each measured once and shortly: to see that it works, not to believe
+    /// A few sizes, each measured once and briefly: a smoke test, not a result
     #[arg(long)]
     pub quick: bool,
-    /// How often each series is measured [default: 3; with --quick 1]
+    /// Number of measurements of each series [default: 3; with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub repeat: Option<u16>,
-    /// How long each message size is measured [default: 300ms; with --quick 20ms], each transfer of
-    /// phoebus [20s; 3s] and of gridftp [10s; 4s], whose figure 9 takes ten times that (with
-    /// --quick twice), each run of wan-profiling and efficient-protocols [10s; 2s]
+    /// Duration for each message size [default: 300ms; with --quick 20ms], each transfer of phoebus
+    /// [20s; 3s] and gridftp [10s; 4s; figure 9 ten times that, with --quick twice], each run of
+    /// wan-profiling and efficient-protocols [10s; 2s]
     #[arg(long, value_parser = Span::parse, value_name = "TIME")]
     pub time: Option<Span>,
-    /// Wait this long at most for an idle machine before each measurement
+    /// Maximum wait for an idle machine before each measurement
     #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "5s")]
     pub settle: Span,
     /// Write results.json, results.csv, table.txt and index.html into this directory
@@ -83,9 +83,9 @@ pub(crate) struct ReproduceArgs {
 pub(crate) enum Paper {
     /// RDMA over unreliable datagrams: Grant, Rashti, Afsahi, Balaji, IPDPS 2011
     Datagram,
-    /// GridFTP: Rashti, Sabin, Kettimuthu, 2014, and of Kissel and Swany, 2012, the part on GridFTP
+    /// GridFTP: Rashti, Sabin, Kettimuthu, 2014, and the GridFTP part of Kissel and Swany, 2012
     Gridftp,
-    /// Gateways: of Kissel and Swany, 2012, the other part
+    /// Gateways: the other part of Kissel and Swany, 2012
     Phoebus,
     /// Throughput over thousands of miles: Rao, Yu, Wing, Poole, Vetter, SC 2008
     WanProfiling,
@@ -119,7 +119,7 @@ impl Paper {
     }
 }
 
-/// Exit code of a command line that asks for what there is not.
+/// Exit code for a figure or table that the paper does not have.
 const USAGE: u8 = 2;
 
 /// How a figure is made.
@@ -132,13 +132,13 @@ struct Experiment {
     about: fn() -> Figure,
 }
 
-/// Nobody has counted what it does.
+/// For experiments whose duration is not known.
 fn unknown(_: &Context<'_>) -> Duration {
     Duration::ZERO
 }
 
 impl ReproduceArgs {
-    /// Whether it is asked for: all are where none is named.
+    /// Whether the figure is selected. Without a selection, all are.
     fn wants(&self, figure: &Figure) -> bool {
         let named = if figure.table {
             &self.tables
@@ -148,7 +148,7 @@ impl ReproduceArgs {
         self.figures.is_empty() && self.tables.is_empty() || named.contains(&figure.number)
     }
 
-    /// Says that the paper has no such figure or table, if so.
+    /// Returns an error line if the paper has no such figure or table.
     fn unknown_number(&self, all: &[Figure]) -> Option<String> {
         let missing = |numbers: &[u32], table: bool, kind: &str| {
             let known = || all.iter().filter(|one| one.table == table);
@@ -160,15 +160,13 @@ impl ReproduceArgs {
                 names if names.is_empty() => "none".to_owned(),
                 names => format!("{kind}s {names}"),
             };
-            Some(format!(
-                "there is no {kind} {missing} of this paper, but {there}"
-            ))
+            Some(format!("the paper has no {kind} {missing}; it has {there}"))
         };
         missing(&self.figures, false, "figure").or_else(|| missing(&self.tables, true, "table"))
     }
 }
 
-/// Makes the figures.
+/// Reproduces the figures.
 ///
 /// # Errors
 /// One line that says what is wrong with the arguments or missing on this machine.

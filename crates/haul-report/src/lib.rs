@@ -6,7 +6,8 @@
 //!
 //! Map: [`svg`] colours and words · [`axis`] numbers on a line · [`chart`] lines with bands, bars,
 //! heat maps · [`page`] one HTML file · [`stats`] medians and spread · [`machine`] what it was
-//! measured on · [`quantity`] rates, sizes and times as people write them · [`host_port`] `HOST:PORT`.
+//! measured on · [`quantity`] rates, sizes and times as people write them · [`host_port`]
+//! `HOST:PORT`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(

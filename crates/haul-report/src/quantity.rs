@@ -6,7 +6,8 @@
 //!
 //! | quantity | units |
 //! |---|---|
-//! | [`Rate`] in bits | `bit`, `kbit`, `Mbit`, `Gbit`, `Tbit`; `bps`, `kbps`, …; `b/s`, `kb/s`, `Mb/s`, `Gb/s`, `Tb/s` |
+//! | [`Rate`] in bits | `bit`, `kbit`, `Mbit`, `Gbit`, `Tbit`; `bps`, `kbps`, … |
+//! | [`Rate`] in bits, in this case only | `b/s`, `kb/s`, `Mb/s`, `Gb/s`, `Tb/s` |
 //! | [`Rate`] in bytes | `B`, `kB`, `MB`, `GB`, `TB`; `KiB`, `MiB`, `GiB`, `TiB` |
 //! | [`Size`] | none or `bytes`; the units of bytes; `k`, `M`, `G`, `T` as powers of 1024 |
 //! | [`Span`] | `ns`, `us`, `µs`, `ms`, `s`, `m`, `h` |

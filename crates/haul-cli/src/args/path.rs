@@ -19,10 +19,10 @@ pub(crate) struct Run {
     pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) options: Options,
-    /// Measure in turns with these options laid over the others, and print the ratio
+    /// Measure a second setting with these options in turns, and print the ratio
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub(crate) vs: Option<String>,
-    /// How often each setting is measured [default: 1, with --vs 3]
+    /// Number of measurements of each setting [default: 1, with --vs 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
     /// Write report.html, results.json and results.csv into this directory
@@ -43,87 +43,87 @@ Examples:
 /// How the server is reached.
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct ServerArgs {
-    /// The server's port, TCP
+    /// TCP port of the server
     #[arg(long, short, default_value_t = haul_bench::DEFAULT_PORT)]
     pub(crate) port: u16,
-    /// What --source file sends
+    /// The file that --source file sends
     #[arg(long, value_name = "PATH")]
     pub(crate) source_file: Option<PathBuf>,
-    /// Where --sink file writes with --reverse; it is made, or emptied
+    /// The file that --sink file writes with --reverse; created or truncated
     #[arg(long, value_name = "PATH")]
     pub(crate) sink_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) device: Device,
-    /// How long connecting may take
+    /// Connection timeout
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     pub(crate) connect_timeout: Duration,
-    /// After this long without a word the peer is taken for gone
+    /// Timeout without messages from the peer
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
     pub(crate) peer_timeout: Duration,
 }
 
-/// A plan, as far as it is said.
+/// The options of a plan that were given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
 pub(crate) struct Options {
-    /// What carries the bytes [default: tcp]
+    /// Protocol engine [default: tcp]
     #[arg(long, short, value_enum)]
     pub(crate) engine: Option<Engine>,
-    /// How TCP is given the bytes [default: write]
+    /// System call that gives data to TCP [default: write]
     #[arg(long, value_enum)]
     pub(crate) send: Option<SendBy>,
-    /// How TCP gives them back [default: read]
+    /// System call that takes data from TCP [default: read]
     #[arg(long, value_enum)]
     pub(crate) receive: Option<ReceiveBy>,
-    /// Where they come from [default: memory, for --send sendfile ramdisk]
+    /// Source of the data [default: memory, for --send sendfile ramdisk]
     #[arg(long, value_enum)]
     pub(crate) source: Option<Medium>,
-    /// Where they go [default: memory]
+    /// Sink of the data [default: memory]
     #[arg(long, value_enum)]
     pub(crate) sink: Option<Medium>,
-    /// The server sends, this end receives
+    /// Reverse the direction: the server sends
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// The verb, of RDMA [default: write, of ud write-record]
+    /// RDMA verb [default: write, for ud write-record]
     #[arg(long, value_enum)]
     pub(crate) op: Option<Op>,
     #[arg(long, short, value_parser = message, value_name = "SIZE",
-          help = "Bytes of a call, a datagram or a work request [default: 128KiB, of udp 1448, of RDMA 64KiB]; udt has none")]
+          help = "Bytes per system call, datagram or work request [default: 128KiB, udp 1448, RDMA 64KiB]; not for udt")]
     pub(crate) message: Option<u32>,
-    /// Messages outstanding, of RDMA and zerocopy; datagrams in a call, of udp [default: 128]
+    /// Outstanding messages (RDMA, zerocopy), or datagrams per call (udp) [default: 128]
     #[arg(long, value_name = "N")]
     pub(crate) depth: Option<u32>,
-    /// How queue pairs find each other, of iwarp-tcp and iwarp-udt [default: cm]
+    /// How queue pairs connect, for iwarp-tcp and iwarp-udt [default: cm]
     #[arg(long, value_enum)]
     pub(crate) connect: Option<Connect>,
-    /// Memory that messages of a stream go round in [default: 512KiB]
+    /// Buffer of each stream [default: 512KiB]
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) memory: Option<u64>,
     /// Parallel streams or queue pairs [default: 1]
     #[arg(long, short = 'P', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(STREAMS_MAX)))]
     pub(crate) streams: Option<u16>,
-    /// Send no faster, all streams together: 1Gbit
+    /// Maximum rate of all streams together: 1Gbit
     #[arg(long, value_parser = rate, value_name = "RATE")]
     pub(crate) rate: Option<u64>,
-    /// How long to send [default: 10s]
+    /// Duration [default: 10s]
     #[arg(long, short, value_parser = duration, value_name = "TIME", conflicts_with = "bytes")]
     pub(crate) time: Option<Duration>,
-    /// How much to send, instead of a time
+    /// Bytes to send, instead of --time
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) bytes: Option<u64>,
-    /// Leave out the beginning: slow start
+    /// Leave out this much at the beginning (slow start)
     #[arg(long, short = 'O', value_parser = duration, value_name = "TIME")]
     pub(crate) omit: Option<Duration>,
-    /// How often to say how far it is [default: 1s]
+    /// Interval of progress reports [default: 1s]
     #[arg(long, short, value_parser = duration, value_name = "TIME")]
     pub(crate) interval: Option<Duration>,
-    /// Congestion control: the kernel's for tcp (cubic, bbr, …), of docs/congestion.md for udt
-    /// (model, bic, htcp, …)
+    /// Congestion control. tcp: those of the kernel (cubic, bbr, …); udt: those of
+    /// docs/congestion.md (model, bic, htcp, …)
     #[arg(long, short = 'C', value_name = "NAME")]
     pub(crate) congestion: Option<String>,
-    /// Socket buffers to ask for [default: the system's choice]
+    /// Socket buffer size [default: chosen by the kernel]
     #[arg(long, value_parser = message, value_name = "SIZE")]
     pub(crate) buffer: Option<u32>,
-    /// One datagram a system call, instead of the kernel cutting and joining them
+    /// One datagram per system call, without segmentation and receive offload
     #[arg(long)]
     pub(crate) no_gso: bool,
 }
@@ -149,7 +149,7 @@ impl Options {
         }
     }
 
-    /// These, and where they say nothing what `base` says.
+    /// Returns these options, with those of `base` where they are missing.
     pub(crate) fn over(&self, base: &Self) -> Self {
         let own = self.clone();
         // A time and a number of bytes exclude each other.
@@ -218,9 +218,9 @@ impl Options {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Engine {
-    /// The kernel's TCP
+    /// TCP of the kernel
     Tcp,
-    /// Datagrams, at --rate or as fast as can be; nothing is sent again
+    /// UDP datagrams at --rate or as fast as possible; no retransmission
     Udp,
     /// Reliable UDP, with placement on arrival
     Udt,
@@ -228,9 +228,9 @@ pub(crate) enum Engine {
     IwarpTcp,
     /// RDMA over UDT
     IwarpUdt,
-    /// RDMA by unreliable datagrams
+    /// RDMA over unreliable datagrams
     Ud,
-    /// RDMA by reliable datagrams
+    /// RDMA over reliable datagrams
     Rd,
 }
 
@@ -250,9 +250,9 @@ impl From<Engine> for plan::Engine {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Connect {
-    /// By the connection manager
+    /// Connection manager
     Cm,
-    /// By parameters that the programs tell each other
+    /// Out-of-band exchange of parameters
     Exchange,
 }
 
@@ -309,9 +309,9 @@ impl From<ReceiveBy> for plan::ReceiveBy {
 pub(crate) enum Medium {
     /// Memory of the process
     Memory,
-    /// A file that lies in memory
+    /// A file in memory
     Ramdisk,
-    /// The end's own --source-file or --sink-file
+    /// The file of --source-file or --sink-file
     File,
 }
 

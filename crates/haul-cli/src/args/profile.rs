@@ -18,21 +18,21 @@ pub(crate) struct Profile {
     // First: those that follow take their values away.
     #[command(flatten)]
     given: Given,
-    /// A host where 'haul bench serve' runs: HOST, HOST:PORT or [ADDRESS]:PORT
+    /// A host that runs 'haul bench serve': HOST, HOST:PORT or [ADDRESS]:PORT
     #[arg(required_unless_present_any = ["scenario", "emulate"], conflicts_with_all = ["scenario", "emulate"])]
     pub(crate) host: Option<String>,
-    /// Profile an emulated path on this machine instead: a scenario of 'haul lab', by its name or
-    /// file
+    /// Profile an emulated path on this machine instead: the name or file of a 'haul lab'
+    /// scenario
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "emulate")]
     pub(crate) scenario: Option<String>,
-    /// Profile distance and loss over emulated paths on this machine instead
+    /// Profile distance and loss over emulated paths on this machine
     #[arg(long)]
     pub(crate) emulate: bool,
     #[command(flatten)]
     pub(crate) emulated: Emulated,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// The server has a --sink-file, which is measured too
+    /// Also measure the --sink-file of the server
     #[arg(long)]
     pub(crate) sink: bool,
     /// Only these parts
@@ -47,19 +47,19 @@ pub(crate) struct Profile {
         default_value = "tcp,udt"
     )]
     pub(crate) engines: Vec<Engine>,
-    /// All of it takes no longer; what there is no time for is left out
+    /// Time limit; the steps that do not fit are left out
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10m")]
     pub(crate) max_time: Duration,
     /// Runs of the stability profile
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub(crate) repetitions: u32,
-    /// Every number of streams from 1 to 20, and every message size from 2^0 to 2^23
+    /// Measure 1 to 20 streams, and message sizes from 2^0 to 2^23
     #[arg(long)]
     pub(crate) full: bool,
-    /// Where report.html, results.json and results.csv go
+    /// Write report.html, results.json and results.csv into this directory
     #[arg(long, value_name = "DIR", default_value = "haul-profile")]
     pub(crate) out: PathBuf,
-    /// It is the client of a scenario: the document is all that it is to say
+    /// Used by --emulate: print only the document
     #[arg(long, hide = true)]
     pub(crate) inside: bool,
     #[command(flatten)]
@@ -138,10 +138,10 @@ fn options_of<T: ClapArgs>() -> Vec<String> {
 /// The paths of `--emulate`.
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct Emulated {
-    /// Their rate
+    /// Rate of the paths
     #[arg(long, value_parser = rate, value_name = "RATE", default_value = "500Mbit", requires = "emulate")]
     pub(crate) rate: u64,
-    /// Round trips of the distance profile
+    /// Round-trip times of the distance profile
     #[arg(long, value_parser = duration, value_delimiter = ',', value_name = "TIME",
           default_value = "1ms,20ms,50ms,100ms,200ms", requires = "emulate")]
     pub(crate) distances: Vec<Duration>,
@@ -149,12 +149,11 @@ pub(crate) struct Emulated {
     #[arg(long, value_delimiter = ',', value_name = "N", default_value = "1,4,16", requires = "emulate",
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) streams: Vec<u16>,
-    /// Shares of packets lost, of the loss profile and sweep, at the middle one of the distances
+    /// Packet loss of the loss profile and sweep, at the middle distance
     #[arg(long, value_delimiter = ',', value_name = "SHARE", default_value = "0,1e-5,1e-4,1e-3,1e-2",
           value_parser = share, requires = "emulate")]
     pub(crate) losses: Vec<f64>,
-    /// Instead, RDMA over loss or reordering (or both) by message size and depth, at the middle one
-    /// of the distances
+    /// Sweep RDMA over loss, reordering or both by message size and depth, at the middle distance
     #[arg(
         long,
         value_enum,
@@ -163,22 +162,22 @@ pub(crate) struct Emulated {
         requires = "emulate"
     )]
     pub(crate) sweep: Vec<Sweep>,
-    /// Shares of packets that are held back, of the reordering sweep
+    /// Shares of packets that the reordering sweep delays
     #[arg(long, value_delimiter = ',', value_name = "SHARE", default_value = "0,1e-3,1e-2,5e-2",
           value_parser = share, requires = "sweep")]
     pub(crate) reorders: Vec<f64>,
-    /// For so long
+    /// Delay of those packets
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "2ms", requires = "sweep")]
     pub(crate) reorder_delay: Duration,
-    /// Message sizes of a sweep
+    /// Message sizes of the sweep
     #[arg(long, value_parser = size, value_delimiter = ',', value_name = "SIZE", default_value = "4KiB,64KiB,1MiB",
           requires = "sweep")]
     pub(crate) sizes: Vec<u32>,
-    /// Messages outstanding, of a sweep
+    /// Outstanding messages of the sweep
     #[arg(long, value_delimiter = ',', value_name = "N", default_value = "1,16,128", requires = "sweep",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
     pub(crate) depths: Vec<u32>,
-    /// With the connection manager, without it, or both, of a sweep
+    /// How queue pairs of the sweep connect: with the connection manager, without it, or both
     #[arg(
         long,
         value_enum,
@@ -193,9 +192,9 @@ pub(crate) struct Emulated {
 /// What a sweep goes over, beside message size and depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sweep {
-    /// Packets are lost
+    /// Lost packets
     Loss,
-    /// Packets are held back, and others overtake them
+    /// Delayed packets that others overtake
     Reorder,
 }
 
@@ -215,11 +214,11 @@ pub(crate) enum Part {
     Streams,
     /// Goodput by message size
     Messages,
-    /// Both together
+    /// Goodput by both
     Grid,
-    /// The same again and again
+    /// Stability of repeated runs
     Stability,
-    /// Other traffic on the path
+    /// Cross traffic
     Cross,
     /// With and without the disks: --source-file and --sink
     Stages,
@@ -240,16 +239,16 @@ impl From<Part> for haul_bench::profile::Section {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Doctor {
-    /// The rate of the path that the host is to be good for
+    /// Rate of the path to tune for
     #[arg(long, value_parser = rate, value_name = "RATE", default_value = "1Gbit")]
     pub(crate) rate: u64,
-    /// Its round-trip time
+    /// Round-trip time of the path
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "100ms")]
     pub(crate) rtt: Duration,
-    /// Print what is in order as well
+    /// Also print the checks that passed
     #[arg(long)]
     pub(crate) all: bool,
-    /// Print one JSON object on stdout instead
+    /// Print one JSON object to stdout instead
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -258,9 +257,9 @@ pub(crate) struct Doctor {
 pub(crate) struct Report {
     /// Results: a directory of --out, or the results.json in it
     pub(crate) a: PathBuf,
-    /// Other results to compare them with
+    /// Results to compare with
     pub(crate) b: Option<PathBuf>,
-    /// Write a page with pictures to this file
+    /// Write an HTML page with charts to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }

@@ -24,17 +24,17 @@ pub(crate) struct Rdma {
         help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT"
     )]
     pub(crate) host: Option<String>,
-    /// The server's port, TCP
+    /// TCP port of the server
     #[arg(long, short, default_value_t = haul_bench::DEFAULT_PORT)]
     pub(crate) port: u16,
     #[command(flatten)]
     pub(crate) device: Device,
     #[command(flatten)]
     pub(crate) wire: Wire,
-    /// The service: connections, or datagrams over UDP
+    /// Transport service: connections, or datagrams over UDP
     #[arg(long, value_enum, default_value_t = Service::Rc)]
     pub(crate) qp: Service,
-    /// The verb [default: write; for --qp ud write-record]
+    /// RDMA verb [default: write; for --qp ud write-record]
     #[arg(long, value_enum)]
     pub(crate) op: Option<Op>,
     /// Bandwidth, or the latency of one message at a time
@@ -43,47 +43,46 @@ pub(crate) struct Rdma {
     /// Bytes of a message: 64, 64KiB [default: 64KiB, for latency 64]
     #[arg(long, short, value_parser = size, value_name = "SIZE", conflicts_with_all = ["sizes", "all"])]
     pub(crate) size: Option<u32>,
-    /// Powers of two from the first to the second: 1..8388608
+    /// Message sizes in powers of two: 1..8388608
     #[arg(long, value_parser = sizes, value_name = "FROM..TO", conflicts_with = "all")]
     pub(crate) sizes: Option<std::ops::RangeInclusive<u32>>,
-    /// Every size from 2^0 to 2^23; of Sends by unreliable datagrams to 2^20
+    /// Message sizes from 2^0 to 2^23; Send over unreliable datagrams to 2^20
     #[arg(long, short)]
     pub(crate) all: bool,
     #[arg(long, short = 't', visible_alias = "tx-depth", value_name = "N",
-          help = "Messages outstanding on each queue pair [default: 128, idle 16]",
+          help = "Outstanding messages per queue pair [default: 128, idle 16]",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
     pub(crate) depth: Option<u32>,
     #[arg(long, short, value_name = "N",
-          help = "Receives posted on each queue pair [default: 4 × depth, less for long messages; idle 16]",
+          help = "Posted receives per queue pair [default: 4 × depth, less for long messages; idle 16]",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
     pub(crate) rx_depth: Option<u32>,
     /// Queue pairs
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
     pub(crate) qps: u32,
-    /// Connect that many queue pairs, use each once, and tell the memory that they take; nothing
-    /// else
+    /// Connect this many queue pairs, use each once, and print the memory that they take
     #[arg(long, value_name = "N", conflicts_with_all = ["qps", "test", "op", "bidirectional", "file"],
           value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
     pub(crate) idle_qps: Option<u32>,
     /// Both ends send at the same time
     #[arg(long, short)]
     pub(crate) bidirectional: bool,
-    /// How long each size is measured
+    /// Duration for each size
     #[arg(long, short = 'D', visible_alias = "duration", value_parser = duration, value_name = "TIME",
           default_value = "2s")]
     pub(crate) time: Duration,
-    /// So many messages on each queue pair, instead of a time
+    /// Messages per queue pair, instead of --time
     #[arg(long, short = 'n', visible_alias = "iters", value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iterations: Option<u64>,
-    /// Work requests posted in one call
+    /// Work requests per post call
     #[arg(long, short = 'l', value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(POST_LIST_MAX)))]
     pub(crate) post_list: u32,
-    /// One of N messages reports its completion [default: a quarter of the depth]
+    /// Signal one completion per N messages [default: a quarter of the depth]
     #[arg(long, short = 'Q', value_name = "N")]
     pub(crate) cq_mod: Option<u32>,
-    /// Messages up to this length are copied when they are posted
+    /// Inline messages up to this length when they are posted
     #[arg(
         long,
         short = 'I',
@@ -92,24 +91,24 @@ pub(crate) struct Rdma {
         default_value_t = 0
     )]
     pub(crate) inline: u32,
-    /// Reads outstanding on each queue pair (IRD and ORD)
+    /// Outstanding reads per queue pair (IRD and ORD)
     #[arg(long, short = 'o', value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..=0x3ffe))]
     pub(crate) outs: u16,
     /// How both ends wait for completions
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     pub(crate) wait: Wait,
-    /// Sleep until the completion channel tells; the same as --wait events
+    /// Sleep until a completion event; the same as --wait events
     #[arg(long, short, conflicts_with = "wait")]
     pub(crate) events: bool,
-    /// Bytes of an IP packet of a datagram service [default: what the route has, at most 1500]
+    /// Bytes of an IP packet of a datagram service [default: the MTU of the route, at most 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub(crate) path_mtu: Option<u16>,
-    /// The most that is sent over each queue pair, bits per second: 1Gbit; payload of unreliable
-    /// datagrams, of connections what is on the wire
+    /// Maximum rate per queue pair: 1Gbit. Counts payload of unreliable datagrams, and wire bytes of
+    /// connections
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) max_rate: Option<u64>,
-    /// Connect by the connection manager (the default)
+    /// Connect with the connection manager (default)
     #[arg(
         long,
         short = 'R',
@@ -117,22 +116,22 @@ pub(crate) struct Rdma {
         conflicts_with = "exchange"
     )]
     pub(crate) cm: bool,
-    /// Connect by parameters that the programs exchange over TCP, where the provider can
+    /// Connect with parameters exchanged over TCP, if the provider supports that
     #[arg(long, short = 'x')]
     pub(crate) exchange: bool,
-    /// A completion means that the bytes are placed at the peer, also over iWARP
+    /// Complete a write only after the peer has placed it, also over iWARP
     #[arg(long)]
     pub(crate) remote_placement: bool,
-    /// Check every byte where it came to; costs time that is measured too
+    /// Verify every byte at the target; the time counts as measured
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Send this file instead of memory; the server writes it where its own --file says
+    /// Send this file instead of memory; the server writes it to the path of its own --file
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Option<PathBuf>,
-    /// How long connecting may take
+    /// Connection timeout
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     pub(crate) connect_timeout: Duration,
-    /// After this long without a word the peer is taken for gone
+    /// Timeout without messages from the peer
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
     pub(crate) peer_timeout: Duration,
     #[command(flatten)]
@@ -141,7 +140,7 @@ pub(crate) struct Rdma {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RdmaKind {
-    /// Take part in what clients ask for, one at a time
+    /// Serve clients, one at a time
     Serve(Serve),
 }
 
@@ -150,14 +149,14 @@ pub(crate) struct Serve {
     #[arg(
         long,
         value_name = "ADDR:PORT",
-        help = "Address to listen on, as ADDR, ADDR:PORT or [ADDR]:PORT; may be given more than \
+        help = "Address to listen on: ADDR, ADDR:PORT or [ADDR]:PORT; may be given more than \
                 once [default: 127.0.0.1 and ::1]"
     )]
     pub(crate) listen: Vec<String>,
-    /// Port for addresses given without one, TCP
+    /// TCP port for addresses without a port
     #[arg(long, short, default_value_t = haul_bench::DEFAULT_PORT)]
     pub(crate) port: u16,
-    /// Port of the queue pairs' connections [default: any free one]
+    /// TCP or UDP port of queue pairs and streams [default: any free port]
     #[arg(
         long,
         value_name = "PORT",
@@ -165,58 +164,58 @@ pub(crate) struct Serve {
         hide_default_value = true
     )]
     pub(crate) data_port: u16,
-    /// Listen beyond this machine although there is no authentication and no encryption
+    /// Listen on non-loopback addresses without authentication and encryption
     #[arg(long)]
     pub(crate) allow_insecure: bool,
     #[command(flatten)]
     pub(crate) device: Device,
-    /// Write a file that a client sends to PATH; without it the bytes are dropped
+    /// Write the file of a client to PATH; without it the server drops the bytes
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Option<PathBuf>,
-    /// What 'bench run --source file --reverse' sends
+    /// The file that 'bench run --source file --reverse' sends
     #[arg(long, value_name = "PATH")]
     pub(crate) source_file: Option<PathBuf>,
-    /// Where 'bench run --sink file' is written to; it is made, or emptied
+    /// The file that 'bench run --sink file' writes; created or truncated
     #[arg(long, value_name = "PATH")]
     pub(crate) sink_file: Option<PathBuf>,
-    /// End after one client
+    /// Exit after one client
     #[arg(long, short = '1')]
     pub(crate) one_off: bool,
-    /// After this long without a word a client is taken for gone
+    /// Timeout without messages from a client
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
     pub(crate) peer_timeout: Duration,
-    /// Say nothing about single clients
+    /// Do not report single clients
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
 
-/// Which device.
+/// The RDMA device.
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct Device {
-    /// soft, or ibv:NAME for the device NAME of libibverbs
+    /// Provider: soft, or ibv:NAME for the libibverbs device NAME
     #[arg(long, value_name = "PROVIDER", default_value = "soft")]
     pub(crate) provider: Provider,
-    /// What the software provider sends over
+    /// Transport of the software provider
     #[arg(long, value_enum, default_value_t = Channel::Tcp)]
     pub(crate) channel: Channel,
     /// Engine threads of the software provider
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) shards: u16,
-    /// Write all that the software provider sends and receives to a packet capture
+    /// Write the packets of the software provider to a capture file
     #[arg(long, value_name = "PATH")]
     pub(crate) pcap: Option<PathBuf>,
 }
 
-/// What the software provider sends, at both ends.
+/// Options of the software provider that both ends need alike.
 #[derive(Debug, Clone, Copy, ClapArgs)]
 pub(crate) struct Wire {
-    /// Neither send nor ask for CRCs
+    /// Do not send or request CRCs
     #[arg(long)]
     pub(crate) no_crc: bool,
-    /// The longest FPDU, 512 to 65536
+    /// Maximum FPDU length, 512 to 65536
     #[arg(long, visible_alias = "mtu", value_parser = bytes, value_name = "BYTES")]
     pub(crate) fpdu: Option<u64>,
-    /// Verify CRCs before anything is placed, at the price of a copy
+    /// Verify CRCs before placement, which costs a copy
     #[arg(long)]
     pub(crate) strict_crc: bool,
 }
@@ -247,7 +246,7 @@ pub(crate) enum Op {
     Read,
     /// Send and receive
     Send,
-    /// RDMA Write-Record: a Write whose target learns what of it is valid; datagrams only
+    /// RDMA Write-Record: a Write whose target learns which bytes are valid; datagrams only
     WriteRecord,
 }
 
@@ -292,11 +291,11 @@ pub(crate) enum Test {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Wait {
-    /// Busily for a moment, then asleep
+    /// Poll briefly, then sleep
     Adaptive,
-    /// Busily
+    /// Poll
     Poll,
-    /// Asleep until the completion channel tells
+    /// Sleep until a completion event
     Events,
 }
 

@@ -72,7 +72,7 @@ fn a_bench_takes_every_congestion_control_that_its_help_names() {
     let server = place.serve();
     let port = server.port.to_string();
     let help = haul(["bench", "--help"]).ok().stdout;
-    let (_, rest) = help.split_once("Congestion control; udt: ").unwrap();
+    let (_, rest) = help.split_once("Congestion control. udt: ").unwrap();
     let (names, _) = rest.split_once("; tcp:").unwrap();
     let names: Vec<&str> = names
         .split(',')

@@ -13,8 +13,8 @@ pub struct Programs {
     /// udt_bench, as tests/interop/build.sh makes it [default: beside this program, or in PATH]
     #[arg(long, value_name = "PATH")]
     pub udt_bench: Option<PathBuf>,
-    /// The folder with the driver of Globus XIO, libglobus_xio_haul_driver.so [default: where `make
-    /// -C c xio` puts it when it builds for this program, or where the system looks]
+    /// Directory of the Globus XIO driver, libglobus_xio_haul_driver.so [default: the build
+    /// directory of `make -C c xio` beside this program, or the library path]
     #[arg(long, value_name = "FOLDER", env = "HAUL_XIO_DRIVER", value_parser = driver::driver_folder)]
     pub xio_driver: Option<PathBuf>,
 }

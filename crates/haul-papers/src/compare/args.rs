@@ -1,4 +1,4 @@
-//! What the command line may say.
+//! The command line.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub(crate) struct CompareArgs {
     /// Round-trip times
     #[arg(long, value_delimiter = ',', value_parser = Span::parse, value_name = "TIME,…", default_value = "10ms,100ms")]
     pub rtts: Vec<Span>,
-    /// Shares of packets lost, each by itself, both ways
+    /// Independent packet loss, in both directions
     #[arg(long, value_delimiter = ',', value_parser = Probability::parse, value_name = "SHARE,…", default_value = "0,1e-3")]
     pub losses: Vec<Probability>,
     /// Largest IP packets, bytes
@@ -25,14 +25,14 @@ pub(crate) struct CompareArgs {
         default_value = "1500"
     )]
     pub mtus: Vec<u16>,
-    /// A scenario instead of rates, round-trip times, losses and MTUs; may be given more than once
+    /// A scenario instead of rates, round-trip times, losses and MTUs; repeatable
     #[arg(long = "scenario", value_name = "FILE|NAME", conflicts_with_all = ["rates", "rtts", "losses", "mtus"])]
     pub scenarios: Vec<String>,
-    /// No emulation: two hosts joined directly, as fast as this machine is
+    /// No emulation: two hosts joined directly
     #[arg(long, conflicts_with_all = ["rates", "rtts", "losses", "scenarios"])]
     pub unshaped: bool,
     /// Tools: haul-udt, haul-udt-rate (told the rate), haul-udt-CC, haul-tcp, haul-tcp-CC,
-    /// iperf3-CC, libudt; with -N at the end, N streams
+    /// iperf3-CC, libudt; add -N for N streams
     #[arg(
         long,
         value_delimiter = ',',
@@ -40,19 +40,19 @@ pub(crate) struct CompareArgs {
         default_value = "haul-udt,haul-udt-rate,haul-tcp,haul-tcp-8,iperf3-cubic,iperf3-bbr,iperf3-cubic-8,iperf3-bbr-8,libudt"
     )]
     pub tools: Vec<String>,
-    /// How often each tool runs on each path
+    /// Number of runs of each tool on each path
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub repeat: u16,
-    /// How long each run sends, whole seconds
+    /// Duration of each run, in whole seconds
     #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "10s", conflicts_with = "bytes")]
     pub time: Span,
-    /// How much each run sends, instead of a time
+    /// Bytes that each run sends, instead of --time
     #[arg(long, value_parser = Size::parse, value_name = "SIZE")]
     pub bytes: Option<Size>,
-    /// Wait this long at most for an idle machine before each run
+    /// Maximum wait for an idle machine before each run
     #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "10s")]
     pub settle: Span,
-    /// Say of each median whether it is as good as the project asks for
+    /// Judge each median by the requirements of the project
     #[arg(long)]
     pub bar: bool,
     /// Write results.json, results.csv and goodput.svg into this directory
@@ -72,7 +72,7 @@ pub(crate) struct FairnessArgs {
     /// Round-trip time
     #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "50ms")]
     pub rtt: Span,
-    /// Share of packets lost, each by itself, both ways
+    /// Independent packet loss, in both directions
     #[arg(long, value_parser = Probability::parse, value_name = "SHARE", default_value = "0")]
     pub loss: Probability,
     /// Largest IP packet, bytes
@@ -81,28 +81,28 @@ pub(crate) struct FairnessArgs {
     /// A scenario instead of rate, round-trip time, loss and MTU
     #[arg(long, value_name = "FILE|NAME", conflicts_with_all = ["rate", "rtt", "loss", "mtu"])]
     pub scenario: Option<String>,
-    /// Two tools that share the path, joined by a comma; may be given more than once [default:
-    /// haul-udt,haul-udt and haul-udt,iperf3-cubic, unless there is --against or --udp]
+    /// Two tools that share the path, separated by a comma; repeatable [default: haul-udt,haul-udt
+    /// and haul-udt,iperf3-cubic, unless --against or --udp is given]
     #[arg(long = "pair", value_name = "TOOL,TOOL")]
     pub pairs: Vec<String>,
-    /// The tool that comes to what --against and --udp say
+    /// The tool that runs beside the flows of --against and --udp
     #[arg(long, value_name = "TOOL", default_value = "haul-udt")]
     pub tool: String,
-    /// TCP flows with these congestion controls, as many at once as --flows says
+    /// TCP flows with these congestion controls; --flows sets how many
     #[arg(long, value_delimiter = ',', value_name = "CC,…")]
     pub against: Vec<String>,
-    /// How many TCP flows
+    /// Numbers of TCP flows
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1,2,4,8,16,32",
           value_parser = clap::value_parser!(u16).range(1..=128))]
     pub flows: Vec<u16>,
-    /// UDP that sends at these rates (payload) whatever happens
+    /// UDP without congestion control at these payload rates
     #[arg(long, value_delimiter = ',', value_parser = Rate::parse, value_name = "RATE,…")]
     pub udp: Vec<Rate>,
-    /// How long they send, whole seconds
+    /// Duration, in whole seconds
     #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "60s")]
     pub time: Span,
-    /// The second one starts this much later; what both do counts from then on [default: 0s; 5s
-    /// with --against and --udp]
+    /// Delay before the second flow starts, when counting begins [default: 0s; 5s with --against
+    /// and --udp]
     #[arg(long, value_parser = Span::parse, value_name = "TIME")]
     pub later: Option<Span>,
     /// Write the results to this file, as JSON

@@ -1,6 +1,6 @@
-//! Figures that are lists of measurements: each is a cell, over a path, by `haul bench run`, `haul
-//! bench rdma` or a tool of `haul-papers compare`. How long all of them take is known beforehand, and
-//! so it can be said what is left.
+//! Figures that are lists of measurements. Each cell is measured over a path by `haul bench run`,
+//! `haul bench rdma` or a tool of `haul-papers compare`. The duration of all cells is known
+//! beforehand, so progress lines show the time left.
 
 use std::time::{Duration, Instant};
 
