@@ -103,6 +103,7 @@ const ALLOWED: &[Allowed] = &[
         internal: &[
             "haul-extender",
             "haul-io",
+            "haul-report",
             "haul-slab",
             "haul-soft",
             "haul-verbs",

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use haul_io::address::listen_address;
+use haul_report::host_port;
 use haul_xsp::wire::{Address, Endpoint};
 use serde::{Deserialize, Deserializer, de};
 
@@ -51,11 +52,14 @@ impl FromStr for HostPort {
 
     fn from_str(text: &str) -> Result<Self, NoHostPort> {
         let parse = || {
-            let (host, port) = text.rsplit_once(':')?;
-            Some(Self(Endpoint {
-                address: bracketed(host)?,
-                port: self::port(port)?,
-            }))
+            let found = host_port::split(text)?;
+            let address = if found.in_brackets {
+                Address::V6(found.host.parse::<Ipv6Addr>().ok()?.octets())
+            } else {
+                host(found.host)?
+            };
+            let port = host_port::port(found.port?)?;
+            Some(Self(Endpoint { address, port }))
         };
         parse().ok_or_else(|| NoHostPort(text.to_owned()))
     }
@@ -111,12 +115,6 @@ impl fmt::Display for Shown<'_> {
             Address::Dpid(octets) => write!(f, "dpid {:016x}:{port}", u64::from_be_bytes(*octets)),
         }
     }
-}
-
-/// A port that can be connected to, in decimal digits.
-pub(crate) fn port(text: &str) -> Option<u16> {
-    let is_decimal = text.bytes().all(|octet| octet.is_ascii_digit());
-    text.parse().ok().filter(|port| is_decimal && *port != 0)
 }
 
 /// An address or a name, an IPv6 address in brackets.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use haul_report::host_port::{self, HostPort};
 use haul_xsp::Allowed;
 use haul_xsp::wire::{Address, Endpoint};
 use serde::{Deserialize, Deserializer, de};
@@ -277,16 +278,10 @@ impl FromStr for Destination {
 
 /// Host and port. More than one colon is an IPv6 address without a port, unless it is in brackets.
 fn split(text: &str) -> Option<(&str, Option<u16>)> {
-    if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']')?;
-        return match rest.strip_prefix(':') {
-            Some(port) => Some((host, Some(host::port(port)?))),
-            None => rest.is_empty().then_some((host, None)),
-        };
-    }
-    match text.split_once(':') {
-        Some((host, port)) if !port.contains(':') => Some((host, Some(host::port(port)?))),
-        _ => Some((text, None)),
+    let HostPort { host, port, .. } = host_port::split(text)?;
+    match port {
+        Some(port) => Some((host, Some(host_port::port(port)?))),
+        None => Some((host, None)),
     }
 }
 

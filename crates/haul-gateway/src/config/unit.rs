@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use haul_report::quantity::{Rate, Size};
 use serde::{Deserialize, Deserializer, de::Error};
 
 /// Octets: `"512MiB"`, `"1.5GB"`, or a number.
@@ -12,36 +13,11 @@ pub struct ByteCount(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BitRate(pub u64);
 
-const BYTES: [(&str, u64); 7] = [
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("kB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("B", 1),
-];
-
-const BITS_PER_SECOND: [(&str, u64); 12] = [
-    ("kb/s", 1_000),
-    ("Mb/s", 1_000_000),
-    ("Gb/s", 1_000_000_000),
-    ("kbit/s", 1_000),
-    ("Mbit/s", 1_000_000),
-    ("Gbit/s", 1_000_000_000),
-    ("kbit", 1_000),
-    ("Mbit", 1_000_000),
-    ("Gbit", 1_000_000_000),
-    ("b/s", 1),
-    ("bit/s", 1),
-    ("bit", 1),
-];
-
 impl<'de> Deserialize<'de> for ByteCount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = Number::deserialize(deserializer)?;
         number
-            .of(&BYTES, "512MiB")
+            .read(|text| Size::parse_whole(text).map(|size| size.bytes))
             .map(Self)
             .map_err(D::Error::custom)
     }
@@ -51,7 +27,7 @@ impl<'de> Deserialize<'de> for BitRate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = Number::deserialize(deserializer)?;
         number
-            .of(&BITS_PER_SECOND, "2.5Gb/s")
+            .read(|text| Rate::parse_whole(text).map(|rate| rate.bps))
             .map(Self)
             .map_err(D::Error::custom)
     }
@@ -79,40 +55,25 @@ enum Number {
 }
 
 impl Number {
-    fn of(&self, units: &[(&str, u64)], example: &str) -> Result<u64, String> {
+    /// A bare number, also as text, or what `parse` reads from a text whose number has digits on
+    /// both sides of its decimal point.
+    fn read(&self, parse: fn(&str) -> Result<u64, String>) -> Result<u64, String> {
         let text = match self {
             Self::Bare(number) => return Ok(*number),
             Self::Text(text) => text.trim(),
         };
-        let end = text
-            .find(|c: char| c != '.' && !c.is_ascii_digit())
-            .unwrap_or(text.len());
-        let (number, unit) = text.split_at(end);
-        let factor = match unit.trim() {
-            "" => Some(1),
-            unit => units
-                .iter()
-                .find(|(known, _)| *known == unit)
-                .map(|(_, factor)| *factor),
-        };
-        factor
-            .and_then(|factor| times(number, factor))
-            .ok_or_else(|| format!("'{text}' is no quantity here; write it like {example}"))
+        let end = text.find(|c: char| c != '.' && !c.is_ascii_digit());
+        let number = &text[..end.unwrap_or(text.len())];
+        if number.starts_with('.') || number.ends_with('.') {
+            return Err(format!(
+                "`{text}` needs digits on both sides of the decimal point"
+            ));
+        }
+        if end.is_none() {
+            return Size::parse_whole(text).map(|size| size.bytes);
+        }
+        parse(text)
     }
-}
-
-/// A decimal fraction times `factor`, if that is whole and not too much.
-fn times(number: &str, factor: u64) -> Option<u64> {
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    if whole.is_empty() || fraction.is_empty() {
-        return None;
-    }
-    let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
-    let product = digits.checked_mul(u128::from(factor))?;
-    (product % scale == 0)
-        .then(|| u64::try_from(product / scale).ok())
-        .flatten()
 }
 
 #[cfg(test)]
@@ -143,6 +104,7 @@ mod tests {
         assert_eq!(parse("'1.5KiB'", "1"), Some((1536, 1)));
         assert_eq!(parse("4096", "'100Mbit/s'"), Some((4096, 100_000_000)));
         assert_eq!(parse("'0'", "'1bit'"), Some((0, 1)));
+        assert_eq!(parse("'64M'", "'1GiB'"), Some((64 << 20, 8 << 30)));
     }
 
     #[test]
@@ -163,7 +125,8 @@ mod tests {
         ] {
             assert_eq!(parse(size, "1"), None, "{size}");
         }
-        assert_eq!(parse("1", "'1GiB'"), None);
+        assert_eq!(parse("1", "'1Gb'"), None);
+        assert_eq!(parse("1", "'1.5bit'"), None);
     }
 
     #[test]
