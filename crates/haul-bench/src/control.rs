@@ -255,7 +255,7 @@ impl Control {
         self.incoming
             .recv_timeout(limit)
             .unwrap_or_else(|error| match error {
-                RecvTimeoutError::Timeout => Err(gone("it says nothing")),
+                RecvTimeoutError::Timeout => Err(gone("it sends nothing")),
                 RecvTimeoutError::Disconnected => Err(gone("it is closed")),
             })
     }

@@ -247,7 +247,7 @@ impl Plan {
                 Some("Write-Record is for datagram services: add --qp ud or --qp rd")
             }
             _ if connected && self.path_mtu.is_some() => {
-                Some("a path MTU is told to datagram services only")
+                Some("only datagram services take a path MTU")
             }
             _ if self.max_rate == Some(0) => Some("nothing is sent at a rate of 0"),
             _ if self.service == Service::Rd && self.max_rate.is_some() => {

@@ -10,7 +10,7 @@
 //!
 //! Map: [`cell`] a path and its ceiling · [`programs`] where the tools are · [`tool`] how each is
 //! started and what it prints · [`plan`] command lines and reports · [`gridftp`] and [`transfer`]
-//! GridFTP · [`session`] one run · [`arrivals`] when bytes
+//! GridFTP · [`runner`] one run · [`arrivals`] when bytes
 //! arrive · [`record`] results · [`table`] medians as text and CSV.
 
 pub mod arrivals;
@@ -19,7 +19,7 @@ pub mod gridftp;
 pub mod plan;
 pub mod programs;
 pub mod record;
-pub mod session;
+pub mod runner;
 pub mod table;
 pub mod tool;
 pub mod transfer;
@@ -35,8 +35,8 @@ use crate::scenario::unit::Span;
 use cell::Cell;
 use plan::Load;
 use programs::Programs;
-use record::{CellRecord, Results, Run};
-use session::{Outcome, Session};
+use record::{CellRecord, Results, RunRecord};
+use runner::{Outcome, Runner};
 use tool::Tool;
 
 /// Arguments of `compare`.
@@ -80,13 +80,13 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let tools = tool::parse_all(&args.tools)?;
     let load = Load::Seconds(tool::whole_seconds(args.time)?);
     let signals = start()?;
-    let session = Session {
+    let runner = Runner {
         programs: args.programs.resolve(),
         signals: &signals,
         load,
         settle: std::time::Duration::from_nanos(args.settle.ns),
     };
-    let results = measure_all(&session, &cells, tools, args.repeat)?;
+    let results = measure_all(&runner, &cells, tools, args.repeat)?;
     if args.json {
         out::line(out::json(&results)?.trim_end());
     } else {
@@ -109,23 +109,23 @@ pub fn start() -> Result<Signals> {
 /// # Errors
 /// If none of the tools can run here, or if no lab can be made.
 pub fn measure_all(
-    session: &Session<'_>,
+    runner: &Runner<'_>,
     cells: &[Cell],
     tools: Vec<Tool>,
     repeat: u16,
 ) -> Result<Results> {
-    let (tools, skipped) = session.available(tools);
+    let (tools, skipped) = runner.available(tools);
     if tools.is_empty() {
         bail!("none of the tools can run here");
     }
-    let mut results = Results::new(repeat, session.load, skipped);
-    measure(session, cells, &tools, repeat, &mut results)?;
+    let mut results = Results::new(repeat, runner.load, skipped);
+    measure(runner, cells, &tools, repeat, &mut results)?;
     Ok(results)
 }
 
 /// Every cell, every repetition, every tool in turn, until done or asked to end.
 fn measure(
-    session: &Session<'_>,
+    runner: &Runner<'_>,
     cells: &[Cell],
     tools: &[Tool],
     repeat: u16,
@@ -145,7 +145,7 @@ fn measure(
                     );
                     continue;
                 }
-                let outcome = session.run(cell, tool, repetition)?;
+                let outcome = runner.run(cell, tool, repetition)?;
                 let run = match outcome {
                     Outcome::Ran(run) => *run,
                     Outcome::Interrupted(signal) => {
@@ -169,7 +169,7 @@ fn measure(
     Ok(())
 }
 
-fn summary(run: &Run) -> String {
+fn summary(run: &RunRecord) -> String {
     let text = match (&run.figures, &run.error) {
         (Some(figures), _) => table::one_line(figures),
         (None, error) => format!("failed: {}", error.as_deref().unwrap_or("no figures")),

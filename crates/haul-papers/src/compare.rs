@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use haul_lab::compare::plan::Load;
-use haul_lab::compare::session::Session;
+use haul_lab::compare::runner::Runner;
 use haul_lab::compare::tool;
 use haul_lab::compare::{measure_all, start, table};
 use haul_lab::out::{self, Out};
@@ -32,13 +32,13 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let load = load(args)?;
     let signals = start()?;
     let out = Out::make(args.out.clone())?;
-    let session = Session {
+    let runner = Runner {
         programs: args.programs.resolve(),
         signals: &signals,
         load,
         settle: std::time::Duration::from_nanos(args.settle.ns),
     };
-    let mut results = measure_all(&session, &cells, tools, args.repeat)?;
+    let mut results = measure_all(&runner, &cells, tools, args.repeat)?;
     if args.bar {
         bar::judge(&mut results);
     }

@@ -38,7 +38,7 @@ use haul_report::machine::Machine;
 use bench::Context;
 use haul_lab::compare::plan::Load;
 use haul_lab::compare::programs::Programs;
-use haul_lab::compare::session::{Session, Stop};
+use haul_lab::compare::runner::{Runner, Stop};
 use haul_lab::compare::start;
 use haul_lab::out::{self, Out};
 use haul_lab::scenario::unit::Span;
@@ -186,14 +186,14 @@ pub(crate) fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
     if time == 0 {
         bail!("--time must be at least 1ms");
     }
-    let session = Session {
+    let runner = Runner {
         programs: args.programs.resolve(),
         signals: &signals,
         load: Load::Seconds(1),
         settle: Duration::from_nanos(if args.quick { 0 } else { args.settle.ns }),
     };
     let mut context = Context {
-        session: &session,
+        runner: &runner,
         quick: args.quick,
         repeat: args.repeat.unwrap_or(if args.quick { 1 } else { 3 }),
         time_ms: time,

@@ -198,9 +198,12 @@ impl Lines {
                 outline.join(" ")
             );
         }
+        // A scale of powers has no zero: it gets a hollow mark at the bottom and no line.
+        let shown = |point: &&Point| self.y.scale != Scale::PowersOfTen || point.y > 0.0;
         let line: Vec<String> = series
             .points
             .iter()
+            .filter(shown)
             .map(|point| place(point.x, point.y))
             .collect();
         let dash = if series.reference { " dash" } else { "" };
@@ -219,9 +222,14 @@ impl Lines {
                 self.y.kind.short(point.y)
             );
             svg += &format!(
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"><title>{}</title></circle>\n",
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" {}><title>{}</title></circle>\n",
                 frame.across(point.x),
                 frame.up(point.y),
+                if shown(&point) {
+                    format!("fill=\"{colour}\"")
+                } else {
+                    format!("stroke=\"{colour}\" fill=\"none\"")
+                },
                 escaped(told.trim())
             );
         }

@@ -170,7 +170,7 @@ fn connect(
                 Some(Message::Connected) => Ok(true),
                 Some(other) => Err(other.misplaced()),
                 None if Instant::now() > deadline => {
-                    let text = "the server hears no datagrams";
+                    let text = "the server receives no datagrams";
                     Err(Fault::new(Code::Unreachable, text)
                         .hint("is UDP let through to the server?"))
                 }

@@ -22,7 +22,7 @@ pub fn line(run: &Run) -> String {
         text += &format!(", {} % lost", number(lost.lost_percent));
     }
     if let Some(percent) = run.retransmitted_percent() {
-        text += &format!(", {} % sent again", number(percent));
+        text += &format!(", {} % retransmitted", number(percent));
     }
     if let Some(rtt) = run.path.rtt_ms {
         text += &format!(", rtt {} ms", number(rtt));
@@ -281,7 +281,7 @@ fn cards(runs: &[&Run]) -> Vec<(String, String)> {
     };
     more(|run| run.sender.cpu_s_per_gb, " s/GB", "CPU, sender");
     more(|run| run.receiver.cpu_s_per_gb, " s/GB", "CPU, receiver");
-    more(Run::retransmitted_percent, " %", "sent again");
+    more(Run::retransmitted_percent, " %", "retransmitted");
     more(
         |run| run.datagrams.map(|lost| lost.lost_percent),
         " %",
@@ -546,7 +546,7 @@ pub(crate) fn runs_table(page: &mut Page, runs: &[Run]) {
         "streams",
         "message",
         "rtt ms",
-        "sent again %",
+        "retransmitted %",
         "lost %",
         "sender s/GB",
         "receiver s/GB",

@@ -236,7 +236,7 @@ fn path(run: &Run) -> Verdict {
         .filter(|percent| *percent >= REPAIRED);
     if let Some(percent) = again {
         let why = format!(
-            "nothing at the ends was full, and {} % were sent again",
+            "nothing at the ends was full, and {} % were retransmitted",
             number(percent)
         );
         let advice = match run.plan.engine {
@@ -395,7 +395,7 @@ mod tests {
         let mut run = run(Engine::Tcp);
         run.path.retransmitted_bytes = Some(1_250_000);
         assert!(
-            judge(&run).why.contains("1 % were sent again"),
+            judge(&run).why.contains("1 % were retransmitted"),
             "{}",
             judge(&run).why
         );

@@ -423,14 +423,14 @@ impl Host {
         let mut text = String::new();
         if let Some(stdout) = &mut client.stdout {
             let read = stdout.read_to_string(&mut text);
-            read.map_err(|error| failed(format!("cannot read what the client says: {error}")))?;
+            read.map_err(|error| failed(format!("cannot read the output of the client: {error}")))?;
         }
         let ended = client
             .wait()
             .map_err(|error| failed(format!("cannot wait for the client: {error}")))?;
         if !ended.success() {
             return Err(failed(
-                "the measurement failed; the line above says why".into(),
+                "the measurement failed for the reason in the line above".into(),
             ));
         }
         serde_json::from_str(&text)

@@ -61,11 +61,11 @@ fn profile(args: &Profile, output: &PathOutput) -> Result<Document, Fault> {
 /// Whether there is something to measure, and time for some of it.
 fn check(args: &Profile) -> Result<(), Fault> {
     if let Some((option, hint)) = args.misplaced() {
-        let text = format!("{option} says nothing about this profile");
+        let text = format!("{option} has no effect on this profile");
         return Err(Fault::new(Code::Usage, text).hint(hint));
     }
     if !args.emulate && steps(&options(args)).is_empty() {
-        let text = "there is nothing to measure: disks are, if --source-file or --sink says that there are some";
+        let text = "nothing to measure: the disk steps need --source-file or --sink";
         return Err(Fault::new(Code::Usage, text));
     }
     let least = if args.emulate { emulated::LEAST } else { LEAST };

@@ -315,13 +315,13 @@ fn a_profile_refuses_what_would_have_no_effect_and_writes_nothing() {
     let out = place.client("profile");
     for (flags, said) in [
         ("host --sweep loss", "--emulate in place of a host"),
-        ("host --rate 1Gbit", "--rate says nothing"),
-        ("--scenario wan-100ms --losses 1%", "--losses says nothing"),
+        ("host --rate 1Gbit", "--rate has no effect"),
+        ("--scenario wan-100ms --losses 1%", "--losses has no effect"),
         ("--scenario wan-100ms --port 4000", "starts by itself"),
-        ("--scenario wan-100ms --sink", "--sink says nothing"),
+        ("--scenario wan-100ms --sink", "--sink has no effect"),
         ("--emulate --only streams", "--distances, --streams"),
-        ("--emulate --full", "--full says nothing"),
-        ("--emulate --repetitions 3", "--repetitions says nothing"),
+        ("--emulate --full", "--full has no effect"),
+        ("--emulate --repetitions 3", "--repetitions has no effect"),
         ("--emulate --connect-timeout 1s", "--connect-timeout says"),
         ("--emulate --sweep loss --streams 4", "with one stream"),
         (
@@ -330,7 +330,7 @@ fn a_profile_refuses_what_would_have_no_effect_and_writes_nothing() {
         ),
         (
             "--emulate --sweep reorder --losses 1%",
-            "--losses says nothing",
+            "--losses has no effect",
         ),
         ("host --only stages", "nothing to measure"),
         ("host --max-time 2s", "give it 3s at least"),

@@ -308,9 +308,9 @@ impl fmt::Display for PathCheck {
             f,
             "  {}",
             if self.honest {
-                "the path is what it says"
+                "the path meets its description"
             } else {
-                "the path is NOT what it says"
+                "the path does NOT meet its description"
             }
         )
     }

@@ -22,7 +22,7 @@ pub(crate) const DAY_S: f64 = 86_400.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ends {
     /// That long after its first byte.
-    Told,
+    Reported,
     /// With the last byte that comes, and not before: everything that is sent counts. A tool that
     /// sees its first byte late, because it reads in large pieces, gains nothing by it.
     LastByte,
@@ -66,9 +66,9 @@ impl Arrivals {
         Duration::from_secs_f64((rtt_s / 10.0).clamp(0.001, 0.005))
     }
 
-    /// From the first payload on; `None` where nothing came. `told_s`: how long its tool says that
+    /// From the first payload on; `None` where nothing came. `reported_s`: how long its tool says that
     /// it took.
-    pub fn transfer(&self, rtt_s: f64, told_s: f64, ends: Ends) -> Option<Transfer<'_>> {
+    pub fn transfer(&self, rtt_s: f64, reported_s: f64, ends: Ends) -> Option<Transfer<'_>> {
         let ahead = rtt_s.max(AHEAD_S_MIN);
         let begin = self.samples.windows(2).find(|pair| {
             let (at, before) = pair[0];
@@ -76,10 +76,10 @@ impl Arrivals {
         })?;
         let begin_s = begin[0].0;
         let seconds = match ends {
-            Ends::Told => told_s,
+            Ends::Reported => reported_s,
             Ends::LastByte => {
                 let last = self.samples.windows(2).rfind(|pair| has_payload(pair))?;
-                told_s.max(last[1].0 - begin_s)
+                reported_s.max(last[1].0 - begin_s)
             }
             Ends::At(clock_s) => (clock_s - self.clock_s).rem_euclid(DAY_S) - begin_s,
         };
@@ -243,21 +243,25 @@ mod tests {
     #[test]
     fn a_transfer_begins_with_its_first_payload() {
         let arrivals = ramping(0, 2.0);
-        let transfer = arrivals.transfer(0.1, 2.0, Ends::Told).unwrap();
+        let transfer = arrivals.transfer(0.1, 2.0, Ends::Reported).unwrap();
         assert!(
             (transfer.begin_s - 0.3).abs() < 0.006,
             "{}",
             transfer.begin_s
         );
         assert!(transfer.ramp_s().unwrap() < 0.006);
-        assert!(Arrivals::default().transfer(0.1, 1.0, Ends::Told).is_none());
+        assert!(
+            Arrivals::default()
+                .transfer(0.1, 1.0, Ends::Reported)
+                .is_none()
+        );
     }
 
     #[test]
     fn a_ramp_ends_when_nine_tenths_of_the_final_rate_are_reached() {
         let arrivals = ramping(4, 3.0);
         let ramp = arrivals
-            .transfer(0.1, 3.0, Ends::Told)
+            .transfer(0.1, 3.0, Ends::Reported)
             .unwrap()
             .ramp_s()
             .unwrap();
@@ -300,7 +304,7 @@ mod tests {
     #[test]
     fn what_comes_after_the_ramp_is_counted_by_itself() {
         let arrivals = ramping(0, 2.0);
-        let transfer = arrivals.transfer(0.1, 2.0, Ends::Told).unwrap();
+        let transfer = arrivals.transfer(0.1, 2.0, Ends::Reported).unwrap();
         let share = transfer.share_after(0.5).unwrap();
         assert!((share - 0.75).abs() < 0.01, "{share}");
         assert_eq!(transfer.share_after(2.5), None);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::arrivals::{DAY_S, Ends};
-use super::plan::{Load, Plan, Told};
+use super::plan::{Load, Plan, Reported};
 use super::programs::in_path;
 use crate::driver::DRIVER;
 
@@ -195,7 +195,7 @@ impl Stack {
     /// The client breaks the transfer off when its time is over. Host `b` hears of it half a round
     /// trip later, and counts what has come by then; if it logs the end before, the transfer has
     /// come to its end by itself.
-    pub(super) fn told(self, server: &str, rtt_s: f64) -> Result<Told> {
+    pub(super) fn reported(self, server: &str, rtt_s: f64) -> Result<Reported> {
         let Stored { bytes, begin, end } = stored(server)?;
         let since = |moment: f64| (moment - begin).rem_euclid(DAY_S);
         let broken_off = server.lines().rfind(|line| line.starts_with("END="));
@@ -210,7 +210,7 @@ impl Stack {
         if !self.is_ours() && carried > 0 {
             bail!("the driver carried what others should have");
         }
-        Ok(Told {
+        Ok(Reported {
             bytes,
             seconds,
             ends: Ends::At((begin + seconds).rem_euclid(DAY_S)),
@@ -255,9 +255,12 @@ pub(super) fn stored(server: &str) -> Result<Stored> {
 /// Bytes that came in by the driver.
 fn carried(server: &str) -> u64 {
     let lines = server.lines().filter(|line| line.starts_with('{'));
-    let told = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let by_it = told.filter(|told| told["role"] == "passive" && told["channel"] != "tcp");
-    by_it.filter_map(|told| told["rx_bytes"].as_u64()).sum()
+    let reported = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let by_it =
+        reported.filter(|reported| reported["role"] == "passive" && reported["channel"] != "tcp");
+    by_it
+        .filter_map(|reported| reported["rx_bytes"].as_u64())
+        .sum()
 }
 
 /// Seconds of the day, of 20261121205745.264303.
@@ -295,23 +298,23 @@ mod tests {
 
     #[test]
     fn a_transfer_is_read_from_the_log() {
-        let told = Stack::Tcp.told(LOG, 0.0).unwrap();
-        assert_eq!(told.bytes, 1000);
-        assert!((told.seconds - 2.5).abs() < 1e-6);
+        let reported = Stack::Tcp.reported(LOG, 0.0).unwrap();
+        assert_eq!(reported.bytes, 1000);
+        assert!((reported.seconds - 2.5).abs() < 1e-6);
         let earlier = format!("{LOG}END=20261122000000.750000123\n");
-        let told = Stack::Udt.told(&earlier, 0.2).unwrap();
-        assert!((told.seconds - 2.1).abs() < 1e-3);
-        assert!(matches!(told.ends, Ends::At(clock_s) if (clock_s - 0.85).abs() < 1e-3));
+        let reported = Stack::Udt.reported(&earlier, 0.2).unwrap();
+        assert!((reported.seconds - 2.1).abs() < 1e-3);
+        assert!(matches!(reported.ends, Ends::At(clock_s) if (clock_s - 0.85).abs() < 1e-3));
         let later = format!("{LOG}END=20261122000009.0\n");
-        assert!((Stack::Udt.told(&later, 0.2).unwrap().seconds - 2.5).abs() < 1e-6);
-        assert!(Stack::Tcp.told("nothing", 0.0).is_err());
+        assert!((Stack::Udt.reported(&later, 0.2).unwrap().seconds - 2.5).abs() < 1e-6);
+        assert!(Stack::Tcp.reported("nothing", 0.0).is_err());
     }
 
     #[test]
     fn what_the_driver_did_not_carry_is_no_result_of_its() {
         let both = format!("{LOG}{STATISTICS}\n");
-        assert_eq!(Stack::HaulUdt.told(&both, 0.0).unwrap().bytes, 1000);
-        assert!(Stack::HaulUdt.told(LOG, 0.0).is_err());
-        assert!(Stack::Tcp.told(&both, 0.0).is_err());
+        assert_eq!(Stack::HaulUdt.reported(&both, 0.0).unwrap().bytes, 1000);
+        assert!(Stack::HaulUdt.reported(LOG, 0.0).is_err());
+        assert!(Stack::Tcp.reported(&both, 0.0).is_err());
     }
 }

@@ -30,7 +30,7 @@ pub struct Plan {
 
 /// What a tool says of its run.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Reported {
     /// Payload that was received.
     pub bytes: u64,
     /// From the first byte at the receiver to the last that counts.
@@ -43,7 +43,7 @@ pub struct Told {
     pub spans: Vec<(f64, f64)>,
 }
 
-impl Told {
+impl Reported {
     /// The payload that counts for goodput, and over which time. `arrival_s`: from the first
     /// payload at the device to the last that counts; `sends_s`: how long the tool was to send.
     ///

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::arrivals::Arrivals;
 use super::cell::Cell;
-use super::plan::{Load, Told};
+use super::plan::{Load, Reported};
 use super::tool::Tool;
 use crate::report::{DirectionReport, Report};
 
@@ -89,12 +89,12 @@ pub struct ToolRecord {
     /// falls short.
     pub shortfalls: Option<Vec<String>>,
     /// Every run, in order.
-    pub runs: Vec<Run>,
+    pub runs: Vec<RunRecord>,
 }
 
 /// One run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Run {
+pub struct RunRecord {
     repetition: u16,
     /// The share of the processors that others kept busy just before.
     load_before: f64,
@@ -165,7 +165,7 @@ pub struct Figures {
 /// What a run gives before it becomes figures.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    pub(super) told: Told,
+    pub(super) reported: Reported,
     pub(super) arrivals: Arrivals,
     pub(super) a: Ended,
     pub(super) b: Ended,
@@ -274,7 +274,7 @@ impl CellRecord {
     }
 }
 
-impl Run {
+impl RunRecord {
     pub(crate) fn new(repetition: u16, load_before: f64) -> Self {
         Self {
             repetition,
@@ -310,7 +310,7 @@ impl PathCounts {
 impl Figures {
     pub(crate) fn new(cell: &Cell, tool: &Tool, measured: &Measured) -> Self {
         let Measured {
-            told,
+            reported,
             arrivals,
             a,
             b,
@@ -319,7 +319,7 @@ impl Figures {
         } = measured;
         #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
         let (bytes, rss_a, rss_b) = (
-            told.bytes as f64,
+            reported.bytes as f64,
             a.peak_rss_bytes as f64,
             b.peak_rss_bytes as f64,
         );
@@ -330,8 +330,9 @@ impl Figures {
             RAMP_RTTS
         };
         let allowed_s = allowed_rtts * rtt_s;
-        let transfer = arrivals.transfer(rtt_s, told.seconds, told.ends);
-        let (counted, seconds) = told.within(transfer.map(|transfer| transfer.seconds()), *sends_s);
+        let transfer = arrivals.transfer(rtt_s, reported.seconds, reported.ends);
+        let (counted, seconds) =
+            reported.within(transfer.map(|transfer| transfer.seconds()), *sends_s);
         let transfer = transfer.map(|transfer| transfer.cut(seconds));
         let after = transfer.and_then(|transfer| transfer.share_after(allowed_s));
         let after_ramp_bps = after.map(|share| counted * 8.0 * share / (seconds - allowed_s));
@@ -346,7 +347,7 @@ impl Figures {
             after_ramp_bps,
             ceiling_share: ceiling.map(|most| goodput_bps / most),
             after_ramp_share: ceiling.and_then(|most| Some(after_ramp_bps? / most)),
-            resent_share: told.resent_bytes / bytes,
+            resent_share: reported.resent_bytes / bytes,
             ramp_ms: ramp_s.map(|s| s * 1e3),
             ramp_rtts: ramp_s.filter(|_| rtt_s > 0.0).map(|s| s / rtt_s),
             cpu_a_s_per_gb: per_gb((a.user + a.system).as_secs_f64()),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::arrivals::Ends;
 use super::cell::Cell;
 use super::gridftp::Stack;
-use super::plan::{Load, Plan, Told};
+use super::plan::{Load, Plan, Reported};
 use super::programs::Resolved;
 use crate::scenario::unit::{Rate, Span};
 
@@ -167,7 +167,7 @@ impl Tool {
     /// Why it cannot run on this path, if so.
     pub fn unfit(&self, cell: &Cell) -> Option<&'static str> {
         (self.is_declared() && cell.rate_bps().is_none())
-            .then_some("the path has no rate that it could be told")
+            .then_some("the path has no rate to declare")
     }
 
     /// Its command lines. Flow `index` of several has a port of its own.
@@ -230,7 +230,7 @@ impl Tool {
                 control: Control::Declared,
             } => {
                 let bps = cell.rate_bps().with_context(|| {
-                    format!("{} has no rate that {} could be told", cell.name, self.name)
+                    format!("{} has no rate to declare to {}", cell.name, self.name)
                 })?;
                 rate = format!("{bps}bit");
                 options.extend(["udt", "--rate", &rate]);
@@ -259,19 +259,20 @@ impl Tool {
     }
 
     /// Reads what the two ends printed.
-    pub fn told(&self, server: &str, client: &str, cell: &Cell) -> Result<Told> {
-        let told = match self.kind {
-            Kind::HaulUdt { .. } | Kind::HaulTcp { .. } => told_haul(client),
-            Kind::Iperf { .. } => told_iperf(client, cell.rtt_s()),
-            Kind::Udp { .. } => told_udp(client),
-            Kind::Gridftp(stack) => stack.told(server, cell.rtt_s()),
-            Kind::Libudt => told_libudt(server, client, payload_bytes(cell, self)),
+    pub fn reported(&self, server: &str, client: &str, cell: &Cell) -> Result<Reported> {
+        let reported = match self.kind {
+            Kind::HaulUdt { .. } | Kind::HaulTcp { .. } => reported_haul(client),
+            Kind::Iperf { .. } => reported_iperf(client, cell.rtt_s()),
+            Kind::Udp { .. } => reported_udp(client),
+            Kind::Gridftp(stack) => stack.reported(server, cell.rtt_s()),
+            Kind::Libudt => reported_libudt(server, client, payload_bytes(cell, self)),
         };
-        let told = told.with_context(|| format!("cannot understand what {} printed", self.name))?;
-        if told.bytes == 0 || told.seconds <= 0.0 {
+        let reported =
+            reported.with_context(|| format!("cannot understand what {} printed", self.name))?;
+        if reported.bytes == 0 || reported.seconds <= 0.0 {
             bail!("{} moved nothing", self.name);
         }
-        Ok(told)
+        Ok(reported)
     }
 }
 
@@ -379,13 +380,13 @@ fn plan_libudt(programs: &Resolved, cell: &Cell, load: Load, port: u16) -> Resul
     })
 }
 
-fn told_haul(client: &str) -> Result<Told> {
+fn reported_haul(client: &str) -> Result<Reported> {
     let json: Value = serde_json::from_str(client)?;
     let spans = json["intervals"]
         .as_array()
         .map(Vec::as_slice)
         .unwrap_or_default();
-    Ok(Told {
+    Ok(Reported {
         bytes: count(&json["bytes"])?,
         seconds: number(&json["seconds"])?,
         ends: Ends::LastByte,
@@ -394,18 +395,18 @@ fn told_haul(client: &str) -> Result<Told> {
     })
 }
 
-fn told_iperf(client: &str, rtt_s: f64) -> Result<Told> {
+fn reported_iperf(client: &str, rtt_s: f64) -> Result<Reported> {
     let json: Value = serde_json::from_str(client)?;
     if let Some(error) = json["error"].as_str() {
-        bail!("iperf3 says: {error}");
+        bail!("iperf3 failed: {error}");
     }
     let (sent, received) = (&json["end"]["sum_sent"], &json["end"]["sum_received"]);
-    Ok(Told {
+    Ok(Reported {
         bytes: count(&received["bytes"])?,
         // The server's clock starts when it tells the client to send: the first byte comes a round
         // trip later.
         seconds: (number(&received["seconds"])? - rtt_s).max(number(&sent["seconds"])?),
-        ends: Ends::Told,
+        ends: Ends::Reported,
         resent_bytes: number(&sent["retransmits"])? * number(&json["start"]["tcp_mss_default"])?,
         spans: iperf_spans(&json)?,
     })
@@ -418,10 +419,10 @@ pub fn iperf_spans(client: &Value) -> Result<Vec<(f64, f64)>> {
     spans.iter().map(|each| span(&each["sum"])).collect()
 }
 
-fn told_udp(client: &str) -> Result<Told> {
+fn reported_udp(client: &str) -> Result<Reported> {
     let json: Value = serde_json::from_str(client)?;
     if let Some(error) = json["error"].as_str() {
-        bail!("iperf3 says: {error}");
+        bail!("iperf3 failed: {error}");
     }
     let intervals = json["server_output_json"]["intervals"]
         .as_array()
@@ -429,16 +430,16 @@ fn told_udp(client: &str) -> Result<Told> {
     let spans = intervals.iter().map(|each| span(&each["sum"]));
     let spans = spans.collect::<Result<Vec<_>>>()?;
     let arrived = intervals.iter().map(|each| count(&each["sum"]["bytes"]));
-    Ok(Told {
+    Ok(Reported {
         bytes: arrived.sum::<Result<u64>>()?,
         seconds: spans.iter().map(|(length, _)| length).sum(),
-        ends: Ends::Told,
+        ends: Ends::Reported,
         resent_bytes: 0.0,
         spans,
     })
 }
 
-fn told_libudt(server: &str, client: &str, payload: f64) -> Result<Told> {
+fn reported_libudt(server: &str, client: &str, payload: f64) -> Result<Reported> {
     let (receiver, sender): (Value, Value) =
         (serde_json::from_str(server)?, serde_json::from_str(client)?);
     let step = number(&receiver["interval_ms"])? / 1e3;
@@ -446,10 +447,10 @@ fn told_libudt(server: &str, client: &str, payload: f64) -> Result<Told> {
     let totals = totals.map(Vec::as_slice).unwrap_or_default();
     let totals = totals.iter().map(number).collect::<Result<Vec<f64>>>()?;
     let before = std::iter::once(0.0).chain(totals.iter().copied());
-    Ok(Told {
+    Ok(Reported {
         bytes: count(&receiver["bytes"])?,
         seconds: number(&receiver["seconds"])?,
-        ends: Ends::Told,
+        ends: Ends::Reported,
         resent_bytes: number(&sender["packets_retransmitted"])? * payload,
         spans: totals
             .iter()
@@ -554,13 +555,13 @@ mod tests {
         let text = r#"{"start":{"tcp_mss_default":1448},"end":{
             "sum_sent":{"seconds":1.0002,"bytes":124649472,"retransmits":10},
             "sum_received":{"seconds":1.013,"bytes":113737504}}}"#;
-        let told = Tool::parse("iperf3-bbr")
+        let reported = Tool::parse("iperf3-bbr")
             .unwrap()
-            .told("", text, &cell())
+            .reported("", text, &cell())
             .unwrap();
-        assert_eq!(told.bytes, 113_737_504);
-        assert!((told.seconds - 1.003).abs() < 1e-9);
-        assert!((told.resent_bytes - 14_480.0).abs() < 1e-9);
+        assert_eq!(reported.bytes, 113_737_504);
+        assert!((reported.seconds - 1.003).abs() < 1e-9);
+        assert!((reported.resent_bytes - 14_480.0).abs() < 1e-9);
     }
 
     #[test]
@@ -568,22 +569,22 @@ mod tests {
         let text = r#"{"bytes":2100,"seconds":2.1,"retransmitted_bytes":0,"intervals":[
             {"start_s":0.0,"end_s":1.0,"bytes":1000},{"start_s":1.0,"end_s":2.0,"bytes":1000},
             {"start_s":2.0,"end_s":3.0,"bytes":100}]}"#;
-        let told = Tool::parse("haul-udt")
+        let reported = Tool::parse("haul-udt")
             .unwrap()
-            .told("", text, &cell())
+            .reported("", text, &cell())
             .unwrap();
-        assert_eq!(told.within(Some(2.1), Some(2.0)), (2000.0, 2.0));
+        assert_eq!(reported.within(Some(2.1), Some(2.0)), (2000.0, 2.0));
         // Its first byte came a tenth of a second before it saw it.
-        let (bytes, seconds) = told.within(Some(2.2), Some(2.0));
+        let (bytes, seconds) = reported.within(Some(2.2), Some(2.0));
         assert!((bytes - 1900.0).abs() < 1e-6 && (seconds - 2.0).abs() < 1e-9);
-        assert_eq!(told.within(Some(2.1), None), (2100.0, 2.1));
+        assert_eq!(reported.within(Some(2.1), None), (2100.0, 2.1));
     }
 
     #[test]
     fn what_is_no_result_is_an_error() {
         let tool = Tool::parse("iperf3-bbr").unwrap();
         let error = tool
-            .told("", r#"{"error":"unable to connect"}"#, &cell())
+            .reported("", r#"{"error":"unable to connect"}"#, &cell())
             .unwrap_err();
         assert!(format!("{error:#}").contains("unable to connect"));
         for text in [
@@ -594,7 +595,7 @@ mod tests {
             assert!(
                 Tool::parse("haul-udt")
                     .unwrap()
-                    .told("", text, &cell())
+                    .reported("", text, &cell())
                     .is_err()
             );
         }
@@ -605,11 +606,11 @@ mod tests {
         let server =
             r#"{"seconds":0.2,"bytes":300,"interval_ms":100,"bytes_by_interval":[100,300]}"#;
         let client = r#"{"packets_retransmitted":2}"#;
-        let told = Tool::parse("libudt")
+        let reported = Tool::parse("libudt")
             .unwrap()
-            .told(server, client, &cell())
+            .reported(server, client, &cell())
             .unwrap();
-        assert_eq!(told.spans, [(0.1, 100.0), (0.1, 200.0)]);
-        assert!((told.resent_bytes - 2912.0).abs() < 1e-9);
+        assert_eq!(reported.spans, [(0.1, 100.0), (0.1, 200.0)]);
+        assert!((reported.resent_bytes - 2912.0).abs() < 1e-9);
     }
 }

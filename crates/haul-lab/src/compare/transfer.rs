@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::arrivals::DAY_S;
 use super::gridftp::{Stack, Stored, stored};
 use super::plan::Load;
-use super::session::{Session, Stop};
+use super::runner::{Runner, Stop};
 use crate::lab::Lab;
 use crate::lab::topology::LAN;
 
@@ -22,7 +22,7 @@ const SPAN_S: f64 = 0.1;
 /// `seconds` at least unless its client took long to begin it. What the server on `b` took by time,
 /// from when it was asked to: each span's seconds and bytes.
 pub fn transfer(
-    session: &Session<'_>,
+    runner: &Runner<'_>,
     lab: &Lab,
     streams: u16,
     seconds: u32,
@@ -35,7 +35,7 @@ pub fn transfer(
     let asked = seconds + u32::try_from(begins.as_secs())?;
     let plan = Stack::Tcp.plan(None, Load::Seconds(asked), streams, dir)?;
     let limit = Duration::from_secs(asked.into()) + SLACK;
-    let watched = session.watch(lab, &plan, LAN, rtt_s, limit)?;
+    let watched = runner.watch(lab, &plan, LAN, rtt_s, limit)?;
     let Stored { bytes, begin, end } = stored(&watched.server.stdout())?;
     let lasted = (end - begin).rem_euclid(DAY_S);
     #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]

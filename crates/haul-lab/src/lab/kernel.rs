@@ -34,7 +34,7 @@ pub(super) fn shape(netns: &NetNs, direction: &Direction) -> Result<()> {
         );
     }
     bail!(
-        "`tc` says: {}",
+        "`tc` failed: {}",
         message.lines().collect::<Vec<_>>().join("; ")
     )
 }

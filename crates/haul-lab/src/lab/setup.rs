@@ -201,7 +201,7 @@ fn ip_batch(lines: &[String]) -> Result<()> {
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
         bail!(
-            "`ip` says: {}",
+            "`ip` failed: {}",
             message.lines().collect::<Vec<_>>().join("; ")
         );
     }

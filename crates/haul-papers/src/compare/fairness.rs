@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::args::FairnessArgs;
 use haul_lab::compare::cell::{self, Cell};
-use haul_lab::compare::plan::{Load, Plan, Told};
-use haul_lab::compare::session::{self, Running, Session, Stop};
+use haul_lab::compare::plan::{Load, Plan, Reported};
+use haul_lab::compare::runner::{self, Runner, Running, Stop};
 use haul_lab::compare::tool::{self, Tool};
 use haul_lab::lab::{Lab, privilege};
 use haul_lab::out;
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &FairnessArgs) -> Result<ExitCode> {
     let later = later(args, seconds)?;
     privilege::acquire()?;
     let signals = Signals::block().context("cannot handle signals")?;
-    let session = Session {
+    let runner = Runner {
         programs: args.programs.resolve(),
         signals: &signals,
         load: Load::Seconds(seconds),
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &FairnessArgs) -> Result<ExitCode> {
     out::line(results.machine.line());
     out::line(format_args!("{}, {seconds} s", cell.name));
     for tools in &pairs {
-        match measure(&session, &cell, tools, later) {
+        match measure(&runner, &cell, tools, later) {
             Ok(record) => {
                 out::line(render(&record).trim_end());
                 results.pairs.push(record);
@@ -170,62 +170,62 @@ fn pair(text: &str) -> Result<[Tool; 2]> {
 }
 
 fn measure(
-    session: &Session<'_>,
+    runner: &Runner<'_>,
     cell: &Cell,
     tools: &[Tool; 2],
     later: u32,
 ) -> Result<PairRecord, Stop> {
     for tool in tools {
-        if let Some(reason) = tool.missing(&session.programs, session.load) {
+        if let Some(reason) = tool.missing(&runner.programs, runner.load) {
             return Err(Stop::Failed(anyhow!("{} cannot run: {reason}", tool.name)));
         }
     }
-    machine::settle(session.settle);
+    machine::settle(runner.settle);
     let lab = Lab::start_with(&cell.scenario, cell.engine)?;
     let dir = lab.scratch();
     let (mut plans, mut servers) = (Vec::new(), Vec::new());
     for (index, tool) in (0..).zip(tools) {
-        let plan = tool.plan(&session.programs, cell, session.load, dir, index)?;
-        servers.push(session.serve(&lab, &plan)?);
+        let plan = tool.plan(&runner.programs, cell, runner.load, dir, index)?;
+        servers.push(runner.serve(&lab, &plan)?);
         plans.push(plan);
     }
-    let mut clients = vec![session::spawn(&lab, "a", &plans[0].client)?];
-    pause(session, Duration::from_secs(later.into()))?;
-    clients.push(session::spawn(&lab, "a", &plans[1].client)?);
-    let mut told = Vec::new();
+    let mut clients = vec![runner::spawn(&lab, "a", &plans[0].client)?];
+    pause(runner, Duration::from_secs(later.into()))?;
+    clients.push(runner::spawn(&lab, "a", &plans[1].client)?);
+    let mut reported = Vec::new();
     for (((tool, plan), server), client) in
         tools.iter().zip(&plans).zip(&mut servers).zip(&mut clients)
     {
-        let limit = session.limit(cell) + Duration::from_secs(later.into());
-        told.push(finish(session, cell, tool, (plan, server, client), limit)?);
+        let limit = runner.limit(cell) + Duration::from_secs(later.into());
+        reported.push(finish(runner, cell, tool, (plan, server, client), limit)?);
     }
     let warnings = Report::from(lab.stats()).warnings();
-    Ok(PairRecord::new(cell, tools, &told, later, warnings))
+    Ok(PairRecord::new(cell, tools, &reported, later, warnings))
 }
 
 fn finish(
-    session: &Session<'_>,
+    runner: &Runner<'_>,
     cell: &Cell,
     tool: &Tool,
     (plan, server, client): (&Plan, &mut Running, &mut Running),
     limit: Duration,
-) -> Result<Told, Stop> {
-    let ended = session.wait(client, limit)?;
+) -> Result<Reported, Stop> {
+    let ended = runner.wait(client, limit)?;
     if !ended.status.success() {
         return Err(Stop::Failed(client.failure(&tool.name, &ended)));
     }
-    session.end_server(plan, server)?;
-    Ok(session::told_by(tool, server, client, cell)?)
+    runner.end_server(plan, server)?;
+    Ok(runner::reported_by(tool, server, client, cell)?)
 }
 
-fn pause(session: &Session<'_>, time: Duration) -> Result<(), Stop> {
+fn pause(runner: &Runner<'_>, time: Duration) -> Result<(), Stop> {
     let end = Instant::now() + time;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(());
         }
-        if let Some(Caught::End(signal)) = session.signals.wait(left)? {
+        if let Some(Caught::End(signal)) = runner.signals.wait(left)? {
             return Err(Stop::Interrupted(signal));
         }
     }
@@ -236,11 +236,14 @@ impl PairRecord {
     fn new(
         cell: &Cell,
         tools: &[Tool; 2],
-        told: &[Told],
+        reported: &[Reported],
         later: u32,
         warnings: Vec<String>,
     ) -> Self {
-        let mut rates: Vec<Vec<f64>> = told.iter().map(|told| by_second(&told.spans)).collect();
+        let mut rates: Vec<Vec<f64>> = reported
+            .iter()
+            .map(|reported| by_second(&reported.spans))
+            .collect();
         let later = usize::try_from(later)
             .unwrap_or(usize::MAX)
             .min(rates[0].len());
@@ -272,11 +275,11 @@ impl PairRecord {
             warnings,
             flows: tools
                 .iter()
-                .zip(told)
+                .zip(reported)
                 .zip(rates.iter().zip(means))
-                .map(|((tool, told), (flow, goodput_bps))| {
+                .map(|((tool, reported), (flow, goodput_bps))| {
                     #[expect(clippy::cast_precision_loss, reason = "bytes of a measurement")]
-                    let bytes = told.bytes as f64;
+                    let bytes = reported.bytes as f64;
                     let share = goodput_bps / whole.max(1.0);
                     FlowRecord {
                         tool: tool.name.clone(),
@@ -284,7 +287,7 @@ impl PairRecord {
                         goodput_bps,
                         share,
                         fair_ratio: share * f64::from(streams) / f64::from(tool.streams()),
-                        resent_share: told.resent_bytes / bytes,
+                        resent_share: reported.resent_bytes / bytes,
                         bps_by_second: flow.clone(),
                     }
                 })
@@ -399,14 +402,14 @@ mod tests {
     fn a_flow_is_judged_beside_others_whichever_comes_first() {
         let cell = cell::named("wan-100ms").unwrap();
         let record = |words: &str, rates: [f64; 2]| {
-            let told = rates.map(|bps| Told {
+            let reported = rates.map(|bps| Reported {
                 bytes: 1,
                 seconds: 3.0,
-                ends: Ends::Told,
+                ends: Ends::Reported,
                 resent_bytes: 0.0,
                 spans: vec![(1.0, bps / 8.0); 3],
             });
-            PairRecord::new(&cell, &pair(words).unwrap(), &told, 1, Vec::new())
+            PairRecord::new(&cell, &pair(words).unwrap(), &reported, 1, Vec::new())
         };
         // Half of a gigabit in packets of 1500 bytes, headers of 28 in each.
         let udp = "udp-490666666bit";

@@ -6,7 +6,7 @@ use anyhow::Result;
 use haul_io::netns::NetNs;
 use haul_lab::compare::arrivals::{Arrivals, Ends};
 use haul_lab::compare::cell;
-use haul_lab::compare::session::{Outcome, Session, Stop};
+use haul_lab::compare::runner::{Outcome, Runner, Stop};
 use haul_lab::compare::tool::Tool;
 use haul_lab::lab::topology::WAN;
 use haul_lab::scenario::unit::{Probability, Rate, Span};
@@ -75,7 +75,7 @@ pub(crate) fn arriving<T>(netns: &NetNs, rtt_s: f64, work: impl FnOnce() -> T) -
 
 /// One run of one tool; or why it cannot run here.
 pub(crate) fn once(
-    session: &Session<'_>,
+    runner: &Runner<'_>,
     path: Path,
     tool: &str,
     repetition: u16,
@@ -96,10 +96,10 @@ pub(crate) fn once(
         )?,
     };
     let tool = Tool::parse(tool)?;
-    if let Some(why) = session.missing(&tool) {
+    if let Some(why) = runner.missing(&tool) {
         return Ok(Err(why));
     }
-    let run = match session.run(&cell, &tool, repetition)? {
+    let run = match runner.run(&cell, &tool, repetition)? {
         Outcome::Ran(run) => run,
         Outcome::Interrupted(signal) => return Err(Stop::Interrupted(signal)),
     };

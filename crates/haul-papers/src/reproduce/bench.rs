@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::record::{Figure, Messages, Sample};
 use crate::compare::once::arriving;
 use haul_lab::compare::plan::Plan;
-use haul_lab::compare::session::{Running, Session, Stop, spawn};
+use haul_lab::compare::runner::{Runner, Running, Stop, spawn};
 use haul_lab::lab::{Engine, Lab};
 use haul_lab::report::Report;
 use haul_lab::scenario::Scenario;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What is the same for all experiments.
 pub(super) struct Context<'a> {
-    pub(super) session: &'a Session<'a>,
+    pub(super) runner: &'a Runner<'a>,
     pub(super) quick: bool,
     pub(super) repeat: u16,
     /// How long each size is measured.
@@ -60,7 +60,7 @@ impl Context<'_> {
         seed: u64,
         options: &str,
     ) -> Result<Bench<'_>, Stop> {
-        let busy = machine::settle(self.session.settle) > machine::IDLE_SHARE;
+        let busy = machine::settle(self.runner.settle) > machine::IDLE_SHARE;
         let text = path.unwrap_or("rtt = \"0ms\"\n");
         let mut scenario = Scenario::parse("reproduce", &format!("[path]\n{text}"))?;
         scenario.seed = scenario.seed.wrapping_add(seed);
@@ -70,7 +70,7 @@ impl Context<'_> {
         };
         let lab = Lab::start_with(&scenario, engine)?;
         let plan = self.plan(PORT, options);
-        let server = self.session.serve(&lab, &plan)?;
+        let server = self.runner.serve(&lab, &plan)?;
         Ok(Bench {
             context: self,
             lab,
@@ -96,7 +96,7 @@ impl Context<'_> {
 
     /// `haul bench` and these words.
     fn words(&self, flags: &str) -> Vec<OsString> {
-        let mut words = vec![self.session.programs.haul.clone().into_os_string()];
+        let mut words = vec![self.runner.programs.haul.clone().into_os_string()];
         let rest = ["bench"].into_iter().chain(flags.split_whitespace());
         words.extend(rest.map(OsString::from));
         words
@@ -153,13 +153,13 @@ impl Bench<'_> {
         figure: &mut Figure,
     ) -> Result<(Value, Value), Stop> {
         let plan = self.context.plan(BESIDE_PORT, "");
-        let server = self.context.session.serve(&self.lab, &plan)?;
+        let server = self.context.runner.serve(&self.lab, &plan)?;
         self.beside = Some((plan, server));
         let ms = (2 * time + 3 * LEAD + 20 * rtt).as_millis();
         let other = format!("run b:{BESIDE_PORT} {other} --time {ms}ms");
         figure.command(format!("{path}: haul bench {other}, beside the next one"));
         let mut traffic = self.client(&other)?;
-        self.context.session.pause(LEAD)?;
+        self.context.runner.pause(LEAD)?;
         let found = self.run(flags, path, figure)?;
         if traffic.is_over()? {
             let why = "the other traffic was over before the measurement: the machine is too busy";
@@ -175,7 +175,7 @@ impl Bench<'_> {
     }
 
     fn answer(&self, mut client: Running, command: &str) -> Result<Value, Stop> {
-        let ended = self.context.session.wait(&mut client, PATIENCE)?;
+        let ended = self.context.runner.wait(&mut client, PATIENCE)?;
         if !ended.status.success() {
             let why = client.failure("the client", &ended);
             return Err(Stop::Failed(why.context(format!("haul bench {command}"))));
@@ -187,10 +187,10 @@ impl Bench<'_> {
     /// Ends the server, and says what was wrong with the path.
     pub(super) fn end(mut self, figure: &mut Figure) -> Result<(), Stop> {
         self.context
-            .session
+            .runner
             .end_server(&self.plan, &mut self.server)?;
         if let Some((plan, server)) = &mut self.beside {
-            self.context.session.end_server(plan, server)?;
+            self.context.runner.end_server(plan, server)?;
         }
         let mut found = Report::from(self.lab.stats()).warnings();
         if self.lab.stats().path.is_none() {

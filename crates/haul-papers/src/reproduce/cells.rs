@@ -11,7 +11,7 @@ use super::bench::{Context, rows};
 use super::record::{Chart, Figure};
 use crate::compare::once::{Path, once};
 use haul_lab::compare::plan::Load;
-use haul_lab::compare::session::{Session, Stop};
+use haul_lab::compare::runner::{Runner, Stop};
 
 /// What a measurement takes beyond the time that it sends: a lab, connecting, what is still on its
 /// way at the end.
@@ -303,11 +303,11 @@ impl Cell {
         turn: u16,
     ) -> Result<Option<Found>, Stop> {
         let seconds = u32::try_from(context.time_ms.div_ceil(1000)).unwrap_or(u32::MAX);
-        let session = Session {
-            programs: context.session.programs.clone(),
-            signals: context.session.signals,
+        let runner = Runner {
+            programs: context.runner.programs.clone(),
+            signals: context.runner.signals,
             load: Load::Seconds(seconds),
-            settle: context.session.settle,
+            settle: context.runner.settle,
         };
         let path = self.net.map_or(Path::Direct, |net| Path::Emulated {
             rate_bps: net.rate_bps,
@@ -317,7 +317,7 @@ impl Cell {
         figure.command(format!(
             "haul-papers compare {path} --time {seconds}s --tools {tool}"
         ));
-        match once(&session, path, tool, turn)? {
+        match once(&runner, path, tool, turn)? {
             Ok(found) => {
                 for warning in &found.warnings {
                     figure.warn(format!("{tool}, {path}: {warning}"));

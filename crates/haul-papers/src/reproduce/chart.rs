@@ -1,30 +1,14 @@
-//! Lines over message sizes or clients as an SVG picture: places in powers of two; values in powers
-//! of ten, or percent. Where there is nothing to go along, bars from zero on.
+//! Figures as SVG pictures: lines over message sizes or clients, heat maps, and bars where there
+//! is no axis.
 
 use super::record::{Along, Chart, Point, Series, figure};
-use haul_report::axis::Kind;
-use haul_report::chart::Heat;
+use haul_report::axis::{Kind, Scale};
+use haul_report::chart::{self, Dimension, Heat, Lines};
 use haul_report::svg::{COLOURS, STYLE, escaped, text};
 
 const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 380.0;
-const LEFT: f64 = 78.0;
-const RIGHT: f64 = 24.0;
-const TOP: f64 = 74.0;
-const BOTTOM: f64 = 54.0;
-/// Beyond the shared style: lines and their marks.
-const MORE: &str = "<style>.line{fill:none;stroke-width:2;stroke-linejoin:round}.dash{stroke-dasharray:7 4}</style>";
-
-/// Where values lie in the picture.
-struct Scale {
-    /// Exponents of two: the smallest size and the largest.
-    sizes: (f64, f64),
-    /// Exponents of ten, or percent.
-    values: (f64, f64),
-    percent: bool,
-    /// Places in equal steps, too.
-    equal: bool,
-}
+/// Beyond the shared style: lines, their marks and their bands.
+pub(super) const MORE: &str = "<style>.line{fill:none;stroke-width:2;stroke-linejoin:round}.dash{stroke-dasharray:7 4}.band{opacity:.18;stroke:none}</style>";
 
 /// The picture.
 pub(super) fn render(chart: &Chart) -> String {
@@ -72,7 +56,7 @@ fn bars(chart: &Chart) -> String {
     let most = runs.map(|run| run.value).fold(0.0, f64::max);
     let height = 48.0 + STEP * f64_of(rows().count().max(1) as u64);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">\n{STYLE}{MORE}\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">\n{STYLE}\n\
          <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n",
         escaped(&chart.title)
     );
@@ -109,179 +93,58 @@ fn bars(chart: &Chart) -> String {
     svg + "</svg>\n"
 }
 
+/// A line for each series, with a band from the least run to the most.
 fn lines(chart: &Chart) -> String {
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n{STYLE}{MORE}\n\
-         <rect class=\"paper\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n",
-        escaped(&chart.title)
-    );
-    svg += &text(
-        LEFT,
-        22.0,
-        "panel",
-        "start",
-        &format!("{}, {}", chart.title, chart.unit),
-    );
-    svg += &legend(chart);
-    let Some(scale) = Scale::of(chart) else {
-        svg += &text(LEFT, HEIGHT / 2.0, "", "start", "nothing was measured");
-        return svg + "</svg>\n";
+    let scale = match chart.along {
+        Along::Miles | Along::Cross | Along::Repetition => Scale::Linear,
+        _ => Scale::PowersOfTwo,
     };
-    svg += &scale.grid(chart);
-    for (series, colour) in chart.series.iter().zip(COLOURS) {
-        svg += &draw(series, colour, &scale, chart.unit, chart.along);
-    }
-    svg + "</svg>\n"
+    let kind = match chart.along {
+        Along::Bytes | Along::Burst => Kind::Bytes,
+        _ => Kind::Number,
+    };
+    let line = |series: &Series| {
+        let mut points: Vec<&Point> = series.points.iter().collect();
+        points.sort_by_key(|point| point.at);
+        chart::Series {
+            name: series.name.clone(),
+            points: points.into_iter().map(spread).collect(),
+            reference: series.level,
+            dense: false,
+        }
+    };
+    let lines = Lines {
+        title: format!("{}, {}", chart.title, chart.unit),
+        x: Dimension {
+            name: axis_words(chart.along).into(),
+            scale,
+            kind,
+        },
+        y: Dimension {
+            name: chart.unit.into(),
+            scale: if chart.percent {
+                Scale::Linear
+            } else {
+                Scale::PowersOfTen
+            },
+            kind: Kind::Number,
+        },
+        series: chart.series.iter().map(line).collect(),
+    };
+    lines.svg()
 }
 
-fn legend(chart: &Chart) -> String {
-    let (mut x, mut y) = (LEFT, 40.0);
-    let mut svg = String::new();
-    for (series, colour) in chart.series.iter().zip(COLOURS) {
-        let wide = 52.0 + 7.0 * f64_of(series.name.chars().count() as u64);
-        if x > LEFT && x + wide > WIDTH {
-            (x, y) = (LEFT, y + 18.0);
-        }
-        let dash = if series.level { " dash" } else { "" };
-        svg += &format!(
-            "<line class=\"line{dash}\" stroke=\"{colour}\" x1=\"{x:.1}\" x2=\"{:.1}\" y1=\"{y}\" y2=\"{y}\"/>\n",
-            x + 24.0
-        );
-        svg += &text(x + 30.0, y + 4.0, "", "start", &series.name);
-        x += wide;
-    }
-    svg
-}
-
-fn draw(series: &Series, colour: &str, scale: &Scale, unit: &str, along: Along) -> String {
-    let mut points: Vec<&Point> = series.points.iter().collect();
-    points.sort_by_key(|point| point.at);
-    // On a scale of powers there is no zero: it has a hollow mark at the bottom, and no line.
-    let shown = |point: &&&Point| scale.percent || point.value > 0.0;
-    let at: Vec<String> = points
-        .iter()
-        .filter(shown)
-        .map(|point| format!("{:.1},{:.1}", scale.x(point.at), scale.y(point.value)))
-        .collect();
-    let dash = if series.level { " dash" } else { "" };
-    let mut svg = format!(
-        "<polyline class=\"line{dash}\" stroke=\"{colour}\" points=\"{}\"/>\n",
-        at.join(" ")
-    );
-    if series.level {
-        return svg;
-    }
-    for point in points {
-        let fill = if shown(&&point) { colour } else { "none" };
-        let told = format!(
-            "{}, {} {}: {} {unit}",
-            series.name,
-            point.at,
-            along.head(),
-            figure(point.value)
-        );
-        svg += &format!(
-            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" stroke=\"{colour}\" fill=\"{fill}\"><title>{}</title></circle>\n",
-            scale.x(point.at),
-            scale.y(point.value),
-            escaped(&told)
-        );
-    }
-    svg
-}
-
-impl Scale {
-    /// None where there is nothing to show.
-    fn of(chart: &Chart) -> Option<Self> {
-        let sizes = chart.sizes();
-        let equal = matches!(chart.along, Along::Miles | Along::Cross | Along::Repetition);
-        let place = |at: &u32| place(*at, equal);
-        let (first, last) = (sizes.first().map(place)?, sizes.last().map(place)?);
-        let points = chart.series.iter().flat_map(|series| &series.points);
-        let values = points.map(|point| point.value).filter(|value| *value > 0.0);
-        let (low, high) = values.fold((f64::MAX, 0.0), |(low, high): (f64, f64), value| {
-            (low.min(value), high.max(value))
-        });
-        let values = if chart.percent {
-            (0.0, 100.0)
-        } else if high > 0.0 {
-            let (low, high) = (low.log10().floor(), high.log10().ceil());
-            (low, high.max(low + 1.0))
-        } else {
-            return None;
-        };
-        Some(Self {
-            sizes: (first, last.max(first + 1.0)),
-            values,
-            percent: chart.percent,
-            equal,
-        })
-    }
-
-    fn x(&self, bytes: u32) -> f64 {
-        let share = (place(bytes, self.equal) - self.sizes.0) / (self.sizes.1 - self.sizes.0);
-        LEFT + share * (WIDTH - LEFT - RIGHT)
-    }
-
-    fn y(&self, value: f64) -> f64 {
-        let at = if self.percent {
-            value
-        } else {
-            value.max(f64::MIN_POSITIVE).log10()
-        };
-        let share = (at - self.values.0) / (self.values.1 - self.values.0);
-        HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - TOP - BOTTOM)
-    }
-
-    /// Where there are lines across.
-    fn levels(&self) -> Vec<f64> {
-        if self.percent {
-            return (0..=5_u8).map(|step| f64::from(step) * 20.0).collect();
-        }
-        let decades = self.values.1 - self.values.0;
-        let steps: &[f64] = if decades > 3.0 {
-            &[1.0]
-        } else {
-            &[1.0, 2.0, 5.0]
-        };
-        let mut levels = Vec::new();
-        let mut exponent = self.values.0;
-        while exponent < self.values.1 {
-            levels.extend(steps.iter().map(|step| step * 10_f64.powf(exponent)));
-            exponent += 1.0;
-        }
-        levels.push(10_f64.powf(exponent));
-        levels
-    }
-
-    fn grid(&self, chart: &Chart) -> String {
-        let mut svg = String::new();
-        for value in self.levels() {
-            let y = self.y(value);
-            svg += &format!(
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\n",
-                WIDTH - RIGHT
-            );
-            svg += &text(LEFT - 8.0, y + 4.0, "small", "end", &short(value));
-        }
-        let sizes = chart.sizes();
-        let every = sizes.len().div_ceil(11).max(1);
-        for bytes in sizes.into_iter().step_by(every) {
-            let x = self.x(bytes);
-            let place = match chart.along {
-                Along::Bytes | Along::Burst => size(bytes),
-                _ => chart.place(bytes),
-            };
-            svg += &text(x, HEIGHT - BOTTOM + 18.0, "small", "middle", &place);
-        }
-        let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
-        svg + &text(
-            middle,
-            HEIGHT - 14.0,
-            "small",
-            "middle",
-            axis_words(chart.along),
-        )
+/// A point and the spread of its runs.
+fn spread(point: &Point) -> chart::Point {
+    let values = point.runs.iter().map(|run| run.value);
+    let (low, high) = values.fold((point.value, point.value), |(low, high), value| {
+        (low.min(value), high.max(value))
+    });
+    chart::Point {
+        x: f64::from(point.at),
+        y: point.value,
+        low,
+        high,
     }
 }
 
@@ -301,34 +164,7 @@ fn axis_words(along: Along) -> &'static str {
     }
 }
 
-/// Where a place lies: an exponent of two, or itself.
-fn place(at: u32, equal: bool) -> f64 {
-    if equal {
-        f64::from(at)
-    } else {
-        f64::from(at).max(1.0).log2()
-    }
-}
-
-/// A round figure in few characters.
-fn short(value: f64) -> String {
-    if value >= 1.0 {
-        format!("{value:.0}")
-    } else {
-        format!("{}", (value * 1e9).round() / 1e9)
-    }
-}
-
-/// A power of two as people say it.
-fn size(bytes: u32) -> String {
-    match bytes {
-        0x10_0000.. => format!("{} MiB", bytes >> 20),
-        0x400.. => format!("{} KiB", bytes >> 10),
-        _ => bytes.to_string(),
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "lengths of words")]
+#[expect(clippy::cast_precision_loss, reason = "a few bars")]
 fn f64_of(value: u64) -> f64 {
     value as f64
 }
@@ -352,15 +188,6 @@ mod tests {
             chart.add("one", bytes, sample);
         }
         chart
-    }
-
-    #[test]
-    fn values_lie_between_powers_of_ten_and_sizes_between_the_first_and_the_last() {
-        let scale = Scale::of(&chart()).unwrap();
-        assert_eq!((scale.sizes, scale.values), ((0.0, 20.0), (1.0, 3.0)));
-        assert_eq!((scale.x(1), scale.x(1 << 20)), (LEFT, WIDTH - RIGHT));
-        assert_eq!((scale.y(10.0), scale.y(1000.0)), (HEIGHT - BOTTOM, TOP));
-        assert!(scale.y(0.0) <= HEIGHT - BOTTOM);
     }
 
     #[test]

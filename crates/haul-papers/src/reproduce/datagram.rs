@@ -8,7 +8,7 @@ use super::bench::{Bench, Context, rows, sample};
 use super::programs::Carrier;
 use super::record::{Along, Chart, Claim, Figure, Sample, Series, announce};
 use super::{Experiment, ceiling, sipp, unknown, vlc};
-use haul_lab::compare::session::Stop;
+use haul_lab::compare::runner::Stop;
 
 /// The paper.
 pub(super) const TITLE: &str =

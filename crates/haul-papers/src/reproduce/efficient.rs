@@ -10,7 +10,7 @@ use super::Experiment;
 use super::bench::Context;
 use super::cells::{Cell, Found, How, Net, lasts, measure};
 use super::record::{Along, Chart, Claim, Figure, Sample, chart};
-use haul_lab::compare::session::Stop;
+use haul_lab::compare::runner::Stop;
 use haul_lab::compare::tool::no_congestion_control;
 
 /// The paper.
@@ -453,7 +453,7 @@ fn beside_udp() -> Experiment {
         },
         about: || Figure {
             number: 4,
-            title: "RDMA beside UDP that heeds nobody",
+            title: "RDMA beside UDP without congestion control",
             about: "As figure 3, beside datagrams at 55 to 95 % of the path's rate.",
             charts: vec![
                 chart("What RDMA has of the path", "%", Along::Cross),

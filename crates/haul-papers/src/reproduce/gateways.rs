@@ -3,7 +3,7 @@
 
 #![expect(
     clippy::disallowed_types,
-    reason = "a client and a server of the latency figure, of a few octets"
+    reason = "a client and a server of the latency figure, of a few bytes"
 )]
 
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ use super::bench::Context;
 use super::programs::tried;
 use super::record::Figure;
 use haul_lab::compare::plan::Load;
-use haul_lab::compare::session::{Running, Stop, spawn};
+use haul_lab::compare::runner::{Running, Stop, spawn};
 use haul_lab::compare::tool::{IPERF_PORT, iperf_spans, plan_iperf};
 use haul_lab::compare::transfer::transfer;
 use haul_lab::lab::{Engine, Lab};
@@ -127,7 +127,7 @@ impl<'a> Gateways<'a> {
         door: Door,
         seed: u64,
     ) -> Result<Self, Stop> {
-        let busy = machine::settle(context.session.settle) > machine::IDLE_SHARE;
+        let busy = machine::settle(context.runner.settle) > machine::IDLE_SHARE;
         let mut scenario = Scenario::parse("reproduce", &way.scenario())?;
         scenario.seed = scenario.seed.wrapping_add(seed);
         let told = way.scenario().trim_end().replace('\n', "; ");
@@ -168,13 +168,13 @@ impl<'a> Gateways<'a> {
         let file: PathBuf = self.lab.scratch().join(format!("{host}.toml"));
         std::fs::write(&file, config)
             .with_context(|| format!("cannot write {}", file.display()))?;
-        let session = self.context.session;
+        let runner = self.context.runner;
         let drain = DRAIN_S.to_string();
-        let mut line = vec![session.programs.haul.clone().into_os_string()];
+        let mut line = vec![runner.programs.haul.clone().into_os_string()];
         line.extend(["gateway", "run", "--patience", &drain].map(Into::into));
         line.push(file.into_os_string());
         let mut running = spawn(&self.lab, host, &line)?;
-        session.listening_at(&self.lab, host, port, false, &mut running)?;
+        runner.listening_at(&self.lab, host, port, false, &mut running)?;
         Ok(running)
     }
 
@@ -240,11 +240,11 @@ impl<'a> Gateways<'a> {
         seconds: u32,
         figure: &mut Figure,
     ) -> Result<Vec<(f64, f64)>, Stop> {
-        let session = self.context.session;
+        let runner = self.context.runner;
         let options = ["-C", flow.congestion].map(Into::into);
         let load = Load::Seconds(seconds);
         let plan = plan_iperf(
-            &session.programs,
+            &runner.programs,
             self.target(),
             flow.streams,
             &options,
@@ -257,14 +257,14 @@ impl<'a> Gateways<'a> {
             .map(|word| word.to_string_lossy())
             .collect();
         figure.command(format!("{}: a: {}", self.told, words.join(" ")));
-        let mut server = session.serve(&self.lab, &plan)?;
+        let mut server = runner.serve(&self.lab, &plan)?;
         let mut client = spawn(&self.lab, "a", &plan.client)?;
         let limit = Duration::from_secs(seconds.into()) + SLACK;
-        let ended = session.wait(&mut client, limit)?;
+        let ended = runner.wait(&mut client, limit)?;
         if !ended.status.success() {
             return Err(Stop::Failed(client.failure("iperf3", &ended)));
         }
-        session.end_server(&plan, &mut server)?;
+        runner.end_server(&plan, &mut server)?;
         let told: Value =
             serde_json::from_str(&client.stdout()).context("cannot understand iperf3")?;
         Ok(iperf_spans(&told)?)
@@ -292,7 +292,7 @@ impl<'a> Gateways<'a> {
             "{}: a, which sends by {congestion}: globus-url-copy -p {streams} from a server on a to one on b, /dev/zero to /dev/null",
             self.told
         ));
-        let spans = transfer(self.context.session, &self.lab, streams, seconds)?;
+        let spans = transfer(self.context.runner, &self.lab, streams, seconds)?;
         let lasted: f64 = spans.iter().map(|(length, _)| length).sum();
         if lasted < f64::from(seconds) {
             return Err(Stop::Failed(anyhow!(
@@ -312,13 +312,13 @@ impl<'a> Gateways<'a> {
         ramp_s: f64,
         figure: &mut Figure,
     ) -> Result<Found, Stop> {
-        let session = self.context.session;
+        let runner = self.context.runner;
         let ring = ring_bytes.to_string();
         let listen = format!("0.0.0.0:{FILL_PORT}");
-        let mut line = vec![session.programs.haul.clone().into_os_string()];
+        let mut line = vec![runner.programs.haul.clone().into_os_string()];
         line.extend(["gateway", "fill", "--ring", &ring, &listen].map(Into::into));
         let mut filler = spawn(&self.lab, "ga", &line)?;
-        session.listening_at(&self.lab, "ga", FILL_PORT, false, &mut filler)?;
+        runner.listening_at(&self.lab, "ga", FILL_PORT, false, &mut filler)?;
         figure.command(format!(
             "ga: haul gateway fill --ring {ring} {listen}; a: {streams} connections that send by cubic"
         ));
@@ -338,7 +338,7 @@ impl<'a> Gateways<'a> {
             }
             anyhow::Ok((early, sent.load(Ordering::Relaxed)))
         })?;
-        let ended = session.end(&mut filler, SLACK)?;
+        let ended = runner.end(&mut filler, SLACK)?;
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
         let [early, all] = [early, all].map(|octets| octets as f64);
         Ok(Found {
@@ -379,8 +379,8 @@ impl<'a> Gateways<'a> {
         let limit = Duration::from_secs(DRAIN_S) + SLACK;
         let mut ended = None;
         if let Some([mut near, mut far]) = self.running.take() {
-            let near = self.context.session.end(&mut near, limit)?;
-            ended = Some([near, self.context.session.end(&mut far, limit)?]);
+            let near = self.context.runner.end(&mut near, limit)?;
+            ended = Some([near, self.context.runner.end(&mut far, limit)?]);
         }
         let stats = self.lab.stats();
         if stats.path.is_some() {

@@ -14,7 +14,7 @@ use super::cells::left;
 use super::record::{Along, Claim, Figure, Sample, Series, chart};
 use crate::compare::once::{Once, Path, once};
 use haul_lab::compare::plan::Load;
-use haul_lab::compare::session::{Session, Stop};
+use haul_lab::compare::runner::{Runner, Stop};
 
 /// The papers.
 pub(super) const TITLE: &str = "Enhancement of GridFTP through Hardware Offloading (Rashti, Sabin, Kettimuthu, 2014), sections V and VI";
@@ -424,16 +424,16 @@ fn run(
         seconds,
         ..
     } = *cell;
-    let session = Session {
-        programs: context.session.programs.clone(),
-        signals: context.session.signals,
+    let runner = Runner {
+        programs: context.runner.programs.clone(),
+        signals: context.runner.signals,
         load: Load::Seconds(seconds),
-        settle: context.session.settle,
+        settle: context.runner.settle,
     };
     figure.command(format!(
         "haul-papers compare {path} --time {seconds}s --tools {tool}"
     ));
-    match once(&session, path, tool, repetition)? {
+    match once(&runner, path, tool, repetition)? {
         Ok(found) => {
             for warning in &found.warnings {
                 figure.warn(format!("{tool}, {path}: {warning}"));

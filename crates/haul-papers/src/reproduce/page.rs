@@ -2,7 +2,7 @@
 
 use super::chart;
 use super::record::{Chart, Claim, Figure, Results, figure};
-use haul_report::svg::escaped;
+use haul_report::svg::{self, escaped};
 
 const STYLE: &str = "<style>\
 :root{color-scheme:light dark;--ink:#1c1c1c;--paper:#ffffff;--line:#d0d0d0;--good:#1a7a2e;--bad:#b3261e;--quiet:#666}\
@@ -22,8 +22,10 @@ pub(super) fn render(results: &Results) -> String {
     let title = escaped(results.paper);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n{STYLE}\n</head>\n<body>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n{STYLE}{}{}\n</head>\n<body>\n\
          <h1>The paper's figures, measured here</h1>\n<p>{title}</p>\n<p>{}<br>{}</p>\n",
+        svg::STYLE,
+        chart::MORE,
         escaped(&results.machine.line()),
         escaped(&results.how()),
     );

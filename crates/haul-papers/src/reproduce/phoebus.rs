@@ -13,7 +13,7 @@ use super::cells::{Cell, How, lasts, measure};
 use super::gateways::{Door, ECHO_PORT, Flow, Found, Gateways, Program, Route, Way};
 use super::record::{Along, Claim, Figure, Sample, chart};
 use super::{Experiment, unknown};
-use haul_lab::compare::session::Stop;
+use haul_lab::compare::runner::Stop;
 use haul_lab::compare::tool::no_congestion_control;
 use haul_report::stats::median;
 

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::bench::Context;
 use super::record::Figure;
 use haul_lab::compare::programs::in_path;
-use haul_lab::compare::session::{Running, Stop, spawn};
+use haul_lab::compare::runner::{Running, Stop, spawn};
 use haul_lab::lab::topology::WAN;
 use haul_lab::lab::{Engine, Lab};
 use haul_lab::scenario::Scenario;
@@ -181,7 +181,7 @@ impl<'a> Stage<'a> {
     fn words(&self, host: &str, line: &[String]) -> Vec<OsString> {
         let mut words = self.before.clone();
         if let Some(options) = self.carrier.options() {
-            words.push(self.context.session.programs.haul.clone().into());
+            words.push(self.context.runner.programs.haul.clone().into());
             words.push("run".into());
             words.extend(options.iter().map(OsString::from));
             words.push("--json".into());
@@ -195,7 +195,7 @@ impl<'a> Stage<'a> {
 
     /// Asks a program to end; how it did is its own affair.
     pub(super) fn end(&self, running: &mut Running) -> Result<Ended, Stop> {
-        self.context.session.end(running, END)
+        self.context.runner.end(running, END)
     }
 
     fn report(&self, host: &str) -> PathBuf {
@@ -210,7 +210,7 @@ impl<'a> Stage<'a> {
         };
         if plain > carried {
             figure.warn(format!(
-                "{}, host {host}: only {:.0} % of the octets were carried, the first ones went plain",
+                "{}, host {host}: only {:.0} % of the bytes were carried; the first bytes used the plain socket",
                 self.carrier.name(),
                 percent(carried, plain)
             ));
@@ -263,7 +263,7 @@ fn carried(report: &str, carrier: Carrier) -> Result<(u64, u64)> {
 impl Context<'_> {
     /// Waits for an idle machine; says so where it was none.
     pub(super) fn settle(&self, figure: &mut Figure) {
-        let busy = machine::settle(self.session.settle) > machine::IDLE_SHARE;
+        let busy = machine::settle(self.runner.settle) > machine::IDLE_SHARE;
         if busy && !self.quick {
             figure.warn("others kept the processors busy before a measurement".into());
         }
@@ -282,7 +282,7 @@ impl Context<'_> {
         }
         let lab = direct()?;
         let mut words = before.to_vec();
-        words.push(self.session.programs.haul.clone().into());
+        words.push(self.runner.programs.haul.clone().into());
         words.extend(["run", "--", "true"].map(OsString::from));
         let tried = tried(lab.command("a", &words[0])?.args(&words[1..]));
         Ok(tried

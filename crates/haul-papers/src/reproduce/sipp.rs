@@ -18,7 +18,7 @@ use super::bench::Context;
 use super::programs::{CARRIERS, Carrier, Folder, Stage};
 use super::record::{Figure, Sample, announce};
 use haul_lab::compare::plan::Plan;
-use haul_lab::compare::session::{Running, Stop};
+use haul_lab::compare::runner::{Running, Stop};
 use haul_lab::lab::Lab;
 
 /// Where the server listens.
@@ -234,7 +234,7 @@ fn serve(
         udp: !carrier.is_tcp(),
         server_ends: false,
     };
-    context.session.listening(stage.lab(), &plan, &mut server)?;
+    context.runner.listening(stage.lab(), &plan, &mut server)?;
     Ok(server)
 }
 
@@ -271,7 +271,7 @@ fn call(
     let more = format!("-sn uac {MANY_FILES} {more}");
     let from = stage.address("a")?;
     let mut client = client(stage, carrier, (&from, PORT), Sockets::One, &more, figure)?;
-    let a = context.session.wait(&mut client, PATIENCE)?;
+    let a = context.runner.wait(&mut client, PATIENCE)?;
     if !a.status.success() {
         return Err(Stop::Failed(client.failure("SIPp", &a)));
     }
@@ -352,7 +352,7 @@ fn with_clients(
     let uas = scenario("uas.xml", server_scenario())?;
     let uac = scenario("uac.xml", client_scenario())?;
     if !context.quick {
-        context.session.pause(A_MOMENT)?;
+        context.runner.pause(A_MOMENT)?;
     }
     let before = socket_objects()?;
     let load = |clients: u32, table: &Path| {
@@ -390,10 +390,10 @@ fn with_clients(
     let all_there = |_: &Running| Ok((calls(&theirs).min(calls(&ours)) >= wanted).then_some(()));
     let limit = PATIENCE + Duration::from_secs((6 * split.clients / CLIENTS_PER_S).into());
     context
-        .session
+        .runner
         .until(&mut servers[0], "a call of each client", limit, all_there)?;
     // The last ones still have something to say.
-    context.session.pause(APART * INFOS + A_MOMENT)?;
+    context.runner.pause(APART * INFOS + A_MOMENT)?;
     let kernel = (socket_objects()? - before).max(0.0);
     let (a, b) = (sockets(stage.lab(), "a")?, sockets(stage.lab(), "b")?);
     let memory = Memory {
@@ -538,9 +538,8 @@ fn proportional_bytes(lab: &Lab, host: &str) -> Result<f64> {
 
 /// Memory of the objects that the machine's sockets are made of, bytes.
 fn socket_objects() -> Result<f64> {
-    let text = std::fs::read_to_string("/proc/slabinfo").context(
-        "the kernel's memory for sockets cannot be told (/proc/slabinfo: for root only)",
-    )?;
+    let text = std::fs::read_to_string("/proc/slabinfo")
+        .context("cannot read the kernel's memory for sockets: /proc/slabinfo needs root")?;
     Ok(objects(&text))
 }
 

@@ -18,7 +18,7 @@ use super::bench::Context;
 use super::programs::{CARRIERS, Carrier, Folder, NOBODY, Stage, tried};
 use super::record::{Figure, Sample, announce};
 use haul_lab::compare::plan::Plan;
-use haul_lab::compare::session::Stop;
+use haul_lab::compare::runner::Stop;
 
 /// Where HTTP is served, and where UDP goes.
 const HTTP_PORT: u16 = 8090;
@@ -141,16 +141,16 @@ fn measure(
             udp: false,
             server_ends: false,
         };
-        context.session.listening(stage.lab(), &plan, &mut server)?;
+        context.runner.listening(stage.lab(), &plan, &mut server)?;
     }
-    context.session.pause(WARM_UP)?;
+    context.runner.pause(WARM_UP)?;
     let line = ["cvlc", "-vv", &from, "--vout", "dummy", "--aout", "dummy"];
     let mut line = line.map(String::from).to_vec();
     line.extend(cache.option(carrier));
     let begun = Instant::now();
     let mut client = stage.start("a", &line, figure)?;
     let own = context
-        .session
+        .runner
         .until(&mut client, "VLC", PATIENCE, |client| {
             Ok(own_count(&client.stderr()))
         })?;

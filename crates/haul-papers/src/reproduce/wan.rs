@@ -14,7 +14,7 @@ use super::Experiment;
 use super::bench::Context;
 use super::cells::{Cell, Found, Net, measure};
 use super::record::{Along, Chart, Figure, Sample, chart};
-use haul_lab::compare::session::Stop;
+use haul_lab::compare::runner::Stop;
 
 /// The paper.
 pub(super) const TITLE: &str = "Wide-Area Performance Profiling of 10GigE and InfiniBand Technologies (Rao, Yu, Wing, Poole, \

@@ -10,7 +10,7 @@ use crate::reproduce::record::{Along, Claim, Figure, chart};
 use crate::reproduce::{Experiment, unknown};
 use haul_lab::compare::gridftp;
 use haul_lab::compare::programs::in_path;
-use haul_lab::compare::session::Stop;
+use haul_lab::compare::runner::Stop;
 
 /// What loses packets in figure 6: charts for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -197,7 +197,7 @@ fn cross_traffic() -> Experiment {
         },
         about: || Figure {
             number: 9,
-            title: "RDMA and TCP beside UDP that heeds nobody",
+            title: "RDMA and TCP beside UDP without congestion control",
             about: "As figure 7, with messages of 64 KiB, beside datagrams at a tenth to four tenths of the path's rate; and \
                     ten streams of the kernel's TCP (cubic).",
             charts: vec![

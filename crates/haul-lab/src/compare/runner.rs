@@ -17,9 +17,9 @@ use rustix::process::Signal;
 
 use super::arrivals::Arrivals;
 use super::cell::Cell;
-use super::plan::{Load, Plan, Told};
+use super::plan::{Load, Plan, Reported};
 use super::programs::Resolved;
-use super::record::{Figures, Measured, PathCounts, Run, Skipped};
+use super::record::{Figures, Measured, PathCounts, RunRecord, Skipped};
 use super::tool::Tool;
 use crate::lab::topology::WAN;
 use crate::lab::{Engine, Lab};
@@ -34,7 +34,7 @@ const SLACK: Duration = Duration::from_secs(20);
 
 /// What is the same in all runs.
 #[derive(Debug)]
-pub struct Session<'a> {
+pub struct Runner<'a> {
     /// The programs that runs start.
     pub programs: Resolved,
     /// Signals that end a run early.
@@ -49,7 +49,7 @@ pub struct Session<'a> {
 #[derive(Debug)]
 pub enum Outcome {
     /// It was tried.
-    Ran(Box<Run>),
+    Ran(Box<RunRecord>),
     /// This process was asked to end, by the signal of this number.
     Interrupted(i32),
 }
@@ -88,7 +88,7 @@ pub struct Running {
     stderr: OwnedFd,
 }
 
-impl Session<'_> {
+impl Runner<'_> {
     /// The tools that can run here, and why the others cannot; says so.
     pub(crate) fn available(&self, tools: Vec<Tool>) -> (Vec<Tool>, Vec<Skipped>) {
         let mut skipped = Vec::new();
@@ -122,7 +122,7 @@ impl Session<'_> {
         let mut scenario = cell.scenario.clone();
         scenario.seed = scenario.seed.wrapping_add(repetition.into());
         let lab = Lab::start_with(&scenario, cell.engine)?;
-        let mut run = Run::new(repetition, load_before);
+        let mut run = RunRecord::new(repetition, load_before);
         match self.measure(&lab, cell, tool) {
             Ok(measured) => run.figures = Some(Figures::new(cell, tool, &measured)),
             Err(Stop::Interrupted(signal)) => return Ok(Outcome::Interrupted(signal)),
@@ -147,9 +147,9 @@ impl Session<'_> {
         let plan = tool.plan(&self.programs, cell, self.load, dir, 0)?;
         let watched = self.watch(lab, &plan, WAN, cell.rtt_s(), self.limit(cell))?;
         let (server, client) = (watched.server.stdout(), watched.client.stdout());
-        let told = tool.told(&server, &client, cell)?;
+        let reported = tool.reported(&server, &client, cell)?;
         Ok(Measured {
-            told,
+            reported,
             arrivals: watched.arrivals,
             a: watched.a,
             b: watched.b,
@@ -429,6 +429,11 @@ fn listens(netns: &NetNs, port: u16, udp: bool) -> Result<bool> {
 }
 
 /// For the flows of [`mod@super::fairness`], which read their own output.
-pub fn told_by(tool: &Tool, server: &Running, client: &Running, cell: &Cell) -> Result<Told> {
-    tool.told(&server.stdout(), &client.stdout(), cell)
+pub fn reported_by(
+    tool: &Tool,
+    server: &Running,
+    client: &Running,
+    cell: &Cell,
+) -> Result<Reported> {
+    tool.reported(&server.stdout(), &client.stdout(), cell)
 }
