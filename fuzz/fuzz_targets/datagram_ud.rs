@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use arbitrary::Arbitrary;
+use haul_iwarp::Operation;
 use haul_iwarp::datagram::wire::{
     Body, DATA_HEADER_MAX, DataHeader, Datagram, Flags, Hello, Kind, MsgId, Opcode, Psn, Shim,
     Terms,
 };
 use haul_iwarp::datagram::{
-    Action, Destination, Event, RecordMode, Source, Ud, UdConfig, UdOp, UdSendWr, UdStatus,
-    ValidityMap,
+    Action, Destination, Event, RecordMode, Source, Ud, UdConfig, UdSendWr, UdStatus, ValidityMap,
 };
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap::{self, ReadRequest};
@@ -440,18 +440,25 @@ impl Bench {
         self.next += 1;
         let (stag, at) = (Stag(u32::from(kind >> 4) % 5), u64::from(at));
         let op = match kind % 5 {
-            0 => UdOp::Send { solicited: false },
-            1 => UdOp::Immediate {
+            0 => Operation::Send {
+                solicited: false,
+                invalidate: None,
+            },
+            1 => Operation::Immediate {
                 data: at,
                 solicited: false,
             },
-            2 => UdOp::Write { stag, to: at },
-            3 => UdOp::WriteRecord {
+            2 => Operation::Write {
+                stag,
+                to: at,
+                placed: false,
+            },
+            3 => Operation::WriteRecord {
                 stag,
                 to: at,
                 immediate: (len & 1 == 0).then_some(at),
             },
-            _ => UdOp::Read {
+            _ => Operation::Read {
                 sink: Stag(3),
                 sink_to: 0,
                 source: stag,

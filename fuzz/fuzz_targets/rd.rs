@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use arbitrary::Arbitrary;
-use haul_iwarp::datagram::rd::{
-    RD_HEADER_MAX, RdConfig, RdEvent, RdOp, RdQp, RdStatus, RdWr, Remote,
-};
+use haul_iwarp::Operation;
+use haul_iwarp::SendWr;
+use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdQp, RdStatus, Remote};
 use haul_iwarp::datagram::wire::{
     Ack, Body, Close, Cookie, DATA_HEADER_MAX, DataHeader, Datagram, Flags, Hello, Kind, MsgId,
     Notice, NoticeCode, Opcode, Psn, Shim, Terms,
@@ -472,31 +472,32 @@ impl World {
     fn post(&mut self, at: usize, to: Remote, kind: u8, len: u16, fence: bool) {
         let (stag, to_offset) = (Stag(0x100 + u32::from(kind >> 4)), u64::from(kind & 8));
         let op = match kind % 6 {
-            0 => RdOp::Send {
+            0 => Operation::Send {
                 solicited: false,
                 invalidate: (kind & 64 != 0).then_some(stag),
             },
-            1 => RdOp::Write {
+            1 => Operation::Write {
                 stag,
                 to: to_offset,
+                placed: false,
             },
-            2 => RdOp::WriteRecord {
+            2 => Operation::WriteRecord {
                 stag,
                 to: to_offset,
                 immediate: (kind & 64 != 0).then_some(9),
             },
-            3 => RdOp::Read {
+            3 => Operation::Read {
                 sink: Stag(0x102),
                 sink_to: 0,
                 source: stag,
                 source_to: to_offset,
             },
-            4 => RdOp::Atomic {
+            4 => Operation::Atomic {
                 stag,
                 to: to_offset,
                 op: AtomicOp::FetchAdd { add: 1, mask: 0 },
             },
-            _ => RdOp::Immediate {
+            _ => Operation::Immediate {
                 data: 3,
                 solicited: false,
             },
@@ -504,13 +505,14 @@ impl World {
         let now = self.time();
         let end = &mut self.ends[at];
         let id = end.next;
-        let wr = RdWr {
+        let wr = SendWr {
             id,
             slot: 0,
             op,
             len: len.into(),
             signalled: true,
             fence,
+            continues: false,
         };
         if end.qp.post_send(now, to, wr).is_ok() {
             end.next += 1;

@@ -21,6 +21,7 @@ pub mod datagram;
 mod error;
 mod llp;
 mod memory;
+mod operation;
 mod qp;
 mod stag;
 pub mod wire;
@@ -35,8 +36,7 @@ pub use llp::stream::{
 };
 pub use llp::{HEADER_MAX, Params, ReliableConnection, Segment, TRAILER_MAX};
 pub use memory::{AtomicAccess, Memory, Placement, Target};
-pub use qp::{
-    Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, State, Status,
-};
+pub use operation::Operation;
+pub use qp::{Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendWr, State, Status};
 pub use stag::{Pd, QpNum, RegionId, Rights, Stag, StagEntry};
 pub use time::{SECOND_NS, Time};

@@ -12,7 +12,7 @@ use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::ddp::{Header, Model};
 use haul_iwarp::wire::rdmap::{AtomicOp, AtomicRequest, Opcode, ReadRequest, Terminate};
 use haul_iwarp::{
-    CompletionKind, Crc32c, Error, Event, Pd, QpNum, Rights, SendOp, Stag, State, Status,
+    CompletionKind, Crc32c, Error, Event, Operation, Pd, QpNum, Rights, Stag, State, Status,
     StreamConfig, TermCode,
 };
 
@@ -732,7 +732,7 @@ fn memory_that_is_withdrawn_is_not_touched_any_more() {
     let (mut a, mut b) = pair(foreign, config());
     b.ram.register(0x1000, BASE, pattern(LEN, 1), everything());
     a.ram.register(0xaa00, 0, vec![0; LEN], everything());
-    let read = SendOp::Read {
+    let read = Operation::Read {
         sink: Stag(0xaa00),
         sink_to: 0,
         source: Stag(0x1000),
@@ -766,7 +766,7 @@ fn reader() -> End {
     let (mut a, _) = pair(config(), config());
     a.ram.register(0xaa00, 0, vec![0; 64], everything());
     a.ram.register(0xbb00, 0, vec![0; 64], everything());
-    let read = SendOp::Read {
+    let read = Operation::Read {
         sink: Stag(0xaa00),
         sink_to: 8,
         source: Stag(0x1000),
@@ -834,7 +834,7 @@ fn an_atomic_response_answers_the_oldest_atomic() {
         let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
         a.post_read(
             1,
-            SendOp::Atomic {
+            Operation::Atomic {
                 stag: Stag(1),
                 to: 0,
                 op,

@@ -4,11 +4,12 @@ mod common;
 
 use common::datagrams::{BASE, MS, Net, Node, Weather, at, completions, config, resealed};
 use common::pattern;
+use haul_iwarp::Operation;
 use haul_iwarp::datagram::wire::{
     Body, Cookie, DATA_HEADER_MAX, DataHeader, Flags, Hello, Kind, MsgId, Opcode, Psn, Rate, Shim,
     Terms,
 };
-use haul_iwarp::datagram::{Action, Event, Reason, Source, UdConfig, UdOp, UdStatus, ValidityMap};
+use haul_iwarp::datagram::{Action, Event, Reason, Source, UdConfig, UdStatus, ValidityMap};
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap::{self, ReadRequest};
 use haul_iwarp::{Crc32c, Rights, SECOND_NS, Stag};
@@ -17,8 +18,8 @@ const SOURCE_TAG: Stag = Stag(0x5500_0001);
 const SINK_TAG: Stag = Stag(0x6600_0001);
 const SIZE: u32 = 100_000;
 
-fn read_op(offset: u64) -> UdOp {
-    UdOp::Read {
+fn read_op(offset: u64) -> Operation {
+    Operation::Read {
         sink: SINK_TAG,
         sink_to: BASE,
         source: SOURCE_TAG,

@@ -10,10 +10,11 @@ use common::datagrams::{
 };
 use common::pattern;
 use common::random::Random;
+use haul_iwarp::Operation;
 use haul_iwarp::Rights;
 use haul_iwarp::datagram::wire::{DataHeader, Datagram, Flags, MsgId, Opcode, Psn};
 use haul_iwarp::datagram::{
-    Action, Chunk, Event, Reason, Record, RecordMode, RecordStatus, UdConfig, UdOp,
+    Action, Chunk, Event, Reason, Record, RecordMode, RecordStatus, UdConfig,
 };
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap;
@@ -220,7 +221,7 @@ fn the_ninth_message_of_a_source_closes_its_first() {
     b.take(at(0), other.addr, &others[0]);
     let mut sent = Vec::new();
     for n in 0..9 {
-        let op = UdOp::WriteRecord {
+        let op = Operation::WriteRecord {
             stag: TAG,
             to: BASE + 2_000 * n,
             immediate: None,
@@ -251,7 +252,7 @@ fn on_request_a_newer_message_to_the_same_place_closes_the_older() {
         );
         let mut sent = Vec::new();
         for to in [BASE, BASE + 2 * u64::from(SEG), BASE + u64::from(SEG)] {
-            let op = UdOp::WriteRecord {
+            let op = Operation::WriteRecord {
                 stag: TAG,
                 to,
                 immediate: None,
@@ -541,7 +542,7 @@ fn segments_are_no_longer_than_the_path_from_the_moment_it_is_known() {
 #[test]
 fn immediate_data_comes_with_the_record_whatever_is_lost() {
     let (mut a, mut b) = two();
-    let op = UdOp::WriteRecord {
+    let op = Operation::WriteRecord {
         stag: TAG,
         to: BASE,
         immediate: Some(0xfeed_0000_0000_beef),
@@ -635,14 +636,15 @@ fn pairs() -> [(Node, Node); 2] {
 #[test]
 fn neighbours_leave_as_what_they_would_have_been_alone() {
     let [(mut short, b), (mut long, _)] = pairs();
-    let immediate = UdOp::WriteRecord {
+    let immediate = Operation::WriteRecord {
         stag: TAG,
         to: BASE,
         immediate: Some(7),
     };
-    let write = UdOp::Write {
+    let write = Operation::Write {
         stag: TAG,
         to: BASE,
+        placed: false,
     };
     let ops = [record_op(), SEND, immediate, write, record_op()];
     for (n, op) in ops.into_iter().enumerate() {
@@ -675,7 +677,7 @@ fn neighbours_are_taken_as_they_would_have_been_alone() {
         let [(mut a, mut short), (_, mut long)] = pairs();
         let mut sent = Vec::new();
         for n in 0..4_u64 {
-            let op = UdOp::WriteRecord {
+            let op = Operation::WriteRecord {
                 stag: TAG,
                 to: BASE + n * 40_000,
                 immediate: (n == 2).then_some(n),

@@ -8,15 +8,23 @@ use common::datagrams::{
     Node, SEND, SEND_SEG, TAG, at, config, received, record_op, resealed, settle, target, two,
 };
 use common::pattern;
+use haul_iwarp::Operation;
 use haul_iwarp::datagram::wire::{Body, Datagram};
-use haul_iwarp::datagram::{Action, Reason, Received, UdConfig, UdOp, UdSendWr};
+use haul_iwarp::datagram::{Action, Reason, Received, UdConfig, UdSendWr};
 use haul_iwarp::{PostError, RecvWr};
 
 #[test]
 fn a_send_arrives_with_its_source_and_is_copied_nowhere_else() {
     let (mut a, mut b) = two();
     let slot = b.receive(100);
-    let sent = a.segments(b.destination(), UdOp::Send { solicited: true }, vec![7; 60]);
+    let sent = a.segments(
+        b.destination(),
+        Operation::Send {
+            solicited: true,
+            invalidate: None,
+        },
+        vec![7; 60],
+    );
     assert_eq!(sent.len(), 1);
     assert!(matches!(b.take(at(0), a.addr, &sent[0]), Action::Place(_)));
     let [received] = received(&b)[..] else {
@@ -85,7 +93,7 @@ fn a_message_of_one_datagram_that_was_doubled_is_delivered_once() {
     for _ in 0..4 {
         b.receive(100);
     }
-    let imm = UdOp::Immediate {
+    let imm = Operation::Immediate {
         data: 1,
         solicited: false,
     };
@@ -403,7 +411,7 @@ fn segments_that_contradict_each_other_are_dropped_one_by_one() {
 fn immediate_data_uses_a_receive_and_leaves_its_buffers_alone() {
     let (mut a, mut b) = two();
     let slot = b.receive(4);
-    let op = UdOp::Immediate {
+    let op = Operation::Immediate {
         data: 0x0123_4567_89ab_cdef,
         solicited: true,
     };
@@ -471,15 +479,16 @@ fn what_cannot_be_sent_is_refused_when_posted() {
         len,
         signalled: true,
     };
-    let read = UdOp::Read {
+    let read = Operation::Read {
         sink: TAG,
         sink_to: 0,
         source: TAG,
         source_to: 0,
     };
-    let high = UdOp::Write {
+    let high = Operation::Write {
         stag: TAG,
         to: u64::MAX - 5,
+        placed: false,
     };
     assert_eq!(
         a.ud.post_send(wr(SEND, (1 << 20) + 1)),

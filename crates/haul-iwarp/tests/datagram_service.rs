@@ -6,10 +6,9 @@ mod common;
 use common::datagrams::{
     Node, SEND, TAG, at, completions, config, forged, received, resealed, target, two,
 };
+use haul_iwarp::Operation;
 use haul_iwarp::datagram::wire::{ANY_QPN, DataHeader, Flags, MsgId, Opcode};
-use haul_iwarp::datagram::{
-    Action, Destination, Event, Reason, UdConfig, UdOp, UdSendWr, UdStatus,
-};
+use haul_iwarp::datagram::{Action, Destination, Event, Reason, UdConfig, UdSendWr, UdStatus};
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap;
 use haul_iwarp::{PostError, Rights, Stag};
@@ -43,7 +42,7 @@ fn groups_get_sends_and_records_on_request_only() {
         }
         assert!(received(&b)[0].group);
         for stag in [tag, TAG] {
-            let op = UdOp::WriteRecord {
+            let op = Operation::WriteRecord {
                 stag,
                 to: 0,
                 immediate: None,
@@ -56,7 +55,11 @@ fn groups_get_sends_and_records_on_request_only() {
             id: 0,
             slot: 0,
             to: group,
-            op: UdOp::Write { stag: tag, to: 0 },
+            op: Operation::Write {
+                stag: tag,
+                to: 0,
+                placed: false,
+            },
             len: 1,
             signalled: false,
         };

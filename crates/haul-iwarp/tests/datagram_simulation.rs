@@ -11,8 +11,9 @@ use std::collections::{HashMap, HashSet};
 
 use common::datagrams::{BASE, MS, Net, Node, SEND, TAG, Weather, config, target};
 use common::random::Random;
+use haul_iwarp::Operation;
 use haul_iwarp::datagram::{
-    Completion, Event, Received, Record, RecordStatus, UdConfig, UdOp, UdStatus, ValidityMap,
+    Completion, Event, Received, Record, RecordStatus, UdConfig, UdStatus, ValidityMap,
 };
 use haul_iwarp::{Rights, SECOND_NS, Stag};
 
@@ -176,7 +177,7 @@ fn post(net: &mut Net, oracle: &mut Oracle, random: &mut Random, id: u64) {
             node.post(to, SEND, bytes);
         }
         1 => {
-            let op = UdOp::Read {
+            let op = Operation::Read {
                 sink: SINK,
                 sink_to: 0,
                 source: SOURCE,
@@ -186,7 +187,7 @@ fn post(net: &mut Net, oracle: &mut Oracle, random: &mut Random, id: u64) {
         }
         _ => {
             let bytes = octets(random, id, len);
-            let op = UdOp::WriteRecord {
+            let op = Operation::WriteRecord {
                 stag: TAG,
                 to: BASE + id * SLOT,
                 immediate: random.chance(300).then_some(id),
@@ -256,10 +257,10 @@ fn check_end(net: &Net, oracle: &Oracle) {
         // Only the last read's octets are sure to be in the sink.
         let reads: Vec<&&Completion> = completions
             .iter()
-            .filter(|completion| matches!(completion.op, UdOp::Read { .. }))
+            .filter(|completion| matches!(completion.op, Operation::Read { .. }))
             .collect();
         if let [read] = reads[..]
-            && let UdOp::Read { source_to, .. } = read.op
+            && let Operation::Read { source_to, .. } = read.op
         {
             let mut valid = 0;
             for (from, to) in ranges(&read.map, read.len) {

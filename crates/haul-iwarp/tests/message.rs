@@ -13,7 +13,7 @@ use haul_iwarp::wire::hello::{Hello, Terms};
 use haul_iwarp::wire::rdmap::{Opcode, Terminate};
 use haul_iwarp::{
     Completion, CompletionKind, Crc32c, Error, Event, Incompatible, MessageConfig,
-    MessageConnection, PostError, RecvWr, SendOp, SendWr, Stag, State, Status, TermCode, Time,
+    MessageConnection, Operation, PostError, RecvWr, SendWr, Stag, State, Status, TermCode, Time,
 };
 
 const CALM: Path = Path {
@@ -21,7 +21,7 @@ const CALM: Path = Path {
     doubles: 0,
     jitter: 1,
 };
-const SEND: SendOp = SendOp::Send {
+const SEND: Operation = Operation::Send {
     solicited: false,
     invalidate: None,
 };
@@ -39,7 +39,7 @@ fn open() -> Net {
     net
 }
 
-fn post(end: &mut MessageEnd, id: u64, op: SendOp, bytes: Vec<u8>) {
+fn post(end: &mut MessageEnd, id: u64, op: Operation, bytes: Vec<u8>) {
     let slot = u32::try_from(id).unwrap();
     let wr = SendWr {
         id,
@@ -86,7 +86,7 @@ fn writes_are_placed_in_any_order_and_sends_complete_in_theirs() {
     post(
         a,
         1,
-        SendOp::Write {
+        Operation::Write {
             stag,
             to: 0,
             placed,
@@ -131,7 +131,7 @@ fn messages_are_made_again_until_they_are_acknowledged() {
     let [a, b] = &mut net.ends;
     let stag = b.ram.register(0x100, 0, pattern(5_000, 1), everything());
     a.ram.register(0x200, 0, vec![0; 5_000], everything());
-    let read = SendOp::Read {
+    let read = Operation::Read {
         sink: Stag(0x200),
         sink_to: 0,
         source: stag,
@@ -182,7 +182,7 @@ fn reads_into_the_same_memory_may_be_answered_in_any_order() {
         let mut random = Random::new(seed);
         for id in 0..40 {
             let (sink_to, len) = places[usize::try_from(random.below(5)).unwrap()];
-            let op = SendOp::Read {
+            let op = Operation::Read {
                 sink,
                 sink_to,
                 source,
@@ -213,7 +213,7 @@ fn a_short_answer_is_found_out_though_reads_share_their_memory() {
     let source = b.ram.register(0x100, 0, pattern(100, 1), everything());
     let sink = a.ram.register(0x200, 0, vec![0; 100], everything());
     for id in 0..2 {
-        let op = SendOp::Read {
+        let op = Operation::Read {
             sink,
             sink_to: 0,
             source,
@@ -471,7 +471,7 @@ fn request_with(features: Features) -> Vec<u8> {
 #[test]
 fn a_send_with_immediate_data_is_for_ends_that_agree_on_it() {
     let data = 0x0102_0304;
-    let op = SendOp::SendImmediate {
+    let op = Operation::SendImmediate {
         data,
         solicited: false,
     };

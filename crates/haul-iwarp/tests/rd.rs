@@ -13,7 +13,8 @@ use std::net::SocketAddr;
 
 use common::pattern;
 use common::rd::{MS, Packet, SECOND, World, address, send, succeeded};
-use haul_iwarp::datagram::rd::{Down, RdCompletion, RdEvent, RdOp, RdStatus, Remote};
+use haul_iwarp::Operation;
+use haul_iwarp::datagram::rd::{Down, RdCompletion, RdEvent, RdStatus, Remote};
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{CompletionKind, Rights, Stag};
 use haul_netem::{LinkConfig, LossModel, Reorder};
@@ -88,9 +89,18 @@ fn all_operations(world: &mut World, which: &str) {
     let (stag, to) = (Stag(0x100), 1 << 33);
     let message = pattern(20_000, 3);
     let written = pattern(30_000, 4);
-    world.post(0, 1, RdOp::Write { stag, to }, written.clone());
+    world.post(
+        0,
+        1,
+        Operation::Write {
+            stag,
+            to,
+            placed: false,
+        },
+        written.clone(),
+    );
     world.post(0, 1, send(), message.clone());
-    let read = RdOp::Read {
+    let read = Operation::Read {
         sink: Stag(0x400),
         sink_to: 64,
         source: Stag(0x200),
@@ -100,16 +110,16 @@ fn all_operations(world: &mut World, which: &str) {
     for add in [5, 6] {
         let op = AtomicOp::FetchAdd { add, mask: 0 };
         let (stag, to) = (Stag(0x300), 8);
-        let atomic = RdOp::Atomic { stag, to, op };
+        let atomic = Operation::Atomic { stag, to, op };
         world.try_post(0, 1, atomic, vec![], 8, false).unwrap();
     }
-    let record = RdOp::WriteRecord {
+    let record = Operation::WriteRecord {
         stag,
         to: to + 40_000,
         immediate: Some(0x0123_4567_89ab_cdef),
     };
     world.post(0, 1, record, pattern(10_000, 5));
-    let immediate = RdOp::Immediate {
+    let immediate = Operation::Immediate {
         data: 99,
         solicited: true,
     };
@@ -326,7 +336,7 @@ fn lost_acks_repeat_packets_and_no_effects() {
     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
     let (stag, to) = (Stag(0x300), 0);
     for _ in 0..100 {
-        let atomic = RdOp::Atomic { stag, to, op };
+        let atomic = Operation::Atomic { stag, to, op };
         world.try_post(0, 1, atomic, vec![], 8, false).unwrap();
     }
     world.run_for(300 * SECOND);
@@ -375,7 +385,16 @@ fn a_send_waits_for_the_write_before_it() {
     });
     let (stag, to) = (Stag(0x100), 0);
     world.ends[1].events.clear();
-    world.post(0, 1, RdOp::Write { stag, to }, pattern(9_000, 1));
+    world.post(
+        0,
+        1,
+        Operation::Write {
+            stag,
+            to,
+            placed: false,
+        },
+        pattern(9_000, 1),
+    );
     world.post(0, 1, send(), pattern(3_000, 2));
     world.run_while(u64::MAX, |world| {
         let placed = world.ends[1].ram.placed;
@@ -679,9 +698,10 @@ fn what_may_not_be_is_refused_and_concerns_nobody_else() {
     }
     let ram = &mut world.ends[1].ram;
     ram.register(0x100, 0, vec![0; 100], Rights::REMOTE_WRITE);
-    let write = |stag, to| RdOp::Write {
+    let write = |stag, to| Operation::Write {
         stag: Stag(stag),
         to,
+        placed: false,
     };
     for (op, len, status) in [
         (write(0x101, 0), 50, RdStatus::RemoteAccess),
@@ -689,7 +709,7 @@ fn what_may_not_be_is_refused_and_concerns_nobody_else() {
         (write(0x100, u64::MAX - 100), 50, RdStatus::RemoteAccess),
         (send(), 101, RdStatus::RemoteOperation),
         (
-            RdOp::Send {
+            Operation::Send {
                 solicited: false,
                 invalidate: Some(Stag(0x100)),
             },
@@ -697,7 +717,7 @@ fn what_may_not_be_is_refused_and_concerns_nobody_else() {
             RdStatus::RemoteAccess,
         ),
         (
-            RdOp::Atomic {
+            Operation::Atomic {
                 stag: Stag(0x100),
                 to: 0,
                 op: AtomicOp::FetchAdd { add: 1, mask: 0 },
@@ -706,7 +726,7 @@ fn what_may_not_be_is_refused_and_concerns_nobody_else() {
             RdStatus::RemoteAccess,
         ),
         (
-            RdOp::Read {
+            Operation::Read {
                 sink: Stag(1),
                 sink_to: 0,
                 source: Stag(0x100),
@@ -736,7 +756,7 @@ fn memory_that_goes_while_it_is_read_ends_the_read() {
     ram.register(0x200, 0, pattern(500_000, 1), Rights::REMOTE_READ);
     let ram = &mut world.ends[0].ram;
     ram.register(0x400, 0, vec![0; 500_000], Rights::LOCAL_WRITE);
-    let read = RdOp::Read {
+    let read = Operation::Read {
         sink: Stag(0x400),
         sink_to: 0,
         source: Stag(0x200),

@@ -9,7 +9,7 @@
 mod common;
 
 use common::rd::{MS, SECOND, World};
-use haul_iwarp::datagram::rd::RdOp;
+use haul_iwarp::Operation;
 use haul_iwarp::{Rights, Stag};
 use haul_netem::{LinkConfig, LossModel, Shaper};
 
@@ -48,9 +48,10 @@ fn measure(rtt_ms: u64, loss: f64, window: u32) -> (f64, f64) {
     world.ends[1]
         .ram
         .register(0x100, 0, zeros.clone(), Rights::REMOTE_WRITE);
-    let write = RdOp::Write {
+    let write = Operation::Write {
         stag: Stag(0x100),
         to: 0,
+        placed: false,
     };
     let mut completed = 0;
     let mut run = |world: &mut World, ns: u64| {

@@ -11,7 +11,8 @@ mod common;
 use std::collections::{HashMap, VecDeque};
 
 use common::rd::{MS, SECOND, World, send};
-use haul_iwarp::datagram::rd::{RdCompletion, RdEvent, RdOp, RdStats, RdStatus};
+use haul_iwarp::Operation;
+use haul_iwarp::datagram::rd::{RdCompletion, RdEvent, RdStats, RdStatus};
 use haul_iwarp::datagram::wire::{MsgId, Psn};
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{CompletionKind, RecvWr, Rights, Stag};
@@ -216,7 +217,14 @@ impl Simulation {
             2 if len <= room => {
                 pair.image.extend(&bytes);
                 let (stag, to) = (area(from), base);
-                (RdOp::Write { stag, to }, bytes)
+                (
+                    Operation::Write {
+                        stag,
+                        to,
+                        placed: false,
+                    },
+                    bytes,
+                )
             }
             3 if len <= room => {
                 pair.image.extend(&bytes);
@@ -228,7 +236,7 @@ impl Simulation {
                 });
                 let (stag, to) = (area(from), base);
                 (
-                    RdOp::WriteRecord {
+                    Operation::WriteRecord {
                         stag,
                         to,
                         immediate,
@@ -239,7 +247,7 @@ impl Simulation {
             4 if pair.sink + len <= AREA => {
                 let at = self.rng.below((AREA - len) as u64) as usize;
                 read = Some((pair.sink, noise(AREA, to as u64)[at..at + len].to_vec()));
-                let op = RdOp::Read {
+                let op = Operation::Read {
                     sink: sink(to),
                     sink_to: pair.sink as u64,
                     source: Stag(READ),
@@ -251,13 +259,13 @@ impl Simulation {
             5 => {
                 let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
                 let (stag, to) = (word(from), 64);
-                (RdOp::Atomic { stag, to, op }, vec![0; 8])
+                (Operation::Atomic { stag, to, op }, vec![0; 8])
             }
             _ => {
                 let data = self.rng.next_u64();
                 pair.expected.push_back(Expected::Immediate(data));
                 let solicited = false;
-                (RdOp::Immediate { data, solicited }, vec![])
+                (Operation::Immediate { data, solicited }, vec![])
             }
         };
         let len = payload.len() as u32;
@@ -268,7 +276,7 @@ impl Simulation {
         if let Some(read) = read {
             pair.reads.insert(id, read);
         }
-        if let RdOp::Atomic { .. } = op {
+        if let Operation::Atomic { .. } = op {
             pair.originals.insert(id, pair.atomics);
             pair.atomics += 1;
         }

@@ -16,8 +16,8 @@ use common::{End, Ram, config, everything, pattern};
 use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{
-    Completion, CompletionKind, Event, MessageConfig, PostError, QpConfig, RecvWr, Rights, SendOp,
-    SendWr, Stag, Status, StreamConfig,
+    Completion, CompletionKind, Event, MessageConfig, Operation, PostError, QpConfig, RecvWr,
+    Rights, SendWr, Stag, Status, StreamConfig,
 };
 
 const SEEDS: u64 = 150;
@@ -158,7 +158,7 @@ fn act(random: &mut Random, core: &mut impl Core, user: &mut User, credit: usize
         0..=2 if user.written + len <= AREA => {
             let to = (1 << 33) + user.written as u64;
             let placed = random.chance(200);
-            SendOp::Write {
+            Operation::Write {
                 stag: WRITE,
                 to,
                 placed,
@@ -173,7 +173,7 @@ fn act(random: &mut Random, core: &mut impl Core, user: &mut User, credit: usize
                 solicited,
                 invalidated: invalidate,
             });
-            SendOp::Send {
+            Operation::Send {
                 solicited,
                 invalidate,
             }
@@ -181,20 +181,20 @@ fn act(random: &mut Random, core: &mut impl Core, user: &mut User, credit: usize
         5 if user.in_flight < credit => {
             let (data, solicited) = (random.next(), random.chance(300));
             message = Some(CompletionKind::ReceiveImmediate { data, solicited });
-            SendOp::Immediate { data, solicited }
+            Operation::Immediate { data, solicited }
         }
         9 if user.in_flight < credit => {
             let (data, solicited) = (random.below(1 << 32) as u32, random.chance(300));
             message = Some(CompletionKind::ReceiveSendImmediate { data, solicited });
-            SendOp::SendImmediate { data, solicited }
+            Operation::SendImmediate { data, solicited }
         }
-        6 | 7 if user.sink + len <= AREA => SendOp::Read {
+        6 | 7 if user.sink + len <= AREA => Operation::Read {
             sink: SINK,
             sink_to: user.sink as u64,
             source: READ,
             source_to: 5 + random.below((AREA - len) as u64),
         },
-        8 => SendOp::Atomic {
+        8 => Operation::Atomic {
             stag: WORDS,
             to: 64 + 8 * random.below(8),
             op: atomic(random),
@@ -237,9 +237,9 @@ fn atomic(random: &mut Random) -> AtomicOp {
 
 impl User {
     /// What must come of it.
-    fn record(&mut self, id: u64, op: SendOp, bytes: Vec<u8>, message: Option<CompletionKind>) {
+    fn record(&mut self, id: u64, op: Operation, bytes: Vec<u8>, message: Option<CompletionKind>) {
         if let Some(kind) = message {
-            let is_send = matches!(op, SendOp::Send { .. } | SendOp::SendImmediate { .. });
+            let is_send = matches!(op, Operation::Send { .. } | Operation::SendImmediate { .. });
             let bytes = if is_send { bytes.clone() } else { Vec::new() };
             let written = self.written;
             self.messages.push_back(Message {
@@ -250,7 +250,7 @@ impl User {
             self.in_flight += 1;
             let invalidates = matches!(
                 op,
-                SendOp::Send {
+                Operation::Send {
                     invalidate: Some(_),
                     ..
                 }
@@ -258,18 +258,18 @@ impl User {
             self.invalidations += u32::from(invalidates);
         }
         match op {
-            SendOp::Write { .. } => {
+            Operation::Write { .. } => {
                 let end = self.written + bytes.len();
                 self.write_image[self.written..end].copy_from_slice(&bytes);
                 self.written = end;
             }
-            SendOp::Read { source_to, .. } => {
+            Operation::Read { source_to, .. } => {
                 let from = (source_to - 5) as usize;
                 let expected = pattern(AREA, 9)[from..from + bytes.len()].to_vec();
                 self.reads.insert(id, (self.sink, expected));
                 self.sink += bytes.len();
             }
-            SendOp::Atomic { to, op, .. } => {
+            Operation::Atomic { to, op, .. } => {
                 let word = &mut self.words[((to - 64) / 8) as usize];
                 self.originals.insert(id, *word);
                 *word = op.apply(*word);
@@ -432,8 +432,8 @@ fn over_a_stream(seed: u64) {
     finish(&mut b, &users[1], &users[0]);
 }
 
-fn nothing() -> SendOp {
-    SendOp::Write {
+fn nothing() -> Operation {
+    Operation::Write {
         stag: WRITE,
         to: 0,
         placed: false,

@@ -9,11 +9,11 @@ use haul_iwarp::wire::ddp::Header;
 use haul_iwarp::wire::mpa::{FRAME_LEN, FrameHead, FrameKind, RtrKinds};
 use haul_iwarp::wire::rdmap::{Opcode, Terminate};
 use haul_iwarp::{
-    Error, Event, Incompatible, PostError, SendOp, State, StreamConfig, StreamConnection, TermCode,
-    Time,
+    Error, Event, Incompatible, Operation, PostError, State, StreamConfig, StreamConnection,
+    TermCode, Time,
 };
 
-const SEND: SendOp = SendOp::Send {
+const SEND: Operation = Operation::Send {
     solicited: false,
     invalidate: None,
 };

@@ -6,18 +6,18 @@ use common::{config, everything, pair, pattern, settle, settle_in};
 use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{
-    CompletionKind, Error, Event, HEADER_MAX, PostError, RecvWr, Rights, SendOp, SendWr, Stag,
+    CompletionKind, Error, Event, HEADER_MAX, Operation, PostError, RecvWr, Rights, SendWr, Stag,
     State, Status, StreamConfig,
 };
 
-const SEND: SendOp = SendOp::Send {
+const SEND: Operation = Operation::Send {
     solicited: false,
     invalidate: None,
 };
 
-fn write(stag: Stag, to: u64) -> SendOp {
+fn write(stag: Stag, to: u64) -> Operation {
     let placed = false;
-    SendOp::Write { stag, to, placed }
+    Operation::Write { stag, to, placed }
 }
 
 fn variants() -> Vec<(&'static str, StreamConfig, StreamConfig)> {
@@ -96,8 +96,8 @@ fn sends_and_writes_arrive_however_the_stream_is_cut() {
     }
 }
 
-fn read(sink_to: u64, source_to: u64) -> SendOp {
-    SendOp::Read {
+fn read(sink_to: u64, source_to: u64) -> Operation {
+    Operation::Read {
         sink: Stag(0x200),
         sink_to,
         source: Stag(0x100),
@@ -105,10 +105,10 @@ fn read(sink_to: u64, source_to: u64) -> SendOp {
     }
 }
 
-fn add(to: u64) -> SendOp {
+fn add(to: u64) -> Operation {
     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
     let stag = Stag(0x100);
-    SendOp::Atomic { stag, to, op }
+    Operation::Atomic { stag, to, op }
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_write_with_proof_completes_when_it_is_placed_at_the_peer() {
     let placed = true;
     a.post_send(
         1,
-        SendOp::Write {
+        Operation::Write {
             stag,
             to: 0,
             placed,
@@ -227,7 +227,7 @@ fn queues_have_limits() {
     let mut post = |id, op| a.try_post_send(id, op, vec![], false);
     assert_eq!(post(1, read(0, 0)), Err(PostError::NoReads));
     let placed = true;
-    let proven = SendOp::Write {
+    let proven = Operation::Write {
         stag: Stag(1),
         to: 0,
         placed,
@@ -252,11 +252,11 @@ fn what_the_peer_does_not_know_is_not_sent_to_it() {
         ..config()
     };
     let (mut a, _) = pair(config(), foreign);
-    let immediate = SendOp::Immediate {
+    let immediate = Operation::Immediate {
         data: 1,
         solicited: false,
     };
-    let attached = SendOp::SendImmediate {
+    let attached = Operation::SendImmediate {
         data: 1,
         solicited: false,
     };

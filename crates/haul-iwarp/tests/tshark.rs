@@ -15,7 +15,7 @@ use common::{End, config, ends, everything, pattern};
 use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::mpa::RtrKinds;
 use haul_iwarp::wire::rdmap::AtomicOp;
-use haul_iwarp::{SendOp, Stag, StreamConfig};
+use haul_iwarp::{Operation, Stag, StreamConfig};
 
 /// A capture of one TCP connection.
 struct Capture {
@@ -184,17 +184,21 @@ fn every_operation_is_dissected_with_a_good_crc() {
         for id in 1..=5 {
             b.post_receive(id, 5_000);
         }
-        let send = |solicited, invalidate| SendOp::Send {
+        let send = |solicited, invalidate| Operation::Send {
             solicited,
             invalidate,
         };
         let other = Some(Stag(0x1122_3400));
         let (to, placed) = ((1 << 40) + 7, false);
-        a.post_send(1, SendOp::Write { stag, to, placed }, pattern(150_001, 3));
+        a.post_send(
+            1,
+            Operation::Write { stag, to, placed },
+            pattern(150_001, 3),
+        );
         a.post_send(2, send(false, None), pattern(4_321, 5));
         a.post_send(3, send(true, None), b"x".to_vec());
         a.post_send(4, send(false, other), vec![]);
-        let read = SendOp::Read {
+        let read = Operation::Read {
             sink: Stag(0xaabb_cc00),
             sink_to: 1,
             source: stag,
@@ -203,10 +207,10 @@ fn every_operation_is_dissected_with_a_good_crc() {
         a.post_read(5, read, 70_003);
         let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
         let to = 1 << 40;
-        a.post_read(6, SendOp::Atomic { stag, to, op }, 8);
+        a.post_read(6, Operation::Atomic { stag, to, op }, 8);
         a.post_send(
             7,
-            SendOp::Immediate {
+            Operation::Immediate {
                 data: 7,
                 solicited: true,
             },
@@ -235,7 +239,7 @@ fn a_terminate_is_dissected() {
     let stag = Stag(0x5500);
     a.post_send(
         1,
-        SendOp::Write {
+        Operation::Write {
             stag,
             to: 0x10,
             placed,
@@ -270,7 +274,7 @@ fn markers_are_dissected() {
     converse(&mut a, &mut b, &mut capture, usize::MAX);
     b.connection.accept(b.now, b"").unwrap();
     converse(&mut a, &mut b, &mut capture, usize::MAX);
-    let send = SendOp::Send {
+    let send = Operation::Send {
         solicited: false,
         invalidate: None,
     };

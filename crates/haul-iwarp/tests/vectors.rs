@@ -14,7 +14,7 @@ use haul_iwarp::wire::mpa::{Enhanced, FRAME_LEN, FrameHead, FrameKind, RtrKinds}
 use haul_iwarp::wire::rdmap::{
     AtomicOp, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate, parse_immediate,
 };
-use haul_iwarp::{CompletionKind, Crc32c, Error, SendOp, Stag, Status, StreamConfig, TermCode};
+use haul_iwarp::{CompletionKind, Crc32c, Error, Operation, Stag, Status, StreamConfig, TermCode};
 
 const SOURCE: &str = include_str!("data/vectors.txt");
 
@@ -234,17 +234,17 @@ fn our_ends_make_the_same_octets() {
     for id in 1..=3 {
         b.post_receive(id, 64);
     }
-    let send = |solicited, invalidate| SendOp::Send {
+    let send = |solicited, invalidate| Operation::Send {
         solicited,
         invalidate,
     };
-    let read = SendOp::Read {
+    let read = Operation::Read {
         sink: Stag(0xaabb_cc00),
         sink_to: 0x1000,
         source,
         source_to,
     };
-    let atomic = |op| SendOp::Atomic {
+    let atomic = |op| Operation::Atomic {
         stag: source,
         to: source_to,
         op,
@@ -254,7 +254,7 @@ fn our_ends_make_the_same_octets() {
     a.post_send(2, send(false, Some(Stag(0x1122_3344))), b"x".to_vec());
     a.post_send(
         3,
-        SendOp::Immediate {
+        Operation::Immediate {
             data: 0x1122_3344_5566_7788,
             solicited: false,
         },
@@ -264,7 +264,7 @@ fn our_ends_make_the_same_octets() {
     for id in 5..=6 {
         a.post_send(
             id,
-            SendOp::Write {
+            Operation::Write {
                 stag: source,
                 to: 0,
                 placed,
@@ -377,7 +377,7 @@ fn with_markers() -> (End, End) {
 
 #[test]
 fn markers_stand_where_figures_5_and_6_have_them() {
-    let send = SendOp::Send {
+    let send = Operation::Send {
         solicited: false,
         invalidate: None,
     };

@@ -13,8 +13,8 @@ use haul_iwarp::wire::mpa::{FrameHead, FrameKind};
 use haul_iwarp::wire::rdmap::{AtomicOp, AtomicRequest, ReadRequest};
 use haul_iwarp::{
     AtomicAccess, Crc32c, Event, HEADER_MAX, Memory, MessageConfig, MessageConnection, Next,
-    Payload, Pd, Placement, QpConfig, QpNum, RecvWr, RegionId, ReliableConnection, Rights, SendOp,
-    SendWr, Stag, StagEntry, StreamConfig, StreamConnection, Target, Time,
+    Operation, Payload, Pd, Placement, QpConfig, QpNum, RecvWr, RegionId, ReliableConnection,
+    Rights, SendWr, Stag, StagEntry, StreamConfig, StreamConnection, Target, Time,
 };
 
 const REGION_LEN: u64 = 4_096;
@@ -463,31 +463,31 @@ impl Host {
     fn request(&mut self, kind: u8, len: u16, at: u8, flags: u8) {
         let (stag, to) = (Stag(0x100 + u32::from(at % 8)), u64::from(flags) * 8);
         let op = match kind % 6 {
-            0 => SendOp::Send {
+            0 => Operation::Send {
                 solicited: flags & 1 != 0,
                 invalidate: (flags & 2 != 0).then_some(stag),
             },
-            1 => SendOp::Write {
+            1 => Operation::Write {
                 stag,
                 to,
                 placed: flags & 4 != 0,
             },
-            2 => SendOp::Read {
+            2 => Operation::Read {
                 sink: Stag(0x100),
                 sink_to: to,
                 source: stag,
                 source_to: to,
             },
-            3 => SendOp::Atomic {
+            3 => Operation::Atomic {
                 stag,
                 to,
                 op: AtomicOp::FetchAdd { add: 1, mask: 0 },
             },
-            4 => SendOp::SendImmediate {
+            4 => Operation::SendImmediate {
                 data: flags.into(),
                 solicited: flags & 1 != 0,
             },
-            _ => SendOp::Immediate {
+            _ => Operation::Immediate {
                 data: to,
                 solicited: false,
             },

@@ -48,5 +48,5 @@ pub use ud::Ud;
 pub use validate::Cookies;
 pub use work::{
     Action, Chunk, Completion, Counters, Event, Reason, Received, Record, RecordMode, RecordStatus,
-    Transmit, UdOp, UdSendWr, UdStatus, ValidityMap,
+    Transmit, UdSendWr, UdStatus, ValidityMap,
 };

@@ -10,7 +10,8 @@ use super::address::{Destination, Source};
 use super::config::UdConfig;
 use super::ranges::{RangeSet, Verdict};
 use super::wire::MsgId;
-use super::work::{Completion, Event, Reason, UdOp, UdSendWr, UdStatus, ValidityMap};
+use super::work::{Completion, Event, Reason, UdSendWr, UdStatus, ValidityMap};
+use crate::operation::Operation;
 use crate::stag::Stag;
 use crate::time::{SECOND_NS, Time};
 use crate::wire::rdmap::ReadRequest;
@@ -117,7 +118,7 @@ impl Reads {
         rtt_us: u32,
         waits: bool,
     ) {
-        let UdOp::Read {
+        let Operation::Read {
             sink,
             sink_to,
             source,

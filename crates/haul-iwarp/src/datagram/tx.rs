@@ -15,10 +15,11 @@ use super::lanes::{Lane, Lanes};
 use super::paths::Paths;
 use super::read::{Asked, Job, Jobs};
 use super::wire::{ANY_QPN, DATAGRAM_MAX, DataHeader, Flags, Kind, MsgId, Opcode, SHIM_LEN, Shim};
-use super::work::{Transmit, UdOp, UdSendWr};
+use super::work::{Transmit, UdSendWr};
 use crate::crc::CRC_LEN;
 use crate::error::PostError;
 use crate::memory::{Memory, Target};
+use crate::operation::Operation;
 use crate::qp::Payload;
 use crate::stag::Rights;
 use crate::time::Time;
@@ -112,12 +113,20 @@ impl Sender {
     pub(super) fn post(&mut self, config: &UdConfig, wr: UdSendWr) -> Result<(), PostError> {
         let group = wr.to.qpn == ANY_QPN;
         let (limit, end) = match wr.op {
-            UdOp::Send { .. } => (config.send_max, Some(0)),
-            UdOp::Immediate { .. } => (u32::MAX, Some(0)),
-            UdOp::WriteRecord { to, .. } => (config.record_max, to.checked_add(wr.len.into())),
+            Operation::Send {
+                invalidate: Some(_),
+                ..
+            }
+            | Operation::SendImmediate { .. }
+            | Operation::Atomic { .. }
+            | Operation::Write { placed: true, .. }
+            | Operation::LocalInvalidate(_) => return Err(PostError::Unsupported),
+            Operation::Send { .. } => (config.send_max, Some(0)),
+            Operation::Immediate { .. } => (u32::MAX, Some(0)),
+            Operation::WriteRecord { to, .. } => (config.record_max, to.checked_add(wr.len.into())),
             _ if group => return Err(PostError::Unsupported),
-            UdOp::Write { to, .. } => (config.record_max, to.checked_add(wr.len.into())),
-            UdOp::Read {
+            Operation::Write { to, .. } => (config.record_max, to.checked_add(wr.len.into())),
+            Operation::Read {
                 sink_to, source_to, ..
             } => {
                 let end = sink_to.max(source_to).checked_add(wr.len.into());
@@ -186,7 +195,7 @@ impl Sender {
     fn can_begin(&self, reads: bool) -> bool {
         self.queue
             .front()
-            .is_some_and(|wr| reads || !matches!(wr.op, UdOp::Read { .. }))
+            .is_some_and(|wr| reads || !matches!(wr.op, Operation::Read { .. }))
     }
 
     fn send(&mut self, now: Time, config: &UdConfig, out: &mut [u8]) -> Option<Next> {
@@ -194,7 +203,7 @@ impl Sender {
             Some(current) => current,
             None => {
                 let wr = self.queue.pop_front()?;
-                if matches!(wr.op, UdOp::Read { .. }) {
+                if matches!(wr.op, Operation::Read { .. }) {
                     return Some(Next::Read(wr));
                 }
                 self.begin(wr)
@@ -208,15 +217,20 @@ impl Sender {
 
     fn begin(&mut self, wr: UdSendWr) -> Current {
         let opcode = match wr.op {
-            UdOp::Send { solicited } => Opcode::Rdmap(rdmap::Opcode::send(solicited, false)),
-            UdOp::Immediate { solicited, .. } => Opcode::Rdmap(rdmap::Opcode::immediate(solicited)),
-            UdOp::WriteRecord {
+            Operation::Send { solicited, .. } => {
+                Opcode::Rdmap(rdmap::Opcode::send(solicited, false))
+            }
+            Operation::Immediate { solicited, .. } => {
+                Opcode::Rdmap(rdmap::Opcode::immediate(solicited))
+            }
+            Operation::WriteRecord {
                 immediate: None, ..
             } => Opcode::WriteRecord,
-            UdOp::WriteRecord {
+            Operation::WriteRecord {
                 immediate: Some(_), ..
             } => Opcode::WriteRecordImmediate,
-            UdOp::Write { .. } | UdOp::Read { .. } => Opcode::Rdmap(rdmap::Opcode::Write),
+            // The others are refused when they are posted.
+            _ => Opcode::Rdmap(rdmap::Opcode::Write),
         };
         Current {
             wr,
@@ -244,7 +258,7 @@ impl Sender {
             None => ddp::TAGGED_LEN,
         };
         let immediate = match wr.op {
-            UdOp::Immediate { data, .. } => Some(data),
+            Operation::Immediate { data, .. } => Some(data),
             _ => None,
         };
         let len = if immediate.is_some() { 8 } else { wr.len };
@@ -277,7 +291,7 @@ impl Sender {
             flags,
         );
         let words = match wr.op {
-            UdOp::WriteRecord {
+            Operation::WriteRecord {
                 immediate: Some(data),
                 ..
             } => halves(data),
@@ -426,7 +440,7 @@ fn even(len: u32, room: u32) -> u32 {
 
 /// Before how many segments at the end the copy of the last one goes, if it is still to go.
 fn copy_ahead(config: &UdConfig, current: &Current) -> Option<u32> {
-    let is_record = matches!(current.wr.op, UdOp::WriteRecord { .. });
+    let is_record = matches!(current.wr.op, Operation::WriteRecord { .. });
     if !is_record || current.copied || config.tail_copy == 0 {
         return None;
     }
@@ -457,10 +471,12 @@ fn shim(
 
 fn model(wr: &UdSendWr, opcode: Opcode, id: MsgId, start: u32) -> Model {
     match wr.op {
-        UdOp::Write { stag, to } | UdOp::WriteRecord { stag, to, .. } => Model::Tagged {
-            stag,
-            to: to + u64::from(start),
-        },
+        Operation::Write { stag, to, .. } | Operation::WriteRecord { stag, to, .. } => {
+            Model::Tagged {
+                stag,
+                to: to + u64::from(start),
+            }
+        }
         _ => Model::Untagged {
             ulp: 0,
             qn: opcode.queue().unwrap_or(ddp::QN_SEND),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use super::address::{Destination, Source};
 use super::wire::{MsgId, NoticeCode, Rate};
 use crate::memory::Placement;
+use crate::operation::Operation;
 use crate::qp::Payload;
 use crate::stag::Stag;
 
@@ -18,57 +19,13 @@ pub struct UdSendWr {
     pub slot: u32,
     /// Where to.
     pub to: Destination,
-    /// What to do.
-    pub op: UdOp,
+    /// What to do. Send with Invalidate and atomics are refused: a datagram may come twice, or from
+    /// somebody else.
+    pub op: Operation,
     /// Octets of the message. Ignored for immediates.
     pub len: u32,
     /// Comes back with the completion, for the engine to act on: every request completes here.
     pub signalled: bool,
-}
-
-/// The operations. Send with Invalidate and atomics are not among them: a datagram may come twice,
-/// or from somebody else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UdOp {
-    /// A message into a receive of the peer.
-    Send {
-        /// The peer is to be woken.
-        solicited: bool,
-    },
-    /// Eight octets into a receive of the peer.
-    Immediate {
-        /// The octets, as a big-endian number.
-        data: u64,
-        /// The peer is to be woken.
-        solicited: bool,
-    },
-    /// Into memory of the peer, who is not told.
-    Write {
-        /// The peer's tag.
-        stag: Stag,
-        /// Tagged offset.
-        to: u64,
-    },
-    /// Into memory of the peer, who records what has arrived.
-    WriteRecord {
-        /// The peer's tag.
-        stag: Stag,
-        /// Tagged offset.
-        to: u64,
-        /// Comes with the record.
-        immediate: Option<u64>,
-    },
-    /// From memory of the peer, to which [`super::Ud::validate`] has made this end known.
-    Read {
-        /// This end's tag, with [`crate::Rights::LOCAL_WRITE`].
-        sink: Stag,
-        /// Tagged offset there.
-        sink_to: u64,
-        /// The peer's tag.
-        source: Stag,
-        /// Tagged offset there.
-        source_to: u64,
-    },
 }
 
 /// A datagram to be sent: header octets in the caller's slot, payload by name, then the CRC over
@@ -282,7 +239,7 @@ pub struct Completion {
     /// From the request.
     pub slot: u32,
     /// From the request.
-    pub op: UdOp,
+    pub op: Operation,
     /// How.
     pub status: UdStatus,
     /// Octets sent, or valid in the sink.

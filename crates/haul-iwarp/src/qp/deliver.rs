@@ -1,9 +1,10 @@
 //! What a message does once it, and all before it, have been placed (RFC 5040 §5.5).
 
-use super::work::{CompletionKind, SendOp, Status};
+use super::work::{CompletionKind, Status};
 use super::{Completion, Event, Qp, State, Violation};
 use crate::error::{Error, TermCode};
 use crate::memory::Memory;
+use crate::operation::Operation;
 use crate::stag::Stag;
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest};
 
@@ -156,7 +157,7 @@ impl Qp {
         self.into.atomic = self.into.atomic.wrapping_add(1);
         let is_atomic = |number: &u64| {
             self.request_ref(*number)
-                .is_some_and(|wqe| matches!(wqe.wr.op, SendOp::Atomic { .. }))
+                .is_some_and(|wqe| matches!(wqe.wr.op, Operation::Atomic { .. }))
         };
         let number = self.reads.iter().copied().find(is_atomic);
         let number = number.ok_or(TermCode::UNEXPECTED_OPCODE)?;

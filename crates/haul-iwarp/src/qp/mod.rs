@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use crate::error::{Error, PostError, TermCode};
 use crate::memory::Target;
+use crate::operation::Operation;
 use crate::stag::{Rights, StagEntry};
 use crate::wire::rdmap::{ReadRequest, Terminate};
 use crate::wire::{Features, ddp};
@@ -24,13 +25,10 @@ use crate::wire::{Features, ddp};
 pub(crate) use deliver::Effect;
 pub(crate) use recv::Incoming;
 pub(crate) use respond::quote_request;
-pub use work::{
-    Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendOp, SendWr, Status,
-};
+pub use work::{Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendWr, Status};
 pub(crate) use wqe::{Cut, Emission, SEGMENT_HEADER_MAX};
 
 use response::Response;
-use work::is_read;
 use wqe::{Role, Wqe};
 
 /// How far the queue pair is (digest in docs/protocol/iwarp.md, states).
@@ -279,18 +277,19 @@ impl Qp {
         if !self.agreed || !open {
             return Err(PostError::NotOpen);
         }
-        let proof = matches!(wr.op, SendOp::Write { placed: true, .. });
+        let proof = matches!(wr.op, Operation::Write { placed: true, .. });
         let free = (self.config.send_depth as usize).saturating_sub(self.sends.len());
         if free < 1 + usize::from(proof) {
             return Err(PostError::Full);
         }
-        if (is_read(&wr.op) || proof) && self.ord == 0 {
+        if (wr.op.is_answered() || proof) && self.ord == 0 {
             return Err(PostError::NoReads);
         }
         let unsupported = match wr.op {
-            SendOp::Atomic { .. } => !self.features.atomics,
-            SendOp::Immediate { .. } => !self.features.immediate,
-            SendOp::SendImmediate { .. } => !self.features.send_immediate,
+            Operation::Atomic { .. } => !self.features.atomics,
+            Operation::Immediate { .. } => !self.features.immediate,
+            Operation::SendImmediate { .. } => !self.features.send_immediate,
+            Operation::WriteRecord { .. } => true,
             _ => false,
         };
         if unsupported {
@@ -318,7 +317,7 @@ impl Qp {
     }
 
     /// The message that a peer-to-peer initiator sends first of all (RFC 6581 §4).
-    pub(crate) fn send_rtr(&mut self, op: SendOp) {
+    pub(crate) fn send_rtr(&mut self, op: Operation) {
         let wr = SendWr {
             id: 0,
             slot: 0,

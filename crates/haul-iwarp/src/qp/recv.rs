@@ -2,10 +2,10 @@
 //! RFC 5042).
 
 use super::deliver::{Effect, With};
-use super::work::SendOp;
 use super::{Charge, Order, Qp, Receive, Refusal, State, Violation};
 use crate::error::TermCode;
 use crate::memory::{Memory, Placement, Target};
+use crate::operation::Operation;
 use crate::stag::{Rights, Stag};
 use crate::wire::ParseError;
 use crate::wire::ddp::{self, Header, Model};
@@ -150,7 +150,7 @@ impl Qp {
         let wqe = self
             .request_ref(number)
             .ok_or(TermCode::UNEXPECTED_OPCODE)?;
-        let SendOp::Read { sink, sink_to, .. } = wqe.wr.op else {
+        let Operation::Read { sink, sink_to, .. } = wqe.wr.op else {
             return Err(TermCode::UNEXPECTED_OPCODE.into());
         };
         let (got, whole, shares_sink) = (wqe.got, wqe.wr.len, wqe.shares_sink);
@@ -196,7 +196,7 @@ impl Qp {
     pub(super) fn oldest_read(&self) -> Result<u64, Violation> {
         let is_read = |number: &&u64| {
             self.request_ref(**number)
-                .is_some_and(|wqe| matches!(wqe.wr.op, SendOp::Read { .. }))
+                .is_some_and(|wqe| matches!(wqe.wr.op, Operation::Read { .. }))
         };
         let found = self.reads.iter().find(is_read).copied();
         found.ok_or_else(|| TermCode::UNEXPECTED_OPCODE.into())
@@ -210,7 +210,7 @@ impl Qp {
             let Some(wqe) = self.request_ref(number) else {
                 continue;
             };
-            let SendOp::Read { sink, sink_to, .. } = wqe.wr.op else {
+            let Operation::Read { sink, sink_to, .. } = wqe.wr.op else {
                 continue;
             };
             if sink != stag {
@@ -371,7 +371,7 @@ impl Qp {
         let nth = self.distance(segment.msn, self.into.atomic)?;
         let is_atomic = |number: &&u64| {
             self.request_ref(**number)
-                .is_some_and(|wqe| matches!(wqe.wr.op, SendOp::Atomic { .. }))
+                .is_some_and(|wqe| matches!(wqe.wr.op, Operation::Atomic { .. }))
         };
         if self.reads.iter().filter(is_atomic).nth(nth).is_none() {
             return Err(TermCode::DDP_NO_BUFFER.into());

@@ -1,10 +1,11 @@
 //! Requests to segments, and segments to completions.
 
-use super::work::{CompletionKind, Payload, SendOp, Status, is_read};
+use super::work::{CompletionKind, Payload, Status};
 use super::wqe::{Emission, Wqe, atomic_id};
 use super::{Charge, Class, Completion, Event, Order, Qp, State, Violation};
 use crate::error::{Error, TermCode};
 use crate::memory::Memory;
+use crate::operation::Operation;
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{Opcode, Terminate};
 
@@ -40,7 +41,7 @@ impl Qp {
     /// Ends the tags that the oldest requests name.
     fn invalidate_locally(&mut self, memory: &mut impl Memory) {
         while let Some(wqe) = self.sends.front()
-            && let SendOp::LocalInvalidate(stag) = wqe.wr.op
+            && let Operation::LocalInvalidate(stag) = wqe.wr.op
         {
             let entry = memory.lookup(stag);
             if !entry.is_some_and(|entry| self.is_mine(&entry)) {
@@ -83,11 +84,11 @@ impl Qp {
             return false;
         };
         // Those at the front are done already.
-        if matches!(wqe.wr.op, SendOp::LocalInvalidate(_)) {
+        if matches!(wqe.wr.op, Operation::LocalInvalidate(_)) {
             return false;
         }
         let fenced = wqe.wr.fence && !self.reads.is_empty();
-        let read_full = is_read(&wqe.wr.op) && self.reads.len() >= usize::from(self.ord);
+        let read_full = wqe.wr.op.is_answered() && self.reads.len() >= usize::from(self.ord);
         !fenced && !read_full
     }
 
@@ -98,7 +99,7 @@ impl Qp {
             let msn = self.take_msn(at);
             let wqe = self.sends.get_mut(at)?;
             (wqe.first_segment, wqe.msn) = (index, msn);
-            if is_read(&wqe.wr.op) {
+            if wqe.wr.op.is_answered() {
                 if self.order == Order::Any {
                     self.note_shared_sinks(number);
                 }
@@ -148,11 +149,13 @@ impl Qp {
     /// The next message sequence number of the queue that the request at `at` goes to.
     fn take_msn(&mut self, at: usize) -> u32 {
         let counter = match self.sends[at].wr.op {
-            SendOp::Send { .. } | SendOp::SendImmediate { .. } | SendOp::Immediate { .. } => {
-                &mut self.out.send
-            }
-            SendOp::Read { .. } | SendOp::Atomic { .. } => &mut self.out.read,
-            SendOp::Write { .. } | SendOp::LocalInvalidate(_) => return 0,
+            Operation::Send { .. }
+            | Operation::SendImmediate { .. }
+            | Operation::Immediate { .. } => &mut self.out.send,
+            Operation::Read { .. } | Operation::Atomic { .. } => &mut self.out.read,
+            Operation::Write { .. }
+            | Operation::WriteRecord { .. }
+            | Operation::LocalInvalidate(_) => return 0,
         };
         let msn = *counter;
         *counter = counter.wrapping_add(1);
@@ -303,7 +306,7 @@ impl Qp {
         let is_quoted = |wqe: &Wqe| match (header.model, wqe.wr.op) {
             (
                 Model::Tagged { stag, to },
-                SendOp::Write {
+                Operation::Write {
                     stag: its,
                     to: start,
                     ..
@@ -314,10 +317,12 @@ impl Qp {
             }
             (Model::Untagged { qn, msn, .. }, op) => {
                 let queue = match op {
-                    SendOp::Send { .. } | SendOp::SendImmediate { .. } => ddp::QN_SEND,
-                    SendOp::Immediate { .. } => ddp::QN_SEND,
-                    SendOp::Read { .. } | SendOp::Atomic { .. } => ddp::QN_READ,
-                    SendOp::Write { .. } | SendOp::LocalInvalidate(_) => return false,
+                    Operation::Send { .. } | Operation::SendImmediate { .. } => ddp::QN_SEND,
+                    Operation::Immediate { .. } => ddp::QN_SEND,
+                    Operation::Read { .. } | Operation::Atomic { .. } => ddp::QN_READ,
+                    Operation::Write { .. }
+                    | Operation::WriteRecord { .. }
+                    | Operation::LocalInvalidate(_) => return false,
                 };
                 (queue, wqe.msn) == (qn, msn)
             }

@@ -1,8 +1,8 @@
 //! What users of a connection hand in and get back.
 
 use crate::error::Error;
+use crate::operation::Operation;
 use crate::stag::{Pd, QpNum, RegionId, Stag};
-use crate::wire::rdmap::AtomicOp;
 
 /// Sizes of a queue pair, fixed when it is made. Memory is taken as the queues are used, never
 /// beyond these.
@@ -47,7 +47,7 @@ pub struct SendWr {
     /// completion.
     pub slot: u32,
     /// What to do.
-    pub op: SendOp,
+    pub op: Operation,
     /// Octets of the message. 8 for atomics, by convention; ignored for immediates and
     /// invalidations.
     pub len: u32,
@@ -58,74 +58,6 @@ pub struct SendWr {
     /// Part of the same work as the request before it, which completes no earlier: an error of that
     /// one finds it still there.
     pub continues: bool,
-}
-
-/// The operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SendOp {
-    /// A message into a receive of the peer.
-    Send {
-        /// The peer is to be woken.
-        solicited: bool,
-        /// The peer's tag that ends with it.
-        invalidate: Option<Stag>,
-    },
-    /// A message into a receive of the peer, with 32 bits for its completion: one message, unlike a
-    /// Send and [`SendOp::Immediate`]. For peers that know it
-    /// ([`crate::wire::Features::send_immediate`]).
-    SendImmediate {
-        /// The bits.
-        data: u32,
-        /// The peer is to be woken.
-        solicited: bool,
-    },
-    /// Into memory of the peer. Completes when its octets are no longer needed here (RFC 5040 §5.5
-    /// rule 9).
-    Write {
-        /// The peer's tag.
-        stag: Stag,
-        /// Tagged offset.
-        to: u64,
-        /// Completes only when all octets are placed at the peer: a zero-length Read follows, and
-        /// its response proves it (RFC 5040 §5.5 rule 12). Takes one of the reads that may be
-        /// outstanding.
-        placed: bool,
-    },
-    /// From memory of the peer into one range here.
-    Read {
-        /// This end's tag, with [`crate::Rights::LOCAL_WRITE`].
-        sink: Stag,
-        /// Tagged offset there.
-        sink_to: u64,
-        /// The peer's tag.
-        source: Stag,
-        /// Tagged offset there.
-        source_to: u64,
-    },
-    /// On a 64-bit word of the peer; the old value comes with the completion.
-    Atomic {
-        /// The peer's tag.
-        stag: Stag,
-        /// Tagged offset, a multiple of eight.
-        to: u64,
-        /// What to do.
-        op: AtomicOp,
-    },
-    /// Eight octets into a receive of the peer. After a Write it is InfiniBand's write with
-    /// immediate.
-    Immediate {
-        /// The octets, as a big-endian number.
-        data: u64,
-        /// The peer is to be woken.
-        solicited: bool,
-    },
-    /// A tag of this end ends. Nothing is sent; it waits until all requests before it are complete,
-    /// and those behind it wait for it.
-    LocalInvalidate(Stag),
-}
-
-pub(crate) fn is_read(op: &SendOp) -> bool {
-    matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. })
 }
 
 /// A receive.
@@ -158,20 +90,20 @@ pub enum Status {
 /// Which operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompletionKind {
-    /// [`SendOp::Send`], [`SendOp::SendImmediate`].
+    /// [`Operation::Send`], [`Operation::SendImmediate`].
     Send,
-    /// [`SendOp::Write`].
+    /// [`Operation::Write`].
     Write,
-    /// [`SendOp::Read`].
+    /// [`Operation::Read`].
     Read,
-    /// [`SendOp::Atomic`], with the word as it was.
+    /// [`Operation::Atomic`], with the word as it was.
     Atomic {
         /// The word as it was.
         original: u64,
     },
-    /// [`SendOp::Immediate`].
+    /// [`Operation::Immediate`].
     Immediate,
-    /// [`SendOp::LocalInvalidate`].
+    /// [`Operation::LocalInvalidate`].
     LocalInvalidate,
     /// A receive, by a Send.
     Receive {

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::work::{Completion, CompletionKind, Payload, SendOp, SendWr, Status, is_read};
+use super::work::{Completion, CompletionKind, Payload, SendWr, Status};
+use crate::operation::Operation;
 use crate::stag::Stag;
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{AtomicRequest, Opcode, ReadRequest};
@@ -113,7 +114,7 @@ impl Wqe {
 
     /// The zero-length Read whose response proves that a Write before it is placed.
     pub(crate) fn proof_of(wr: &SendWr) -> Self {
-        let op = SendOp::Read {
+        let op = Operation::Read {
             sink: Stag(0),
             sink_to: 0,
             source: Stag(0),
@@ -131,7 +132,7 @@ impl Wqe {
 
     /// Where a read's response goes; none for an empty one.
     pub(super) fn sink(&self) -> Option<(Stag, Range<u128>)> {
-        let SendOp::Read { sink, sink_to, .. } = self.wr.op else {
+        let Operation::Read { sink, sink_to, .. } = self.wr.op else {
             return None;
         };
         let start = u128::from(sink_to);
@@ -141,23 +142,14 @@ impl Wqe {
 
     pub(super) fn is_complete(&self, released: u64) -> bool {
         let referred = self.first_segment + u64::from(self.segments) > released;
-        self.emitted && !referred && (self.answered || !is_read(&self.wr.op))
+        self.emitted && !referred && (self.answered || !self.wr.op.is_answered())
     }
 
     pub(super) fn kind(&self) -> CompletionKind {
         if let Role::Proof { .. } = self.role {
             return CompletionKind::Write;
         }
-        match self.wr.op {
-            SendOp::Send { .. } | SendOp::SendImmediate { .. } => CompletionKind::Send,
-            SendOp::Write { .. } => CompletionKind::Write,
-            SendOp::Read { .. } => CompletionKind::Read,
-            SendOp::Atomic { .. } => CompletionKind::Atomic {
-                original: self.original,
-            },
-            SendOp::Immediate { .. } => CompletionKind::Immediate,
-            SendOp::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
-        }
+        self.wr.op.kind(self.original)
     }
 
     pub(super) fn completion(&self, status: Status) -> Option<Completion> {
@@ -189,7 +181,7 @@ impl Wqe {
             },
         };
         match self.wr.op {
-            SendOp::Send {
+            Operation::Send {
                 solicited,
                 invalidate,
             } => {
@@ -197,7 +189,7 @@ impl Wqe {
                 let ulp = invalidate.map_or(0, |stag| stag.0);
                 untagged(opcode, ulp, ddp::QN_SEND, cut.offset).emit(out)
             }
-            SendOp::SendImmediate { data, solicited } => {
+            Operation::SendImmediate { data, solicited } => {
                 let opcode = if solicited {
                     Opcode::SendSolicitedImmediate
                 } else {
@@ -205,7 +197,7 @@ impl Wqe {
                 };
                 untagged(opcode, data, ddp::QN_SEND, cut.offset).emit(out)
             }
-            SendOp::Write { stag, to, .. } => {
+            Operation::Write { stag, to, .. } => {
                 let header = Header {
                     last: cut.last,
                     control: Opcode::Write.emit(),
@@ -216,7 +208,7 @@ impl Wqe {
                 };
                 header.emit(out)
             }
-            SendOp::Read {
+            Operation::Read {
                 sink,
                 sink_to,
                 source,
@@ -232,29 +224,29 @@ impl Wqe {
                 let header = untagged(Opcode::ReadRequest, 0, ddp::QN_READ, 0);
                 append(out, header, &request.emit())
             }
-            SendOp::Atomic { stag, to, op } => {
+            Operation::Atomic { stag, to, op } => {
                 let id = atomic_id;
                 let request = AtomicRequest { id, stag, to, op };
                 let header = untagged(Opcode::AtomicRequest, 0, ddp::QN_READ, 0);
                 append(out, header, &request.emit())
             }
-            SendOp::Immediate { data, solicited } => {
+            Operation::Immediate { data, solicited } => {
                 let opcode = Opcode::immediate(solicited);
                 let header = untagged(opcode, 0, ddp::QN_SEND, 0);
                 append(out, header, &data.to_be_bytes())
             }
-            // It never begins: see `Qp::invalidate_locally`.
-            SendOp::LocalInvalidate(_) => 0,
+            // They never begin: see `Qp::invalidate_locally` and `Qp::post_send`.
+            Operation::LocalInvalidate(_) | Operation::WriteRecord { .. } => 0,
         }
     }
 
     /// The segment of its payload that starts at `offset`.
     pub(super) fn cut(&self, offset: u32, ulpdu_max: u32) -> Cut {
         match self.wr.op {
-            SendOp::Send { .. } | SendOp::SendImmediate { .. } => {
+            Operation::Send { .. } | Operation::SendImmediate { .. } => {
                 Cut::at(offset, self.wr.len, ddp::UNTAGGED_LEN, ulpdu_max)
             }
-            SendOp::Write { .. } => Cut::at(offset, self.wr.len, ddp::TAGGED_LEN, ulpdu_max),
+            Operation::Write { .. } => Cut::at(offset, self.wr.len, ddp::TAGGED_LEN, ulpdu_max),
             _ => Cut::at(0, 0, ddp::UNTAGGED_LEN, ulpdu_max),
         }
     }

@@ -2,7 +2,7 @@
 
 use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::{Opcode, Terminate};
-use haul_iwarp::{Error, Event, SendOp, Stag, Status, TermCode};
+use haul_iwarp::{Error, Event, Operation, Stag, Status, TermCode};
 
 use crate::{BASE, Segment, reader};
 
@@ -116,7 +116,7 @@ fn a_terminate_is_charged_to_the_request_that_it_quotes() {
     ];
     for (number, (quoted, code, wanted)) in cases.into_iter().enumerate() {
         let mut end = reader();
-        let second = SendOp::Read {
+        let second = Operation::Read {
             sink: Stag(0xbb00),
             sink_to: 0,
             source: Stag(0x1000),
@@ -125,8 +125,8 @@ fn a_terminate_is_charged_to_the_request_that_it_quotes() {
         end.post_read(2, second, 16);
         let placed = true;
         let (stag, to) = (Stag(7), 16);
-        end.post_send(3, SendOp::Write { stag, to, placed }, vec![1; 48]);
-        let send = SendOp::Send {
+        end.post_send(3, Operation::Write { stag, to, placed }, vec![1; 48]);
+        let send = Operation::Send {
             solicited: false,
             invalidate: None,
         };
@@ -144,8 +144,8 @@ fn an_error_of_a_write_that_is_complete_is_charged_to_nothing_behind_it() {
     let (stag, to, placed) = (Stag(7), 16, false);
     // It completes when the stream has it; the Read behind it is correct.
     end.feed(&Segment::tagged(Opcode::ReadResponse, 0xaa00, 8, 16).fpdu());
-    end.post_send(2, SendOp::Write { stag, to, placed }, vec![1; 48]);
-    let read = SendOp::Read {
+    end.post_send(2, Operation::Write { stag, to, placed }, vec![1; 48]);
+    let read = Operation::Read {
         sink: Stag(0xaa00),
         sink_to: 8,
         source: Stag(0x1000),

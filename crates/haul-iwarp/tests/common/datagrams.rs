@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use haul_iwarp::Operation;
 use haul_iwarp::datagram::wire::{
     Body, CONTROL_MAX, DATA_HEADER_MAX, DataHeader, Datagram, Flags, Kind, MsgId, Opcode, Psn, Shim,
 };
 use haul_iwarp::datagram::{
-    Action, Completion, Destination, Event, Received, Record, Source, Transmit, Ud, UdConfig, UdOp,
+    Action, Completion, Destination, Event, Received, Record, Source, Transmit, Ud, UdConfig,
     UdSendWr, ValidityMap,
 };
 use haul_iwarp::wire::ddp::Model;
@@ -101,7 +102,7 @@ impl Node {
     }
 
     /// Posts a request; its id is its slot.
-    pub fn post(&mut self, to: Destination, op: UdOp, bytes: Vec<u8>) -> u32 {
+    pub fn post(&mut self, to: Destination, op: Operation, bytes: Vec<u8>) -> u32 {
         let len = u32::try_from(bytes.len()).unwrap();
         let slot = self.slot();
         self.ram.sends.insert(slot, bytes);
@@ -109,13 +110,13 @@ impl Node {
         slot
     }
 
-    pub fn read(&mut self, to: Destination, op: UdOp, len: u32) -> u32 {
+    pub fn read(&mut self, to: Destination, op: Operation, len: u32) -> u32 {
         let slot = self.slot();
         self.post_len(to, op, slot, len);
         slot
     }
 
-    fn post_len(&mut self, to: Destination, op: UdOp, slot: u32, len: u32) {
+    fn post_len(&mut self, to: Destination, op: Operation, slot: u32, len: u32) {
         let wr = UdSendWr {
             id: u64::from(slot),
             slot,
@@ -180,7 +181,7 @@ impl Node {
     }
 
     /// The datagrams of one request, which is the only one.
-    pub fn segments(&mut self, to: Destination, op: UdOp, bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    pub fn segments(&mut self, to: Destination, op: Operation, bytes: Vec<u8>) -> Vec<Vec<u8>> {
         self.post(to, op, bytes);
         let sent = self.transmit(Time::default());
         self.events.clear();
@@ -343,10 +344,13 @@ pub const SEG: u32 = 548 - 50;
 pub const SEND_SEG: u32 = 548 - 54;
 pub const TAG: Stag = Stag(0x1122_3300);
 pub const BASE: u64 = 0x1000;
-pub const SEND: UdOp = UdOp::Send { solicited: false };
+pub const SEND: Operation = Operation::Send {
+    solicited: false,
+    invalidate: None,
+};
 
-pub fn record_op() -> UdOp {
-    UdOp::WriteRecord {
+pub fn record_op() -> Operation {
+    Operation::WriteRecord {
         stag: TAG,
         to: BASE,
         immediate: None,

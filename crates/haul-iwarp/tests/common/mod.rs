@@ -19,8 +19,8 @@ use std::collections::HashMap;
 use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::datagram::Source;
 use haul_iwarp::{
-    AtomicAccess, Completion, Crc32c, Event, Fpdu, HEADER_MAX, Memory, Next, Payload, Pd, Piece,
-    Placement, QpNum, RecvWr, RegionId, Rights, SendOp, SendWr, Stag, StagEntry, StreamConfig,
+    AtomicAccess, Completion, Crc32c, Event, Fpdu, HEADER_MAX, Memory, Next, Operation, Payload,
+    Pd, Piece, Placement, QpNum, RecvWr, RegionId, Rights, SendWr, Stag, StagEntry, StreamConfig,
     StreamConnection, Target, Time,
 };
 
@@ -143,7 +143,7 @@ impl End {
         }
     }
 
-    pub fn post_send(&mut self, id: u64, op: SendOp, bytes: Vec<u8>) {
+    pub fn post_send(&mut self, id: u64, op: Operation, bytes: Vec<u8>) {
         self.try_post_send(id, op, bytes, false)
             .expect("it is taken");
     }
@@ -151,7 +151,7 @@ impl End {
     pub fn try_post_send(
         &mut self,
         id: u64,
-        op: SendOp,
+        op: Operation,
         bytes: Vec<u8>,
         fence: bool,
     ) -> Result<(), haul_iwarp::PostError> {
@@ -171,7 +171,7 @@ impl End {
     }
 
     /// A read has a length and no octets here.
-    pub fn post_read(&mut self, id: u64, op: SendOp, len: u32) {
+    pub fn post_read(&mut self, id: u64, op: Operation, len: u32) {
         let wr = SendWr {
             id,
             slot: 0,

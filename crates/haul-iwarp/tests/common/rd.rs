@@ -4,8 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use haul_iwarp::Operation;
+use haul_iwarp::SendWr;
 use haul_iwarp::datagram::rd::{
-    RD_HEADER_MAX, RdCompletion, RdConfig, RdEvent, RdOp, RdQp, RdStatus, RdWr, Remote,
+    RD_HEADER_MAX, RdCompletion, RdConfig, RdEvent, RdQp, RdStatus, Remote,
 };
 use haul_iwarp::{Crc32c, Pd, PostError, QpConfig, RecvWr, Time};
 use haul_netem::{Fate, Link, LinkConfig, Rng};
@@ -172,7 +174,7 @@ impl World {
     }
 
     /// Posts; the id is also the slot.
-    pub fn post(&mut self, from: usize, to: usize, op: RdOp, bytes: Vec<u8>) -> u64 {
+    pub fn post(&mut self, from: usize, to: usize, op: Operation, bytes: Vec<u8>) -> u64 {
         let len = bytes.len() as u32;
         self.try_post(from, to, op, bytes, len, false)
             .expect("it is taken")
@@ -182,7 +184,7 @@ impl World {
         &mut self,
         from: usize,
         to: usize,
-        op: RdOp,
+        op: Operation,
         bytes: Vec<u8>,
         len: u32,
         fence: bool,
@@ -191,13 +193,14 @@ impl World {
         let end = &mut self.ends[from];
         let id = end.next;
         let slot = id as u32;
-        let wr = RdWr {
+        let wr = SendWr {
             id,
             slot,
             op,
             len,
             signalled: true,
             fence,
+            continues: false,
         };
         end.qp.post_send(now, to, wr)?;
         end.next += 1;
@@ -367,8 +370,8 @@ pub fn succeeded(completions: &[RdCompletion]) -> usize {
         .count()
 }
 
-pub fn send() -> RdOp {
-    RdOp::Send {
+pub fn send() -> Operation {
+    Operation::Send {
         solicited: false,
         invalidate: None,
     }

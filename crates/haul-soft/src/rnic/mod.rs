@@ -14,7 +14,8 @@
 //! `provider` the devices · `object` what applications hold · `shard` the lock and the engine
 //! thread · `pair` a queue pair inside its shard, `datagram` one without a connection · `link` a
 //! connection, over TCP or UDT · `queue`, `events`, `shape` what a shard and applications share of
-//! completion queues, event channels and queue pairs · `buffers`, `shared_receives`, `slots`,
+//! completion queues, event channels and queue pairs · `operation` from work requests to the
+//! operations of a core · `buffers`, `shared_receives`, `slots`,
 //! `places` from work requests to memory · `tap` what was sent and received, as pcap · `options`,
 //! `limits`, `time`, `lock`.
 
@@ -25,6 +26,7 @@ mod limits;
 mod link;
 mod lock;
 mod object;
+mod operation;
 mod options;
 mod pair;
 mod places;

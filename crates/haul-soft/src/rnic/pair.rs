@@ -4,22 +4,22 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use haul_io::poller::Poller;
 use haul_io::stream::Stream;
-use haul_iwarp::wire::Features;
-use haul_iwarp::wire::rdmap::AtomicOp;
-use haul_iwarp::{Completion, CompletionKind, Event, Params, QpConfig, Stag, Status, Time};
+use haul_iwarp::{
+    Completion, CompletionKind, Event, Operation, Params, QpConfig, Stag, Status, Time,
+};
 use haul_slab::Registry;
 use haul_verbs::cm::{CmEvent, Established};
 use haul_verbs::{
-    Blame, Data, Error, Failure, PostError, QpCapacity, QpState, RecvWr, Remote, Result, SendFlags,
-    SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus, WorkCompletion,
+    Blame, Data, Error, Failure, PostError, QpCapacity, QpState, RecvWr, Result, SendFlags, SendOp,
+    SendWr, WcData, WcOpcode, WcStatus, WorkCompletion,
 };
 
 use super::buffers::{Buffers, Outgoing, OutgoingData};
 use super::events::CmEvents;
 use super::link::{Env, Lower, RnicLink, Scratch, Watched};
+use super::operation::{Carrier, Operations, STEPS, opcode, operations};
 use super::places::Places;
 use super::queue::Pushed;
 use super::shape::{Shape, lower_half};
@@ -96,10 +96,6 @@ impl Opening {
         }
     }
 }
-
-/// The core's requests for one work request: the operation, an immediate behind it, a proof of
-/// placement.
-const STEPS: u32 = 3;
 
 impl Pair {
     pub(super) fn new(shape: Shape, buffers: Buffers) -> Self {
@@ -222,53 +218,10 @@ impl Pair {
     }
 
     /// The core's requests for a work request: the first has its payload, the last reports.
-    fn steps(&self, wr: &SendWr<'_>, signalled: bool) -> Result<Steps> {
-        let mut steps = Steps::new();
-        let solicited = wr.flags.contains(SendFlags::SOLICITED);
-        let send = |invalidate| haul_iwarp::SendOp::Send {
-            solicited,
-            invalidate,
-        };
-        // The upper half tells a Longhaul peer how long the Write before it is.
-        let immediate = |len: u64, imm: u32| haul_iwarp::SendOp::Immediate {
-            data: len << 32 | u64::from(imm),
-            solicited,
-        };
-        match wr.op {
-            SendOp::Send => steps.push(send(None)),
-            SendOp::SendWithInv(rkey) => steps.push(send(Some(Stag(rkey)))),
-            SendOp::SendWithImm(data) if self.features().send_immediate => {
-                steps.push(haul_iwarp::SendOp::SendImmediate { data, solicited });
-            }
-            SendOp::SendWithImm(imm) if wr.data.total_len() == 0 => steps.push(immediate(0, imm)),
-            SendOp::SendWithImm(_) => {
-                return Err(Error::Unsupported(
-                    "immediate data with the payload of a Send with this peer",
-                ));
-            }
-            SendOp::RdmaWrite(remote) => steps.push(write(remote)),
-            SendOp::RdmaWriteWithImm(remote, imm) => {
-                steps.push(write(remote));
-                let is_told = self.params().is_some_and(|params| params.extended);
-                let len = if is_told { wr.data.total_len() } else { 0 };
-                steps.push(immediate(len, imm));
-            }
-            SendOp::RdmaRead(remote) => steps.push(read(wr, remote)),
-            SendOp::CompareSwap {
-                remote,
-                compare,
-                swap,
-            } => steps.push(compare_swap(remote, compare, swap)),
-            SendOp::FetchAdd { remote, add } => {
-                steps.push(atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }));
-            }
-            SendOp::LocalInv(lkey) => {
-                steps.push(haul_iwarp::SendOp::LocalInvalidate(Stag(lkey)));
-                return Ok(steps);
-            }
-            _ => return Err(Error::Unsupported("this operation")),
-        }
-        if self.shape.remote_placement && signalled && !wr.op.is_read_or_atomic() {
+    fn steps(&self, wr: &SendWr<'_>, signalled: bool) -> Result<Operations> {
+        let mut steps = operations(wr, Carrier::Connection(self.params()))?;
+        let moves_data = !wr.op.is_read_or_atomic() && !matches!(wr.op, SendOp::LocalInv(_));
+        if self.shape.remote_placement && signalled && moves_data {
             steps.push(PROOF);
         }
         self.check_steps(&steps)?;
@@ -282,19 +235,13 @@ impl Pair {
         }
     }
 
-    /// What the peer can do beyond RFC 5040; nothing before it is known.
-    fn features(&self) -> Features {
-        self.params()
-            .map_or_else(Features::default, |params| params.features)
-    }
-
     /// Whether the connection has what the requests need.
-    fn check_steps(&self, steps: &Steps) -> Result<()> {
+    fn check_steps(&self, steps: &Operations) -> Result<()> {
         let Some(params) = self.params() else {
             return Ok(());
         };
         for op in steps {
-            use haul_iwarp::SendOp::{Atomic, Immediate, Read};
+            use Operation::{Atomic, Immediate, Read};
             match op {
                 Atomic { .. } if !params.features.atomics => {
                     return Err(Error::Unsupported("an atomic with this peer"));
@@ -315,7 +262,7 @@ impl Pair {
         &mut self,
         wr: &SendWr<'_>,
         with_data: bool,
-        op: haul_iwarp::SendOp,
+        op: Operation,
         silent: bool,
         signalled: bool,
     ) -> Result<()> {
@@ -736,66 +683,14 @@ pub(super) struct Tools<'a> {
     pub(super) poller: &'a Poller,
 }
 
-type Steps = ArrayVec<haul_iwarp::SendOp, { STEPS as usize }>;
-
 /// The zero-length read whose answer says that what was sent before it is placed (RFC 5040 §5.5
 /// rule 12).
-const PROOF: haul_iwarp::SendOp = haul_iwarp::SendOp::Read {
+const PROOF: Operation = Operation::Read {
     sink: Stag(0),
     sink_to: 0,
     source: Stag(0),
     source_to: 0,
 };
-
-fn write(remote: Remote) -> haul_iwarp::SendOp {
-    haul_iwarp::SendOp::Write {
-        stag: Stag(remote.rkey),
-        to: remote.addr,
-        placed: false,
-    }
-}
-
-fn read(wr: &SendWr<'_>, remote: Remote) -> haul_iwarp::SendOp {
-    let sink = match &wr.data {
-        Data::Sges(list) => list.as_slice().first().copied().unwrap_or_default(),
-        Data::Inline(_) => Sge::default(),
-    };
-    haul_iwarp::SendOp::Read {
-        sink: Stag(sink.lkey),
-        sink_to: sink.addr,
-        source: Stag(remote.rkey),
-        source_to: remote.addr,
-    }
-}
-
-fn atomic(remote: Remote, op: AtomicOp) -> haul_iwarp::SendOp {
-    haul_iwarp::SendOp::Atomic {
-        stag: Stag(remote.rkey),
-        to: remote.addr,
-        op,
-    }
-}
-
-fn compare_swap(remote: Remote, compare: u64, swap: u64) -> haul_iwarp::SendOp {
-    let op = AtomicOp::CmpSwap {
-        swap,
-        swap_mask: u64::MAX,
-        compare,
-        compare_mask: u64::MAX,
-    };
-    atomic(remote, op)
-}
-
-fn opcode(op: SendOp) -> WcOpcode {
-    match op {
-        SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
-        SendOp::RdmaRead(_) => WcOpcode::RdmaRead,
-        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        SendOp::LocalInv(_) => WcOpcode::LocalInv,
-        _ => WcOpcode::Send,
-    }
-}
 
 /// Who is to blame for the end of a connection.
 pub(super) fn failure(error: haul_iwarp::Error) -> Failure {

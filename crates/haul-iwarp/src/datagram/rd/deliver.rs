@@ -7,9 +7,10 @@ use super::control::{PeerId, low};
 use super::pending::Pending;
 use super::receiving::{Effect, Part, Receiving};
 use super::sending::packets_of;
-use super::work::{RdCompletion, RdEvent, RdOp, RdStatus, Remote};
+use super::work::{RdCompletion, RdEvent, RdStatus, Remote};
 use crate::datagram::wire::{Datagram, Flags, NoticeCode, Opcode, Psn, Segment, Shim};
 use crate::memory::{Memory, Placement, Target};
+use crate::operation::Operation;
 use crate::qp::{CompletionKind, RecvWr};
 use crate::stag::{Rights, Stag};
 use crate::wire::ddp::Model;
@@ -284,7 +285,7 @@ impl RdQp {
                 let sending = self.peers[id as usize].as_deref_mut();
                 let sending = sending.and_then(|peer| peer.sending.as_mut());
                 let asked = sending.and_then(|half| half.asked(shim.msg_id));
-                let fits = asked.is_some_and(|wqe| matches!(wqe.wr.op, RdOp::Atomic { .. }));
+                let fits = asked.is_some_and(|wqe| matches!(wqe.wr.op, Operation::Atomic { .. }));
                 if !fits || response.id != shim.msg_id.0 {
                     return Err(UNSUPPORTED);
                 }
@@ -368,7 +369,7 @@ impl RdQp {
         let wqe = sending
             .and_then(|half| half.asked(shim.msg_id))
             .ok_or(UNSUPPORTED)?;
-        let RdOp::Read { sink, sink_to, .. } = wqe.wr.op else {
+        let Operation::Read { sink, sink_to, .. } = wqe.wr.op else {
             return Err(UNSUPPORTED);
         };
         let base = to - u64::from(shim.seg_off);

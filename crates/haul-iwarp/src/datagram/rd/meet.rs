@@ -280,7 +280,7 @@ impl RdQp {
         }
         self.reap(id);
         let room = code == CLOSE_ROOM;
-        let keep = move |wqe: &super::Wqe, begun: bool| room && !(begun && wqe.wr.op.asks());
+        let keep = move |wqe: &super::Wqe, begun: bool| room && !(begun && wqe.wr.op.is_answered());
         self.forget_but(now, id, Down::Closed, RdStatus::Flushed, None, keep);
     }
 

@@ -28,8 +28,7 @@ mod window;
 mod work;
 
 pub use work::{
-    Down, RdArrived, RdCompletion, RdConfig, RdEvent, RdOp, RdStats, RdStatus, RdTransmit, RdWr,
-    Remote,
+    Down, RdArrived, RdCompletion, RdConfig, RdEvent, RdStats, RdStatus, RdTransmit, Remote,
 };
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,7 +42,8 @@ use crate::datagram::wire::{Body, CONTROL_MAX, Datagram, Flags, MsgId, NoticeCod
 
 use crate::error::PostError;
 use crate::memory::Memory;
-use crate::qp::{CompletionKind, RecvWr};
+use crate::operation::Operation;
+use crate::qp::{CompletionKind, RecvWr, SendWr};
 
 use access::Access;
 use control::{CLOSE_ROOM, CLOSE_USER, Control, DATAGRAM_MIN, PeerId, low, whole};
@@ -139,18 +139,25 @@ impl RdQp {
 
     // ---- commands
 
-    /// Takes a request to `to`, which is called if it is not known.
+    /// Takes a request to `to`, which is called if it is not known. Its buffers are read again at
+    /// each retransmission, so they stay as they are until the completion.
     ///
     /// # Errors
-    /// The queue or the table of peers is full, or the queue pair is closed.
-    pub fn post_send(&mut self, now: Time, to: Remote, wr: RdWr) -> Result<(), PostError> {
+    /// Reliable datagrams do not have the operation, the queue or the table of peers is full, or the queue pair is closed.
+    pub fn post_send(&mut self, now: Time, to: Remote, wr: SendWr) -> Result<(), PostError> {
         if self.state != State::Open {
             return Err(PostError::NotOpen);
+        }
+        if let Operation::SendImmediate { .. }
+        | Operation::Write { placed: true, .. }
+        | Operation::LocalInvalidate(_) = wr.op
+        {
+            return Err(PostError::Unsupported);
         }
         if self.posted >= self.config.qp.send_depth {
             return Err(PostError::Full);
         }
-        if wr.op.asks() && self.config.qp.ord == 0 {
+        if wr.op.is_answered() && self.config.qp.ord == 0 {
             return Err(PostError::NoReads);
         }
         let id = match self.index.get(&to) {
@@ -161,7 +168,7 @@ impl RdQp {
         let Some(peer) = self.peers[id as usize].as_deref_mut() else {
             return Err(PostError::NotOpen);
         };
-        if peer.is_known() && wr.op.asks() && peer.ord == 0 {
+        if peer.is_known() && wr.op.is_answered() && peer.ord == 0 {
             return Err(PostError::NoReads);
         }
         peer.post(now, &self.config, seed, wr);
@@ -690,7 +697,7 @@ impl RdQp {
     }
 }
 
-fn flushed(remote: Remote, wr: &RdWr) -> RdCompletion {
+fn flushed(remote: Remote, wr: &SendWr) -> RdCompletion {
     RdCompletion {
         id: wr.id,
         slot: wr.slot,

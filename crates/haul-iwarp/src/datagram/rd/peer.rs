@@ -8,8 +8,9 @@ use super::control::{control_shim, low};
 use super::receiving::{Expected, Receiving};
 use super::sending::{Address, Sending};
 use super::window::{Expired, Progress, Window};
-use super::work::{RdConfig, RdWr, Remote};
+use super::work::{RdConfig, Remote};
 use crate::datagram::wire::{ACK_RANGES_MAX, Ack, Body, Cookie, MsgId, Psn, Shim};
+use crate::qp::SendWr;
 
 /// A peer.
 #[derive(Debug)]
@@ -176,7 +177,7 @@ impl Peer {
         }
     }
 
-    pub(super) fn post(&mut self, now: Time, config: &RdConfig, seed: u64, wr: RdWr) {
+    pub(super) fn post(&mut self, now: Time, config: &RdConfig, seed: u64, wr: SendWr) {
         self.sending(now, config, seed).post(wr);
     }
 

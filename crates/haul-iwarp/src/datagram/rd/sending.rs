@@ -12,10 +12,10 @@ use haul_cc::{Controller, Pacer, RttEstimator, Time};
 use super::access::Access;
 use super::control::{halves, low};
 use super::window::Window;
-use super::work::{RdOp, RdWr};
 use crate::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, Shim};
 use crate::memory::Memory;
-use crate::qp::{Cut, Payload};
+use crate::operation::Operation;
+use crate::qp::{Cut, Payload, SendWr};
 use crate::stag::{Rights, Stag};
 use crate::wire::ddp::{self, Model};
 use crate::wire::rdmap::{
@@ -76,7 +76,7 @@ impl Packets {
 /// A request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wqe {
-    pub(super) wr: RdWr,
+    pub(super) wr: SendWr,
     pub(super) msg: MsgId,
     packets: Packets,
     /// First packet of the response, in the peer's numbers.
@@ -169,7 +169,7 @@ impl Sending {
             + self.window.heap_bytes()
     }
 
-    pub(super) fn post(&mut self, wr: RdWr) {
+    pub(super) fn post(&mut self, wr: SendWr) {
         self.quiet_since = None;
         self.wqes.push_back(Wqe {
             wr,
@@ -229,7 +229,7 @@ impl Sending {
     fn may_begin_request(&self, ord: u16) -> bool {
         self.wqes.get(self.begun).is_some_and(|wqe| {
             let fenced = wqe.wr.fence && self.asked > 0;
-            let full = wqe.wr.op.asks() && self.asked >= u32::from(ord);
+            let full = wqe.wr.op.is_answered() && self.asked >= u32::from(ord);
             !fenced && !full
         })
     }
@@ -246,9 +246,9 @@ impl Sending {
                 if wqe.packets.made == 0 {
                     wqe.msg = *next_msg;
                     *next_msg = next_msg.plus(1);
-                    self.asked += u32::from(wqe.wr.op.asks());
+                    self.asked += u32::from(wqe.wr.op.is_answered());
                 }
-                let total = packets_of(wqe.wr.segmented_len(), wqe.wr.op.room(segment_max));
+                let total = packets_of(segmented_len(&wqe.wr), room(&wqe.wr.op, segment_max));
                 (&mut wqe.packets, total)
             }
             Class::Answer => {
@@ -309,7 +309,7 @@ impl Sending {
     /// The request that asked with message `msg` and is not answered.
     pub(super) fn asked(&mut self, msg: MsgId) -> Option<&mut Wqe> {
         let mut begun = self.wqes.iter_mut().take(self.begun);
-        begun.find(|wqe| wqe.msg == msg && wqe.wr.op.asks() && !wqe.answered)
+        begun.find(|wqe| wqe.msg == msg && wqe.wr.op.is_answered() && !wqe.answered)
     }
 
     pub(super) fn handle_answered(&mut self, msg: MsgId, original: u64) {
@@ -329,7 +329,7 @@ impl Sending {
         }
         let wqe = self.wqes.front()?;
         let placed = wqe.packets.whole && wqe.packets.end() <= una;
-        if !placed || wqe.wr.op.asks() && !wqe.answered {
+        if !placed || wqe.wr.op.is_answered() && !wqe.answered {
             return None;
         }
         self.begun -= 1;
@@ -394,10 +394,30 @@ fn cut(nth: u32, len: u32, room: u32) -> Cut {
     Cut::of(nth.saturating_mul(room).min(len), len, room)
 }
 
+/// Octets that are cut into segments: those of the user's buffers.
+const fn segmented_len(wr: &SendWr) -> u32 {
+    match wr.op {
+        Operation::Send { .. } | Operation::Write { .. } | Operation::WriteRecord { .. } => wr.len,
+        _ => 0,
+    }
+}
+
+/// Octets of payload per segment, of segments of `segment_max` octets.
+const fn room(op: &Operation, segment_max: u32) -> u32 {
+    match op {
+        Operation::Write { .. }
+        | Operation::WriteRecord {
+            immediate: None, ..
+        } => segment_max - 14,
+        Operation::WriteRecord { .. } => segment_max - 14 - 8,
+        _ => segment_max - 18,
+    }
+}
+
 impl Wqe {
     fn write(&self, stamp: &Stamp, nth: u32, segment_max: u32, out: &mut [u8]) -> Packet {
         let op = &self.wr.op;
-        let cut = cut(nth, self.wr.segmented_len(), op.room(segment_max));
+        let cut = cut(nth, segmented_len(&self.wr), room(op, segment_max));
         let mut own = Own::default();
         let (opcode, model) = self.describe(cut.offset, &mut own);
         let shim = if own.len > 0 {
@@ -406,7 +426,7 @@ impl Wqe {
             stamp.shim(self.msg, self.wr.len, cut.offset, cut.last, Flags::NONE)
         };
         let immediate = match *op {
-            RdOp::WriteRecord { immediate, .. } => immediate,
+            Operation::WriteRecord { immediate, .. } => immediate,
             _ => None,
         };
         let [high, low] = halves(immediate.unwrap_or(0));
@@ -452,7 +472,7 @@ impl Wqe {
             to: to.wrapping_add(u64::from(offset)),
         };
         match self.wr.op {
-            RdOp::Send {
+            Operation::Send {
                 solicited,
                 invalidate,
             } => {
@@ -460,8 +480,8 @@ impl Wqe {
                 let ulp = invalidate.map_or(0, |stag| stag.0);
                 (Opcode::Rdmap(opcode), untagged(ulp, ddp::QN_SEND))
             }
-            RdOp::Write { stag, to } => (Opcode::Rdmap(Rdmap::Write), tagged(stag, to)),
-            RdOp::WriteRecord {
+            Operation::Write { stag, to, .. } => (Opcode::Rdmap(Rdmap::Write), tagged(stag, to)),
+            Operation::WriteRecord {
                 stag,
                 to,
                 immediate,
@@ -469,7 +489,7 @@ impl Wqe {
                 Some(_) => (Opcode::WriteRecordImmediate, tagged(stag, to)),
                 None => (Opcode::WriteRecord, tagged(stag, to)),
             },
-            RdOp::Read {
+            Operation::Read {
                 sink,
                 sink_to,
                 source,
@@ -485,16 +505,20 @@ impl Wqe {
                 own.put(&request.emit());
                 (Opcode::Rdmap(Rdmap::ReadRequest), untagged(0, ddp::QN_READ))
             }
-            RdOp::Atomic { stag, to, op } => {
+            Operation::Atomic { stag, to, op } => {
                 let id = self.msg.0;
                 own.put(&AtomicRequest { id, stag, to, op }.emit());
                 let opcode = Opcode::Rdmap(Rdmap::AtomicRequest);
                 (opcode, untagged(0, ddp::QN_READ))
             }
-            RdOp::Immediate { data, solicited } => {
+            Operation::Immediate { data, solicited } => {
                 own.put(&data.to_be_bytes());
                 let opcode = Rdmap::immediate(solicited);
                 (Opcode::Rdmap(opcode), untagged(0, ddp::QN_SEND))
+            }
+            // Refused when it is posted.
+            Operation::SendImmediate { .. } | Operation::LocalInvalidate(_) => {
+                (Opcode::Rdmap(Rdmap::Send), untagged(0, ddp::QN_SEND))
             }
         }
     }

@@ -9,7 +9,6 @@ use crate::datagram::wire::{MsgId, Psn};
 use crate::memory::Placement;
 use crate::qp::{CompletionKind, Payload, QpConfig};
 use crate::stag::Stag;
-use crate::wire::rdmap::AtomicOp;
 
 /// A queue pair somewhere: the destination of a request, the source of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -87,118 +86,6 @@ impl Default for RdConfig {
             ack_delay_ns: MILLISECOND_NS,
             ack_every: 2,
             linger_ns: SECOND_NS,
-        }
-    }
-}
-
-/// A request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RdWr {
-    /// The user's; comes back with the completion.
-    pub id: u64,
-    /// The engine's name for the buffers of the request. They are read again at each
-    /// retransmission, so they stay as they are until the completion.
-    pub slot: u32,
-    /// What to do.
-    pub op: RdOp,
-    /// Octets of the message. 8 for atomics, by convention; ignored for immediates.
-    pub len: u32,
-    /// Comes back with the completion.
-    pub signalled: bool,
-    /// Not begun before all earlier reads and atomics to this peer are complete.
-    pub fence: bool,
-}
-
-/// The operations. All complete once the peer has them: a Write is placed when it completes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RdOp {
-    /// A message into a receive of the peer.
-    Send {
-        /// The peer is to be woken.
-        solicited: bool,
-        /// The peer's tag that ends with it.
-        invalidate: Option<Stag>,
-    },
-    /// Into memory of the peer.
-    Write {
-        /// The peer's tag.
-        stag: Stag,
-        /// Tagged offset.
-        to: u64,
-    },
-    /// Into memory of the peer, whose user is told: always of the whole.
-    WriteRecord {
-        /// The peer's tag.
-        stag: Stag,
-        /// Tagged offset.
-        to: u64,
-        /// For the peer's user.
-        immediate: Option<u64>,
-    },
-    /// From memory of the peer into one range here.
-    Read {
-        /// This end's tag, with [`crate::Rights::LOCAL_WRITE`].
-        sink: Stag,
-        /// Tagged offset there.
-        sink_to: u64,
-        /// The peer's tag.
-        source: Stag,
-        /// Tagged offset there.
-        source_to: u64,
-    },
-    /// On a 64-bit word of the peer; the old value comes with the completion.
-    Atomic {
-        /// The peer's tag.
-        stag: Stag,
-        /// Tagged offset, a multiple of eight.
-        to: u64,
-        /// What to do.
-        op: AtomicOp,
-    },
-    /// Eight octets into a receive of the peer.
-    Immediate {
-        /// The octets, as a big-endian number.
-        data: u64,
-        /// The peer is to be woken.
-        solicited: bool,
-    },
-}
-
-impl RdOp {
-    /// Whether the peer answers with a message.
-    pub(super) const fn asks(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Atomic { .. })
-    }
-
-    /// Octets of payload per segment, of segments of `segment_max` octets.
-    pub(super) const fn room(&self, segment_max: u32) -> u32 {
-        match self {
-            Self::Write { .. }
-            | Self::WriteRecord {
-                immediate: None, ..
-            } => segment_max - 14,
-            Self::WriteRecord { .. } => segment_max - 14 - 8,
-            _ => segment_max - 18,
-        }
-    }
-
-    pub(super) const fn kind(&self, original: u64) -> CompletionKind {
-        match self {
-            Self::Send { .. } => CompletionKind::Send,
-            Self::Write { .. } | Self::WriteRecord { .. } => CompletionKind::Write,
-            Self::Read { .. } => CompletionKind::Read,
-            Self::Atomic { .. } => CompletionKind::Atomic { original },
-            Self::Immediate { .. } => CompletionKind::Immediate,
-        }
-    }
-}
-
-impl RdWr {
-    /// Octets that are cut into segments: those of the user's buffers.
-    pub(super) const fn segmented_len(&self) -> u32 {
-        match self.op {
-            RdOp::Send { .. } | RdOp::Write { .. } | RdOp::WriteRecord { .. } => self.len,
-            _ => 0,
         }
     }
 }

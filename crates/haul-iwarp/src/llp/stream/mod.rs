@@ -14,8 +14,9 @@ use crate::crc::Crc32c;
 use crate::error::{Error, Incompatible, PostError, TermCode};
 use crate::llp::{HEADER_MAX, Params, ReliableConnection, Segment};
 use crate::memory::{Memory, Placement, Target};
+use crate::operation::Operation;
 use crate::qp::{
-    Effect, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendOp, SendWr, State, Violation,
+    Effect, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendWr, State, Violation,
 };
 use crate::stag::Stag;
 use crate::time::Time;
@@ -535,22 +536,22 @@ impl ReliableConnection for StreamConnection {
 }
 
 /// The cheapest of the kinds: a Write takes no receive and no answer (docs/protocol/iwarp.md).
-fn rtr(kinds: RtrKinds) -> SendOp {
+fn rtr(kinds: RtrKinds) -> Operation {
     if kinds.write {
-        SendOp::Write {
+        Operation::Write {
             stag: Stag(1),
             to: 0,
             placed: false,
         }
     } else if kinds.read {
-        SendOp::Read {
+        Operation::Read {
             sink: Stag(1),
             sink_to: 0,
             source: Stag(1),
             source_to: 0,
         }
     } else {
-        SendOp::Send {
+        Operation::Send {
             solicited: false,
             invalidate: None,
         }

@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdQp, RdWr, Remote};
+use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdQp, Remote};
 use haul_iwarp::datagram::wire::{CONTROL_MAX, DATA_HEADER_MAX, Datagram};
 use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdSendWr};
 use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Stag, Target, Time};
 use haul_verbs::DatagramStatistics;
 
 use super::memory::Memory;
-use super::request::{Op, Request};
+use super::request::Request;
 use super::work;
 
 /// Octets of the longest header, or datagram without payload.
@@ -72,33 +72,24 @@ impl Core {
         })))
     }
 
-    pub(super) fn post_send(&mut self, now: Time, op: Op, wr: &Request) -> Result<(), PostError> {
-        let Request { id, slot, len, .. } = *wr;
-        match (self, op) {
-            (Self::Ud(core), Op::Ud(op)) => core.post_send(UdSendWr {
-                id,
-                slot,
-                to: wr.to,
-                op,
-                len,
+    pub(super) fn post_send(&mut self, now: Time, request: &Request) -> Result<(), PostError> {
+        let Request { to, wr } = *request;
+        match self {
+            Self::Ud(core) => core.post_send(UdSendWr {
+                id: wr.id,
+                slot: wr.slot,
+                to,
+                op: wr.op,
+                len: wr.len,
                 signalled: wr.signalled,
             }),
-            (Self::Rd(core), Op::Rd(op)) => {
+            Self::Rd(core) => {
                 let to = Remote {
-                    addr: wr.to.addr,
-                    qpn: wr.to.qpn,
+                    addr: to.addr,
+                    qpn: to.qpn,
                 };
-                let request = RdWr {
-                    id,
-                    slot,
-                    op,
-                    len,
-                    signalled: wr.signalled,
-                    fence: wr.fence,
-                };
-                core.post_send(now, to, request)
+                core.post_send(now, to, wr)
             }
-            _ => Err(PostError::Unsupported),
         }
     }
 

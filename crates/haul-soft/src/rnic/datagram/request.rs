@@ -1,22 +1,11 @@
-//! A work request, as either core takes it.
+//! A request to a core, and where it goes.
 
-use haul_iwarp::datagram::rd::RdOp;
-use haul_iwarp::datagram::{Destination, UdOp};
+use haul_iwarp::SendWr;
+use haul_iwarp::datagram::Destination;
 
-/// A work request, as either core takes it.
+/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
-    pub(super) id: u64,
-    pub(super) slot: u32,
     pub(super) to: Destination,
-    pub(super) len: u32,
-    pub(super) signalled: bool,
-    pub(super) fence: bool,
-}
-
-/// An operation of either core.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Op {
-    Ud(UdOp),
-    Rd(RdOp),
+    pub(super) wr: SendWr,
 }

@@ -10,9 +10,9 @@ use haul_io::udp::UdpSocket;
 use haul_iwarp::datagram::rd::{RdCompletion, RdConfig, RdEvent, Remote as RdPeer};
 use haul_iwarp::datagram::wire::{ANY_QPN, NoticeCode};
 use haul_iwarp::datagram::{
-    Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdOp, UdStatus,
+    Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdStatus,
 };
-use haul_iwarp::{CRC_LEN, CompletionKind, Time};
+use haul_iwarp::{CRC_LEN, CompletionKind, Operation, Time};
 use haul_slab::Stag;
 use haul_verbs::{
     AsyncEvent, Data, DatagramInit, DatagramStatistics, Error, Peer, PostError, QpInit, QpState,
@@ -25,7 +25,7 @@ use super::core::{Core, HEADER_MAX, Said};
 use super::link::{Link, Unsent};
 use super::outbox::Flushed;
 use super::records::Records;
-use super::request::{Op, Request};
+use super::request::Request;
 use super::routes::{PATH_MTU, Routes, headers};
 use super::standing::Standing;
 use super::tools::Tools;
@@ -33,6 +33,7 @@ use super::work;
 use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, Receives};
 use crate::rnic::events::AsyncEvents;
 use crate::rnic::limits::QP_WR_MAX;
+use crate::rnic::operation::{Carrier, opcode, operations};
 use crate::rnic::places::{Held, Places};
 use crate::rnic::queue::Pushed;
 use crate::rnic::shape::{Shape, lower_half};
@@ -270,7 +271,7 @@ impl Service {
             link.stuck = None;
         }
         let waiting: Vec<_> = self.standing.flush().collect();
-        for wr in waiting {
+        for Request { wr, .. } in waiting {
             if let Some(outgoing) = self.buffers.sends.remove(wr.slot) {
                 self.report_send(wr.id, (WcStatus::WrFlushErr, 0), outgoing.opcode, 0);
             }
@@ -312,10 +313,11 @@ impl Service {
         let peer = wr
             .peer
             .ok_or(Error::Invalid("a datagram without a peer to send it to"))?;
-        let (op, then) = match self.qp_type {
-            QpType::Rd => work::reliable_ops(wr)?,
-            _ => (Op::Ud(work::op(wr)?), None),
+        let carrier = match self.qp_type {
+            QpType::Rd => Carrier::ReliableDatagrams,
+            _ => Carrier::UnreliableDatagrams,
         };
+        let steps = operations(wr, carrier)?;
         self.shape.check_data(wr)?;
         let state = self.shape.view.state();
         if !matches!(state, QpState::Rts | QpState::Err) {
@@ -327,17 +329,18 @@ impl Service {
         if state == QpState::Err {
             self.sends.take();
             let status = (WcStatus::WrFlushErr, 0);
-            self.report_send(wr.wr_id, status, work::opcode(wr.op), 0);
+            self.report_send(wr.wr_id, status, opcode(wr.op), 0);
             return Ok(());
         }
-        self.post_step(tools, wr, peer, op, then.is_some())?;
-        if let Some(op) = then {
-            let rest = SendWr {
-                data: Data::Inline(&[]),
-                flags: wr.flags - SendFlags::FENCE,
-                ..*wr
-            };
-            self.post_step(tools, &rest, peer, op, false)?;
+        let rest = SendWr {
+            data: Data::Inline(&[]),
+            flags: wr.flags - SendFlags::FENCE,
+            ..*wr
+        };
+        for (number, op) in steps.iter().enumerate() {
+            let silent = number + 1 < steps.len();
+            let step = if number == 0 { wr } else { &rest };
+            self.post_step(tools, step, peer, *op, silent)?;
         }
         self.sends.take();
         Ok(())
@@ -350,7 +353,7 @@ impl Service {
         tools: &Tools<'_>,
         wr: &SendWr<'_>,
         peer: Peer,
-        op: Op,
+        op: Operation,
         silent: bool,
     ) -> Result<()> {
         let data = match wr.data {
@@ -359,7 +362,7 @@ impl Service {
         };
         let outgoing = Outgoing {
             data,
-            opcode: work::opcode(wr.op),
+            opcode: opcode(wr.op),
             silent,
             peer: Some(peer),
         };
@@ -369,30 +372,33 @@ impl Service {
             self.buffers.keep_inline(slot, bytes);
         }
         let request = Request {
-            id: wr.wr_id,
-            slot,
             to: work::destination(peer),
-            len: u32::try_from(wr.data.total_len()).unwrap_or(u32::MAX),
-            signalled: self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED),
-            fence: wr.flags.contains(SendFlags::FENCE),
+            wr: haul_iwarp::SendWr {
+                id: wr.wr_id,
+                slot,
+                op,
+                len: u32::try_from(wr.data.total_len()).unwrap_or(u32::MAX),
+                signalled: self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED),
+                fence: wr.flags.contains(SendFlags::FENCE),
+                continues: false,
+            },
         };
         let state = self.shape.view.state();
         let link = self.link.as_deref_mut().ok_or(Error::State(state))?;
-        if request.len > UNASKED_MAX {
+        if request.wr.len > UNASKED_MAX {
             link.ask_route(tools.now, request.to.addr);
         }
-        let writes = matches!(op, Op::Ud(UdOp::Write { .. } | UdOp::WriteRecord { .. }));
+        let writes = matches!(op, Operation::Write { .. } | Operation::WriteRecord { .. });
         let is_group = request.to.qpn == ANY_QPN;
-        if writes && !is_group && !self.standing.is_known(&request.to) {
-            self.standing.wait(op, request);
+        if self.qp_type == QpType::Ud && writes && !is_group && !self.standing.is_known(&request.to)
+        {
+            self.standing.wait(request);
             link.ask(&mut self.standing, tools.now);
         } else {
-            link.core
-                .post_send(tools.now, op, &request)
-                .map_err(|error| {
-                    self.buffers.sends.remove(slot);
-                    post_error(error)
-                })?;
+            link.core.post_send(tools.now, &request).map_err(|error| {
+                self.buffers.sends.remove(slot);
+                post_error(error)
+            })?;
         }
         Ok(())
     }
@@ -692,12 +698,12 @@ impl Service {
     fn release(&mut self, now: Time, to: Destination, known: bool) {
         let Some(link) = &mut self.link else { return };
         let mut refused = Vec::new();
-        for (op, wr) in self.standing.settle(to, known) {
+        for request in self.standing.settle(to, known) {
             link.more = true;
-            if link.core.post_send(now, op, &wr).is_err()
-                && let Some(outgoing) = self.buffers.sends.remove(wr.slot)
+            if link.core.post_send(now, &request).is_err()
+                && let Some(outgoing) = self.buffers.sends.remove(request.wr.slot)
             {
-                refused.push((wr.id, outgoing.opcode));
+                refused.push((request.wr.id, outgoing.opcode));
             }
         }
         link.ask(&mut self.standing, now);
@@ -734,7 +740,7 @@ impl Service {
 
     /// What a Read has brought that did not come whole.
     fn keep_read(&mut self, completion: &Completion) {
-        let (UdOp::Read { sink, sink_to, .. }, Some(outgoing)) =
+        let (Operation::Read { sink, sink_to, .. }, Some(outgoing)) =
             (completion.op, self.buffers.sends.get(completion.slot))
         else {
             return;

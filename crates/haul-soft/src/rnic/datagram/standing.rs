@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use haul_iwarp::datagram::Destination;
 
-use super::request::{Op, Request};
+use super::request::Request;
 
 /// Peers that are remembered; with one more, all are asked again when they are written to.
 const KNOWN_MAX: usize = 1 << 16;
@@ -20,7 +20,7 @@ pub(super) struct Standing {
 
 #[derive(Debug, Default)]
 struct Asked {
-    waiting: Vec<(Op, Request)>,
+    waiting: Vec<Request>,
     /// The core is asking.
     begun: bool,
 }
@@ -31,9 +31,9 @@ impl Standing {
     }
 
     /// Keeps a request until its peer has been asked.
-    pub(super) fn wait(&mut self, op: Op, wr: Request) {
-        let asked = self.asked.entry(wr.to).or_default();
-        asked.waiting.push((op, wr));
+    pub(super) fn wait(&mut self, request: Request) {
+        let asked = self.asked.entry(request.to).or_default();
+        asked.waiting.push(request);
     }
 
     /// Peers that are to be asked; `ask` says whether it could be begun.
@@ -44,7 +44,7 @@ impl Standing {
     }
 
     /// A peer has answered, or will not: what waits for it goes out in any case.
-    pub(super) fn settle(&mut self, to: Destination, answered: bool) -> Vec<(Op, Request)> {
+    pub(super) fn settle(&mut self, to: Destination, answered: bool) -> Vec<Request> {
         if answered {
             if self.known.len() >= KNOWN_MAX {
                 self.known.clear();
@@ -59,7 +59,6 @@ impl Standing {
     /// All that waits, for good.
     pub(super) fn flush(&mut self) -> impl Iterator<Item = Request> {
         let asked = std::mem::take(&mut self.asked);
-        let waiting = asked.into_values().flat_map(|asked| asked.waiting);
-        waiting.map(|(_, wr)| wr)
+        asked.into_values().flat_map(|asked| asked.waiting)
     }
 }

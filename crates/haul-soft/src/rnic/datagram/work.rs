@@ -1,154 +1,15 @@
 //! Between the words of the verbs and those of the core.
 
 use haul_iwarp::Stag;
-use haul_iwarp::datagram::rd::{RdOp, RdQp, RdStatus};
+use haul_iwarp::datagram::rd::{RdQp, RdStatus};
 use haul_iwarp::datagram::{
-    self as core, Counters, Destination, Reason, Source, UdOp, UdStatus, ValidityMap,
+    self as core, Counters, Destination, Reason, Source, UdStatus, ValidityMap,
 };
-use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_verbs::{
-    Data, DatagramStatistics, Error, Peer, RecordMode, RecordStatus, Remote, Result, SendFlags,
-    SendOp, SendWr, WcOpcode, WcStatus, WriteRecord,
+    DatagramStatistics, Peer, RecordMode, RecordStatus, Remote, WcStatus, WriteRecord,
 };
 
-use super::request::Op;
 use crate::rnic::shape::lower_half;
-
-/// What the core of reliable datagrams is to do for a work request, and what behind it.
-pub(super) fn reliable_ops(wr: &SendWr<'_>) -> Result<(Op, Option<Op>)> {
-    let SendOp::RdmaWriteWithImm(remote, imm) = wr.op else {
-        return Ok((Op::Rd(reliable_op(wr)?), None));
-    };
-    let write = RdOp::Write {
-        stag: Stag(remote.rkey),
-        to: remote.addr,
-    };
-    // The upper half tells the peer how long the Write is.
-    let immediate = RdOp::Immediate {
-        data: wr.data.total_len() << 32 | u64::from(imm),
-        solicited: wr.flags.contains(SendFlags::SOLICITED),
-    };
-    Ok((Op::Rd(write), Some(Op::Rd(immediate))))
-}
-
-fn reliable_op(wr: &SendWr<'_>) -> Result<RdOp> {
-    let atomic = |remote: Remote, op| RdOp::Atomic {
-        stag: Stag(remote.rkey),
-        to: remote.addr,
-        op,
-    };
-    Ok(match wr.op {
-        SendOp::SendWithInv(rkey) => RdOp::Send {
-            solicited: wr.flags.contains(SendFlags::SOLICITED),
-            invalidate: Some(Stag(rkey)),
-        },
-        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } if wr.data.total_len() != 8 => {
-            return Err(Error::Invalid("an atomic's result has 8 octets"));
-        }
-        SendOp::CompareSwap {
-            remote,
-            compare,
-            swap,
-        } => {
-            let op = AtomicOp::CmpSwap {
-                swap,
-                swap_mask: u64::MAX,
-                compare,
-                compare_mask: u64::MAX,
-            };
-            atomic(remote, op)
-        }
-        SendOp::FetchAdd { remote, add } => atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }),
-        _ => match op(wr)? {
-            UdOp::Send { solicited } => RdOp::Send {
-                solicited,
-                invalidate: None,
-            },
-            UdOp::Immediate { data, solicited } => RdOp::Immediate { data, solicited },
-            UdOp::Write { stag, to } => RdOp::Write { stag, to },
-            UdOp::WriteRecord {
-                stag,
-                to,
-                immediate,
-            } => RdOp::WriteRecord {
-                stag,
-                to,
-                immediate,
-            },
-            UdOp::Read {
-                sink,
-                sink_to,
-                source,
-                source_to,
-            } => RdOp::Read {
-                sink,
-                sink_to,
-                source,
-                source_to,
-            },
-        },
-    })
-}
-
-/// What the core is to do for a work request.
-pub(super) fn op(wr: &SendWr<'_>) -> Result<UdOp> {
-    let solicited = wr.flags.contains(SendFlags::SOLICITED);
-    match wr.op {
-        SendOp::Send => Ok(UdOp::Send { solicited }),
-        SendOp::SendWithImm(imm) if wr.data.total_len() == 0 => Ok(UdOp::Immediate {
-            data: imm.into(),
-            solicited,
-        }),
-        SendOp::SendWithImm(_) => Err(Error::Unsupported(
-            "immediate data with the payload of a Send",
-        )),
-        SendOp::RdmaWrite(remote) => Ok(UdOp::Write {
-            stag: Stag(remote.rkey),
-            to: remote.addr,
-        }),
-        SendOp::WriteRecord(remote) => Ok(write_record(remote, None)),
-        SendOp::WriteRecordWithImm(remote, imm) => Ok(write_record(remote, Some(imm.into()))),
-        SendOp::RdmaRead(remote) => read(wr, remote),
-        _ => Err(Error::Unsupported("this operation by datagrams")),
-    }
-}
-
-fn write_record(remote: Remote, immediate: Option<u64>) -> UdOp {
-    UdOp::WriteRecord {
-        stag: Stag(remote.rkey),
-        to: remote.addr,
-        immediate,
-    }
-}
-
-fn read(wr: &SendWr<'_>, remote: Remote) -> Result<UdOp> {
-    let sink = match &wr.data {
-        Data::Sges(list) => match list.as_slice() {
-            [] => Some(Default::default()),
-            [sink] => Some(*sink),
-            _ => None,
-        },
-        Data::Inline(_) => None,
-    };
-    let sink = sink.ok_or(Error::Invalid("an iWARP read has one sink (RFC 5040 §4.4)"))?;
-    Ok(UdOp::Read {
-        sink: Stag(sink.lkey),
-        sink_to: sink.addr,
-        source: Stag(remote.rkey),
-        source_to: remote.addr,
-    })
-}
-
-pub(super) fn opcode(op: SendOp) -> WcOpcode {
-    match op {
-        SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
-        SendOp::WriteRecord(_) | SendOp::WriteRecordWithImm(..) => WcOpcode::WriteRecord,
-        SendOp::RdmaRead(_) => WcOpcode::RdmaRead,
-        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        _ => WcOpcode::Send,
-    }
-}
 
 /// An IPv4 address in IPv6 clothes is an IPv4 address: what arrives is told apart by it.
 pub(super) fn destination(peer: Peer) -> Destination {
