@@ -36,7 +36,7 @@ pub use llp::stream::{
 };
 pub use llp::{HEADER_MAX, Params, ReliableConnection, Segment, TRAILER_MAX};
 pub use memory::{AtomicAccess, Memory, Placement, Target};
-pub use operation::Operation;
-pub use qp::{Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendWr, State, Status};
+pub use operation::{CompletionKind, Operation};
+pub use qp::{Completion, Event, Payload, QpConfig, RecvWr, SendWr, State, Status};
 pub use stag::{Pd, QpNum, RegionId, Rights, Stag, StagEntry};
 pub use time::{SECOND_NS, Time};

@@ -1,6 +1,5 @@
 //! The operations of a send request, for every kind of queue pair.
 
-use crate::qp::CompletionKind;
 use crate::stag::Stag;
 use crate::wire::rdmap::AtomicOp;
 
@@ -107,4 +106,45 @@ impl Operation {
             Self::LocalInvalidate(_) => CompletionKind::LocalInvalidate,
         }
     }
+}
+
+/// Which operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompletionKind {
+    /// [`Operation::Send`], [`Operation::SendImmediate`].
+    Send,
+    /// [`Operation::Write`].
+    Write,
+    /// [`Operation::Read`].
+    Read,
+    /// [`Operation::Atomic`], with the word as it was.
+    Atomic {
+        /// The word as it was.
+        original: u64,
+    },
+    /// [`Operation::Immediate`].
+    Immediate,
+    /// [`Operation::LocalInvalidate`].
+    LocalInvalidate,
+    /// A receive, by a Send.
+    Receive {
+        /// The sender asked for this end to be woken.
+        solicited: bool,
+        /// The tag that the sender ended.
+        invalidated: Option<Stag>,
+    },
+    /// A receive, by a Send with immediate data.
+    ReceiveSendImmediate {
+        /// The bits.
+        data: u32,
+        /// The sender asked for this end to be woken.
+        solicited: bool,
+    },
+    /// A receive, by Immediate Data; the buffers are as they were.
+    ReceiveImmediate {
+        /// The octets, as a big-endian number.
+        data: u64,
+        /// The sender asked for this end to be woken.
+        solicited: bool,
+    },
 }

@@ -1,10 +1,11 @@
 //! What a message does once it, and all before it, have been placed (RFC 5040 §5.5).
 
-use super::work::{CompletionKind, Status};
+use super::work::Status;
 use super::{Completion, Event, Qp, State, Violation};
 use crate::error::{Error, TermCode};
 use crate::memory::Memory;
-use crate::operation::Operation;
+use crate::operation::{CompletionKind, Operation};
+
 use crate::stag::Stag;
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest};
 

@@ -25,7 +25,7 @@ use crate::wire::{Features, ddp};
 pub(crate) use deliver::Effect;
 pub(crate) use recv::Incoming;
 pub(crate) use respond::quote_request;
-pub use work::{Completion, CompletionKind, Event, Payload, QpConfig, RecvWr, SendWr, Status};
+pub use work::{Completion, Event, Payload, QpConfig, RecvWr, SendWr, Status};
 pub(crate) use wqe::{Cut, Emission, SEGMENT_HEADER_MAX};
 
 use response::Response;

@@ -1,11 +1,12 @@
 //! Requests to segments, and segments to completions.
 
-use super::work::{CompletionKind, Payload, Status};
+use super::work::{Payload, Status};
 use super::wqe::{Emission, Wqe, atomic_id};
 use super::{Charge, Class, Completion, Event, Order, Qp, State, Violation};
 use crate::error::{Error, TermCode};
 use crate::memory::Memory;
-use crate::operation::Operation;
+use crate::operation::{CompletionKind, Operation};
+
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{Opcode, Terminate};
 

@@ -1,8 +1,8 @@
 //! What users of a connection hand in and get back.
 
 use crate::error::Error;
-use crate::operation::Operation;
-use crate::stag::{Pd, QpNum, RegionId, Stag};
+use crate::operation::{CompletionKind, Operation};
+use crate::stag::{Pd, QpNum, RegionId};
 
 /// Sizes of a queue pair, fixed when it is made. Memory is taken as the queues are used, never
 /// beyond these.
@@ -85,47 +85,6 @@ pub enum Status {
     RemoteOperation,
     /// Local memory does not allow it.
     LocalProtection,
-}
-
-/// Which operation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CompletionKind {
-    /// [`Operation::Send`], [`Operation::SendImmediate`].
-    Send,
-    /// [`Operation::Write`].
-    Write,
-    /// [`Operation::Read`].
-    Read,
-    /// [`Operation::Atomic`], with the word as it was.
-    Atomic {
-        /// The word as it was.
-        original: u64,
-    },
-    /// [`Operation::Immediate`].
-    Immediate,
-    /// [`Operation::LocalInvalidate`].
-    LocalInvalidate,
-    /// A receive, by a Send.
-    Receive {
-        /// The sender asked for this end to be woken.
-        solicited: bool,
-        /// The tag that the sender ended.
-        invalidated: Option<Stag>,
-    },
-    /// A receive, by a Send with immediate data.
-    ReceiveSendImmediate {
-        /// The bits.
-        data: u32,
-        /// The sender asked for this end to be woken.
-        solicited: bool,
-    },
-    /// A receive, by Immediate Data; the buffers are as they were.
-    ReceiveImmediate {
-        /// The octets, as a big-endian number.
-        data: u64,
-        /// The sender asked for this end to be woken.
-        solicited: bool,
-    },
 }
 
 /// The end of an operation. From here on the core does not name its buffers again.

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::work::{Completion, CompletionKind, Payload, SendWr, Status};
-use crate::operation::Operation;
+use super::work::{Completion, Payload, SendWr, Status};
+use crate::operation::{CompletionKind, Operation};
+
 use crate::stag::Stag;
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{AtomicRequest, Opcode, ReadRequest};

@@ -10,8 +10,8 @@ use super::sending::packets_of;
 use super::work::{RdCompletion, RdEvent, RdStatus, Remote};
 use crate::datagram::wire::{Datagram, Flags, NoticeCode, Opcode, Psn, Segment, Shim};
 use crate::memory::{Memory, Placement, Target};
-use crate::operation::Operation;
-use crate::qp::{CompletionKind, RecvWr};
+use crate::operation::{CompletionKind, Operation};
+use crate::qp::RecvWr;
 use crate::stag::{Rights, Stag};
 use crate::wire::ddp::Model;
 use crate::wire::rdmap::{

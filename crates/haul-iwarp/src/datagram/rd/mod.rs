@@ -42,8 +42,8 @@ use crate::datagram::wire::{Body, CONTROL_MAX, Datagram, Flags, MsgId, NoticeCod
 
 use crate::error::PostError;
 use crate::memory::Memory;
-use crate::operation::Operation;
-use crate::qp::{CompletionKind, RecvWr, SendWr};
+use crate::operation::{CompletionKind, Operation};
+use crate::qp::{RecvWr, SendWr};
 
 use access::Access;
 use control::{CLOSE_ROOM, CLOSE_USER, Control, DATAGRAM_MIN, PeerId, low, whole};

@@ -7,7 +7,8 @@ use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 
 use crate::datagram::wire::{MsgId, Psn};
 use crate::memory::Placement;
-use crate::qp::{CompletionKind, Payload, QpConfig};
+use crate::operation::CompletionKind;
+use crate::qp::{Payload, QpConfig};
 use crate::stag::Stag;
 
 /// A queue pair somewhere: the destination of a request, the source of a message.
