@@ -585,7 +585,7 @@ impl World {
                     1 => NoticeCode::TooLong,
                     2 => NoticeCode::Access,
                     3 => NoticeCode::Unsupported,
-                    4 => NoticeCode::Stranger,
+                    4 => NoticeCode::UnknownPeer,
                     _ => NoticeCode::Other(9),
                 };
                 let psn = INITIAL.wrapping_add_signed((*psn).into());

@@ -78,7 +78,7 @@ pub enum PostError {
     /// The peer does not know this operation.
     #[error("the peer does not support this operation")]
     Unsupported,
-    /// More octets than a message of this service may have, or than there are tagged offsets.
+    /// More bytes than a message of this service may have, or than there are tagged offsets.
     #[error("the message is too long")]
     TooLong,
 }

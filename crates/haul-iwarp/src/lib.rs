@@ -2,14 +2,14 @@
 //! messages and over datagrams, as state machines.
 //!
 //! No I/O, no clock, no threads, no payload: callers pass `now` and what has arrived; the core
-//! reads headers and answers with placements. What is to be sent comes as header octets and the
+//! reads headers and answers with placements. What is to be sent comes as header bytes and the
 //! name of a payload. Memory is behind [`Memory`], which the caller hands in: the core knows tags,
 //! bounds and rights, never addresses. See docs/protocol/iwarp.md for the wire.
 //!
 //! Contract: after every call that takes `&mut`, drain the `poll_*` methods, then ask for the
 //! time-out, before the next.
 //!
-//! Map: [`wire`] octets to headers · [`StreamConnection`] over TCP · [`MessageConnection`] over
+//! Map: [`wire`] bytes to headers · [`StreamConnection`] over TCP · [`MessageConnection`] over
 //! messages · [`datagram`] without connections, over UDP · `qp` the queue pair that connections
 //! share: requests to segments, checks, completions · [`Memory`], [`Stag`] what the caller has
 //! registered · [`Crc32c`] the checksum, for whoever holds the payload · [`Error`], [`TermCode`]

@@ -10,7 +10,7 @@ use crate::wire::rdmap::AtomicOp;
 pub struct AtomicAccess {
     /// The memory.
     pub region: RegionId,
-    /// Octets from the start of the region. The address behind it has been checked to be a multiple
+    /// Bytes from the start of the region. The address behind it has been checked to be a multiple
     /// of eight as a tagged offset; the engine sees to it that regions open to atomics start on
     /// such an address.
     pub offset: u64,
@@ -50,29 +50,29 @@ pub trait Memory {
 /// Where payload is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// In registered memory, `offset` octets from the start of the region.
+    /// In registered memory, `offset` bytes from the start of the region.
     Region {
         /// The memory.
         region: RegionId,
-        /// Octets from its start.
+        /// Bytes from its start.
         offset: u64,
     },
-    /// In the buffers of a posted receive, `offset` octets into the message.
+    /// In the buffers of a posted receive, `offset` bytes into the message.
     Receive {
         /// [`RecvWr::slot`].
         slot: u32,
-        /// Octets from the start of the message.
+        /// Bytes from the start of the message.
         offset: u32,
     },
     /// Nowhere: it belongs to a segment that has failed its checks. It still counts for the CRC.
     Discard,
 }
 
-/// The answer to checked headers: the next `len` octets of payload belong there.
+/// The answer to checked headers: the next `len` bytes of payload belong there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// Where.
     pub target: Target,
-    /// Octets, at least one.
+    /// Bytes, at least one.
     pub len: u32,
 }

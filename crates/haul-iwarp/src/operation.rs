@@ -142,7 +142,7 @@ pub enum CompletionKind {
     },
     /// A receive, by Immediate Data; the buffers are as they were.
     ReceiveImmediate {
-        /// The octets, as a big-endian number.
+        /// The bytes, as a big-endian number.
         data: u64,
         /// The sender asked for this end to be woken.
         solicited: bool,

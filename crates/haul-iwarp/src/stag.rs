@@ -54,9 +54,9 @@ pub struct StagEntry {
     pub pd: Pd,
     /// The only queue pair that may use it, if it is narrowed to one.
     pub qp: Option<QpNum>,
-    /// Tagged offset of its first octet.
+    /// Tagged offset of its first byte.
     pub base: u64,
-    /// Octets. `base + len` does not wrap.
+    /// Bytes. `base + len` does not wrap.
     pub len: u64,
     /// What may be done.
     pub rights: Rights,

@@ -296,7 +296,7 @@ fn a_stranger_gets_no_more_octets_than_it_sends() {
     let read = read_request(&spoofed, b, &request);
     assert_eq!(
         b.take(at(0), spoofed.addr, &read),
-        Action::Drop(Reason::Stranger)
+        Action::Drop(Reason::UnknownPeer)
     );
     assert_eq!(
         b.transmit(at(0)),
@@ -340,7 +340,7 @@ fn a_stranger_gets_no_more_octets_than_it_sends() {
     assert_eq!(b.ud.counters().dropped(Reason::BadCookie), 3);
     assert_eq!(
         b.take(at(0), spoofed.addr, &read),
-        Action::Drop(Reason::Stranger)
+        Action::Drop(Reason::UnknownPeer)
     );
 }
 

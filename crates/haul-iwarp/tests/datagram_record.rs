@@ -448,7 +448,7 @@ fn memory_is_for_those_whom_it_is_for() {
             |b| set(b, |entry| entry.qp = Some(haul_iwarp::QpNum(77))),
             Reason::Access,
         ),
-        ("source", |b| b.ram.open.clear(), Reason::Stranger),
+        ("source", |b| b.ram.open.clear(), Reason::UnknownPeer),
     ];
     for (what, change, reason) in cases {
         let (_, mut b) = two();

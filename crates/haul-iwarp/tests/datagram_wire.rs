@@ -348,7 +348,7 @@ proptest! {
             NoticeCode::TooLong,
             NoticeCode::Access,
             NoticeCode::Unsupported,
-            NoticeCode::Stranger,
+            NoticeCode::UnknownPeer,
             NoticeCode::Other(code),
         ] {
             survives(&Body::Notice(Notice { code, detail: n[7] }));

@@ -782,7 +782,7 @@ fn who_does_not_know_the_epochs_cannot_end_anything() {
     let (own, peer) = (world.ends[1].config.clone(), world.ends[0].config.clone());
     let ack = Ack::new(Psn(psn + 2), Psn(psn + 100), 0, 0, &[]);
     let stranger = Notice {
-        code: NoticeCode::Stranger,
+        code: NoticeCode::UnknownPeer,
         detail: 0,
     };
     for body in [

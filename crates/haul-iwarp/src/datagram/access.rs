@@ -7,7 +7,7 @@ use super::work::Reason;
 use crate::memory::{Memory, Target};
 use crate::stag::{Rights, Stag, StagEntry};
 
-/// Top octet of the tags that a group may write.
+/// Top byte of the tags that a group may write.
 const GROUP_TAG: u32 = 0xff;
 
 /// Who asks for what.
@@ -38,7 +38,7 @@ impl Access<'_> {
             return Err(if self.is_validated {
                 Reason::Access
             } else {
-                Reason::Stranger
+                Reason::UnknownPeer
             });
         }
         Ok(entry)

@@ -8,7 +8,7 @@ use super::work::RecordMode;
 const MS: u64 = SECOND_NS / 1_000;
 const MIB: u32 = 1 << 20;
 
-/// Octets of UDP payload that are always tried: IPv4's least MTU in practice, 576 less 28.
+/// Bytes of UDP payload that are always tried: IPv4's least MTU in practice, 576 less 28.
 pub const DATAGRAM_MIN: u32 = 548;
 
 /// How a datagram queue pair is to be. Memory is taken as tables are used, never beyond these.
@@ -34,20 +34,20 @@ pub struct UdConfig {
     pub recv_depth: u32,
     /// Receives come from a shared queue: [`crate::Memory::take_receive`].
     pub shared_receive: bool,
-    /// Octets of UDP payload that the path carries; [`DATAGRAM_MIN`] at least.
+    /// Bytes of UDP payload that the path carries; [`DATAGRAM_MIN`] at least.
     pub datagram_max: u32,
-    /// Octets of a Send at most, in both directions.
+    /// Bytes of a Send at most, in both directions.
     pub send_max: u32,
-    /// Octets of a Write or Write-Record at most, in both directions.
+    /// Bytes of a Write or Write-Record at most, in both directions.
     pub record_max: u32,
-    /// Octets of a Read at most, in both directions.
+    /// Bytes of a Read at most, in both directions.
     pub read_max: u32,
 
     /// Sends of several segments that may be incomplete.
     pub slots: usize,
     /// Of these, by one source.
     pub slots_per_source: usize,
-    /// Octets that incomplete Sends may announce together.
+    /// Bytes that incomplete Sends may announce together.
     pub slot_octets: u64,
     /// How long after a segment the next one may come.
     pub slot_idle_ns: u64,
@@ -73,7 +73,7 @@ pub struct UdConfig {
     pub records_kept: usize,
     /// A newer message of the same source to an overlapping range closes the older.
     pub supersede_overlapping: bool,
-    /// Write-Record by group is taken, to tags whose top octet is 0xff.
+    /// Write-Record by group is taken, to tags whose top byte is 0xff.
     pub group_writes: bool,
 
     /// Sources that are remembered, for each kind of message: more than slots and records.

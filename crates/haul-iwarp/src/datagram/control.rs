@@ -50,7 +50,7 @@ impl Controls {
         }
     }
 
-    /// Queues a datagram that is not longer than `limit` octets; others are left out.
+    /// Queues a datagram that is not longer than `limit` bytes; others are left out.
     pub(super) fn push(&mut self, to: Destination, id: MsgId, control: Control, limit: usize) {
         if self.queue.len() >= QUEUE || self.len_of(&control) > limit {
             self.unanswered += 1;

@@ -16,7 +16,7 @@
 //! what it has to be; [`Ud::poll_alike`], after [`Ud::poll_transmit`], makes it of the one before.
 //! Neither has to be called: the result is the same.
 //!
-//! To send: [`Ud::post_send`], then [`Ud::poll_transmit`] until it has nothing: header octets in
+//! To send: [`Ud::post_send`], then [`Ud::poll_transmit`] until it has nothing: header bytes in
 //! the caller's array, the payload by name, the CRC is the caller's. Datagrams of one message have
 //! one length but for the last ([`Transmit::full_len`]). After that [`Ud::poll_control`], which
 //! gives whole datagrams, [`Ud::poll_event`] and [`Ud::poll_timeout`], in this order.
@@ -27,7 +27,7 @@ mod access;
 mod address;
 mod config;
 mod control;
-mod heard;
+mod delivered;
 mod lanes;
 mod paths;
 mod ranges;

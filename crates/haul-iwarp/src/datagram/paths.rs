@@ -20,7 +20,7 @@ pub(super) struct Paths {
 
 #[derive(Debug, Clone, Copy)]
 struct Path {
-    /// Octets of UDP payload.
+    /// Bytes of UDP payload.
     datagram_max: u32,
     until: Time,
 }
@@ -32,7 +32,7 @@ impl Paths {
         }
     }
 
-    /// Datagrams to `host` may have this many octets of payload.
+    /// Datagrams to `host` may have this many bytes of payload.
     pub(super) fn note(&mut self, now: Time, host: IpAddr, datagram_max: u32) {
         if self.hosts.len() >= HOSTS {
             self.hosts.retain(|_, path| path.until > now);

@@ -1,4 +1,4 @@
-//! Which octets of a message are there: sorted ranges with gaps between them, up to a limit.
+//! Which bytes of a message are there: sorted ranges with gaps between them, up to a limit.
 
 /// Ranges (start, end exclusive).
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ impl RangeSet {
         }
     }
 
-    /// What is missing of `len` octets.
+    /// What is missing of `len` bytes.
     pub(super) fn gaps(&self, len: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
         let starts = std::iter::once(0).chain(self.ranges.iter().map(|range| range.1));
         let ends = self.ranges.iter().map(|range| range.0).chain([len]);

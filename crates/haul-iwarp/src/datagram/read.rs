@@ -394,7 +394,7 @@ pub(super) struct Job {
     pub(super) request: ReadRequest,
     /// Not empty.
     pub(super) parts: Parts,
-    /// Where it stands: the part, and octets of it that are sent.
+    /// Where it stands: the part, and bytes of it that are sent.
     part: usize,
     done: u32,
 }
@@ -411,7 +411,7 @@ impl Job {
         }
     }
 
-    /// The next segment, of at most `max` octets, and whether it is the job's last.
+    /// The next segment, of at most `max` bytes, and whether it is the job's last.
     pub(super) fn next(&mut self, max: u32) -> (u32, u32, bool) {
         let parts = self.parts.as_slice();
         let (start, end) = parts[self.part];

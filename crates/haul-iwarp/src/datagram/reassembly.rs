@@ -15,7 +15,7 @@ use super::work::Reason;
 use crate::qp::RecvWr;
 use crate::time::Time;
 
-/// Ranges of an incomplete Send at most. A message of 1 MiB in segments of 1,400 octets has no more
+/// Ranges of an incomplete Send at most. A message of 1 MiB in segments of 1,400 bytes has no more
 /// than 375.
 const RANGES: usize = 1_024;
 
@@ -61,7 +61,7 @@ pub(super) struct Reassembly {
     senders: Sources<Sender>,
     /// How many were given up to make room.
     pub(super) evicted: u64,
-    /// Octets that the open messages announce together.
+    /// Bytes that the open messages announce together.
     octets: u64,
     /// The slot of the last datagram.
     recent: usize,
@@ -148,7 +148,7 @@ impl Reassembly {
         self.senders[sender].closed.push(id);
     }
 
-    /// Gives up what has to go before a message of `len` octets may be opened, one at a time;
+    /// Gives up what has to go before a message of `len` bytes may be opened, one at a time;
     /// returns its receive. None when there is room.
     pub(super) fn make_room(&mut self, from: &Source, len: u32) -> Option<RecvWr> {
         let own = match self.senders.find(from) {

@@ -40,7 +40,7 @@ struct Current {
     opcode: Opcode,
     /// Payload of its segments but the last, from now on.
     max: u32,
-    /// Octets that are sent.
+    /// Bytes that are sent.
     done: u32,
     copied: bool,
 }
@@ -98,7 +98,7 @@ impl Sender {
         self.paths.note(now, host, octets);
     }
 
-    /// Octets of payload in a segment to `to`: what is left of a datagram by `words` of EXT and a
+    /// Bytes of payload in a segment to `to`: what is left of a datagram by `words` of EXT and a
     /// DDP header.
     fn room(&self, now: Time, to: SocketAddr, words: usize, ddp_len: usize) -> u32 {
         let path = self.paths.datagram_max(now, to.ip(), self.datagram_max);
@@ -426,7 +426,7 @@ impl Sender {
     }
 }
 
-/// Payload of a segment, where `room` octets fit and more messages follow: what divides this one
+/// Payload of a segment, where `room` bytes fit and more messages follow: what divides this one
 /// into segments of one length, with a third more of them at most. A shorter segment would end its
 /// batch.
 fn even(len: u32, room: u32) -> u32 {

@@ -22,25 +22,25 @@ pub struct UdSendWr {
     /// What to do. Send with Invalidate and atomics are refused: a datagram may come twice, or from
     /// somebody else.
     pub op: Operation,
-    /// Octets of the message. Ignored for immediates.
+    /// Bytes of the message. Ignored for immediates.
     pub len: u32,
     /// Comes back with the completion, for the engine to act on: every request completes here.
     pub signalled: bool,
 }
 
-/// A datagram to be sent: header octets in the caller's slot, payload by name, then the CRC over
+/// A datagram to be sent: header bytes in the caller's slot, payload by name, then the CRC over
 /// both ([`crate::Crc32c::to_wire`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
     /// Where to.
     pub to: SocketAddr,
-    /// Octets in the header slot.
+    /// Bytes in the header slot.
     pub header_len: usize,
     /// Where the payload lies.
     pub payload: Payload,
-    /// Octets of payload.
+    /// Bytes of payload.
     pub payload_len: u32,
-    /// Octets of the datagrams of this message that are not its last. While datagrams have the same
+    /// Bytes of the datagrams of this message that are not its last. While datagrams have the same
     /// destination and this length they can leave in one batch of segmentation offload; a shorter
     /// one ends the batch.
     pub full_len: usize,
@@ -49,7 +49,7 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    /// Octets of the datagram.
+    /// Bytes of the datagram.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         self.header_len + self.payload_len as usize + crate::crc::CRC_LEN
@@ -93,8 +93,8 @@ pub enum Reason {
     /// Outside of the tag's range.
     Bounds,
     /// The sender has to be validated for this, and is not.
-    Stranger,
-    /// Its octets, or its message, are there already.
+    UnknownPeer,
+    /// Its bytes, or its message, are there already.
     Duplicate,
     /// Its message's record has been closed.
     Late,
@@ -116,7 +116,7 @@ pub(super) const REASONS: usize = Reason::BadCookie as usize + 1;
 pub struct Counters {
     /// Datagrams taken.
     pub received: u64,
-    /// Their octets of payload that were placed.
+    /// Their bytes of payload that were placed.
     pub placed_octets: u64,
     /// Datagrams sent.
     pub sent: u64,
@@ -181,7 +181,7 @@ pub enum Event {
         from: Source,
         /// From [`super::Ud::probe`].
         token: u32,
-        /// Octets of UDP payload.
+        /// Bytes of UDP payload.
         size: u32,
     },
     /// Datagrams were dropped for the sender's fault; not more than one of these comes in a second.
@@ -203,13 +203,13 @@ pub struct Received {
     pub slot: u32,
     /// How; if not well, the rest says nothing.
     pub status: UdStatus,
-    /// Octets of the message.
+    /// Bytes of the message.
     pub len: u32,
     /// Who sent it.
     pub from: Source,
     /// The sender asked for this end to be woken.
     pub solicited: bool,
-    /// It is not a Send, but Immediate Data: the octets as a big-endian number. The buffers are as
+    /// It is not a Send, but Immediate Data: the bytes as a big-endian number. The buffers are as
     /// they were.
     pub immediate: Option<u64>,
     /// It was sent to a group.
@@ -242,7 +242,7 @@ pub struct Completion {
     pub op: Operation,
     /// How.
     pub status: UdStatus,
-    /// Octets sent, or valid in the sink.
+    /// Bytes sent, or valid in the sink.
     pub len: u32,
     /// Of a read that came in part: what is valid.
     pub map: ValidityMap,
@@ -250,7 +250,7 @@ pub struct Completion {
     pub signalled: bool,
 }
 
-/// Which octets of a message are valid.
+/// Which bytes of a message are valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValidityMap {
     /// All.
@@ -263,7 +263,7 @@ pub enum ValidityMap {
 /// Why a record was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RecordStatus {
-    /// All octets are there.
+    /// All bytes are there.
     Full,
     /// The last segment was seen, and the time for those overtaken has passed.
     Partial,
@@ -286,11 +286,11 @@ pub struct Record {
     pub msg_id: MsgId,
     /// Where: the tag.
     pub stag: Stag,
-    /// Tagged offset of the message's first octet.
+    /// Tagged offset of the message's first byte.
     pub to: u64,
-    /// Octets of the message.
+    /// Bytes of the message.
     pub len: u32,
-    /// Octets known to be valid.
+    /// Bytes known to be valid.
     pub valid: u32,
     /// Which.
     pub map: ValidityMap,
@@ -309,13 +309,13 @@ pub struct Chunk {
     pub msg_id: MsgId,
     /// Where: the tag.
     pub stag: Stag,
-    /// Tagged offset of the segment's first octet.
+    /// Tagged offset of the segment's first byte.
     pub to: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
     /// Offset of the segment in the message.
     pub offset: u32,
-    /// Octets of the message.
+    /// Bytes of the message.
     pub message_len: u32,
     /// Immediate data.
     pub immediate: Option<u64>,

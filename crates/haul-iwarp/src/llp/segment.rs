@@ -3,24 +3,24 @@
 use crate::crc::CRC_LEN;
 use crate::qp::Payload;
 
-/// Octets that a header slot must have: length field, DDP header, and the longest header of an
+/// Bytes that a header slot must have: length field, DDP header, and the longest header of an
 /// operation.
 pub const HEADER_MAX: usize = crate::wire::mpa::LENGTH_LEN + crate::qp::SEGMENT_HEADER_MAX;
 
-/// Octets of the longest trailer: padding and CRC.
+/// Bytes of the longest trailer: padding and CRC.
 pub const TRAILER_MAX: usize = 3 + CRC_LEN;
 
-/// A segment to be sent: header octets in the caller's slot, payload by name, then
+/// A segment to be sent: header bytes in the caller's slot, payload by name, then
 /// [`crate::Fpdu::trailer`] or [`crate::Datagram::trailer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// Number of the segment, counted from 0 on this connection. Say with `handle_released` when it
     /// is not needed any more.
     pub index: u64,
-    /// Octets in the header slot.
+    /// Bytes in the header slot.
     pub header_len: usize,
     /// Where the payload lies.
     pub payload: Payload,
-    /// Octets of payload.
+    /// Bytes of payload.
     pub payload_len: u32,
 }

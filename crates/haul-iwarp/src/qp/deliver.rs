@@ -14,7 +14,7 @@ use crate::wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest};
 pub(crate) enum Effect {
     /// Nothing: it was a Write, or not the last of its message.
     None,
-    /// The end of a Send of `len` octets.
+    /// The end of a Send of `len` bytes.
     Send {
         solicited: bool,
         with: With,
@@ -86,7 +86,7 @@ impl Qp {
                 Ok(())
             }
             Effect::Terminate => {
-                let code = self.heard.as_ref().map(|terminate| terminate.code);
+                let code = self.peer_terminate.as_ref().map(|terminate| terminate.code);
                 self.state = State::Closed;
                 self.report(Error::Terminated(code.unwrap_or(TermCode::UNSPECIFIED)));
                 Ok(())

@@ -1,9 +1,9 @@
 //! A reliable connection's queue pair, the part that is the same over streams and over messages:
 //! work queues, DDP segments out, checks and placements in.
 //!
-//! `wqe`, `send` requests to segments · `response`, `respond` the peer's reads and atomics · `recv` the receiver's
-//! checks · `deliver` what a message does once it and all before it are there · [`work`] the types
-//! users see.
+//! `wqe`, `send` requests to segments · `response`, `respond` the peer's reads and atomics · `recv`
+//! the receiver's checks · `deliver` what a message does once it and all before it are there ·
+//! [`work`] the types users see.
 
 mod deliver;
 mod recv;
@@ -61,7 +61,7 @@ pub(crate) enum Order {
 #[derive(Debug, Clone, Copy)]
 struct Receive {
     wr: RecvWr,
-    /// Octets placed; 0 <= got <= wr.len.
+    /// Bytes placed; 0 <= got <= wr.len.
     got: u32,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Qp {
     sends_next: u64,
     /// Numbers of the reads and atomics that wait for a response, oldest first; at most `ord`.
     reads: VecDeque<u64>,
-    /// Octets placed of the responses to those of `reads` that share their sinks.
+    /// Bytes placed of the responses to those of `reads` that share their sinks.
     shared_got: u64,
     receives: VecDeque<Receive>,
     /// What the peer asked for, oldest first: being answered, and, over messages, answered but not
@@ -108,7 +108,7 @@ pub(crate) struct Qp {
     /// How many of `responses` are answered whole.
     responses_sent: usize,
     /// A message of which the last segment is still to be sent; messages are not interleaved.
-    under_way: Option<Class>,
+    unfinished: Option<Class>,
     /// Whose turn it is when both classes have something.
     turn: Class,
     out: Msns,
@@ -116,7 +116,7 @@ pub(crate) struct Qp {
     terminate: Option<Box<Terminate>>,
     /// Index of the segment that is the Terminate, once it is made.
     terminate_segment: Option<u64>,
-    heard: Option<Box<Terminate>>,
+    peer_terminate: Option<Box<Terminate>>,
     /// Number of the read that the latest segment answers, if it answers one.
     answering: Option<u64>,
     /// Whose memory was withdrawn.
@@ -202,13 +202,13 @@ impl Qp {
             receives: VecDeque::new(),
             responses: VecDeque::new(),
             responses_sent: 0,
-            under_way: None,
+            unfinished: None,
             turn: Class::Response,
             out: first,
             into: first,
             terminate: None,
             terminate_segment: None,
-            heard: None,
+            peer_terminate: None,
             answering: None,
             charge: None,
             owes_notice: false,
@@ -400,7 +400,7 @@ impl Qp {
     }
 
     /// Ends with a Terminate: `violation` of the segment that began with `header`, `segment_len`
-    /// octets in all.
+    /// bytes in all.
     pub(crate) fn terminate(&mut self, violation: Violation, header: &[u8], segment_len: u32) {
         let error = if violation.local {
             Error::LocalMemory(violation.code)
@@ -480,8 +480,8 @@ impl Qp {
     }
 
     /// What the peer's Terminate said, if it sent one.
-    pub(crate) fn heard(&self) -> Option<&Terminate> {
-        self.heard.as_deref()
+    pub(crate) fn peer_terminate(&self) -> Option<&Terminate> {
+        self.peer_terminate.as_deref()
     }
 
     /// Whether the queue pair may use a tag (RFC 5041 §8.2): the same domain, and no other queue
@@ -527,7 +527,7 @@ impl Refusal {
 }
 
 impl Qp {
-    /// Offset in its region of `len` octets at `to`, if the tag allows `rights` there.
+    /// Offset in its region of `len` bytes at `to`, if the tag allows `rights` there.
     fn access(
         &self,
         entry: Option<StagEntry>,

@@ -18,7 +18,7 @@ use crate::wire::rdmap::{
 pub(crate) struct Incoming<'a> {
     /// DDP's header and the operation's own.
     pub(crate) octets: &'a [u8],
-    /// Octets of the whole segment; octets.len() <= len.
+    /// Bytes of the whole segment; bytes.len() <= len.
     pub(crate) len: u32,
 }
 
@@ -34,7 +34,7 @@ struct Untagged<'a> {
     msn: u32,
     mo: u32,
     own: &'a [u8],
-    /// Octets after the DDP header, the operation's own header included.
+    /// Bytes after the DDP header, the operation's own header included.
     len: u32,
 }
 
@@ -98,7 +98,7 @@ impl Qp {
         if terminate.code == TermCode::CLOSE_NOTICE && self.features.close_notice {
             return Effect::CloseNotice;
         }
-        self.heard = Some(Box::new(terminate));
+        self.peer_terminate = Some(Box::new(terminate));
         Effect::Terminate
     }
 
@@ -202,7 +202,7 @@ impl Qp {
         found.ok_or_else(|| TermCode::UNEXPECTED_OPCODE.into())
     }
 
-    /// Number of the oldest read that wants `len` octets at `to` of `stag` and may still lack them:
+    /// Number of the oldest read that wants `len` bytes at `to` of `stag` and may still lack them:
     /// one that shares its sink, while all those together do.
     fn read_into(&self, stag: Stag, to: u64, len: u32) -> Result<u64, Violation> {
         let mut refusal = TermCode::UNEXPECTED_OPCODE;
@@ -234,7 +234,7 @@ impl Qp {
         Err(refusal.into())
     }
 
-    /// Octets that the reads which share their sinks still lack.
+    /// Bytes that the reads which share their sinks still lack.
     fn shared_lacking(&self) -> u64 {
         let reads = self.reads.iter().filter_map(|&read| self.request_ref(read));
         let sharing = reads.filter(|wqe| wqe.shares_sink);
@@ -404,7 +404,7 @@ fn admit_immediate(segment: &Untagged<'_>) -> Result<Admitted, Violation> {
     Ok((None, Effect::Immediate { data, solicited }))
 }
 
-/// RDMAP's code for a control octet that is not one of RFC 5040 or RFC 7306.
+/// RDMAP's code for a control byte that is not one of RFC 5040 or RFC 7306.
 fn code_of(error: ParseError) -> TermCode {
     match error {
         ParseError::RdmapVersion(_) => TermCode::RDMAP_VERSION,

@@ -69,7 +69,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The memory that a read asks for, `done` octets of it being answered already.
+    /// The memory that a read asks for, `done` bytes of it being answered already.
     fn source(
         &self,
         memory: &impl Memory,
@@ -129,7 +129,7 @@ impl Qp {
         response.sent += emission.payload_len;
         response.segments += 1;
         self.responses[self.responses_sent] = response;
-        self.under_way = (!last).then_some(Class::Response);
+        self.unfinished = (!last).then_some(Class::Response);
         if last {
             self.responses_sent += 1;
             self.turn = Class::Request;
@@ -257,7 +257,7 @@ impl Qp {
     }
 }
 
-/// The header of a Read or Atomic Request that is not at hand any more, and the octets of its
+/// The header of a Read or Atomic Request that is not at hand any more, and the bytes of its
 /// segment, for a Terminate.
 pub(crate) fn quote_request(opcode: Opcode, msn: u32) -> ([u8; ddp::UNTAGGED_LEN], u32) {
     let header = Header {

@@ -8,7 +8,7 @@ pub(super) struct Response {
     pub(super) kind: Kind,
     /// Its number on queue 1, for a Terminate.
     pub(super) msn: u32,
-    /// Octets that are in segments.
+    /// Bytes that are in segments.
     pub(super) sent: u32,
     pub(super) first_segment: u64,
     pub(super) segments: u32,

@@ -62,8 +62,8 @@ impl Qp {
 
     /// A message under way is finished first; else the classes take turns.
     fn choose(&self) -> Option<Class> {
-        if self.under_way.is_some() {
-            return self.under_way;
+        if self.unfinished.is_some() {
+            return self.unfinished;
         }
         let request = self.may_begin_request();
         let response = self.may_begin_response();
@@ -114,7 +114,7 @@ impl Qp {
         wqe.segments += 1;
         wqe.emitted = cut.last;
         self.segments += 1;
-        self.under_way = (!cut.last).then_some(Class::Request);
+        self.unfinished = (!cut.last).then_some(Class::Request);
         if cut.last {
             self.sends_next += 1;
             self.turn = Class::Response;
@@ -267,7 +267,7 @@ impl Qp {
         self.shared_got = 0;
         self.responses.clear();
         self.responses_sent = 0;
-        self.under_way = None;
+        self.unfinished = None;
         for receive in self.receives.drain(..) {
             let is_charged = u64::from(receive.wr.slot) == slot;
             let completion = Completion {
@@ -298,7 +298,7 @@ impl Qp {
     /// quotes none, an error of RDMAP's protection is that of the oldest read or atomic: DDP finds
     /// those of Writes.
     fn quoted(&self, code: TermCode) -> Option<u64> {
-        let Some(octets) = self.heard.as_ref()?.header else {
+        let Some(octets) = self.peer_terminate.as_ref()?.header else {
             let is_read = (code.layer, code.etype) == (0, 1);
             return self.reads.front().copied().filter(|_| is_read);
         };

@@ -48,7 +48,7 @@ pub struct SendWr {
     pub slot: u32,
     /// What to do.
     pub op: Operation,
-    /// Octets of the message. 8 for atomics, by convention; ignored for immediates and
+    /// Bytes of the message. 8 for atomics, by convention; ignored for immediates and
     /// invalidations.
     pub len: u32,
     /// Comes back with the completion, for the engine to act on: every request completes here.
@@ -67,7 +67,7 @@ pub struct RecvWr {
     pub id: u64,
     /// The engine's name for the buffers; comes back with placements and with the completion.
     pub slot: u32,
-    /// Octets of the buffers together.
+    /// Bytes of the buffers together.
     pub len: u32,
 }
 
@@ -98,7 +98,7 @@ pub struct Completion {
     pub status: Status,
     /// What.
     pub kind: CompletionKind,
-    /// Octets of the message.
+    /// Bytes of the message.
     pub len: u32,
     /// From the request; true for receives.
     pub signalled: bool,
@@ -127,18 +127,18 @@ pub enum Event {
 pub enum Payload {
     /// It has none beyond its header.
     None,
-    /// In the buffers of a request, `offset` octets into the message.
+    /// In the buffers of a request, `offset` bytes into the message.
     Request {
         /// [`SendWr::slot`].
         slot: u32,
-        /// Octets from the start of the message.
+        /// Bytes from the start of the message.
         offset: u32,
     },
     /// In registered memory: the response to a read.
     Region {
         /// The memory.
         region: RegionId,
-        /// Octets from its start.
+        /// Bytes from its start.
         offset: u64,
     },
 }

@@ -9,7 +9,7 @@ use crate::stag::Stag;
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{AtomicRequest, Opcode, ReadRequest};
 
-/// Octets of the longest header of a segment: DDP's and that of a Terminate.
+/// Bytes of the longest header of a segment: DDP's and that of a Terminate.
 pub(crate) const SEGMENT_HEADER_MAX: usize =
     ddp::UNTAGGED_LEN + crate::wire::rdmap::TERMINATE_LEN_MAX;
 
@@ -20,7 +20,7 @@ pub(crate) enum Role {
     User,
     /// Nobody: its proof of placement follows and speaks for it.
     Silent,
-    /// The user, of the Write before it, whose octets these are.
+    /// The user, of the Write before it, whose bytes these are.
     Proof { len: u32 },
     /// Nobody: the first message of a peer-to-peer connection.
     Rtr,
@@ -31,7 +31,7 @@ pub(crate) enum Role {
 pub(crate) struct Wqe {
     pub(super) wr: SendWr,
     pub(super) role: Role,
-    /// Octets that are in segments.
+    /// Bytes that are in segments.
     pub(super) sent: u32,
     /// Its last segment is made.
     pub(super) emitted: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Wqe {
     pub(super) segments: u32,
     /// Its number on its queue, once it has one.
     pub(super) msn: u32,
-    /// Octets of a read's response that are placed; of one that shares its sink, `Qp::shared_got`
+    /// Bytes of a read's response that are placed; of one that shares its sink, `Qp::shared_got`
     /// counts them.
     pub(super) got: u32,
     /// Another read is outstanding into some of the same memory.
@@ -54,7 +54,7 @@ pub(crate) struct Wqe {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Emission {
     pub(crate) index: u64,
-    /// Octets written by the core: DDP's header and the operation's own.
+    /// Bytes written by the core: DDP's header and the operation's own.
     pub(crate) header_len: usize,
     pub(crate) payload: Payload,
     pub(crate) payload_len: u32,
@@ -69,12 +69,12 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// The segment at `offset` of a message of `len` octets.
+    /// The segment at `offset` of a message of `len` bytes.
     pub(super) fn at(offset: u32, len: u32, header_len: usize, ulpdu_max: u32) -> Self {
         Self::of(offset, len, payload_room(header_len, ulpdu_max))
     }
 
-    /// The segment at `offset` of a message of `len` octets, with room for so many of them; offset
+    /// The segment at `offset` of a message of `len` bytes, with room for so many of them; offset
     /// <= len.
     pub(crate) fn of(offset: u32, len: u32, room: u32) -> Self {
         let left = len - offset;
@@ -86,7 +86,7 @@ impl Cut {
     }
 }
 
-/// Octets of payload per segment: a multiple of four, so that only a last segment needs padding.
+/// Bytes of payload per segment: a multiple of four, so that only a last segment needs padding.
 fn payload_room(header_len: usize, ulpdu_max: u32) -> u32 {
     let header = if header_len == ddp::TAGGED_LEN {
         14

@@ -3,9 +3,9 @@
 use super::{ParseError, be32, be64, put32, put64};
 use crate::stag::Stag;
 
-/// Octets of a tagged header.
+/// Bytes of a tagged header.
 pub const TAGGED_LEN: usize = 14;
-/// Octets of an untagged header.
+/// Bytes of an untagged header.
 pub const UNTAGGED_LEN: usize = 18;
 /// The longest ULPDU that DDP may hand to MPA (RFC 5044 §3).
 pub const ULPDU_MAX: u32 = 64_768;
@@ -29,7 +29,7 @@ const VERSION: u8 = 1;
 pub struct Header {
     /// Last segment of its message.
     pub last: bool,
-    /// The octet that belongs to RDMAP.
+    /// The byte that belongs to RDMAP.
     pub control: u8,
     /// Where the payload belongs.
     pub model: Model,
@@ -59,7 +59,7 @@ pub enum Model {
 }
 
 impl Header {
-    /// Octets of the header that starts with `control`.
+    /// Bytes of the header that starts with `control`.
     #[must_use]
     pub const fn len_of(control: u8) -> usize {
         if control & TAGGED != 0 {
@@ -69,7 +69,7 @@ impl Header {
         }
     }
 
-    /// Octets of this header.
+    /// Bytes of this header.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         match self.model {
@@ -117,7 +117,7 @@ impl Header {
     }
 
     /// Writes the header to the start of `out`, which has room for [`UNTAGGED_LEN`]; returns its
-    /// octets.
+    /// bytes.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         out[0] = VERSION | if self.last { LAST } else { 0 };
         out[1] = self.control;

@@ -2,17 +2,17 @@
 //! (docs/protocol/iwarp.md).
 //!
 //! ```text
-//!   0  4  "LHIW"            its first octet is no DDP version 1, so a hello is never taken for a segment
+//!   0  4  "LHIW"            no DDP version 1, so a hello is never taken for a segment
 //!   4  1  version, 1
 //!   5  1  kind: 1 request, 2 reply, 3 refusal, 4 ready, 5 finish
-//!   6  2  capabilities: 1 atomics, 2 immediate data, 4 Send with immediate data ([`super::Features`];
-//!          8 is for streams)
+//!   6  2  capabilities, [`super::Features`]: 1 atomics, 2 immediate data, 4 Send with immediate
+//!         data; 8 is for streams
 //!   8  2  IRD
 //!  10  2  ORD
-//!  12  4  largest segment accepted, octets
-//!  16  2  octets of private data, 0..=512
+//!  12  4  largest segment accepted, bytes
+//!  16  2  bytes of private data, 0..=512
 //!  18  n  private data
-//!     4  CRC32C over what precedes, least significant octet first
+//!     4  CRC32C over what precedes, least significant byte first
 //! ```
 //! A `ready` ends after its kind and CRC. A `finish` has one field:
 //!
@@ -24,13 +24,13 @@
 use super::{Features, ParseError, be16, be32, be64, put16, put32};
 use crate::crc::{CRC_LEN, Crc32c};
 
-/// Octets of a hello before its private data.
+/// Bytes of a hello before its private data.
 pub const HELLO_LEN: usize = 18;
-/// Octets of a `ready`, CRC included.
+/// Bytes of a `ready`, CRC included.
 pub const READY_LEN: usize = 6 + CRC_LEN;
-/// Octets of a `finish`, CRC included.
+/// Bytes of a `finish`, CRC included.
 pub const FINISH_LEN: usize = READY_LEN + 8;
-/// Octets of the longest hello, CRC included.
+/// Bytes of the longest hello, CRC included.
 pub const HELLO_LEN_MAX: usize = HELLO_LEN + super::mpa::PRIVATE_DATA_MAX + CRC_LEN;
 
 const MAGIC: &[u8; 4] = b"LHIW";
@@ -45,7 +45,7 @@ pub struct Terms<'a> {
     pub ird: u16,
     /// Outbound reads.
     pub ord: u16,
-    /// The largest segment that is accepted, octets.
+    /// The largest segment that is accepted, bytes.
     pub segment_max: u32,
     /// For the user.
     pub private: &'a [u8],

@@ -1,4 +1,4 @@
-//! Octets to meaning and back. Every `parse` checks its lengths once; what it returns needs no
+//! Bytes to meaning and back. Every `parse` checks its lengths once; what it returns needs no
 //! further check of form. Values (tags, offsets, sequence numbers) are for the state machines to
 //! judge.
 //!
@@ -64,11 +64,11 @@ impl Features {
     }
 }
 
-/// Why octets are not what they should be.
+/// Why bytes are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Too short.
-    #[error("{len} octets are too few for a {what}")]
+    #[error("{len} bytes are too few for a {what}")]
     Short {
         /// What it claimed to be.
         what: &'static str,
@@ -76,7 +76,7 @@ pub enum ParseError {
         len: usize,
     },
     /// Not the length that it must have.
-    #[error("a {what} of {len} octets")]
+    #[error("a {what} of {len} bytes")]
     Length {
         /// What it claimed to be.
         what: &'static str,
@@ -93,7 +93,7 @@ pub enum ParseError {
     #[error("unknown revision {0}")]
     Revision(u8),
     /// More private data than the protocol allows, or less than its flags promise.
-    #[error("private data of {0} octets")]
+    #[error("private data of {0} bytes")]
     PrivateData(u16),
     /// Not DDP version 1.
     #[error("DDP version {version}")]

@@ -3,15 +3,15 @@
 
 use super::{Features, ParseError, be16, put16};
 
-/// Octets of a start-up frame before its private data.
+/// Bytes of a start-up frame before its private data.
 pub const FRAME_LEN: usize = 20;
 /// The most private data a frame carries (RFC 5044 §7.1.1).
 pub const PRIVATE_DATA_MAX: usize = 512;
-/// Octets of the length field that opens an FPDU.
+/// Bytes of the length field that opens an FPDU.
 pub const LENGTH_LEN: usize = 2;
-/// Octets of a marker.
+/// Bytes of a marker.
 pub const MARKER_LEN: usize = 4;
-/// A marker stands at every multiple of this many octets of the stream.
+/// A marker stands at every multiple of this many bytes of the stream.
 pub const MARKER_SPACING: u64 = 512;
 /// The least MULPDU (RFC 5044 §4.5).
 pub const MULPDU_MIN: u32 = 128;
@@ -50,7 +50,7 @@ pub struct FrameHead {
     pub enhanced: bool,
     /// 1 or 2.
     pub revision: u8,
-    /// Octets after the fixed part, 0..=512.
+    /// Bytes after the fixed part, 0..=512.
     pub private_len: u16,
 }
 
@@ -89,7 +89,7 @@ impl FrameHead {
         })
     }
 
-    /// The octets.
+    /// The bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; FRAME_LEN] {
         let mut out = [0; FRAME_LEN];
@@ -138,7 +138,7 @@ impl Enhanced {
     /// Reads the enhanced data and returns it with the private data proper.
     ///
     /// # Errors
-    /// Fewer than four octets.
+    /// Fewer than four bytes.
     pub fn parse(private: &[u8]) -> Result<(Self, &[u8]), ParseError> {
         let short = ParseError::Short {
             what: "enhanced start-up frame",
@@ -159,7 +159,7 @@ impl Enhanced {
         Ok((enhanced, rest))
     }
 
-    /// The octets.
+    /// The bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; ENHANCED_LEN] {
         let kinds = self.peer_to_peer.unwrap_or_default();
@@ -173,23 +173,23 @@ impl Enhanced {
     }
 }
 
-/// What two Longhaul ends may do beyond RFC 5040, in the first octets of the private data.
+/// What two Longhaul ends may do beyond RFC 5040, in the first bytes of the private data.
 ///
 /// ```text
 ///  0  4  "RXX1"
 ///  4  2  capabilities: 1 atomics, 2 immediate data, 4 Send with immediate data, 8 close notice
 ///          ([`super::Features`])
-///  6  2  largest FPDU accepted, in units of 256 octets
+///  6  2  largest FPDU accepted, in units of 256 bytes
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
     /// The bits.
     pub features: Features,
-    /// The largest FPDU that is accepted, in units of 256 octets.
+    /// The largest FPDU that is accepted, in units of 256 bytes.
     pub fpdu_units: u16,
 }
 
-/// Octets of [`Capabilities`].
+/// Bytes of [`Capabilities`].
 pub const CAPABILITIES_LEN: usize = 8;
 const CAPABILITIES_TAG: &[u8; 4] = b"RXX1";
 
@@ -211,7 +211,7 @@ impl Capabilities {
         (Some(capabilities), rest)
     }
 
-    /// The octets.
+    /// The bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; CAPABILITIES_LEN] {
         let mut out = [0; CAPABILITIES_LEN];
@@ -231,13 +231,13 @@ impl Capabilities {
     }
 }
 
-/// Octets of padding after a ULPDU of `ulpdu` octets.
+/// Bytes of padding after a ULPDU of `ulpdu` bytes.
 #[must_use]
 pub const fn pad_len(ulpdu: u32) -> u32 {
     2_u32.wrapping_add(ulpdu).wrapping_neg() & 3
 }
 
-/// The longest ULPDU whose FPDU fits a segment of `emss` octets (RFC 5044 §4.5), not more than DDP
+/// The longest ULPDU whose FPDU fits a segment of `emss` bytes (RFC 5044 §4.5), not more than DDP
 /// may send.
 #[must_use]
 pub fn mulpdu(emss: u32, markers: bool) -> u32 {
@@ -250,14 +250,14 @@ pub fn mulpdu(emss: u32, markers: bool) -> u32 {
     mulpdu.clamp(MULPDU_MIN, super::ddp::ULPDU_MAX)
 }
 
-/// A marker that stands `fpdu_offset` octets after the start of its FPDU (RFC 5044 §4.3).
+/// A marker that stands `fpdu_offset` bytes after the start of its FPDU (RFC 5044 §4.3).
 #[must_use]
 pub fn marker(fpdu_offset: u16) -> [u8; MARKER_LEN] {
     let [high, low] = fpdu_offset.to_be_bytes();
     [0, 0, high, low]
 }
 
-/// What a marker says: octets since the start of its FPDU. The reserved half and the two lowest
+/// What a marker says: bytes since the start of its FPDU. The reserved half and the two lowest
 /// bits are ignored.
 #[must_use]
 pub const fn parse_marker(marker: [u8; MARKER_LEN]) -> u16 {

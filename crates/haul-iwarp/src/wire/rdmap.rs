@@ -4,15 +4,15 @@ use super::{ParseError, be16, be32, be64, ddp, put16, put32, put64};
 use crate::error::TermCode;
 use crate::stag::Stag;
 
-/// Octets of a Read Request's payload.
+/// Bytes of a Read Request's payload.
 pub const READ_REQUEST_LEN: usize = 28;
-/// Octets of an Atomic Request's payload.
+/// Bytes of an Atomic Request's payload.
 pub const ATOMIC_REQUEST_LEN: usize = 52;
-/// Octets of an Atomic Response's payload.
+/// Bytes of an Atomic Response's payload.
 pub const ATOMIC_RESPONSE_LEN: usize = 12;
-/// Octets of Immediate Data.
+/// Bytes of Immediate Data.
 pub const IMMEDIATE_LEN: usize = 8;
-/// Octets of the longest Terminate: control, segment length, DDP header, Read Request.
+/// Bytes of the longest Terminate: control, segment length, DDP header, Read Request.
 pub const TERMINATE_LEN_MAX: usize = 6 + ddp::UNTAGGED_LEN + READ_REQUEST_LEN;
 
 const VERSION: u8 = 0x40;
@@ -56,7 +56,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// Reads RDMAP's control octet.
+    /// Reads RDMAP's control byte.
     ///
     /// # Errors
     /// Another version, or an opcode that is reserved. Reserved bits are ignored.
@@ -116,13 +116,13 @@ impl Opcode {
         )
     }
 
-    /// RDMAP's control octet.
+    /// RDMAP's control byte.
     #[must_use]
     pub const fn emit(self) -> u8 {
         VERSION | self as u8
     }
 
-    /// Octets of the operation's own header after the DDP header, at most `payload`: what the core
+    /// Bytes of the operation's own header after the DDP header, at most `payload`: what the core
     /// has to see.
     #[must_use]
     pub fn header_len(control: u8, payload: usize) -> usize {
@@ -145,7 +145,7 @@ pub struct ReadRequest {
     pub sink: Stag,
     /// Tagged offset there.
     pub sink_to: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
     /// What is to be read.
     pub source: Stag,
@@ -155,7 +155,7 @@ pub struct ReadRequest {
 
 impl ReadRequest {
     /// # Errors
-    /// Not 28 octets.
+    /// Not 28 bytes.
     pub fn parse(payload: &[u8]) -> Result<Self, ParseError> {
         exactly("Read Request", payload, READ_REQUEST_LEN)?;
         Ok(Self {
@@ -167,7 +167,7 @@ impl ReadRequest {
         })
     }
 
-    /// The octets.
+    /// The bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; READ_REQUEST_LEN] {
         let mut out = [0; READ_REQUEST_LEN];
@@ -179,7 +179,7 @@ impl ReadRequest {
         out
     }
 
-    /// The request with its first `done` octets answered (RFC 5040 §4.8).
+    /// The request with its first `done` bytes answered (RFC 5040 §4.8).
     #[must_use]
     pub const fn advanced(mut self, done: u32) -> Self {
         self.sink_to = self.sink_to.wrapping_add(done as u64);
@@ -260,7 +260,7 @@ const AOP_CMP_SWAP: u32 = 2;
 
 impl AtomicRequest {
     /// # Errors
-    /// Not 52 octets, or an operation that RFC 7306 does not have.
+    /// Not 52 bytes, or an operation that RFC 7306 does not have.
     pub fn parse(payload: &[u8]) -> Result<Self, ParseError> {
         exactly("Atomic Request", payload, ATOMIC_REQUEST_LEN)?;
         let (data, mask) = (be64(payload, 20), be64(payload, 28));
@@ -282,7 +282,7 @@ impl AtomicRequest {
         })
     }
 
-    /// The octets; fields that the operation does not use are zero, their masks all ones.
+    /// The bytes; fields that the operation does not use are zero, their masks all ones.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_REQUEST_LEN] {
         let (aop, data, mask, compare, compare_mask) = match self.op {
@@ -318,7 +318,7 @@ pub struct AtomicResponse {
 
 impl AtomicResponse {
     /// # Errors
-    /// Not 12 octets.
+    /// Not 12 bytes.
     pub fn parse(payload: &[u8]) -> Result<Self, ParseError> {
         exactly("Atomic Response", payload, ATOMIC_RESPONSE_LEN)?;
         Ok(Self {
@@ -327,7 +327,7 @@ impl AtomicResponse {
         })
     }
 
-    /// The octets.
+    /// The bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_RESPONSE_LEN] {
         let mut out = [0; ATOMIC_RESPONSE_LEN];
@@ -340,7 +340,7 @@ impl AtomicResponse {
 /// Reads Immediate Data.
 ///
 /// # Errors
-/// Not 8 octets.
+/// Not 8 bytes.
 pub fn parse_immediate(payload: &[u8]) -> Result<u64, ParseError> {
     exactly("Immediate Data", payload, IMMEDIATE_LEN)?;
     Ok(be64(payload, 0))
@@ -361,7 +361,7 @@ fn exactly(what: &'static str, payload: &[u8], len: usize) -> Result<(), ParseEr
 pub struct Terminate {
     /// Layer, type and code of the error.
     pub code: TermCode,
-    /// Octets of the segment to blame: bits M and D.
+    /// Bytes of the segment to blame: bits M and D.
     pub segment_len: Option<u16>,
     /// DDP header of the segment to blame, as it came; needs `segment_len`. Of a tagged header the
     /// last four are unused.
@@ -388,7 +388,7 @@ impl Terminate {
     }
 
     /// Reads whatever is there: a Terminate is never refused, as it ends the stream in any case.
-    /// Little-endian siw swaps the two halves of the first octet and sets the lowest bits of the
+    /// Little-endian siw swaps the two halves of the first byte and sets the lowest bits of the
     /// third; it is told by these bits.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Self {
@@ -418,7 +418,7 @@ impl Terminate {
         terminate
     }
 
-    /// Writes the octets to the start of `out`, which has room for [`TERMINATE_LEN_MAX`]; returns
+    /// Writes the bytes to the start of `out`, which has room for [`TERMINATE_LEN_MAX`]; returns
     /// how many.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         out[0] = self.code.layer << 4 | self.code.etype & 0xf;

@@ -28,7 +28,7 @@ pub(super) struct Range<'r> {
 pub(super) type Ranges<'r> = ArrayVec<Range<'r>, SGE_MAX>;
 
 impl<'r> Range<'r> {
-    /// `len` octets from `offset` on in the region that the core knows by this number, if it is
+    /// `len` bytes from `offset` on in the region that the core knows by this number, if it is
     /// still there.
     pub(super) fn of_region(
         registry: &'r Registry,
@@ -67,7 +67,7 @@ impl<'r> Range<'r> {
         self.guard.region.scatter(self.offset, self.len).ok()
     }
 
-    /// Copies `bytes`, no more than the range holds, to its `at`th octet.
+    /// Copies `bytes`, no more than the range holds, to its `at`th byte.
     pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         let fits = at + bytes.len() <= self.len;
         debug_assert!(fits, "more bytes than were asked for");
@@ -77,7 +77,7 @@ impl<'r> Range<'r> {
         }
     }
 
-    /// Shows the first `len` octets.
+    /// Shows the first `len` bytes.
     pub(super) fn visit(&self, len: usize, show: impl FnMut(&[u8])) {
         // As for `write`.
         let _ = self
@@ -87,7 +87,7 @@ impl<'r> Range<'r> {
     }
 }
 
-/// `len` octets of the message behind `pieces`, from `skip` on; none where a piece is not
+/// `len` bytes of the message behind `pieces`, from `skip` on; none where a piece is not
 /// accessible so.
 pub(super) fn ranges<'r>(
     registry: &'r Registry,
@@ -225,7 +225,7 @@ pub(super) struct Buffers {
     pub(super) sends: Slots<Outgoing>,
     pub(super) receives: Slots<SgeList>,
     pub(super) srq: Option<Arc<SharedReceives>>,
-    /// Inline data: `inline_max` octets for each number of `sends`, once the first was posted.
+    /// Inline data: `inline_max` bytes for each number of `sends`, once the first was posted.
     inline: Vec<u8>,
     inline_max: usize,
 }
@@ -248,12 +248,12 @@ pub(super) struct Outgoing {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum OutgoingData {
     Sges(SgeList),
-    /// So many octets of inline data.
+    /// So many bytes of inline data.
     Inline(usize),
 }
 
 impl OutgoingData {
-    /// Octets.
+    /// Bytes.
     pub(super) fn len(&self) -> u32 {
         match self {
             Self::Sges(list) => u32::try_from(list.total_len()).unwrap_or(u32::MAX),

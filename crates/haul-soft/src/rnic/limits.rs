@@ -9,13 +9,13 @@ pub(super) const QP_WR_MAX: u32 = 1 << 16;
 /// Pieces of a work request.
 pub(super) const SGES_MAX: u32 = 4;
 const _: () = assert!(SGES_MAX as usize == haul_verbs::SGE_MAX);
-/// Octets of inline data.
+/// Bytes of inline data.
 pub(super) const INLINE_MAX: u32 = 1_024;
 /// Entries of a completion queue.
 pub(super) const CQE_MAX: u32 = 1 << 22;
 /// Reads at once, by 14 bits of RFC 6581 less the value that means "not negotiated".
 pub(super) const RD_ATOMIC_MAX: u16 = 0x3ffe;
-/// Private data: 512 octets of MPA less IRD and ORD (RFC 6581 §4) and less what Longhaul ends tell
+/// Private data: 512 bytes of MPA less IRD and ORD (RFC 6581 §4) and less what Longhaul ends tell
 /// each other.
 pub(super) const PRIVATE_DATA_MAX: usize = 512 - 4 - 8;
 

@@ -8,32 +8,31 @@ use haul_verbs::{Error, Result};
 
 use super::time::ns;
 
-/// How the software RNIC is to work.
+/// Settings of the software RNIC. Build it from [`Options::default`], then set fields.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Ask for CRCs (RFC 5044 §4.4). They are off only if both ends say so.
+    /// Asks for CRCs (RFC 5044 §4.4). They are off only if both ends turn them off. Default: true.
     pub crc: bool,
-    /// The longest FPDU, octets: 512 to 65,536. Ends that are not Longhaul's get no more than the
-    /// path's segment either.
+    /// The longest FPDU, in bytes, from 512 to 65,536. Peers other than Longhaul get FPDUs no
+    /// longer than a TCP segment. Default: 65,536.
     pub fpdu_max: u32,
-    /// Verify CRCs before anything is placed, at the price of a copy.
+    /// Verifies CRCs before placing anything, which costs a copy. Default: false.
     pub strict: bool,
-    /// Engine threads; queue pairs are dealt out to them.
+    /// Engine threads, at least one. Queue pairs are assigned to them in turn. Default: 1.
     pub shards: usize,
-    /// Ask for this size of the sockets' buffers, octets; the kernel finds its own where there is
-    /// none.
+    /// Requested size of the sockets' buffers, in bytes. Default: none, the kernel chooses.
     pub socket_buffer: Option<usize>,
-    /// Send at this rate over UDT, wire bits per second, whatever the path does: for a circuit that
-    /// is the user's. A congestion control finds the rate where there is none.
+    /// Fixed sending rate over UDT, in wire bits per second, for a reserved circuit. Default: none,
+    /// congestion control finds the rate.
     pub rate_bps: Option<u64>,
-    /// Write all that is sent and received to this file, as a packet capture.
+    /// File that gets everything sent and received, as a packet capture. Default: none.
     pub pcap: Option<PathBuf>,
-    /// How long an attempt to connect may take before
+    /// Timeout of an attempt to connect, after which it ends with
     /// [`CmEvent::Unreachable`](haul_verbs::cm::CmEvent::Unreachable); none: 30 s over TCP, 10 s
     /// over UDT.
     pub connect_timeout: Option<Duration>,
-    /// How long a connection that this end disconnects, or whose queue pair was dropped, waits for
-    /// the peer to close. 5 s by default.
+    /// How long a connection waits for the peer to close, after a disconnect or after its queue
+    /// pair was dropped. Default: 5 s.
     pub close_timeout: Duration,
     /// How long a peer may answer nothing, idle or not, before its connection is lost. 30 s by
     /// default; TCP counts whole seconds while it is idle.

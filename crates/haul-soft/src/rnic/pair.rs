@@ -18,7 +18,7 @@ use haul_verbs::{
 
 use super::buffers::{Buffers, Outgoing, OutgoingData};
 use super::events::CmEvents;
-use super::link::{Env, Lower, RnicLink, Scratch, Watched};
+use super::link::{Env, RnicLink, Scratch, UdtTransport, Watched};
 use super::operation::{Carrier, Operations, STEPS, opcode, operations};
 use super::places::Places;
 use super::queue::Pushed;
@@ -29,7 +29,7 @@ use super::shape::{Shape, lower_half};
 pub(super) struct Pair {
     pub(super) shape: Shape,
     pub(super) buffers: Buffers,
-    pub(super) link: Link,
+    pub(super) link: ConnectionState,
     /// Who is told of the connection.
     pub(super) events: Option<Arc<CmEvents>>,
     /// Receives that were posted before there was a core to take them.
@@ -58,7 +58,7 @@ pub(super) struct Pair {
 
 /// The connection of a queue pair.
 #[derive(Debug)]
-pub(super) enum Link {
+pub(super) enum ConnectionState {
     None,
     /// The socket is being connected.
     Connecting(Box<Attempt>),
@@ -81,18 +81,18 @@ pub(super) struct Attempt {
 #[derive(Debug)]
 pub(super) enum Opening {
     Tcp(Stream),
-    Udt(Box<Lower>),
+    Udt(Box<UdtTransport>),
 }
 
 impl Opening {
-    /// `doors` watches TCP's attempts, `poller` UDT's.
-    pub(super) fn unregister(&self, poller: &Poller, doors: &Poller) {
+    /// Stops watching: `setup_poller` watches TCP's attempts, `poller` UDT's.
+    pub(super) fn unregister(&self, poller: &Poller, setup_poller: &Poller) {
         match self {
             Self::Tcp(socket) => {
                 // It fails only for a socket that is not watched.
-                let _ = doors.remove(socket);
+                let _ = setup_poller.remove(socket);
             }
-            Self::Udt(lower) => lower.unregister(poller),
+            Self::Udt(transport) => transport.unregister(poller),
         }
     }
 }
@@ -105,7 +105,7 @@ impl Pair {
             unreported: 0,
             shape,
             buffers,
-            link: Link::None,
+            link: ConnectionState::None,
             events: None,
             early: VecDeque::new(),
             established: false,
@@ -159,7 +159,7 @@ impl Pair {
         }
         // The peer has gone meanwhile; the core says so itself.
         let _ = answer(&mut *link);
-        self.link = Link::Up(link);
+        self.link = ConnectionState::Up(link);
     }
 
     // ---- posting
@@ -208,7 +208,7 @@ impl Pair {
             (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, data)
                 if data.total_len() != 8 =>
             {
-                Err(Error::Invalid("an atomic's result has 8 octets"))
+                Err(Error::Invalid("an atomic's result has 8 bytes"))
             }
             (SendOp::LocalInv(_), data) if data.total_len() > 0 => {
                 Err(Error::Invalid("an invalidation has no data"))
@@ -230,7 +230,7 @@ impl Pair {
 
     fn params(&self) -> Option<Params> {
         match &self.link {
-            Link::Up(link) => link.core().params(),
+            ConnectionState::Up(link) => link.core().params(),
             _ => None,
         }
     }
@@ -292,7 +292,7 @@ impl Pair {
             fence: with_data && wr.flags.contains(SendFlags::FENCE),
             continues: !with_data,
         };
-        let Link::Up(link) = &mut self.link else {
+        let ConnectionState::Up(link) = &mut self.link else {
             return Err(Error::State(self.shape.view.state()));
         };
         let posted = link.core_mut().post_send(request);
@@ -356,7 +356,7 @@ impl Pair {
             slot,
             len,
         };
-        if let Link::Up(link) = &mut self.link {
+        if let ConnectionState::Up(link) = &mut self.link {
             link.core_mut().post_receive(request).map_err(|error| {
                 self.buffers.receives.remove(slot);
                 match error {
@@ -398,13 +398,13 @@ impl Pair {
 
     /// There is more to send than there was time for.
     pub(super) fn has_more(&self) -> bool {
-        matches!(&self.link, Link::Up(link) if link.has_more())
+        matches!(&self.link, ConnectionState::Up(link) if link.has_more())
     }
 
     /// Its socket, while arrivals there are all that it waits for.
     pub(super) fn watched(&self) -> Option<&Arc<Watched>> {
         match &self.link {
-            Link::Up(link) => link.watched(),
+            ConnectionState::Up(link) => link.watched(),
             _ => None,
         }
     }
@@ -412,23 +412,23 @@ impl Pair {
     /// When packets want to leave, or to be asked for.
     pub(super) fn due(&self, now: Time) -> Option<Time> {
         match &self.link {
-            Link::Connecting(attempt) => match &attempt.socket {
+            ConnectionState::Connecting(attempt) => match &attempt.socket {
                 Opening::Tcp(_) => None,
-                Opening::Udt(lower) => lower.due(now),
+                Opening::Udt(transport) => transport.due(now),
             },
-            Link::Up(link) => link.due(now),
-            Link::Closing(link) => link.due(now),
-            Link::None | Link::Over => None,
+            ConnectionState::Up(link) => link.due(now),
+            ConnectionState::Closing(link) => link.due(now),
+            ConnectionState::None | ConnectionState::Over => None,
         }
     }
 
     /// Whether [`Pair::due`] may say something.
     pub(super) fn is_clocked(&self) -> bool {
         match &self.link {
-            Link::Connecting(attempt) => matches!(attempt.socket, Opening::Udt(_)),
-            Link::Up(link) => link.is_clocked(),
-            Link::Closing(_) => true,
-            Link::None | Link::Over => false,
+            ConnectionState::Connecting(attempt) => matches!(attempt.socket, Opening::Udt(_)),
+            ConnectionState::Up(link) => link.is_clocked(),
+            ConnectionState::Closing(_) => true,
+            ConnectionState::None | ConnectionState::Over => false,
         }
     }
 
@@ -445,12 +445,12 @@ impl Pair {
             poller: tools.poller,
         };
         match &mut self.link {
-            Link::Up(link) => step(&mut **link, &mut env),
-            Link::Closing(link) => {
+            ConnectionState::Up(link) => step(&mut **link, &mut env),
+            ConnectionState::Closing(link) => {
                 let moved = link.turn(&mut env);
                 if link.is_closed() {
                     link.unregister(tools.poller);
-                    self.link = Link::Over;
+                    self.link = ConnectionState::Over;
                 }
                 moved
             }
@@ -461,7 +461,7 @@ impl Pair {
     /// Hands on what the core has to say, and completions.
     pub(super) fn report(&mut self, tools: &Tools<'_>) {
         let (mut over, mut failed) = (false, false);
-        while let Link::Up(link) = &mut self.link
+        while let ConnectionState::Up(link) = &mut self.link
             && let Some(event) = link.core_mut().poll_event()
         {
             match event {
@@ -497,7 +497,9 @@ impl Pair {
     fn note_established(&mut self) {
         self.established = true;
         self.shape.view.set_state(QpState::Rts);
-        let Link::Up(link) = &self.link else { return };
+        let ConnectionState::Up(link) = &self.link else {
+            return;
+        };
         let params = link.core().params();
         let established = Established {
             private_data: link.core().private_data().to_vec(),
@@ -516,7 +518,8 @@ impl Pair {
 
     /// The connection is over: the application is told why.
     fn end(&mut self, tools: &Tools<'_>) {
-        let Link::Up(link) = std::mem::replace(&mut self.link, Link::Over) else {
+        let ConnectionState::Up(link) = std::mem::replace(&mut self.link, ConnectionState::Over)
+        else {
             return;
         };
         self.shape.view.set_state(QpState::Err);
@@ -533,7 +536,7 @@ impl Pair {
             self.unreachable(error.map(failure));
         }
         if let Some(link) = link.close(tools.now, tools.poller) {
-            self.link = Link::Closing(link);
+            self.link = ConnectionState::Closing(link);
         }
     }
 
@@ -543,7 +546,7 @@ impl Pair {
             blame: Blame::Network,
             reason: "the peer closed".into(),
         });
-        self.link = Link::Over;
+        self.link = ConnectionState::Over;
         self.shape.view.set_failure(failure.clone());
         self.shape.view.set_state(QpState::Err);
         for wr in std::mem::take(&mut self.early) {
@@ -656,7 +659,7 @@ impl Pair {
                 & self.shape.recv_cq.push(&mut self.received);
         self.sent.clear();
         self.received.clear();
-        if !fit && let Link::Up(link) = &mut self.link {
+        if !fit && let ConnectionState::Up(link) = &mut self.link {
             self.shape.view.note_overflow();
             link.core_mut().abort(tools.now);
             self.report(tools);
@@ -666,9 +669,9 @@ impl Pair {
     /// Whether nothing is left to do for a queue pair that nobody holds.
     pub(super) fn is_finished(&self, now: Time) -> bool {
         let over = match &self.link {
-            Link::Up(_) => false,
+            ConnectionState::Up(_) => false,
             // It would only tell the peer once more.
-            Link::Closing(link) => link.is_closed(),
+            ConnectionState::Closing(link) => link.is_closed(),
             _ => true,
         };
         self.orphaned.is_some_and(|until| over || now >= until)

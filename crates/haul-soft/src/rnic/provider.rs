@@ -9,7 +9,7 @@ use super::limits::attributes;
 use super::object::open;
 use super::options::Options;
 
-/// The provider of software RNICs.
+/// Returns the provider of software RNICs: devices over TCP, UDT and UDP.
 #[must_use]
 pub fn provider(options: Options) -> Arc<dyn Provider> {
     Arc::new(Soft { options })
@@ -38,7 +38,7 @@ impl Provider for Soft {
     }
 }
 
-/// The name of this provider.
+/// Name of the provider that [`provider`] returns.
 pub const PROVIDER: &str = "soft";
 
 #[derive(Debug)]

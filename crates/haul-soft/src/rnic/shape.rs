@@ -69,7 +69,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The octets of a work request's message, if it has no more pieces than there is room for.
+    /// The bytes of a work request's message, if it has no more pieces than there is room for.
     pub(super) fn check_data(&self, wr: &SendWr<'_>) -> Result<u32> {
         match &wr.data {
             Data::Sges(list) if list.as_slice().len() > self.capacity.max_send_sge as usize => {
@@ -85,10 +85,10 @@ impl Shape {
             _ => {}
         }
         let len = u32::try_from(wr.data.total_len());
-        len.map_err(|_| Error::Invalid("a message of 2^32 octets or more"))
+        len.map_err(|_| Error::Invalid("a message of 2^32 bytes or more"))
     }
 
-    /// The octets of a receive.
+    /// The bytes of a receive.
     pub(super) fn check_receive(&self, wr: &RecvWr) -> Result<u32> {
         if wr.sges.as_slice().len() > self.capacity.max_recv_sge as usize {
             return Err(Error::Invalid(
@@ -96,7 +96,7 @@ impl Shape {
             ));
         }
         let len = u32::try_from(wr.sges.total_len());
-        len.map_err(|_| Error::Invalid("a buffer of 2^32 octets or more"))
+        len.map_err(|_| Error::Invalid("a buffer of 2^32 bytes or more"))
     }
 }
 

@@ -25,10 +25,10 @@ pub(super) struct Flow {
     tap: Arc<Tap>,
     local: SocketAddr,
     peer: SocketAddr,
-    /// Sequence numbers of the next octet out and in.
+    /// Sequence numbers of the next byte out and in.
     out: u32,
     into: u32,
-    /// Octets of the call that is being told about.
+    /// Bytes of the call that is being told about.
     call: Vec<u8>,
 }
 
@@ -36,13 +36,13 @@ pub(super) struct Flow {
 const LINK_TYPE: u32 = 101;
 /// Nanoseconds, in the writer's byte order (pcap-savefile(5)).
 const MAGIC: u32 = 0xa1b2_3c4d;
-/// Octets of payload in a packet: no reader is surprised by it.
+/// Bytes of payload in a packet: no reader is surprised by it.
 const PAYLOAD: usize = 32 << 10;
 const TCP: u8 = 6;
 const TCP_LEN: usize = 20;
 const UDP: u8 = 17;
 const UDP_LEN: usize = 8;
-/// Octets before a packet: its time and its length (pcap-savefile(5)).
+/// Bytes before a packet: its time and its length (pcap-savefile(5)).
 const RECORD_LEN: usize = 16;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
@@ -62,7 +62,7 @@ impl Tap {
         Ok(Self(Mutex::new(file)))
     }
 
-    /// Datagrams that a socket has sent or received in one call: each has `datagram_len` octets,
+    /// Datagrams that a socket has sent or received in one call: each has `datagram_len` bytes,
     /// the last perhaps fewer.
     pub(super) fn datagrams(
         &self,
@@ -120,7 +120,7 @@ impl Flow {
         })
     }
 
-    /// The next octets of a call.
+    /// The next bytes of a call.
     pub(super) fn show(&mut self, bytes: &[u8]) {
         self.call.extend_from_slice(bytes);
     }

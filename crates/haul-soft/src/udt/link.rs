@@ -45,7 +45,7 @@ pub struct Link {
     stats_due: Time,
     /// Packets say that this end heeds marks of congestion.
     ecn_capable: bool,
-    /// Octets that the latest turn received.
+    /// Bytes that the latest turn received.
     pub(super) arrived: u64,
     /// The latest turn left nothing in the socket.
     pub(super) drained: bool,
@@ -181,7 +181,7 @@ impl Link {
         self.poller.as_fd()
     }
 
-    /// The receive buffer that the kernel gave, octets by its own count.
+    /// The receive buffer that the kernel gave, bytes by its own count.
     #[must_use]
     pub fn recv_buffer_bytes(&self) -> usize {
         self.socket.recv_buffer_bytes()

@@ -11,14 +11,14 @@ use std::ops::Range;
 use super::place::Place;
 use crate::bulk::{Extent, FileRange, Source};
 
-/// Octets of receive memory that are taken at a time.
+/// Bytes of receive memory that are taken at a time.
 pub(super) const PAGE_BYTES: usize = 16 << 10;
 
 /// Receive memory: one slot per packet of the window, or with placement the window itself, in which
 /// offsets come round.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Positions come round after so many octets.
+    /// Positions come round after so many bytes.
     bytes: u64,
     pages: Vec<Option<Box<[u8]>>>,
     /// Pages that may still be taken.
@@ -49,7 +49,7 @@ impl Memory {
         Some((page, offset..PAGE_BYTES.min(offset + rest)))
     }
 
-    /// What lies at a position in one piece, `len` octets at most.
+    /// What lies at a position in one piece, `len` bytes at most.
     pub(super) fn get(&self, position: u64, len: usize) -> &[u8] {
         let piece = self.at(position).and_then(|(page, range)| {
             let page = self.pages.get(page)?.as_deref()?;
@@ -58,7 +58,7 @@ impl Memory {
         piece.unwrap_or_default()
     }
 
-    /// Shows `len` octets from a position on, piece by piece.
+    /// Shows `len` bytes from a position on, piece by piece.
     pub(super) fn visit(&self, mut position: u64, mut len: usize, mut show: impl FnMut(&[u8])) {
         while len > 0 {
             let piece = self.get(position, len);
@@ -88,7 +88,7 @@ impl Memory {
     }
 }
 
-/// Pages that hold so many octets.
+/// Pages that hold so many bytes.
 pub(super) fn pages_of(bytes: u64) -> usize {
     usize::try_from(bytes.div_ceil(PAGE_BYTES as u64)).unwrap_or(usize::MAX)
 }

@@ -69,9 +69,9 @@ pub enum LinkError {
 pub struct Options {
     /// The protocol's choices. `lower_len` and `mtu` are set from the address family and the route.
     pub config: Config,
-    /// Receive buffer to ask the kernel for, octets.
+    /// Receive buffer to ask the kernel for, bytes.
     pub recv_buffer_bytes: usize,
-    /// Send buffer to ask the kernel for, octets.
+    /// Send buffer to ask the kernel for, bytes.
     pub send_buffer_bytes: usize,
 }
 
@@ -98,7 +98,7 @@ impl Options {
         }
     }
 
-    /// The protocol's choices for packets to `peer`, whose route carries `mtu` octets.
+    /// The protocol's choices for packets to `peer`, whose route carries `mtu` bytes.
     pub(crate) fn config_for(&self, peer: SocketAddr, mtu: Option<u32>) -> Config {
         let lower_len = if peer.is_ipv4() {
             haul_udt::wire::LOWER_LEN_V4

@@ -16,7 +16,7 @@ use haul_udt::{PayloadRange, Transmit};
 
 use crate::bulk::Source;
 
-/// Memory between reading and sending, octets; half of it read ahead, half sent and kept.
+/// Memory between reading and sending, bytes; half of it read ahead, half sent and kept.
 pub(super) const RING_BYTES: usize = 48 << 20;
 const READ_BYTES: usize = 256 << 10;
 const PARK: Duration = Duration::from_millis(20);

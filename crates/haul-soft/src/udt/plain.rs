@@ -48,7 +48,7 @@ const UNSENT_MAX: usize = 1 << 20;
 /// of two.
 const GREETING_PAGES: usize = 2;
 
-/// Octets of user memory that a [`Stream`] with these options takes at most: what has arrived, what
+/// Bytes of user memory that a [`Stream`] with these options takes at most: what has arrived, what
 /// has not, and what the kernel hands over at a time. What the kernel holds comes on top
 /// ([`recv_buffer_bytes`](Options::recv_buffer_bytes),
 /// [`send_buffer_bytes`](Options::send_buffer_bytes)).
@@ -73,7 +73,7 @@ pub const GREETING_MEMORY_BYTES: u64 = (GREETING_PAGES * PAGE_BYTES + RECEIVE_ME
 #[derive(Debug)]
 pub struct Stream {
     link: Link,
-    /// Octets of it where the stream is placed.
+    /// Bytes of it where the stream is placed.
     window: u64,
     received: Memory,
     /// Who the peer is is known.

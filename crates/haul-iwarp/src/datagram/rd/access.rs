@@ -19,7 +19,7 @@ impl Access {
         }
     }
 
-    /// The region behind `len` octets at `to`, if the tag is valid, this queue pair's, and allows
+    /// The region behind `len` bytes at `to`, if the tag is valid, this queue pair's, and allows
     /// `rights` there.
     pub(super) fn find(
         &self,

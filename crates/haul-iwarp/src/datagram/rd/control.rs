@@ -16,7 +16,7 @@ pub(super) struct Control {
     pub(super) octets: [u8; CONTROL_SHORT],
 }
 
-/// Octets of the longest datagram in the outbox.
+/// Bytes of the longest datagram in the outbox.
 pub(super) const CONTROL_SHORT: usize = 80;
 pub(super) const OUTBOX_MAX: usize = 256;
 /// The reasons of a CLOSE: room is needed for another peer; the user wants it.
@@ -24,7 +24,7 @@ pub(super) const CLOSE_ROOM: u16 = 0;
 pub(super) const CLOSE_USER: u16 = 1;
 /// The shortest `datagram_max` that makes sense: the longest request fits.
 pub(super) const DATAGRAM_MIN: u16 = 256;
-/// Octets of a datagram of data beside its segment: shim, time stamp, CRC.
+/// Bytes of a datagram of data beside its segment: shim, time stamp, CRC.
 pub(super) const AROUND_SEGMENT: u32 = 40;
 
 pub(super) fn whole(to: SocketAddr, len: usize) -> RdTransmit {

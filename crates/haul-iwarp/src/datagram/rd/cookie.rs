@@ -1,5 +1,5 @@
-//! Cookies: a stranger gets no state before it has shown that it receives at the address that it
-//! sends from.
+//! Cookies: an unknown peer gets no state before it has shown that it receives at the address that
+//! it sends from.
 //!
 //! A cookie carries when it was made, so that one that is older than what is known of its bearer is
 //! no proof of anything: a repeated or delayed hello cannot bring back a peer's past.

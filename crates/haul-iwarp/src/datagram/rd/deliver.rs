@@ -59,15 +59,15 @@ impl RdQp {
         };
         let window = u64::from(self.config.window);
         let Some((id, peer)) = self.peer(from) else {
-            self.answer_stranger(now, from, shim);
+            self.answer_unknown_peer(now, from, shim);
             return None;
         };
         if !peer.is_known() {
-            self.stats.stranger += 1;
+            self.stats.unknown_peer += 1;
             return None; // its READY is still under way
         }
         if peer.epoch != shim.epoch {
-            self.answer_stranger(now, from, shim);
+            self.answer_unknown_peer(now, from, shim);
             return None;
         }
         let psn = peer.extend(shim.psn);

@@ -6,8 +6,8 @@
 //! [`RdQp::poll_event`], then ask [`RdQp::poll_timeout`]. What [`RdQp::handle_datagram`] wants
 //! placed is placed before anything else is called, and [`RdQp::handle_placed`] says so.
 //!
-//! Map: `work` what users see · this file the queue pair: peers, lists, what leaves · `meet`
-//! strangers become peers, and peers strangers · `deliver` checks, placements, effects · `peer` one
+//! Map: `work` what users see · this file the queue pair: peers, lists, what leaves · `handshake`
+//! how peers are met, and forgotten · `deliver` checks, placements, effects · `peer` one
 //! peer · in it `sending`: requests and answers to packets · `window`: packets on their way, loss,
 //! time-outs · `samples` for the congestion control · `receiving`: what is there, what waits for
 //! order · `bits` flags in a ring · `access` whose memory · `cookie`.
@@ -17,7 +17,7 @@ mod bits;
 mod control;
 mod cookie;
 mod deliver;
-mod meet;
+mod handshake;
 mod notices;
 mod peer;
 mod pending;
@@ -54,7 +54,7 @@ use pending::Pending;
 use sending::{Stamp, Withdrawn, Wqe, count_of};
 use window::Expired;
 
-/// Octets that a header slot must have.
+/// Bytes that a header slot must have.
 pub const RD_HEADER_MAX: usize = if crate::datagram::wire::DATA_HEADER_MAX > CONTROL_MAX {
     crate::datagram::wire::DATA_HEADER_MAX
 } else {
@@ -143,7 +143,8 @@ impl RdQp {
     /// each retransmission, so they stay as they are until the completion.
     ///
     /// # Errors
-    /// Reliable datagrams do not have the operation, the queue or the table of peers is full, or the queue pair is closed.
+    /// Reliable datagrams do not have the operation, the queue or the table of peers is full, or
+    /// the queue pair is closed.
     pub fn post_send(&mut self, now: Time, to: Remote, wr: SendWr) -> Result<(), PostError> {
         if self.state != State::Open {
             return Err(PostError::NotOpen);
@@ -276,7 +277,7 @@ impl RdQp {
             return None;
         }
         if shim.dst_qpn != self.config.qpn {
-            self.stats.stranger += 1;
+            self.stats.unknown_peer += 1;
             return None;
         }
         let from = Remote {
@@ -320,7 +321,7 @@ impl RdQp {
         }
     }
 
-    /// The path to a host carries no more than this many octets of UDP payload. That is remembered
+    /// The path to a host carries no more than this many bytes of UDP payload. That is remembered
     /// for ten minutes. Peers there with whom longer ones were agreed on are met anew: requests
     /// that were begun end as flushed.
     pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
@@ -422,7 +423,7 @@ impl RdQp {
         peer.is_some_and(Peer::is_known)
     }
 
-    /// Octets of memory that a peer takes now, but for its entries in the queue pair's ordered
+    /// Bytes of memory that a peer takes now, but for its entries in the queue pair's ordered
     /// lists.
     #[must_use]
     pub fn peer_bytes(&self, peer: Remote) -> Option<usize> {

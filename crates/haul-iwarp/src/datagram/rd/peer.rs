@@ -24,9 +24,9 @@ pub(super) struct Peer {
     pub(super) peer_initial: u32,
     /// When the cookie was made that this peer brought; zero if it was asked from here.
     pub(super) known_since: Time,
-    /// Octets of the longest DDP segment to it.
+    /// Bytes of the longest DDP segment to it.
     pub(super) segment_max: u32,
-    /// Octets of a datagram that this end has named, or that both have agreed on; none yet.
+    /// Bytes of a datagram that this end has named, or that both have agreed on; none yet.
     pub(super) offered: u16,
     /// Reads and atomics outstanding at most, to it and from it.
     pub(super) ord: u16,
@@ -80,7 +80,7 @@ struct AckState {
     waiting: u32,
     due: Option<Time>,
     number: u32,
-    /// Wire octets that have arrived.
+    /// Wire bytes that have arrived.
     octets: u32,
     /// Of the packet that arrived last: its time stamp, and when it came.
     echo: u32,
@@ -142,7 +142,7 @@ impl Peer {
         self.is_known() && quiet && self.receiving.is_none() && self.ack.due.is_none()
     }
 
-    /// Octets of memory beside the structure itself.
+    /// Bytes of memory beside the structure itself.
     pub(super) fn heap_bytes(&self) -> usize {
         let sending = self.sending.as_ref();
         let receiving = self.receiving.as_ref();

@@ -8,7 +8,7 @@ use super::control::low;
 /// Reports of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    /// The peer's clock, us, and wire octets that had arrived.
+    /// The peer's clock, us, and wire bytes that had arrived.
     last: Option<(u64, u64)>,
     pub(super) arrivals: Arrivals,
 }

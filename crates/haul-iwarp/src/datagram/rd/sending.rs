@@ -42,7 +42,7 @@ pub(super) struct Sending {
     /// A message of which packets are still to be made; messages are not interleaved.
     under_way: Option<Class>,
     turn: Class,
-    /// Octets of the longest DDP segment.
+    /// Bytes of the longest DDP segment.
     segment_max: u32,
     /// Since when there is nothing to do.
     pub(super) quiet_since: Option<Time>,
@@ -162,7 +162,7 @@ impl Sending {
         wqes.any(|wqe| wqe.packets.made > 0 && wqe.msg == msg)
     }
 
-    /// Octets of memory that it holds beside itself.
+    /// Bytes of memory that it holds beside itself.
     pub(super) fn heap_bytes(&self) -> usize {
         self.wqes.capacity() * size_of::<Wqe>()
             + self.answers.capacity() * size_of::<Answer>()
@@ -389,12 +389,12 @@ impl Stamp {
     }
 }
 
-/// The place of the `nth` segment in a message of `len` octets.
+/// The place of the `nth` segment in a message of `len` bytes.
 fn cut(nth: u32, len: u32, room: u32) -> Cut {
     Cut::of(nth.saturating_mul(room).min(len), len, room)
 }
 
-/// Octets that are cut into segments: those of the user's buffers.
+/// Bytes that are cut into segments: those of the user's buffers.
 const fn segmented_len(wr: &SendWr) -> u32 {
     match wr.op {
         Operation::Send { .. } | Operation::Write { .. } | Operation::WriteRecord { .. } => wr.len,
@@ -402,7 +402,7 @@ const fn segmented_len(wr: &SendWr) -> u32 {
     }
 }
 
-/// Octets of payload per segment, of segments of `segment_max` octets.
+/// Bytes of payload per segment, of segments of `segment_max` bytes.
 const fn room(op: &Operation, segment_max: u32) -> u32 {
     match op {
         Operation::Write { .. }

@@ -127,7 +127,7 @@ impl Window {
         self.in_flight_bytes
     }
 
-    /// Octets of memory that it holds.
+    /// Bytes of memory that it holds.
     pub(super) fn heap_bytes(&self) -> usize {
         self.sent.capacity() * size_of::<Sent>() + self.log.capacity() * size_of::<(u64, u64)>()
     }

@@ -35,9 +35,9 @@ pub struct RdConfig {
     /// The first numbers of packets and messages of every peer, for tests of what happens when they
     /// wrap. Otherwise packets begin anywhere, and messages with 1.
     pub first: Option<(Psn, MsgId)>,
-    /// The longest datagram that this end sends or takes, octets of UDP payload.
+    /// The longest datagram that this end sends or takes, bytes of UDP payload.
     pub datagram_max: u16,
-    /// Octets below the UDP payload, for the account of the congestion control: 28 over IPv4, 48
+    /// Bytes below the UDP payload, for the account of the congestion control: 28 over IPv4, 48
     /// over IPv6.
     pub lower_len: u32,
     /// Packets that may be on their way in each direction, 64..=65536: what is missing is
@@ -120,7 +120,7 @@ pub struct RdCompletion {
     pub status: RdStatus,
     /// What.
     pub kind: CompletionKind,
-    /// Octets of the message.
+    /// Bytes of the message.
     pub len: u32,
     /// From the request; true for receives.
     pub signalled: bool,
@@ -158,9 +158,9 @@ pub enum RdEvent {
         peer: Remote,
         /// Into which memory.
         stag: Stag,
-        /// Tagged offset of its first octet.
+        /// Tagged offset of its first byte.
         to: u64,
-        /// Octets.
+        /// Bytes.
         len: u32,
         /// What came with it.
         immediate: Option<u64>,
@@ -182,21 +182,21 @@ pub enum RdEvent {
 pub struct RdArrived {
     /// Where.
     pub placement: Placement,
-    /// Octets of the datagram.
+    /// Bytes of the datagram.
     pub payload: std::ops::Range<usize>,
 }
 
-/// A datagram to be sent: header octets in the caller's slot, payload by name, and behind both the
+/// A datagram to be sent: header bytes in the caller's slot, payload by name, and behind both the
 /// CRC32C of both. A datagram without payload has its CRC in the slot already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RdTransmit {
     /// Where to.
     pub to: SocketAddr,
-    /// Octets in the header slot.
+    /// Bytes in the header slot.
     pub header_len: usize,
     /// Where the payload lies.
     pub payload: Payload,
-    /// Octets of payload.
+    /// Bytes of payload.
     pub payload_len: u32,
     /// The CRC is to be appended; otherwise the slot has all of it.
     pub needs_crc: bool,
@@ -220,7 +220,7 @@ pub struct RdStats {
     /// Datagrams that are none of this protocol, damaged, or contradict themselves.
     pub malformed: u64,
     /// Datagrams from a peer, or an epoch of it, that is not known, or for another queue pair.
-    pub stranger: u64,
+    pub unknown_peer: u64,
     /// Hellos whose cookie is not ours, or too old.
     pub bad_cookie: u64,
     /// Hellos refused because there is no room, or nothing in common.

@@ -160,11 +160,11 @@ impl Ud {
         if message.group {
             return self.receive_for(memory, message);
         }
-        if self.heard.has(&message.from, message.id) {
+        if self.delivered.has(&message.from, message.id) {
             return Err(Reason::Duplicate);
         }
         let wr = self.receive_for(memory, message)?;
-        self.heard.note(&message.from, message.id);
+        self.delivered.note(&message.from, message.id);
         Ok(wr)
     }
 
@@ -299,7 +299,7 @@ impl Ud {
         let access = self.access(source, false);
         // Whatever the tag's owner says: an answer to whoever claims to be there is a weapon.
         if !access.is_validated {
-            return Err(Reason::Stranger);
+            return Err(Reason::UnknownPeer);
         }
         if request
             .sink_to

@@ -12,7 +12,7 @@ use super::access::place;
 use super::address::{Destination, Source};
 use super::config::{DATAGRAM_MIN, UdConfig};
 use super::control::{Control, Controls};
-use super::heard::Heard;
+use super::delivered::Delivered;
 use super::read::{Answer, Reads};
 use super::reassembly::{self, Reassembly};
 use super::record::{self, Piece, Plan, Records};
@@ -50,7 +50,7 @@ pub struct Ud {
     sender: Sender,
     /// Posted, and given back by messages that were given up.
     receives: VecDeque<RecvWr>,
-    heard: Heard,
+    delivered: Delivered,
     reassembly: Reassembly,
     records: Records,
     reads: Reads,
@@ -77,7 +77,7 @@ impl Ud {
         Self {
             sender: Sender::new(&config),
             receives: VecDeque::new(),
-            heard: Heard::new(config.sources, config.key),
+            delivered: Delivered::new(config.sources, config.key),
             reassembly: Reassembly::new(&config),
             records: Records::new(&config),
             reads: Reads::new(),
@@ -176,7 +176,7 @@ impl Ud {
             .revoke_stag(&self.config, stag, &mut self.events);
     }
 
-    /// The path to a host carries no more than this many octets of UDP payload. That is remembered
+    /// The path to a host carries no more than this many bytes of UDP payload. That is remembered
     /// for ten minutes.
     pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
         self.sender.note_path(now, host, octets.max(DATAGRAM_MIN));
@@ -261,13 +261,13 @@ impl Ud {
         }
     }
 
-    /// Asks whether a datagram of `size` octets of UDP payload arrives; [`Event::Probed`] says so.
+    /// Asks whether a datagram of `size` bytes of UDP payload arrives; [`Event::Probed`] says so.
     pub fn probe(&mut self, to: Destination, token: u32, size: u32) {
         let probe = Probe { token, size };
         self.answer(to, MsgId(0), Control::Probe(probe), usize::MAX);
     }
 
-    /// Octets of UDP payload that the path carries, from the next message on.
+    /// Bytes of UDP payload that the path carries, from the next message on.
     pub fn set_datagram_max(&mut self, octets: u32) {
         self.sender.set_datagram_max(octets);
     }
@@ -344,7 +344,7 @@ impl Ud {
     }
 
     /// The next datagram that is not DATA, whole, CRC included, in `out`;
-    /// [`super::wire::CONTROL_MAX`] octets are enough but for probes. Gives destination and length.
+    /// [`super::wire::CONTROL_MAX`] bytes are enough but for probes. Gives destination and length.
     pub fn poll_control(&mut self, out: &mut [u8]) -> Option<(SocketAddr, usize)> {
         let sent = self.controls.poll(&self.config, out);
         self.counters.sent += u64::from(sent.is_some());
@@ -532,7 +532,7 @@ impl Ud {
         }
     }
 
-    /// Queues a datagram that is not DATA; as an answer to `wire_len` octets it is not longer.
+    /// Queues a datagram that is not DATA; as an answer to `wire_len` bytes it is not longer.
     fn answer(&mut self, to: Destination, id: MsgId, control: Control, wire_len: usize) {
         self.controls.push(to, id, control, wire_len);
     }
@@ -543,7 +543,7 @@ impl Ud {
             Reason::TooLong => NoticeCode::TooLong,
             Reason::BadStag | Reason::Access | Reason::Bounds => NoticeCode::Access,
             Reason::Unsupported => NoticeCode::Unsupported,
-            Reason::Stranger => NoticeCode::Stranger,
+            Reason::UnknownPeer => NoticeCode::UnknownPeer,
             _ => return,
         };
         let shim = &datagram.shim;
@@ -569,7 +569,7 @@ impl Ud {
                 | Reason::BadStag
                 | Reason::Access
                 | Reason::Bounds
-                | Reason::Stranger
+                | Reason::UnknownPeer
                 | Reason::BadCookie
         );
         if is_fault && now >= self.quiet_until {

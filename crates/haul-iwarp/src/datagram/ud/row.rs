@@ -2,7 +2,7 @@
 //!
 //! What a sender makes of a long message differs from one datagram to the next in three numbers
 //! that go up by known steps. Once one of them has passed every check, the next is compared with
-//! what it has to be: the same octets are the same meaning.
+//! what it has to be: the same bytes are the same meaning.
 
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ pub(super) struct Row {
     header_len: usize,
     psn: Psn,
     start: u32,
-    /// Octets of payload in each segment, and in all of the message.
+    /// Bytes of payload in each segment, and in all of the message.
     each: u32,
     message_len: u32,
 }

@@ -5,9 +5,9 @@
 //!   HELLO      cookie 16, zero if none | terms
 //!   COOKIE     cookie 16
 //!   READY      terms
-//!   terms      caps 4 | init_psn 4 | window 4 | max_seg 2 | ird 2 | ord 2 | m 2 | m octets of private data
+//!   terms      caps 4 | init_psn 4 | window 4 | max_seg 2 | ird 2 | ord 2 | m 2 | m private data
 //!   NOTICE     code 2 | 0 2 | detail 4; the shim names the message
-//!   RATE       interval_us 4 | packets 4 | octets 8 | lost 4 | dup 4 | ce 4 | nobuf 4 | hint_kbps 4
+//!   RATE       interval_us 4 | packets 4 | bytes 8 | lost 4 | dup 4 | ce 4 | nobuf 4 | hint_kbps 4
 //!   CLOSE      code 2 | 0 2
 //!   PROBE      token 4 | size 4 | zeros up to the size
 //!   PROBE_ACK  token 4 | size 4
@@ -19,11 +19,11 @@ use crate::wire::{be16, be32, be64, put16, put32, put64};
 
 /// Ranges in an ACK at most.
 pub const ACK_RANGES_MAX: usize = 32;
-/// Octets of a cookie.
+/// Bytes of a cookie.
 pub const COOKIE_LEN: usize = 16;
-/// Octets of private data in a hello at most.
+/// Bytes of private data in a hello at most.
 pub const PRIVATE_MAX: usize = 512;
-/// Octets of the longest datagram that is neither DATA nor a probe.
+/// Bytes of the longest datagram that is neither DATA nor a probe.
 pub const CONTROL_MAX: usize = SHIM_LEN + COOKIE_LEN + TERMS_LEN + PRIVATE_MAX + CRC_LEN;
 
 const ACK_LEN: usize = 20;
@@ -58,7 +58,7 @@ pub enum Body<'a> {
     ProbeAck(Probe),
 }
 
-/// What a cookie is to others: octets to send back.
+/// What a cookie is to others: bytes to send back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie(pub [u8; COOKIE_LEN]);
 
@@ -168,13 +168,13 @@ pub struct Terms<'a> {
     pub init_psn: Psn,
     /// Packets that may be on their way.
     pub window: u32,
-    /// The longest datagram that this end takes, octets of UDP payload.
+    /// The longest datagram that this end takes, bytes of UDP payload.
     pub max_seg: u16,
     /// Inbound reads and atomics.
     pub ird: u16,
     /// Outbound reads and atomics.
     pub ord: u16,
-    /// For the user, [`PRIVATE_MAX`] octets at most.
+    /// For the user, [`PRIVATE_MAX`] bytes at most.
     pub private: &'a [u8],
 }
 
@@ -251,7 +251,7 @@ pub enum NoticeCode {
     /// The operation is not known here, or not allowed over this service.
     Unsupported,
     /// The sender is not known here: it has to say hello.
-    Stranger,
+    UnknownPeer,
     /// A code of a later version.
     Other(u16),
 }
@@ -263,7 +263,7 @@ impl NoticeCode {
             2 => Self::TooLong,
             3 => Self::Access,
             4 => Self::Unsupported,
-            5 => Self::Stranger,
+            5 => Self::UnknownPeer,
             other => Self::Other(other),
         }
     }
@@ -274,7 +274,7 @@ impl NoticeCode {
             Self::TooLong => 2,
             Self::Access => 3,
             Self::Unsupported => 4,
-            Self::Stranger => 5,
+            Self::UnknownPeer => 5,
             Self::Other(code) => code,
         }
     }
@@ -285,7 +285,7 @@ impl NoticeCode {
 pub struct Notice {
     /// Why.
     pub code: NoticeCode,
-    /// More about it: octets that would have fitted, for [`NoticeCode::TooLong`]; else zero.
+    /// More about it: bytes that would have fitted, for [`NoticeCode::TooLong`]; else zero.
     pub detail: u32,
 }
 
@@ -296,7 +296,7 @@ pub struct Rate {
     pub interval_us: u32,
     /// Packets received.
     pub packets: u32,
-    /// Octets received.
+    /// Bytes received.
     pub octets: u64,
     /// Packet numbers that did not come.
     pub lost: u32,
@@ -349,7 +349,7 @@ pub struct Close {
 pub struct Probe {
     /// The prober's.
     pub token: u32,
-    /// Octets of the probe's UDP payload.
+    /// Bytes of the probe's UDP payload.
     pub size: u32,
 }
 
@@ -430,8 +430,8 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Writes a whole datagram, CRC included, to the start of `out`: [`CONTROL_MAX`] octets are
-    /// enough, a probe needs its size. `shim` is given this body's type. Returns its octets: 0 for
+    /// Writes a whole datagram, CRC included, to the start of `out`: [`CONTROL_MAX`] bytes are
+    /// enough, a probe needs its size. `shim` is given this body's type. Returns its bytes: 0 for
     /// DATA, which is written with [`super::DataHeader`], and for a probe whose size cannot be.
     pub fn emit(&self, shim: &Shim, out: &mut [u8]) -> usize {
         let shim = Shim {
@@ -485,7 +485,7 @@ fn exactly(octets: &[u8], len: usize, what: &'static str) -> Result<(), Reject> 
     }
 }
 
-/// Appends the CRC to the `len` octets at the start of `out`; returns the octets of the whole.
+/// Appends the CRC to the `len` bytes at the start of `out`; returns the bytes of the whole.
 fn seal(out: &mut [u8], len: usize) -> usize {
     let mut crc = Crc32c::new();
     crc.update(&out[..len]);

@@ -6,19 +6,19 @@ use super::{Body, Ext};
 use crate::crc::{CRC_LEN, Crc32c};
 use crate::wire::be32;
 
-/// Octets of a UDP payload over IPv4 at most.
+/// Bytes of a UDP payload over IPv4 at most.
 pub const DATAGRAM_MAX: usize = 65_507;
 
 /// A datagram that has been checked as far as that needs no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// The first 32 octets.
+    /// The first 32 bytes.
     pub shim: Shim,
     /// The words between shim and body.
     pub ext: Ext<'a>,
     /// The rest.
     pub body: Body<'a>,
-    /// Octets of the UDP payload.
+    /// Bytes of the UDP payload.
     pub wire_len: usize,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// Octets of a datagram from which [`sender`] can be told.
+/// Bytes of a datagram from which [`sender`] can be told.
 pub const SENDER_LEN: usize = 16;
 
 /// Queue pair and epoch of who has sent a datagram that begins so; the network quotes no more than

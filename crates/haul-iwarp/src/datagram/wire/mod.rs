@@ -1,11 +1,11 @@
-//! Octets of datagrams to meaning and back (docs/protocol/datagram.md).
+//! Bytes of datagrams to meaning and back (docs/protocol/datagram.md).
 //!
 //! ```text
 //!   SHIM 32 | EXT 4*n | DDP segment: header 14 or 18, data | CRC32C 4      DATA
 //!   SHIM 32 | EXT 4*n | body                               | CRC32C 4      everything else
 //! ```
 //! [`Datagram::open`] checks the CRC and then everything that needs no state; what it returns needs
-//! no further check of form. [`DataHeader`] and [`Body::emit`] write. `shim` the 32 octets ·
+//! no further check of form. [`DataHeader`] and [`Body::emit`] write. `shim` the 32 bytes ·
 //! `segment` DATA · `body` the other types · `datagram` all of them · `reject` why not.
 
 mod body;

@@ -4,7 +4,7 @@
 /// answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
-    /// Its first octet is not this protocol's and version's, or it is shorter than any.
+    /// Its first byte is not this protocol's and version's, or it is shorter than any.
     #[error("not a datagram of this protocol")]
     Foreign,
     /// Its CRC is wrong.

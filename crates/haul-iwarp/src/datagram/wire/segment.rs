@@ -9,7 +9,7 @@ use super::{EXT_WORDS_MAX, Ext, Flags, Kind, Psn, Reject, SHIM_LEN, Shim};
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::{put32, rdmap};
 
-/// Octets of the longest header of DATA: shim, EXT, DDP header, and the payload of a request, which
+/// Bytes of the longest header of DATA: shim, EXT, DDP header, and the payload of a request, which
 /// the core writes.
 pub const DATA_HEADER_MAX: usize =
     SHIM_LEN + 4 * EXT_WORDS_MAX + ddp::UNTAGGED_LEN + rdmap::ATOMIC_REQUEST_LEN;
@@ -26,7 +26,7 @@ pub enum Opcode {
     Rdmap(rdmap::Opcode),
     /// Write-Record.
     WriteRecord,
-    /// Write-Record with eight octets of immediate data, in every segment.
+    /// Write-Record with eight bytes of immediate data, in every segment.
     WriteRecordImmediate,
 }
 
@@ -186,7 +186,7 @@ pub struct DataHeader<'a> {
 
 impl DataHeader<'_> {
     /// Writes the header to the start of `out`, which has room for [`DATA_HEADER_MAX`]; returns its
-    /// octets. The CRC is over these and the data.
+    /// bytes. The CRC is over these and the data.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         debug_assert_eq!(self.shim.kind, Kind::Data);
         self.shim.emit(self.ext.len(), out);
@@ -204,7 +204,7 @@ impl DataHeader<'_> {
     }
 
     /// Makes the header in `octets`, which is no longer than it, that of the segment which comes
-    /// `by` octets later in the same message.
+    /// `by` bytes later in the same message.
     pub(crate) fn advance(octets: &mut [u8], psn: Psn, by: u32) {
         Shim::advance(octets, psn, by);
         let at = Shim::len_with_ext(octets);

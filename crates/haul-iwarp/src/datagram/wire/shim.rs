@@ -1,22 +1,22 @@
-//! The 32 octets that every datagram begins with, big-endian:
+//! The 32 bytes that every datagram begins with, big-endian:
 //!
 //! ```text
 //!   0  1  0xd1: protocol 0xd, version 1
 //!   1  1  type
-//!   2  2  flags; the low four bits are the number of EXT words, 0x00f0 is reserved: sent as zero, ignored
+//!   2  2  flags; the low four bits are the number of EXT words, 0x00f0 is reserved: zero, ignored
 //!   4  4  QPN of the destination, 24 bits; 0xffffff is every member of a group
 //!   8  4  QPN of the source, 24 bits
 //!  12  4  epoch of the source: random, not zero, new each time its QP is activated
 //!  16  4  number of the packet, from a random start
 //!  20  4  number of the message, from 1; in responses, of the request
-//!  24  4  octets of the message, in every segment
+//!  24  4  bytes of the message, in every segment
 //!  28  4  offset of this segment's payload in the message
 //! ```
 
 use super::reject::Reject;
 use crate::wire::{be16, be32, put16, put32};
 
-/// Octets of the shim.
+/// Bytes of the shim.
 pub const SHIM_LEN: usize = 32;
 /// The QPN of every member of a group.
 pub const ANY_QPN: u32 = 0x00ff_ffff;
@@ -148,7 +148,7 @@ serial! {
     MsgId
 }
 
-/// The first 32 octets of a datagram, but for the number of EXT words.
+/// The first 32 bytes of a datagram, but for the number of EXT words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shim {
     /// The type.
@@ -165,7 +165,7 @@ pub struct Shim {
     pub psn: Psn,
     /// Number of the message.
     pub msg_id: MsgId,
-    /// Octets of the message.
+    /// Bytes of the message.
     pub msg_len: u32,
     /// Where in the message this segment's payload belongs.
     pub seg_off: u32,
@@ -238,14 +238,14 @@ impl Shim {
         put32(out, 28, self.seg_off);
     }
 
-    /// Gives the shim in `octets` this packet number, and the place `by` octets further in its
+    /// Gives the shim in `octets` this packet number, and the place `by` bytes further in its
     /// message.
     pub(super) fn advance(octets: &mut [u8], psn: Psn, by: u32) {
         put32(octets, 16, psn.0);
         put32(octets, 28, be32(octets, 28).wrapping_add(by));
     }
 
-    /// Octets of the shim in `octets` and of the EXT words behind it.
+    /// Bytes of the shim in `octets` and of the EXT words behind it.
     pub(super) fn len_with_ext(octets: &[u8]) -> usize {
         SHIM_LEN + 4 * usize::from(be16(octets, 2) & EXT_MASK)
     }

@@ -30,7 +30,7 @@ use crate::wire::{Features, ParseError};
 
 use arrivals::{Arrival, Arrivals};
 
-/// The least segment size that two ends agree on, octets.
+/// The least segment size that two ends agree on, bytes.
 const SEGMENT_MIN: u32 = 256;
 /// A close notice is for streams: here the last word of a connection says how it ends.
 const FEATURES: Features = Features {
@@ -43,7 +43,7 @@ const FEATURES: Features = Features {
 pub struct MessageConfig {
     /// The queue pair.
     pub qp: QpConfig,
-    /// The longest DDP segment, octets: what a message of the lower layer holds, less four for the
+    /// The longest DDP segment, bytes: what a message of the lower layer holds, less four for the
     /// CRC. The lesser of both ends counts.
     pub segment_max: u32,
     /// Messages that may be in flight: the lower layer's window, or more. Costs one bit each, while
@@ -81,7 +81,7 @@ impl Datagram {
         digest.to_wire()
     }
 
-    /// Octets of the message.
+    /// Bytes of the message.
     #[must_use]
     pub fn wire_len(&self) -> usize {
         self.segment.header_len + self.segment.payload_len as usize + CRC_LEN
@@ -100,7 +100,7 @@ pub enum Repeat {
 /// Payload of a message that has passed the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrived {
-    /// The octets of the message.
+    /// The bytes of the message.
     pub payload: Range<usize>,
     /// Where they belong.
     pub placement: Placement,
@@ -135,14 +135,14 @@ pub struct MessageConnection {
     arrivals: Arrivals,
     /// What arrived messages will do when those before them are there, in order; bounded by the
     /// depths of the queues.
-    waiting: VecDeque<(u64, Deed)>,
+    waiting: VecDeque<(u64, Delivery)>,
     /// Control messages that are not released, and how many of them are handed out.
     control: VecDeque<(u64, Box<[u8]>)>,
     control_sent: usize,
     /// Segments handed out.
     segments: u64,
     /// A placement was handed out: the message, what it does, and the place.
-    placing: Option<(u64, Deed, Target)>,
+    placing: Option<(u64, Delivery, Target)>,
     peer_finished: bool,
     deadline: Option<Time>,
     shut_down: bool,
@@ -150,7 +150,7 @@ pub struct MessageConnection {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+enum Delivery {
     Effect(Effect),
     /// The peer has sent its last, and has all messages below this number.
     Finish(u64),
@@ -164,7 +164,7 @@ impl MessageConnection {
     pub fn connect(now: Time, config: MessageConfig, private: &[u8]) -> Result<Self, PostError> {
         let mut connection = Self::new(now, config, Phase::AwaitReply);
         let terms = connection.terms(config.qp.ird, config.qp.ord, config.segment_max, private)?;
-        connection.say(0, &Hello::Request(terms));
+        connection.queue_control(0, &Hello::Request(terms));
         Ok(connection)
     }
 
@@ -214,7 +214,7 @@ impl MessageConnection {
         })
     }
 
-    fn say(&mut self, index: u64, hello: &Hello<'_>) {
+    fn queue_control(&mut self, index: u64, hello: &Hello<'_>) {
         let mut message = Vec::new();
         hello.emit(&mut message);
         self.control.push_back((index, message.into()));
@@ -258,7 +258,7 @@ impl MessageConnection {
     }
 
     /// Message `index` has arrived, possibly before others and possibly again; it was verified. Of
-    /// its octets only headers are read. If there is an answer, put the payload there and call
+    /// its bytes only headers are read. If there is an answer, put the payload there and call
     /// [`Self::handle_placed`].
     pub fn handle_message(
         &mut self,
@@ -290,7 +290,7 @@ impl MessageConnection {
                 return None;
             }
         }
-        self.hear();
+        self.note_first_segment();
         if Hello::is_hello(message) {
             self.receive_control(memory, index, message);
             return None;
@@ -310,9 +310,9 @@ impl MessageConnection {
             Ok((None, Effect::Terminate)) => {
                 let _ended = self.qp.deliver(memory, Effect::Terminate);
             }
-            Ok((None, effect)) => self.enqueue(memory, index, Deed::Effect(effect)),
+            Ok((None, effect)) => self.enqueue(memory, index, Delivery::Effect(effect)),
             Ok((Some(placement), effect)) => {
-                self.placing = Some((index, Deed::Effect(effect), placement.target));
+                self.placing = Some((index, Delivery::Effect(effect), placement.target));
                 let payload = octets.len()..body_len;
                 return Some(Arrived { payload, placement });
             }
@@ -322,8 +322,8 @@ impl MessageConnection {
 
     /// The payload of the message is in its place.
     pub fn handle_placed(&mut self, now: Time, memory: &mut impl Memory) {
-        if let Some((index, deed, _)) = self.placing.take() {
-            self.enqueue(memory, index, deed);
+        if let Some((index, delivery, _)) = self.placing.take() {
+            self.enqueue(memory, index, delivery);
         }
         self.settle(now);
     }
@@ -355,13 +355,13 @@ impl MessageConnection {
     }
 
     /// Keeps what a message does until its turn comes, and does what has its turn.
-    fn enqueue(&mut self, memory: &mut impl Memory, index: u64, deed: Deed) {
+    fn enqueue(&mut self, memory: &mut impl Memory, index: u64, delivery: Delivery) {
         if matches!(self.qp.state(), State::Terminating | State::Closed) {
             return;
         }
-        if deed != Deed::Effect(Effect::None) {
+        if delivery != Delivery::Effect(Effect::None) {
             let at = self.waiting.partition_point(|(before, _)| *before < index);
-            self.waiting.insert(at, (index, deed));
+            self.waiting.insert(at, (index, delivery));
         }
         let qp = &self.config.qp;
         let most = qp.recv_depth as usize + usize::from(qp.ird) + usize::from(qp.ord) + 8;
@@ -369,20 +369,22 @@ impl MessageConnection {
             self.refuse(TermCode::STREAM_CATASTROPHIC.into(), &[], 0);
             return;
         }
-        while let Some(&(index, deed)) = self.waiting.front() {
+        while let Some(&(index, delivery)) = self.waiting.front() {
             if index >= self.arrivals.base() {
                 return;
             }
             self.waiting.pop_front();
-            let done = match deed {
-                Deed::Effect(effect) => self.qp.deliver(memory, effect),
-                Deed::Finish(received) => self.deliver_finish(received),
+            let done = match delivery {
+                Delivery::Effect(effect) => self.qp.deliver(memory, effect),
+                Delivery::Finish(received) => self.deliver_finish(received),
             };
             if let Err(violation) = done {
                 // The segment itself was not kept.
-                let quoted = match deed {
-                    Deed::Effect(Effect::ReadRequest(_, msn)) => Some((Opcode::ReadRequest, msn)),
-                    Deed::Effect(Effect::AtomicRequest(_, msn)) => {
+                let quoted = match delivery {
+                    Delivery::Effect(Effect::ReadRequest(_, msn)) => {
+                        Some((Opcode::ReadRequest, msn))
+                    }
+                    Delivery::Effect(Effect::AtomicRequest(_, msn)) => {
                         Some((Opcode::AtomicRequest, msn))
                     }
                     _ => None,
@@ -409,16 +411,16 @@ impl MessageConnection {
 
     fn receive_control(&mut self, memory: &mut impl Memory, index: u64, message: &[u8]) {
         match Hello::parse(message) {
-            Ok(Hello::Ready) => self.enqueue(memory, index, Deed::Effect(Effect::None)),
+            Ok(Hello::Ready) => self.enqueue(memory, index, Delivery::Effect(Effect::None)),
             Ok(Hello::Finish { received }) => {
-                self.enqueue(memory, index, Deed::Finish(received));
+                self.enqueue(memory, index, Delivery::Finish(received));
             }
             _ => self.refuse(TermCode::STREAM_CATASTROPHIC.into(), &[], 0),
         }
     }
 
     /// The first message after the request shows that the reply is there: the responder may send.
-    fn hear(&mut self) {
+    fn note_first_segment(&mut self) {
         if !self.is_initiator && self.qp.state() == State::Waiting {
             self.deadline = None;
             self.qp.open();
@@ -484,7 +486,7 @@ impl MessageConnection {
             self.qp.fail(Error::PeerIncompatible(why));
             return;
         };
-        self.say(1, &Hello::Ready);
+        self.queue_control(1, &Hello::Ready);
         self.establish(own.ird, ord, segment_max, terms.features);
         self.qp.open();
     }
@@ -594,7 +596,7 @@ impl MessageConnection {
     /// What the peer's Terminate said, if it sent one.
     #[must_use]
     pub fn terminate(&self) -> Option<&crate::wire::rdmap::Terminate> {
-        self.qp.heard()
+        self.qp.peer_terminate()
     }
 
     /// Messages that have arrived while one before them was missing, and that are complete but for
@@ -618,7 +620,7 @@ impl MessageConnection {
             self.qp.finish();
             let index = self.index_of(self.segments);
             let received = self.arrivals.base();
-            self.say(index, &Hello::Finish { received });
+            self.queue_control(index, &Hello::Finish { received });
             self.shut_down(now);
         }
         if self.qp.state() == State::Terminating && !self.qp.must_terminate() {
@@ -659,7 +661,7 @@ impl ReliableConnection for MessageConnection {
         let answer = answer(own.ird, own.ord, ird, ord);
         let agreed = segment_max.min(self.config.segment_max);
         let terms = self.terms(answer.said_ird, answer.said_ord, agreed, private)?;
-        self.say(0, &Hello::Reply(terms));
+        self.queue_control(0, &Hello::Reply(terms));
         self.deadline = Some(now.after(self.config.startup_timeout_ns));
         self.establish(answer.ird, answer.ord, agreed, features);
         Ok(())
@@ -670,7 +672,7 @@ impl ReliableConnection for MessageConnection {
             return Err(PostError::NoRequest);
         }
         let terms = self.terms(0, 0, self.config.segment_max, private)?;
-        self.say(0, &Hello::Refusal(terms));
+        self.queue_control(0, &Hello::Refusal(terms));
         self.phase = Phase::Open;
         self.qp.finish();
         self.shut_down(now);

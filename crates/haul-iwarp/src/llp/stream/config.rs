@@ -19,9 +19,9 @@ pub struct StreamConfig {
     /// Initiator: a peer-to-peer connection is asked for, to be opened by one of these. Responder:
     /// what it can take; `None` is all.
     pub peer_to_peer: Option<RtrKinds>,
-    /// Longhaul's capabilities are offered, eight octets before the private data.
+    /// Longhaul's capabilities are offered, eight bytes before the private data.
     pub extensions: bool,
-    /// The longest FPDU to and from Longhaul ends, octets; in steps of 256.
+    /// The longest FPDU to and from Longhaul ends, bytes; in steps of 256.
     pub fpdu_max: u32,
     /// The path's segment size: FPDUs to others are no longer (RFC 5044 §4.5).
     pub emss: u32,

@@ -1,8 +1,8 @@
 //! A reliable connection over a byte stream: MPA (RFC 5044, RFC 6581) below, the queue pair above.
 //!
-//! What comes in: octets of the stream, and from [`Next`] where payload among them belongs. What
+//! What comes in: bytes of the stream, and from [`Next`] where payload among them belongs. What
 //! goes out: start-up frames ([`StreamConnection::poll_startup`]), then FPDUs
-//! ([`StreamConnection::poll_transmit`]) as header octets, a payload by name, and a trailer.
+//! ([`StreamConnection::poll_transmit`]) as header bytes, a payload by name, and a trailer.
 
 mod config;
 mod next;
@@ -51,7 +51,7 @@ pub struct StreamConnection {
     admitted: Result<Effect, Violation>,
     /// Strict: a verified FPDU lies in the stage.
     unstaging: Option<Placement>,
-    /// Octets sent since start-up.
+    /// Bytes sent since start-up.
     position: u64,
     deadline: Option<Time>,
     shut_down: bool,
@@ -95,7 +95,7 @@ impl StreamConnection {
         }
     }
 
-    /// Octets of the stream have arrived.
+    /// Bytes of the stream have arrived.
     pub fn handle_bytes(&mut self, now: Time, memory: &mut impl Memory, bytes: &[u8]) -> Received {
         let mut at = 0;
         if self.startup.is_some() {
@@ -114,7 +114,7 @@ impl StreamConnection {
 
     fn receive(&mut self, memory: &mut impl Memory, bytes: &[u8], at: &mut usize) -> Next {
         loop {
-            if self.is_deaf() {
+            if self.ignores_input() {
                 *at = bytes.len();
                 return Next::More { at_least: 1 };
             }
@@ -136,7 +136,7 @@ impl StreamConnection {
     }
 
     /// Whatever arrives is dropped.
-    fn is_deaf(&self) -> bool {
+    fn ignores_input(&self) -> bool {
         matches!(self.qp.state(), State::Terminating | State::Closed)
     }
 
@@ -177,7 +177,7 @@ impl StreamConnection {
             self.qp.terminate(TermCode::MPA_CRC.into(), &[], 0);
             return;
         }
-        self.hear();
+        self.note_first_segment();
         if self.config.strict {
             self.admitted = match self.check(memory) {
                 Ok((placement, effect)) => {
@@ -194,7 +194,7 @@ impl StreamConnection {
     }
 
     /// The first good FPDU opens the responder's side (RFC 5044 §7.1.2 rule 4).
-    fn hear(&mut self) {
+    fn note_first_segment(&mut self) {
         if !self.heard_fpdu {
             self.heard_fpdu = true;
             if !self.is_initiator {
@@ -213,7 +213,7 @@ impl StreamConnection {
         }
     }
 
-    /// `len` octets of payload were placed, or staged, and run through the digest.
+    /// `len` bytes of payload were placed, or staged, and run through the digest.
     pub fn handle_placed(&mut self, len: u32) {
         self.rx.placed(len);
     }
@@ -357,7 +357,7 @@ impl StreamConnection {
     /// What the peer's Terminate said, if it sent one.
     #[must_use]
     pub fn terminate(&self) -> Option<&crate::wire::rdmap::Terminate> {
-        self.qp.heard()
+        self.qp.peer_terminate()
     }
 
     fn handle_startup(&mut self, now: Time, bytes: &[u8]) -> usize {

@@ -1,34 +1,34 @@
-//! What the engine does with the octets of a stream.
+//! What the engine does with the bytes of a stream.
 
 use crate::memory::Placement;
 
-/// What to do with the stream's next octets.
+/// What to do with the stream's next bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Feed them to [`crate::StreamConnection::handle_bytes`]; fewer than `at_least` will not lead to a
-    /// placement.
+    /// Feed them to [`crate::StreamConnection::handle_bytes`]; fewer than `at_least` will not lead
+    /// to a placement.
     More {
-        /// Octets.
+        /// Bytes.
         at_least: usize,
     },
     /// They are payload that belongs there. Put them there, from a buffer or straight from the
-    /// stream, run [`crate::StreamConnection::digest`] over them if CRCs are in use, and say so with
-    /// [`crate::StreamConnection::handle_placed`]. It may be done in parts.
+    /// stream, run [`crate::StreamConnection::digest`] over them if CRCs are in use, and say so
+    /// with [`crate::StreamConnection::handle_placed`]. It may be done in parts.
     Place(Placement),
     /// Strict: they are payload that is not verified. The same, into a stage of 64 KiB, `offset`
-    /// octets into it.
+    /// bytes into it.
     Stage {
-        /// Octets from the start of the stage.
+        /// Bytes from the start of the stage.
         offset: u32,
-        /// Octets.
+        /// Bytes.
         len: u32,
     },
-    /// Strict: not the next octets, but the first of the stage, are verified and belong there. Copy
+    /// Strict: not the next bytes, but the first of the stage, are verified and belong there. Copy
     /// them, and say so with [`crate::StreamConnection::handle_unstaged`].
     Unstage(Placement),
 }
 
-/// The answer to octets of the stream.
+/// The answer to bytes of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// How many were taken.

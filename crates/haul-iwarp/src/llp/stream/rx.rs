@@ -1,4 +1,4 @@
-//! Octets of the stream to headers, placements and checked FPDUs (RFC 5044 §4).
+//! Bytes of the stream to headers, placements and checked FPDUs (RFC 5044 §4).
 
 use super::next::Next;
 use crate::crc::{CRC_LEN, Crc32c};
@@ -9,7 +9,7 @@ use crate::wire::ddp::Header;
 use crate::wire::mpa::{LENGTH_LEN, MARKER_LEN, MARKER_SPACING, pad_len, parse_marker};
 use crate::wire::rdmap::Opcode;
 
-/// Octets from which the rest of an FPDU's shape follows: its length, and the two control octets.
+/// Bytes from which the rest of an FPDU's shape follows: its length, and the two control bytes.
 const SHAPE_LEN: usize = LENGTH_LEN + 2;
 
 /// The FPDU that is being received.
@@ -22,22 +22,22 @@ pub(super) struct Rx {
     need: usize,
     /// End of the headers in `header`; stays when the FPDU is whole, until the next begins.
     segment_end: usize,
-    /// Octets of `header` that are in the digest.
+    /// Bytes of `header` that are in the digest.
     digested: usize,
-    /// Octets of payload that are still to come.
+    /// Bytes of payload that are still to come.
     payload_left: u32,
-    /// Octets of padding and CRC, and how many of them are there.
+    /// Bytes of padding and CRC, and how many of them are there.
     trailer_len: usize,
     trailer_have: usize,
     crc: [u8; CRC_LEN],
     digest: Crc32c,
     /// Where the rest of the payload goes.
     target: Target,
-    /// Octets that are in the engine's stage.
+    /// Bytes that are in the engine's stage.
     staged: u32,
 
     markers: bool,
-    /// Octets of the stream since start-up; counted where there are markers.
+    /// Bytes of the stream since start-up; counted where there are markers.
     position: u64,
     fpdu_start: u64,
     marker: [u8; MARKER_LEN],
@@ -100,7 +100,7 @@ impl Rx {
         &mut self.digest
     }
 
-    /// The least number of octets that will change anything.
+    /// The least number of bytes that will change anything.
     pub(super) fn wants(&self) -> usize {
         match self.phase {
             Phase::Header => self.need - self.have,
@@ -109,7 +109,7 @@ impl Rx {
         }
     }
 
-    /// Takes octets up to the next decision; advances `at`.
+    /// Takes bytes up to the next decision; advances `at`.
     pub(super) fn look(&mut self, bytes: &[u8], at: &mut usize) -> Seen {
         loop {
             if self.phase == Phase::Header && self.have == self.need {
@@ -149,7 +149,7 @@ impl Rx {
         }
     }
 
-    /// Takes octets of header or trailer, up to the next marker.
+    /// Takes bytes of header or trailer, up to the next marker.
     fn take(&mut self, bytes: &[u8], at: &mut usize) {
         let more = (bytes.len() - *at)
             .min(self.until_marker())
@@ -187,7 +187,7 @@ impl Rx {
         usize::try_from(MARKER_SPACING - into).unwrap_or(usize::MAX)
     }
 
-    /// Takes octets of a marker; once it is whole, says whether it agrees with the FPDU.
+    /// Takes bytes of a marker; once it is whole, says whether it agrees with the FPDU.
     fn take_marker(&mut self, bytes: &[u8], at: &mut usize) -> Option<bool> {
         while self.is_in_marker() {
             let octet = *bytes.get(*at)?;
@@ -211,7 +211,7 @@ impl Rx {
         self.digested = self.have;
     }
 
-    /// Octets of the ULPDU, as its length field says.
+    /// Bytes of the ULPDU, as its length field says.
     fn ulpdu_len(&self) -> u32 {
         u32::from(u16::from_be_bytes([self.header[0], self.header[1]]))
     }
@@ -220,14 +220,14 @@ impl Rx {
         (self.ulpdu_len() as usize) < Header::len_of(self.header[LENGTH_LEN])
     }
 
-    /// Octets of length and headers together.
+    /// Bytes of length and headers together.
     fn shape(&self) -> usize {
         let header_len = Header::len_of(self.header[LENGTH_LEN]);
         let payload = self.ulpdu_len() as usize - header_len;
         LENGTH_LEN + header_len + Opcode::header_len(self.header[LENGTH_LEN + 1], payload)
     }
 
-    /// DDP and RDMAP headers, and the octets of the whole segment; `None` if it is too short to
+    /// DDP and RDMAP headers, and the bytes of the whole segment; `None` if it is too short to
     /// have them.
     pub(super) fn segment(&self) -> (Option<&[u8]>, u32) {
         let whole = !self.is_malformed();
@@ -253,7 +253,7 @@ impl Rx {
         let body = 2 + ulpdu;
         let seen = u32::try_from(self.have).unwrap_or(u32::MAX);
         if body < seen {
-            // A ULPDU of 0 or 1: padding was taken for control octets.
+            // A ULPDU of 0 or 1: padding was taken for control bytes.
             (self.payload_left, self.trailer_len) = (0, (body + pad - seen) as usize + CRC_LEN);
         } else {
             (self.payload_left, self.trailer_len) = (body - seen, pad as usize + CRC_LEN);
@@ -262,7 +262,7 @@ impl Rx {
         (self.target, self.phase) = (target, Phase::Payload);
     }
 
-    /// The octets of payload that follow without a marker, and where they go.
+    /// The bytes of payload that follow without a marker, and where they go.
     pub(super) fn placement(&self) -> Placement {
         let len = u32::try_from(self.until_marker()).unwrap_or(u32::MAX);
         Placement {
@@ -278,7 +278,7 @@ impl Rx {
         }
     }
 
-    /// `len` octets of payload were taken from the stream.
+    /// `len` bytes of payload were taken from the stream.
     pub(super) fn placed(&mut self, len: u32) {
         let len = len.min(self.payload_left);
         self.payload_left -= len;

@@ -103,7 +103,7 @@ impl Startup {
         self.phase == Phase::AwaitReply
     }
 
-    /// Takes octets of the stream, and says how many.
+    /// Takes bytes of the stream, and says how many.
     pub(super) fn handle_bytes(&mut self, config: &StreamConfig, bytes: &[u8]) -> (usize, Step) {
         let kind = match self.phase {
             Phase::AwaitReply => FrameKind::Reply,

@@ -13,7 +13,7 @@ use crate::wire::mpa::{LENGTH_LEN, MARKER_LEN, MARKER_SPACING, marker, pad_len};
 pub struct Fpdu {
     /// Header and payload.
     pub segment: Segment,
-    /// Octets of padding, 0..=3.
+    /// Bytes of padding, 0..=3.
     pub pad: usize,
     /// The CRC is to be computed; else it is sent as zero.
     pub crc: bool,
@@ -31,7 +31,7 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// The octets.
+    /// The bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.octets[..self.len]
@@ -41,11 +41,11 @@ impl Trailer {
 /// A part of an FPDU with markers, in the order of the stream. The CRC is over all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// Octets of the header slot.
+    /// Bytes of the header slot.
     Header(Range<usize>),
     /// A marker.
     Marker([u8; MARKER_LEN]),
-    /// Octets of the segment's payload.
+    /// Bytes of the segment's payload.
     Payload(Range<u32>),
     /// This many zeros.
     Pad(usize),
@@ -84,7 +84,7 @@ impl Fpdu {
         }
     }
 
-    /// Octets in the stream, markers included.
+    /// Bytes in the stream, markers included.
     #[must_use]
     pub fn wire_len(&self) -> u64 {
         if !self.markers {
@@ -117,7 +117,7 @@ pub struct Pieces<'a> {
     position: u64,
     /// Position of the length field.
     start: u64,
-    /// Octets of header, payload and padding that are out.
+    /// Bytes of header, payload and padding that are out.
     done: u64,
 }
 
@@ -166,7 +166,7 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Octets of the ULPDU: without the length field, which is in the header slot.
+/// Bytes of the ULPDU: without the length field, which is in the header slot.
 pub(super) fn ulpdu_len(segment: &Segment) -> u32 {
     let header = u32::try_from(segment.header_len - LENGTH_LEN).unwrap_or(u32::MAX);
     header + segment.payload_len

@@ -3,23 +3,23 @@
 use haul_iwarp::{SECOND_NS, Time};
 use haul_verbs::RateLimit;
 
-/// Octets that may leave back to back after a rest, where nothing else is said.
+/// Bytes that may leave back to back after a rest, where nothing else is said.
 const BURST_BYTES: u64 = 64 << 10;
 
-/// Octets per second, and a burst.
+/// Bytes per second, and a burst.
 #[derive(Debug)]
 pub(super) struct Bucket {
     rate: u64,
     full: i64,
     /// What each datagram costs beyond its payload.
     overhead: usize,
-    /// In octets; below zero after a datagram that was let through on credit.
+    /// In bytes; below zero after a datagram that was let through on credit.
     tokens: i64,
     filled: Time,
 }
 
 impl Bucket {
-    /// A full one, of payload. A rate of zero is taken for one octet a second.
+    /// A full one, of payload. A rate of zero is taken for one byte a second.
     pub(super) fn of_payload(rate: u64, now: Time) -> Self {
         Self::new(rate, BURST_BYTES, 0, now)
     }
@@ -58,7 +58,7 @@ impl Bucket {
         let gained = u128::from(passed) * u128::from(self.rate) / u128::from(SECOND_NS);
         let gained = u64::try_from(gained).unwrap_or(u64::MAX);
         if gained > 0 {
-            // What is not a whole octet yet stays in the clock.
+            // What is not a whole byte yet stays in the clock.
             let spent = u128::from(gained) * u128::from(SECOND_NS) / u128::from(self.rate);
             self.filled = self.filled.after(u64::try_from(spent).unwrap_or(u64::MAX));
             let gained = i64::try_from(gained).unwrap_or(i64::MAX);
@@ -67,7 +67,7 @@ impl Bucket {
         self.tokens > 0
     }
 
-    /// A datagram with so many octets of payload has left.
+    /// A datagram with so many bytes of payload has left.
     pub(super) fn take(&mut self, bytes: usize) {
         let bytes = i64::try_from(bytes + self.overhead).unwrap_or(i64::MAX);
         self.tokens = self.tokens.saturating_sub(bytes);

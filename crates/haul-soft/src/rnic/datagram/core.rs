@@ -12,7 +12,7 @@ use super::memory::Memory;
 use super::request::Request;
 use super::work;
 
-/// Octets of the longest header, or datagram without payload.
+/// Bytes of the longest header, or datagram without payload.
 pub(super) const HEADER_MAX: usize = if DATA_HEADER_MAX > RD_HEADER_MAX {
     DATA_HEADER_MAX
 } else {
@@ -28,14 +28,14 @@ pub(super) enum Core {
 
 /// What either core has to say.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum CoreEvent {
     Ud(Event),
     Rd(RdEvent),
 }
 
 /// A datagram that is to leave.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Leaving {
+pub(super) struct OutgoingDatagram {
     pub(super) to: SocketAddr,
     pub(super) header_len: usize,
     pub(super) payload: Payload,
@@ -169,7 +169,7 @@ impl Core {
         }
     }
 
-    /// The path to a host carries no more than this many octets of UDP payload.
+    /// The path to a host carries no more than this many bytes of UDP payload.
     pub(super) fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
         match self {
             Self::Ud(core) => core.handle_path(now, host, octets),
@@ -191,7 +191,7 @@ impl Core {
         }
     }
 
-    /// A datagram without payload, whole; `room` has [`CONTROL_MAX`] octets.
+    /// A datagram without payload, whole; `room` has [`CONTROL_MAX`] bytes.
     pub(super) fn poll_control(&mut self, room: &mut [u8]) -> Option<(SocketAddr, usize)> {
         debug_assert!(room.len() >= CONTROL_MAX);
         match self {
@@ -206,11 +206,11 @@ impl Core {
         now: Time,
         memory: &Memory<'_, '_>,
         header: &mut [u8],
-    ) -> Option<Leaving> {
+    ) -> Option<OutgoingDatagram> {
         match self {
             Self::Ud(core) => {
                 let transmit = core.poll_transmit(now, memory, header)?;
-                Some(Leaving {
+                Some(OutgoingDatagram {
                     to: transmit.to,
                     header_len: transmit.header_len,
                     payload: transmit.payload,
@@ -221,7 +221,7 @@ impl Core {
             }
             Self::Rd(core) => {
                 let transmit = core.poll_transmit(now, memory, header)?;
-                Some(Leaving {
+                Some(OutgoingDatagram {
                     to: transmit.to,
                     header_len: transmit.header_len,
                     payload: transmit.payload,
@@ -233,10 +233,15 @@ impl Core {
         }
     }
 
-    /// Makes `leaving` and its header those of the datagram after it, if that differs in its
+    /// Makes `outgoing` and its header those of the datagram after it, if that differs in its
     /// numbers only.
-    pub(super) fn poll_alike(&mut self, leaving: &mut Leaving, header: &mut [u8]) -> bool {
-        let (Self::Ud(core), Payload::Request { offset, .. }) = (self, &mut leaving.payload) else {
+    pub(super) fn poll_alike(
+        &mut self,
+        outgoing: &mut OutgoingDatagram,
+        header: &mut [u8],
+    ) -> bool {
+        let (Self::Ud(core), Payload::Request { offset, .. }) = (self, &mut outgoing.payload)
+        else {
             return false;
         };
         let next = core.poll_alike(header);
@@ -244,10 +249,10 @@ impl Core {
         next.is_some()
     }
 
-    pub(super) fn poll_event(&mut self) -> Option<Said> {
+    pub(super) fn poll_event(&mut self) -> Option<CoreEvent> {
         match self {
-            Self::Ud(core) => core.poll_event().map(Said::Ud),
-            Self::Rd(core) => core.poll_event().map(Said::Rd),
+            Self::Ud(core) => core.poll_event().map(CoreEvent::Ud),
+            Self::Rd(core) => core.poll_event().map(CoreEvent::Rd),
         }
     }
 

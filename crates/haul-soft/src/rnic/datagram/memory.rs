@@ -40,7 +40,7 @@ impl<'r> Held<'r> {
         last.as_ref().map(|(_, guard)| work(guard))
     }
 
-    /// The parts of `pieces` that `len` octets of the message from `skip` on lie in: each is shown
+    /// The parts of `pieces` that `len` bytes of the message from `skip` on lie in: each is shown
     /// with where it starts in its region. False, after some were shown or none, where one is not
     /// accessible so.
     fn each_part(

@@ -9,23 +9,23 @@
 //! A service is a member of its shard as connections are (docs/adr/0008): one socket, no thread.
 //! Nothing that arrives ends it.
 //!
-//! Map: `service` a queue pair inside its shard · `link` its socket ·
-//! `core` both kinds of core as one, `request` what they are asked · `memory` what it may touch · `work` between the verbs' words
-//! and the core's · `outbox` datagrams on their way to the kernel · `routes` where answers come
-//! from, and what was asked of routes · `bucket` the rate · `records` what Write-Records have left
-//! · `standing` who knows this end.
+//! Map: `service` a queue pair inside its shard · `service_socket` its socket · `core` both kinds
+//! of core as one, `request` what they are asked · `memory` what it may touch · `work` between the
+//! verbs' words and the core's · `outbox` datagrams on their way to the kernel · `routes` where
+//! answers come from, and what was asked of routes · `bucket` the rate · `records` what
+//! Write-Records have left · `validation` which peers know this end.
 
 mod bucket;
 mod core;
-mod link;
 mod memory;
 mod outbox;
 mod records;
 mod request;
 mod routes;
 mod service;
-mod standing;
+mod service_socket;
 mod tools;
+mod validation;
 mod work;
 
 pub(super) use outbox::Outbox;

@@ -2,7 +2,7 @@
 //! peer as follow each other.
 //!
 //! Header, payload and checksum go behind each other into one buffer. The checksum reads every
-//! octet anyway, and to the kernel gathered pieces cost about as much as that copy. Checksums are
+//! byte anyway, and to the kernel gathered pieces cost about as much as that copy. Checksums are
 //! computed when all has been gathered: each is a chain of instructions that wait for each other,
 //! and the processor overlaps those of neighbours if nothing comes between.
 
@@ -18,10 +18,10 @@ use crate::rnic::tap::Tap;
 const RUNS_MAX: usize = 32;
 /// Errors in a row that may be those of earlier datagrams.
 const PARDONS: u32 = 4;
-/// Octets of one system call, where there are as many: it ends with the super-packet that reaches
+/// Bytes of one system call, where there are as many: it ends with the super-packet that reaches
 /// them, so that none has to leave before it is whole.
 const ENOUGH: usize = SUPER_PACKET_BYTES_MAX + 1;
-/// Octets of all datagrams: whatever is there, one more of the longest fits until the super-packet
+/// Bytes of all datagrams: whatever is there, one more of the longest fits until the super-packet
 /// that reaches [`ENOUGH`] is whole.
 const ROOM: usize = 3 * (SUPER_PACKET_BYTES_MAX + 1);
 
@@ -32,7 +32,7 @@ pub(in crate::rnic) struct Outbox {
     bytes: Box<[u8]>,
     /// len <= ROOM
     len: usize,
-    runs: Vec<Run>,
+    runs: Vec<SuperPacket>,
     /// Where datagrams start whose checksum is not written yet, and where they end.
     unsealed: Vec<(usize, usize)>,
     /// Requests with datagrams in a run, by the run's index and their slots, in order.
@@ -44,7 +44,7 @@ pub(in crate::rnic) struct Outbox {
 
 /// Datagrams for one peer, all but the last of one length.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct SuperPacket {
     to: SocketAddr,
     source: Option<SocketAddr>,
     /// Where it lies in the outbox.
@@ -83,7 +83,7 @@ impl Default for Outbox {
 impl Outbox {
     /// No more is to be added before some has left.
     pub(super) fn is_full(&self) -> bool {
-        let is_whole = self.runs.last().is_none_or(Run::is_whole);
+        let is_whole = self.runs.last().is_none_or(SuperPacket::is_whole);
         ROOM - self.len < SUPER_PACKET_BYTES_MAX
             || self.runs.len() >= RUNS_MAX
             || self.len >= ENOUGH && is_whole
@@ -98,7 +98,7 @@ impl Outbox {
         self.bytes.get_mut(self.len..self.len.checked_add(len)?)
     }
 
-    /// The next `len` octets are a datagram for `to`, which belongs to the request in `slot`.
+    /// The next `len` bytes are a datagram for `to`, which belongs to the request in `slot`.
     pub(super) fn commit(
         &mut self,
         len: usize,
@@ -114,7 +114,7 @@ impl Outbox {
                 run.count += 1;
                 run.closed = len < run.each;
             }
-            _ => self.runs.push(Run {
+            _ => self.runs.push(SuperPacket {
                 to,
                 source,
                 start,
@@ -132,7 +132,7 @@ impl Outbox {
         }
     }
 
-    /// The last [`CRC_LEN`] octets of the datagram that comes next, of `len`, are to be its
+    /// The last [`CRC_LEN`] bytes of the datagram that comes next, of `len`, are to be its
     /// checksum.
     pub(super) fn seal_later(&mut self, len: usize) {
         self.unsealed.push((self.len, self.len + len));
@@ -194,7 +194,7 @@ impl Outbox {
     /// Datagrams taken of those that are next.
     fn send(&self, socket: &UdpSocket) -> io::Result<usize> {
         let left = &self.runs[self.done..];
-        let slice = |at: usize, run: &Run| {
+        let slice = |at: usize, run: &SuperPacket| {
             let skip = if at == 0 { self.taken * run.each } else { 0 };
             IoSlice::new(&self.bytes[run.start + skip..run.start + run.len])
         };
@@ -246,7 +246,7 @@ impl Outbox {
     }
 }
 
-impl Run {
+impl SuperPacket {
     fn takes(&self, to: SocketAddr, source: Option<SocketAddr>, len: usize) -> bool {
         !self.closed
             && len <= self.each

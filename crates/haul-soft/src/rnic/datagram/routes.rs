@@ -16,7 +16,7 @@ const ASKED_NS: u64 = 600 * SECOND_NS;
 /// Headers of IP and UDP.
 const HEADERS_V4: u32 = 28;
 const HEADERS_V6: u32 = 48;
-/// Octets of an IP packet where nothing else is known: Ethernet's.
+/// Bytes of an IP packet where nothing else is known: Ethernet's.
 pub(super) const PATH_MTU: u16 = 1_500;
 
 /// See the module. Without memory until something is noted.
@@ -83,7 +83,7 @@ impl Routes {
     }
 }
 
-/// Octets of the headers of IP and UDP.
+/// Bytes of the headers of IP and UDP.
 pub(super) fn headers(local: SocketAddr) -> u32 {
     if local.is_ipv4() {
         HEADERS_V4

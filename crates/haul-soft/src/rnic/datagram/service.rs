@@ -21,14 +21,14 @@ use haul_verbs::{
 };
 
 use super::bucket::Bucket;
-use super::core::{Core, HEADER_MAX, Said};
-use super::link::{Link, Unsent};
+use super::core::{Core, CoreEvent, HEADER_MAX};
 use super::outbox::Flushed;
 use super::records::Records;
 use super::request::Request;
 use super::routes::{PATH_MTU, Routes, headers};
-use super::standing::Standing;
+use super::service_socket::{ServiceSocket, Unsent};
 use super::tools::Tools;
+use super::validation::Validation;
 use super::work;
 use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, Receives};
 use crate::rnic::events::AsyncEvents;
@@ -46,7 +46,7 @@ pub(in crate::rnic) struct Service {
     buffers: Buffers,
     qp_type: QpType,
     init: DatagramInit,
-    link: Option<Box<Link>>,
+    link: Option<Box<ServiceSocket>>,
     /// Receives that were posted before there was a core to take them.
     early: VecDeque<haul_iwarp::RecvWr>,
     sends: Arc<Places>,
@@ -58,7 +58,7 @@ pub(in crate::rnic) struct Service {
     /// Records that are kept without a completion, because the queue was too full of others.
     unannounced: u64,
     records: Records,
-    standing: Standing,
+    validation: Validation,
     /// Requests with a datagram that was not sent, by slot.
     unsent: Vec<(u32, Unsent)>,
     /// What went wrong with the first half of work requests, by peer, until the other half reports
@@ -74,7 +74,7 @@ pub(in crate::rnic) struct Service {
 const ROUNDS: usize = FAILURES;
 const BATCHES: usize = 16;
 /// The longest message that no route needs to be asked for: RFC 8899 §5.1.2 has paths carry 1,200
-/// octets.
+/// bytes.
 const UNASKED_MAX: u32 = 1_100;
 impl Service {
     pub(in crate::rnic) fn new(
@@ -105,7 +105,7 @@ impl Service {
             early: VecDeque::new(),
             unannounced: 0,
             records: Records::default(),
-            standing: Standing::default(),
+            validation: Validation::default(),
             unsent: Vec::new(),
             blames: Vec::new(),
             async_events,
@@ -162,7 +162,7 @@ impl Service {
                 rate.map(|rate| Bucket::of_payload(rate, tools.now))
             }
         };
-        self.link = Some(Box::new(Link {
+        self.link = Some(Box::new(ServiceSocket {
             socket,
             token,
             core,
@@ -249,7 +249,7 @@ impl Service {
         left.map_err(Error::os("leaving a group"))
     }
 
-    fn bound(&mut self) -> Result<&mut Link> {
+    fn bound(&mut self) -> Result<&mut ServiceSocket> {
         let state = self.shape.view.state();
         self.link.as_deref_mut().ok_or(Error::State(state))
     }
@@ -270,7 +270,7 @@ impl Service {
         if let Some(link) = &mut self.link {
             link.stuck = None;
         }
-        let waiting: Vec<_> = self.standing.flush().collect();
+        let waiting: Vec<_> = self.validation.flush().collect();
         for Request { wr, .. } in waiting {
             if let Some(outgoing) = self.buffers.sends.remove(wr.slot) {
                 self.report_send(wr.id, (WcStatus::WrFlushErr, 0), outgoing.opcode, 0);
@@ -390,10 +390,13 @@ impl Service {
         }
         let writes = matches!(op, Operation::Write { .. } | Operation::WriteRecord { .. });
         let is_group = request.to.qpn == ANY_QPN;
-        if self.qp_type == QpType::Ud && writes && !is_group && !self.standing.is_known(&request.to)
+        if self.qp_type == QpType::Ud
+            && writes
+            && !is_group
+            && !self.validation.is_known(&request.to)
         {
-            self.standing.wait(request);
-            link.ask(&mut self.standing, tools.now);
+            self.validation.wait(request);
+            link.ask(&mut self.validation, tools.now);
         } else {
             link.core.post_send(tools.now, &request).map_err(|error| {
                 self.buffers.sends.remove(slot);
@@ -594,8 +597,8 @@ impl Service {
             && let Some(event) = link.core.poll_event()
         {
             match event {
-                Said::Ud(event) => self.note(tools, event),
-                Said::Rd(event) => self.note_reliable(tools, event),
+                CoreEvent::Ud(event) => self.note(tools, event),
+                CoreEvent::Rd(event) => self.note_reliable(tools, event),
             }
         }
     }
@@ -616,8 +619,8 @@ impl Service {
                 // The peer has forgotten this end, or somebody says so: it is told again, and
                 // nothing waits for that.
                 let to = from.destination();
-                if code == NoticeCode::Stranger
-                    && self.standing.is_known(&to)
+                if code == NoticeCode::UnknownPeer
+                    && self.validation.is_known(&to)
                     && let Some(link) = &mut self.link
                 {
                     // Where too many are asked at once, the next such notice does it.
@@ -698,7 +701,7 @@ impl Service {
     fn release(&mut self, now: Time, to: Destination, known: bool) {
         let Some(link) = &mut self.link else { return };
         let mut refused = Vec::new();
-        for request in self.standing.settle(to, known) {
+        for request in self.validation.settle(to, known) {
             link.more = true;
             if link.core.post_send(now, &request).is_err()
                 && let Some(outgoing) = self.buffers.sends.remove(request.wr.slot)
@@ -706,7 +709,7 @@ impl Service {
                 refused.push((request.wr.id, outgoing.opcode));
             }
         }
-        link.ask(&mut self.standing, now);
+        link.ask(&mut self.validation, now);
         for (wr_id, opcode) in refused {
             self.report_send(wr_id, (WcStatus::LocQpOpErr, 0), opcode, 0);
         }

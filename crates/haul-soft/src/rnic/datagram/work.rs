@@ -11,7 +11,8 @@ use haul_verbs::{
 
 use crate::rnic::shape::lower_half;
 
-/// An IPv4 address in IPv6 clothes is an IPv4 address: what arrives is told apart by it.
+/// Converts a peer to a destination. An IPv4-mapped IPv6 address becomes the IPv4 address that
+/// arrivals have.
 pub(super) fn destination(peer: Peer) -> Destination {
     let mut addr = peer.addr;
     addr.set_ip(addr.ip().to_canonical());
@@ -147,7 +148,7 @@ pub(super) fn statistics(counters: &Counters) -> DatagramStatistics {
         Reason::BadStag,
         Reason::Access,
         Reason::Bounds,
-        Reason::Stranger,
+        Reason::UnknownPeer,
         Reason::Unexpected,
     ]);
     statistics.late = dropped(&[Reason::Late]);
@@ -160,7 +161,7 @@ pub(super) fn reliable_statistics(core: &RdQp) -> DatagramStatistics {
     let mut statistics = DatagramStatistics::default();
     statistics.sent = stats.sent;
     statistics.malformed = stats.malformed + stats.bad_cookie;
-    statistics.unknown_qp = stats.stranger;
+    statistics.unknown_qp = stats.unknown_peer;
     statistics.no_receive = stats.no_receive + stats.early;
     statistics.duplicates = stats.duplicate;
     statistics.too_long = stats.too_long;

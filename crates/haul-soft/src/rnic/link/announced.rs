@@ -56,8 +56,8 @@ impl Announced {
         });
     }
 
-    /// Takes message `index`, which leaves now, and those before it: its bytes, and the segment that
-    /// they are the header of. None where it has left before.
+    /// Takes message `index`, which leaves now, and those before it: its bytes, and the segment
+    /// that they are the header of. None where it has left before.
     pub(super) fn take(&mut self, index: u64) -> Option<(&[u8], Option<Datagram>)> {
         while self.first <= index {
             let message = self.messages.pop_front()?;

@@ -28,12 +28,12 @@ pub(super) struct Batch {
 
 #[derive(Debug, Clone, Copy)]
 enum Part {
-    /// The next so many octets of `flat`.
+    /// The next so many bytes of `flat`.
     Flat(usize),
     Payload(Payload, u32),
 }
 
-/// FPDUs, and octets, of one batch.
+/// FPDUs, and bytes, of one batch.
 pub(super) const BATCH_FPDUS: usize = 64;
 const BATCH_BYTES: usize = 512 << 10;
 /// A payload no longer than this is copied behind its header: one range for the kernel instead of
@@ -218,7 +218,7 @@ impl Batch {
         ranges
     }
 
-    /// Shows the next `sent` octets to the tap.
+    /// Shows the next `sent` bytes to the tap.
     pub(super) fn show(&self, sources: &[Source<'_>], sent: usize, flow: &mut Flow) {
         let (mut skip, mut left, mut flat) = (self.skip, sent, self.first_flat);
         let mut sources = sources.iter();

@@ -41,9 +41,9 @@ pub(in crate::rnic) struct Scratch {
     datagrams: Option<RecvBatch>,
 }
 
-/// Octets of the shared buffer.
+/// Bytes of the shared buffer.
 pub(super) const BUFFER: usize = 64 << 10;
-/// Octets of the longest payload of an FPDU.
+/// Bytes of the longest payload of an FPDU.
 pub(super) const STAGE: usize = 64 << 10;
 const MESSAGES: usize = 8;
 const MESSAGE_BYTES: usize = 64 << 10;

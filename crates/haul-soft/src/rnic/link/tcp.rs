@@ -1,7 +1,7 @@
 //! A queue pair's TCP connection: FPDUs gathered into few system calls, and received into their
 //! places.
 //!
-//! Inward: octets come into a buffer that all connections of the shard share. The core reads
+//! Inward: bytes come into a buffer that all connections of the shard share. The core reads
 //! headers there and says where payload belongs. What of it is in the buffer is copied; what has
 //! yet to arrive, if it is much, is received straight into its place, and with it, in the same
 //! call, the trailer and the next header into the buffer.
@@ -32,7 +32,7 @@ pub(in crate::rnic) struct TcpLink {
     socket: Arc<Watched>,
     core: StreamConnection,
     token: u64,
-    /// What the core wants to be done with the next octets.
+    /// What the core wants to be done with the next bytes.
     next: Next,
     /// The latest FPDU was large, so the next one probably is.
     bulk: bool,
@@ -59,13 +59,13 @@ pub(in crate::rnic) struct TcpLink {
 const DIRECT_MIN: u32 = 4 << 10;
 /// FPDUs with at least this much payload come in series.
 const BULK_MIN: u32 = 16 << 10;
-/// Octets received behind direct payload: the longest trailer, and a header without the longest
+/// Bytes received behind direct payload: the longest trailer, and a header without the longest
 /// ones, which a tagged segment does not have.
 const TAIL: usize = 32;
 /// Between two looks for the rest of a series of large FPDUs, ns: each takes the socket from the
 /// one who brings it, and what comes meanwhile is taken with one call.
 const LOOK_EVERY_NS: u64 = 5_000;
-/// Octets received of one connection before others have their turn.
+/// Bytes received of one connection before others have their turn.
 const RECEIVE_BYTES: usize = 512 << 10;
 /// Batches sent before others have theirs.
 const BATCHES: usize = 2;
@@ -224,7 +224,7 @@ impl TcpLink {
         self.core.handle_lost(env.now);
     }
 
-    /// One call: octets received, and octets there was room for.
+    /// One call: bytes received, and bytes there was room for.
     fn receive_once(&mut self, env: &mut Env<'_>) -> io::Result<(usize, usize)> {
         if let Next::Place(placement) = self.next
             && placement.len >= DIRECT_MIN
@@ -318,7 +318,7 @@ impl TcpLink {
         received.map(|count| (count, len as usize + room))
     }
 
-    /// Octets of the stream that are in the buffer.
+    /// Bytes of the stream that are in the buffer.
     fn take(&mut self, env: &mut Env<'_>, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.next {

@@ -8,7 +8,7 @@
 //! Outward: the core's segments are announced to the transport as messages, which says when each of
 //! them leaves, and leaves again if it was lost. Its header waits for the first time, and is made
 //! again for every other. Header, payload and checksum go behind each other into one buffer for the
-//! kernel to cut. The checksum reads every octet
+//! kernel to cut. The checksum reads every byte
 //! anyway, and to the kernel gathered pieces cost as much as that copy.
 
 use std::io::{self, IoSlice};
@@ -42,7 +42,7 @@ use crate::udt::trouble::{FAILURES, Trouble, rest};
 
 /// A UDT connection without a protocol above it yet.
 #[derive(Debug)]
-pub(in crate::rnic) struct Lower {
+pub(in crate::rnic) struct UdtTransport {
     socket: UdpSocket,
     peer: SocketAddr,
     udt: Connection,
@@ -50,7 +50,7 @@ pub(in crate::rnic) struct Lower {
     initial: u64,
     token: u64,
     transmit: Transmit,
-    /// Packets that were to leave and did not yet: their octets, the length of each but the last,
+    /// Packets that were to leave and did not yet: their bytes, the length of each but the last,
     /// and how many have left.
     flat: Vec<u8>,
     segment_len: usize,
@@ -85,7 +85,7 @@ impl Tapped {
 /// A UDT connection and the protocol above it.
 #[derive(Debug)]
 pub(in crate::rnic) struct UdtLink {
-    lower: Lower,
+    transport: UdtTransport,
     core: MessageConnection,
     announced: Announced,
     /// Bytes of all messages that were announced.
@@ -102,7 +102,7 @@ pub(in crate::rnic) struct UdtLink {
 /// Receive calls, and batches sent, before other connections have their turn.
 const ROUNDS: usize = FAILURES;
 const BATCHES: usize = 8;
-/// Octets announced and not sent yet: a few of the transport's bursts.
+/// Bytes announced and not sent yet: a few of the transport's bursts.
 const AHEAD: u64 = 1 << 20;
 /// Slots stand for memory that is never used here: payload does not wait. They bound what is in
 /// flight.
@@ -128,7 +128,7 @@ fn sequence(header: &[u8]) -> Seq {
     Seq::new(u32::from_be_bytes(word))
 }
 
-impl Lower {
+impl UdtTransport {
     /// Begins to connect.
     pub(in crate::rnic) fn connect(
         peer: SocketAddr,
@@ -225,7 +225,7 @@ impl Lower {
             }
         }
         self.udt.handle_timeout(now);
-        self.say(now);
+        self.send_control(now);
         while let Some(event) = self.udt.poll_event() {
             if let Event::Closed(reason) = event {
                 let reason = reason.map(|error| error.to_string());
@@ -236,7 +236,7 @@ impl Lower {
     }
 
     /// Sends control packets only: there is no payload yet, or no more.
-    fn say(&mut self, now: Time) {
+    fn send_control(&mut self, now: Time) {
         while self.udt.poll_transmit(now, &mut self.transmit) {
             let control = [IoSlice::new(&self.transmit.control)];
             let len = self.transmit.control.len();
@@ -333,11 +333,11 @@ impl RnicLink for UdtLink {
     }
 
     fn register(&mut self, poller: &Poller, token: u64) -> io::Result<()> {
-        self.lower.register(poller, token)
+        self.transport.register(poller, token)
     }
 
     fn unregister(&self, poller: &Poller) {
-        self.lower.unregister(poller);
+        self.transport.unregister(poller);
     }
 
     fn turn(&mut self, env: &mut Env<'_>) -> bool {
@@ -363,11 +363,11 @@ impl RnicLink for UdtLink {
 
     fn limit_rate(&mut self, limit: RateLimit) {
         let rate = Rate::from_bps(limit.bits_per_second);
-        self.lower.udt.limit_rate(rate, limit.max_burst_bytes);
+        self.transport.udt.limit_rate(rate, limit.max_burst_bytes);
     }
 
     fn statistics(&self) -> QpStatistics {
-        let stats = self.lower.udt.stats();
+        let stats = self.transport.udt.stats();
         let mut statistics = QpStatistics::default();
         statistics.resent_segments = stats.map_or(0, |stats| stats.sent.resent_packets);
         statistics.resent_bytes = stats.map_or(0, |stats| stats.sent.resent_bytes);
@@ -378,19 +378,19 @@ impl RnicLink for UdtLink {
     }
 
     fn fit_segments(&mut self) {
-        self.core.set_segment_max(self.lower.segment_max());
+        self.core.set_segment_max(self.transport.segment_max());
     }
 
     fn due(&self, now: Time) -> Option<Time> {
-        let (lower, core) = (self.lower.due(now), self.core.poll_timeout());
-        match (lower, core) {
-            (Some(lower), Some(core)) => Some(lower.min(core)),
-            (lower, core) => lower.or(core),
+        let (transport, core) = (self.transport.due(now), self.core.poll_timeout());
+        match (transport, core) {
+            (Some(transport), Some(core)) => Some(transport.min(core)),
+            (transport, core) => transport.or(core),
         }
     }
 
     fn is_closed(&self) -> bool {
-        self.lower.udt.is_closed()
+        self.transport.udt.is_closed()
     }
 
     fn is_clocked(&self) -> bool {
@@ -399,11 +399,11 @@ impl RnicLink for UdtLink {
 
     fn close(mut self: Box<Self>, now: Time, _poller: &Poller) -> Option<Box<dyn RnicLink>> {
         if self.core.error().is_some() && !self.ending {
-            self.lower.udt.abort(now);
+            self.transport.udt.abort(now);
         } else {
-            self.lower.udt.close(now);
+            self.transport.udt.close(now);
         }
-        self.lower.say_or_keep(now);
+        self.transport.send_control_if_closed(now);
         Some(self)
     }
 }
@@ -411,26 +411,30 @@ impl RnicLink for UdtLink {
 impl UdtLink {
     /// The initiator's end of an open connection. None where the private data does not fit.
     pub(in crate::rnic) fn initiate(
-        lower: Lower,
+        transport: UdtTransport,
         now: Time,
         qp: QpConfig,
         times: &StreamConfig,
         private: &[u8],
     ) -> Option<Self> {
-        let core = MessageConnection::connect(now, lower.config(qp, times), private).ok()?;
-        Some(Self::new(lower, core))
+        let core = MessageConnection::connect(now, transport.config(qp, times), private).ok()?;
+        Some(Self::new(transport, core))
     }
 
     /// The responder's end of an open connection.
-    pub(in crate::rnic) fn respond(lower: Lower, now: Time, times: &StreamConfig) -> Self {
-        let core = MessageConnection::listen(now, lower.config(QpConfig::default(), times));
-        Self::new(lower, core)
+    pub(in crate::rnic) fn respond(
+        transport: UdtTransport,
+        now: Time,
+        times: &StreamConfig,
+    ) -> Self {
+        let core = MessageConnection::listen(now, transport.config(QpConfig::default(), times));
+        Self::new(transport, core)
     }
 
-    fn new(lower: Lower, core: MessageConnection) -> Self {
+    fn new(transport: UdtTransport, core: MessageConnection) -> Self {
         Self {
-            seen: lower.initial,
-            lower,
+            seen: transport.initial,
+            transport,
             core,
             announced: Announced::default(),
             announced_bytes: 0,
@@ -448,14 +452,14 @@ impl UdtLink {
         };
         let (mut moved, mut failed) = (false, 0);
         for _ in 0..ROUNDS {
-            match self.lower.socket.recv_batch(&mut batch) {
+            match self.transport.socket.recv_batch(&mut batch) {
                 Ok(0) => break,
-                Ok(_) => self.lower.trouble.clear(),
+                Ok(_) => self.transport.trouble.clear(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
                     let now = env.now;
-                    let (socket, udt) = (&self.lower.socket, &mut self.lower.udt);
-                    self.lower.trouble.note(now, error, socket, udt);
+                    let (socket, udt) = (&self.transport.socket, &mut self.transport.udt);
+                    self.transport.trouble.note(now, error, socket, udt);
                     failed += 1;
                     continue;
                 }
@@ -463,7 +467,7 @@ impl UdtLink {
             moved = true;
             let now = Time::from_ns(batch.now_ns());
             for message in batch.iter() {
-                if let Some(tap) = &self.lower.tap {
+                if let Some(tap) = &self.transport.tap {
                     tap.received(&message);
                 }
                 let arrived = Time::from_ns(message.arrived_ns);
@@ -478,21 +482,21 @@ impl UdtLink {
         }
         env.scratch.give_batch(batch);
         let now = env.now;
-        self.lower.udt.handle_timeout(now);
-        if self.lower.udt.wants_fragments(now) {
-            self.lower.socket.allow_fragments();
+        self.transport.udt.handle_timeout(now);
+        if self.transport.udt.wants_fragments(now) {
+            self.transport.socket.allow_fragments();
         }
         self.note_events(env.now);
         moved
     }
 
     fn handle_datagram(&mut self, env: &mut Env<'_>, now: Time, arrived: Time, datagram: &[u8]) {
-        if let Some(piece) = self.lower.udt.piece(datagram) {
-            let mut joiner = std::mem::take(&mut self.lower.joiner);
+        if let Some(piece) = self.transport.udt.piece(datagram) {
+            let mut joiner = std::mem::take(&mut self.transport.joiner);
             if let Some(packet) = joiner.join(&piece) {
                 self.handle_datagram(env, now, arrived, packet);
             }
-            self.lower.joiner = joiner;
+            self.transport.joiner = joiner;
             return;
         }
         let data = is_data(datagram);
@@ -500,7 +504,7 @@ impl UdtLink {
         if data && !MessageConnection::verify(message) {
             return;
         }
-        let received = self.lower.udt.handle_datagram(now, arrived, datagram);
+        let received = self.transport.udt.handle_datagram(now, arrived, datagram);
         if !matches!(received, Ok(Received::Data(_))) {
             // Before what came after it: that may end the connection.
             self.note_released(env.now);
@@ -509,7 +513,7 @@ impl UdtLink {
         let number = sequence(datagram).extend(self.seen);
         self.early += u64::from(number > self.seen);
         self.seen = self.seen.max(number + 1);
-        let Some(index) = number.checked_sub(self.lower.initial) else {
+        let Some(index) = number.checked_sub(self.transport.initial) else {
             return;
         };
         let mut memory = env.buffers.memory(env.registry);
@@ -531,13 +535,13 @@ impl UdtLink {
 
     /// Payload is in its place already: nothing waits in the transport.
     fn free_slots(&mut self) {
-        while let Some(message) = self.lower.udt.front_message() {
-            self.lower.udt.take_message(&message, |_| {});
+        while let Some(message) = self.transport.udt.front_message() {
+            self.transport.udt.take_message(&message, |_| {});
         }
     }
 
     fn note_events(&mut self, now: Time) {
-        while let Some(event) = self.lower.udt.poll_event() {
+        while let Some(event) = self.transport.udt.poll_event() {
             match event {
                 Event::Connected(_) => {}
                 Event::PeerClosed | Event::Closed(None) => self.core.handle_eof(now),
@@ -546,8 +550,8 @@ impl UdtLink {
         }
         // At once: a queue pair's user, unlike a transfer, has no other way to learn that its peer
         // was killed.
-        if self.lower.trouble.take_refusal() && !self.lower.udt.is_closed() {
-            self.lower.udt.abort(now);
+        if self.transport.trouble.take_refusal() && !self.transport.udt.is_closed() {
+            self.transport.udt.abort(now);
             self.core.handle_lost(now);
         }
         self.note_released(now);
@@ -555,7 +559,7 @@ impl UdtLink {
 
     fn note_released(&mut self, now: Time) {
         // Each message is one packet.
-        let acknowledged = self.lower.udt.acknowledged_packets();
+        let acknowledged = self.transport.udt.acknowledged_packets();
         self.core.handle_released(now, acknowledged);
     }
 
@@ -564,38 +568,40 @@ impl UdtLink {
     fn push_out(&mut self, env: &mut Env<'_>) -> bool {
         let mut moved = false;
         for _ in 0..BATCHES {
-            let room = self.lower.push(env.now);
+            let room = self.transport.push(env.now);
             self.note_blocked(env.poller, !room);
             if !room {
                 break;
             }
             self.announce(env);
             let now = env.now;
-            let lower = &mut self.lower;
-            if !lower.udt.poll_transmit(now, &mut lower.transmit) {
+            let transport = &mut self.transport;
+            if !transport.udt.poll_transmit(now, &mut transport.transmit) {
                 break;
             }
             moved = true;
-            if lower.transmit.control.is_empty() {
+            if transport.transmit.control.is_empty() {
                 self.assemble(env);
             } else {
-                lower.segment_len = lower.transmit.control.len();
-                lower.flat.extend_from_slice(&lower.transmit.control);
+                transport.segment_len = transport.transmit.control.len();
+                transport
+                    .flat
+                    .extend_from_slice(&transport.transmit.control);
             }
         }
         moved
     }
 
     fn note_blocked(&mut self, poller: &Poller, blocked: bool) {
-        if self.lower.blocked != blocked {
-            self.lower.blocked = blocked;
+        if self.transport.blocked != blocked {
+            self.transport.blocked = blocked;
             let interest = if blocked {
                 Interest::BOTH
             } else {
                 Interest::READ
             };
             // It fails only for a socket that is not watched.
-            let _ = poller.modify(&self.lower.socket, self.lower.token, interest);
+            let _ = poller.modify(&self.transport.socket, self.transport.token, interest);
         }
     }
 
@@ -603,7 +609,7 @@ impl UdtLink {
     fn announce(&mut self, env: &mut Env<'_>) {
         let mut header = [0; HEADER_MAX];
         let now = env.now;
-        while self.announced_bytes - self.lower.udt.sent_position() < AHEAD {
+        while self.announced_bytes - self.transport.udt.sent_position() < AHEAD {
             let before = self.announced.bytes_len();
             let len = if self.core.poll_control(self.announced.room()).is_some() {
                 let len = self.announced.bytes_len() - before;
@@ -618,7 +624,7 @@ impl UdtLink {
                 datagram.wire_len()
             };
             let announced = self
-                .lower
+                .transport
                 .udt
                 .send_message(now, len as u64, false, None)
                 .is_ok();
@@ -629,23 +635,23 @@ impl UdtLink {
             self.announced_bytes += len as u64;
         }
         if std::mem::take(&mut self.fresh_end) {
-            self.lower.udt.close(now);
+            self.transport.udt.close(now);
         }
     }
 
     /// Makes the packets that the transport wants to leave now.
     fn assemble(&mut self, env: &mut Env<'_>) {
-        let near = self.lower.initial + self.lower.udt.acknowledged_packets();
-        self.lower.segment_len = self.lower.transmit.segment_len();
-        for at in 0..self.lower.transmit.headers.len() {
-            let header = self.lower.transmit.headers[at];
+        let near = self.transport.initial + self.transport.udt.acknowledged_packets();
+        self.transport.segment_len = self.transport.transmit.segment_len();
+        for at in 0..self.transport.transmit.headers.len() {
+            let header = self.transport.transmit.headers[at];
             let index = sequence(&header)
                 .extend(near)
-                .saturating_sub(self.lower.initial);
-            let start = self.lower.flat.len();
-            self.lower.flat.extend_from_slice(&header);
+                .saturating_sub(self.transport.initial);
+            let start = self.transport.flat.len();
+            self.transport.flat.extend_from_slice(&header);
             if !self.append(env, index) {
-                self.lower.flat.truncate(start);
+                self.transport.flat.truncate(start);
             }
         }
         self.announced.compact();
@@ -653,12 +659,12 @@ impl UdtLink {
 
     /// Appends message `index`; false where it is not needed any more.
     fn append(&mut self, env: &mut Env<'_>, index: u64) -> bool {
-        let start = self.lower.flat.len();
+        let start = self.transport.flat.len();
         // What was posted ends with the connection: only the core knows what of it is still sent.
         let ended = matches!(self.core.state(), State::Terminating | State::Closed);
         let segment = match self.announced.take(index) {
             Some((bytes, segment)) if !ended => {
-                self.lower.flat.extend_from_slice(bytes);
+                self.transport.flat.extend_from_slice(bytes);
                 segment
             }
             _ => match self.make_again(env, index) {
@@ -678,7 +684,7 @@ impl UdtLink {
             return false;
         };
         let mut digest = Crc32c::new();
-        let flat = &mut self.lower.flat;
+        let flat = &mut self.transport.flat;
         digest.update(&flat[start..]);
         source.visit(|bytes| {
             digest.update(bytes);
@@ -692,7 +698,7 @@ impl UdtLink {
     fn make_again(&mut self, env: &mut Env<'_>, index: u64) -> Option<Option<Datagram>> {
         let mut header = [0; HEADER_MAX];
         let memory = env.buffers.memory(env.registry);
-        let flat = &mut self.lower.flat;
+        let flat = &mut self.transport.flat;
         match self.core.repeat(&memory, index, &mut header, flat)? {
             Repeat::Control => Some(None),
             Repeat::Datagram(datagram) => {
@@ -703,11 +709,11 @@ impl UdtLink {
     }
 }
 
-impl Lower {
+impl UdtTransport {
     /// Sends what the closing transport has to say, unless it still has payload to repeat.
-    fn say_or_keep(&mut self, now: Time) {
+    fn send_control_if_closed(&mut self, now: Time) {
         if self.udt.is_closed() {
-            self.say(now);
+            self.send_control(now);
         }
     }
 }

@@ -10,7 +10,7 @@ use haul_verbs::provider::{CompletionChannelOps, CqOps};
 use haul_verbs::{Error, Notify, Result, WorkCompletion};
 
 use super::device::Rnic;
-use super::patience::{Patience, Wait};
+use super::spin::{SpinPolicy, Wait};
 use crate::rnic::queue::{Channel, Queue};
 use crate::rnic::shard::Drive;
 use crate::rnic::time::{deadline, remaining};
@@ -26,7 +26,7 @@ pub(super) struct Cq {
     idle_looks: AtomicBool,
     /// Waits in a row that no nap was too short for.
     whole_naps: AtomicU32,
-    patience: Patience,
+    spin: SpinPolicy,
 }
 
 /// How long a poll that finds nothing sleeps at most, ns: what arrives ends it, but the application
@@ -53,7 +53,7 @@ impl Cq {
             idle_since_ns: AtomicU64::new(0),
             idle_looks: AtomicBool::new(false),
             whole_naps: AtomicU32::new(0),
-            patience: Patience::new(),
+            spin: SpinPolicy::new(),
         })
     }
 
@@ -69,7 +69,7 @@ impl Cq {
     fn doze(&self, now: u64, nap_ns: u64) -> Result<bool> {
         let since = self.idle_since_ns.load(Ordering::Relaxed);
         let wait = if since == 0 {
-            let wait = self.patience.begin(now);
+            let wait = self.spin.begin(now);
             self.idle_since_ns.store(wait.since_ns, Ordering::Relaxed);
             self.idle_looks.store(wait.looks, Ordering::Relaxed);
             wait
@@ -117,7 +117,7 @@ impl Cq {
         self.idle_since_ns.store(0, Ordering::Relaxed);
         let looks = self.idle_looks.load(Ordering::Relaxed);
         let wait = Wait { since_ns, looks };
-        self.patience.end(wait, Clock::new().now_ns());
+        self.spin.end(wait, Clock::new().now_ns());
     }
 
     /// Makes progress, then looks again.
@@ -183,7 +183,7 @@ impl CqOps for Cq {
             return Ok(count);
         }
         let mut now = clock.now_ns();
-        let mut waiting = self.patience.begin(now);
+        let mut waiting = self.spin.begin(now);
         if !waiting.looks {
             // What has arrived ends it at once: looking first would be one system call more.
             self.sleep(remaining(end, now))?;
@@ -192,7 +192,7 @@ impl CqOps for Cq {
         loop {
             let (count, drive) = self.drive_and_poll(out, now)?;
             if count > 0 {
-                self.patience.end(waiting, now);
+                self.spin.end(waiting, now);
                 return Ok(count);
             }
             now = clock.now_ns();
@@ -201,8 +201,8 @@ impl CqOps for Cq {
             }
             match drive {
                 Drive::Moved => {
-                    self.patience.end(waiting, now);
-                    waiting = self.patience.begin(now);
+                    self.spin.end(waiting, now);
+                    waiting = self.spin.begin(now);
                 }
                 Drive::Busy | Drive::Still if waiting.is_asleep(now) => {
                     self.sleep(remaining(end, now))?;

@@ -32,7 +32,7 @@ pub(super) struct DatagramQp {
 
 const GONE: Error = Error::Invalid("the queue pair is gone");
 
-/// Octets of the sockets' buffers where the user does not say: twenty milliseconds of a gigabit per
+/// Bytes of the sockets' buffers where the user does not say: twenty milliseconds of a gigabit per
 /// second, which takes memory only while datagrams wait.
 const SOCKET_BUFFER: usize = 4 << 20;
 

@@ -28,7 +28,7 @@ pub(super) struct Rendezvous {
     own: Endpoint,
 }
 
-/// Requests that wait at an endpoint: one is right, others are strangers.
+/// Requests that wait at an endpoint: one is the peer's, others are unexpected.
 const BACKLOG: u32 = 8;
 /// Packet sequence numbers have 24 bits; here they tell two endpoints apart.
 const PSN_MASK: u32 = 0xff_ffff;

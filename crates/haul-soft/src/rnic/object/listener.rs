@@ -10,16 +10,16 @@ use haul_verbs::{Error, Result, Transport};
 
 use super::device::Rnic;
 use crate::rnic::events::CmEvents;
-use crate::rnic::shard::Door;
+use crate::rnic::shard::ListeningSocket;
 
-fn open(rnic: &Rnic, address: SocketAddr) -> io::Result<Door> {
+fn open(rnic: &Rnic, address: SocketAddr) -> io::Result<ListeningSocket> {
     Ok(match rnic.transport {
         Transport::IwarpUdt => {
             let secret = haul_io::random::bytes()?;
             let acceptor = crate::udt::Acceptor::bind(address, &rnic.udt, secret)?;
-            Door::Udt(Box::new(acceptor.with_budget()))
+            ListeningSocket::Udt(Box::new(acceptor.with_budget()))
         }
-        _ => Door::Tcp(Acceptor::bind(address)?),
+        _ => ListeningSocket::Tcp(Acceptor::bind(address)?),
     })
 }
 

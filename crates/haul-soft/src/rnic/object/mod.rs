@@ -2,7 +2,7 @@
 //!
 //! Map: `device` what all of them share, `context` and `domain` how they are made · `qp`,
 //! `datagram_qp` queue pairs, `qp_shape` what both are made from · `cq`, `srq`, `event_channel`
-//! queues · `listener`, `request`, `endpoint` how connections are made · `patience` whether to look
+//! queues · `listener`, `request`, `endpoint` how connections are made · `spin` whether to look
 //! or to sleep.
 
 mod context;
@@ -13,10 +13,10 @@ mod domain;
 mod endpoint;
 mod event_channel;
 mod listener;
-mod patience;
 mod qp;
 mod qp_shape;
 mod request;
+mod spin;
 mod srq;
 
 pub(super) use context::open;

@@ -18,7 +18,7 @@ use super::qp_shape::shape;
 use crate::rnic::buffers::Buffers;
 use crate::rnic::limits::{PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX};
 use crate::rnic::lock::lock;
-use crate::rnic::pair::{Link, Pair};
+use crate::rnic::pair::{ConnectionState, Pair};
 use crate::rnic::shape::View;
 use crate::rnic::shard::Shard;
 
@@ -95,7 +95,7 @@ impl QpOps for Qp {
         let statistics =
             self.shard.with(
                 |inner| match inner.pair(self.number).map(|pair| &pair.link) {
-                    Some(Link::Up(link)) => Some(link.statistics()),
+                    Some(ConnectionState::Up(link)) => Some(link.statistics()),
                     _ => None,
                 },
             );
@@ -159,7 +159,7 @@ impl QpOps for Qp {
         self.shard.with(|inner| {
             let now = inner.now;
             match inner.pair(self.number).map(|pair| &mut pair.link) {
-                Some(Link::Up(link)) => link.core_mut().close(now),
+                Some(ConnectionState::Up(link)) => link.core_mut().close(now),
                 _ => return Err(Error::State(self.view.state())),
             }
             inner.transmit(self.number);

@@ -35,16 +35,16 @@ impl RequestOps for Request {
             return Err(Error::State(state));
         }
         let shard = self.shard.upgrade().ok_or(GONE)?;
-        let embryo = shard.with(|inner| {
-            let embryo = inner.embryos.get(self.number);
-            let ours = embryo.is_some_and(|embryo| embryo.peer == self.peer);
-            ours.then(|| inner.take_embryo(self.number)).flatten()
+        let pending = shard.with(|inner| {
+            let pending = inner.pending.get(self.number);
+            let ours = pending.is_some_and(|pending| pending.peer == self.peer);
+            ours.then(|| inner.take_pending(self.number)).flatten()
         });
-        let embryo = embryo.ok_or(GONE)?;
+        let pending = pending.ok_or(GONE)?;
         self.answered = true;
         let (private, limits) = (param.private_data, limits(param));
         qp.shard()
-            .with(|inner| inner.adopt(qp.number(), embryo, private, limits))
+            .with(|inner| inner.adopt(qp.number(), pending, private, limits))
     }
 
     fn reject(mut self: Box<Self>, private_data: &[u8]) -> Result<()> {
@@ -77,12 +77,12 @@ impl Request {
         };
         shard.with(|inner| {
             let now = inner.now;
-            if let Some(embryo) = inner.embryos.get_mut(self.number)
-                && embryo.peer == self.peer
+            if let Some(pending) = inner.pending.get_mut(self.number)
+                && pending.peer == self.peer
             {
                 // It fails where the peer has gone, and then it knows.
-                let _ = embryo.link.core_mut().reject(now, private_data);
-                inner.embryo_turn(self.number);
+                let _ = pending.link.core_mut().reject(now, private_data);
+                inner.turn_pending(self.number);
             }
         });
     }

@@ -12,12 +12,12 @@ use haul_iwarp::{QpConfig, StreamConnection, Time};
 use haul_verbs::cm::{CmEvent, ConnectRequest};
 use haul_verbs::{Error, QpState, Result};
 
-use super::pending::{Door, Embryo};
+use super::pending::{ListeningSocket, PendingConnection};
 use super::{Inner, Listening, Subject};
 use crate::rnic::buffers::Buffers;
 use crate::rnic::events::CmEvents;
 use crate::rnic::limits::RD_ATOMIC_MAX;
-use crate::rnic::link::{Env, Lower, RnicLink, TcpLink, UdtLink};
+use crate::rnic::link::{Env, RnicLink, TcpLink, UdtLink, UdtTransport};
 use crate::rnic::tap::Tap;
 use crate::udt::{Acceptor, Options};
 
@@ -27,12 +27,12 @@ const ACCEPT_MAX: usize = 8;
 impl Inner {
     pub(in crate::rnic) fn listen(
         &mut self,
-        door: Door,
+        socket: ListeningSocket,
         channel: &Arc<CmEvents>,
         backlog: u32,
     ) -> Result<u32> {
         let listening = Listening {
-            door,
+            socket,
             channel: Arc::clone(channel),
             backlog,
             arrivals: 0,
@@ -42,9 +42,9 @@ impl Inner {
         let number = self.listeners.insert(listening);
         let number = number.map_err(|_| Error::Exhausted("listeners"))?;
         if let Some(listening) = self.listeners.get(number) {
-            self.doors
+            self.setup_poller
                 .add(
-                    &listening.door,
+                    &listening.socket,
                     Subject::Listener(number).token(),
                     Interest::READ,
                 )
@@ -56,15 +56,15 @@ impl Inner {
     /// Ends a listener, and the connections that were not accepted.
     pub(in crate::rnic) fn unlisten(&mut self, number: u32) {
         if let Some(listening) = self.listeners.remove(number) {
-            let _ = self.doors.remove(&listening.door);
+            let _ = self.setup_poller.remove(&listening.socket);
         }
-        for embryo in self.embryos.numbers() {
+        for pending in self.pending.numbers() {
             if self
-                .embryos
-                .get(embryo)
-                .is_some_and(|embryo| embryo.listener == number)
+                .pending
+                .get(pending)
+                .is_some_and(|pending| pending.listener == number)
             {
-                self.remove_embryo(embryo);
+                self.remove_pending(pending);
             }
         }
     }
@@ -88,13 +88,15 @@ impl Inner {
         let is_full = listening.pending >= backlog;
         let channel = Arc::clone(&listening.channel);
         let now = self.now;
-        let accepted = match &mut listening.door {
+        let accepted = match &mut listening.socket {
             // Out of descriptors, say: the connection waits in the kernel.
-            Door::Tcp(acceptor) => {
+            ListeningSocket::Tcp(acceptor) => {
                 let accepted = acceptor.accept().ok().flatten();
                 accepted.map(|(socket, peer)| (Accepted::Tcp(socket), peer))
             }
-            Door::Udt(acceptor) => accept_udt(acceptor, &self.udt, now, closed, self.tap.as_ref()),
+            ListeningSocket::Udt(acceptor) => {
+                accept_udt(acceptor, &self.udt, now, closed, self.tap.as_ref())
+            }
         };
         let Some((accepted, peer)) = accepted else {
             return false;
@@ -113,9 +115,9 @@ impl Inner {
                 let core = StreamConnection::listen(now, config);
                 Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref())) as Box<dyn RnicLink>
             }
-            Accepted::Udt(lower) => Box::new(UdtLink::respond(*lower, now, &self.config)),
+            Accepted::Udt(transport) => Box::new(UdtLink::respond(*transport, now, &self.config)),
         };
-        self.take_in(Embryo {
+        self.take_in(PendingConnection {
             link,
             channel,
             peer,
@@ -133,10 +135,10 @@ impl Inner {
     fn make_room(&mut self, listener: u32) -> bool {
         loop {
             let silent = || {
-                self.embryos.numbers().filter_map(|number| {
-                    let embryo = self.embryos.get(number)?;
-                    let is_silent = embryo.listener == listener && !embryo.has_asked;
-                    is_silent.then(|| (source(embryo.peer.ip()), embryo.arrival, number))
+                self.pending.numbers().filter_map(|number| {
+                    let pending = self.pending.get(number)?;
+                    let is_silent = pending.listener == listener && !pending.has_asked;
+                    is_silent.then(|| (source(pending.peer.ip()), pending.arrival, number))
                 })
             };
             let mut of_source: HashMap<IpAddr, usize> = HashMap::new();
@@ -150,125 +152,125 @@ impl Inner {
                 return false;
             };
             // What it wants may have come and not been looked at.
-            self.embryo_turn(oldest);
+            self.turn_pending(oldest);
             if self
-                .embryos
+                .pending
                 .get(oldest)
-                .is_none_or(|embryo| !embryo.has_asked)
+                .is_none_or(|pending| !pending.has_asked)
             {
-                self.remove_embryo(oldest);
+                self.remove_pending(oldest);
                 return true;
             }
         }
     }
 
-    fn take_in(&mut self, embryo: Embryo) {
-        let listener = embryo.listener;
-        let Ok(number) = self.embryos.insert(embryo) else {
+    fn take_in(&mut self, pending: PendingConnection) {
+        let listener = pending.listener;
+        let Ok(number) = self.pending.insert(pending) else {
             return;
         };
         if let Some(listening) = self.listeners.get_mut(listener) {
             listening.pending += 1;
         }
-        let subject = Subject::Embryo(number);
+        let subject = Subject::Pending(number);
         let registered = self
-            .embryos
+            .pending
             .get_mut(number)
-            .map(|embryo| embryo.link.register(&self.doors, subject.token()));
+            .map(|pending| pending.link.register(&self.setup_poller, subject.token()));
         if !matches!(registered, Some(Ok(()))) {
-            self.remove_embryo(number);
+            self.remove_pending(number);
             return;
         }
         self.set_timer();
-        self.embryo_turn(number);
+        self.turn_pending(number);
     }
 
-    pub(in crate::rnic) fn embryo_turn(&mut self, number: u32) -> bool {
-        let Some(embryo) = self.embryos.get_mut(number) else {
+    pub(in crate::rnic) fn turn_pending(&mut self, number: u32) -> bool {
+        let Some(pending) = self.pending.get_mut(number) else {
             return false;
         };
-        let had_asked = embryo.has_asked;
+        let had_asked = pending.has_asked;
         let mut env = Env {
             now: self.now,
             registry: &self.registry,
-            buffers: &mut embryo.buffers,
+            buffers: &mut pending.buffers,
             scratch: &mut self.scratch,
-            poller: &self.doors,
+            poller: &self.setup_poller,
         };
-        let moved = embryo.link.turn(&mut env);
-        let mut over = embryo.report();
-        if embryo.link.has_more() {
+        let moved = pending.link.turn(&mut env);
+        let mut over = pending.report();
+        if pending.link.has_more() {
             let mut env = Env {
                 now: self.now,
                 registry: &self.registry,
-                buffers: &mut embryo.buffers,
+                buffers: &mut pending.buffers,
                 scratch: &mut self.scratch,
-                poller: &self.doors,
+                poller: &self.setup_poller,
             };
-            embryo.link.transmit(&mut env);
-            over |= embryo.report();
+            pending.link.transmit(&mut env);
+            over |= pending.report();
         }
-        if embryo.has_asked
+        if pending.has_asked
             && !had_asked
-            && let Some(listening) = self.listeners.get_mut(embryo.listener)
+            && let Some(listening) = self.listeners.get_mut(pending.listener)
         {
             listening.asked += 1;
         }
-        if embryo.has_asked && !had_asked {
+        if pending.has_asked && !had_asked {
             self.ask(number);
         }
         if over {
-            self.remove_embryo(number);
+            self.remove_pending(number);
         }
         moved
     }
 
     /// Hands a connection's request to the application.
     fn ask(&self, number: u32) {
-        let Some(embryo) = self.embryos.get(number) else {
+        let Some(pending) = self.pending.get(number) else {
             return;
         };
         // A peer that names no numbers leaves them to this end.
-        let (ird, ord) = embryo
+        let (ird, ord) = pending
             .link
             .core()
             .requested()
             .unwrap_or((RD_ATOMIC_MAX, RD_ATOMIC_MAX));
-        let answer = (self.new_request)(Weak::clone(&self.me), number, embryo.peer);
-        let private = embryo.link.core().private_data().to_vec();
-        let request = ConnectRequest::new(answer, embryo.peer, private, ird, ord);
-        embryo.channel.push(CmEvent::ConnectRequest(request));
+        let answer = (self.new_request)(Weak::clone(&self.me), number, pending.peer);
+        let private = pending.link.core().private_data().to_vec();
+        let request = ConnectRequest::new(answer, pending.peer, private, ird, ord);
+        pending.channel.push(CmEvent::ConnectRequest(request));
     }
 
-    fn remove_embryo(&mut self, number: u32) {
-        drop(self.take_embryo(number));
+    fn remove_pending(&mut self, number: u32) {
+        drop(self.take_pending(number));
     }
 
     /// Takes an accepted connection out, for a queue pair that may be another shard's.
-    pub(in crate::rnic) fn take_embryo(&mut self, number: u32) -> Option<Embryo> {
-        let embryo = self.embryos.remove(number)?;
-        embryo.link.unregister(&self.doors);
-        if let Some(listening) = self.listeners.get_mut(embryo.listener) {
+    pub(in crate::rnic) fn take_pending(&mut self, number: u32) -> Option<PendingConnection> {
+        let pending = self.pending.remove(number)?;
+        pending.link.unregister(&self.setup_poller);
+        if let Some(listening) = self.listeners.get_mut(pending.listener) {
             listening.pending -= 1;
-            listening.asked -= usize::from(embryo.has_asked);
+            listening.asked -= usize::from(pending.has_asked);
         }
-        Some(embryo)
+        Some(pending)
     }
 
     /// Gives a queue pair its accepted connection.
     pub(in crate::rnic) fn adopt(
         &mut self,
         number: u32,
-        embryo: Embryo,
+        pending: PendingConnection,
         private: &[u8],
         (ird, ord): (u16, u16),
     ) -> Result<()> {
         let now = self.now;
         let pair = self.pairs.get_mut(number);
         let pair = pair.ok_or(Error::Invalid("the queue pair is gone"))?;
-        let Embryo {
+        let PendingConnection {
             mut link, channel, ..
-        } = embryo;
+        } = pending;
         pair.events = Some(channel);
         pair.shape.view.set_state(QpState::Rtr);
         link.core_mut().set_queue_pair(pair.qp_config(ird, ord));
@@ -293,7 +295,7 @@ impl Inner {
 /// What has come to a listener.
 enum Accepted {
     Tcp(Stream),
-    Udt(Box<Lower>),
+    Udt(Box<UdtTransport>),
 }
 
 /// Answers datagrams up to a client that is to be connected; none of those where it is closed.
@@ -311,6 +313,6 @@ fn accept_udt(
     let opened = acceptor.open(&request, local, options, now);
     let (socket, connection) = opened.ok().flatten()?;
     let initial = request.handshake.initial;
-    let lower = Lower::new(socket, request.from, connection, initial, tap);
-    Some((Accepted::Udt(Box::new(lower)), request.from))
+    let transport = UdtTransport::new(socket, request.from, connection, initial, tap);
+    Some((Accepted::Udt(Box::new(transport)), request.from))
 }

@@ -11,8 +11,8 @@ use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
 
 use super::{Inner, Subject};
 use crate::rnic::events::CmEvents;
-use crate::rnic::link::{Lower, RnicLink, TcpLink, UdtLink};
-use crate::rnic::pair::{Attempt, Link, Opening};
+use crate::rnic::link::{RnicLink, TcpLink, UdtLink, UdtTransport};
+use crate::rnic::pair::{Attempt, ConnectionState, Opening};
 
 impl Inner {
     pub(in crate::rnic) fn connect(
@@ -41,7 +41,7 @@ impl Inner {
         };
         let clocked = matches!(opening, Opening::Udt(_));
         if let Some(pair) = self.pairs.get_mut(number) {
-            pair.link = Link::Connecting(Box::new(Attempt {
+            pair.link = ConnectionState::Connecting(Box::new(Attempt {
                 socket: opening,
                 private: private.to_vec(),
                 qp: pair.qp_config(ird, ord),
@@ -60,20 +60,21 @@ impl Inner {
     fn start_connect(&mut self, number: u32, peer: SocketAddr) -> io::Result<Opening> {
         let token = Subject::Pair(number).token();
         if self.transport == Transport::IwarpUdt {
-            let mut lower = Lower::connect(peer, &self.udt, self.now, self.tap.as_ref())?;
-            lower.register(&self.poller, token)?;
-            return Ok(Opening::Udt(Box::new(lower)));
+            let mut transport =
+                UdtTransport::connect(peer, &self.udt, self.now, self.tap.as_ref())?;
+            transport.register(&self.poller, token)?;
+            return Ok(Opening::Udt(Box::new(transport)));
         }
         let socket = Stream::start_connect(peer)?;
-        self.doors.add(&socket, token, Interest::WRITE)?;
+        self.setup_poller.add(&socket, token, Interest::WRITE)?;
         Ok(Opening::Tcp(socket))
     }
 
     /// Takes a queue pair's attempt to connect, to go on with it.
     fn take_attempt(&mut self, number: u32) -> Option<Attempt> {
         let pair = self.pairs.get_mut(number)?;
-        match std::mem::replace(&mut pair.link, Link::None) {
-            Link::Connecting(attempt) => Some(*attempt),
+        match std::mem::replace(&mut pair.link, ConnectionState::None) {
+            ConnectionState::Connecting(attempt) => Some(*attempt),
             other => {
                 pair.link = other;
                 None
@@ -86,7 +87,7 @@ impl Inner {
         let Some(attempt) = self.take_attempt(number) else {
             return;
         };
-        attempt.socket.unregister(&self.poller, &self.doors);
+        attempt.socket.unregister(&self.poller, &self.setup_poller);
         let Opening::Tcp(socket) = attempt.socket else {
             return;
         };
@@ -113,21 +114,21 @@ impl Inner {
             self.give_up(number, "no memory for arrivals");
             return;
         };
-        let Opening::Udt(lower) = &mut attempt.socket else {
+        let Opening::Udt(transport) = &mut attempt.socket else {
             return;
         };
-        let open = lower.open(self.now, &mut batch);
+        let open = transport.open(self.now, &mut batch);
         self.scratch.give_batch(batch);
         match open {
             Ok(false) => {
                 if let Some(pair) = self.pairs.get_mut(number) {
-                    pair.link = Link::Connecting(Box::new(attempt));
+                    pair.link = ConnectionState::Connecting(Box::new(attempt));
                 }
             }
             Ok(true) => {
-                if let Opening::Udt(lower) = attempt.socket {
+                if let Opening::Udt(transport) = attempt.socket {
                     let link = UdtLink::initiate(
-                        *lower,
+                        *transport,
                         self.now,
                         attempt.qp,
                         &self.config,
@@ -140,7 +141,7 @@ impl Inner {
                 }
             }
             Err(why) => {
-                attempt.socket.unregister(&self.poller, &self.doors);
+                attempt.socket.unregister(&self.poller, &self.setup_poller);
                 self.give_up(number, &why);
             }
         }

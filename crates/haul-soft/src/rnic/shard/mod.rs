@@ -37,15 +37,15 @@ use super::limits::PAIRS_MAX;
 use super::link::{Scratch, Watched, udt_options};
 use super::lock::lock;
 use super::options::Options;
-use super::pair::{Link, Opening, Pair, Tools};
+use super::pair::{ConnectionState, Opening, Pair, Tools};
 use super::slots::Slots;
 use super::tap::Tap;
 use super::time::ns;
-pub(super) use pending::Door;
-use pending::Embryo;
+pub(super) use pending::ListeningSocket;
+use pending::PendingConnection;
 
 /// Connections that are being accepted.
-const EMBRYOS_MAX: u32 = 4_096;
+const PENDING_MAX: u32 = 4_096;
 const LISTENERS_MAX: u32 = 1_024;
 /// So few connections are asked directly; the poller is asked about more.
 const DIRECT_PAIRS: usize = 2;
@@ -88,8 +88,8 @@ pub(super) struct Shard {
     /// The poller's file descriptor, for those who wait without the baton: readable while a
     /// connection has something to do.
     ready: OwnedFd,
-    /// The doors' file descriptor.
-    knocking: OwnedFd,
+    /// The file descriptor of [`Inner::setup_poller`].
+    setup_ready: OwnedFd,
     /// The socket of the only connection, while it waits for arrivals only: to be woken by it
     /// directly is quicker than by way of the poller.
     only: Arc<Mutex<Option<Arc<Watched>>>>,
@@ -121,7 +121,7 @@ pub(super) struct Inner {
     poller: Poller,
     /// Listeners, and connections that are being made: apart, and watched by the poller as one, so
     /// that the engine sees to them while an application sleeps on the only socket.
-    doors: Poller,
+    setup_poller: Poller,
     events: Events,
     clock: Clock,
     pub(super) now: Time,
@@ -136,7 +136,7 @@ pub(super) struct Inner {
     only: Arc<Mutex<Option<Arc<Watched>>>>,
     /// Those that have more to do than they were given time for.
     again: Vec<Subject>,
-    pub(super) embryos: Slots<Embryo>,
+    pub(super) pending: Slots<PendingConnection>,
     listeners: Slots<Listening>,
     rounds: u32,
     /// Connections whose packets are paced, and when the next of those packets is due.
@@ -156,7 +156,7 @@ pub(super) struct Inner {
 
 #[derive(Debug)]
 struct Listening {
-    door: Door,
+    socket: ListeningSocket,
     channel: Arc<CmEvents>,
     backlog: u32,
     /// Connections that have come to it.
@@ -171,20 +171,20 @@ struct Listening {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Pair(u32),
-    Embryo(u32),
+    Pending(u32),
     Listener(u32),
     Service(u32),
-    Doors,
+    Setup,
 }
 
 impl Subject {
     fn token(self) -> u64 {
         let (kind, number) = match self {
             Self::Pair(number) => (0, number),
-            Self::Embryo(number) => (1, number),
+            Self::Pending(number) => (1, number),
             Self::Listener(number) => (2, number),
             Self::Service(number) => (3, number),
-            Self::Doors => (4, 0),
+            Self::Setup => (4, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -193,10 +193,10 @@ impl Subject {
         let number = u32::try_from(token & 0xffff_ffff).unwrap_or(0);
         match token >> 32 {
             0 => Self::Pair(number),
-            1 => Self::Embryo(number),
+            1 => Self::Pending(number),
             2 => Self::Listener(number),
             3 => Self::Service(number),
-            _ => Self::Doors,
+            _ => Self::Setup,
         }
     }
 }
@@ -219,10 +219,10 @@ impl Engine {
         armed: Arc<AtomicU32>,
     ) -> io::Result<Self> {
         let poller = Poller::new()?;
-        let doors = Poller::new()?;
-        poller.add(&doors, Subject::Doors.token(), Interest::READ)?;
+        let setup_poller = Poller::new()?;
+        poller.add(&setup_poller, Subject::Setup.token(), Interest::READ)?;
         let ready = poller.as_fd().try_clone_to_owned()?;
-        let knocking = doors.as_fd().try_clone_to_owned()?;
+        let setup_ready = setup_poller.as_fd().try_clone_to_owned()?;
         let signal = Signal::new()?;
         let clock = Clock::new();
         let config = stream_config(options);
@@ -233,7 +233,7 @@ impl Engine {
                 new_request,
                 registry,
                 poller,
-                doors,
+                setup_poller,
                 events: Events::with_capacity(64),
                 clock,
                 now: Time::from_ns(clock.now_ns()),
@@ -245,7 +245,7 @@ impl Engine {
                 bound: Vec::new(),
                 only: Arc::clone(&only),
                 again: Vec::new(),
-                embryos: Slots::new(EMBRYOS_MAX),
+                pending: Slots::new(PENDING_MAX),
                 listeners: Slots::new(LISTENERS_MAX),
                 rounds: 0,
                 clocked: Vec::new(),
@@ -261,7 +261,7 @@ impl Engine {
                 tap,
             }),
             ready,
-            knocking,
+            setup_ready,
             only,
             posters: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
@@ -483,15 +483,16 @@ impl Shard {
         self.linger();
     }
 
-    /// Leaves the driving to others, and opens doors that they do not look at.
+    /// Leaves the driving to others, and serves listeners and handshakes, which they do not look
+    /// at.
     fn stand_by(&self) {
         if lock(&self.only).is_none() {
             let _ = wait_readable([self.signal.as_fd()], Some(STANDBY_NS));
             return;
         }
-        let (knocking, signal) = (self.knocking.as_fd(), self.signal.as_fd());
-        if wait_readable([knocking, signal], Some(STANDBY_NS)).unwrap_or(false) {
-            self.with(Inner::ask_doors);
+        let (setup_ready, signal) = (self.setup_ready.as_fd(), self.signal.as_fd());
+        if wait_readable([setup_ready, signal], Some(STANDBY_NS)).unwrap_or(false) {
+            self.with(Inner::ask_setup_poller);
         }
     }
 
@@ -562,7 +563,7 @@ impl Inner {
             Subject::Pair(number) => self.pairs.get(number)?.due(self.now),
             // Nobody waits for what they send by a clock: a look in each round of the timers is
             // enough.
-            Subject::Embryo(_) | Subject::Listener(_) | Subject::Doors => None,
+            Subject::Pending(_) | Subject::Listener(_) | Subject::Setup => None,
             Subject::Service(number) => self.services.get(number)?.due(),
         }
     }
@@ -575,7 +576,7 @@ impl Inner {
         let (pairs, services) = (&self.pairs, &self.services);
         self.clocked.retain(|subject| match *subject {
             Subject::Pair(number) => pairs.get(number).is_some_and(Pair::is_clocked),
-            Subject::Embryo(_) | Subject::Listener(_) | Subject::Doors => false,
+            Subject::Pending(_) | Subject::Listener(_) | Subject::Setup => false,
             Subject::Service(number) => services
                 .get(number)
                 .is_some_and(|service| service.due().is_some()),
@@ -594,8 +595,10 @@ impl Inner {
         self.look_at_events()
     }
 
-    fn ask_doors(&mut self) -> bool {
-        let _ = self.doors.wait(&mut self.events, Some(0), self.clock);
+    fn ask_setup_poller(&mut self) -> bool {
+        let _ = self
+            .setup_poller
+            .wait(&mut self.events, Some(0), self.clock);
         self.look_at_events()
     }
 
@@ -611,10 +614,10 @@ impl Inner {
     fn look_at(&mut self, subject: Subject) -> bool {
         match subject {
             Subject::Pair(number) => self.pair_ready(number),
-            Subject::Embryo(number) => self.embryo_turn(number),
+            Subject::Pending(number) => self.turn_pending(number),
             Subject::Listener(number) => self.accept(number),
             Subject::Service(number) => self.turn_service(number),
-            Subject::Doors => self.ask_doors(),
+            Subject::Setup => self.ask_setup_poller(),
         }
     }
 
@@ -641,7 +644,7 @@ impl Inner {
 
     fn timers(&mut self) {
         self.timers_at = self.now.after(TIMERS_NS);
-        let mut timed = self.embryos.len() > 0;
+        let mut timed = self.pending.len() > 0;
         let now = self.now;
         for number in self.pairs.numbers() {
             let Some(pair) = self.pairs.get_mut(number) else {
@@ -653,13 +656,13 @@ impl Inner {
                 continue;
             }
             match &mut pair.link {
-                Link::Connecting(attempt) => {
+                ConnectionState::Connecting(attempt) => {
                     timed = true;
                     if now >= attempt.deadline {
                         self.give_up(number, "the peer does not answer");
                     }
                 }
-                Link::Up(link) => {
+                ConnectionState::Up(link) => {
                     let due = link.core().poll_timeout();
                     timed |= due.is_some();
                     if due.is_some_and(|due| now >= due) {
@@ -667,23 +670,23 @@ impl Inner {
                         self.turn(number);
                     }
                 }
-                Link::None | Link::Closing(_) | Link::Over => {}
+                ConnectionState::None | ConnectionState::Closing(_) | ConnectionState::Over => {}
             }
         }
-        for number in self.embryos.numbers() {
-            let Some(embryo) = self.embryos.get_mut(number) else {
+        for number in self.pending.numbers() {
+            let Some(pending) = self.pending.get_mut(number) else {
                 continue;
             };
-            let is_over = embryo
+            let is_over = pending
                 .link
                 .core()
                 .poll_timeout()
                 .is_some_and(|due| now >= due);
             if is_over {
-                embryo.link.core_mut().handle_timeout(now);
+                pending.link.core_mut().handle_timeout(now);
             }
-            if is_over || embryo.link.due(now).is_some_and(|due| now >= due) {
-                self.embryo_turn(number);
+            if is_over || pending.link.due(now).is_some_and(|due| now >= due) {
+                self.turn_pending(number);
             }
         }
         self.timed = timed;
@@ -738,13 +741,17 @@ impl Inner {
             self.again.push(subject);
         }
         let times = pair.orphaned.is_some()
-            || matches!(&pair.link, Link::Up(link) if link.core().poll_timeout().is_some());
-        let ended = matches!(pair.link, Link::Over | Link::Closing(_));
+            || matches!(&pair.link, ConnectionState::Up(link)
+                if link.core().poll_timeout().is_some());
+        let ended = matches!(
+            pair.link,
+            ConnectionState::Over | ConnectionState::Closing(_)
+        );
         if ended {
             self.up.retain(|up| *up != number);
         }
         let changed = ended || watched != pair.watched().is_some();
-        let gone = pair.orphaned.is_some() && matches!(pair.link, Link::Over);
+        let gone = pair.orphaned.is_some() && matches!(pair.link, ConnectionState::Over);
         if changed {
             self.note_only();
         }
@@ -774,7 +781,7 @@ impl Inner {
 
     fn pair_ready(&mut self, number: u32) -> bool {
         match self.pairs.get(number).map(|pair| &pair.link) {
-            Some(Link::Connecting(attempt)) => {
+            Some(ConnectionState::Connecting(attempt)) => {
                 match attempt.socket {
                     Opening::Tcp(_) => self.connected(number),
                     Opening::Udt(_) => self.open(number),
@@ -794,11 +801,11 @@ impl Inner {
         pair.orphaned = Some(now.after(self.config.close_timeout_ns));
         pair.events = None;
         match &mut pair.link {
-            Link::Up(link) => {
+            ConnectionState::Up(link) => {
                 link.core_mut().close(now);
                 self.transmit(number);
             }
-            Link::Closing(_) => {
+            ConnectionState::Closing(_) => {
                 self.turn(number);
             }
             _ => self.remove(number),
@@ -808,12 +815,12 @@ impl Inner {
     fn remove(&mut self, number: u32) {
         if let Some(pair) = self.pairs.remove(number) {
             match pair.link {
-                Link::Up(link) => link.unregister(&self.poller),
-                Link::Closing(link) => link.unregister(&self.poller),
-                Link::Connecting(attempt) => {
-                    attempt.socket.unregister(&self.poller, &self.doors);
+                ConnectionState::Up(link) => link.unregister(&self.poller),
+                ConnectionState::Closing(link) => link.unregister(&self.poller),
+                ConnectionState::Connecting(attempt) => {
+                    attempt.socket.unregister(&self.poller, &self.setup_poller);
                 }
-                Link::None | Link::Over => {}
+                ConnectionState::None | ConnectionState::Over => {}
             }
             self.up.retain(|up| *up != number);
             self.note_only();

@@ -1,4 +1,4 @@
-//! Listening sockets, and connections that came to them and have no queue pair yet.
+//! Listening sockets, and accepted connections that have no queue pair yet.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::rnic::link::RnicLink;
 
 /// A connection that came to a listener and has no queue pair yet.
 #[derive(Debug)]
-pub(in crate::rnic) struct Embryo {
+pub(in crate::rnic) struct PendingConnection {
     pub(in crate::rnic) link: Box<dyn RnicLink>,
     pub(in crate::rnic) channel: Arc<CmEvents>,
     pub(in crate::rnic) peer: SocketAddr,
@@ -27,7 +27,7 @@ pub(in crate::rnic) struct Embryo {
     pub(in crate::rnic) buffers: Buffers,
 }
 
-impl Embryo {
+impl PendingConnection {
     /// Takes the events of the core; true when the connection is over.
     pub(in crate::rnic) fn report(&mut self) -> bool {
         let mut over = false;
@@ -45,12 +45,12 @@ impl Embryo {
 
 /// A socket that listens.
 #[derive(Debug)]
-pub(in crate::rnic) enum Door {
+pub(in crate::rnic) enum ListeningSocket {
     Tcp(Acceptor),
     Udt(Box<crate::udt::Acceptor>),
 }
 
-impl Door {
+impl ListeningSocket {
     pub(in crate::rnic) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Tcp(acceptor) => acceptor.local_addr(),
@@ -59,7 +59,7 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
+impl AsFd for ListeningSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(acceptor) => acceptor.as_fd(),

@@ -12,7 +12,7 @@ const KNOWN_MAX: usize = 1 << 16;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct Validation {
     known: HashSet<Destination>,
     /// Bounded by the send queue: each has a request that waits.
     asked: HashMap<Destination, Asked>,
@@ -25,7 +25,7 @@ struct Asked {
     begun: bool,
 }
 
-impl Standing {
+impl Validation {
     pub(super) fn is_known(&self, to: &Destination) -> bool {
         self.known.contains(to)
     }

@@ -9,17 +9,17 @@ use haul_iwarp::datagram::wire::{Body, CONTROL_MAX, Datagram, Reject, SENDER_LEN
 use haul_iwarp::{CRC_LEN, Payload, SECOND_NS, Time};
 
 use super::bucket::Bucket;
-use super::core::{Core, HEADER_MAX, Leaving};
+use super::core::{Core, HEADER_MAX, OutgoingDatagram};
 use super::memory::{Held, Memory};
 use super::outbox::Outbox;
 use super::routes::{PATH_MTU, Routes, headers};
-use super::standing::Standing;
 use super::tools::Tools;
+use super::validation::Validation;
 use crate::rnic::buffers::Buffers;
 
 /// Errors that are looked at together.
 const ERRORS: usize = 64;
-/// Octets of UDP payload that any path carries, where the network does not say how much (RFC 8899
+/// Bytes of UDP payload that any path carries, where the network does not say how much (RFC 8899
 /// §5.1.2).
 const PATH_BASE: u32 = 1_200;
 
@@ -34,7 +34,7 @@ pub(super) enum Unsent {
 
 /// A service with a socket.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ServiceSocket {
     pub(super) socket: UdpSocket,
     pub(super) token: u64,
     pub(super) core: Core,
@@ -63,7 +63,7 @@ pub(super) struct Link {
     pub(super) more: bool,
 }
 
-impl Link {
+impl ServiceSocket {
     /// One arrival: the datagrams of one sender.
     pub(super) fn take_in(
         &mut self,
@@ -192,7 +192,7 @@ impl Link {
         &self,
         memory: &Memory<'_, '_>,
         outbox: &mut Outbox,
-        transmit: &Leaving,
+        transmit: &OutgoingDatagram,
         header: &[u8],
     ) -> bool {
         let crc_len = if transmit.is_whole { 0 } else { CRC_LEN };
@@ -235,7 +235,7 @@ impl Link {
         }
     }
 
-    /// The route to `to` carries IP packets of `mtu` octets; zero is not known.
+    /// The route to `to` carries IP packets of `mtu` bytes; zero is not known.
     fn note_path(&mut self, now: Time, to: SocketAddr, mtu: u32) {
         let octets = match mtu.checked_sub(headers(to)) {
             Some(octets) if octets >= DATAGRAM_MIN => octets,
@@ -266,9 +266,9 @@ impl Link {
     }
 
     /// Asks the peers that requests wait for, as many at once as the core does.
-    pub(super) fn ask(&mut self, standing: &mut Standing, now: Time) {
+    pub(super) fn ask(&mut self, validation: &mut Validation, now: Time) {
         let core = &mut self.core;
-        standing.ask(|to| core.validate(now, to));
+        validation.ask(|to| core.validate(now, to));
     }
 
     fn source(&self, to: &SocketAddr) -> Option<SocketAddr> {

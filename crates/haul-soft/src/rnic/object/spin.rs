@@ -23,7 +23,7 @@ const TRY_EVERY_MAX: u32 = 2_048;
 
 /// See the module. Threads that share one disturb each other's figures, and nothing else.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct SpinPolicy {
     /// The way that is the quicker one of late.
     looks: AtomicBool,
     /// How long waits take, ns, smoothed.
@@ -50,7 +50,7 @@ impl Wait {
     }
 }
 
-impl Patience {
+impl SpinPolicy {
     pub(super) fn new() -> Self {
         Self {
             looks: AtomicBool::new(true),
@@ -125,13 +125,13 @@ mod tests {
 
     /// So many waits, each of which takes what `took_ns` says of its way; how many of the last half
     /// looked.
-    fn carry_out(patience: &Patience, waits: u32, took_ns: impl Fn(bool) -> u64) -> u32 {
+    fn carry_out(spin: &SpinPolicy, waits: u32, took_ns: impl Fn(bool) -> u64) -> u32 {
         let mut now_ns = 1;
         let mut looked = 0;
         for number in 0..waits {
-            let wait = patience.begin(now_ns);
+            let wait = spin.begin(now_ns);
             now_ns += took_ns(wait.looks);
-            patience.end(wait, now_ns);
+            spin.end(wait, now_ns);
             looked += u32::from(wait.looks && number >= waits / 2);
         }
         looked
@@ -143,24 +143,24 @@ mod tests {
     fn it_looks_where_a_wake_up_costs_more_and_sleeps_where_the_peer_needs_the_processor() {
         let apart = |looks: bool| if looks { 5_000 } else { WAKE_NS };
         let shared = |looks: bool| if looks { LOOK_NS + 5_000 } else { 5_000 };
-        let patience = Patience::new();
+        let spin = SpinPolicy::new();
         for _ in 0..3 {
-            assert!(carry_out(&patience, 4_000, apart) > 1_980);
-            assert!(carry_out(&patience, 4_000, shared) < 20);
+            assert!(carry_out(&spin, 4_000, apart) > 1_980);
+            assert!(carry_out(&spin, 4_000, shared) < 20);
         }
     }
 
     #[test]
     fn long_waits_are_slept_through() {
-        let patience = Patience::new();
+        let spin = SpinPolicy::new();
         let long = |looks: bool| 2_000_000 + if looks { 0 } else { WAKE_NS };
-        assert!(carry_out(&patience, 4_000, long) < 20);
+        assert!(carry_out(&spin, 4_000, long) < 20);
     }
 
     #[test]
     fn two_that_sleep_wake_each_other_up_for_good() {
         // Each end's wait is its own wake-up, if it slept, and the peer's.
-        let ends = [Patience::new(), Patience::new()];
+        let ends = [SpinPolicy::new(), SpinPolicy::new()];
         for end in &ends {
             carry_out(end, 4_000, |_| 2_000_000);
         }
@@ -180,17 +180,11 @@ mod tests {
 
     #[test]
     fn a_rare_long_wait_changes_nothing() {
-        let patience = Patience::new();
-        carry_out(
-            &patience,
-            4_000,
-            |looks| {
-                if looks { 5_000 } else { WAKE_NS }
-            },
-        );
+        let spin = SpinPolicy::new();
+        carry_out(&spin, 4_000, |looks| if looks { 5_000 } else { WAKE_NS });
         for _ in 0..20 {
-            carry_out(&patience, 1, |_| 10_000_000);
-            let looked = carry_out(&patience, 100, |looks| if looks { 5_000 } else { WAKE_NS });
+            carry_out(&spin, 1, |_| 10_000_000);
+            let looked = carry_out(&spin, 100, |looks| if looks { 5_000 } else { WAKE_NS });
             assert!(looked > 40, "{looked}");
         }
     }

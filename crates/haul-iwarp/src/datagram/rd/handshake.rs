@@ -1,4 +1,4 @@
-//! How strangers become peers, and peers strangers.
+//! How peers are met, and forgotten.
 //!
 //! `HELLO -> COOKIE -> HELLO with the cookie -> READY`: whoever is called has no state before the
 //! third. Whatever could end what two peers have is believed only of one who knows their epochs,
@@ -82,7 +82,7 @@ impl RdQp {
         Some(whole(to.addr, hello.emit(&shim, out)))
     }
 
-    /// Octets of a datagram to a peer that this end can agree on.
+    /// Bytes of a datagram to a peer that this end can agree on.
     fn datagram_max(&self, now: Time, id: PeerId) -> u16 {
         let most = self.config.datagram_max;
         let Some(peer) = self.peers[id as usize].as_deref() else {
@@ -227,11 +227,11 @@ impl RdQp {
     pub(super) fn on_ack(&mut self, now: Time, from: Remote, shim: &Shim, ack: &Ack<'_>) {
         let own_epoch = self.config.epoch;
         let Some((id, peer)) = self.peer(from) else {
-            self.stats.stranger += 1;
+            self.stats.unknown_peer += 1;
             return;
         };
         if !peer.is_known() || peer.epoch != shim.epoch || shim.seg_off != own_epoch {
-            self.stats.stranger += 1;
+            self.stats.unknown_peer += 1;
             return;
         }
         peer.handle_ack(now, shim, ack);
@@ -245,7 +245,7 @@ impl RdQp {
         let Some((id, peer)) = self.peer(from) else {
             return;
         };
-        let stranger = code == NoticeCode::Stranger;
+        let stranger = code == NoticeCode::UnknownPeer;
         let about_now = peer.is_waiting_for(shim.psn, shim.msg_id);
         if !peer.is_known() || shim.seg_off != own_epoch || !about_now {
             return;
@@ -254,7 +254,7 @@ impl RdQp {
             return;
         }
         let (down, status) = match code {
-            NoticeCode::Stranger => {
+            NoticeCode::UnknownPeer => {
                 let keep = |_: &super::Wqe, begun: bool| !begun;
                 return self.forget_but(now, id, Down::Restarted, RdStatus::Flushed, None, keep);
             }
@@ -296,8 +296,8 @@ impl RdQp {
     }
 
     /// Data from one who is not known: it is told, with what is left of our memory of it.
-    pub(super) fn answer_stranger(&mut self, now: Time, from: Remote, shim: &Shim) {
-        self.stats.stranger += 1;
+    pub(super) fn answer_unknown_peer(&mut self, now: Time, from: Remote, shim: &Shim) {
+        self.stats.unknown_peer += 1;
         let refusals = &self.notices.refusals;
         let known = refusals
             .iter()
@@ -319,7 +319,7 @@ impl RdQp {
                 shim.epoch,
                 shim.psn,
                 shim.msg_id,
-                NoticeCode::Stranger,
+                NoticeCode::UnknownPeer,
             ),
         }
     }

@@ -45,9 +45,9 @@ impl Window {
 
 /// See the module. Without memory until something is noted.
 #[derive(Debug)]
-pub(super) struct Heard(Sources<Window>);
+pub(super) struct Delivered(Sources<Window>);
 
-impl Heard {
+impl Delivered {
     /// Of at most so many sources; the one that was not heard of for the longest time makes room.
     pub(super) fn new(sources: usize, key: [u8; 16]) -> Self {
         Self(Sources::new(sources, key))
