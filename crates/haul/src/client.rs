@@ -1,4 +1,4 @@
-//! The client: connects to a server, sends or gets files, and connects again when the path breaks.
+//! The client: connects to a server, sends or gets files, and reconnects when the path fails.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,29 +25,29 @@ mod outcome;
 pub use config::Config;
 use outcome::{Tally, bench_summary};
 
-/// The first pause before a broken connection is made anew; each further one is twice as long.
+/// First pause before a reconnect; each further one is twice as long.
 const BACKOFF: Duration = Duration::from_millis(500);
-/// A retry has at least this time to connect, however soon it is the last one.
+/// Minimum connect timeout of a retry, even of the last.
 const CONNECT_LEAST: Duration = Duration::from_millis(500);
-/// The longest pause.
+/// Maximum pause before a reconnect.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
 
 /// What to do about files that exist at the receiver.
 pub use crate::wire::Policy as ExistingPolicy;
 
-/// How long a bench sends.
+/// When a bench ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BenchLimit {
-    /// Until this much time has passed.
+    /// After this time.
     Time(Duration),
-    /// Until this many bytes are sent.
+    /// After this many bytes.
     Bytes(u64),
 }
 
 /// Sends local files into a directory of the server.
 ///
 /// # Errors
-/// The failure that ended it; one that may pass is retried first, as `config` says.
+/// The failure that ended it. A transient one is retried first, as `config` says.
 pub fn send(
     config: &Config,
     files: &[PathBuf],
@@ -98,7 +98,7 @@ pub fn send(
 /// Gets files of the server into a local directory.
 ///
 /// # Errors
-/// The failure that ended it; one that may pass is retried first, as `config` says.
+/// The failure that ended it. A transient one is retried first, as `config` says.
 pub fn get(
     config: &Config,
     paths: &[Vec<u8>],
@@ -133,7 +133,7 @@ pub fn get(
             Message::Offer(offer) => offer,
             other => return Err(other.misplaced()),
         };
-        // A server must not choose names: what it offers is what was asked for.
+        // A server must not choose names: it offers exactly the requested files.
         if !offer
             .files
             .iter()
@@ -172,7 +172,7 @@ pub fn get(
     Ok(tally.into_summary(crate::report::Direction::Get))
 }
 
-/// Measures memory to memory. Never tried again.
+/// Measures memory to memory, without retries.
 ///
 /// # Errors
 /// The failure that ended it.
@@ -221,14 +221,14 @@ pub fn bench(
     ))
 }
 
-/// A session whose request is under way.
+/// A session whose request has been sent.
 struct Session {
     link: Link,
     opening: Opening,
     peer: String,
 }
 
-/// What is asked of the channel must be what it has: an option without effect would be a surprise.
+/// Refuses options that the channel does not have: an option without effect would mislead.
 fn check_channel(config: &Config) -> Result<(), Fault> {
     if config.dialer.is_some() {
         let what = match (config.channel, &config.congestion) {
@@ -252,7 +252,7 @@ fn check_channel(config: &Config) -> Result<(), Fault> {
 }
 
 impl Session {
-    /// Connects, says hello and makes its requests in one flight, and opens the channel beside it.
+    /// Connects, sends `Hello` and the requests in one flight, and opens the channel in parallel.
     fn open(
         config: &Config,
         transfer: TransferId,
@@ -299,24 +299,24 @@ impl Session {
     }
 }
 
-/// The server's hello, or what else answered.
+/// Reads the server's `Hello`, or finds out what else answered.
 fn answer(handshake: &mut Handshake<'_>, peer: &str) -> Result<Hello, Fault> {
     let mut preamble = [0; CONTROL_PREAMBLE.len()];
     let silent = |how: &str| {
         Fault::new(
             Code::Unreachable,
-            format!("{peer} takes the connection and {how}"),
+            format!("{peer} accepts the connection and {how}"),
         )
         .hint("check that 'haul serve' runs there and listens on that port")
     };
     let got = handshake
         .read(&mut preamble)
         .map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent("says nothing"),
-            _ => silent("breaks it again"),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent("sends nothing"),
+            _ => silent("resets it"),
         })?;
     if got == 0 {
-        return Err(silent("closes it again"));
+        return Err(silent("closes it"));
     }
     if !wire::is_preamble(preamble, CONTROL_PREAMBLE) {
         let answer = printable(&preamble[..got]);
@@ -329,12 +329,12 @@ fn answer(handshake: &mut Handshake<'_>, peer: &str) -> Result<Hello, Fault> {
     match handshake.message()? {
         Some(Message::Hello(hello)) => Ok(hello),
         Some(Message::Error(error)) => Err(error.into_fault("the server")),
-        _ => Err(Fault::protocol("the server did not say hello")),
+        _ => Err(Fault::protocol("the server did not answer with Hello")),
     }
 }
 
-/// Makes attempts until one succeeds, fails for good, or the time to give up has come. The first
-/// one must get as far as a session.
+/// Makes attempts until one succeeds, one fails for good, or `give_up_after` has passed. The first
+/// attempt must reach a session.
 fn persist(
     config: &Config,
     observer: &dyn Observer,
@@ -363,8 +363,8 @@ fn persist(
         let out_of_time = config
             .give_up_after
             .is_some_and(|limit| alive_at.elapsed() + pause > limit);
-        // A first attempt that finds nobody is a wrong address; one that is cut or told to wait is
-        // not.
+        // If the very first attempt finds no server, the address is wrong: no retry. If it is cut
+        // or told to wait, a retry may succeed.
         let reached = seen.planned || matches!(fault.code, Code::PeerGone | Code::ServerBusy);
         if !fault.code.passes() || !reached || out_of_time {
             return Err(fault);
@@ -382,7 +382,7 @@ fn persist(
     }
 }
 
-/// Sees from the events whether the attempts get anywhere.
+/// Notes from the events whether the attempts make progress.
 struct Watch<'a> {
     observer: &'a dyn Observer,
     seen: Mutex<Seen>,

@@ -1,4 +1,4 @@
-//! How a client gets to its server: by this host's kernel, or by somebody else.
+//! Connecting to servers: by this host's kernel, or by a [`Dialer`].
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -7,23 +7,21 @@ use std::time::Duration;
 
 use crate::fault::{Code, Fault, plain};
 
-/// Makes TCP connections to servers that are reached otherwise than by this host's kernel: through
-/// gateways.
+/// Makes TCP connections in place of this host's kernel: through gateways.
 pub trait Dialer: fmt::Debug + Send + Sync {
-    /// Connects to a server, and waits for it no longer than `timeout`. The stream waits, as a new
-    /// one does.
+    /// Connects to a server. Blocks no longer than `timeout`. Returns a blocking stream.
     ///
     /// # Errors
-    /// Why it cannot be had, with what to do.
+    /// Why there is no connection, with what to do.
     fn connect(&self, host: &str, port: u16, timeout: Duration) -> Result<TcpStream, Fault>;
 }
 
-/// A server that has been reached.
+/// A server that has an address.
 #[derive(Debug, Clone)]
 pub(crate) enum Server {
-    /// By the kernel.
+    /// Reached by the kernel.
     At(SocketAddr),
-    /// By somebody else, who looks up the name as well.
+    /// Reached by a dialer, which resolves the name as well.
     Beyond {
         dialer: Arc<dyn Dialer>,
         host: String,
@@ -32,7 +30,7 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    /// A further connection to it.
+    /// Opens a further connection to it.
     pub(crate) fn connect(&self, timeout: Duration) -> Result<TcpStream, Fault> {
         match self {
             Self::At(address) => TcpStream::connect_timeout(address, timeout).map_err(|error| {
@@ -44,7 +42,7 @@ impl Server {
         }
     }
 
-    /// Where it is, if this host's kernel reaches it.
+    /// Returns its address, if this host's kernel reaches it.
     pub(crate) const fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::At(address) => Some(*address),
@@ -63,7 +61,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// What to do where no server listens at the address of `server`.
+/// Returns what to do if nothing listens at `address`; `server` is the command that would.
 #[must_use]
 pub fn refused_hint(server: &str, address: IpAddr) -> String {
     if address.is_loopback() {

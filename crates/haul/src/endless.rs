@@ -1,4 +1,4 @@
-//! A source without end: the same bytes over and over, cut off by their number or by time.
+//! An endless source: repeats the same bytes, limited by their number or by time.
 
 use std::fmt;
 use std::fs::File;
@@ -12,18 +12,18 @@ use haul_soft::bulk::{Extent, FileRange, Source};
 
 use crate::lock;
 
-/// The pattern, bytes: stays in a processor's cache, as other tools' buffers do.
+/// Length of the pattern, bytes: fits a processor's cache, as other tools' buffers do.
 const PATTERN: usize = 512 << 10;
-/// How far the space reaches ahead of what the channel has taken while time is not up, bytes.
+/// How far the space reaches ahead of the channel until the time is up, bytes.
 const AHEAD: u64 = 4 << 20;
 
 /// An endless source.
 pub struct Endless {
-    /// None where the bytes are a file's.
+    /// `None` if a file holds the bytes.
     memory: Option<Vec<u8>>,
-    /// The bytes as a file, for channels that hand files to the kernel; one of both is there.
+    /// The bytes as a file, for channels that hand files to the kernel; one of both is present.
     file: Option<File>,
-    /// Bytes before it begins again.
+    /// Bytes before it repeats.
     round: u64,
     bytes: Option<u64>,
     time: Option<Duration>,
@@ -47,7 +47,7 @@ impl fmt::Debug for Endless {
     }
 }
 
-/// `len` bytes that nothing on the way can compress (xorshift64).
+/// Makes `len` bytes that nothing on the path can compress (xorshift64).
 #[must_use]
 pub fn pattern(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -63,10 +63,10 @@ pub fn pattern(len: usize) -> Vec<u8> {
 }
 
 impl Endless {
-    /// A pattern in memory. With neither limit it ends when [`Endless::stop`] is called.
+    /// Makes a pattern in memory. Without a limit it ends when [`Endless::stop`] is called.
     ///
     /// # Errors
-    /// That of making the same as a file.
+    /// That of making the same bytes as a file.
     pub fn pattern(bytes: Option<u64>, time: Option<Duration>) -> io::Result<Self> {
         let memory = pattern(PATTERN);
         let file = haul_io::file::memory_file(&memory)?;
@@ -74,14 +74,14 @@ impl Endless {
         Ok(Self::new(Some(memory), Some(file), round, bytes, time))
     }
 
-    /// These bytes, at least one, from memory alone.
+    /// Repeats these bytes, at least one, from memory alone.
     #[must_use]
     pub fn of_memory(memory: Vec<u8>, bytes: Option<u64>, time: Option<Duration>) -> Self {
         let round = memory.len() as u64;
         Self::new(Some(memory), None, round, bytes, time)
     }
 
-    /// The first `round` bytes of a file, which are there and at least one.
+    /// Repeats the first `round` bytes of a file, which has as many; at least one.
     #[must_use]
     pub fn of_file(file: File, round: u64, bytes: Option<u64>, time: Option<Duration>) -> Self {
         Self::new(None, Some(file), round, bytes, time)
@@ -109,14 +109,14 @@ impl Endless {
         }
     }
 
-    /// The end of the space once it is final.
+    /// Returns the end of the space once it is final.
     #[must_use]
     pub fn finished(&self) -> Option<u64> {
         let reach = lock(&self.state);
         reach.complete.then_some(reach.end)
     }
 
-    /// How much of it was asked for.
+    /// Returns how much of it the channel has taken.
     #[must_use]
     pub fn taken(&self) -> u64 {
         lock(&self.state).taken

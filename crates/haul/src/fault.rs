@@ -1,4 +1,4 @@
-//! What went wrong, in one line, with what to do about it and the exit code that says so.
+//! Failures: one line for people, what to do, the exit code, and the code on the wire.
 
 use std::io;
 
@@ -10,7 +10,10 @@ const EMFILE: i32 = 24;
 const EFBIG: i32 = 27;
 const ENFILE: i32 = 23;
 
-/// A failure as the user, a script and the peer see it.
+/// What to do about a transfer that was cut.
+pub const RESUME: &str = "run the same command again; it resumes where it stopped";
+
+/// A failure as users, scripts and peers see it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Fault {
@@ -18,14 +21,14 @@ pub struct Fault {
     pub code: Code,
     /// What happened, one line without control characters.
     pub text: String,
-    /// What to do about it.
+    /// What to do.
     pub hint: Option<String>,
 }
 
 /// The kinds of failure. The numbers go over the wire and are never given a new meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// Anything without a kind of its own.
+    /// Any other failure.
     Other = 1,
     /// The command line or the request is wrong.
     Usage = 2,
@@ -35,25 +38,25 @@ pub enum Code {
     FileNotFound = 4,
     /// No connection could be made.
     Unreachable = 5,
-    /// The connection was lost, or the peer has gone silent.
+    /// The connection was lost or timed out.
     PeerGone = 6,
-    /// The server runs as many sessions as it may.
+    /// The server's sessions are all taken.
     ServerBusy = 7,
     /// Another transfer is writing the same target.
     TargetBusy = 8,
     /// The source is no longer what was offered.
     SourceChanged = 9,
-    /// Something else than haul answered.
+    /// The peer is not haul.
     NotHaul = 10,
     /// The two ends have no protocol version in common.
     Version = 11,
     /// The peer broke the protocol.
     Protocol = 12,
-    /// The system does not permit the access.
+    /// The system denies access.
     Denied = 13,
     /// This end does not do what was asked (read-only server, unsafe name, not a regular file).
     Refused = 14,
-    /// Data stayed damaged although it was sent again.
+    /// Data stayed damaged although it was retransmitted.
     Integrity = 15,
     /// The target's file system or quota is full.
     DiskFull = 16,
@@ -61,12 +64,12 @@ pub enum Code {
     FileError = 17,
     /// The target exists and may not be replaced.
     Exists = 18,
-    /// Somebody on the way does not believe who this end is, or the other way round.
+    /// Authentication failed.
     NotAuthenticated = 19,
 }
 
 impl Fault {
-    /// A failure that needs no advice.
+    /// Makes a failure without advice.
     pub fn new(code: Code, text: impl Into<String>) -> Self {
         Self {
             code,
@@ -75,20 +78,20 @@ impl Fault {
         }
     }
 
-    /// The same failure with what to do about it.
+    /// Adds what to do.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(printable(hint.into().as_bytes()));
         self
     }
 
-    /// The peer sent something that the protocol does not allow.
+    /// Makes the failure of a peer that broke the protocol.
     pub fn protocol(text: impl Into<String>) -> Self {
         Self::new(Code::Protocol, text)
             .hint("run the same haul version at both ends; if both are equal, please report this")
     }
 
-    /// An operation on a file failed; `doing` reads like "cannot write 'name'".
+    /// Makes the failure of a file operation; `doing` reads like "cannot write 'name'".
     pub fn file(doing: &str, error: &io::Error) -> Self {
         let fault = Self::new(file_code(error), format!("{doing}: {}", plain(error)));
         match (fault.code, error.raw_os_error()) {
@@ -102,7 +105,7 @@ impl Fault {
         }
     }
 
-    /// This host has no thread, memory or descriptor for a transfer.
+    /// Makes the failure of a host without a thread, memory or descriptor.
     pub(crate) fn system(error: &io::Error) -> Self {
         let (what, limit) = match error.raw_os_error() {
             Some(EMFILE | ENFILE) => ("open a descriptor", "descriptors (ulimit -n)"),
@@ -113,13 +116,12 @@ impl Fault {
         ))
     }
 
-    /// A connection that was up has failed.
+    /// Makes the failure of an open connection.
     pub fn connection(error: &io::Error) -> Self {
-        Self::new(Code::PeerGone, format!("connection lost: {}", plain(error)))
-            .hint("run the same command again; what has arrived is not sent twice")
+        Self::new(Code::PeerGone, format!("connection lost: {}", plain(error))).hint(RESUME)
     }
 
-    /// The process exit code for this failure.
+    /// Returns the process exit code.
     pub fn exit(&self) -> u8 {
         self.code.exit()
     }
@@ -148,7 +150,7 @@ impl Code {
         Self::NotAuthenticated,
     ];
 
-    /// The process exit code: rclone's 0 to 10 where they apply, then 11 integrity,
+    /// Returns the process exit code: rclone's 0 to 10 where they apply, then 11 integrity,
     /// 12 authentication, 13 disk or quota full.
     pub const fn exit(self) -> u8 {
         match self {
@@ -173,7 +175,7 @@ impl Code {
         }
     }
 
-    /// The name used in JSON.
+    /// Returns the name used in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Other => "other",
@@ -198,7 +200,7 @@ impl Code {
         }
     }
 
-    /// Whether the same attempt may succeed a moment later without anybody doing anything.
+    /// Returns whether the failure is transient: the same attempt may succeed later.
     pub const fn passes(self) -> bool {
         matches!(
             self,
@@ -206,12 +208,12 @@ impl Code {
         )
     }
 
-    /// The number used on the wire.
+    /// Returns the number used on the wire.
     pub const fn number(self) -> u16 {
         self as u16
     }
 
-    /// The kind with this number; an unknown one, from a newer peer, is [`Code::Other`].
+    /// Returns the kind with this number; [`Code::Other`] for the unknown one of a newer peer.
     pub fn from_number(number: u16) -> Self {
         Self::ALL
             .into_iter()
@@ -220,7 +222,7 @@ impl Code {
     }
 }
 
-/// The error's own words without the number that `io::Error` appends.
+/// Returns the error's text without the number that `io::Error` appends.
 pub(crate) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {

@@ -32,7 +32,7 @@ pub(crate) struct Subject {
 /// A verified block and its digest.
 pub(crate) type Verified = (u32, Digest);
 
-/// What an existing log says.
+/// Content of an existing log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     /// These blocks of the same source are in the part file.
@@ -52,7 +52,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the log in `file` and reads what it says about `subject`; whatever it says otherwise
+    /// Opens the log in `file` and reads its records of `subject`; whatever else it holds
     /// is thrown away and a new log begun, with `id` as 16 fresh random bytes.
     pub(crate) fn open(file: File, subject: Subject, id: [u8; 16]) -> io::Result<(Self, Content)> {
         let bytes = load(&file)?;

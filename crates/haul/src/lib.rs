@@ -1,16 +1,18 @@
-//! Files across long fat networks: sessions over a control connection, data channels beside it,
-//! whole-file integrity, and resumption after either end is killed.
+//! Moves files across long fat networks: sessions over a control connection, data channels beside
+//! it, whole-file integrity, and resumption after either end is killed.
 //!
-//! Both ends are the same machine in two roles: whoever has the file offers it, whoever wants it
-//! asks for the blocks that are missing; the asked-for runs, one after another, are the *transfer
-//! space* that a channel moves without any framing of files. docs/protocol/session.md has the wire.
+//! Both ends run the same state machine in two roles. The data sender offers its files; the data
+//! receiver requests the blocks that it lacks. The requested runs, one after another, form the
+//! *transfer space*, which a channel moves without any framing of files.
+//! docs/protocol/session.md specifies the wire.
 //!
-//! Map: [`client`] and [`server`] are the doors · `session` the two roles and the memory-to-memory
-//! bench · [`dial`] how servers are reached · `link` and `wire` the control connection ·
-//! [`channel`] the data connections · `space`, `source`, `sink` the transfer space and its two ends
-//! · `tree` blocks and their hashes · `target` and `journal` the part file and what is known of it
-//! · `name` what peers may call files · [`endless`] bytes for benches · [`fault`] failures ·
-//! [`report`] what a finished session says.
+//! Map: [`client`] and [`server`] the entry points · `session` the two roles and the
+//! memory-to-memory bench · [`dial`] connecting to servers · `link` and `wire` the control
+//! connection · [`channel`] the data connections · `cancel` ending an operation from another thread
+//! · `space`, `source`, `sink` the transfer space and its two ends · `tree` blocks and their hashes
+//! · `target` and `journal` the part file and its verified blocks · `name` which names a peer may
+//! choose, `text` how they are printed · [`endless`] payload for benches · [`fault`] failures ·
+//! [`report`] events and summaries.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,
@@ -50,14 +52,13 @@ pub use haul_io::process::is_ignored as is_signal_ignored;
 pub use text::printable;
 pub use wire::crc32c;
 
-/// The port that `haul serve` listens on, TCP and UDP, unless told otherwise.
+/// Default port of `haul serve`, TCP and UDP.
 pub const DEFAULT_PORT: u16 = 4725;
 
-/// Software and version, as peers are told.
+/// Software and version in this end's `Hello`.
 pub const SOFTWARE: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 
-/// Locks, also after another thread has panicked: everything kept under these locks is whole at
-/// every moment.
+/// Locks, also after another thread has panicked: no holder leaves partial state behind.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! The control connection: frames in and out, heartbeats, and noticing that the peer is gone.
+//! The control connection: framing, heartbeats, and detection of a lost peer.
 //!
-//! A reader thread takes messages off the socket and keeps the heartbeat, so that an end which is
-//! busy (reserving storage, say) is not taken for dead.
+//! A thread of its own reads the socket and sends heartbeats, so that an end that is busy
+//! (reserving storage, for example) does not time out.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,22 +13,22 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::cancel::Cancel;
-use crate::fault::{Code, Fault};
+use crate::fault::{Code, Fault, RESUME};
 use crate::wire::{
     self, CHECK, Hello, LENGTH, MESSAGE_MAX, Message, TransferId, VERSIONS, WireError, abridged,
 };
 use crate::{SOFTWARE, lock};
 
-/// An idle end says something this often.
+/// An idle end sends a heartbeat this often.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// How often the reader looks at the clock.
+/// How often the reader checks its timeouts.
 const TICK: Duration = Duration::from_millis(250);
-/// How long an end that is done waits for the other to close too.
+/// How long a finished end waits for the peer to close as well.
 const LINGER: Duration = Duration::from_secs(2);
-/// The longest message of the handshake, bytes: little may be held for a stranger.
+/// Maximum message of the handshake, bytes: bounds the memory held for an unknown peer.
 const HANDSHAKE_MAX: usize = 64 << 10;
-/// Bytes of messages taken off the socket while others wait to be handled. The reader never waits
-/// for the session: two ends that both wait for room to send would wait for ever.
+/// Maximum bytes of messages that wait for the session. The reader never blocks on the session:
+/// two ends that both wait for room to send would deadlock.
 const BACKLOG_MAX: usize = 64 << 20;
 
 /// One end of a control connection after the handshake.
@@ -45,13 +45,13 @@ pub(crate) struct Link {
 struct Writer {
     stream: TcpStream,
     last_sent: Mutex<Instant>,
-    /// When the session let go of the link.
+    /// When the session dropped the link.
     closed: Mutex<Option<Instant>>,
 }
 
 impl Link {
-    /// Takes over a connection after both ends have said hello. `peer` is how messages to the user
-    /// name the other end.
+    /// Takes over a connection after both ends have exchanged `Hello`. `peer` names the other end
+    /// in messages to the user.
     pub(crate) fn start(
         stream: TcpStream,
         peer: &str,
@@ -82,7 +82,7 @@ impl Link {
                     dead_after,
                 }
                 .run();
-                // The session may be over and no longer listening.
+                // The session may have ended.
                 let _ = sender.send(Err(fault));
             })
             .map_err(|error| Fault::system(&error))?;
@@ -99,29 +99,29 @@ impl Link {
         })
     }
 
-    /// Sends one message, waiting while the peer's buffers are full.
+    /// Sends one message. Blocks while the peer's buffers are full.
     pub(crate) fn send(&self, message: &Message) -> Result<(), Fault> {
         self.writer.send(message)
     }
 
-    /// Messages as they come. After an error nothing follows.
+    /// Returns the queue of received messages. Nothing follows an error.
     pub(crate) fn incoming(&self) -> &Receiver<Result<Message, Fault>> {
         &self.incoming
     }
 
-    /// Waits for the next message.
+    /// Blocks for the next message.
     pub(crate) fn receive(&self) -> Result<Message, Fault> {
         self.incoming
             .recv()
             .unwrap_or_else(|_| Err(gone("the connection is closed")))
     }
 
-    /// The handle that ends this link from another thread.
+    /// Returns the handle that ends this link from another thread.
     pub(crate) fn cancel(&self) -> Cancel {
         self.cancel.clone()
     }
 
-    /// Ends the connection at once: the peer has sent its last message, and needs none from here.
+    /// Ends the connection at once: the peer has sent its last message and expects none.
     pub(crate) fn hang_up(self) {
         self.cancel.cancel();
     }
@@ -129,7 +129,7 @@ impl Link {
     /// Tells the peer, once, why the session ends.
     pub(crate) fn report(&self, fault: &Fault) {
         if !self.reported.swap(true, Ordering::AcqRel) {
-            // It may not listen any more; the fault may be that it does not.
+            // The peer may have closed; that may be the fault itself.
             let _ = self.send(&Message::Error(WireError::from(fault)));
         }
     }
@@ -137,8 +137,8 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Closing with data unread would reset the connection and could take the last message away
-        // from the peer, so only this half ends now, and the reader discards what still comes.
+        // Closing with unread data would reset the connection and could discard the last message to
+        // the peer. So only this direction ends now, and the reader discards what still arrives.
         *lock(&self.writer.closed) = Some(Instant::now());
         let _ = self.writer.stream.shutdown(Shutdown::Write);
         drop(std::mem::replace(
@@ -168,7 +168,7 @@ impl Writer {
         Ok(())
     }
 
-    /// How long ago the session let go of the link, if it has.
+    /// Returns how long ago the session dropped the link, if it has.
     fn lingered(&self) -> Option<Duration> {
         lock(&self.closed).map(|since| since.elapsed())
     }
@@ -192,19 +192,19 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads until the connection ends and says why it did.
+    /// Reads until the connection ends and returns why.
     fn run(mut self) -> Fault {
         let mut buffer = Vec::new();
         let mut scratch = vec![0; 64 << 10];
-        let mut last_heard = Instant::now();
-        // Since when a message is there in part.
+        let mut last_received = Instant::now();
+        // Since when a message has been incomplete.
         let mut partial: Option<Instant> = None;
         let mut backlog = 0;
         loop {
             match self.input.read(&mut scratch) {
                 Ok(0) => return gone(format!("{} closed the connection", self.peer)),
                 Ok(n) => {
-                    last_heard = Instant::now();
+                    last_received = Instant::now();
                     backlog = if self.sender.is_empty() {
                         n
                     } else {
@@ -222,7 +222,7 @@ impl Reader<'_> {
                         partial = match partial {
                             _ if buffer.is_empty() => None,
                             Some(since) if whole == 0 => Some(since),
-                            _ => Some(last_heard),
+                            _ => Some(last_received),
                         };
                     }
                 }
@@ -233,11 +233,11 @@ impl Reader<'_> {
                     _ => return Fault::connection(&error),
                 },
             }
-            if last_heard.elapsed() > self.dead_after {
+            if last_received.elapsed() > self.dead_after {
                 let seconds = self.dead_after.as_secs();
-                return gone(format!("{} has said nothing for {seconds} s", self.peer));
+                return gone(format!("{} has sent nothing for {seconds} s", self.peer));
             }
-            // A damaged length may ask for more than heartbeats fill in days.
+            // A damaged length may demand more than heartbeats fill in days.
             if partial.is_some_and(|since| since.elapsed() > self.dead_after) {
                 let seconds = self.dead_after.as_secs();
                 return gone(format!(
@@ -257,7 +257,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Hands over the whole messages at the front of `buffer`; returns how many bytes they were.
+    /// Hands over the complete messages at the front of `buffer`; returns their length in bytes.
     fn deliver(&self, buffer: &mut Vec<u8>) -> Result<usize, Fault> {
         let mut at = 0;
         while let Some(frame) = frame(&buffer[at..])? {
@@ -277,7 +277,7 @@ impl Reader<'_> {
     }
 }
 
-/// The first message in `bytes` with its length and its check, once all of it is there.
+/// Returns the first message in `bytes` with its length and its check, once it is complete.
 pub(crate) fn frame(bytes: &[u8]) -> Result<Option<&[u8]>, Fault> {
     let Some(length) = bytes.first_chunk::<LENGTH>() else {
         return Ok(None);
@@ -300,7 +300,7 @@ impl<'a> Handshake<'a> {
         Self { stream, deadline }
     }
 
-    /// Fills all of `bytes`; returns how many came before the peer stopped.
+    /// Fills all of `bytes`; returns how many arrived before the peer closed.
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -355,7 +355,7 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// This end's hello.
+/// Makes this end's `Hello`.
 pub(crate) fn hello(transfer: TransferId, dead_after: Duration) -> Hello {
     Hello {
         version_min: *VERSIONS.start(),
@@ -366,7 +366,7 @@ pub(crate) fn hello(transfer: TransferId, dead_after: Duration) -> Hello {
     }
 }
 
-/// The version that both ends speak.
+/// Returns the newest version that both ends speak.
 pub(crate) fn agree(ours: &str, hello: &Hello, peer: &str) -> Result<u16, Fault> {
     let newest = hello.version_max.min(*VERSIONS.end());
     if newest >= hello.version_min.max(*VERSIONS.start()) {
@@ -392,8 +392,7 @@ pub(crate) fn agree(ours: &str, hello: &Hello, peer: &str) -> Result<u16, Fault>
 }
 
 fn gone(text: impl Into<String>) -> Fault {
-    Fault::new(Code::PeerGone, text)
-        .hint("run the same command again; what has arrived is not sent twice")
+    Fault::new(Code::PeerGone, text).hint(RESUME)
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use crate::lock;
 
-/// How often an acceptor looks whether connections that it closed have left.
+/// How often an acceptor checks whether connections that it closed have been dropped.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Connections whose first message has not arrived, the oldest first. When there are too many, the
-/// oldest is closed, so that silent connections never keep out a client that speaks.
+/// Connections whose first message has not arrived, oldest first. If there are too many, the oldest
+/// is closed, so that silent connections never keep out a client that sends.
 #[derive(Debug)]
 pub struct Pending {
     max: usize,
@@ -25,7 +25,7 @@ struct Shared {
     left: u64,
 }
 
-/// A connection's place among the [`Pending`]; it leaves when this is dropped.
+/// A connection's place among the [`Pending`]; dropping it gives the place up.
 #[derive(Debug)]
 pub struct Place {
     number: u64,
@@ -33,7 +33,7 @@ pub struct Place {
 }
 
 impl Pending {
-    /// Room for `max` connections.
+    /// Makes room for `max` connections.
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self {
@@ -42,17 +42,17 @@ impl Pending {
         }
     }
 
-    /// Adds a connection. If there are more than `max`, closes the oldest after `farewell` has had
+    /// Adds a connection. If there are more than `max`, calls `farewell` with the oldest and closes
     /// it. Blocks while twice as many have not been dropped.
     pub fn enter(&self, stream: &TcpStream, farewell: impl FnOnce(&TcpStream)) -> Place {
-        // Whoever was closed is on its way out; a flood may come faster than threads end.
+        // Closed connections end soon; a flood may arrive faster than their threads end.
         while self.len() >= 2 * self.max {
             std::thread::sleep(LOOK);
         }
         let mut shared = lock(&self.shared);
         shared.entered += 1;
         let number = shared.entered;
-        // Without a second descriptor it cannot be closed from here; its deadline still ends it.
+        // Without a second descriptor only its deadline ends it.
         if let Ok(handle) = stream.try_clone() {
             shared.open.push_back((number, handle));
         }
@@ -62,7 +62,7 @@ impl Pending {
         drop(shared);
         if let Some((_, oldest)) = oldest {
             farewell(&oldest);
-            // An error means that it is gone already.
+            // An error means that it has ended already.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         Place {
@@ -71,7 +71,7 @@ impl Pending {
         }
     }
 
-    /// Connections that have not left.
+    /// Counts the connections that have not been dropped.
     fn len(&self) -> usize {
         let shared = lock(&self.shared);
         usize::try_from(shared.entered - shared.left).unwrap_or(usize::MAX)

@@ -1,4 +1,4 @@
-//! What a session tells while it runs and when it is over.
+//! Events of a running session and summaries of a finished one.
 
 use std::time::Duration;
 
@@ -7,56 +7,55 @@ use serde::Serialize;
 use crate::fault::Fault;
 pub use crate::wire::Causes;
 
-/// Follows a session. Called from its threads, a few times a second.
+/// Follows a session.
 pub trait Observer: Send + Sync {
-    /// Something happened.
+    /// Takes an event. Called from the session's threads, a few times a second; must not block.
     fn event(&self, event: &Event<'_>);
 }
 
-/// What happens in a session.
+/// Events of a session.
 #[derive(Debug, Clone)]
 pub enum Event<'a> {
-    /// Both ends have said hello.
+    /// Both ends have exchanged `Hello`.
     Connected {
         /// The other end's address.
         peer: &'a str,
         /// Its software and version.
         software: &'a str,
     },
-    /// It is known what there is to move.
+    /// The receiver has planned the transfer.
     Planned {
-        /// How many files are offered.
+        /// Number of offered files.
         files: usize,
         /// Bytes of all of them.
         total: u64,
-        /// Bytes that are at the receiver already.
+        /// Bytes already present at the receiver.
         present: u64,
     },
     /// Bytes have arrived.
     Progress {
-        /// Bytes at the receiver, those there before included.
+        /// Bytes present at the receiver, including those from before.
         present: u64,
         /// Bytes of all files.
         total: u64,
-        /// Payload that this attempt has moved: at the sender what has left, at the receiver what
-        /// was placed.
+        /// Payload that this attempt has moved: sent by the sender, or placed by the receiver.
         moved: u64,
     },
-    /// A measurement goes on.
+    /// Progress of a measurement.
     Measured {
-        /// Payload that it has moved: at the sender what has left, at the receiver what arrived.
+        /// Payload moved: sent by the sender, or received by the receiver.
         bytes: u64,
     },
-    /// An attempt has ended, whether it succeeded or not.
+    /// An attempt has ended, with or without success.
     AttemptOver {
-        /// Payload that it has moved.
+        /// Payload moved.
         moved: u64,
     },
     /// A file is durable under its final name.
     FileDone(&'a FileResult),
-    /// Something the user should know, one line.
+    /// A line for the user.
     Note(&'a str),
-    /// The connection broke; it is tried again after a pause.
+    /// The connection failed; the client reconnects after a pause.
     Retrying {
         /// Why.
         fault: &'a Fault,
@@ -65,7 +64,7 @@ pub enum Event<'a> {
     },
 }
 
-/// Which way the files went, as the client sees it.
+/// Direction of a transfer, as the client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -82,11 +81,11 @@ pub struct FileResult {
     pub name: String,
     /// Its size.
     pub bytes: u64,
-    /// BLAKE3 of the whole file in hexadecimal; none for a file that was there already.
+    /// BLAKE3 of the whole file in hexadecimal; `None` for a file that was present already.
     pub blake3: Option<String>,
-    /// Bytes that were at the receiver before this command.
+    /// Bytes present at the receiver before this command.
     pub resumed_bytes: u64,
-    /// Whether it was copied.
+    /// What became of it.
     pub status: FileStatus,
 }
 
@@ -111,27 +110,27 @@ impl FileResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileStatus {
-    /// It was moved, verified and named.
+    /// It was moved, verified and published.
     Copied,
-    /// A file of the same name, size and time was there.
+    /// A file of the same name, size and time was present.
     AlreadyThere,
 }
 
 /// Processor time of one end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Cpu {
-    /// Seconds in the program.
+    /// Seconds in user mode.
     pub cpu_user_s: f64,
-    /// Seconds in the kernel on its behalf.
+    /// Seconds in the kernel.
     pub cpu_system_s: f64,
-    /// Both, for each 10^9 bytes moved; none where nothing was moved.
+    /// Both, per 10^9 bytes moved; `None` if nothing was moved.
     pub cpu_s_per_gb: Option<f64>,
 }
 
 /// A finished transfer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Which way.
+    /// Direction.
     pub direction: Direction,
     /// The server's address.
     pub peer: String,
@@ -139,22 +138,22 @@ pub struct Summary {
     pub channel: &'static str,
     /// Parallel streams.
     pub streams: u16,
-    /// Every file.
+    /// Each offered file.
     pub files: Vec<FileResult>,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Bytes that were at the receiver before this command.
+    /// Bytes present at the receiver before this command.
     pub resumed_bytes: u64,
-    /// Payload that the receiver placed, repairs included. Of an attempt that broke, a sender knows
-    /// only what has left.
+    /// Payload that the receiver placed, repairs included. Of an attempt that failed, a sender
+    /// counts what it sent.
     pub moved_bytes: u64,
-    /// Payload sent a second time because a block arrived damaged.
+    /// Payload repaired because a block arrived damaged.
     pub repaired_bytes: u64,
-    /// Payload that the channel's transport sent again.
+    /// Payload that the transport retransmitted.
     pub retransmitted_bytes: u64,
-    /// Of `retransmitted_bytes`; none where the transport does not count by cause (TCP).
+    /// Causes of `retransmitted_bytes`; `None` where the transport does not count them (TCP).
     pub retransmitted_by_cause: Option<Causes>,
-    /// Share of `moved_bytes`; none where nothing was moved.
+    /// Share of `moved_bytes`; `None` if nothing was moved.
     pub retransmitted_share: Option<f64>,
     /// Smoothed round-trip time at the end.
     pub rtt_ms: Option<f64>,
@@ -162,11 +161,11 @@ pub struct Summary {
     pub seconds: f64,
     /// `moved_bytes` in bits over `seconds`.
     pub goodput_bps: f64,
-    /// How often the connection was made anew.
+    /// Number of reconnects.
     pub reconnects: u32,
-    /// The end that had the files.
+    /// The data sender.
     pub sender: Cpu,
-    /// The end that got them.
+    /// The data receiver.
     pub receiver: Cpu,
 }
 
@@ -179,7 +178,7 @@ pub struct BenchSummary {
     pub channel: &'static str,
     /// Parallel streams.
     pub streams: u16,
-    /// The server sent.
+    /// Whether the server sent.
     pub reverse: bool,
     /// From the first byte received to the last.
     pub seconds: f64,
@@ -187,13 +186,13 @@ pub struct BenchSummary {
     pub bytes: u64,
     /// `bytes` in bits over `seconds`.
     pub goodput_bps: f64,
-    /// Payload that the transport sent again.
+    /// Payload that the transport retransmitted.
     pub retransmitted_bytes: u64,
-    /// Share of `bytes`; none where nothing was received.
+    /// Share of `bytes`; `None` if nothing was received.
     pub retransmitted_share: Option<f64>,
     /// Smoothed round-trip time at the end.
     pub rtt_ms: Option<f64>,
-    /// What the receiver counted, every 100 ms since the first byte.
+    /// The receiver's counts, per 100 ms since the first byte.
     pub intervals: Vec<Interval>,
     /// The sending end.
     pub sender: Cpu,

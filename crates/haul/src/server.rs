@@ -1,7 +1,8 @@
-//! The server: one directory, many sessions, a thread for each.
+//! The server: one directory, many sessions, one thread per session.
 //!
-//! Every connection is *pending* until its first message has come, which may take ten seconds. Junk
-//! is closed without an answer, and when too many are pending the oldest is closed.
+//! A connection is *pending* until its first message has arrived, for at most ten seconds. Any
+//! other bytes close it without an answer. If too many connections are pending, the oldest is
+//! closed.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,39 +35,38 @@ mod table;
 
 use table::{Table, Ticket};
 
-/// A connection must have said what it is by then.
+/// Deadline of the handshake after a connection was accepted.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The first message of a client, which comes in one piece, must be whole this long after its
-/// preamble.
+/// Deadline of the client's `Hello`, which arrives in one piece, after its preamble.
 const HELLO: Duration = Duration::from_secs(4);
-/// So many connections may be pending; one more, and the oldest of them is closed.
+/// Maximum number of pending connections; beyond it the oldest is closed.
 const PENDING_MAX: usize = 256;
-/// Sessions at the same time unless told otherwise.
+/// Default of [`Config::sessions_max`].
 pub const SESSIONS_DEFAULT: usize = 64;
-/// The shortest and longest silence after which a client may ask to be taken for gone.
+/// Range of the peer timeout that a client may choose, milliseconds.
 const DEAD_AFTER: std::ops::RangeInclusive<u32> = 1_000..=600_000;
 
-/// How a server runs.
+/// Configuration of a server.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The directory that is served; nothing outside it is reachable.
+    /// The directory to serve; nothing outside it is reachable.
     pub root: PathBuf,
-    /// Where to listen.
+    /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
     /// Refuse to receive files.
     pub read_only: bool,
-    /// Sessions at the same time.
+    /// Maximum number of concurrent sessions.
     pub sessions_max: usize,
 }
 
-/// A server that listens and has not begun to serve.
+/// A server that listens and does not accept yet.
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<TcpListener>,
     datagrams: Vec<Listener>,
 }
 
-/// What a server tells about its sessions, one line each.
+/// Receives the log lines about sessions.
 pub type Log = Box<dyn Fn(&str) + Send + Sync>;
 
 impl Server {
@@ -95,7 +95,7 @@ impl Server {
         })
     }
 
-    /// The addresses that it listens on.
+    /// Returns the addresses that it listens on.
     ///
     /// # Errors
     /// That of `getsockname(2)`.
@@ -103,10 +103,10 @@ impl Server {
         self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// Serves for ever.
+    /// Accepts and serves until the process ends.
     ///
     /// # Errors
-    /// Where the system has no thread for each address.
+    /// If the system has no thread for an address.
     pub fn run(self) -> Result<(), Fault> {
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.into());
@@ -168,8 +168,8 @@ fn open_root(path: &Path) -> Result<Arc<Dir>, Fault> {
     }
 }
 
-/// Listens at the same port of TCP and of UDP. Where the kernel chooses the first, somebody may
-/// have the second.
+/// Listens on the same port of TCP and UDP. If the kernel chooses the TCP port, another process may
+/// have the UDP port: then tries again.
 fn listen_twice(address: SocketAddr) -> Result<(TcpListener, Listener), Fault> {
     const ATTEMPTS: u32 = 16;
     let mut attempt = 1;
@@ -207,7 +207,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Fault> {
 fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     loop {
         let Ok((stream, peer)) = listener.accept() else {
-            // Out of descriptors or memory, or the connection is gone again: try on, not too fast.
+            // No descriptor or memory, or the connection was reset: retry, not too fast.
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };
@@ -250,13 +250,13 @@ fn serve_connection(
     if !is_preamble(preamble, CONTROL_PREAMBLE) {
         return;
     }
-    // A damaged length may ask for more than will come; the client is told while it still waits.
+    // A damaged length may demand more than will arrive: answer while the client still waits.
     let end_of_hello = deadline.min(Instant::now() + HELLO);
     let hello = match Handshake::new(&stream, end_of_hello).message() {
         Ok(Some(Message::Hello(hello))) => hello,
         Ok(_) => return,
         Err(fault) => {
-            // A client that reads why tries again.
+            // A client that reads the reason retries.
             if fault.code == Code::PeerGone && handshake.write(CONTROL_PREAMBLE).is_ok() {
                 refuse(shared, &mut handshake, stream.try_clone(), peer, &fault);
             }
@@ -278,7 +278,7 @@ fn serve_connection(
     }
 }
 
-/// Says hello and finds the session a place.
+/// Answers the `Hello` and takes a place for the session.
 fn admit<'a>(
     shared: &'a Shared,
     stream: &TcpStream,
@@ -293,7 +293,7 @@ fn admit<'a>(
         .write(&answer)
         .map_err(|error| Fault::connection(&error))?;
     agree(SOFTWARE, hello, &format!("the client at {peer}"))?;
-    // Where that cannot be told, the client is taken for there.
+    // If that is unknown, the client counts as connected.
     let has_left = || haul_io::notify::has_hung_up(stream.as_fd()).unwrap_or(false);
     shared.table.enter(hello.transfer, has_left)
 }
@@ -312,7 +312,7 @@ fn refuse(
     if handshake.write(&frame).is_err() {
         return;
     }
-    // The client may still be talking; closing with that unread would take the answer from it.
+    // The client may still be sending; closing with unread data would discard the answer.
     if let Ok(stream) = stream {
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut scratch = [0; 4096];
@@ -345,7 +345,7 @@ fn serve(
     }
 }
 
-/// Runs the session that the client asks for; says what that was.
+/// Runs the session that the client requests; returns its kind.
 fn converse(
     shared: &Shared,
     link: &Link,
@@ -371,11 +371,11 @@ fn converse(
     }
 }
 
-/// The next message of a client that has no reason to wait.
+/// Blocks for the next message of a client that has no reason to wait.
 fn next(link: &Link) -> Result<Message, Fault> {
     link.incoming()
         .recv_timeout(HANDSHAKE)
-        .unwrap_or_else(|_| Err(Fault::new(Code::PeerGone, "the client asked for nothing")))
+        .unwrap_or_else(|_| Err(Fault::new(Code::PeerGone, "the client sent no request")))
 }
 
 fn take(
@@ -387,13 +387,13 @@ fn take(
 ) -> Result<(), Fault> {
     if shared.read_only {
         return Err(
-            Fault::new(Code::Refused, "it only gives files and takes none")
+            Fault::new(Code::Refused, "it is read-only and receives no files")
                 .hint("start it without --read-only"),
         );
     }
     let path = relative_path(&put.directory)?;
     let shown = printable(&put.directory);
-    // With a slash at its end it can only be a directory, so one that is missing is made.
+    // A path that ends in a slash can only be a directory: it is created if it is missing.
     let dir = if put.directory.ends_with(b"/") {
         shared.root.make_beneath(&path)
     } else {
@@ -469,7 +469,7 @@ fn measure(
     }
 }
 
-/// A path that a client named could not be opened.
+/// Maps an error of opening a path that the client named.
 fn named(shown: &str, error: &io::Error, directory: bool) -> Fault {
     let fault = |code, text: &str| Fault::new(code, format!("'{shown}' {text}"));
     match error.kind() {
@@ -489,7 +489,7 @@ fn named(shown: &str, error: &io::Error, directory: bool) -> Fault {
     }
 }
 
-/// Writes a server's log from what happens in a session.
+/// Writes the events of a session to the server's log.
 struct Logger<'a>(&'a (dyn Fn(&str) + Sync));
 
 impl Observer for Logger<'_> {
@@ -501,7 +501,7 @@ impl Observer for Logger<'_> {
                 present,
             } => {
                 (self.0)(&format!(
-                    "{files} files, {total} bytes, {present} there already"
+                    "{files} files, {total} bytes, {present} already present"
                 ));
             }
             Event::FileDone(file) => {
@@ -521,6 +521,6 @@ impl Observer for Logger<'_> {
     }
 }
 
-/// What serving on an address gives to every host that reaches it.
+/// Warning about listening beyond this host.
 pub const EXPOSURE: &str = "there is no authentication and no encryption yet: whoever reaches this \
                             port can read and write the directory";

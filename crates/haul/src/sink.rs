@@ -1,5 +1,5 @@
-//! The receiving side of a transfer space: bytes go straight to their place in the part files, in
-//! any order, and every block is reported when its last byte is written.
+//! The receiving side of a transfer space: places bytes in the part files, in any order, and
+//! reports each block when its last byte is written.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use crate::target::Target;
 use crate::wire::{PieceRun, Run};
 use crate::{read, write};
 
-/// Slices handed to one `pwritev`.
+/// Maximum number of slices of one `pwritev`.
 const SLICES: usize = 64;
 
 /// A block of a file.
@@ -26,27 +26,26 @@ pub(crate) struct BlockId {
     pub(crate) block: u32,
 }
 
-/// What there is to hash.
+/// Work for the hasher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Complete {
-    /// All bytes of the block have been written.
+    /// Hash the block: all its bytes have been written.
     Block(BlockId),
-    /// Each piece of the block by itself: those that were damaged have been written again, or are
-    /// to be found.
+    /// Hash each piece of the block: the damaged ones have been written again, or are to be found.
     Pieces(BlockId),
 }
 
-/// What the channel writes.
+/// The transfer space as the channel writes it.
 #[derive(Debug)]
 pub(crate) struct FileSink {
-    /// `None` for a file that is there already.
+    /// `None` for a file that is present already.
     targets: Vec<Option<Arc<Target>>>,
     space: RwLock<Space<Missing>>,
     complete: Sender<Complete>,
     placed: AtomicU64,
 }
 
-/// What of a run is still to come.
+/// What of a run is still missing.
 #[derive(Debug)]
 enum Missing {
     /// Of each of its blocks.
@@ -64,7 +63,7 @@ impl Missing {
     }
 }
 
-/// How much of a block, or of a run of its pieces, is still to come.
+/// How much of a block, or of a run of its pieces, is still missing.
 #[derive(Debug)]
 struct Count {
     /// Bytes that no `place` has claimed; `unreserved <= unwritten`.
@@ -74,7 +73,7 @@ struct Count {
 }
 
 impl FileSink {
-    /// A sink that reports each complete block to `complete`.
+    /// Makes a sink that reports each complete block to `complete`.
     pub(crate) fn new(targets: Vec<Option<Arc<Target>>>, complete: Sender<Complete>) -> Self {
         Self {
             targets,
@@ -84,8 +83,8 @@ impl FileSink {
         }
     }
 
-    /// Appends runs to the space, before the sender is told of them; returns where each ends, with
-    /// its file.
+    /// Appends runs to the space, before the sender is asked for them. Returns the file and the end
+    /// in the space of each.
     pub(crate) fn append(&self, runs: &[Run]) -> Result<Vec<(u32, u64)>, Fault> {
         let mut space = write(&self.space);
         let mut ends = Vec::with_capacity(runs.len());
@@ -103,7 +102,7 @@ impl FileSink {
         Ok(ends)
     }
 
-    /// Appends pieces of a block to the space, before the sender is told of them; returns how many
+    /// Appends pieces of a block to the space, before the sender is asked for them. Returns their
     /// bytes.
     pub(crate) fn append_pieces(&self, id: BlockId, runs: &[PieceRun]) -> Result<u64, Fault> {
         let pieces = self.target(id.file)?.blocks.pieces(id.block);
@@ -122,7 +121,7 @@ impl FileSink {
 
     /// Has the pieces of a block hashed.
     pub(crate) fn rehash(&self, id: BlockId) {
-        // Nobody listens once the session is over.
+        // The session may have ended.
         let _ = self.complete.send(Complete::Pieces(id));
     }
 
@@ -131,7 +130,7 @@ impl FileSink {
         target.ok_or_else(|| Fault::protocol("a run of a file that is not being received"))
     }
 
-    /// Bytes written so far; a repaired block counts again.
+    /// Returns the bytes written so far; repaired ones count again.
     pub(crate) fn placed(&self) -> u64 {
         self.placed.load(Ordering::Relaxed)
     }
@@ -179,8 +178,8 @@ impl Sink for FileSink {
             let placed = &space.runs()[index];
             let inside = at - placed.segment.start;
             let len = (placed.segment.len - inside).min(end - at);
-            // Claimed before it is written: a byte that comes twice must not touch what may have
-            // been verified meanwhile.
+            // Claimed before it is written: a byte that arrives twice must not overwrite what may
+            // have been verified meanwhile.
             self.each_block(placed, inside, len, |count, piece| count.reserve(piece))?;
             self.write(placed, inside, len, &mut parts)?;
             let mut block = 0;
@@ -199,7 +198,7 @@ impl Sink for FileSink {
 }
 
 impl FileSink {
-    /// A block, or a run of its pieces, is whole.
+    /// Reports a block, or a run of its pieces, as complete.
     fn note_complete(&self, placed: &Placed<Missing>, block: u32) {
         let file = placed.run.file;
         let id = BlockId { file, block };
@@ -210,11 +209,11 @@ impl FileSink {
             }
             Missing::Pieces(..) => return,
         };
-        // Nobody listens once the session is over.
+        // The session may have ended.
         let _ = self.complete.send(complete);
     }
 
-    /// Bytes that are counted together.
+    /// Returns the number of bytes that are counted together.
     fn block_size(&self, placed: &Placed<Missing>) -> u64 {
         if let Missing::Pieces(..) = placed.extra {
             return u64::MAX;
@@ -263,13 +262,13 @@ impl BlockId {
     }
 }
 
-/// The peer sent a byte that was not asked for, or that had come before.
+/// Makes the error of a byte that was not requested, or that arrived before.
 fn unasked() -> io::Error {
-    io::Error::other(Fault::protocol("the peer sent data that was not asked for"))
+    io::Error::other(Fault::protocol("the peer sent data that was not requested"))
 }
 
 fn too_much() -> Fault {
-    Fault::protocol("more was asked for than offsets can name")
+    Fault::protocol("more was requested than offsets can name")
 }
 
 impl Count {

@@ -1,4 +1,4 @@
-//! The sending side of a transfer space: the offered files, and the runs asked for of them.
+//! The sending side of a transfer space: the offered files, and the runs requested of them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,12 +21,12 @@ use crate::wire::{Entry, Locate, REPAIRS_MAX, Repair, Run, Time};
 use crate::{lock, read, write};
 
 /// A file whose size the system does not know is copied to memory up to this length, bytes, because
-/// its content may be another at each read.
+/// each read may return different content.
 const SNAPSHOT_MAX: usize = 64 << 20;
-/// How often the size of a file that is being written to is looked at.
+/// How often to measure a file that is being written to.
 const MEASURED: u32 = 3;
 
-/// A file that is offered.
+/// An offered file.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     pub(crate) name: Name,
@@ -34,13 +34,13 @@ pub(crate) struct SourceFile {
     pub(crate) size: u64,
     modified: FileTime,
     mode: u32,
-    /// What fstat(2) must still say at the end; none for a copy, which cannot change.
+    /// What fstat(2) must still return at the end; `None` for a copy, which cannot change.
     stat: Option<Mutex<Stat>>,
-    /// The system does not know the size (/proc, some of FUSE), so its times mean nothing either.
+    /// The system does not know the size (/proc, some FUSE), so its times prove nothing either.
     unproven: bool,
 }
 
-/// What fstat(2) says of a source.
+/// What fstat(2) returns for a source.
 #[derive(Debug, Clone, Copy)]
 struct Stat {
     size: u64,
@@ -48,16 +48,16 @@ struct Stat {
     changed: FileTime,
 }
 
-/// What has become of a source since it was offered.
+/// State of a source since it was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     Unchanged,
-    /// Its attributes changed, or its content with the time put back: only reading it tells.
+    /// Its attributes changed, or its content and the time was put back: only reading it shows.
     Touched,
 }
 
 impl SourceFile {
-    /// Takes an open file as it is now. `shown` is how messages name it.
+    /// Takes an open file as it is now. `shown` names it in messages.
     pub(crate) fn new(name: Name, file: File, shown: &str) -> Result<Self, Fault> {
         let unreadable = |error: io::Error| Fault::file(&format!("cannot read '{shown}'"), &error);
         for _ in 0..MEASURED {
@@ -80,7 +80,7 @@ impl SourceFile {
             if metadata(&file).map_err(unreadable)?.size == meta.size {
                 return Self::measured(name, file, &meta).map_err(unreadable);
             }
-            // Its size has changed since the system told it.
+            // Its size has changed since fstat(2).
         }
         Err(changed(&shown, "grew or became shorter"))
     }
@@ -101,7 +101,7 @@ impl SourceFile {
         }
     }
 
-    /// Reads a file, whose size is another than the system tells, to its end.
+    /// Reads a file whose size differs from the system's to its end.
     fn measured(name: Name, file: File, meta: &Metadata) -> io::Result<Self> {
         let (mut content, mut size) = (Vec::new(), 0);
         let mut piece = vec![0; 256 << 10];
@@ -167,7 +167,10 @@ impl SourceFile {
         Fault::file(&format!("cannot read '{}'", self.name), error)
     }
 
-    /// Looks whether the file is still what was offered; fails where it is not.
+    /// Checks that the file still is what was offered.
+    ///
+    /// # Errors
+    /// [`Code::SourceChanged`] if it is not.
     pub(crate) fn check_unchanged(&self) -> Result<Standing, Fault> {
         let Some(stat) = &self.stat else {
             return Ok(Standing::Unchanged);
@@ -190,8 +193,10 @@ impl SourceFile {
         Err(changed(&self.name, how))
     }
 
-    /// Runs `is_same`, which reads the content, until nothing touches the file meanwhile; fails
-    /// where the content is not the same, or something touches the file again and again.
+    /// Runs `is_same`, which reads the content, until nothing touches the file meanwhile.
+    ///
+    /// # Errors
+    /// [`Code::SourceChanged`] if the content differs, or the file is touched again and again.
     pub(crate) fn prove(
         &self,
         mut is_same: impl FnMut() -> Result<bool, Fault>,
@@ -214,10 +219,10 @@ impl SourceFile {
 }
 
 fn over_and_over() -> Fault {
-    Fault::protocol("the receiver asks for the same over and over")
+    Fault::protocol("the receiver requests the same blocks again and again")
 }
 
-/// A source is no longer what was offered.
+/// Makes the fault of a source that is no longer what was offered.
 pub(crate) fn changed(name: &dyn fmt::Display, how: &str) -> Fault {
     Fault::new(
         Code::SourceChanged,
@@ -226,7 +231,7 @@ pub(crate) fn changed(name: &dyn fmt::Display, how: &str) -> Fault {
     .hint("send it again when nothing writes to it")
 }
 
-/// Whether the content of `file` ends at `size`, as reading tells.
+/// Reads whether the content of `file` ends at `size`.
 fn ends_at(file: &File, size: u64) -> io::Result<bool> {
     let mut byte = [0];
     if size > 0 && read_at(file, &mut byte, size - 1)? == 0 {
@@ -244,7 +249,7 @@ fn read_at(file: &File, buf: &mut [u8], position: u64) -> io::Result<usize> {
     }
 }
 
-/// What the channel reads.
+/// The transfer space as the channel reads it.
 #[derive(Debug)]
 pub(crate) struct FileSource {
     files: Vec<SourceFile>,
@@ -262,15 +267,15 @@ pub(crate) struct FileSource {
 struct Gate {
     end: u64,
     complete: bool,
-    /// What the hasher has to do beside the runs of the space.
+    /// The hasher's work beside the runs of the space.
     aside: VecDeque<Aside>,
-    /// Blocks whose digests were asked for without their content; no more than there are.
+    /// Blocks whose digests were requested without their content; at most all.
     confirmed: usize,
-    /// Blocks whose pieces were asked for; no more than there are.
+    /// Blocks whose pieces were requested; at most all.
     located: usize,
 }
 
-/// What a run of the space is for.
+/// Purpose of a run of the space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// The receiver waits for the digests of its blocks.
@@ -279,18 +284,18 @@ enum Purpose {
     Pieces,
 }
 
-/// Work for the hasher that no byte of the space waits for.
+/// Work for the hasher that does not depend on the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aside {
-    /// Hash these blocks, which the receiver has.
+    /// Hash these blocks, which are present at the receiver.
     Confirm(Run),
     /// Hash the pieces of this block.
     Locate(Locate),
-    /// Tell whether the file still is what was hashed.
+    /// Check whether the file still is what was hashed.
     Prove(u32),
 }
 
-/// What the hasher does next.
+/// The hasher's next work.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Hash this run of the space.
@@ -298,7 +303,7 @@ pub(crate) enum Work {
     Aside(Aside),
 }
 
-/// Blocks are confirmed in pieces of this many, so that those of the space do not wait for long.
+/// Number of blocks confirmed at a time, so that those of the space do not wait long.
 const CONFIRM_PIECE: u32 = 8;
 
 impl FileSource {
@@ -328,7 +333,7 @@ impl FileSource {
         &self.files
     }
 
-    /// Appends what the receiver asks for.
+    /// Appends the runs that the receiver requests.
     pub(crate) fn append(&self, runs: &[Run]) -> Result<(), Fault> {
         let placed = runs.iter().map(|run| {
             let (position, len) = self.inside(run)?.range(run.first, run.count);
@@ -337,7 +342,7 @@ impl FileSource {
         self.extend(placed.collect::<Result<_, Fault>>()?, Purpose::Blocks)
     }
 
-    /// Appends pieces of a block, which arrived damaged.
+    /// Appends pieces of a block that arrived damaged.
     pub(crate) fn repair(&self, repair: &Repair) -> Result<(), Fault> {
         let (file, first) = (repair.file, repair.block);
         let block = Run {
@@ -360,7 +365,7 @@ impl FileSource {
     }
 
     fn extend(&self, placed: Vec<(Run, u64, u64)>, purpose: Purpose) -> Result<(), Fault> {
-        // Every block once, stale ones twice, and pieces of them as often as a receiver may repair.
+        // Each block once, stale ones twice, and pieces as often as a receiver may repair.
         let runs_max = self.blocks.saturating_mul(2).saturating_add(REPAIRS_MAX);
         let mut space = write(&self.space);
         if space.runs().len() + placed.len() > runs_max {
@@ -412,7 +417,7 @@ impl FileSource {
         Ok(())
     }
 
-    /// Bytes of a run that [`FileSource::append`] has taken.
+    /// Returns the length in bytes of a run that [`FileSource::append`] has taken.
     pub(crate) fn len(&self, run: &Run) -> u64 {
         self.files[run.file as usize]
             .blocks()
@@ -420,7 +425,7 @@ impl FileSource {
             .1
     }
 
-    /// Has the hasher tell whether the file still is what it hashed.
+    /// Has the hasher check whether the file still is what it hashed.
     pub(crate) fn prove(&self, file: u32) {
         let mut gate = lock(&self.gate);
         if !gate.aside.contains(&Aside::Prove(file)) {
@@ -430,7 +435,7 @@ impl FileSource {
         self.changed.notify_all();
     }
 
-    /// How the file of a run is cut into blocks, where it has those.
+    /// Returns how the file of a run is cut into blocks, if it has the run's.
     fn inside(&self, run: &Run) -> Result<Blocks, Fault> {
         let blocks = self.files.get(run.file as usize).map(SourceFile::blocks);
         let inside = blocks.filter(|blocks| {
@@ -440,14 +445,14 @@ impl FileSource {
         inside.ok_or_else(|| Fault::protocol("the receiver asked for blocks that no file has"))
     }
 
-    /// Nothing more will be asked for.
+    /// Completes the space: no more runs follow.
     pub(crate) fn complete(&self) {
         lock(&self.gate).complete = true;
         self.changed.notify_all();
     }
 
-    /// The next run from `index` on that is to be hashed, or other work, waiting for either; `None`
-    /// when there will be none.
+    /// Blocks for the next run from `index` on to hash, or for other work; `None` once the space is
+    /// complete.
     pub(crate) fn work(&self, index: &mut usize) -> Option<Work> {
         let mut gate = lock(&self.gate);
         loop {
@@ -470,7 +475,7 @@ impl FileSource {
         }
     }
 
-    /// Work for a hasher that would have to wait for the channel to take the bytes below `offset`.
+    /// Returns other work while the channel has not taken the bytes below `offset`.
     pub(crate) fn work_until_taken(&self, offset: u64) -> Option<Aside> {
         if self.taken() >= offset {
             return None;
@@ -478,8 +483,8 @@ impl FileSource {
         lock(&self.gate).next_aside()
     }
 
-    /// Waits until the channel has taken the bytes below `offset`, so that whoever reads them next
-    /// finds them in memory; gives up waiting when the channel stands still.
+    /// Blocks until the channel has taken the bytes below `offset`, so that the hasher finds them
+    /// in the page cache. Returns early if the channel stands still.
     pub(crate) fn wait_taken(&self, offset: u64) {
         const STANDSTILL: Duration = Duration::from_millis(500);
         let mut gate = lock(&self.gate);
@@ -498,7 +503,7 @@ impl FileSource {
         self.hasher_waits_for.store(u64::MAX, Ordering::SeqCst);
     }
 
-    /// Bytes that the channel has taken to send.
+    /// Returns the bytes that the channel has taken to send.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::SeqCst)
     }
@@ -636,7 +641,7 @@ mod tests {
             );
         }
         let again = std::iter::repeat_n(run(0, 0, 1), REPAIRS_MAX + 5).collect::<Vec<_>>();
-        assert!(source.append(&again).is_err(), "the same over and over");
+        assert!(source.append(&again).is_err());
     }
 
     #[test]
@@ -664,7 +669,7 @@ mod tests {
         assert!(locate(2).is_err());
         locate(0).unwrap();
         locate(1).unwrap();
-        assert!(locate(1).is_err(), "the same over and over");
+        assert!(locate(1).is_err());
     }
 
     /// What becomes of a file whose size the system does not know, as some of FUSE are.

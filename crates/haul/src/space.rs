@@ -1,4 +1,4 @@
-//! The transfer space of a session: the wanted block runs of its files, one after another.
+//! The transfer space of a session: the requested runs of blocks of its files, one after another.
 //!
 //! Both ends append the same runs in the same order, so an offset of the space means the same byte
 //! of the same file at both, and a channel needs no framing of its own.
@@ -18,7 +18,7 @@ pub(crate) struct Segment {
     pub(crate) position: u64,
 }
 
-/// One run of blocks, placed in the space; `T` is what the owner keeps beside it.
+/// One run of blocks, placed in the space; `T` is the owner's data about it.
 #[derive(Debug)]
 pub(crate) struct Placed<T> {
     pub(crate) segment: Segment,
@@ -41,7 +41,7 @@ impl<T> Space<T> {
         }
     }
 
-    /// The first offset past the space.
+    /// Returns the first offset past the space.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
@@ -72,7 +72,7 @@ impl<T> Space<T> {
         true
     }
 
-    /// The run that holds `offset`, by its index.
+    /// Returns the index of the run that holds `offset`.
     pub(crate) fn index_of(&self, offset: u64) -> Option<usize> {
         if offset >= self.end {
             return None;
@@ -84,7 +84,7 @@ impl<T> Space<T> {
         )
     }
 
-    /// From `offset` to the end of its run.
+    /// Returns the segment from `offset` to the end of its run.
     pub(crate) fn rest_of_run(&self, offset: u64) -> Option<Segment> {
         let segment = self.runs[self.index_of(offset)?].segment;
         let inside = offset - segment.start;

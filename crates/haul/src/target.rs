@@ -1,4 +1,4 @@
-//! A file on its way in: the part file that gathers it, its lock, its journal, its final name.
+//! A file that is being received: its part file, lock, journal, and final name.
 
 use std::fs::File;
 use std::fs::TryLockError;
@@ -18,7 +18,7 @@ use crate::name::Name;
 use crate::tree::{BlockHasher, Blocks, Digest, Pieces, SIZE_MAX};
 use crate::wire::{Entry, Policy, Time};
 
-/// How long a part file may stay locked by a session that is on its way out.
+/// How long to wait for the lock of a part file, which an ending session may hold.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Read in pieces of this size when hashing, so that they stay in the processor's cache.
 pub(crate) const HASH_PIECE: usize = 256 << 10;
@@ -38,22 +38,22 @@ pub(crate) struct Target {
     journal: Mutex<Option<Journal>>,
 }
 
-/// What was found for an offered file.
+/// Result of looking for an offered file.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// The final name stands for a file of the same size and time.
+    /// A file of the same name, size and time exists.
     Complete,
     /// The part file is open.
     Part {
         target: Box<Target>,
         verified: Vec<Verified>,
-        /// There was a part of another source.
+        /// A part of another source was discarded.
         restarted: bool,
     },
 }
 
 impl Target {
-    /// Opens what is there for `entry`, or makes it. Reserves no storage yet.
+    /// Opens the part file for `entry`, or creates it. Reserves no storage yet.
     pub(crate) fn find(dir: &Arc<Dir>, entry: &Entry, policy: Policy) -> Result<Found, Fault> {
         let name = Name::new(&entry.name)?;
         if entry.size > SIZE_MAX {

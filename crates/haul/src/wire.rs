@@ -6,31 +6,31 @@
 use minicbor::{Decode, Decoder, Encode};
 use serde::Serialize;
 
-use crate::fault::{Code, Fault};
+use crate::fault::{Code, Fault, RESUME};
 
-/// What a client sends first on a control connection, and a server answers.
+/// First bytes of a control connection, in both directions.
 pub(crate) const CONTROL_PREAMBLE: &[u8; 8] = b"haulctl\n";
-/// What a client sends first on a TCP data connection.
+/// First bytes of a TCP data connection.
 pub(crate) const DATA_PREAMBLE: &[u8; 8] = b"hauldat\n";
 
 /// The protocol versions that this build speaks.
 pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 4..=4;
 
-/// Bytes of the length in front of a message.
+/// Length field before a message, bytes.
 pub(crate) const LENGTH: usize = 4;
-/// Bytes of the CRC32C behind it.
+/// CRC32C after a message, bytes.
 pub(crate) const CHECK: usize = 4;
-/// The longest control message with its check, bytes.
+/// Maximum control message with its check, bytes.
 pub(crate) const MESSAGE_MAX: usize = 4 << 20;
-/// The most files in one transfer.
+/// Maximum number of files in one transfer.
 pub(crate) const FILES_MAX: usize = 4096;
-/// The most runs in one `Wants` message.
+/// Maximum number of runs in one `Wants` message.
 pub(crate) const RUNS_MAX: usize = 65_536;
 
-/// The most runs of pieces that a receiver asks for again in one session.
+/// Maximum number of runs of pieces that a receiver requests again in one session.
 pub(crate) const REPAIRS_MAX: usize = 1 << 16;
 
-/// Who a session is, chosen at random by the client and kept when it reconnects.
+/// Identifies a transfer: chosen at random by the client and kept when it reconnects.
 pub(crate) type TransferId = [u8; 16];
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -40,7 +40,7 @@ pub(crate) enum Message {
     /// Client to server: files will be offered for this directory.
     #[n(1)]
     Put(#[n(0)] Put),
-    /// Client to server: offer me these files.
+    /// Client to server: offer these files.
     #[n(2)]
     Get(#[n(0)] Get),
     #[n(3)]
@@ -50,7 +50,7 @@ pub(crate) enum Message {
     /// Data sender to data receiver: the files, in order; their index is their id.
     #[n(5)]
     Offer(#[n(0)] Offer),
-    /// Data receiver to data sender: what is there already.
+    /// Data receiver to data sender: what is present already.
     #[n(6)]
     Plan(#[n(0)] Plan),
     /// Data receiver to data sender: append these blocks to the transfer space.
@@ -68,18 +68,18 @@ pub(crate) enum Message {
     /// Data receiver to data sender: the file is durable under its final name.
     #[n(12)]
     Done(#[n(0)] FileRoot),
-    /// Either end: all is done here. Sent by the data receiver first, answered by the data sender.
+    /// Counters of an end that is done. Sent by the data receiver, answered by the data sender.
     #[n(13)]
     Complete(#[n(0)] Complete),
     #[n(14)]
     Error(#[n(0)] WireError),
-    /// Nothing to say, still here.
+    /// Heartbeat.
     #[n(15)]
     Ping,
     /// Data sender to data receiver: the bench space ends here.
     #[n(16)]
     BenchEnd(#[n(0)] BenchEnd),
-    /// Data receiver to data sender: what was counted.
+    /// Data receiver to data sender: its counts.
     #[n(17)]
     BenchReport(#[n(0)] BenchReport),
     /// Data receiver to data sender: send the digests of these blocks, which an earlier session
@@ -103,12 +103,12 @@ pub(crate) struct Hello {
     pub(crate) version_min: u16,
     #[n(1)]
     pub(crate) version_max: u16,
-    /// Software and its version, for messages to people.
+    /// Software and its version, for people.
     #[n(2)]
     pub(crate) software: String,
     #[cbor(n(3), with = "minicbor::bytes")]
     pub(crate) transfer: TransferId,
-    /// After this long without a word from the other, an end takes it for gone, milliseconds.
+    /// Peer timeout of both ends, milliseconds.
     #[n(4)]
     pub(crate) dead_after_ms: u32,
 }
@@ -122,13 +122,13 @@ pub(crate) struct Put {
     pub(crate) policy: Policy,
 }
 
-/// How a data receiver treats what is there already.
+/// How a data receiver treats existing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Policy {
     /// An existing file is replaced.
     #[n(0)]
     pub replace: bool,
-    /// What is there is hashed again before it is believed.
+    /// Present blocks are hashed again before they count.
     #[n(1)]
     pub recheck: bool,
 }
@@ -213,10 +213,10 @@ pub(crate) struct Plan {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct FilePlan {
-    /// Bytes that are there already and will not be asked for.
+    /// Bytes that are present and will not be requested.
     #[n(0)]
     pub(crate) present: u64,
-    /// The whole file is there, under its final name.
+    /// The whole file is present under its final name.
     #[n(1)]
     pub(crate) complete: bool,
     /// A partial copy was thrown away because the source has changed since.
@@ -298,7 +298,7 @@ pub(crate) struct Digests {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Progress {
-    /// Bytes of the offered files that are at the receiver, those there before included.
+    /// Bytes of the offered files present at the receiver, including those from before.
     #[n(0)]
     pub(crate) present: u64,
 }
@@ -324,7 +324,7 @@ pub(crate) struct FileRoot {
     pub(crate) blake3: [u8; 32],
 }
 
-/// What one end spent on the session.
+/// Counters of one end of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Complete {
     #[n(0)]
@@ -334,35 +334,35 @@ pub(crate) struct Complete {
     /// Payload that this end placed, or read to send, bytes; repairs included.
     #[n(2)]
     pub(crate) moved: u64,
-    /// Payload that the channel sent again, bytes.
+    /// Payload that the channel retransmitted, bytes.
     #[n(3)]
     pub(crate) retransmitted: u64,
     #[n(4)]
     pub(crate) rtt_us: Option<u32>,
-    /// Payload asked for again because a block was damaged, bytes.
+    /// Payload requested again because a block was damaged, bytes.
     #[n(5)]
     pub(crate) repaired: u64,
-    /// Of `retransmitted`; `None` where the transport does not count by cause.
+    /// Causes of `retransmitted`; `None` where the transport does not count them.
     #[n(6)]
     pub(crate) causes: Option<Causes>,
 }
 
-/// Retransmitted payload by its cause, bytes.
+/// Retransmitted payload by cause, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode, Serialize)]
 pub struct Causes {
-    /// The path lost it.
+    /// Lost on the path.
     #[n(0)]
     #[serde(rename = "lost_bytes")]
     pub lost: u64,
-    /// It had arrived, later than packets sent after it.
+    /// Arrived after all, later than packets sent after it.
     #[n(1)]
     #[serde(rename = "reordered_bytes")]
     pub reordered: u64,
-    /// The receiver had no room for it.
+    /// Refused by the receiver, which had no room.
     #[n(2)]
     #[serde(rename = "refused_bytes")]
     pub refused: u64,
-    /// Nothing was acknowledged for so long that a timer ran out.
+    /// Retransmitted by a timer, because nothing was acknowledged.
     #[n(3)]
     #[serde(rename = "timer_bytes")]
     pub timer: u64,
@@ -400,7 +400,7 @@ pub(crate) struct BenchReport {
 }
 
 impl Message {
-    /// The fault of a peer that sends this message where it does not belong.
+    /// Returns the fault of a peer that sends this message in the wrong state.
     pub(crate) fn misplaced(&self) -> Fault {
         let kind = match self {
             Self::Hello(_) => "Hello",
@@ -440,7 +440,7 @@ impl From<&Fault> for WireError {
 }
 
 impl WireError {
-    /// The failure as this end tells it; `peer` says whose words they are.
+    /// Returns the failure as this end reports it; `peer` names where it arose.
     pub(crate) fn into_fault(self, peer: &str) -> Fault {
         let fault = Fault::new(
             Code::from_number(self.code),
@@ -453,7 +453,7 @@ impl WireError {
     }
 }
 
-/// A peer's words as far as they are shown: more than a screen of them explains nothing.
+/// Cuts a peer's text to what is shown: more than a screen explains nothing.
 pub(crate) fn abridged(words: &str) -> &str {
     /// Room for the longest path and what is wrong with it.
     const CHARS_MAX: usize = 6_000;
@@ -461,7 +461,7 @@ pub(crate) fn abridged(words: &str) -> &str {
     end.map_or(words, |(end, _)| &words[..end])
 }
 
-/// The message as it goes over the wire: length, CBOR, check.
+/// Encodes a message: length, CBOR, check.
 pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
     let mut frame = vec![0; LENGTH];
     minicbor::encode(message, &mut frame)
@@ -481,15 +481,15 @@ pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
     Ok(frame)
 }
 
-/// The digest of the request, Put or Get, that a session is about: with it a [`seal`] covers
-/// directories and paths.
+/// Hashes the request of a session, `Put` or `Get`: with it a [`seal`] covers directories and
+/// paths.
 pub(crate) fn binding(request: &Message) -> Result<[u8; 32], Fault> {
     encode(request).map(|frame| *blake3::hash(&frame).as_bytes())
 }
 
-/// What both ends must find equal before a file gets its name: the request, what was offered of the
-/// file, and the hash of its content. A CRC32C misses one damaged message in 2^32, and a wrong name
-/// looks like any other.
+/// Hashes what both ends must agree on before a file is published: the request, the file's entry in
+/// the offer, and its content. A CRC32C misses one damaged message in 2^32, and a wrong name looks
+/// like any other.
 pub(crate) fn seal(binding: &[u8; 32], entry: &Entry, root: &[u8; 32]) -> Result<[u8; 32], Fault> {
     let mut bytes = [&binding[..], &root[..]].concat();
     minicbor::encode(entry, &mut bytes)
@@ -497,26 +497,24 @@ pub(crate) fn seal(binding: &[u8; 32], entry: &Entry, root: &[u8; 32]) -> Result
     Ok(*blake3::hash(&bytes).as_bytes())
 }
 
-/// Whether these bytes are this preamble: damage that TCP's checksum missed may have flipped a bit,
-/// and what follows has a check of its own. The two preambles differ in eight bits.
+/// Returns whether these bytes are this preamble. Damage that TCP's checksum missed may have
+/// flipped a bit, and what follows has its own check. The two preambles differ in eight bits.
 pub(crate) fn is_preamble(bytes: [u8; 8], preamble: &[u8; 8]) -> bool {
     (u64::from_be_bytes(bytes) ^ u64::from_be_bytes(*preamble)).count_ones() <= 2
 }
 
-/// The CRC32C (RFC 3385) of these bytes.
+/// Computes the CRC32C (RFC 3385) of these bytes, big-endian.
 pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
     haul_cc::crc32c(bytes).to_be_bytes()
 }
 
-/// What a whole frame carries between its length and its check; `None` where the check says that it
-/// was damaged.
+/// Returns the CBOR of a complete frame; `None` if its check fails.
 pub(crate) fn checked(frame: &[u8]) -> Option<&[u8]> {
     let (covered, check) = frame.split_last_chunk::<CHECK>()?;
     (crc32c(covered) == *check).then(|| covered.get(LENGTH..))?
 }
 
-/// The hello of a peer of another version that sends messages without a check, in a frame with its
-/// length.
+/// Parses the `Hello` of a peer of another version, whose messages have no check.
 pub(crate) fn unchecked_hello(frame: &[u8]) -> Option<Hello> {
     let mut decoder = Decoder::new(frame.get(LENGTH..)?);
     match decoder.decode() {
@@ -530,14 +528,13 @@ pub(crate) fn unchecked_hello(frame: &[u8]) -> Option<Hello> {
     }
 }
 
-/// A control message does not arrive as it was sent: the connection is of no use any more, and a
-/// new one may be.
+/// Makes the fault of a damaged control message: the connection is lost, and a new one may
+/// succeed.
 pub(crate) fn damaged() -> Fault {
-    Fault::new(Code::PeerGone, "a control message arrived damaged")
-        .hint("run the same command again; what has arrived is not sent twice")
+    Fault::new(Code::PeerGone, "a control message arrived damaged").hint(RESUME)
 }
 
-/// The message in `body`, or `None` where it is of a kind that only newer peers know.
+/// Decodes the message in `body`; `None` if its kind is unknown, as of a newer peer.
 pub(crate) fn decode(body: &[u8]) -> Result<Option<Message>, Fault> {
     match minicbor::decode(body) {
         Ok(message) => Ok(Some(message)),

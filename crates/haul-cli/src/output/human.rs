@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::device::{Details, Found};
 use haul::report::{BenchSummary, Causes, Cpu, FileStatus, Summary};
 
-/// The summary of a transfer.
+/// Formats the summary of a transfer.
 pub(super) fn summary(summary: &Summary) -> String {
     let mut text = String::new();
     let copied = summary
@@ -17,7 +17,7 @@ pub(super) fn summary(summary: &Summary) -> String {
     let there = summary.files.len() - copied;
     if copied == 0 {
         return format!(
-            "nothing to do: {} there already",
+            "nothing to do: {} already present",
             count(there, "file is", "files are")
         );
     }
@@ -32,7 +32,7 @@ pub(super) fn summary(summary: &Summary) -> String {
     if there > 0 {
         let _ = write!(
             text,
-            "; {} there already",
+            "; {} already present",
             count(there, "file was", "files were")
         );
     }
@@ -65,7 +65,7 @@ pub(super) fn summary(summary: &Summary) -> String {
     text
 }
 
-/// Why payload was retransmitted: " (1.00 MiB lost, 3 B by timer)".
+/// Formats why payload was retransmitted: " (1.00 MiB lost, 3 B by timer)".
 fn by_cause(causes: Causes) -> String {
     let counts = [
         (causes.lost, "lost"),
@@ -80,7 +80,7 @@ fn by_cause(causes: Causes) -> String {
     format!(" ({})", counts.join(", "))
 }
 
-/// The list of devices: the first column is the provider.
+/// Formats the list of devices; the first column is the provider.
 pub(super) fn devices(found: &[Found]) -> String {
     let mut text = String::new();
     for found in found {
@@ -120,7 +120,7 @@ fn describe(name: &str, details: &Details) -> String {
     )
 }
 
-/// The summary of a bench.
+/// Formats the summary of a bench.
 pub(super) fn bench(summary: &BenchSummary) -> String {
     format!(
         "{} in {:.2} s, {}; {} retransmitted; {}",
@@ -132,7 +132,7 @@ pub(super) fn bench(summary: &BenchSummary) -> String {
     )
 }
 
-/// Bytes in binary units.
+/// Formats bytes in binary units.
 #[expect(clippy::cast_precision_loss, reason = "shown to three digits")]
 pub(super) fn binary(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -148,7 +148,7 @@ pub(super) fn binary(bytes: u64) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
-/// Bits per second in decimal units.
+/// Formats bits per second in decimal units.
 pub(super) fn rate(bps: f64) -> String {
     match bps {
         bps if bps >= 1e9 => format!("{:.2} Gbit/s", bps / 1e9),
@@ -157,19 +157,19 @@ pub(super) fn rate(bps: f64) -> String {
     }
 }
 
-/// The rate of `bytes` in `elapsed`, bits per second.
+/// Computes the rate of `bytes` in `elapsed`, bits per second.
 #[expect(clippy::cast_precision_loss, reason = "a rate for people, not a count")]
 pub(super) fn rate_bps(bytes: u64, elapsed: Duration) -> f64 {
     bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-9)
 }
 
-/// A share, rounded down so that 100 % means all of it.
+/// Formats a share, rounded down so that 100 % means all of it.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     let share = u128::from(part) * 100 / u128::from(whole.max(1));
     format!("{share} %")
 }
 
-/// A span of time.
+/// Formats a span of time.
 pub(super) fn time(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {

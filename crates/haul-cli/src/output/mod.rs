@@ -1,4 +1,4 @@
-//! What a command prints: progress and errors for people on stderr, JSON on stdout.
+//! Prints progress and errors for people on stderr, and JSON on stdout.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul::fault::Fault;
+use haul::fault::{Fault, RESUME};
 use haul::report::{BenchSummary, Event, Observer, Summary};
 use haul_gateway::config::{ChannelKind, Problem, RouteWays, Severity};
 use haul_gateway::{MemoryPlan, Reach};
@@ -37,8 +37,6 @@ const BENCH_SCHEMA: &str = "haul.bench/1";
 const DEVICES_SCHEMA: &str = "haul.devices/1";
 /// Schema of what is wrong with a gateway's configuration.
 const GATEWAY_CHECK_SCHEMA: &str = "haul.gateway-check/1";
-/// How an interrupted command goes on.
-const RESUME: &str = "run the same command again; what has arrived is not sent twice";
 const MEASURE_AGAIN: &str = "run the same command again; a measurement starts over";
 /// `--json-stream` reports the rate this often.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -47,7 +45,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Output {
     schema: &'static str,
-    /// What an interrupted command says about going on.
+    /// How to go on after an interrupt.
     resume: &'static str,
     options: args::Output,
     begun: Instant,
@@ -88,7 +86,7 @@ impl Output {
         }
     }
 
-    /// A transfer that went well.
+    /// Prints the summary of a successful transfer.
     pub(crate) fn summary(&self, summary: &Summary) {
         self.ending.begin();
         self.state().progress.clear();
@@ -96,7 +94,7 @@ impl Output {
         self.finish(&self.object(true, summary));
     }
 
-    /// A bench that went well.
+    /// Prints the summary of a successful bench.
     pub(crate) fn bench_summary(&self, summary: &BenchSummary) {
         self.ending.begin();
         self.state().progress.clear();
@@ -104,7 +102,7 @@ impl Output {
         self.finish(&self.object(true, summary));
     }
 
-    /// A command that failed.
+    /// Prints a failure and returns its exit code.
     pub(crate) fn fault(&self, fault: &Fault) -> ExitCode {
         self.ending.begin();
         self.state().progress.clear();
@@ -116,7 +114,7 @@ impl Output {
         ExitCode::from(fault.exit())
     }
 
-    /// A command that a signal ends.
+    /// Prints the figures so far of a command that a signal ends.
     pub(crate) fn interrupted(&self, by: Interrupt) {
         self.ending.begin();
         let text = {
@@ -225,7 +223,7 @@ impl Output {
                 state.interval = Some((Instant::now(), *present));
                 if *present > 0 {
                     state.progress.say(&format!(
-                        "{} of {} are there already ({})",
+                        "{} of {} are already present ({})",
                         binary(*present),
                         binary(*total),
                         percent(*present, *total)
@@ -253,7 +251,7 @@ impl Output {
     }
 }
 
-/// One line on stderr: what happened and what to do about it.
+/// Prints a failure on stderr: what happened and what to do, in one line.
 pub(crate) fn print_fault(fault: &Fault) {
     match &fault.hint {
         Some(hint) => tell(&format!("{fault} ({hint})")),
@@ -261,7 +259,7 @@ pub(crate) fn print_fault(fault: &Fault) {
     }
 }
 
-/// The list of devices: a result, so it goes to stdout.
+/// Prints the list of devices on stdout, as it is a result.
 pub(crate) fn devices(found: &[Found], as_json: bool) {
     if as_json {
         print_line(&json!({ "schema": DEVICES_SCHEMA, "ok": true, "providers": found }));
@@ -273,7 +271,7 @@ pub(crate) fn devices(found: &[Found], as_json: bool) {
     }
 }
 
-/// Where slabs are filled.
+/// Prints that the benchmark of filling slabs has started.
 pub(crate) fn fill_started(address: SocketAddr, ring_bytes: u64) {
     let ring = binary(ring_bytes);
     eprintln!(
@@ -281,7 +279,7 @@ pub(crate) fn fill_started(address: SocketAddr, ring_bytes: u64) {
     );
 }
 
-/// What went through slabs in a while, and what it took.
+/// Prints the rate of filling slabs and its processor time.
 pub(crate) fn filled(octets: u64, elapsed: Duration, cpu: Duration) {
     let rate = human::rate(human::rate_bps(octets, elapsed));
     #[expect(
@@ -293,7 +291,7 @@ pub(crate) fn filled(octets: u64, elapsed: Duration, cpu: Duration) {
     eprintln!("haul gateway: {rate}, {cpu:.2} s of processor time for 10^9 bytes");
 }
 
-/// What is wrong with a gateway's configuration: the result of the check, so it goes to stdout.
+/// Prints the problems of a gateway's configuration on stdout, as they are a result.
 pub(crate) fn gateway_check(
     file: &Path,
     problems: &[Problem],
@@ -338,7 +336,7 @@ pub(crate) fn gateway_check(
         .write_all((lines.chain(ways).chain(plan).collect::<String>() + &sum).as_bytes());
 }
 
-/// Whether the session of a route could be had, in a line.
+/// Prints whether a route's session opens, in one line.
 pub(crate) fn gateway_reach(file: &Path, route: &Reach) {
     let answer = match &route.hops {
         Ok(hops) => {
@@ -356,9 +354,9 @@ pub(crate) fn gateway_reach(file: &Path, route: &Reach) {
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
-/// A line on stderr.
+/// Prints a line on stderr.
 pub(crate) fn tell(text: &str) {
-    // Whoever reads it may have gone; the work does not depend on it.
+    // A closed stderr must not end the work.
     let _ = writeln!(std::io::stderr().lock(), "haul: {text}");
 }
 
@@ -376,6 +374,6 @@ fn merge(object: &mut Value, body: &impl Serialize) {
 }
 
 pub(crate) fn print_line(value: &Value) {
-    // Whoever reads stdout may have gone; the transfer does not depend on it.
+    // A closed stdout must not end the transfer.
     let _ = writeln!(std::io::stdout().lock(), "{value}");
 }

@@ -116,7 +116,7 @@ fn a_listener_that_says_nothing_exits_5() {
         "--connect-timeout",
         "500ms",
     ])
-    .failed(5, "says nothing");
+    .failed(5, "sends nothing");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_read_only_server_takes_nothing() {
     let place = Place::new();
     let server = Server::start(&place.server(""), "127.0.0.1:0", &["--read-only"]);
     make_file(&place.client("a"), 10, 1);
-    haul(["send", &text(&place.client("a")), &server.at("")]).failed(7, "only gives files");
+    haul(["send", &text(&place.client("a")), &server.at("")]).failed(7, "it is read-only");
     make_file(&place.server("b"), 10, 1);
     haul(["get", &server.at("b"), &text(&place.client(""))]).ok();
 }

@@ -94,7 +94,7 @@ fn sessions_that_are_refused_leave_nothing_behind() {
     make_file(&place.client("a"), 10, 1);
     let send = || {
         let begun = Instant::now();
-        haul(["send", &text(&place.client("a")), &server.at("")]).failed(7, "only gives files");
+        haul(["send", &text(&place.client("a")), &server.at("")]).failed(7, "it is read-only");
         // What it waits for is called off; connecting may take ten seconds.
         assert!(
             begun.elapsed() < Duration::from_secs(5),

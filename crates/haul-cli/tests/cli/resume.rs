@@ -494,13 +494,13 @@ fn a_silent_path_is_noticed_at_both_ends_and_gone_on_from() {
     client.wait_for_bytes(10 * MIB as u64);
     proxy.freeze();
     let frozen = Instant::now();
-    client.end().failed(5, "has said nothing for 2 s");
+    client.end().failed(5, "has sent nothing for 2 s");
     assert!(
         frozen.elapsed() < Duration::from_secs(12),
         "{:?}",
         frozen.elapsed()
     );
-    server.wait_for_log("has said nothing for 2 s");
+    server.wait_for_log("has sent nothing for 2 s");
     let ended = haul(["send", &text(&source), &server.at(""), "--json"])
         .ok()
         .json();

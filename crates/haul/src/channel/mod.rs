@@ -1,8 +1,7 @@
-//! Data connections bound to a session: how the bytes of a transfer space get from one end to the
-//! other.
+//! Data connections of a session: they carry the transfer space from one end to the other.
 //!
-//! The client opens a channel, also when it receives, because servers are easier to reach than
-//! clients; both ends know it by the token in `OpenChannel`. Opening runs beside the control
+//! The client opens the channel in both directions, because servers are easier to reach than
+//! clients. The token in `OpenChannel` binds it to the session. Opening runs beside the control
 //! handshake, so it costs no round trip of its own.
 
 mod opening;

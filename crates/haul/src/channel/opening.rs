@@ -10,8 +10,8 @@ use crate::cancel::Cancel;
 use crate::dial::Server;
 use crate::fault::{Code, Fault};
 
-/// A channel on its way to being open, on a thread of its own. Dropped before it is finished, it is
-/// cancelled.
+/// A channel that is being opened, on a thread of its own. Dropping it before [`Opening::finish`]
+/// cancels it.
 pub(crate) struct Opening {
     /// `None` once finished.
     thread: Option<JoinHandle<Result<Arc<dyn Channel>, Fault>>>,
@@ -27,7 +27,7 @@ impl Drop for Opening {
 }
 
 impl Opening {
-    /// The client's side.
+    /// Begins to connect, as the client does.
     pub(crate) fn connect(
         setup: &Setup,
         server: &Server,
@@ -35,7 +35,7 @@ impl Opening {
     ) -> Result<Self, Fault> {
         let (setup, server) = (setup.clone(), server.clone());
         match setup.kind {
-            // The server's kernel answers, or nobody does, and then nothing else goes on either.
+            // Needs no cancel: it ends with the control connection's own attempt.
             Kind::Tcp => Self::spawn(Cancel::default(), move || {
                 Ok(Arc::new(tcp::TcpChannel::connect(
                     &setup, &server, timeout,
@@ -54,7 +54,7 @@ impl Opening {
         }
     }
 
-    /// The server's side; `acceptors` are where data connections arrive.
+    /// Begins to accept at `acceptors`, as the server does.
     pub(crate) fn accept(
         setup: &Setup,
         acceptors: &Arc<Acceptors>,
@@ -81,7 +81,7 @@ impl Opening {
         }
     }
 
-    /// Waits until the channel is open.
+    /// Blocks until the channel is open.
     pub(crate) fn finish(mut self) -> Result<Arc<dyn Channel>, Fault> {
         let opened = self.thread.take().map(JoinHandle::join);
         opened
@@ -89,7 +89,7 @@ impl Opening {
             .unwrap_or_else(|| Err(Fault::new(Code::Other, "opening the channel failed")))
     }
 
-    /// The handle that has opening fail soon instead of waiting out its time.
+    /// Returns the handle that makes opening fail at once instead of at its timeout.
     pub(crate) fn cancel(&self) -> Cancel {
         self.cancel.clone()
     }

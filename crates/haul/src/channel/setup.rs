@@ -1,73 +1,73 @@
-//! What both ends of a channel agree on, and what a session does with it once it is open.
+//! Parameters of a channel, and the interface of an open one.
 
 use std::io;
 use std::time::Duration;
 
 use haul_soft::bulk::{Sink, Source};
 
-use crate::fault::{Code, Fault, plain};
+use crate::fault::{Code, Fault, RESUME, plain};
 use crate::wire::{Causes, OpenChannel};
 
-/// A data channel that is open. Its calls may come from different threads.
+/// An open data channel. Any thread may call its methods.
 pub trait Channel: Send + Sync {
-    /// Sends the space as it grows. Returns when it is complete and all of it has been handed to
-    /// the transport, or when the channel is closed.
+    /// Sends the space as it grows. Blocks until the space is complete and all of it has been
+    /// handed to the transport, or until the channel is closed.
     ///
     /// # Errors
     /// [`ChannelError`].
     fn send(&self, source: &dyn Source) -> Result<(), ChannelError>;
 
-    /// Places what arrives until the peer has sent all, or the channel is closed.
+    /// Places payload as it arrives. Blocks until the peer has sent everything, or until the
+    /// channel is closed.
     ///
     /// # Errors
     /// [`ChannelError`].
     fn receive(&self, sink: &dyn Sink) -> Result<(), ChannelError>;
 
-    /// Ends `send` and `receive` at once; whatever the peer has not got yet is given up. The
-    /// session calls it only after the receiver has said over the control connection that it has
-    /// everything, or after a failure.
+    /// Ends `send` and `receive` at once; payload in flight is lost. The session calls it after the
+    /// receiver has acknowledged everything over the control connection, or after a failure.
     fn close(&self);
 
-    /// Counters so far.
+    /// Returns the counters so far.
     fn stats(&self) -> ChannelStats;
 }
 
-/// Why a channel ended early, by where the error arose.
+/// Why a channel ended early, by the place where the error arose.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The source could not be read, or the sink took no more.
     #[error("{0}")]
     Store(Fault),
-    /// The connection is gone: a new one may do.
+    /// The connection was lost; a new one may succeed.
     #[error("{0}")]
     Lost(String),
     /// The peer broke the protocol.
     #[error("{0}")]
     Peer(String),
-    /// This host has no thread or memory for it.
+    /// This host lacks a thread or memory.
     #[error("no thread or memory: {0}")]
     System(#[source] io::Error),
 }
 
 impl ChannelError {
-    /// The transport failed.
+    /// Makes the error of a failed transport.
     pub(crate) fn lost(error: &io::Error) -> Self {
         Self::Lost(plain(error))
     }
 
-    /// A source or a sink failed; those of this crate put the [`Fault`] into the error.
+    /// Makes the error of a failed source or sink; those of this crate wrap a [`Fault`].
     pub(crate) fn store(error: io::Error) -> Self {
         let fault = error.downcast::<Fault>();
         Self::Store(fault.unwrap_or_else(|error| Fault::file("cannot read or write", &error)))
     }
 
-    /// The fault that the user sees.
+    /// Returns the fault that the user sees.
     pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::Store(fault) => fault.clone(),
             Self::Lost(why) => {
                 Fault::new(Code::PeerGone, format!("the data connection failed: {why}"))
-                    .hint("run the same command again; what has arrived is not sent twice")
+                    .hint(RESUME)
             }
             Self::Peer(why) => Fault::protocol(why.as_str()),
             Self::System(error) => Fault::system(error),
@@ -75,21 +75,21 @@ impl ChannelError {
     }
 }
 
-/// What a channel counts, at the end that asks.
+/// Counters of one end of a channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChannelStats {
-    /// Payload that has left this end, bytes, each byte counted once; none where the transport does
-    /// not tell.
+    /// Payload that has left this end, bytes, without retransmissions; `None` where the transport
+    /// does not count it.
     pub sent: Option<u64>,
-    /// Payload sent again, bytes; 0 at the receiving end.
+    /// Payload retransmitted, bytes; 0 at the receiving end.
     pub retransmitted: u64,
-    /// Of `retransmitted`; `None` where the transport does not count by cause.
+    /// Causes of `retransmitted`; `None` where the transport does not count them.
     pub causes: Option<Causes>,
     /// Smoothed round-trip time, microseconds.
     pub rtt_us: Option<u32>,
 }
 
-/// The kinds of channel.
+/// Kinds of channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Kernel TCP, one or more streams.
@@ -99,7 +99,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -123,10 +123,10 @@ impl Kind {
     }
 }
 
-/// The most streams of one channel.
+/// Maximum number of streams of one channel.
 pub const STREAMS_MAX: u16 = 64;
 
-/// The lowest rate that can be declared, bits per second: a packet takes a fifth of a second then.
+/// Lowest declared rate, bits per second: one packet then takes 0.2 s.
 pub const RATE_BPS_MIN: u64 = 64_000;
 
 /// 62 bits that bind data connections to a session: 31 that a UDT handshake carries as its initial
@@ -137,10 +137,10 @@ pub struct Token(u64);
 impl Token {
     const MASK: u64 = (1 << 62) - 1;
 
-    /// Draws a token.
+    /// Draws a random token.
     ///
     /// # Errors
-    /// Where the system has no random bytes.
+    /// If the system has no random bytes.
     pub fn random() -> Result<Self, Fault> {
         let bytes = haul_io::random::bytes::<8>().map_err(|error| {
             Fault::new(Code::Other, format!("cannot read random bytes: {error}"))
@@ -148,32 +148,32 @@ impl Token {
         Ok(Self(u64::from_ne_bytes(bytes) & Self::MASK))
     }
 
-    /// The token that a peer sent.
+    /// Takes the token that a peer sent.
     pub const fn from_wire(token: u64) -> Self {
         Self(token & Self::MASK)
     }
 
-    /// The token as it goes over the wire.
+    /// Returns the token as the wire carries it.
     pub const fn to_wire(self) -> u64 {
         self.0
     }
 }
 
-/// What both ends know about a channel before it is open.
+/// Parameters that both ends know before a channel is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setup {
-    /// Which transport.
+    /// Transport.
     pub kind: Kind,
-    /// What binds its connections to the session.
+    /// Binds its connections to the session.
     pub token: Token,
-    /// How many parallel streams.
+    /// Number of parallel streams.
     pub streams: u16,
-    /// Declared rate, bits per second: the sender goes no faster.
+    /// Declared rate, bits per second: an upper bound for the sender.
     pub rate_bps: Option<u64>,
     /// Congestion control: of [`haul_cc::Algorithm::NAMED`] for UDT, of the kernel's for TCP. A
     /// declared rate of UDT needs none.
     pub congestion: Option<String>,
-    /// The channel is lost after this time without progress.
+    /// Without progress for this long, the channel is lost.
     pub dead_after: Duration,
 }
 

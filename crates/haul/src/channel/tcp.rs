@@ -1,7 +1,7 @@
 //! The TCP channel: the space in chunks over one or more streams.
 //!
-//! Each stream takes the next chunk when it is done with its last, so a slow stream does not hold
-//! the others up. A chunk is a 16-byte header (offset in the space as u64, length as u32, CRC32C of
+//! Each stream takes the next chunk when it has finished its last, so a slow stream does not delay
+//! the others. A chunk is a 16-byte header (offset in the space as u64, length as u32, CRC32C of
 //! both, all big-endian) and its payload. The sender hands files to the kernel (`sendfile`); the
 //! receiver reads into one buffer per stream and writes at the place (measured on loopback:
 //! `splice` through a pipe costs a fifth less processor time than this with 1 MiB reads, not enough
@@ -24,7 +24,7 @@ use crate::fault::{Code, Fault, plain};
 use crate::lock;
 use crate::wire::{DATA_PREAMBLE, crc32c};
 
-/// The longest chunk, bytes.
+/// Maximum chunk, bytes.
 const CHUNK: u64 = 1 << 20;
 /// Offset, length, check.
 const CHUNK_HEADER: usize = 16;
@@ -34,7 +34,7 @@ const STREAM_HEADER: usize = 8 + STREAM_HEADER_REST;
 pub(crate) const STREAM_HEADER_REST: usize = 14;
 /// Bytes of an incomplete chunk are placed after this long, so that progress shows on slow paths.
 const PLACE_AFTER: Duration = Duration::from_millis(50);
-/// How long a stream waits for the space to grow before it looks whether the channel is closed.
+/// How often a stream that waits for the space to grow checks whether the channel is closed.
 const SPACE_TICK: Duration = Duration::from_millis(200);
 
 /// An open TCP channel.
@@ -45,7 +45,7 @@ pub(crate) struct TcpChannel {
 }
 
 impl TcpChannel {
-    /// Connects all streams, at the same time.
+    /// Connects all streams in parallel.
     pub(crate) fn connect(
         setup: &Setup,
         server: &Server,
@@ -75,7 +75,7 @@ impl TcpChannel {
         Self::new(setup, streams)
     }
 
-    /// Waits until the client has connected all streams.
+    /// Blocks until the client has connected all streams.
     pub(crate) fn accept(setup: &Setup, claim: &Claim, deadline: Instant) -> Result<Self, Fault> {
         let streams = claim
             .wait(setup.streams, deadline)
@@ -103,7 +103,7 @@ impl TcpChannel {
         })
     }
 
-    /// Runs `work` for every stream on a thread of its own; the first error ends them all.
+    /// Runs `work` for each stream on its own thread; the first error ends them all.
     fn on_each(
         &self,
         work: impl Fn(&TcpStream) -> Result<(), ChannelError> + Sync,
@@ -173,7 +173,7 @@ impl Channel for TcpChannel {
             .collect();
         let sent = |info: &tcp::Info| info.bytes_sent.saturating_sub(info.bytes_retransmitted);
         ChannelStats {
-            // The headers of chunks are in it.
+            // Includes the headers of chunks.
             sent: (!infos.is_empty()).then(|| infos.iter().map(sent).sum()),
             causes: None,
             retransmitted: infos.iter().map(|info| info.bytes_retransmitted).sum(),
@@ -214,7 +214,7 @@ fn configure(setup: &Setup, stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// What a stream begins with.
+/// Builds the header of a stream.
 fn stream_header(token: Token, index: u16) -> [u8; STREAM_HEADER] {
     let mut header = [0; STREAM_HEADER];
     header[..8].copy_from_slice(DATA_PREAMBLE);
@@ -225,7 +225,7 @@ fn stream_header(token: Token, index: u16) -> [u8; STREAM_HEADER] {
     header
 }
 
-/// The token and the index behind a stream's preamble; `None` where they were damaged.
+/// Parses the token and the index behind a stream's preamble; `None` if they are damaged.
 pub(crate) fn parse_stream_header(rest: [u8; STREAM_HEADER_REST]) -> Option<(Token, u16)> {
     let (covered, check) = rest.split_last_chunk::<4>()?;
     let (token, index) = covered.split_first_chunk()?;
@@ -242,7 +242,7 @@ fn chunk_header(offset: u64, len: u32) -> [u8; CHUNK_HEADER] {
     header
 }
 
-/// Offset and length of a chunk; `None` where its header was damaged.
+/// Parses offset and length of a chunk; `None` if the header is damaged.
 fn parse_chunk_header(header: [u8; CHUNK_HEADER]) -> Option<(u64, u32)> {
     let (covered, check) = header.split_last_chunk::<4>()?;
     let (offset, len) = covered.split_first_chunk()?;
@@ -271,8 +271,7 @@ fn send_chunk(
         match file {
             Some(file) => {
                 let sent = tcp::send_file(stream, file.fd, file.position, piece);
-                // One error stands for the file and for the connection: the file says whether it is
-                // its own.
+                // sendfile(2) does not tell which side failed: reading the file again does.
                 sent.map_err(|error| match source.read_at(at, buffer) {
                     Err(error) => ChannelError::store(error),
                     Ok(()) => lost(error),
@@ -324,7 +323,7 @@ fn receive_chunks(mut stream: &TcpStream, sink: &dyn Sink) -> Result<(), Channel
     }
 }
 
-/// Reads a chunk header; false where the stream ends in front of it.
+/// Reads a chunk header; returns false if the stream ends before it.
 fn read_header(mut stream: &TcpStream, header: &mut [u8]) -> io::Result<bool> {
     let mut filled = 0;
     while filled < header.len() {
@@ -339,32 +338,33 @@ fn read_header(mut stream: &TcpStream, header: &mut [u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Where a server's TCP data connections wait for the session that claims them, and sessions for
-/// their connections.
+/// Matches a server's TCP data connections with the sessions that claim them; either may come
+/// first.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
-    waiting: Arc<Waiting>,
+    arrivals: Arc<Arrivals>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    room: Mutex<Room>,
+struct Arrivals {
+    pending: Mutex<Pending>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Room {
+struct Pending {
     sessions: HashMap<Token, HashMap<u16, TcpStream>>,
-    /// Connections that no session has claimed yet, by number, the oldest first.
+    /// Connections without a session, by number, oldest first.
     unclaimed: VecDeque<u64>,
     arrived: u64,
 }
 
-/// Each takes a thread; one more, and the one that has waited longest must go.
+/// Maximum number of connections without a session, each of which takes a thread. Beyond it the
+/// oldest is closed.
 const UNCLAIMED_MAX: usize = 256;
 
-impl Room {
-    /// Lets a connection in; its number.
+impl Pending {
+    /// Adds a connection and returns its number.
     fn enter(&mut self) -> u64 {
         self.arrived += 1;
         self.unclaimed.push_back(self.arrived);
@@ -379,67 +379,71 @@ impl Room {
 #[derive(Debug)]
 pub(crate) struct Claim {
     token: Token,
-    waiting: Arc<Waiting>,
+    arrivals: Arc<Arrivals>,
 }
 
 impl Acceptor {
-    /// From now on connections with this token are the caller's.
+    /// Claims connections with this token for the caller.
     pub(crate) fn claim(&self, token: Token) -> Claim {
-        lock(&self.waiting.room).sessions.entry(token).or_default();
-        self.waiting.changed.notify_all();
+        lock(&self.arrivals.pending)
+            .sessions
+            .entry(token)
+            .or_default();
+        self.arrivals.changed.notify_all();
         Claim {
             token,
-            waiting: Arc::clone(&self.waiting),
+            arrivals: Arc::clone(&self.arrivals),
         }
     }
 
-    /// Hands a connection to the session that claims its token, waiting for the claim until
-    /// `deadline`; a connection that nobody claims, or that too many came after, is closed.
+    /// Hands a connection to the session that claims its token. Blocks for the claim until
+    /// `deadline`; then, or if too many connections wait, closes it.
     pub(crate) fn deliver(&self, token: Token, index: u16, stream: TcpStream, deadline: Instant) {
-        let mut room = lock(&self.waiting.room);
-        let number = room.enter();
-        self.waiting.changed.notify_all();
+        let mut pending = lock(&self.arrivals.pending);
+        let number = pending.enter();
+        self.arrivals.changed.notify_all();
         let patience = deadline.saturating_duration_since(Instant::now());
-        let unclaimed = |room: &mut Room| {
-            !room.sessions.contains_key(&token) && room.unclaimed.contains(&number)
+        let unclaimed = |pending: &mut Pending| {
+            !pending.sessions.contains_key(&token) && pending.unclaimed.contains(&number)
         };
         let waited = self
-            .waiting
+            .arrivals
             .changed
-            .wait_timeout_while(room, patience, unclaimed);
-        let (mut room, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        room.unclaimed.retain(|waiting| *waiting != number);
-        if let Some(streams) = room.sessions.get_mut(&token) {
+            .wait_timeout_while(pending, patience, unclaimed);
+        let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        pending.unclaimed.retain(|waiting| *waiting != number);
+        if let Some(streams) = pending.sessions.get_mut(&token) {
             streams.entry(index).or_insert(stream);
-            self.waiting.changed.notify_all();
+            self.arrivals.changed.notify_all();
         }
     }
 }
 
 impl Claim {
-    /// All connections of the session, once they are there.
+    /// Blocks until all connections of the session have arrived.
     fn wait(&self, count: u16, deadline: Instant) -> Option<Vec<TcpStream>> {
-        let room = lock(&self.waiting.room);
+        let pending = lock(&self.arrivals.pending);
         let patience = deadline.saturating_duration_since(Instant::now());
         let waited = self
-            .waiting
+            .arrivals
             .changed
-            .wait_timeout_while(room, patience, |room| {
-                room.sessions
+            .wait_timeout_while(pending, patience, |pending| {
+                pending
+                    .sessions
                     .get(&self.token)
                     .is_some_and(|streams| streams.len() < usize::from(count))
             });
-        let (mut room, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let mut streams = room.sessions.remove(&self.token)?;
+        let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut streams = pending.sessions.remove(&self.token)?;
         (0..count).map(|index| streams.remove(&index)).collect()
     }
 }
 
 impl Claim {
-    /// Ends the claim; connections that came for it are closed.
+    /// Ends the claim and closes the connections that arrived for it.
     pub(crate) fn give_up(&self) {
-        lock(&self.waiting.room).sessions.remove(&self.token);
-        self.waiting.changed.notify_all();
+        lock(&self.arrivals.pending).sessions.remove(&self.token);
+        self.arrivals.changed.notify_all();
     }
 }
 

@@ -1,7 +1,7 @@
-//! The UDT channel: reliable UDP that places bytes on arrival and paces what it sends.
+//! The UDT channel: reliable UDP that places payload on arrival and paces what it sends.
 //!
-//! The transfer space is the UDT stream: offsets are the same. The token of the session is what the
-//! client's handshake carries as initial sequence number and socket id, so binding a connection to
+//! An offset of the transfer space is the same offset of the UDT stream. The client's handshake
+//! carries the session's token as initial sequence number and socket id, so binding a connection to
 //! its session costs no message.
 
 use std::collections::HashMap;
@@ -29,14 +29,14 @@ pub(crate) struct UdtChannel {
     remote: Remote,
 }
 
-/// A UDT channel that the client opens.
+/// A UDT channel that the client is opening.
 pub(crate) struct Connecting {
     server: SocketAddr,
     connecting: udt::Connecting,
 }
 
 impl Connecting {
-    /// Begins to connect to the server; the rest takes no longer than `timeout`.
+    /// Begins to connect to the server; [`Connecting::finish`] blocks no longer than `timeout`.
     pub(crate) fn begin(
         setup: &Setup,
         server: SocketAddr,
@@ -54,12 +54,12 @@ impl Connecting {
         Ok(Self { server, connecting })
     }
 
-    /// What calls it off from another thread.
+    /// Returns the handle that cancels it from another thread.
     pub(crate) fn remote(&self) -> Remote {
         self.connecting.remote()
     }
 
-    /// Waits until it is open.
+    /// Blocks until it is open.
     pub(crate) fn finish(self) -> Result<UdtChannel, Fault> {
         let link = self.connecting.finish();
         link.map(UdtChannel::new)
@@ -80,7 +80,7 @@ fn unreachable(server: SocketAddr, error: &LinkError) -> Fault {
 }
 
 impl UdtChannel {
-    /// Waits until the client has connected.
+    /// Blocks until the client has connected.
     pub(crate) fn accept(claim: &Claim, deadline: Instant) -> Result<Self, Fault> {
         let link = claim
             .arrived
@@ -97,7 +97,7 @@ impl UdtChannel {
     }
 }
 
-/// The end that the user asked for is none.
+/// Maps the link's errors; a link that this end closed did not fail.
 fn settle(result: Result<(), LinkError>) -> Result<(), ChannelError> {
     match result {
         Ok(()) | Err(LinkError::Closed) => Ok(()),
@@ -152,7 +152,7 @@ impl Channel for UdtChannel {
     }
 }
 
-/// What both ends choose for a channel.
+/// Makes the options that both ends use for a channel.
 fn options(setup: &Setup) -> Result<Options, Fault> {
     let mut options = Options::default();
     options.config.idle_timeout_ns = nanoseconds(setup.dead_after);
@@ -168,7 +168,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The congestion control of this name.
+/// Parses the name of a congestion control.
 pub(crate) fn control(name: &str) -> Result<Algorithm, Fault> {
     name.parse()
         .map_err(|error: UnknownName| Fault::new(Code::Usage, error.to_string()))
@@ -177,7 +177,7 @@ pub(crate) fn control(name: &str) -> Result<Algorithm, Fault> {
 impl Token {
     const HALF: u64 = (1 << 31) - 1;
 
-    /// The token as a UDT handshake carries it.
+    /// Returns the token as a UDT handshake carries it.
     fn identity(self) -> Identity {
         let half = |value: u64| u32::try_from(value & Self::HALF).unwrap_or(0);
         Identity {
@@ -192,15 +192,15 @@ impl Token {
     }
 }
 
-/// Where a server's UDT connections come in.
+/// Accepts a server's UDT connections for the sessions that claim them.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
     expected: Expected,
-    /// Of the listeners: a client's handshake may come before its session has claimed it.
+    /// Of the listeners: a client's handshake may arrive before its session has claimed it.
     wakers: Mutex<Vec<Waker>>,
 }
 
-/// The connections that sessions wait for: with which options, and who gets them.
+/// The connections that sessions wait for: their options, and where they are handed over.
 type Expected = Arc<Mutex<HashMap<Token, (Options, Sender<Link>)>>>;
 
 /// A session's claim on the connection with its token. It ends when this is dropped.
@@ -212,7 +212,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Ends the claim, and with it the wait in [`UdtChannel::accept`].
+    /// Ends the claim; [`UdtChannel::accept`] returns.
     pub(crate) fn give_up(&self) {
         lock(&self.expected).remove(&self.token);
     }
@@ -225,7 +225,7 @@ impl Drop for Claim {
 }
 
 impl Acceptor {
-    /// Claims the connection that will carry the token of `setup`.
+    /// Claims the connection that carries the token of `setup`.
     pub(crate) fn claim(&self, setup: &Setup) -> Result<Claim, Fault> {
         let (sender, arrived) = bounded(1);
         lock(&self.expected).insert(setup.token, (options(setup)?, sender));
@@ -237,7 +237,8 @@ impl Acceptor {
         })
     }
 
-    /// Accepts connections until the process ends. Strangers get no further than the cookie.
+    /// Accepts connections until the process ends. A peer without a claimed token gets no further
+    /// than the cookie.
     pub(crate) fn serve(&self, listener: &mut Listener) {
         lock(&self.wakers).push(listener.waker());
         loop {
@@ -247,13 +248,13 @@ impl Acceptor {
                     .get(&Token::from_identity(identity))
                     .map(|(options, _)| options.clone())
             };
-            // The socket itself failing is as good as a lost packet: sessions time out and say so.
+            // A failing socket counts as packet loss: sessions time out and report that.
             let Ok(Some((identity, link))) = listener.accept(None, &mut wanted) else {
                 continue;
             };
             let claimed = lock(&self.expected).remove(&Token::from_identity(identity));
             if let Some((_, sender)) = claimed {
-                // The session may have given up meanwhile; then the link closes.
+                // If the session has ended meanwhile, the link closes.
                 let _ = sender.send(link);
             }
         }
@@ -269,6 +270,6 @@ pub(crate) fn listen(address: SocketAddr) -> Result<Listener, Fault> {
             Code::Other,
             format!("cannot listen on UDP {address}: {}", plain(&error)),
         )
-        .hint("another program has that UDP port; choose one with --listen")
+        .hint("another process has that UDP port; choose one with --listen")
     })
 }

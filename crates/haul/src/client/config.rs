@@ -1,4 +1,4 @@
-//! What a client is told.
+//! Configuration of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::channel::Kind;
 use crate::dial::Dialer;
 
-/// How a client reaches its server.
+/// Configuration of a client.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Name or address of the server.
@@ -21,12 +21,12 @@ pub struct Config {
     pub rate_bps: Option<u64>,
     /// Congestion control: of [`haul_cc::Algorithm::NAMED`] for UDT, of the kernel's for TCP.
     pub congestion: Option<String>,
-    /// How long connecting and the handshake may take.
+    /// Timeout of connecting and of the handshake.
     pub connect_timeout: Duration,
-    /// After this long without a word the server is taken for gone.
+    /// If the server sends nothing for this long, the connection is lost.
     pub dead_after: Duration,
-    /// How long to try again after the last byte arrived; without end where `None`.
+    /// How long to reconnect after the last byte arrived; for ever if `None`.
     pub give_up_after: Option<Duration>,
-    /// Who makes the TCP connections, where it is not this host's kernel.
+    /// Makes the TCP connections in place of this host's kernel.
     pub dialer: Option<Arc<dyn Dialer>>,
 }

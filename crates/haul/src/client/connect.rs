@@ -10,7 +10,7 @@ use crate::dial::{Server, refused_hint};
 use crate::fault::{Code, Fault, plain};
 use crate::text::printable;
 
-/// The control connection, where it goes, and the channel, which is opened at the same time.
+/// Connects to the server and begins to open the channel at the same time.
 pub(super) fn connect(
     config: &Config,
     setup: &Setup,

@@ -1,4 +1,4 @@
-//! Adds the attempts of a transfer up to one summary.
+//! Adds up the attempts of a transfer to one summary.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::session::sender::SenderOutcome;
 use crate::session::{add, cpu, ratio, saturating_sum};
 use crate::wire::{BenchReport, Complete, FilePlan};
 
-/// What is known of a transfer so far.
+/// Sums over the attempts of a transfer so far.
 pub(super) struct Tally {
     begun: Instant,
     peer: String,
@@ -19,7 +19,7 @@ pub(super) struct Tally {
     attempts: u32,
     /// Names and sizes as offered in the latest attempt.
     offered: Vec<(String, u64)>,
-    /// By name: hash and what was there in the first attempt.
+    /// By name: the hash, and the bytes present before the first attempt.
     done: HashMap<String, [u8; 32]>,
     present: HashMap<String, u64>,
     sender: Complete,
@@ -56,7 +56,7 @@ impl Tally {
         add(&mut self.sender, &outcome.spent);
         add(&mut self.receiver, &outcome.peer);
         if outcome.peer == Complete::default() {
-            // The attempt broke before the receiver could tell what it got.
+            // The attempt failed before the receiver reported its counters.
             self.receiver.moved = self.receiver.moved.saturating_add(outcome.spent.moved);
         }
     }

@@ -1,4 +1,4 @@
-//! The sessions that run, and those that wait for an older one of the same transfer to leave.
+//! The running sessions, and those that wait for an older one of the same transfer to end.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -11,12 +11,12 @@ use crate::wire::TransferId;
 
 /// How long a session waits for an older one of the same transfer to end.
 const TAKEOVER: Duration = Duration::from_secs(10);
-/// How often a session that waits looks whether its client is still there.
+/// How often a waiting session checks whether its client is still connected.
 const LOOK: Duration = Duration::from_millis(250);
-/// Where all places are taken, a session makes room that has been without a request for this long.
+/// If all places are taken, a session without a request for this long is ended.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// All sessions: at most `max` run, and for each of those one more of the same transfer waits.
+/// All sessions: at most `max` run, and for each of them one more of the same transfer may wait.
 pub(super) struct Table {
     max: usize,
     places: Mutex<Places>,
@@ -38,7 +38,7 @@ struct Running {
     has_asked: bool,
 }
 
-/// A session's place in the table, given up when it is dropped.
+/// A session's place in the table; dropping it gives the place up.
 pub(super) struct Ticket<'a> {
     table: &'a Table,
     number: u64,
@@ -53,9 +53,9 @@ impl Table {
         }
     }
 
-    /// Takes a place. An older session of the same transfer, whose connection must be broken, has
-    /// to leave first. The wait for it ends early when a newer session of the transfer comes, or
-    /// when the client `has_left`.
+    /// Takes a place. First ends an older session of the same transfer, whose connection must be
+    /// broken, and blocks until it has ended. The wait ends early if a newer session of the
+    /// transfer arrives or the client `has_left`.
     pub(super) fn enter(
         &self,
         transfer: TransferId,
@@ -72,12 +72,12 @@ impl Table {
             if places.waiting.get(&transfer) != Some(&number) {
                 return Err(Fault::new(
                     Code::ServerBusy,
-                    "a newer connection of the same transfer has come",
+                    "a newer connection of the same transfer has replaced this one",
                 ));
             }
             if has_left() {
                 places.waiting.remove(&transfer);
-                return Err(Fault::new(Code::PeerGone, "the client has left"));
+                return Err(Fault::new(Code::PeerGone, "the client has disconnected"));
             }
             let waited = self.changed.wait_timeout(places, LOOK);
             (places, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +106,7 @@ impl Table {
 }
 
 impl Places {
-    /// Closes older sessions of a transfer; whether there are any.
+    /// Cancels older sessions of a transfer; returns whether there are any.
     fn close_older(&self, transfer: TransferId) -> bool {
         let mut any = false;
         for running in self.running.values() {
@@ -118,8 +118,8 @@ impl Places {
         any
     }
 
-    /// If all places are taken, ends the oldest session whose client has asked for nothing: a
-    /// client asks as soon as it is connected.
+    /// If all places are taken, ends the oldest session without a request: a client sends its
+    /// request as soon as it is connected.
     fn make_room(&mut self, max: usize) {
         if self.running.len() < max {
             return;
@@ -146,15 +146,15 @@ impl Running {
 }
 
 impl Ticket<'_> {
-    /// Names the handle by which a newer session of the same transfer ends this one.
+    /// Sets the handle by which a newer session of the same transfer ends this one.
     pub(super) fn hold(&self, cancel: Cancel) {
         if let Some(running) = lock(&self.table.places).running.get_mut(&self.number) {
             running.cancel = Some(cancel);
         }
     }
 
-    /// Notes that the client has said what it wants: from now on the session makes room for none of
-    /// another transfer.
+    /// Notes that the request has arrived: from now on no session of another transfer takes this
+    /// place.
     pub(super) fn note_asked(&self) {
         if let Some(running) = lock(&self.table.places).running.get_mut(&self.number) {
             running.has_asked = true;
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_and_has_left_waits_no_longer() {
+    fn a_wait_ends_when_the_client_disconnects() {
         let table = Table::new(2);
         let _old = table.enter([1; 16], || false).unwrap();
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Memory to memory: the channels without files, counted at the receiving end.
+//! Measures channels from memory to memory, counted at the receiving end.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,31 +17,31 @@ use crate::lock;
 use crate::report::{Event, Observer};
 use crate::wire::{Bench, BenchEnd, BenchReport, Complete, Message};
 
-/// The receiver counts by spans of this length.
+/// Length of the receiver's intervals.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// The longest measurement.
+/// Maximum length of a measurement.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(3600);
-/// Where received bytes are placed: `SHARDS` pieces of `SHARD` bytes, used round.
+/// Received bytes are placed in `SHARDS` buffers of `SHARD` bytes, used as a ring.
 const SHARD: usize = 128 << 10;
 const SHARDS: usize = 4;
-/// How often an end looks whether it is done.
+/// How often an end checks whether it is done.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What the sending end knows when all is done.
+/// Result of the sending end.
 #[derive(Debug)]
 pub(crate) struct SentBench {
     /// The receiver's count.
     pub(crate) report: BenchReport,
-    /// What this end spent.
+    /// Counters of this end.
     pub(crate) spent: Complete,
 }
 
-/// What the receiving end knows when all is done.
+/// Result of the receiving end.
 #[derive(Debug)]
 pub(crate) struct ReceivedBench {
     /// This end's count.
     pub(crate) report: BenchReport,
-    /// What the sender says that it spent.
+    /// The sender's counters.
     pub(crate) peer: Complete,
 }
 
@@ -159,7 +159,7 @@ fn with_channel<T>(
         let (sender, ended) = unbounded();
         let channel = &carrier;
         let run = move || {
-            // The conversation may be over.
+            // The conversation may have ended.
             let _ = sender.send(channel.run(opening, work));
         };
         let result = spawn(scope, "haul-bench", run).and_then(|()| converse(&carrier, &ended));

@@ -1,5 +1,5 @@
-//! Makes verified blocks durable and complete files final, on a thread of its own, because both
-//! wait for the disk.
+//! Makes verified blocks durable and publishes files, on a thread of its own, because both wait for
+//! the disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::target::Target;
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// … or until this many bytes of them have gathered.
 const COMMIT_BYTES: u64 = 256 << 20;
-/// After so many bytes the disk begins to write them, so that the end has little to wait for.
+/// Writeback starts after this many bytes, so that the final fsync is short.
 const WRITEBACK_BYTES: u64 = 4 << 20;
 
 /// What this thread is asked to do.
@@ -69,7 +69,7 @@ pub(super) fn make_durable(
                     && let Err(fault) = target.settle()
                 {
                     published(Err(fault));
-                    // The session goes on to ask for things until it has heard.
+                    // The session queues jobs until it reads the failure.
                     jobs.iter().for_each(drop);
                     return;
                 }
@@ -91,7 +91,7 @@ pub(super) fn make_durable(
                 };
                 if let Err(fault) = target.commit(&blocks) {
                     published(Err(fault));
-                    // The session goes on to ask for things until it has heard.
+                    // The session queues jobs until it reads the failure.
                     jobs.iter().for_each(drop);
                     return;
                 }

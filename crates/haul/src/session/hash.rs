@@ -17,18 +17,18 @@ use crate::wire::{Digests, Locate, Pieces, Run};
 /// Digests sent in one message …
 const BATCH: usize = 8;
 /// … which waits no longer than this for more of them: a block without its digest is not verified,
-/// and is sent again if an end dies.
+/// and moves again if an end dies.
 const BATCH_WAIT: Duration = Duration::from_millis(200);
 
-/// What the hasher of a source has found.
+/// Results of the hasher of a source.
 #[derive(Debug)]
 pub(super) enum Hashed {
     Digests(Digests),
-    /// Of a block that arrived damaged.
+    /// Digests of the pieces of a block that arrived damaged.
     Pieces(Pieces),
     /// Every block of a file has been hashed.
     Whole(Whole),
-    /// The file still is what the digests say.
+    /// The file still matches its digests.
     Proved(u32),
 }
 
@@ -37,13 +37,13 @@ pub(super) enum Hashed {
 pub(super) struct Whole {
     pub(super) file: u32,
     pub(super) root: [u8; 32],
-    /// Where the blocks that were asked for end in the space.
+    /// Where its requested runs end in the space.
     pub(super) end: u64,
 }
 
-/// Hashes the asked-for blocks of the source in the order of the space, close behind the channel,
-/// and, while it would wait for the channel, what the receiver has already. Hands the digests to
-/// `send` until that refuses or the space is complete.
+/// Hashes the requested blocks of the source in the order of the space, close behind the channel;
+/// while it would wait for the channel, the blocks that are present at the receiver. Hands the
+/// digests to `send` until that returns false or the space is complete.
 pub(super) fn hash_source(source: &FileSource, send: impl FnMut(Result<Hashed, Fault>) -> bool) {
     let blocks = source.files().iter().map(SourceFile::blocks);
     let mut hasher = SourceHasher {
@@ -71,7 +71,7 @@ struct SourceHasher<'a, F> {
     files: Vec<FileDigests>,
 }
 
-/// What is known of a file.
+/// Digests of a file.
 struct FileDigests {
     blocks: Vec<Option<Digest>>,
     /// How many of them are missing.
@@ -141,8 +141,8 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         is_same
     }
 
-    /// Hashes the blocks of a run, each once the channel has taken it where the run is in the
-    /// space. False when nobody wants to know any more.
+    /// Hashes the blocks of a run, each after the channel has taken it if the run is in the space.
+    /// Returns false once the session has ended.
     fn hash(&mut self, run: Run, segment: Option<Segment>) -> bool {
         let blocks = self.source.files()[run.file as usize].blocks();
         let (run_start, _) = blocks.range(run.first, 0);
@@ -201,7 +201,7 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         })))
     }
 
-    /// Reads a file again, to see whether it still is what its digests say.
+    /// Reads a file again and checks that it still matches its digests.
     fn prove(&mut self, file: u32) -> bool {
         let source = self.source;
         let proved = source.files()[file as usize].prove(|| {
@@ -226,7 +226,7 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
     }
 }
 
-/// What was read back of the targets.
+/// Results of reading targets back.
 #[derive(Debug)]
 pub(super) enum Found {
     Block(BlockId, Digest),

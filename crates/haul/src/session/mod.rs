@@ -1,4 +1,4 @@
-//! What runs between the handshake and the goodbye: one role at each end.
+//! A session after the handshake: one role at each end.
 
 use std::sync::{Arc, Mutex};
 use std::thread::Scope;
@@ -21,7 +21,7 @@ mod plan;
 pub(crate) mod receiver;
 pub(crate) mod sender;
 
-/// When a data connection breaks, the reason may be on its way over the control connection.
+/// If a data connection fails, the reason may still be in flight on the control connection.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The channel of a session, from opening to closing.
@@ -39,9 +39,9 @@ enum State {
 /// How a channel ended.
 #[derive(Debug)]
 enum CarrierEnd {
-    /// It could not be opened.
+    /// Opening failed.
     NotOpened(Fault),
-    /// It ran, and this is how it returned.
+    /// It ran and returned this.
     Ran(Result<(), ChannelError>),
 }
 
@@ -53,7 +53,7 @@ impl Carrier {
         }
     }
 
-    /// Opens the channel and works with it until it ends.
+    /// Waits until the channel is open and runs `work` with it.
     fn run(
         &self,
         opening: Opening,
@@ -82,7 +82,7 @@ impl Carrier {
         self.cancel.cancel();
     }
 
-    /// Of `taken` bytes that were given to the channel, how many have left.
+    /// Returns how many of the `taken` bytes given to the channel have left.
     fn moved(&self, taken: u64) -> u64 {
         self.stats().sent.map_or(taken, |sent| sent.min(taken))
     }
@@ -105,7 +105,7 @@ impl Meter {
         Self(process_cpu().unwrap_or_default())
     }
 
-    /// The goodbye of an end that has moved `moved` bytes.
+    /// Returns the counters of an end that has moved `moved` bytes.
     fn spent(self, moved: u64, repaired: u64, stats: ChannelStats) -> Complete {
         let used = process_cpu().unwrap_or_default().since(self.0);
         Complete {
@@ -131,7 +131,7 @@ fn spawn<'scope>(
     started.map(drop).map_err(|error| Fault::system(&error))
 }
 
-/// Adds up what one end spent in several attempts.
+/// Adds the counters of a further attempt.
 pub(crate) fn add(sum: &mut Complete, more: &Complete) {
     sum.cpu_user_us = sum.cpu_user_us.saturating_add(more.cpu_user_us);
     sum.cpu_system_us = sum.cpu_system_us.saturating_add(more.cpu_system_us);
@@ -150,7 +150,7 @@ pub(crate) fn add(sum: &mut Complete, more: &Complete) {
     };
 }
 
-/// Processor time for the summary.
+/// Converts processor time for the summary.
 pub(crate) fn cpu(spent: &Complete, moved: u64) -> Cpu {
     let seconds = |micros: u64| Duration::from_micros(micros).as_secs_f64();
     let (user, system) = (seconds(spent.cpu_user_us), seconds(spent.cpu_system_us));
@@ -161,7 +161,7 @@ pub(crate) fn cpu(spent: &Complete, moved: u64) -> Cpu {
     }
 }
 
-/// `part / whole`, where there is a whole.
+/// Returns `part / whole`, unless the whole is 0.
 #[expect(
     clippy::cast_precision_loss,
     reason = "a share for people, not a count"
@@ -170,7 +170,7 @@ pub(crate) fn ratio(part: f64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part / whole as f64)
 }
 
-/// Waits a moment for the peer's own account of a failure that showed first on the data channel.
+/// Waits up to [`GRACE`] for the peer's own report of a failure that the data channel showed first.
 fn account_of(link: &Link, otherwise: Fault) -> Fault {
     let deadline = std::time::Instant::now() + GRACE;
     loop {
@@ -182,7 +182,7 @@ fn account_of(link: &Link, otherwise: Fault) -> Fault {
     }
 }
 
-/// The failure behind an error of the channel.
+/// Returns the failure behind an error of the channel.
 fn channel_fault(link: &Link, error: &ChannelError) -> Fault {
     match error.fault() {
         fault if fault.code == Code::PeerGone => account_of(link, fault),

@@ -1,4 +1,4 @@
-//! Before the first byte: what is there of the offered files, and whether the rest has room.
+//! Plans a transfer: what is present of the offered files, and whether the rest has room.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ pub(super) struct Planned {
 /// One of them.
 pub(super) struct PlannedFile {
     pub(super) size: u64,
-    /// `None` for a file that is there already.
+    /// `None` for a file that is present already.
     pub(super) target: Option<Arc<Target>>,
     pub(super) verified: Vec<Verified>,
 }
 
-/// Opens and locks the part files and reserves their storage. What it made is removed again where
-/// that fails.
+/// Opens and locks the part files and reserves their storage. If that fails, removes the files that
+/// it created.
 pub(super) fn prepare(dir: &Arc<Dir>, offer: &Offer, policy: Policy) -> Result<Planned, Fault> {
     if offer.files.len() > FILES_MAX {
         return Err(Fault::new(
@@ -112,7 +112,7 @@ fn open_all(
     Ok(())
 }
 
-/// Keeps only the blocks that still hash to what the journal says, in the journal as well.
+/// Keeps only the blocks that still match the journal, in the journal as well.
 fn recheck(target: &Target, verified: &mut Vec<Verified>) -> Result<(), Fault> {
     let mut buffer = vec![0; HASH_PIECE];
     let (mut failed, before) = (None, verified.len());

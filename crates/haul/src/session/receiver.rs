@@ -1,4 +1,4 @@
-//! The role of the end that gets the files.
+//! The role of the end that receives the files.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,14 +25,13 @@ use crate::wire::{
     Pieces, Plan, Policy, Progress, REPAIRS_MAX, RUNS_MAX, Repair, Run, Wants,
 };
 
-/// The sender hears about progress this often.
+/// How often to report progress to the sender.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-/// A block that is still damaged after being repaired this often will not get better: where one
-/// packet in twenty is damaged, one piece in two arrives whole, and all of a mebibyte's do within
-/// 32 rounds but once in 10^9 times.
+/// Maximum number of repairs of a block. If one packet in 20 is damaged, one piece in two arrives
+/// whole, and 32 rounds fail for a mebibyte once in 10^9 times.
 const ATTEMPTS: u8 = 32;
 
-/// What a session was asked to do with the files.
+/// What the request says about the files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) policy: Policy,
@@ -40,20 +39,21 @@ pub(crate) struct Terms {
     pub(crate) binding: [u8; 32],
 }
 
-/// What a receiver knows when all is done, and, where it failed, what it knows until then.
+/// Result of a receiver; after a failure, the state until then.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiverOutcome {
-    /// What was there at the beginning, for each file.
+    /// The plan for each file.
     pub(crate) plan: Vec<FilePlan>,
-    /// The hash of each file that got its final name.
+    /// The hash of each published file.
     pub(crate) roots: Vec<Option<[u8; 32]>>,
-    /// What this end spent.
+    /// Counters of this end.
     pub(crate) spent: Complete,
-    /// What the sender says that it spent.
+    /// The sender's counters.
     pub(crate) peer: Complete,
 }
 
-/// Asks for what is missing of the offered files and puts it into `dir` until all have their names.
+/// Requests the missing blocks of the offered files and places them in `dir` until all files are
+/// published.
 pub(crate) fn run(
     link: &Link,
     dir: &Arc<Dir>,
@@ -160,7 +160,7 @@ fn receive(
         *moved = (sink.placed(), session.repaired);
         stop.store(true, Ordering::Release);
         carrier.close();
-        // The thread behind `jobs` ends when this end of them is gone, the hasher with the sink.
+        // The thread behind `jobs` ends when `jobs` is dropped, the hasher when the sink is.
         drop(session);
         drop(sink);
         result
@@ -186,11 +186,11 @@ struct Session<'a> {
     files: Vec<Incoming>,
     /// Bytes of all offered files.
     total: u64,
-    /// Bytes that were there at the beginning.
+    /// Bytes that were present at the beginning.
     present_before: u64,
-    /// Bytes asked for again.
+    /// Bytes requested again.
     repaired: u64,
-    /// In so many runs.
+    /// The number of their runs.
     repairs: usize,
     /// Blocks that arrived damaged and wait for their repair …
     damaged: VecDeque<BlockId>,
@@ -199,7 +199,7 @@ struct Session<'a> {
     /// ends before it has repaired any.
     in_repair: usize,
     in_repair_max: usize,
-    /// Files without their final name.
+    /// Files that are not published.
     left: usize,
 }
 
@@ -210,12 +210,12 @@ struct Incoming {
     digests: Vec<Option<Digest>>,
     unverified: u32,
     doubtful: HashMap<u32, Doubtful>,
-    /// A block that was left here is not the source's.
+    /// A present block differs from the source.
     is_stale: bool,
-    /// Some of it arrived damaged.
+    /// A block arrived damaged.
     is_damaged: bool,
     root: Option<[u8; 32]>,
-    /// Where the runs that were asked for of it end in the space.
+    /// Where its requested runs end in the space.
     end: u64,
     /// The sender's latest.
     commit: Option<Commit>,
@@ -231,8 +231,7 @@ struct Doubtful {
     /// them.
     pieces: Option<Vec<Digest>>,
     attempts: u8,
-    /// An earlier session left it here, and the sender has not said yet that it still is the
-    /// source's.
+    /// An earlier session left it here, and the sender has not confirmed it yet.
     is_left: bool,
 }
 
@@ -264,7 +263,7 @@ impl Incoming {
         }
     }
 
-    /// The runs of blocks that an earlier session left here, or of those that are missing.
+    /// Returns the runs of blocks that an earlier session left here, or those that are missing.
     fn runs(&self, file: u32, are_left: bool) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for block in (0..u32::try_from(self.digests.len()).unwrap_or(u32::MAX))
@@ -337,15 +336,15 @@ impl Session<'_> {
                 });
             }
         }
-        self.say_goodbye(outcome)
+        self.finish(outcome)
     }
 
-    fn say_goodbye(&self, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
+    fn finish(&self, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
         let stats = self.carrier.stats();
         let spent = self.meter.spent(self.sink.placed(), self.repaired, stats);
         self.link.send(&Message::Complete(spent))?;
         loop {
-            // All files have their names: what still goes wrong costs the sender's numbers only.
+            // All files are published: a failure now costs only the sender's counters.
             match self.link.incoming().recv_timeout(super::GRACE) {
                 Ok(Ok(Message::Complete(peer))) => {
                     outcome.peer = peer;
@@ -361,7 +360,7 @@ impl Session<'_> {
         (self.present_before + self.sink.placed()).saturating_sub(self.repaired)
     }
 
-    /// Asks for what is missing, and for the digests of what is here.
+    /// Requests the missing blocks, and the digests of the present ones.
     fn ask_for_missing(&mut self) -> Result<(), Fault> {
         let files = || (0..).zip(&self.files);
         let runs = |are_left| -> Vec<Run> {
@@ -448,7 +447,7 @@ impl Session<'_> {
                 let (Some(target), Some(root)) = (&incoming.target, incoming.root) else {
                     return Err(Fault::new(
                         Code::Other,
-                        "a file was named before it was verified",
+                        "a file was published before it was verified",
                     ));
                 };
                 self.observer.event(&Event::FileDone(&FileResult::copied(
@@ -505,8 +504,7 @@ impl Session<'_> {
         self.locate()
     }
 
-    /// Asks for the digests of the pieces of blocks that arrived damaged, as many as may be in
-    /// repair.
+    /// Requests the digests of the pieces of damaged blocks, for as many as may be in repair.
     fn locate(&mut self) -> Result<(), Fault> {
         while self.in_repair < self.in_repair_max
             && let Some(BlockId { file, block }) = self.damaged.pop_front()
@@ -517,7 +515,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The digests of the pieces of a block that arrived damaged.
+    /// Takes the digests of the pieces of a damaged block.
     fn on_pieces(&mut self, message: &Pieces) -> Result<(), Fault> {
         let id = BlockId {
             file: message.file,
@@ -541,12 +539,12 @@ impl Session<'_> {
                 Ok(())
             }
             _ => Err(Fault::protocol(
-                "the peer sent digests of pieces that were not asked for",
+                "the peer sent digests of pieces that were not requested",
             )),
         }
     }
 
-    /// Asks again for the pieces of a block that are not as the sender says.
+    /// Requests again the pieces whose digests differ from the sender's.
     fn compare_pieces(
         &mut self,
         id: BlockId,
@@ -590,7 +588,7 @@ impl Session<'_> {
         }
         if !std::mem::replace(&mut incoming.is_damaged, true) {
             let note =
-                format!("data from byte {from} of '{name}' on arrived damaged; asking again");
+                format!("data from byte {from} of '{name}' on arrived damaged; repairing it");
             self.observer.event(&Event::Note(&note));
         }
         self.repairs += runs.len();
@@ -608,7 +606,7 @@ impl Session<'_> {
         }))
     }
 
-    /// Asks for a block that an earlier session left here and that is not the source's.
+    /// Requests a block that an earlier session left here and that differs from the source.
     fn replace(&mut self, id: BlockId, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
         let incoming = &mut self.files[id.file as usize];
         let Some(target) = incoming.target.clone() else {

@@ -1,4 +1,4 @@
-//! The role of the end that has the files.
+//! The role of the end that sends the files.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,27 +16,27 @@ use crate::wire::{
     self, Commit, Complete, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX, Run,
 };
 
-/// How often to look whether the last bytes of a file have left.
+/// How often to check whether the last bytes of a file have left.
 const LEAVE_TICK: Duration = Duration::from_millis(2);
 
-/// What a sender knows when all is done, and, where it failed, what it knows until then.
+/// Result of a sender; after a failure, the state until then.
 #[derive(Debug, Default)]
 pub(crate) struct SenderOutcome {
-    /// What the receiver had at the beginning, for each file.
+    /// The receiver's plan for each file.
     pub(crate) plan: Vec<FilePlan>,
-    /// Bytes that it asked for since, repairs aside, for each file.
+    /// Bytes requested since, without repairs, for each file.
     missing: Vec<u64>,
-    /// Files of which it had blocks of another source.
+    /// Files of which the receiver has blocks of another source.
     is_stale: Vec<usize>,
-    /// The hash of each file that got its final name.
+    /// The hash of each published file.
     pub(crate) roots: Vec<Option<[u8; 32]>>,
-    /// What this end spent.
+    /// Counters of this end.
     pub(crate) spent: Complete,
-    /// What the receiver says that it spent.
+    /// The receiver's counters.
     pub(crate) peer: Complete,
 }
 
-/// What the receiver must have before [`run`]: the offer, and all there is to know of empty files.
+/// Makes the messages that precede [`run`]: the offer, and a `Commit` for each empty file.
 pub(crate) fn offer(files: &[SourceFile], binding: &[u8; 32]) -> Result<Vec<Message>, Fault> {
     let entries = files.iter().map(SourceFile::entry).collect();
     let mut messages = vec![Message::Offer(Offer { files: entries })];
@@ -46,7 +46,7 @@ pub(crate) fn offer(files: &[SourceFile], binding: &[u8; 32]) -> Result<Vec<Mess
     Ok(messages)
 }
 
-/// Files without a block to hash.
+/// Lists the files without a block to hash.
 fn empty_files(files: &[SourceFile]) -> impl Iterator<Item = Whole> {
     let empty = (0..).zip(files).filter(|(_, source)| source.size == 0);
     empty.map(|(file, source)| Whole {
@@ -62,7 +62,7 @@ fn commit(binding: &[u8; 32], source: &SourceFile, whole: Whole) -> Result<Messa
     Ok(Message::Commit(Commit { file, seal, end }))
 }
 
-/// Sends what the receiver asks for of the offered files until it has everything.
+/// Sends the requested blocks of the offered files until the receiver has everything.
 pub(crate) fn run(
     link: &Link,
     files: Vec<SourceFile>,
@@ -188,8 +188,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Whether a source still is what was offered; where only reading it tells, the hasher is asked
-    /// to.
+    /// Returns whether a source still is what was offered. If only reading it shows that, asks the
+    /// hasher to read it.
     fn is_unchanged(&self, file: u32) -> Result<bool, Fault> {
         let standing = self.source.files()[file as usize].check_unchanged()?;
         if standing == Standing::Touched {
@@ -206,9 +206,9 @@ impl Session<'_> {
         self.link.send(&commit(&self.binding, source, *whole)?)
     }
 
-    /// Tells the receiver why the session ends; returns what the user is told. A committed file may
-    /// have been published before the receiver reads that its source has changed: then the next
-    /// attempt sends the source as it is now.
+    /// Reports to the receiver why the session ends, and returns what to report to the user. The
+    /// receiver may publish a committed file before it reads that the source has changed: then the
+    /// fault is transient, and the next attempt sends the source as it is now.
     fn revoke(&mut self, fault: Fault, outcome: &mut SenderOutcome) -> Fault {
         self.link.report(&fault);
         if fault.code != Code::SourceChanged || self.committed.is_empty() {
@@ -254,7 +254,7 @@ impl Session<'_> {
                     total,
                     moved: self.carrier.moved(self.source.taken()),
                 });
-                // A slow receiver may still be kept from publishing what has changed meanwhile.
+                // A slow receiver can still be stopped from publishing what has changed since.
                 for &file in self.committed.keys() {
                     self.is_unchanged(file)?;
                 }
@@ -277,8 +277,7 @@ impl Session<'_> {
         Ok(false)
     }
 
-    /// Blocks that the receiver had, and that turn out to be of another source, are asked for
-    /// later.
+    /// Counts requested bytes. Present blocks that belong to another source are requested later.
     fn count_as_missing(&self, runs: &[Run], outcome: &mut SenderOutcome) {
         for run in runs {
             let (index, len) = (run.file as usize, self.source.len(run));
@@ -359,12 +358,12 @@ impl Session<'_> {
     }
 }
 
-/// What the user is told when a partial copy is of no use any more.
+/// Notes that a partial copy is discarded.
 pub(crate) fn restarted(name: &impl std::fmt::Display) -> String {
     format!("'{name}' has changed since its partial copy was made; starting over")
 }
 
-/// What the user is told when some blocks of a partial copy are of no use any more.
+/// Notes that some blocks of a partial copy are stale.
 pub(crate) fn stale(name: &impl std::fmt::Display) -> String {
     format!("'{name}' has changed since its partial copy was made; what differs is fetched again")
 }
