@@ -2,7 +2,7 @@
 //!
 //! An append-only log of fixed-size records behind a header that names the source and the part
 //! file. Each record carries a check keyed by the header, so a torn tail, or a record of an earlier
-//! journal that happens to lie on the same disk blocks, ends the log instead of being believed. The
+//! journal that happens to lie on the same disk blocks, ends the log instead of being trusted. The
 //! caller makes the data durable before it appends (docs/adr/0006-resume-journal.md).
 
 use std::fs::File;
@@ -20,7 +20,7 @@ const CHECK: usize = 8;
 /// Longer logs than 65 536 blocks, each asked for a few times, are not ours.
 const LENGTH_MAX: u64 = 64 << 20;
 
-/// What the log is about. Where any of it differs, the log is of no use.
+/// Subject of a log. If any field differs, the log is discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) size: u64,
@@ -35,11 +35,11 @@ pub(crate) type Verified = (u32, Digest);
 /// Content of an existing log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// These blocks of the same source are in the part file.
+    /// The part file holds these blocks of the same source.
     Blocks(Vec<Verified>),
-    /// It is about another source.
+    /// It belongs to another source.
     OtherSource,
-    /// There is none, or it cannot be read.
+    /// It is missing or unreadable.
     Nothing,
 }
 
@@ -84,7 +84,7 @@ impl Journal {
         Ok((journal, content))
     }
 
-    /// Throws all records away, durably, and begins a new log with `id` as 16 fresh random bytes.
+    /// Discards all records, durably, and begins a new log with `id` as 16 fresh random bytes.
     pub(crate) fn restart(&mut self, id: [u8; 16]) -> io::Result<()> {
         let header = emit_header(self.subject, id);
         self.file.set_len(0)?;
@@ -151,8 +151,8 @@ pub(crate) fn parse_header(header: &[u8]) -> Option<Subject> {
     })
 }
 
-/// The records up to the first that does not check, and where they end. A block named twice counts
-/// with its latest digest.
+/// Parses the records up to the first whose check fails, and returns where they end. A block that
+/// occurs twice counts with its latest digest.
 pub(crate) fn parse_records(bytes: &[u8], key: &[u8; 32]) -> (Vec<Verified>, usize) {
     let mut blocks = std::collections::BTreeMap::new();
     let mut end = 0;

@@ -1,4 +1,4 @@
-//! Names that come from a peer: what is allowed, and how they are printed.
+//! Names and paths that a peer chooses: which of them are allowed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,9 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use crate::fault::{Code, Fault};
 use crate::text::printable;
 
-/// Longest name of a file that file systems take, bytes.
+/// Maximum file name of common file systems, bytes.
 const NAME_MAX: usize = 255;
-/// Longest path that a peer may name, bytes.
+/// Maximum path that a peer may name, bytes.
 const PATH_MAX: usize = 4096;
 
 pub(crate) const PART_SUFFIX: &str = ".haul-part";
@@ -50,10 +50,10 @@ impl Name {
         Ok(Self(OsString::from_vec(bytes.to_vec())))
     }
 
-    /// The last part of a path that the local user named.
+    /// Takes the last component of a path that the local user named.
     ///
     /// # Errors
-    /// [`Code::Refused`] where the path ends in no name.
+    /// [`Code::Refused`] if the path does not end in a name.
     pub(crate) fn of_path(path: &Path) -> Result<Self, Fault> {
         Self::new(
             path.file_name()
@@ -62,28 +62,27 @@ impl Name {
         )
     }
 
-    /// The bytes as they go over the wire.
+    /// Returns the bytes as the wire carries them.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
 
-    /// The name for system calls.
+    /// Returns the name for system calls.
     pub(crate) fn as_os_str(&self) -> &OsStr {
         &self.0
     }
 
-    /// The name of the file that gathers this one until it is complete.
+    /// Returns the name of its part file.
     pub(crate) fn part(&self) -> OsString {
         self.companion(PART_SUFFIX)
     }
 
-    /// The name of the journal beside it.
+    /// Returns the name of its journal.
     pub(crate) fn journal(&self) -> OsString {
         self.companion(JOURNAL_SUFFIX)
     }
 
-    /// `.NAME` + suffix; a name that leaves no room for both is shortened and made unique by a
-    /// hash.
+    /// Returns `.NAME` + suffix; a name that is too long for both is cut and made unique by a hash.
     fn companion(&self, suffix: &str) -> OsString {
         let bytes = self.as_bytes();
         let mut name = Vec::with_capacity(NAME_MAX);

@@ -20,7 +20,7 @@ use crate::wire::{Entry, Policy, Time};
 
 /// How long to wait for the lock of a part file, which an ending session may hold.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// Read in pieces of this size when hashing, so that they stay in the processor's cache.
+/// Read size of hashing, bytes: fits a processor's cache.
 pub(crate) const HASH_PIECE: usize = 256 << 10;
 
 /// A part file, held under an exclusive lock.
@@ -34,7 +34,7 @@ pub(crate) struct Target {
     modified: FileTime,
     mode: u32,
     replace: bool,
-    /// `None` for a file of one block at most, which is not worth one.
+    /// `None` for a file of at most one block.
     journal: Mutex<Option<Journal>>,
 }
 
@@ -134,8 +134,8 @@ impl Target {
         })
     }
 
-    /// Refuses a time that the file system would replace by another, such as the last one that it
-    /// knows: the file would look changed ever after.
+    /// Refuses a time that the file system would replace, for example by its latest: the file would
+    /// always look changed.
     fn try_time(&self) -> Result<(), Fault> {
         let stored = store_time(&self.file, self.modified)
             .map_err(|error| self.fault("cannot set the time of", &error))?;
@@ -174,7 +174,7 @@ impl Target {
         Ok(content)
     }
 
-    /// Bytes of storage that the file system must still provide.
+    /// Returns the bytes of storage that the file system must still provide.
     pub(crate) fn missing_storage(&self) -> Result<u64, Fault> {
         let meta = metadata(&self.file).map_err(|error| self.fault("cannot look at", &error))?;
         Ok(self.size.saturating_sub(meta.allocated))
@@ -191,7 +191,7 @@ impl Target {
         reserve().map_err(|error| self.fault("cannot reserve storage for", &error))
     }
 
-    /// Removes the part file; only for one with nothing in it.
+    /// Removes the part file, which must be empty.
     pub(crate) fn discard(&self) {
         // What cannot be removed stays; the next transfer of the same file uses it.
         let _ = self.dir.remove(&self.name.part());
@@ -243,8 +243,7 @@ impl Target {
             .map_err(|error| self.fault("cannot write the journal of", &error))
     }
 
-    /// Begins to write what is not on the disk yet, so that the end has less to wait for. Only a
-    /// hint.
+    /// Starts writeback, so that the final fsync is shorter. Only a hint.
     pub(crate) fn start_writeback(&self) {
         start_writeback(&self.file);
     }
@@ -264,7 +263,7 @@ impl Target {
         settle().map_err(|error| self.fault("cannot complete", &error))
     }
 
-    /// Gives the settled file its final name, durably.
+    /// Gives the durable file its final name, durably.
     pub(crate) fn publish(&self) -> Result<(), Fault> {
         let (part, name) = (self.name.part(), self.name.as_os_str());
         let publish = || {
@@ -284,7 +283,7 @@ impl Target {
     }
 }
 
-/// Hashes `len` bytes from `position` on, as `read` gives them.
+/// Hashes `left` bytes from `position` on, as `read` returns them.
 pub(crate) fn hash_range<E>(
     mut hasher: BlockHasher,
     (mut position, mut left): (u64, u64),
@@ -303,7 +302,7 @@ pub(crate) fn hash_range<E>(
     Ok(hasher.finish())
 }
 
-/// Hashes each piece of a block, as `read` gives its bytes.
+/// Hashes each piece of a block, as `read` returns its bytes.
 pub(crate) fn hash_pieces<E>(
     pieces: Pieces,
     buffer: &mut [u8],
@@ -314,30 +313,30 @@ pub(crate) fn hash_pieces<E>(
         .collect()
 }
 
-/// Time stamps of file systems are no coarser than this: 2 s for FAT, 1 s for NFS version 2 and
+/// Coarsest time stamps of file systems: 2 s for FAT, 1 s for NFS version 2 and
 /// ext4 with small inodes.
 const COARSE_NS: u128 = 2_000_000_000;
 
-/// Whether a file system may have rounded one of these times to the other.
+/// Returns whether a file system may have rounded one of these times to the other.
 fn is_near(one: FileTime, other: FileTime) -> bool {
     let ns = |time: FileTime| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
     ns(one).abs_diff(ns(other)) < COARSE_NS
 }
 
-/// Sets the time of a file and returns what its file system made of it.
+/// Sets the time of a file and returns the time that its file system stored.
 fn store_time(file: &File, modified: FileTime) -> io::Result<FileTime> {
     set_modified(file, modified)?;
     Ok(metadata(file)?.modified)
 }
 
-/// What the file system of `dir` makes of a time, tried with the part file.
+/// Returns the time that the file system of `dir` stores, tried with the part file.
 fn stored_time(dir: &Dir, name: &Name, mode: u32, modified: FileTime) -> Result<FileTime, Fault> {
     let part = name.part();
     let file = lock_part(dir, name, mode)?;
     let failed = |error: io::Error| Fault::file(&format!("cannot write '{name}'"), &error);
     let stored = store_time(&file, modified).map_err(failed)?;
     if metadata(&file).map_err(failed)?.size == 0 {
-        // One with something in it was there before. What cannot be removed stays; the next
+        // A part file with content existed before. One that cannot be removed stays; the next
         // transfer uses it.
         let _ = dir.remove(&part);
     }
@@ -354,7 +353,7 @@ fn file_time(time: Time) -> Result<FileTime, Fault> {
     })
 }
 
-/// What the mode of a part file allows its owner.
+/// Mode bits of a part file for its owner.
 const OPENABLE: u32 = 0o600;
 
 /// Opens the part file and takes its lock.

@@ -1,7 +1,7 @@
-//! Text of peers, as it is shown to people.
+//! Printing a peer's text.
 
-/// Text that cannot steer a terminal: control, format and direction characters, and bytes that are
-/// no UTF-8, are escaped.
+/// Escapes what could control a terminal: control, format and direction characters, and bytes that
+/// are not UTF-8.
 pub fn printable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

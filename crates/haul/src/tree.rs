@@ -7,22 +7,22 @@
 use blake3::Hasher;
 use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
 
-/// The smallest block, bytes.
+/// Minimum block, bytes.
 const BLOCK_MIN: u64 = 1 << 20;
-/// The most blocks that a file has.
+/// Maximum number of blocks of a file.
 const BLOCKS_MAX: u64 = 1 << 16;
-/// The smallest piece of a block that is repaired by itself, bytes: a dozen packets, most of which
-/// arrive whole where one in twenty does not.
+/// Minimum piece of a block for repair, bytes: a dozen packets, so that one piece in two arrives
+/// whole if one packet in 20 is damaged.
 const PIECE_MIN: u64 = 16 << 10;
-/// The most pieces of a block: their digests fit into one message.
+/// Maximum number of pieces of a block: their digests fit into one message.
 const PIECES_MAX: u64 = 1 << 16;
-/// The largest file, bytes: what an `off_t` can address.
+/// Maximum file, bytes: the range of `off_t`.
 pub(crate) const SIZE_MAX: u64 = i64::MAX.unsigned_abs();
 
-/// The digest of one block: a chaining value, or the root hash where the file has one block only.
+/// Digest of one block: a chaining value, or the root hash of a file of one block.
 pub(crate) type Digest = ChainingValue;
 
-/// How a file of some size is cut into blocks. Both ends derive it from the size.
+/// Division of a file into blocks. Both ends derive it from the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Blocks {
     size: u64,
@@ -35,17 +35,17 @@ impl Blocks {
         Self { size, block }
     }
 
-    /// Bytes of every block but the last.
+    /// Returns the length of each block but the last, bytes.
     pub(crate) fn block_size(self) -> u64 {
         self.block
     }
 
-    /// How many blocks there are; 0 for an empty file.
+    /// Returns the number of blocks; 0 for an empty file.
     pub(crate) fn count(self) -> u32 {
         u32::try_from(self.size.div_ceil(self.block)).unwrap_or(u32::MAX)
     }
 
-    /// Position and length of the blocks `first..first + count`, bytes.
+    /// Returns position and length of the blocks `first..first + count`, bytes.
     pub(crate) fn range(self, first: u32, count: u32) -> (u64, u64) {
         let start = (u64::from(first) * self.block).min(self.size);
         let end = (u64::from(first) + u64::from(count))
@@ -64,7 +64,7 @@ impl Blocks {
         }
     }
 
-    /// How block `index` is cut for repair.
+    /// Returns how block `index` is divided for repair.
     pub(crate) fn pieces(self, index: u32) -> Pieces {
         let (start, len) = self.range(index, 1);
         let piece = self.block.div_ceil(PIECES_MAX).next_power_of_two();
@@ -76,7 +76,7 @@ impl Blocks {
         }
     }
 
-    /// The BLAKE3 hash of the file from the digests of all its blocks, in order.
+    /// Merges the digests of all blocks, in order, to the BLAKE3 hash of the file.
     pub(crate) fn root(self, digests: &[Digest]) -> blake3::Hash {
         debug_assert_eq!(digests.len(), self.count() as usize);
         match digests {
@@ -87,7 +87,7 @@ impl Blocks {
     }
 }
 
-/// How a block is cut into the pieces that are repaired: subtrees, as blocks are of the file.
+/// Division of a block into pieces for repair: subtrees, as blocks are of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pieces {
     start: u64,
@@ -97,12 +97,12 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// How many pieces there are.
+    /// Returns the number of pieces.
     pub(crate) fn count(self) -> u32 {
         u32::try_from(self.len.div_ceil(self.piece)).unwrap_or(u32::MAX)
     }
 
-    /// Position in the file and length of the pieces `first..first + count`, bytes.
+    /// Returns position in the file and length of the pieces `first..first + count`, bytes.
     pub(crate) fn range(self, first: u32, count: u32) -> (u64, u64) {
         let offset = |index: u64| index.saturating_mul(self.piece).min(self.len);
         let start = offset(first.into());
@@ -120,7 +120,7 @@ impl Pieces {
         }
     }
 
-    /// The digest of the block from those of all its pieces, in order.
+    /// Merges the digests of all pieces, in order, to the digest of the block.
     pub(crate) fn block(self, digests: &[Digest]) -> Digest {
         debug_assert_eq!(digests.len(), self.count() as usize);
         if self.whole_file && digests.len() > 1 {
@@ -151,7 +151,7 @@ impl BlockHasher {
     }
 }
 
-/// The root above at least two subtrees.
+/// Merges at least two subtrees to the root.
 fn root(digests: &[Digest]) -> blake3::Hash {
     let (left, right) = digests.split_at(left_half(digests.len()));
     hazmat::merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash)

@@ -1,4 +1,4 @@
-//! A bar on a terminal, a line now and then elsewhere.
+//! Progress: a bar on a terminal, single lines elsewhere.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
@@ -9,11 +9,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::human::{binary, percent, rate, rate_bps, time};
 use super::tell;
 
-/// The rate shown is that of the last seconds.
+/// The rate is averaged over this time.
 const WINDOW: Duration = Duration::from_secs(8);
-/// The time left is shown once the rate is that of this long: before, it is only the beginning's.
+/// The time left is shown once the rate covers this long: before, it shows only the start.
 const FORECAST_AFTER: Duration = Duration::from_secs(1);
-/// Without a terminal there is a line this often.
+/// Without a terminal, a line is printed this often.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Progress {
     quiet: bool,
     bar: Option<ProgressBar>,
     total: u64,
-    /// Never goes down, also over reconnections.
+    /// Never decreases, also across reconnects.
     shown: u64,
     samples: VecDeque<(Instant, u64)>,
     last_line: Instant,
@@ -39,7 +39,7 @@ impl Progress {
         }
     }
 
-    /// The plan is known: `present` of `total` bytes are there.
+    /// Begins once the plan is known: `present` of `total` bytes are present.
     pub(super) fn begin(&mut self, total: u64, present: u64) {
         self.total = total;
         self.samples.clear();
@@ -54,7 +54,7 @@ impl Progress {
         self.advance(present);
     }
 
-    /// `present` bytes are there now.
+    /// Takes the number of present bytes.
     pub(super) fn advance(&mut self, present: u64) {
         let now = Instant::now();
         self.samples.push_back((now, present));
@@ -88,7 +88,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Clears the bar.
     pub(super) fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! What a transfer or a bench has done before its end, from its events.
+//! Collects the figures of an unfinished transfer or bench from its events.
 
 use std::time::Instant;
 
@@ -17,13 +17,13 @@ pub(super) struct SoFar {
     total: u64,
     present: u64,
     resumed: Option<u64>,
-    /// Bytes that attempts before this one have moved, and this one.
+    /// Bytes moved by earlier attempts, and by this one.
     moved_before: u64,
     moved: u64,
     files: Vec<FileResult>,
 }
 
-/// The figures, as the final object has them.
+/// The figures in the final JSON object.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures<'a> {
     peer: Option<&'a str>,
@@ -34,7 +34,7 @@ pub(super) struct Figures<'a> {
     moved_bytes: u64,
     goodput_bps: f64,
     reconnects: u32,
-    /// Files that have their names.
+    /// Published files.
     files: &'a [FileResult],
 }
 
@@ -80,7 +80,7 @@ impl SoFar {
         self.moved_before.saturating_add(self.moved)
     }
 
-    /// None where no peer has answered.
+    /// Returns the figures; `None` if no peer has answered.
     pub(super) fn figures(&self) -> Option<Figures<'_>> {
         let elapsed = self.begun.elapsed();
         Some(Figures {
@@ -96,7 +96,7 @@ impl SoFar {
         })
     }
 
-    /// The same for people.
+    /// Formats the figures for people.
     pub(super) fn text(&self) -> String {
         let elapsed = self.begun.elapsed();
         let after = format!("after {}", time(elapsed));
@@ -143,7 +143,7 @@ mod tests {
                 moved,
             });
             if present == 400 {
-                // More has left than the receiver had told of.
+                // More has been sent than the receiver had reported.
                 so_far.note(&Event::AttemptOver { moved: 320 });
             }
         }
