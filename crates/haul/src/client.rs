@@ -390,7 +390,7 @@ struct Watch<'a> {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// An attempt got as far as a session.
+    /// An attempt reached a session.
     planned: bool,
     /// When bytes last arrived, if they did since the last failure.
     moved_at: Option<Instant>,

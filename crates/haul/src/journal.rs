@@ -17,7 +17,7 @@ const MAGIC: &[u8; 8] = b"haulJRN2";
 pub(crate) const HEADER: usize = 64;
 const RECORD: usize = 44;
 const CHECK: usize = 8;
-/// Longer logs than 65 536 blocks, each asked for a few times, are not ours.
+/// Maximum log: 65 536 blocks, each verified a few times. A longer one is not ours.
 const LENGTH_MAX: u64 = 64 << 20;
 
 /// Subject of a log. If any field differs, the log is discarded.

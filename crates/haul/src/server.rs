@@ -364,8 +364,10 @@ fn converse(
     ticket.note_asked();
     match asked {
         Err(fault) => ("session", Err(fault)),
-        Ok((Message::Put(put), opening)) => ("put", take(shared, link, &put, opening, log)),
-        Ok((Message::Get(get), opening)) => ("get", give(shared, link, &get, opening, log)),
+        Ok((Message::Put(put), opening)) => {
+            ("put", receive_files(shared, link, &put, opening, log))
+        }
+        Ok((Message::Get(get), opening)) => ("get", send_files(shared, link, &get, opening, log)),
         Ok((Message::Bench(bench), opening)) => ("bench", measure(link, &bench, opening, log)),
         Ok((other, _)) => ("session", Err(other.misplaced())),
     }
@@ -378,7 +380,7 @@ fn next(link: &Link) -> Result<Message, Fault> {
         .unwrap_or_else(|_| Err(Fault::new(Code::PeerGone, "the client sent no request")))
 }
 
-fn take(
+fn receive_files(
     shared: &Shared,
     link: &Link,
     put: &Put,
@@ -421,7 +423,7 @@ fn take(
     )
 }
 
-fn give(
+fn send_files(
     shared: &Shared,
     link: &Link,
     get: &Get,

@@ -165,8 +165,8 @@ impl Target {
         };
         let (mut journal, mut content) = open()?;
         if meta.size != self.size && matches!(content, Content::Blocks(_)) {
-            // No block can be in a part file whose storage was never reserved; it has got the
-            // inode of one that was removed.
+            // A part file whose storage was never reserved holds no block; it reuses the inode of
+            // one that was removed.
             self.dir.remove(&name)?;
             (journal, content) = open()?;
         }
@@ -388,7 +388,7 @@ fn lock_part(dir: &Dir, name: &Name, mode: u32) -> Result<File, Fault> {
             )
             .hint("remove the .haul-part file beside the target"));
         }
-        // Whoever held the lock may have renamed the file to its final name meanwhile.
+        // The former holder of the lock may have renamed the file to its final name.
         let named = dir.metadata(&part).map_err(fault)?;
         if named.is_some_and(|named| named.identity == meta.identity) {
             return Ok(file);

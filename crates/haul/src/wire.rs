@@ -310,8 +310,7 @@ pub(crate) struct Commit {
     /// [`seal`] of the file as the data sender knows it.
     #[cbor(n(1), with = "minicbor::bytes")]
     pub(crate) seal: [u8; 32],
-    /// What was asked for of the file beyond this offset of the transfer space needs another
-    /// `Commit`.
+    /// Requested runs of the file beyond this offset of the transfer space need another `Commit`.
     #[n(2)]
     pub(crate) end: u64,
 }

@@ -18,17 +18,16 @@ const COMMIT_BYTES: u64 = 256 << 20;
 /// Writeback starts after this many bytes, so that the final fsync is short.
 const WRITEBACK_BYTES: u64 = 4 << 20;
 
-/// What this thread is asked to do.
+/// Work for this thread.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// A block is complete, and may be damaged.
+    /// A block is complete, and may still be damaged.
     Complete { file: u32 },
     /// Note a verified block.
     Verified { file: u32, block: Verified },
-    /// Make the file, all of whose blocks are verified, durable, while the sender is asked whether
-    /// it may have its name.
+    /// Make the file durable: all its blocks are verified.
     Settle { file: u32 },
-    /// Give the settled file its final name.
+    /// Give the durable file its final name.
     Publish { file: u32 },
 }
 

@@ -640,7 +640,7 @@ impl Session<'_> {
     }
 
     /// Makes a file durable once all its blocks are verified, and publishes it once the sender has
-    /// committed all that was asked for of it.
+    /// committed all its requested runs.
     fn publish_if_due(&mut self, index: usize) -> Result<(), Fault> {
         let incoming = &mut self.files[index];
         let Some(target) = &incoming.target else {

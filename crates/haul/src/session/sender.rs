@@ -188,8 +188,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Returns whether a source still is what was offered. If only reading it shows that, asks the
-    /// hasher to read it.
+    /// Returns whether a source still is what was offered. If only its content shows that, has the
+    /// hasher read it.
     fn is_unchanged(&self, file: u32) -> Result<bool, Fault> {
         let standing = self.source.files()[file as usize].check_unchanged()?;
         if standing == Standing::Touched {
