@@ -46,6 +46,8 @@ mod wire;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(test)]
+mod spec;
 
 pub use haul_io::file::raise_open_file_limit;
 pub use haul_io::process::is_ignored as is_signal_ignored;

@@ -242,8 +242,8 @@ fn chunk_header(offset: u64, len: u32) -> [u8; CHUNK_HEADER] {
     header
 }
 
-/// Parses offset and length of a chunk; `None` if the header is damaged.
-fn parse_chunk_header(header: [u8; CHUNK_HEADER]) -> Option<(u64, u32)> {
+/// Offset and length of a chunk; `None` where its header was damaged.
+pub(crate) fn parse_chunk_header(header: [u8; CHUNK_HEADER]) -> Option<(u64, u32)> {
     let (covered, check) = header.split_last_chunk::<4>()?;
     let (offset, len) = covered.split_first_chunk()?;
     let len = len.try_into().map(u32::from_be_bytes).ok()?;

@@ -1,0 +1,100 @@
+//! The worked exchange of docs/protocol/session.md, decoded, encoded and recomputed.
+
+use crate::channel::Token;
+use crate::channel::tcp::{STREAM_HEADER_REST, parse_chunk_header, parse_stream_header};
+use crate::link::frame;
+use crate::wire::{self, CONTROL_PREAMBLE, DATA_PREAMBLE, Message};
+
+const PAGE: &str = include_str!("../../../docs/protocol/session.md");
+
+/// The bytes of the page's block of this name, without its comments.
+fn bytes(name: &str) -> Vec<u8> {
+    let block = PAGE.split("```hex ").find_map(|block| {
+        let (title, rest) = block.split_once('\n')?;
+        (title == name).then(|| rest.split("```").next())?
+    });
+    let lines = block.unwrap_or_else(|| panic!("no block {name}")).lines();
+    let words = lines.flat_map(|line| line.split(';').next());
+    let digits: Vec<u8> = words
+        .flat_map(str::bytes)
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
+
+/// The messages of these frames, each of which this build would write like that.
+fn messages(mut bytes: &[u8]) -> Vec<Message> {
+    let mut messages = Vec::new();
+    while !bytes.is_empty() {
+        let whole = frame(bytes).unwrap().expect("a whole frame");
+        let body = wire::checked(whole).expect("a good check");
+        let message = wire::decode(body).unwrap().expect("a known kind");
+        assert_eq!(wire::encode(&message).unwrap(), whole, "{message:?}");
+        messages.push(message);
+        bytes = &bytes[whole.len()..];
+    }
+    messages
+}
+
+#[test]
+fn the_exchange_of_the_page_is_what_this_build_reads_and_writes() {
+    let client = bytes("client-control");
+    let (preamble, frames) = client.split_at(CONTROL_PREAMBLE.len());
+    assert_eq!(preamble, CONTROL_PREAMBLE);
+    let sent = messages(frames);
+    let [
+        Message::Hello(hello),
+        Message::OpenChannel(open),
+        put @ Message::Put(_),
+        Message::Offer(offer),
+    ] = sent.as_slice()
+    else {
+        panic!("{sent:?}");
+    };
+    assert!((hello.version_min..=hello.version_max).contains(wire::VERSIONS.end()));
+
+    let stream = bytes("client-stream");
+    let (preamble, rest) = stream.split_at(DATA_PREAMBLE.len());
+    assert_eq!(preamble, DATA_PREAMBLE);
+    let rest: [u8; STREAM_HEADER_REST] = rest.try_into().unwrap();
+    let token = Token::from_wire(open.token);
+    assert_eq!(parse_stream_header(rest), Some((token, 0)));
+
+    let answer = bytes("server-plan");
+    let answer = messages(&answer[CONTROL_PREAMBLE.len()..]);
+    let [
+        Message::Hello(_),
+        Message::Plan(plan),
+        Message::Wants(wants),
+    ] = answer.as_slice()
+    else {
+        panic!("{answer:?}");
+    };
+    assert_eq!((plan.files.len(), wants.runs.len()), (1, 1));
+
+    let chunk = bytes("client-chunk");
+    let (header, payload) = chunk.split_first_chunk().unwrap();
+    assert_eq!(parse_chunk_header(*header), Some((0, 6)));
+    assert_eq!(payload, b"hello\n");
+
+    let root = *blake3::hash(payload).as_bytes();
+    let seal = wire::seal(&wire::binding(put).unwrap(), &offer.files[0], &root).unwrap();
+    let sent = messages(&bytes("client-digests"));
+    let [Message::Digests(digests)] = sent.as_slice() else {
+        panic!("no digests");
+    };
+    assert_eq!(digests.digests, root);
+    let [Message::Verified(verified)] = messages(&bytes("server-verified"))[..] else {
+        panic!("no Verified");
+    };
+    assert_eq!((verified.blake3, verified.seal), (root, seal));
+    let commit = messages(&bytes("client-commit"));
+    assert!(matches!(commit[..], [Message::Commit(_)]));
+    let done = messages(&bytes("server-done"));
+    assert!(
+        matches!(&done[..], [Message::Done(done), Message::Complete(_)] if done.blake3 == root)
+    );
+    let complete = messages(&bytes("client-complete"));
+    assert!(matches!(complete[..], [Message::Complete(_)]));
+}
