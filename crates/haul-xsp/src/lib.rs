@@ -6,7 +6,25 @@
 //! returns what is to be read from where to where. See docs/protocol/xsp.md for the wire.
 //!
 //! Contract: after every call that takes `&mut`, drain the `poll_*` methods, then ask for the
-//! timeout, before the next.
+//! timeout, before the next. Memory is named, never touched: a region of the producer's ring, an
+//! offset in the consumer's arena, or at a gateway *foreign* memory, the other segment's arena.
+//!
+//! | producer | the engine |
+//! |---|---|
+//! | `reserve`, `commit` | receives from the application into a region |
+//! | `poll_sealed`, `announce` | opens each record's memory to the peer, announces it |
+//! | `poll_keyless`, `is_inline`, `announce_inline` | announces a slab with its bytes |
+//! | `poll_put`, `poll_mark`, `handle_put` | push: posts Writes and, behind those of a slab, its mark |
+//! | `poll_retired` | closes the slab's memory to the peer, before any other call |
+//!
+//! | consumer | the engine |
+//! |---|---|
+//! | `poll_inline` | copies inline bytes to the arena, before any other call |
+//! | `poll_get`, `handle_got` | posts Reads, reports each that is placed or has failed |
+//! | `poll_verify`, `handle_verified` | computes a record's CRC32C |
+//! | `read`, `release` | hands bytes to the application, releases their memory |
+//! | `poll_grant`, `granted`, `poll_closed` | push: opens arena memory to the peer, closes it |
+//! | `handle_written` | push: reports that a slab's marks have arrived |
 //!
 //! Map: [`wire`] version 2, octets to meaning · [`v1`] versions 0 and 1 · [`Session`] one end of
 //! one segment · [`Relay`] a gateway between two · [`Directory`] all sessions of one end: loops,

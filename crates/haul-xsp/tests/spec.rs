@@ -1,0 +1,123 @@
+//! The worked exchange of docs/protocol/xsp.md, decoded, encoded and recomputed.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "what is not there where it must be fails the test"
+)]
+
+use haul_xsp::crc32c;
+use haul_xsp::wire::{FLAG_CHECK, HEADER_LEN, Header, Pdu};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+const PAGE: &str = include_str!("../../../docs/protocol/xsp.md");
+
+/// The bytes of the page's block of this name, without its comments.
+fn bytes(name: &str) -> Vec<u8> {
+    let block = PAGE.split("```hex ").find_map(|block| {
+        let (title, rest) = block.split_once('\n')?;
+        (title == name).then(|| rest.split("```").next())?
+    });
+    let lines = block.unwrap_or_else(|| panic!("no block {name}")).lines();
+    let words = lines.flat_map(|line| line.split(';').next());
+    let digits: Vec<u8> = words
+        .flat_map(str::bytes)
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
+
+/// The PDU of these bytes, after its check and our own encoding of it.
+fn pdu(bytes: &[u8]) -> (Pdu, &[u8]) {
+    let header = Header::parse(bytes.first_chunk().unwrap()).unwrap();
+    let (bytes, rest) = bytes.split_at(HEADER_LEN + header.len as usize);
+    assert_eq!(header.flags & FLAG_CHECK, FLAG_CHECK);
+    let mut unchecked = bytes.to_vec();
+    unchecked[24..28].fill(0);
+    assert_eq!(crc32c(&unchecked), header.chan, "type {}", header.kind);
+    let pdu = Pdu::parse(header.kind, &bytes[HEADER_LEN..]).unwrap();
+    unchecked[1] &= !FLAG_CHECK;
+    assert_eq!(pdu.emit(header.session, 0, header.seq), unchecked);
+    (pdu, rest)
+}
+
+fn only(name: &str) -> Pdu {
+    let bytes = bytes(name);
+    let (pdu, rest) = pdu(&bytes);
+    assert!(rest.is_empty(), "{name}");
+    pdu
+}
+
+#[test]
+fn the_exchange_of_the_page_is_what_this_build_reads_and_writes() {
+    assert_eq!(only("auth-type"), only("auth-type-answer"));
+    let Pdu::SessOpen(open) = only("sess-open") else {
+        panic!("no SESS_OPEN");
+    };
+    assert!(open.resumable && open.hops[0].flags.last);
+    assert_eq!(
+        (open.hops[0].endpoint.port, open.firsts[0].credit),
+        (27_400, 65_536)
+    );
+    let Pdu::SessAck(ack) = only("sess-ack") else {
+        panic!("no SESS_ACK");
+    };
+    assert!(ack.resumable && ack.firsts && ack.ticket.is_some());
+    assert!(matches!(
+        only("conn-ack"),
+        Pdu::ConnAck {
+            status: 0,
+            credit: 5_120,
+            ..
+        }
+    ));
+    let Pdu::SlabAnnounce(slab) = only("slab-inline") else {
+        panic!("no slab");
+    };
+    assert_eq!(slab.inline, b"ping\n");
+    assert_eq!(slab.records[0].crc, Some(crc32c(b"ping\n")));
+    let Pdu::SlabAnnounce(slab) = only("slab-fin") else {
+        panic!("no slab");
+    };
+    assert!(slab.records[0].fin && slab.records[0].offset == 5);
+    assert!(matches!(only("slab-ack"), Pdu::SlabAck(ack) if ack.next.0 == 2));
+    assert!(matches!(
+        only("sess-close"),
+        Pdu::SessClose { abort: false, .. }
+    ));
+}
+
+#[test]
+fn the_proof_of_the_page_follows_from_its_key() {
+    let (opener, acceptor) = (bytes("key-opener"), bytes("key-acceptor"));
+    let token = |bytes: &[u8]| {
+        let (_, rest) = pdu(bytes);
+        let (Pdu::AuthToken { token, .. }, []) = pdu(rest) else {
+            panic!("no token");
+        };
+        token
+    };
+    let (theirs, ours) = (token(&opener), token(&acceptor));
+    let session = Header::parse(opener.first_chunk().unwrap())
+        .unwrap()
+        .session;
+    let key: Vec<u8> = (0..32).collect();
+    let mut mac: Hmac<Sha256> = Hmac::new_from_slice(&key).unwrap();
+    for part in [
+        &b"haul-xsp opener"[..],
+        &session.0,
+        &theirs[..32],
+        &ours,
+        &[0; 32],
+        &Sha256::digest(&opener),
+        &Sha256::digest(&acceptor),
+    ] {
+        mac.update(part);
+    }
+    assert_eq!(&theirs[32..], b"site-b");
+    let Pdu::AuthToken { step: 3, token } = only("key-proof") else {
+        panic!("no proof");
+    };
+    assert_eq!(token, mac.finalize().into_bytes().to_vec());
+}
