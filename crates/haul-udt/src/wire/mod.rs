@@ -13,6 +13,8 @@ mod feedback;
 mod handshake;
 mod piece;
 mod ranges;
+#[cfg(test)]
+mod spec;
 
 pub use control::{Ack, AckRates, Control};
 pub use feedback::{FEEDBACK_GAP_WORDS_MAX, Feedback, SenderInfo};
