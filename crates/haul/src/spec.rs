@@ -85,12 +85,10 @@ fn the_exchange_of_the_page_is_what_this_build_reads_and_writes() {
         panic!("no digests");
     };
     assert_eq!(digests.digests, root);
-    let [Message::Verified(verified)] = messages(&bytes("server-verified"))[..] else {
-        panic!("no Verified");
-    };
-    assert_eq!((verified.blake3, verified.seal), (root, seal));
     let commit = messages(&bytes("client-commit"));
-    assert!(matches!(commit[..], [Message::Commit(_)]));
+    assert!(
+        matches!(commit[..], [Message::Commit(commit)] if commit.seal == seal && commit.end == 6)
+    );
     let done = messages(&bytes("server-done"));
     assert!(
         matches!(&done[..], [Message::Done(done), Message::Complete(_)] if done.blake3 == root)
