@@ -466,7 +466,7 @@ impl Key {
 /// A `haul run`.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct RunRecord {
     /// Its process, or 0.
     pub(crate) pid: AtomicU32,
     /// [`Options`].
@@ -521,7 +521,7 @@ pub(crate) struct Layout {
     next_question: AtomicU32,
     /// Rises when a question is there to be taken: what agents wait on.
     asked: AtomicU32,
-    runs: [Run; RUNS],
+    runs: [RunRecord; RUNS],
     questions: [AtomicU32; QUESTIONS],
     /// Blocks of peers in which something was ever written.
     blocks: [AtomicU32; PEERS / BLOCK],
@@ -667,7 +667,7 @@ impl Table {
         last
     }
 
-    fn run(&self, pid: u32) -> Option<&Run> {
+    fn run(&self, pid: u32) -> Option<&RunRecord> {
         let mut runs = self.layout.runs.iter();
         runs.find(|run| pid != 0 && run.pid.load(Ordering::Acquire) == pid)
     }

@@ -10,7 +10,7 @@ mod rx;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::extent::Arena;
-use super::plan::{Estimate, Mode, Pacer, Path, Plan};
+use super::plan::{Estimate, Mode, Pacer, PathEstimate, Plan};
 use super::{Breach, End};
 use crate::time::Time;
 use crate::wire::{Key, Record, SlabAnnounce};

@@ -40,7 +40,7 @@ impl Mode {
 
 /// What is known of a segment's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Path {
+pub struct PathEstimate {
     /// Rate, bits per second.
     pub rate_bps: u64,
     /// Round trip without queues, ns.
@@ -89,7 +89,7 @@ impl Plan {
     /// is no more than half of the policer's burst, for its answer leaves at line rate (paper
     /// §V.C).
     #[must_use]
-    pub fn for_path(path: &Path) -> Self {
+    pub fn for_path(path: &PathEstimate) -> Self {
         let bdp = octets_in(path.rate_bps, path.rtt_ns);
         let reads = u64::from(path.reads_max.max(1));
         let most = u64::from(path.message_max.max(1));
@@ -326,8 +326,8 @@ mod tests {
     const MS: u64 = 1_000_000;
     const GBIT: u64 = 1_000_000_000;
 
-    fn path(reads_max: u16, burst_bytes: Option<u64>) -> Path {
-        Path {
+    fn path(reads_max: u16, burst_bytes: Option<u64>) -> PathEstimate {
+        PathEstimate {
             rate_bps: 10 * GBIT,
             rtt_ns: 100 * MS,
             burst_bytes,
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!((few.chunk, few.depth, few.starved), (15_625_000, 16, false));
         let many = Plan::for_path(&path(128, None));
         assert_eq!((many.chunk, many.depth), (1_953_125, 128));
-        let none = Plan::for_path(&Path {
+        let none = Plan::for_path(&PathEstimate {
             rate_bps: 0,
             ..path(128, None)
         });

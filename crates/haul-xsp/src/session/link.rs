@@ -38,7 +38,7 @@ fn is_damaged(header: &Header, octets: &[u8]) -> bool {
 }
 
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ControlLink {
     pub(super) handshake: Handshake,
     /// The beginning of a PDU, at most a header and `body_max` bytes.
     input: Vec<u8>,
@@ -58,7 +58,7 @@ pub(super) struct Link {
     pub(super) began: Time,
 }
 
-impl Link {
+impl ControlLink {
     pub(super) fn new(
         now: Time,
         is_opener: bool,
@@ -215,9 +215,9 @@ impl Link {
 mod tests {
     use super::*;
 
-    fn link(is_opener: bool) -> Link {
+    fn link(is_opener: bool) -> ControlLink {
         let session = is_opener.then_some(SessionId([7; 16]));
-        Link::new(Time::from_ns(0), is_opener, session, [0; 32], 1 << 20, 1)
+        ControlLink::new(Time::from_ns(0), is_opener, session, [0; 32], 1 << 20, 1)
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::wire::{
 use crate::{ChanId, ConnId, SessionId};
 
 use entry::{Chan, Conn};
-use link::Link;
+use link::ControlLink;
 
 pub use control::negotiate;
 pub use event::{Event, ResumeRequest};
@@ -116,7 +116,7 @@ pub struct Session {
     is_opener: bool,
     id: SessionId,
     state: State,
-    link: Option<Link>,
+    link: Option<ControlLink>,
     secrets: Secrets,
     asked: Asked,
     /// The session as it was opened; for opening it again on another way.
@@ -266,8 +266,8 @@ impl Session {
         })
     }
 
-    fn new_link(&self, now: Time, session: Option<SessionId>, nonce: [u8; 32]) -> Link {
-        Link::new(
+    fn new_link(&self, now: Time, session: Option<SessionId>, nonce: [u8; 32]) -> ControlLink {
+        ControlLink::new(
             now,
             self.is_opener,
             session,
@@ -465,7 +465,7 @@ impl Session {
             State::Closed => return None,
             State::Suspended(until) => Some(until),
             State::Greeting | State::Opening => self.late_at(),
-            State::Open | State::Draining => self.link.as_ref().map(Link::poll_timeout),
+            State::Open | State::Draining => self.link.as_ref().map(ControlLink::poll_timeout),
         };
         let bag = [self.producer.poll_timeout(), self.consumer.poll_timeout()];
         bag.into_iter().chain([own]).flatten().min()

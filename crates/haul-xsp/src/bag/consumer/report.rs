@@ -1,6 +1,6 @@
 //! What the producer is told, what is told again after a loss, and what was measured.
 
-use super::{Consumer, Grant, Mode, Path, Plan, SlabState};
+use super::{Consumer, Grant, Mode, PathEstimate, Plan, SlabState};
 use crate::SlabSeq;
 use crate::bag::plan::{Estimate, RATE_START_BPS};
 use crate::time::Time;
@@ -191,7 +191,7 @@ impl Consumer {
         let declared = self.config.rate_bps;
         let rate = declared.unwrap_or_else(|| measured.saturating_mul(2).max(RATE_START_BPS));
         if let Some(rtt_ns) = self.estimate.rtt_ns() {
-            let wanted = Plan::for_path(&Path {
+            let wanted = Plan::for_path(&PathEstimate {
                 rate_bps: rate,
                 rtt_ns,
                 burst_bytes: self.config.burst_bytes,
