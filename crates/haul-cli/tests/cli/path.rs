@@ -322,11 +322,11 @@ fn a_profile_refuses_what_would_have_no_effect_and_writes_nothing() {
         ("--emulate --only streams", "--distances, --streams"),
         ("--emulate --full", "--full has no effect"),
         ("--emulate --repetitions 3", "--repetitions has no effect"),
-        ("--emulate --connect-timeout 1s", "--connect-timeout says"),
+        ("--emulate --connect-timeout 1s", "--connect-timeout has no"),
         ("--emulate --sweep loss --streams 4", "with one stream"),
         (
             "--emulate --sweep loss --reorder-delay 1ms",
-            "--reorder-delay says",
+            "--reorder-delay has no",
         ),
         (
             "--emulate --sweep reorder --losses 1%",
